@@ -1,0 +1,33 @@
+"""Attention through PyTorch's fused scaled_dot_product_attention, where the terms allow it.
+
+Queries and keys are rotated before, everything that is added to the logits goes in as a mask of T x T numbers.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from pe_lab.attention.reference import added_to_logits, queries_and_keys
+from pe_lab.encodings.base import Layout, Stick, Terms
+
+
+def refuses(terms: Terms, device: torch.device) -> str | None:
+    """Why these terms cannot be computed here, or None."""
+    if isinstance(terms.weights, Stick):
+        return "sdpa takes a softmax, this encoding breaks a stick"
+    for name in ("gate", "score", "values"):
+        if getattr(terms, name) is not None:
+            return f"sdpa has no place for {name}"
+    return None
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
+    """Attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
+    q, k = queries_and_keys(q, k, terms)
+    added = added_to_logits(terms, layout)
+    if added is None and layout.causal and layout.right_padded:
+        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=terms.scale)
+    mask = layout.allowed
+    if added is not None:
+        mask = added.to(q.dtype).masked_fill(~layout.allowed, -torch.inf)
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=terms.scale)

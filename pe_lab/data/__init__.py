@@ -1,0 +1,1 @@
+"""Datasets: base.py is what they share, each other file one of them."""

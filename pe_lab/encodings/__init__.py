@@ -1,0 +1,1 @@
+"""Positional encodings: base.py is the contract, each other file a family."""

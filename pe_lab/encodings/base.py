@@ -1,0 +1,225 @@
+"""The contract of a positional encoding: where position can enter a transformer.
+
+Shapes here and in every encoding: B batch, T length, D width, H heads, d head_dim.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+PADDING = -1  # the segment of padding: it attends to nothing but itself
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tokens are: made once per batch, given to every hook.
+
+    Args:
+        pos: [B|1, T] or [B|1, T, axes] integer positions, increasing within a segment.
+        segment: [B, T] integers: tokens attend within their segment (packed documents); PADDING for padding.
+        length: [B] integers: tokens that count.
+        causal: a token sees those before it in the sequence, and itself.
+
+    Raises:
+        ValueError: positions that are not integers.
+    """
+
+    pos: Tensor
+    segment: Tensor
+    length: Tensor
+    causal: bool
+
+    def __post_init__(self) -> None:
+        if self.pos.is_floating_point() or self.pos.is_complex():
+            raise ValueError(f"positions must be integers, got {self.pos.dtype}")
+
+    @classmethod
+    def of_lengths(cls, length: Tensor, max_length: int, causal: bool) -> "Layout":
+        """Sequences that start at position 0, with padding [B] on the right up to `max_length`."""
+        pos = torch.arange(max_length, device=length.device)[None]
+        segment = torch.where(pos < length[:, None], 0, PADDING)
+        return cls(pos, segment, length, causal)
+
+    def to(self, device: torch.device | str) -> "Layout":
+        return replace(self, pos=self.pos.to(device), segment=self.segment.to(device), length=self.length.to(device))
+
+    @cached_property
+    def allowed(self) -> Tensor:
+        """[B, 1, T, T] bool: query i may look at key j."""
+        same = self.segment[:, None, :, None] == self.segment[:, None, None, :]
+        return same.tril() if self.causal else same
+
+    @cached_property
+    def max_pos(self) -> int:
+        """The largest position of a token that counts."""
+        return int(self.pos.expand_as(self.segment).where(self.segment != PADDING, 0).max())
+
+    @cached_property
+    def max_distance(self) -> int:
+        """The largest |pos_i - pos_j| between tokens that may see each other."""
+        pos = self.pos.expand_as(self.segment)
+        real = self.segment != PADDING
+        if not self.packed:
+            return int(
+                (pos.where(real, 0).amax(1) - pos.where(real, torch.iinfo(pos.dtype).max).amin(1)).amax().clamp(min=0)
+            )
+        distance = (pos[:, :, None] - pos[:, None, :]).abs()
+        return int(distance.where(self.allowed[:, 0] & real[:, :, None], 0).max())
+
+    @cached_property
+    def packed(self) -> bool:
+        """Whether some sequence holds more than one document."""
+        real = self.segment != PADDING
+        first = self.segment.where(real, torch.iinfo(self.segment.dtype).min).amax(1, keepdim=True)
+        return bool(((self.segment != first) & real).any())
+
+    @cached_property
+    def right_padded(self) -> bool:
+        """Whether every sequence is one document with its padding, if any, at the end."""
+        real = self.segment != PADDING
+        return not self.packed and not bool((real[:, 1:] & ~real[:, :-1]).any())
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Weights that sum to one."""
+
+
+@dataclass(frozen=True)
+class Stick:
+    """Stick-breaking weights: each key takes a share of what those before it left.
+
+    Args:
+        order: "nearest" breaks the stick from the query outwards, "first" from key 0 on.
+        include_self: whether the query's own key takes part.
+        remainder: "drop" what is left, or give it to the query's "own" value.
+    """
+
+    order: str = "nearest"
+    include_self: bool = False
+    remainder: str = "drop"
+
+    def __post_init__(self) -> None:
+        if self.order not in ("nearest", "first"):
+            raise ValueError(f"order must be nearest or first, got {self.order!r}")
+        if self.remainder not in ("drop", "own"):
+            raise ValueError(f"remainder must be drop or own, got {self.remainder!r}")
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Tables that turn pairs of lanes: (a, b) -> (a cos - b sin, a sin + b cos).
+
+    Args:
+        cos, sin: [B|1, H|1, T, d/2]; a scale, if there is one, is inside.
+        pairing: "interleaved" pairs lanes (2c, 2c+1); "half" pairs (c, c + d/2).
+    """
+
+    cos: Tensor
+    sin: Tensor
+    pairing: str = "interleaved"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Everything about position that touches logits, weights and values.
+
+    Args:
+        rotary_q, rotary_k: applied to queries and to keys.
+        gain: [1|H, d] factors on q and on k, after rotation.
+        scale: of the logits; None: d ** -0.5.
+        bias: [1|H, 2R+1] added to the logits at pos_i - pos_j, indexed + R.
+        gate: [1|H, 2R+1] factors on the logits, before the bias.
+        clip: distances beyond R use the table's ends; otherwise they are an error.
+        decay: [B, H, T] cumulative log gates c; c_i - c_j is added to the logits.
+        bias_full: [B|1, H|1, T, T] added to the logits.
+        score: module (q, k, z, layout) -> [B, H, T, T] added to the logits z.
+        values: [1|H, 2R+1, d] relative vectors added to the values.
+        weights: how logits become weights.
+    """
+
+    rotary_q: Rotary | None = None
+    rotary_k: Rotary | None = None
+    gain: Tensor | None = None
+    scale: float | None = None
+    bias: Tensor | None = None
+    gate: Tensor | None = None
+    clip: bool = False
+    decay: Tensor | None = None
+    bias_full: Tensor | None = None
+    score: nn.Module | None = None
+    values: Tensor | None = None
+    weights: Softmax | Stick = Softmax()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What an encoding may need to know of its model.
+
+    Args:
+        width: D.
+        num_heads: H; divides D.
+        length: T of the training sequences.
+    """
+
+    width: int
+    num_heads: int
+    length: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.num_heads
+
+
+def at_least_float32(x: Tensor) -> torch.dtype:
+    """The dtype of angles and biases for activations x: float32, or float64 where x has it."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+class PositionalEncoding(nn.Module):
+    """No positional encoding (Haviv et al. 2022; NoPE, Kazemnejad et al. 2023, arXiv:2305.19466).
+
+    Also the base of all others: every hook leaves its input alone, and an encoding overrides one or two.
+    A causal transformer without any encoding is not position-blind; a bidirectional one is.
+
+    Args:
+        sizes: of the model it serves.
+        name: the file stem in conf/pe, used in messages.
+
+    Attributes:
+        revision: raised whenever the numbers of this class change; part of a cell's identity.
+        neutral: options added since, at the value that means "as before": left out of the identity there.
+        reads_content: whether `terms` looks at h; if not, an encoding that all layers share is asked once.
+        per_layer: whether each layer has an encoding of its own.
+        weight_decay: whether the optimizer may decay its parameters.
+        lr: learning rate of its parameters; None: the optimizer's.
+    """
+
+    revision = 1
+    neutral: dict[str, object] = {}
+    reads_content = False
+    per_layer = False
+    weight_decay = True
+    lr: float | None = None
+
+    def __init__(self, sizes: Sizes, name: str = "none") -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.name = name
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters of this module from torch's global generator."""
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        """Token embeddings [B, T, D] with position in them; called once, before the first layer."""
+        return x
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """A layer's attention input [B, T, D] as it goes to queries and keys, and to values."""
+        return h, h
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        """What attention must know, for a layer's attention input h [B, T, D]."""
+        return Terms()

@@ -1,0 +1,42 @@
+"""Encodings that add a function of distance to the logits."""
+
+import torch
+from torch import Tensor
+
+from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms, at_least_float32
+
+
+def distances(reach: int, device: torch.device) -> Tensor:
+    """[2R+1] the distances pos_i - pos_j that a table of reach R covers, -R first."""
+    return torch.arange(-reach, reach + 1, device=device)
+
+
+def alibi_slopes(num_heads: int) -> list[float]:
+    """Slope m_h of every head (arXiv:2108.12409, section 3; the rule for other numbers is its code's).
+
+    2 ** (-8 (h+1) / H) when H is a power of two; otherwise the slopes of the next lower power, then every second of
+    those of the next higher one.
+    """
+    power = 1 << (num_heads.bit_length() - 1)
+
+    def geometric(n: int) -> list[float]:
+        return [2 ** (-8 * (h + 1) / n) for h in range(n)]
+
+    return geometric(power) + geometric(2 * power)[::2][: num_heads - power]
+
+
+class Alibi(PositionalEncoding):
+    """Attention with linear biases (Press et al. 2022, arXiv:2108.12409, section 3).
+
+    Adds -m_h |i - j| to the scaled logits, symmetric when bidirectional. Nothing is learned; m falls geometrically
+    over heads. Not for position-blind pooling tasks: it has no absolute position.
+    """
+
+    def __init__(self, sizes: Sizes, name: str = "alibi") -> None:
+        super().__init__(sizes, name)
+        self.slopes = alibi_slopes(sizes.num_heads)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        dtype = at_least_float32(h)
+        slopes = torch.tensor(self.slopes, dtype=dtype, device=h.device)
+        return Terms(bias=-slopes[:, None] * distances(layout.max_distance, h.device).abs().to(dtype))

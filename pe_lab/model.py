@@ -1,0 +1,163 @@
+"""The transformer that all encodings share: the only caller of their contract."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from pe_lab.attention import attend, resolve
+from pe_lab.config import Model
+from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms
+
+
+class Tokens(nn.Embedding):
+    """Token embeddings N(0, std^2)."""
+
+    def __init__(self, vocabulary: int, width: int, std: float) -> None:
+        self.std = std
+        super().__init__(vocabulary, width)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.std)
+
+
+class Attention(nn.Module):
+    """Multi-head attention; all that is positional comes from outside."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(
+        self, h_qk: Tensor, h_v: Tensor, terms: Terms, layout: Layout, implementation: str
+    ) -> Tensor:
+        B, T, D = h_qk.shape
+        if h_qk is h_v:
+            qkv = self.qkv(h_qk)
+        else:
+            weight, bias = self.qkv.weight, self.qkv.bias
+            query_key = nn.functional.linear(h_qk, weight[: 2 * D], bias[: 2 * D])
+            qkv = torch.cat((query_key, nn.functional.linear(h_v, weight[2 * D :], bias[2 * D :])), -1)
+        q, k, v = qkv.view(B, T, 3, self.num_heads, D // self.num_heads).permute(2, 0, 3, 1, 4)
+        out = attend(q, k, v, terms, layout, implementation)
+        return self.out(out.transpose(1, 2).reshape(B, T, D))
+
+
+class Layer(nn.Module):
+    """Attention and a GELU MLP, each with a residual connection; the norm before (pre) or after (post) them."""
+
+    def __init__(self, width: int, num_heads: int, mlp_ratio: int, norm: str, dropout: float) -> None:
+        super().__init__()
+        self.pre_norm = norm == "pre"
+        self.norm_attention = nn.LayerNorm(width)
+        self.attention = Attention(width, num_heads)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, mlp_ratio * width), nn.GELU(), nn.Linear(mlp_ratio * width, width)
+        )
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Tensor, encoding: PositionalEncoding, terms: Terms | None, layout: Layout, implementation: str
+    ) -> Tensor:
+        h = self.norm_attention(x) if self.pre_norm else x
+        h_qk, h_v = encoding.mix(h, layout)
+        terms = encoding.terms(h, layout) if terms is None else terms
+        x = x + self.dropout(self.attention(h_qk, h_v, terms, layout, implementation))
+        if not self.pre_norm:
+            x = self.norm_attention(x)
+        x = x + self.dropout(self.mlp(self.norm_mlp(x) if self.pre_norm else x))
+        return x if self.pre_norm else self.norm_mlp(x)
+
+
+class Transformer(nn.Module):
+    """Token embeddings, `depth` layers, a head that scores every token of the vocabulary at every slot.
+
+    Args:
+        config: depth, width, num_heads, mlp_ratio, norm, dropout, embedding_std, scale_tokens.
+        encoding: makes an encoding for the sizes it is given; called once, or once per layer if the encoding says so.
+        vocabulary: tokens.
+        length: T of the training sequences.
+        implementation: of attention; "auto" is resolved when the model runs.
+
+    Raises:
+        ValueError: sizes that do not fit each other or the encoding.
+    """
+
+    revision = 1
+    neutral: dict[str, object] = {}
+
+    def __init__(
+        self,
+        config: Model,
+        encoding: Callable[[Sizes], PositionalEncoding],
+        vocabulary: int,
+        length: int,
+        implementation: str = "auto",
+    ) -> None:
+        super().__init__()
+        if config.width % config.num_heads:
+            raise ValueError(
+                f"model.width must be divisible by model.num_heads, got model.width={config.width}, "
+                f"model.num_heads={config.num_heads}"
+            )
+        self.implementation = implementation
+        self.tokens = Tokens(vocabulary, config.width, config.embedding_std)
+        self.token_scale = config.width**0.5 if config.scale_tokens else 1.0
+        self.dropout = nn.Dropout(config.dropout)
+        sizes = Sizes(config.width, config.num_heads, length)
+        self.encodings = nn.ModuleList([encoding(sizes)])
+        if self.encodings[0].per_layer:
+            self.encodings.extend(encoding(sizes) for _ in range(config.depth - 1))
+        self.layers = nn.ModuleList(
+            Layer(config.width, config.num_heads, config.mlp_ratio, config.norm, config.dropout)
+            for _ in range(config.depth)
+        )
+        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
+        self.head = nn.Linear(config.width, vocabulary)
+
+    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
+        """Logits [B, T, vocabulary] of tokens [B, T]."""
+        x = self.tokens(tokens)
+        if self.token_scale != 1.0:
+            x = x * self.token_scale
+        first = self.encodings[0]
+        x = self.dropout(first.embed(x, layout))
+        shared = None if first.per_layer or first.reads_content else first.terms(x, layout)
+        for index, layer in enumerate(self.layers):
+            encoding = self.encodings[index] if first.per_layer else first
+            x = layer(x, encoding, shared, layout, self.implementation)
+        return self.head(self.norm(x))
+
+    def resolved_implementation(self) -> str:
+        """The attention implementation that runs on this model's device with its encoding's terms.
+
+        Raises:
+            ValueError: the one that was asked for cannot.
+        """
+        weight = self.tokens.weight
+        layout = Layout.of_lengths(torch.tensor([2], device=weight.device), 2, causal=True)
+        terms = self.encodings[0].terms(weight.new_zeros(1, 2, weight.shape[1]), layout)
+        return resolve(self.implementation, terms, weight.device)
+
+    def positional_parameters(self) -> int:
+        """Parameters that the encoding brought."""
+        return sum(p.numel() for p in self.encodings.parameters())
+
+    def flops_per_token(self, length: int, causal: bool) -> float:
+        """Floating-point operations of the matrix products of one forward pass at `length`, per token.
+
+        Counted on the reference implementation, so that encodings compare whatever runs them.
+        """
+        device = self.tokens.weight.device
+        layout = Layout.of_lengths(torch.tensor([length], device=device), length, causal)
+        asked, self.implementation = self.implementation, "reference"
+        try:
+            with torch.no_grad(), FlopCounterMode(display=False) as counter:
+                self(torch.zeros(1, length, dtype=torch.long, device=device), layout)
+        finally:
+            self.implementation = asked
+        return counter.get_total_flops() / length

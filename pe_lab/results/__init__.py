@@ -1,0 +1,1 @@
+"""What came out: the ledger of cells, and the tables made of it."""

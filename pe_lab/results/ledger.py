@@ -1,0 +1,321 @@
+"""The ledger: one folder per road (a training), in it one per stop (a number of epochs trained: a cell).
+
+    <ledger>/<road>/road.json               what determines the training; its hash is the folder's name
+                    stops/<epochs>/         config, metric rows, summary, weights, environment, checksums
+                    state-<step>-<digest>.safetensors   the newest full state: weights, optimizer, rows so far
+                    wanted/<epochs>.<who>   a wish, as long as its writer lives
+                    failed/<epochs>.json    why a stop could not be reached
+                    lock, holder.json       the lease: who serves the road, and how far it is
+
+Everything is written under a temporary name and renamed, so a reader never sees half a thing. Nothing is a pickle.
+What is relied on: atomic rename within one file system, and advisory locks (flock) that end with their process.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+CHECKSUMS = "checksums.json"
+
+
+class LedgerError(ValueError):
+    """An entry whose content is not what its name or its checksums say."""
+
+
+def canonical(value: Any) -> Any:
+    """The value in the one form in which equal meanings are equal: whole floats as integers, tuples as lists."""
+    if isinstance(value, dict):
+        return {str(key): canonical(value[key]) for key in sorted(value)}
+    if isinstance(value, (list, tuple)):
+        return [canonical(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def digest(identity: dict[str, Any]) -> str:
+    """16 hexadecimal digits: the hash of an identity in canonical form."""
+    text = json.dumps(canonical(identity), separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write under a temporary name in the same folder, then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> Any:
+    """The content, or None if there is no such file.
+
+    Raises:
+        LedgerError: the file is not JSON.
+    """
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise LedgerError(f"{path} cannot be read: {error}") from None
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Ledger:
+    """The roads of one folder."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+
+    def prepare(self) -> None:
+        """Make the folder.
+
+        Raises:
+            ValueError: nothing can be written there.
+        """
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            probe = self.folder / f".probe.{uuid.uuid4().hex}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise ValueError(
+                f"ledger must be a folder that can be written to, got {str(self.folder)!r} ({error.strerror})"
+            ) from None
+
+    def road(self, identity: dict[str, Any]) -> "Road":
+        """The road of an identity; its folder is made if it is not there.
+
+        Raises:
+            LedgerError: what stands there is another road.
+        """
+        road = Road(self.folder / digest(identity))
+        if (road.folder / "road.json").exists():
+            road.identity()
+        else:
+            write_json(road.folder / "road.json", canonical(identity))
+        return road
+
+    def roads(self) -> Iterator["Road"]:
+        """All roads, by name."""
+        for path in sorted(self.folder.glob("*/road.json")):
+            yield Road(path.parent)
+
+
+class Road:
+    """One training, and the stops on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def identity(self) -> dict[str, Any]:
+        """What determines the training.
+
+        Raises:
+            LedgerError: it does not hash to the folder's name.
+        """
+        identity = read_json(self.folder / "road.json")
+        if not isinstance(identity, dict) or digest(identity) != self.name:
+            found = digest(identity) if isinstance(identity, dict) else "nothing readable"
+            raise LedgerError(
+                f"ledger entry {self.folder} must hold what its name is the hash of, got {found}: "
+                f"it is refused and left as it is; move it away to train it again"
+            )
+        return identity
+
+    # -- wishes ---------------------------------------------------------------------------------------------------
+
+    def want(self, epochs: int) -> None:
+        """Write down that this process wants a stop; the record of an earlier failure there is cleared."""
+        (self.folder / "failed" / f"{epochs}.json").unlink(missing_ok=True)
+        write_json(self._wish(epochs), {"since": time.time()})
+
+    def unwant(self, epochs: int) -> None:
+        """Take this process's wish back."""
+        self._wish(epochs).unlink(missing_ok=True)
+
+    def _wish(self, epochs: int) -> Path:
+        return self.folder / "wanted" / f"{epochs}.{socket.gethostname()}.{os.getpid()}"
+
+    def wanted(self) -> list[int]:
+        """Stops that somebody alive wants and that are neither done nor failed, in order."""
+        stops = set()
+        for path in self.folder.glob("wanted/[0-9]*"):
+            epochs, _, who = path.name.partition(".")
+            host, _, pid = who.rpartition(".")
+            if host == socket.gethostname() and not _alive(int(pid)):
+                path.unlink(missing_ok=True)
+            else:
+                stops.add(int(epochs))
+        return sorted(epochs for epochs in stops if not self.done(epochs) and self.failure(epochs) is None)
+
+    # -- stops ----------------------------------------------------------------------------------------------------
+
+    def stop(self, epochs: int) -> Path:
+        return self.folder / "stops" / str(epochs)
+
+    def done(self, epochs: int) -> bool:
+        return (self.stop(epochs) / CHECKSUMS).exists()
+
+    def stops(self) -> list[int]:
+        """The stops that are done, in order."""
+        return sorted(int(path.parent.name) for path in self.folder.glob(f"stops/*/{CHECKSUMS}"))
+
+    def verify(self, epochs: int) -> None:
+        """Compare a stop with its checksums.
+
+        Raises:
+            LedgerError: a file is missing, or its content is not what was written.
+        """
+        folder = self.stop(epochs)
+        for name, expected in read_json(folder / CHECKSUMS).items():
+            found = file_digest(folder / name) if (folder / name).is_file() else "no file"
+            if found != expected:
+                raise LedgerError(
+                    f"ledger entry {folder / name} must have the digest {expected[:16]}, got {found[:16]}: "
+                    f"it is refused and left as it is; move {folder} away to train it again"
+                )
+
+    def summary(self, epochs: int) -> dict[str, Any]:
+        """What a stop came to, after its checksums have been compared.
+
+        Raises:
+            LedgerError: as `verify`.
+        """
+        self.verify(epochs)
+        return read_json(self.stop(epochs) / "summary.json")
+
+    @contextmanager
+    def recording(self, epochs: int) -> Iterator[Path]:
+        """A folder to write a stop's files into; when the block ends well it becomes the stop."""
+        temporary = self.folder / f".stop-{epochs}.{uuid.uuid4().hex}"
+        temporary.mkdir(parents=True)
+        try:
+            yield temporary
+            checksums = {path.name: file_digest(path) for path in sorted(temporary.iterdir())}
+            write_json(temporary / CHECKSUMS, checksums)
+            self.stop(epochs).parent.mkdir(exist_ok=True)
+            try:
+                os.rename(temporary, self.stop(epochs))
+            except OSError:
+                if not self.done(epochs):
+                    raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def fail(self, epochs: int, reason: str, step: int | None) -> None:
+        """Record why a stop could not be reached."""
+        write_json(
+            self.folder / "failed" / f"{epochs}.json",
+            {"reason": reason, "step": step, "time": time.time(), "host": socket.gethostname()},
+        )
+
+    def failure(self, epochs: int) -> dict[str, Any] | None:
+        """The record of a failure at this stop, or None."""
+        return read_json(self.folder / "failed" / f"{epochs}.json")
+
+    # -- the newest state -----------------------------------------------------------------------------------------
+
+    def newest_state(self) -> Path | None:
+        """The state with the most steps, or None.
+
+        Raises:
+            LedgerError: its content does not hash to its name.
+        """
+        states = sorted(self.folder.glob("state-*.safetensors"), key=_steps)
+        if not states:
+            return None
+        expected = states[-1].stem.split("-")[2]
+        if file_digest(states[-1])[:16] != expected:
+            raise LedgerError(
+                f"ledger entry {states[-1]} must have the digest {expected}: it is refused and left as it is; "
+                f"move it away to train from the start"
+            )
+        return states[-1]
+
+    def keep_state(self, temporary: Path, step: int) -> None:
+        """Give a state file, written in this folder, its name; older ones go. One that is not the newest goes itself."""
+        states = list(self.folder.glob("state-*.safetensors"))
+        if any(_steps(path) >= step for path in states):
+            temporary.unlink()
+            return
+        os.replace(temporary, self.folder / f"state-{step}-{file_digest(temporary)[:16]}.safetensors")
+        for path in states:
+            path.unlink(missing_ok=True)
+
+    def temporary_file(self) -> Path:
+        return self.folder / f".state.{uuid.uuid4().hex}"
+
+    # -- the lease ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def lease(self) -> Iterator[bool]:
+        """Try to become the one that serves this road; yields whether that is so. Ends with the process at the latest.
+
+        The operating system's lock decides; holder.json only tells others who it is.
+        """
+        lock = FileLock(self.folder / "lock", thread_local=False)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            yield False
+            return
+        try:
+            for left in self.folder.glob(".stop-*"):  # what a killed holder left half-written
+                shutil.rmtree(left, ignore_errors=True)
+            for left in self.folder.glob(".state.*"):
+                left.unlink(missing_ok=True)
+            yield True
+        finally:
+            (self.folder / "holder.json").unlink(missing_ok=True)
+            lock.release()
+
+    def beat(self, epoch: float, target: int) -> None:
+        """Tell others that the holder of the lease lives, and how far it is."""
+        write_json(
+            self.folder / "holder.json",
+            {
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "beat": time.time(),
+                "epoch": epoch,
+                "target": target,
+            },
+        )
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who holds the lease and how far it is, or None; of a holder that died, its last words."""
+        return read_json(self.folder / "holder.json")
+
+
+def _steps(state: Path) -> int:
+    return int(state.name.split("-")[1])
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

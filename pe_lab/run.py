@@ -1,0 +1,49 @@
+"""The program: python -m pe_lab.run trains one cell, python -m pe_lab.run -m a sweep of them.
+
+Only hydra and omegaconf are imported here: a wrong config is answered before torch is.
+"""
+
+import os
+import sys
+
+import hydra
+from hydra._internal.utils import get_args_parser
+from omegaconf import DictConfig
+
+from pe_lab import config
+
+
+@hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")
+def job(cfg: DictConfig) -> None:
+    """One cell as a job of a sweep, in whichever process the launcher chose."""
+    from pe_lab import sweep
+
+    sweep.run_job(cfg)
+
+
+def main() -> None:
+    """Status 0: every cell that was asked for is in the ledger."""
+    full_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed over several lines
+    try:
+        arguments = get_args_parser().parse_args()
+        if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
+            job()
+            return
+        cfgs = config.expand(arguments.overrides, arguments.multirun)
+        for cfg in cfgs:
+            config.check(cfg)
+        from pe_lab import sweep
+
+        sweep.run(cfgs, launch=job if arguments.multirun else None)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        if full_trace:
+            raise
+        print(f"error: {config.in_one_line(error)}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

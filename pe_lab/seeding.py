@@ -1,0 +1,34 @@
+"""Randomness by name: every draw comes from (seed, what it is for), so nothing depends on what was drawn before."""
+
+import hashlib
+
+import torch
+from torch import nn
+
+
+def derive(seed: int, *names: str | int) -> int:
+    """A seed in [0, 2^63) for one purpose; the same on every machine."""
+    text = "/".join(str(part) for part in (seed, *names))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def generator(seed: int, *names: str | int) -> torch.Generator:
+    """A CPU generator for one purpose."""
+    return torch.Generator().manual_seed(derive(seed, *names))
+
+
+def initialise(model: nn.Module, seed: int) -> None:
+    """Draw every parameter from hash(seed, name of its module).
+
+    Models that differ in one module, the encoding, share all other weights.
+
+    Raises:
+        ValueError: a module has parameters but no `reset_parameters`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        for name, module in model.named_modules():
+            if hasattr(module, "reset_parameters"):
+                torch.manual_seed(derive(seed, "parameters", name))
+                module.reset_parameters()
+            elif next(module.parameters(recurse=False), None) is not None:
+                raise ValueError(f"{type(module).__name__} has parameters: it needs a method reset_parameters")

@@ -1,0 +1,230 @@
+"""Training one road: the LightningModule, and the callback that records what happens on it."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from pe_lab import config
+from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order, in_batches
+from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.evaluate import batch_metrics
+from pe_lab.model import Transformer
+from pe_lab.seeding import derive
+
+
+class NotFinite(ArithmeticError):
+    """The loss is no longer a number."""
+
+    def __init__(self, step: int, value: float) -> None:
+        super().__init__(f"the training loss must be finite, got {value} at step {step}")
+        self.step = step
+
+
+def learning_rate_factor(schedule: str, step: int, warmup_steps: int, total_steps: int) -> float:
+    """What the learning rate is multiplied with at a step, in [0, 1].
+
+    Args:
+        schedule: "constant", or "cosine": falls to 0 at total_steps.
+        step: optimizer steps taken so far, 0 at the first.
+        warmup_steps: steps of a linear rise before that.
+        total_steps: of the whole training.
+    """
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    if schedule == "cosine":
+        progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+        return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return 1.0
+
+
+class Training(L.LightningModule):
+    """Next-token training of a transformer on a dataset.
+
+    All that changes on the road is in `model`, `optimizer`, `step` and `losses`; batches, dropout and the learning rate
+    are functions of (seed, step). So a road that is left at any step goes on with the same bits.
+
+    Args:
+        model: initialised.
+        dataset: its training split is used, in the order of (seed, epoch).
+        optimizer: name, lr, betas, eps, weight_decay, schedule, warmup_steps.
+        trainer: batch_size, clip, log_every.
+        seed: of order and dropout.
+        epochs: of the whole training, where the schedule looks at the end.
+
+    Raises:
+        ValueError: the batch is larger than the data.
+    """
+
+    revision = 1
+    neutral: dict[str, object] = {}
+
+    def __init__(
+        self,
+        model: Transformer,
+        dataset: Dataset,
+        optimizer: config.Optimizer,
+        trainer: config.Trainer,
+        seed: int,
+        epochs: int,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.dataset = dataset
+        self.settings = optimizer
+        self.clip = trainer.clip
+        self.batch_size = trainer.batch_size
+        self.log_every = trainer.log_every
+        self.seed = seed
+        self.steps_per_epoch = -(-dataset.size("train") // trainer.batch_size)
+        self.total_steps = epochs * self.steps_per_epoch
+        self.optimizer = self._make_optimizer()
+        self.step = 0
+        self.losses: list[Tensor] = []  # of this epoch
+        self.metrics: dict[str, float] = {}  # of the last batch that was logged
+
+    @property
+    def epoch(self) -> float:
+        return self.step / self.steps_per_epoch
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        settings = self.settings
+        special: dict[int, dict[str, Any]] = {}
+        for module in self.model.modules():
+            if isinstance(module, PositionalEncoding):
+                decay = settings.weight_decay if module.weight_decay else 0.0
+                for parameter in module.parameters():
+                    special[id(parameter)] = {"weight_decay": decay, "lr": module.lr or settings.lr}
+        groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+        for parameter in self.model.parameters():
+            options = special.get(id(parameter), {})
+            key = (options.get("lr", settings.lr), options.get("weight_decay", settings.weight_decay))
+            groups.setdefault(key, []).append(parameter)
+        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.name]
+        return kind(
+            [
+                {"params": params, "lr": lr, "base_lr": lr, "weight_decay": decay}
+                for (lr, decay), params in groups.items()
+            ],
+            betas=tuple(settings.betas),
+            eps=settings.eps,
+            fused=True,
+        )
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.optimizer
+
+    def train_dataloader(self) -> "Batches":
+        return Batches(self)
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        return batch if device.type == "cpu" else batch.to(device)
+
+    @property
+    def logging_due(self) -> bool:
+        """Whether the batch in hand is one whose metrics are logged: every so many steps, and an epoch's last."""
+        return (self.step + 1) % self.log_every == 0 or (self.step + 1) % self.steps_per_epoch == 0
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        torch.manual_seed(derive(self.seed, "step", self.step))
+        settings = self.settings
+        factor = learning_rate_factor(settings.schedule, self.step, settings.warmup_steps, self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["base_lr"] * factor
+        logits = self.model(batch.tokens, batch.layout)
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE
+        )
+        self.losses.append(loss.detach())
+        if self.logging_due:
+            self.metrics = batch_metrics(logits, batch, self.dataset.roles)
+            self.metrics["learning_rate"] = settings.lr * factor
+        return loss
+
+    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
+        if self.clip is not None or self.logging_due:
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip or math.inf)
+            if self.logging_due:
+                self.metrics["gradient_norm"] = norm.item()
+
+    def check_finite(self) -> None:
+        """Raises NotFinite with the first step of this epoch whose loss is not a number."""
+        losses = torch.stack(self.losses)
+        bad = (~losses.isfinite()).nonzero()
+        if len(bad):
+            raise NotFinite(self.step - len(losses) + int(bad[0]), losses[bad[0]].item())
+
+
+class Batches:
+    """The batches of one epoch after the other, from where the road stands; what Lightning iterates over."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+
+    def __len__(self) -> int:
+        return self.training.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        training = self.training
+        epoch, skip = divmod(training.step, training.steps_per_epoch)
+        order = epoch_order(training.dataset.size("train"), training.seed, epoch)
+        return in_batches(
+            training.dataset, "train", order[skip * training.batch_size :], training.batch_size
+        )
+
+
+class Recorder(L.Callback):
+    """Keeps the road's step count and tells others what happens on it.
+
+    Args:
+        tell: called with (split, metrics) at every step that is logged.
+        validate: called at the end of the epochs 1, 2, 4, 8, ...
+        save: called when `save_every` seconds have passed since the last time.
+        beat: called with the epoch (a fraction) about once a second.
+        save_every: seconds.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str, dict[str, float]], None],
+        validate: Callable[[], None],
+        save: Callable[[], None],
+        beat: Callable[[float], None],
+        save_every: float,
+    ) -> None:
+        self.tell, self.validate, self.save, self.beat = tell, validate, save, beat
+        self.save_every = save_every
+        self.saved = self.beaten = self.logged = time.perf_counter()
+        self.tokens = 0
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, training: Training, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        due = training.logging_due
+        training.step += 1
+        self.tokens += batch.tokens.numel()
+        now = time.perf_counter()
+        if due:
+            training.check_finite()
+            self.tell("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
+            self.logged, self.tokens = now, 0
+        if training.step % training.steps_per_epoch == 0:
+            self._end_epoch(training)
+        if now - self.beaten >= 1:
+            self.beaten = now
+            self.beat(training.epoch)
+        if now - self.saved >= self.save_every:
+            self.save()
+            self.saved = time.perf_counter()
+
+    def _end_epoch(self, training: Training) -> None:
+        self.tell("train", {"objective": torch.stack(training.losses).mean().item()})
+        training.losses.clear()
+        epoch = training.step // training.steps_per_epoch
+        if epoch & (epoch - 1) == 0:
+            self.validate()
+            self.logged = time.perf_counter()
