@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Config:
     epochs: int = 4
     seed: int = 0
     ledger: str = "ledger"
-    study: str | None = None
+    study_name: str | None = None
     workers: int | None = None
 
 
@@ -121,6 +121,7 @@ COUNT = Range("an integer of at least 1", lambda x: isinstance(x, int) and not i
 RANGES: dict[str, Range] = {
     "epochs": COUNT,
     "seed": _at_least(0),
+    "ledger": Range("the path of a folder", bool),
     "workers": COUNT,
     "model.depth": COUNT,
     "model.width": COUNT,
@@ -241,7 +242,9 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         params = whole.hydra.sweeper.params or {}
         if not multirun:
             if params:
-                raise ValueError(f"+study={whole.study} is a sweep: add -m, got no -m")
-            return [compose("config", fixed)]
+                raise ValueError(f"+study={whole.study_name} is a sweep: add -m, got no -m")
+            with open_dict(whole):
+                del whole["hydra"]
+            return [whole]
         swept = parser.parse_overrides([f"{key}={value}" for key, value in params.items()] + overrides)
         return [compose("config", job) for job in BasicSweeper.split_arguments(swept, None)[0]]

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Dataset, averages, in_batches
-from pe_lab.encodings.base import Layout
 from pe_lab.model import Transformer
 
 CHUNK = 512  # sequences at once

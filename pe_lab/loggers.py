@@ -37,13 +37,15 @@ def wandb_logger(cell: "Cell", epochs: int, name: str, project: str, mode: str |
         project=project,
         name=cell.name(epochs),
         id=f"{cell.road.name}-{epochs}",
-        group=cfg.study,
+        group=cfg.study_name,
         config=OmegaConf.to_container(OmegaConf.merge(cfg, {"epochs": epochs}), resolve=True)
         | {"attention_resolved": cell.implementation},
         dir=str(folder),
         mode=wandb_mode(mode),
         reinit="create_new",
-        settings=wandb.Settings(silent=True, console="off", init_timeout=20, x_disable_stats=True),
+        settings=wandb.Settings(
+            silent=True, console="off", init_timeout=20, x_disable_stats=True, x_save_requirements=False
+        ),
     )
     run.define_metric("step", hidden=True)
     run.define_metric("epoch", hidden=True)

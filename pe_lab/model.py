@@ -31,9 +31,7 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(
-        self, h_qk: Tensor, h_v: Tensor, terms: Terms, layout: Layout, implementation: str
-    ) -> Tensor:
+    def forward(self, h_qk: Tensor, h_v: Tensor, terms: Terms, layout: Layout, implementation: str) -> Tensor:
         B, T, D = h_qk.shape
         if h_qk is h_v:
             qkv = self.qkv(h_qk)
@@ -55,9 +53,7 @@ class Layer(nn.Module):
         self.norm_attention = nn.LayerNorm(width)
         self.attention = Attention(width, num_heads)
         self.norm_mlp = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, mlp_ratio * width), nn.GELU(), nn.Linear(mlp_ratio * width, width)
-        )
+        self.mlp = nn.Sequential(nn.Linear(width, mlp_ratio * width), nn.GELU(), nn.Linear(mlp_ratio * width, width))
         self.dropout = nn.Dropout(dropout)
 
     def forward(

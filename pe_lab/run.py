@@ -11,6 +11,7 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig
 
 from pe_lab import config
+from pe_lab.results.ledger import Ledger
 
 
 @hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")
@@ -33,6 +34,7 @@ def main() -> None:
         cfgs = config.expand(arguments.overrides, arguments.multirun)
         for cfg in cfgs:
             config.check(cfg)
+        Ledger(cfgs[0].ledger).prepare()
         from pe_lab import sweep
 
         sweep.run(cfgs, launch=job if arguments.multirun else None)

@@ -12,17 +12,17 @@ from tqdm import tqdm
 
 from pe_lab.cell import Cell
 from pe_lab.config import in_one_line
-from pe_lab.results.ledger import Ledger
-from pe_lab.results.table import render, tabulate
+
+SILENT = 60  # seconds after which a holder that says nothing is no longer shown
 
 
-class CellsMissing(RuntimeError):
+class CellsMissingError(RuntimeError):
     """Some cells that were asked for are not in the ledger."""
 
 
 def run_job(cfg: DictConfig) -> None:
     """A cell as a job of a sweep: its failure is recorded, and the sweep goes on."""
-    with suppress(Exception, SystemExit):
+    with suppress(Exception):
         cell = Cell(cfg)
         if not cell.road.done(cell.epochs) and cell.road.failure(cell.epochs) is None:
             cell.serve(wait=False)
@@ -38,9 +38,8 @@ def run(cfgs: list[DictConfig], launch: Callable[[], None] | None = None) -> Non
     Raises:
         ValueError: a cell cannot be built; nothing has been trained.
         LedgerError: an entry of the ledger is not what it says it is.
-        CellsMissing: what failed or was not reached.
+        CellsMissingError: what failed or was not reached.
     """
-    Ledger(cfgs[0].ledger).prepare()
     cells = [Cell(cfg) for cfg in cfgs]
     for cell in cells:
         if cell.road.done(cell.epochs):
@@ -57,7 +56,7 @@ def run(cfgs: list[DictConfig], launch: Callable[[], None] | None = None) -> Non
                 except Exception as error:  # a worker died, and its pool with it: what it left is served below
                     print(f"the launcher stopped: {in_one_line(error)}", file=sys.stderr)
             for cell in cells:
-                with suppress(Exception, SystemExit) if launch else nullcontext():
+                with suppress(Exception) if launch else nullcontext():
                     cell.serve(wait=True)
     finally:
         for cell in cells:
@@ -73,9 +72,11 @@ def _report(cells: list[Cell]) -> None:
     """Print the table of what is there, keep it beside the study's rows, and name what is missing."""
     present = [cell for cell in cells if not _missing(cell)]
     if present:
+        from pe_lab.results.table import render, tabulate
+
         rows, table = tabulate([(cell.cfg, cell.road.summary(cell.epochs)) for cell in present])
         print(render(table))
-        study = cells[0].cfg.study
+        study = cells[0].cfg.study_name
         if study:
             folder = Path(cells[0].cfg.ledger) / "studies" / study
             folder.mkdir(parents=True, exist_ok=True)
@@ -87,7 +88,7 @@ def _report(cells: list[Cell]) -> None:
         for cell in absent:
             failure = cell.road.failure(cell.epochs)
             print(f"missing: {cell.name()}: {failure['reason'] if failure else 'not reached'}", file=sys.stderr)
-        raise CellsMissing(
+        raise CellsMissingError(
             f"{len(absent)} of {len(cells)} cells are missing; the same command, run again, trains what is missing"
         )
 
@@ -96,20 +97,18 @@ class Watch:
     """Shows how far cells are, by looking at the ledger: whoever trains them, here or elsewhere."""
 
     def __init__(self, cells: list[Cell]) -> None:
-        self.cells = cells
-        self.open = {id(cell): cell for cell in cells if _missing(cell)}
-        self.found = len(cells) - len(self.open)
+        self.total = len(cells)
+        self.open = [cell for cell in cells if _missing(cell)]
         longest: dict[str, Cell] = {}
-        for cell in self.open.values():
-            if cell.epochs > (longest[cell.road.name].epochs if cell.road.name in longest else 0):
-                longest[cell.road.name] = cell
-        self.longest = longest
+        for cell in sorted(self.open, key=lambda cell: cell.epochs):
+            longest[cell.road.name] = cell
+        self.longest = list(longest.values())
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> None:
-        if self.found:
-            print(f"{self.found} of {len(self.cells)} cells are in the ledger already", file=sys.stderr)
+        if len(self.open) < self.total:
+            print(f"{self.total - len(self.open)} of {self.total} cells are in the ledger already", file=sys.stderr)
         self.thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -119,46 +118,41 @@ class Watch:
     def _watch(self) -> None:
         if not self.open:
             return
-        interval = 0.5 if sys.stderr.isatty() else 30
+        work = sum(_work(cell, cell.epochs) for cell in self.longest)
+        before = self._look()[1]
+        began = time.monotonic()
         with tqdm(
-            total=sum(self._work(cell, cell.epochs) for cell in self.longest.values()),
-            file=sys.stderr,
-            mininterval=interval,
-            maxinterval=interval,
-            bar_format="{percentage:3.0f}%|{bar:20}| {elapsed} passed, {remaining} left{postfix}",
+            total=1.0, bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}{postfix}", disable=not sys.stderr.isatty()
         ) as bar:
-            start = None
-            while True:
-                last = self.stopping.wait(1.0)
-                running, done = self._look(bar)
-                start = done if start is None else start
-                bar.initial = start
-                bar.set_postfix_str(
-                    f" {len(self.cells) - len(self.open)}/{len(self.cells)} cells" + running, refresh=False
-                )
-                bar.update(done - bar.n)
-                if last:
-                    return
+            stopping = False
+            while not stopping:
+                stopping = self.stopping.wait(1.0)
+                running, done = self._look()
+                finished = [cell for cell in self.open if not _missing(cell)]
+                self.open = [cell for cell in self.open if _missing(cell)]
+                left = "?"
+                if done > before:
+                    left = tqdm.format_interval((time.monotonic() - began) * (work - done) / (done - before))
+                state = f"{self.total - len(self.open)}/{self.total} cells, {left} left"
+                for cell in finished:
+                    loss = cell.road.summary(cell.epochs)["test"]["loss"]
+                    bar.write(f"{cell.name():28} loss {loss:.4f}   {state}", file=sys.stderr)
+                bar.n = done / work
+                bar.set_postfix_str(f"{state}; {', '.join(running[:4])}")
 
-    def _look(self, bar: tqdm) -> tuple[str, float]:
-        """What runs, in words, and the work that is done; cells that are newly done are told."""
-        for key, cell in list(self.open.items()):
-            if not _missing(cell):
-                del self.open[key]
-                summary = cell.road.summary(cell.epochs)
-                bar.write(f"{cell.name():28} loss {summary['test']['loss']:.4f}", file=sys.stderr)
+    def _look(self) -> tuple[list[str], float]:
+        """What runs, in words, and the work that is done."""
         running, done = [], 0.0
-        now = time.time()
-        for cell in self.longest.values():
+        for cell in self.longest:
             holder = cell.road.holder()
-            reached = max([0, *(e for e in cell.road.stops() if e <= cell.epochs)])
-            if holder and now - holder["beat"] < 60:
-                running.append(f"{cell.name(holder['target'])} at {holder['epoch']:.1f}")
-                reached = max(reached, holder["epoch"])
-            done += self._work(cell, min(reached, cell.epochs))
-        return "".join(f"; {name}" for name in running[:4]), done
+            reached: float = max([0, *(epochs for epochs in cell.road.stops() if epochs <= cell.epochs)])
+            if holder and time.time() - holder["beat"] < SILENT:
+                running.append(f"{cell.name(holder['target'])} at epoch {holder['epoch']:.1f}")
+                reached = max(reached, min(holder["epoch"], cell.epochs))
+            done += _work(cell, reached)
+        return running, done
 
-    @staticmethod
-    def _work(cell: Cell, epochs: float) -> float:
-        """In units of a layer's epoch, near enough to tell the time that is left."""
-        return epochs * (cell.cfg.model.depth + 0.3)
+
+def _work(cell: Cell, epochs: float) -> float:
+    """In epochs of a layer; the rest of the model counts as a third of one. Near enough to tell what is left."""
+    return epochs * (cell.cfg.model.depth + 1 / 3)

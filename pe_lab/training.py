@@ -11,35 +11,18 @@ from torch import Tensor
 
 from pe_lab import config
 from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order, in_batches
-from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.evaluate import batch_metrics
 from pe_lab.model import Transformer
+from pe_lab.optimization import Optimization
 from pe_lab.seeding import derive
 
 
-class NotFinite(ArithmeticError):
+class NotFiniteError(ArithmeticError):
     """The loss is no longer a number."""
 
     def __init__(self, step: int, value: float) -> None:
         super().__init__(f"the training loss must be finite, got {value} at step {step}")
         self.step = step
-
-
-def learning_rate_factor(schedule: str, step: int, warmup_steps: int, total_steps: int) -> float:
-    """What the learning rate is multiplied with at a step, in [0, 1].
-
-    Args:
-        schedule: "constant", or "cosine": falls to 0 at total_steps.
-        step: optimizer steps taken so far, 0 at the first.
-        warmup_steps: steps of a linear rise before that.
-        total_steps: of the whole training.
-    """
-    if step < warmup_steps:
-        return (step + 1) / warmup_steps
-    if schedule == "cosine":
-        progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
-        return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return 1.0
 
 
 class Training(L.LightningModule):
@@ -60,9 +43,6 @@ class Training(L.LightningModule):
         ValueError: the batch is larger than the data.
     """
 
-    revision = 1
-    neutral: dict[str, object] = {}
-
     def __init__(
         self,
         model: Transformer,
@@ -75,14 +55,14 @@ class Training(L.LightningModule):
         super().__init__()
         self.model = model
         self.dataset = dataset
-        self.settings = optimizer
         self.clip = trainer.clip
         self.batch_size = trainer.batch_size
         self.log_every = trainer.log_every
         self.seed = seed
         self.steps_per_epoch = -(-dataset.size("train") // trainer.batch_size)
         self.total_steps = epochs * self.steps_per_epoch
-        self.optimizer = self._make_optimizer()
+        self.optimization = Optimization(optimizer, self.total_steps)
+        self.optimizer = self.optimization.optimizer(model)
         self.step = 0
         self.losses: list[Tensor] = []  # of this epoch
         self.metrics: dict[str, float] = {}  # of the last batch that was logged
@@ -90,30 +70,6 @@ class Training(L.LightningModule):
     @property
     def epoch(self) -> float:
         return self.step / self.steps_per_epoch
-
-    def _make_optimizer(self) -> torch.optim.Optimizer:
-        settings = self.settings
-        special: dict[int, dict[str, Any]] = {}
-        for module in self.model.modules():
-            if isinstance(module, PositionalEncoding):
-                decay = settings.weight_decay if module.weight_decay else 0.0
-                for parameter in module.parameters():
-                    special[id(parameter)] = {"weight_decay": decay, "lr": module.lr or settings.lr}
-        groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
-        for parameter in self.model.parameters():
-            options = special.get(id(parameter), {})
-            key = (options.get("lr", settings.lr), options.get("weight_decay", settings.weight_decay))
-            groups.setdefault(key, []).append(parameter)
-        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.name]
-        return kind(
-            [
-                {"params": params, "lr": lr, "base_lr": lr, "weight_decay": decay}
-                for (lr, decay), params in groups.items()
-            ],
-            betas=tuple(settings.betas),
-            eps=settings.eps,
-            fused=True,
-        )
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.optimizer
@@ -130,11 +86,8 @@ class Training(L.LightningModule):
         return (self.step + 1) % self.log_every == 0 or (self.step + 1) % self.steps_per_epoch == 0
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        torch.manual_seed(derive(self.seed, "step", self.step))
-        settings = self.settings
-        factor = learning_rate_factor(settings.schedule, self.step, settings.warmup_steps, self.total_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["base_lr"] * factor
+        seed_step(derive(self.seed, "step", self.step), batch.tokens.device)
+        learning_rate = self.optimization.set_learning_rate(self.optimizer, self.step)
         logits = self.model(batch.tokens, batch.layout)
         loss = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE
@@ -142,7 +95,7 @@ class Training(L.LightningModule):
         self.losses.append(loss.detach())
         if self.logging_due:
             self.metrics = batch_metrics(logits, batch, self.dataset.roles)
-            self.metrics["learning_rate"] = settings.lr * factor
+            self.metrics["learning_rate"] = learning_rate
         return loss
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
@@ -152,11 +105,18 @@ class Training(L.LightningModule):
                 self.metrics["gradient_norm"] = norm.item()
 
     def check_finite(self) -> None:
-        """Raises NotFinite with the first step of this epoch whose loss is not a number."""
+        """Raises NotFiniteError with the first step of this epoch whose loss is not a number."""
         losses = torch.stack(self.losses)
         bad = (~losses.isfinite()).nonzero()
         if len(bad):
-            raise NotFinite(self.step - len(losses) + int(bad[0]), losses[bad[0]].item())
+            raise NotFiniteError(self.step - len(losses) + int(bad[0]), losses[bad[0]].item())
+
+
+def seed_step(seed: int, device: torch.device) -> None:
+    """Seed the generators that dropout draws from; torch.manual_seed does the same for all devices, at 1 ms a call."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 class Batches:
@@ -172,9 +132,7 @@ class Batches:
         training = self.training
         epoch, skip = divmod(training.step, training.steps_per_epoch)
         order = epoch_order(training.dataset.size("train"), training.seed, epoch)
-        return in_batches(
-            training.dataset, "train", order[skip * training.batch_size :], training.batch_size
-        )
+        return in_batches(training.dataset, "train", order[skip * training.batch_size :], training.batch_size)
 
 
 class Recorder(L.Callback):
@@ -200,6 +158,10 @@ class Recorder(L.Callback):
         self.save_every = save_every
         self.saved = self.beaten = self.logged = time.perf_counter()
         self.tokens = 0
+        self.step_seconds = 0.0  # in forward, backward and optimizer
+
+    def on_train_batch_start(self, trainer: L.Trainer, training: Training, batch: Batch, batch_idx: int) -> None:
+        self.began = time.perf_counter()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, training: Training, outputs: Any, batch: Batch, batch_idx: int
@@ -208,6 +170,7 @@ class Recorder(L.Callback):
         training.step += 1
         self.tokens += batch.tokens.numel()
         now = time.perf_counter()
+        self.step_seconds += now - self.began
         if due:
             training.check_finite()
             self.tell("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})

@@ -95,9 +95,7 @@ class SinInit(Learnable):
         ValueError: as Learnable; theta out of range.
     """
 
-    def __init__(
-        self, sizes: Sizes, name: str = "sininit", theta: float = 10_000.0, max_len: int = 512
-    ) -> None:
+    def __init__(self, sizes: Sizes, name: str = "sininit", theta: float = 10_000.0, max_len: int = 512) -> None:
         self.theta = require("pe.theta", theta)
         super().__init__(sizes, name, max_len)
 

@@ -39,9 +39,7 @@ class RoPE(PositionalEncoding):
         ValueError: head_dim is odd; theta or pairing out of range.
     """
 
-    def __init__(
-        self, sizes: Sizes, name: str = "rope", theta: float = 10_000.0, pairing: str = "interleaved"
-    ) -> None:
+    def __init__(self, sizes: Sizes, name: str = "rope", theta: float = 10_000.0, pairing: str = "interleaved") -> None:
         super().__init__(sizes, name)
         require_pairs(name, sizes.width, sizes.num_heads)
         self.theta = require("pe.theta", theta)

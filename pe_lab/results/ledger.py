@@ -6,6 +6,7 @@
                     wanted/<epochs>.<who>   a wish, as long as its writer lives
                     failed/<epochs>.json    why a stop could not be reached
                     lock, holder.json       the lease: who serves the road, and how far it is
+                    cost.json               seconds spent on it
 
 Everything is written under a temporary name and renamed, so a reader never sees half a thing. Nothing is a pickle.
 What is relied on: atomic rename within one file system, and advisory locks (flock) that end with their process.
@@ -253,7 +254,7 @@ class Road:
         return states[-1]
 
     def keep_state(self, temporary: Path, step: int) -> None:
-        """Give a state file, written in this folder, its name; older ones go. One that is not the newest goes itself."""
+        """Give a state file, written in this folder, its name, and drop older ones; drop it if it is not the newest."""
         states = list(self.folder.glob("state-*.safetensors"))
         if any(_steps(path) >= step for path in states):
             temporary.unlink()
@@ -301,6 +302,16 @@ class Road:
                 "target": target,
             },
         )
+
+    def account(self, served: float, steps: float, stops: int) -> None:
+        """Add to what this road has cost: seconds under the lease, those of them in training steps, stops recorded."""
+        cost = self.cost()
+        cost = {"served": cost["served"] + served, "steps": cost["steps"] + steps, "stops": cost["stops"] + stops}
+        write_json(self.folder / "cost.json", cost)
+
+    def cost(self) -> dict[str, float]:
+        """What serving this road has cost so far: see `account`."""
+        return read_json(self.folder / "cost.json") or {"served": 0.0, "steps": 0.0, "stops": 0}
 
     def holder(self) -> dict[str, Any] | None:
         """Who holds the lease and how far it is, or None; of a holder that died, its last words."""

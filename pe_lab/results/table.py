@@ -86,8 +86,7 @@ def render(table: pd.DataFrame) -> str:
     """The table as text."""
     several = table["seeds"].max() > 1
     columns: dict[str, list[str]] = {
-        name: [str(value) for value in table[name]]
-        for name in table.columns[: list(table.columns).index("seeds")]
+        name: [str(value) for value in table[name]] for name in table.columns[: list(table.columns).index("seeds")]
     }
     if several:
         columns["seeds"] = [str(value) for value in table["seeds"]]

@@ -1,0 +1,164 @@
+"""Two ways of doing the same work, timed side by side: python -m pe_lab.bench study [overrides]
+
+study: the cells of a sweep, by a plain PyTorch loop (a fresh training for each cell, in sequence) and by the lab.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pe_lab import config
+
+DEFAULT_STUDY = ["+study=depth_epochs_pe"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m pe_lab.bench", description=__doc__)
+    benches = parser.add_subparsers(dest="bench", required=True)
+    study = benches.add_parser("study", help="the lab against a plain PyTorch loop")
+    study.add_argument("overrides", nargs="*", default=DEFAULT_STUDY, help="as for pe_lab.run -m")
+    study.add_argument("--repeat", type=int, default=1, help="pairs of runs, in turn")
+    study.add_argument("--plain", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # the loop itself, in a process
+    arguments = parser.parse_args()
+    try:
+        cfgs = config.expand(arguments.overrides, multirun=True)
+        for cfg in cfgs:
+            config.check(cfg)
+    except Exception as error:
+        print(f"error: {config.in_one_line(error)}", file=sys.stderr)
+        sys.exit(1)
+    if arguments.plain:
+        print(json.dumps(plain_cells(cfgs, arguments.plain)))
+    else:
+        compare_study(arguments.overrides, cfgs, arguments.repeat)
+
+
+def compare_study(overrides: list[str], cfgs: list[DictConfig], repeat: int) -> None:
+    """Run the cells both ways, in turn, and print time, ratio, overhead per cell and memory."""
+    threads = best_threads(cfgs)
+    print(f"{len(cfgs)} cells, {os.cpu_count()} cores; the plain loop runs best with {threads} thread(s)")
+    ratios = []
+    for _ in range(repeat):
+        plain = _in_process([sys.executable, "-m", "pe_lab.bench", "study", "--plain", str(threads), *overrides])
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "pe_lab.run", "-m", *overrides, f"ledger={folder}"]
+            lab = _in_process(command)
+            lab["losses"], cost = _from_ledger(Path(folder), cfgs)
+        plain |= json.loads(plain["output"].splitlines()[-1])
+        difference = max(abs(lab["losses"][name] - loss) for name, loss in plain["losses"].items())
+        ratios.append(lab["seconds"] / plain["seconds"])
+        training = sum(plain["training"].values())
+        print(
+            f"plain loop {plain['seconds']:8.1f} s   peak memory {plain['memory']:5.0f} MB   "
+            f"(training {training:.1f} s, evaluation {plain['evaluation']:.1f} s)\n"
+            f"the lab    {lab['seconds']:8.1f} s   peak memory {lab['memory']:5.0f} MB in the largest process\n"
+            f"ratio      {ratios[-1]:8.3f}     largest difference of a test loss {difference:.2g}\n"
+            f"overhead   {(cost['served'] - cost['steps']) / cost['stops']:8.3f} s a cell beyond training steps "
+            f"(set-up, evaluation, ledger, logging; process start and imports apart)",
+            flush=True,
+        )
+    print(f"median ratio {median(ratios):.3f} of {len(ratios)}")
+
+
+def _in_process(command: list[str]) -> dict[str, Any]:
+    """Wall time, peak memory in MB of the largest process, and output of a command.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    began = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed: {done.stderr.strip().splitlines()[-1:]}")
+    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    return {"seconds": seconds, "memory": memory, "output": done.stdout}
+
+
+def _from_ledger(folder: Path, cfgs: list[DictConfig]) -> tuple[dict[str, float], dict[str, float]]:
+    """Test losses by cell, and the cost of all roads."""
+    from pe_lab.results.ledger import Ledger
+
+    losses: dict[str, float] = {}
+    cost = {"served": 0.0, "steps": 0.0, "stops": 0.0}
+    for road in Ledger(folder).roads():
+        cost = {key: value + road.cost()[key] for key, value in cost.items()}
+        for epochs in road.stops():
+            summary = road.summary(epochs)
+            losses[summary["name"]] = summary["test"]["loss"]
+    return losses, cost
+
+
+def best_threads(cfgs: list[DictConfig]) -> int:
+    """The number of threads with which one epoch of the plain loop, over the depths that occur, is fastest."""
+    shapes = {cfg.model.depth: cfg for cfg in cfgs}
+    seconds: dict[int, list[float]] = {1: [], (os.cpu_count() or 1): []}
+    for _ in range(3):
+        for threads, times in seconds.items():
+            began = time.perf_counter()
+            for cfg in shapes.values():
+                plain_cell(cfg, threads, epochs=1, steps=20)
+            times.append(time.perf_counter() - began)
+    return min(seconds, key=lambda threads: median(seconds[threads]))
+
+
+def plain_cells(cfgs: list[DictConfig], threads: int) -> dict[str, Any]:
+    """Every cell by the plain loop: test losses, seconds of training by depth, seconds of evaluation."""
+    losses: dict[str, float] = {}
+    training: dict[int, float] = {}
+    evaluation = 0.0
+    for cfg in cfgs:
+        name = f"{cfg.pe.name}-d{cfg.model.depth}-e{cfg.epochs}-s{cfg.seed}"
+        began = time.perf_counter()
+        evaluate_test = plain_cell(cfg, threads, cfg.epochs)
+        trained = time.perf_counter()
+        losses[name] = evaluate_test()
+        training[cfg.model.depth] = training.get(cfg.model.depth, 0.0) + trained - began
+        evaluation += time.perf_counter() - trained
+    return {"losses": losses, "training": training, "evaluation": evaluation}
+
+
+def plain_cell(cfg: DictConfig, threads: int, epochs: int, steps: int | None = None) -> Callable[[], float]:
+    """One training, written the ordinary way, from the same weights and in the same order; returns its evaluation.
+
+    Args:
+        steps: stop an epoch after so many; None: never.
+    """
+    import torch
+    from hydra.utils import instantiate
+
+    from pe_lab.data.base import IGNORE, epoch_order
+    from pe_lab.evaluate import evaluate
+    from pe_lab.model import Transformer
+    from pe_lab.seeding import initialise
+
+    torch.set_num_threads(threads)
+    dataset = instantiate(cfg.data)(seed=cfg.seed)
+    model = Transformer(cfg.model, instantiate(cfg.pe), dataset.vocabulary, dataset.length)
+    initialise(model, cfg.seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=cfg.optimizer.lr, fused=True)
+    for epoch in range(epochs):
+        order = epoch_order(dataset.size("train"), cfg.seed, epoch)
+        for index in order.split(cfg.trainer.batch_size)[:steps]:
+            batch = dataset.batch("train", index)
+            logits = model(batch.tokens, batch.layout)
+            loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    return lambda: evaluate(model, dataset, "test", torch.autocast("cpu", enabled=False))["loss"]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""The way along a road: train, evaluate, record; what only the holder of its lease does."""
+
+import json
+import logging
+import os
+import platform
+import subprocess
+import time
+import warnings
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pandas as pd
+import torch
+from hydra.utils import instantiate
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+from omegaconf import OmegaConf
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from pe_lab import config
+from pe_lab.cell import Cell
+from pe_lab.evaluate import evaluate
+from pe_lab.model import Transformer
+from pe_lab.results.ledger import Road
+from pe_lab.seeding import initialise
+from pe_lab.training import NotFiniteError, Recorder, Training
+
+
+class TerminatedError(RuntimeError):
+    """Somebody asked this process to end."""
+
+
+class Journey:
+    """One worker's way along a road whose lease it holds."""
+
+    def __init__(self, cell: Cell, road: Road) -> None:
+        self.cell, self.road = cell, road
+        self.rows: list[dict[str, Any]] = []
+        self.seconds = 0.0  # from the start of the road to where it stands
+        self.step_seconds = 0.0  # of this journey, in training steps
+        self.recorded = 0  # stops, on this journey
+        self.loggers: list[L.pytorch.loggers.Logger] = []
+
+    @cached_property
+    def floors(self) -> dict[str, dict[str, float]]:
+        return self.cell.dataset.floors("test")
+
+    def serve_all(self) -> None:
+        """Train to every wanted stop, in order, and record each.
+
+        Raises:
+            KeyboardInterrupt: the user stopped it; nothing is recorded.
+            Exception: what ended the training, recorded with every stop that it keeps from being reached.
+        """
+        if self.cell.device.type == "cpu":
+            torch.set_num_threads(1)  # two are not reproducible against themselves
+        began = time.perf_counter()
+        try:
+            self._serve_all()
+        finally:
+            self.road.account(time.perf_counter() - began, self.step_seconds, self.recorded)
+
+    def _serve_all(self) -> None:
+        training: Training | None = None
+        while wanted := self.road.wanted():
+            target = wanted[0]
+            try:
+                if training is None or training.step > target * training.steps_per_epoch:
+                    training = self._start(target)
+                self._travel(training, target)
+            except Exception as error:
+                step = error.step if isinstance(error, NotFiniteError) else training.step if training else None
+                for epochs in wanted:
+                    self.road.fail(epochs, config.in_one_line(error), step)
+                raise
+
+    def _start(self, target: int) -> Training:
+        """The training as the newest state before the target left it, or from the start."""
+        training = self._build()
+        self.rows, self.seconds = [], 0.0
+        self.flops_per_token = training.model.flops_per_token(self.cell.dataset.length, self.cell.dataset.causal)
+        state = self.road.newest_state()
+        if state is not None:
+            with safe_open(state, "pt") as file:
+                kept = json.loads(file.metadata()["pe_lab"])
+            if kept["step"] <= target * training.steps_per_epoch:
+                self._restore(training, load_file(state), kept)
+        return training
+
+    def _build(self) -> Training:
+        """The model with its initial weights, ready to train."""
+        cell, cfg = self.cell, self.cell.cfg
+        model = Transformer(cfg.model, cell.encoding, cell.dataset.vocabulary, cell.dataset.length, cell.implementation)
+        initialise(model, cfg.seed)
+        model.to(cell.device)
+        return Training(model, cell.dataset, cfg.optimizer, cfg.trainer, cfg.seed, cell.epochs)
+
+    def _restore(self, training: Training, tensors: dict[str, Tensor], kept: dict[str, Any]) -> None:
+        part = _parts(tensors)
+        training.model.load_state_dict(part["model"])
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in part.get("optimizer", {}).items():
+            index, _, key = name.partition(".")
+            state.setdefault(int(index), {})[key] = tensor
+        groups = training.optimizer.state_dict()["param_groups"]
+        training.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        training.losses = list(part["losses"]["epoch"].to(self.cell.device)) if "losses" in part else []
+        training.step = kept["step"]
+        self.rows, self.seconds = kept["rows"], kept["seconds"]
+
+    def _save(self, training: Training) -> None:
+        """Write the full state under its name, unless a newer one is there."""
+        tensors = {f"model.{name}": tensor for name, tensor in training.model.state_dict().items()}
+        for index, values in training.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{index}.{key}": tensor for key, tensor in values.items()}
+        if training.losses:
+            tensors["losses.epoch"] = torch.stack(training.losses)
+        kept = {"step": training.step, "rows": self.rows, "seconds": self._seconds()}
+        temporary = self.road.temporary_file()
+        save_file(
+            {name: tensor.contiguous() for name, tensor in tensors.items()},
+            temporary,
+            metadata={"pe_lab": json.dumps(kept)},
+        )
+        self.road.keep_state(temporary, training.step)
+
+    def _seconds(self) -> float:
+        return self.seconds + (time.perf_counter() - self.started)
+
+    def _travel(self, training: Training, target: int) -> None:
+        """Train to the target, evaluate there, and record the stop."""
+        cfg = self.cell.cfg
+        self.started = time.perf_counter()
+        self.road.beat(training.epoch, target)
+        self.loggers = instantiate(cfg.logger)(cell=self.cell, epochs=target)
+        try:
+            for row in self.rows:
+                self._tell(row["split"], {row["metric"]: row["value"]}, row["step"], row["epoch"])
+            if training.step < target * training.steps_per_epoch:
+                self._train(training, target)
+            self.seconds = self._seconds()
+            self._record(training, target)
+        except BaseException:
+            for logger in self.loggers:
+                logger.finalize("failed")
+            raise
+        for logger in self.loggers:
+            logger.finalize("success")
+
+    def _train(self, training: Training, target: int) -> None:
+        cfg = self.cell.cfg
+
+        def log(split: str, metrics: dict[str, float]) -> None:
+            place = {"split": split, "step": training.step, "epoch": round(training.epoch, 6)}
+            self.rows += [place | {"metric": name, "value": value} for name, value in metrics.items()]
+            self._tell(split, metrics, training.step, training.epoch)
+
+        def validate() -> None:
+            log("validation", self._evaluate(training, "validation"))
+
+        recorder = Recorder(
+            log,
+            validate,
+            lambda: self._save(training),
+            lambda epoch: self.road.beat(epoch, target),
+            cfg.trainer.save_every,
+        )
+        quiet()
+        trainer = L.Trainer(
+            accelerator=self.cell.device.type,
+            devices=1,
+            precision="bf16-mixed" if cfg.trainer.precision == "bf16-mixed" else "32-true",
+            max_epochs=target - training.step // training.steps_per_epoch,
+            logger=False,
+            callbacks=[recorder],
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            limit_val_batches=0,
+            num_sanity_val_steps=0,
+        )
+        try:
+            trainer.fit(training)
+        except SIGTERMException:
+            raise TerminatedError(f"terminated by SIGTERM at step {training.step}") from None
+        except SystemExit:  # what Lightning makes of Ctrl-C
+            raise KeyboardInterrupt from None
+        finally:
+            self.step_seconds += recorder.step_seconds
+        training.model.to(self.cell.device)
+
+    def _evaluate(self, training: Training, split: str) -> dict[str, float]:
+        autocast = torch.autocast(
+            self.cell.device.type, torch.bfloat16, enabled=self.cell.cfg.trainer.precision == "bf16-mixed"
+        )
+        return evaluate(training.model, self.cell.dataset, split, autocast)
+
+    def _tell(self, split: str, metrics: dict[str, float], step: int, epoch: float) -> None:
+        named = {f"{split}/{name}": value for name, value in metrics.items()}
+        for logger in self.loggers:
+            logger.log_metrics(named | {"step": step, "epoch": epoch}, step)
+
+    def _record(self, training: Training, target: int) -> None:
+        """Write the stop: what it came to, how, and the weights."""
+        cell, model = self.cell, training.model
+        test = self._evaluate(training, "test")
+        rows = [
+            *self.rows,
+            *(
+                {"split": "test", "step": training.step, "epoch": target, "metric": name, "value": value}
+                for name, value in test.items()
+            ),
+        ]
+        tokens = training.step / training.steps_per_epoch * cell.dataset.size("train") * cell.dataset.length
+        summary = {
+            "name": cell.name(target),
+            "road": self.road.name,
+            "epochs": target,
+            "steps": training.step,
+            "test": test,
+            "floors": self.floors,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "positional_parameters": model.positional_parameters(),
+            "flops_per_token": self.flops_per_token,
+            "seconds": self.seconds,
+            "tokens_per_second": tokens / self.seconds if self.seconds else None,
+            "attention": cell.implementation,
+            "device": cell.device.type,
+        }
+        resolved = OmegaConf.merge(cell.cfg, {"epochs": target})
+        with self.road.recording(target) as folder:
+            (folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved, resolve=True))
+            pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
+            (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+            (folder / "environment.json").write_text(json.dumps(environment(cell), indent=1) + "\n")
+            save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "weights.safetensors")
+        self.recorded += 1
+        self.started = time.perf_counter()
+        self._save(training)
+        self._tell("test", test, training.step, target)
+        for name, values in self.floors.items():
+            self._tell(f"floor/{name}", values, training.step, target)
+
+
+def quiet() -> None:
+    """Keep Lightning from announcing devices and products, and from warning about its own code."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
+
+
+def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """Tensors by the first part of their name."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        first, _, rest = name.partition(".")
+        parts.setdefault(first, {})[rest] = tensor
+    return parts
+
+
+def environment(cell: Cell) -> dict[str, Any]:
+    """Versions, commit, device and threads, as they are while the cell runs."""
+    packages = ("torch", "lightning", "hydra-core", "numpy", "pandas", "safetensors")
+    return {
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+        "pe_lab": version("pe_lab"),
+        "commit": _commit(),
+        "device": torch.cuda.get_device_name() if cell.device.type == "cuda" else platform.machine(),
+        "system": platform.system(),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this package stands in, with a + if files differ from it; None outside of one."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", here, "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,148 @@
+"""Which implementation runs, and that it computes what the reference does."""
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from pe_lab.attention import attend, resolve
+from pe_lab.encodings.base import PADDING, Layout, Rotary, Stick, Terms
+
+B, H, T, d = 3, 2, 63, 8
+CPU = torch.device("cpu")
+# sums of 63 products of numbers of size 10
+EQUAL = {"rtol": 0, "atol": 1e-12}
+
+
+def rand(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def rotary(pairing: str) -> Rotary:
+    angle = torch.arange(T)[:, None] * 100.0 ** (-torch.arange(d // 2, dtype=torch.float64) / d)
+    return Rotary(angle.cos()[None, None], angle.sin()[None, None], pairing)
+
+
+def linear_bias() -> Tensor:
+    return -torch.tensor([[0.5], [0.03]], dtype=torch.float64) * torch.arange(1 - T, T).abs()
+
+
+SUPPORTED: dict[str, Callable[[], Terms]] = {
+    "nothing": Terms,
+    "rotary": lambda: Terms(rotary_q=rotary("interleaved"), rotary_k=rotary("interleaved")),
+    "rotary_half": lambda: Terms(rotary_q=rotary("half"), rotary_k=rotary("half")),
+    "gain_and_scale": lambda: Terms(gain=rand(H, d), scale=0.2),
+    "linear_bias": lambda: Terms(bias=linear_bias()),
+    "bias": lambda: Terms(bias=rand(H, 2 * T - 1)),
+    "bias_clipped": lambda: Terms(bias=rand(1, 9), clip=True),
+    "decay": lambda: Terms(decay=rand(B, H, T)),
+    "bias_full": lambda: Terms(bias_full=rand(B, 1, T, T)),
+    "several": lambda: Terms(
+        rotary_q=rotary("half"), rotary_k=rotary("half"), bias=rand(H, 2 * T - 1), bias_full=rand(1, H, T, T)
+    ),
+}
+REFUSED = {
+    "stick": Terms(weights=Stick()),
+    "gate": Terms(gate=torch.ones(1, 2 * T - 1)),
+    "score": Terms(score=nn.Identity()),
+    "values": Terms(values=torch.zeros(1, 2 * T - 1, d)),
+}
+
+
+def layout_of(segments: list[list[int]], causal: bool) -> Layout:
+    """Positions count from 0 in every segment."""
+    pos = [[row[:i].count(row[i]) for i in range(len(row))] for row in segments]
+    length = [sum(s != PADDING for s in row) for row in segments]
+    return Layout(torch.tensor(pos), torch.tensor(segments), torch.tensor(length), causal)
+
+
+PADS = [0, 20, T - 1]
+SEGMENTS = {
+    "whole": [[0] * T] * B,
+    "right": [[0] * (T - pad) + [PADDING] * pad for pad in PADS],
+    "left": [[PADDING] * pad + [0] * (T - pad) for pad in PADS],
+    "packed": [[0] * 30 + [1] * 33, [0] * 62 + [1], [0] + [1] * 40 + [2] * 12 + [PADDING] * 10],
+}
+LAYOUTS = [
+    pytest.param(segments, causal, id=f"{name}-{'causal' if causal else 'both'}")
+    for (name, segments), causal in product(SEGMENTS.items(), (True, False))
+]
+
+
+@pytest.mark.parametrize("terms", [case() for case in SUPPORTED.values()], ids=SUPPORTED)
+def test_auto_takes_sdpa_for_softmax_terms_on_a_cpu(terms: Terms) -> None:
+    assert resolve("auto", terms, CPU) == "sdpa"
+    assert resolve("sdpa", terms, CPU) == "sdpa"
+    assert resolve("reference", terms, CPU) == "reference"
+
+
+@pytest.mark.parametrize("terms", REFUSED.values(), ids=REFUSED)
+def test_auto_takes_the_reference_where_sdpa_refuses(terms: Terms) -> None:
+    assert resolve("auto", terms, CPU) == "reference"
+
+
+@pytest.mark.parametrize(("why", "terms"), REFUSED.items(), ids=REFUSED)
+def test_sdpa_says_in_one_line_what_it_cannot_do(why: str, terms: Terms) -> None:
+    q = torch.zeros(B, H, T, d)
+    with pytest.raises(ValueError, match=f"^attention=sdpa cannot compute this: .*{why}.*; use attention=auto$"):
+        attend(q, q, q, terms, layout_of(SEGMENTS["whole"], causal=True), "sdpa")
+
+
+def test_triton_says_why_it_cannot_run_on_a_cpu() -> None:
+    with pytest.raises(ValueError, match=r"^attention=triton cannot compute this: \S.*; use attention=auto$"):
+        resolve("triton", Terms(), CPU)
+
+
+@pytest.mark.parametrize(("segments", "causal"), LAYOUTS)
+@pytest.mark.parametrize("case", SUPPORTED)
+def test_sdpa_equals_the_reference(case: str, segments: list[list[int]], causal: bool) -> None:
+    """Values, and gradients of q, k, v, bias, decay and gain."""
+    terms, layout = SUPPORTED[case](), layout_of(segments, causal)
+    tables = [getattr(terms, name) for name in ("bias", "decay", "bias_full", "gain")]
+    inputs = [*rand(3, B, H, T, d), *(table for table in tables if table is not None)]
+    for tensor in inputs:
+        tensor.requires_grad_()
+    real = (layout.segment != PADDING)[:, None, :, None]
+    upstream = rand(B, H, T, d) * real
+    results = {}
+    for implementation in ("sdpa", "reference"):
+        out = attend(*inputs[:3], terms, layout, implementation)
+        assert out.isfinite().all()  # padding included
+        results[implementation] = (out * real, *torch.autograd.grad(out, inputs, upstream))
+    for got, expected in zip(results["sdpa"], results["reference"], strict=True):
+        assert_close(got, expected, **EQUAL)
+        assert expected.any()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("case", ["nothing", "rotary", "linear_bias"])
+@pytest.mark.parametrize("length", [63, 100, 129])
+def test_sdpa_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(length: int, case: str, causal: bool) -> None:
+    """Root mean square over the output, and over the gradients of q, k and v, against float64."""
+    layout = Layout.of_lengths(torch.full((B,), length), length, causal)
+    exact = [x.bfloat16().double().requires_grad_() for x in rand(3, B, H, length, d)]
+    low = [x.detach().bfloat16().requires_grad_() for x in exact]
+    upstream = rand(B, H, length, d).bfloat16()
+
+    def terms(dtype: torch.dtype) -> Terms:
+        pos = torch.arange(length, dtype=torch.float64)
+        angle = pos[:, None] * 100.0 ** (-torch.arange(d // 2) / d)
+        turn = Rotary(angle.cos()[None, None].to(dtype), angle.sin()[None, None].to(dtype))
+        slopes = torch.tensor([[0.5], [0.03]], dtype=dtype)
+        return {
+            "nothing": Terms(),
+            "rotary": Terms(rotary_q=turn, rotary_k=turn),
+            "linear_bias": Terms(bias=-slopes * torch.arange(1 - length, length).abs()),
+        }[case]
+
+    def run(inputs: list[Tensor], implementation: str) -> list[Tensor]:
+        dtype = torch.promote_types(inputs[0].dtype, torch.float32)
+        out = attend(*inputs, terms(dtype), layout, implementation)
+        return [x.double() for x in (out, *torch.autograd.grad(out, inputs, upstream.to(out.dtype)))]
+
+    for truth, got, judge in zip(run(exact, "reference"), run(low, "sdpa"), run(low, "reference"), strict=True):
+        error, own = ((x - truth).square().mean().sqrt() for x in (got, judge))
+        assert 0 < error <= 2 * own

@@ -1,0 +1,306 @@
+"""The structured task is the specification's, its splits share nothing, and its floors are exact."""
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from functools import cache
+
+import hydra
+import pytest
+import torch
+from torch import Tensor
+
+from pe_lab.config import expand
+from pe_lab.data.base import IGNORE, Batch, epoch_order, in_batches
+from pe_lab.data.structured import END, MID, PAD, START, VALUES, Structured, pairs
+from pe_lab.encodings.base import PADDING
+
+SPLITS = ("train", "validation", "test")
+SEEDS = (0, 1, 7, 12345)
+ROLES = ("first", "second", "middle", "continuation", "end")
+# float64 sums of at most 1e5 numbers below 10
+EXACT = {"rel": 0, "abs": 1e-12}
+
+
+@cache
+def population() -> dict[tuple[int, ...], tuple[int, int, int]]:
+    """Every sequence that the specification allows, without padding, with its (a, s, terms after MID)."""
+    sequences = {}
+    for step in [*range(-8, 0), *range(1, 9)]:
+        for first in range(128):
+            terms = [first + n * step for n in range(12)]
+            if min(terms) < 0 or max(terms) > 127:
+                continue
+            for tail in (4, 5, 6, 7, 8):
+                sequences[(START, *terms[:4], MID, *terms[4 : 4 + tail], END)] = (first, step, tail)
+    return sequences
+
+
+@cache
+def continuations(ordered: bool) -> dict[tuple[int, ...], Counter[int]]:
+    """What follows each prefix, or each bag of tokens, over all sequences."""
+    found = defaultdict(Counter)
+    for sequence in population():
+        for known in range(1, len(sequence)):
+            found[key(sequence[:known], ordered)][sequence[known]] += 1
+    return found
+
+
+def key(prefix: tuple[int, ...], ordered: bool) -> tuple[int, ...]:
+    return prefix if ordered else tuple(sorted(prefix))
+
+
+def role_of(number: int, token: int) -> str:
+    """What is asked by the token with this number in the sequence, START being number 0."""
+    if token in (MID, END):
+        return "middle" if token == MID else "end"
+    return {1: "first", 2: "second"}.get(number, "continuation")
+
+
+@cache
+def dataset(seed: int) -> Structured:
+    return Structured(seed)
+
+
+def whole(data: Structured, split: str) -> Batch:
+    return data.batch(split, torch.arange(data.size(split)))
+
+
+def unpadded(tokens: Tensor) -> list[tuple[int, ...]]:
+    return [tuple(token for token in row if token != PAD) for row in tokens.tolist()]
+
+
+@cache
+def chosen_pairs(seed: int, split: str) -> frozenset[tuple[int, int]]:
+    """(a, s), read off the sequences."""
+    return frozenset((row[1], row[2] - row[1]) for row in whole(dataset(seed), split).tokens.tolist())
+
+
+def fingerprint(tokens: Tensor) -> str:
+    return hashlib.sha256(tokens.numpy().astype("<i8").tobytes()).hexdigest()
+
+
+def test_there_are_1256_pairs_and_6280_sequences() -> None:
+    assert len(population()) == 6280
+    assert {(a, s) for a, s, _ in population().values()} == set(pairs())
+    assert len(pairs()) == 1256
+    assert sum(dataset(0).size(split) for split in SPLITS) == 6280
+
+
+def test_the_vocabulary_is_128_terms_and_four_marks() -> None:
+    assert VALUES == 128
+    assert {START, MID, END, PAD} == {128, 129, 130, 131}
+    assert dataset(0).vocabulary == 132
+
+
+def test_the_config_is_the_task_of_the_specification() -> None:
+    cfg = expand(["data=structured"], False)[0]
+    data = hydra.utils.instantiate(cfg.data)(seed=0)
+    assert (data.name, data.length, data.causal, data.roles) == ("structured", 16, True, ROLES)
+    assert whole(data, "test").tokens.shape == (251 * 5, 16)
+    assert (cfg.model.width, cfg.model.num_heads, cfg.model.mlp_ratio, cfg.trainer.batch_size) == (64, 4, 4, 64)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_splits_are_together_all_sequences_each_once(seed: int) -> None:
+    sequences = [row for split in SPLITS for row in unpadded(whole(dataset(seed), split).tokens)]
+    assert Counter(sequences) == Counter(population())
+
+
+@pytest.mark.parametrize("length", [15, 16, 21])
+def test_padding_fills_the_end_and_nothing_else(length: int) -> None:
+    for split in SPLITS:
+        batch = whole(Structured(0, length=length), split)
+        assert batch.tokens.shape[1] == length
+        for row, count, segment in zip(
+            batch.tokens.tolist(), batch.layout.length.tolist(), batch.layout.segment.tolist(), strict=True
+        ):
+            assert row[0] == START
+            assert row[5] == MID
+            assert row[count - 1] == END
+            assert PAD not in row[:count]
+            assert row[count:] == [PAD] * (length - count)
+            assert PADDING not in segment[:count]
+            assert segment[count:] == [PADDING] * (length - count)
+        assert torch.equal(batch.layout.pos, torch.arange(length)[None])
+        assert batch.layout.causal
+        assert not batch.layout.packed
+        assert unpadded(batch.tokens) == unpadded(whole(dataset(0), split).tokens)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_pair_is_in_two_splits(seed: int) -> None:
+    train, validation, test = (chosen_pairs(seed, split) for split in SPLITS)
+    assert not train & validation
+    assert not train & test
+    assert not validation & test
+    assert train | validation | test == set(pairs())
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_sequence_is_in_two_splits(seed: int) -> None:
+    train, validation, test = (set(unpadded(whole(dataset(seed), split).tokens)) for split in SPLITS)
+    assert not train & validation
+    assert not train & test
+    assert not validation & test
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_fifth_of_the_pairs_is_for_the_test_and_a_tenth_of_the_rest_for_validation(seed: int) -> None:
+    train, validation, test = (len(chosen_pairs(seed, split)) for split in SPLITS)
+    assert abs(test - 0.2 * 1256) <= 0.5
+    assert abs(validation - 0.1 * (train + validation)) <= 0.5
+    assert [dataset(seed).size(split) for split in SPLITS] == [5 * train, 5 * validation, 5 * test]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_pair_of_a_split_has_all_lengths(seed: int) -> None:
+    for split in SPLITS:
+        tails = Counter(population()[row][2] for row in unpadded(whole(dataset(seed), split).tokens))
+        assert tails == dict.fromkeys((4, 5, 6, 7, 8), len(chosen_pairs(seed, split)))
+
+
+def test_the_split_depends_on_the_seed() -> None:
+    for split in SPLITS:
+        assert len({chosen_pairs(seed, split) for seed in SEEDS}) == len(SEEDS)
+
+
+def test_the_split_has_pairs_of_every_step() -> None:
+    """A split by order of enumeration would hold out steps; a random one leaves out none."""
+    for seed in SEEDS:
+        for split in SPLITS:
+            assert len({step for _, step in chosen_pairs(seed, split)}) == 16
+
+
+def test_the_sequences_are_the_same_in_every_process_and_on_every_machine() -> None:
+    assert {split: fingerprint(whole(Structured(0), split).tokens) for split in SPLITS} == {
+        "train": "TRAIN",
+        "validation": "VALIDATION",
+        "test": "TEST",
+    }
+
+
+def test_the_sequences_do_not_depend_on_the_global_generator() -> None:
+    before = torch.random.get_rng_state()
+    whole(Structured(3), "train")
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_batch_is_the_rows_that_were_asked_for() -> None:
+    data = dataset(0)
+    index = torch.tensor([500, 3, 3, 77])
+    batch, everything = data.batch("test", index), whole(data, "test")
+    for name in ("tokens", "targets", "role", "headline"):
+        assert torch.equal(getattr(batch, name), getattr(everything, name)[index]), name
+    for name in ("segment", "length"):
+        assert torch.equal(getattr(batch.layout, name), getattr(everything.layout, name)[index]), name
+    assert len(batch) == 4
+
+
+@pytest.mark.parametrize("length", [16, 19])
+def test_every_slot_asks_for_the_next_token_in_its_role_and_padding_is_never_asked(length: int) -> None:
+    data = Structured(0, length=length)
+    for split in SPLITS:
+        batch = whole(data, split)
+        rows = zip(unpadded(batch.tokens), batch.targets.tolist(), batch.role.tolist(), strict=True)
+        for sequence, targets, roles in rows:
+            asked = sequence[1:]
+            assert targets == [*asked, *[IGNORE] * (length - len(asked))]
+            names = [data.roles[number] for number in roles[: len(asked)]]
+            assert names == [role_of(number, token) for number, token in enumerate(asked, 1)]
+
+
+def test_the_headline_is_the_slots_that_the_prefix_determines() -> None:
+    seen = 0
+    for split in SPLITS:
+        batch = whole(dataset(0), split)
+        for sequence, headline in zip(unpadded(batch.tokens), batch.headline.tolist(), strict=True):
+            determined = [len(continuations(True)[sequence[:known]]) == 1 for known in range(1, len(sequence))]
+            assert headline == [*determined, *[False] * (16 - len(determined))]
+            seen += 1
+    assert seen == 6280
+
+
+def test_end_is_in_the_headline_after_the_eighth_term_only() -> None:
+    batch = whole(dataset(0), "train")
+    asks_end = batch.targets == END
+    assert torch.equal(asks_end.sum(1), torch.ones(len(batch), dtype=torch.long))
+    tail = torch.tensor([population()[row][2] for row in unpadded(batch.tokens)])
+    assert torch.equal((batch.headline & asks_end).any(1), tail == 8)
+
+
+@cache
+def floors(split: str) -> dict[str, dict[str, float]]:
+    return dataset(0).floors(split)
+
+
+def test_the_bayes_loss_of_the_headline_is_zero() -> None:
+    for split in SPLITS:
+        assert floors(split)["bayes"]["loss"] == 0.0
+        assert floors(split)["bayes"]["loss_middle"] == 0.0
+
+
+@pytest.mark.parametrize(("floor", "ordered"), [("bayes", True), ("position_blind", False)])
+@pytest.mark.parametrize("split", SPLITS)
+def test_the_floors_are_those_of_a_slow_enumeration(split: str, floor: str, ordered: bool) -> None:
+    losses = defaultdict(list)
+    for sequence in unpadded(whole(dataset(0), split).tokens):
+        for known in range(1, len(sequence)):
+            follow = continuations(ordered)[key(sequence[:known], ordered)]
+            loss = -math.log(follow[sequence[known]] / follow.total())
+            losses["loss_all"].append(loss)
+            losses[f"loss_{role_of(known, sequence[known])}"].append(loss)
+            if len(continuations(True)[sequence[:known]]) == 1:
+                losses["loss"].append(loss)
+    assert floors(split).keys() == {"bayes", "position_blind"}
+    assert floors(split)[floor] == pytest.approx(
+        {name: math.fsum(values) / len(values) for name, values in losses.items()}, **EXACT
+    )
+
+
+def test_without_positions_the_headline_costs_one_bit_where_the_reversed_progression_exists() -> None:
+    """n >= 2 terms without order are a, a+s, ... or the same from the other end with -s, when its 12 terms fit too."""
+    losses = []
+    for a, s in chosen_pairs(0, "test"):
+        fits = {n: 0 <= a + (n - 12) * s <= 127 for n in range(2, 8)}
+        # the terms 3 to 8 after n others; MID, and END after the eighth of the second run, are sure
+        bits = [float(fits[n]) for n in range(2, 8)] + [0.0]
+        losses += (bits * 5) + [0.0]
+    assert floors("test")["position_blind"]["loss"] == pytest.approx(math.log(2) * math.fsum(losses) / len(losses))
+    assert floors("test")["position_blind"]["loss"] > 0.3
+
+
+@pytest.mark.parametrize("length", [14, 1, 0, -3, 15.5])
+def test_a_length_that_cannot_hold_the_longest_sequence_is_refused(length: float) -> None:
+    with pytest.raises(ValueError, match=r"^data\.length must be .*got " + str(length)) as caught:
+        Structured(0, length=length)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [1, 64, 4525])
+def test_the_order_of_an_epoch_is_a_permutation(size: int) -> None:
+    assert epoch_order(size, seed=2, epoch=5).sort().values.tolist() == list(range(size))
+
+
+def test_the_order_depends_on_seed_and_epoch_only() -> None:
+    orders = {}
+    for seed in range(3):
+        for epoch in range(4):
+            torch.manual_seed(100 * seed + epoch)
+            order = epoch_order(4525, seed, epoch)
+            torch.rand(1)
+            state = torch.random.get_rng_state()
+            assert torch.equal(epoch_order(4525, seed, epoch), order)
+            assert torch.equal(torch.random.get_rng_state(), state)
+            orders[tuple(order.tolist())] = seed, epoch
+    assert len(orders) == 12
+
+
+@pytest.mark.parametrize("batch_size", [64, 100, 500, 1000])
+def test_batches_cover_every_index_once_with_the_rest_in_the_last(batch_size: int) -> None:
+    data = dataset(0)
+    order = epoch_order(data.size("validation"), seed=0, epoch=0)
+    batches = list(in_batches(data, "validation", order, batch_size))
+    full, rest = divmod(500, batch_size)
+    assert [len(batch) for batch in batches] == [batch_size] * full + [rest] * (rest > 0)
+    assert torch.equal(torch.cat([batch.tokens for batch in batches]), whole(data, "validation").tokens[order])

@@ -1,0 +1,323 @@
+"""What every encoding promises: a new file in conf/pe is tested by existing."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+
+import hydra
+import pytest
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+from torch.testing import assert_close
+
+from pe_lab.attention import reference, sdpa
+from pe_lab.config import Model, expand, folder
+from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes, Terms
+from pe_lab.model import Transformer
+from pe_lab.seeding import initialise
+
+FILES = sorted((folder() / "pe").glob("*.yaml"))
+NAMES = [path.stem for path in FILES]
+B, T, D, H, VOCABULARY = 3, 9, 16, 2, 11
+CPU = torch.device("cpu")
+# logits of size 10, some 1e3 roundings of 1e-16 each on their way
+EQUAL = {"rtol": 0, "atol": 1e-11}
+
+
+@cache
+def settings(name: str) -> DictConfig:
+    return expand([f"pe={name}"], False)[0].pe
+
+
+def build(name: str, length: int = T) -> PositionalEncoding:
+    return hydra.utils.instantiate(settings(name))(Sizes(D, H, length))
+
+
+def transformer(name: str, length: int = T, implementation: str = "auto") -> Transformer:
+    """A float64 model whose encoding has left the values it starts with."""
+    config = Model(
+        depth=2, width=D, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
+    )
+    model = Transformer(config, hydra.utils.instantiate(settings(name)), VOCABULARY, length, implementation)
+    initialise(model, seed=0)
+    with torch.no_grad():
+        for parameter in model.encodings.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model.double()
+
+
+def tensors_in(terms: Terms, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    for field in fields(terms):
+        value = getattr(terms, field.name)
+        if isinstance(value, Tensor):
+            yield prefix + field.name, value
+        elif is_dataclass(value):
+            yield from tensors_in(value, f"{prefix}{field.name}.")
+
+
+def assert_same_bits(terms: Terms, expected: Terms) -> None:
+    got, want = dict(tensors_in(terms)), dict(tensors_in(expected))
+    assert got.keys() == want.keys()
+    for name in want:
+        assert got[name].dtype == want[name].dtype, name
+        assert torch.equal(got[name], want[name]), name
+    assert terms.weights == expected.weights
+
+
+def whole(batch: int, length: int, causal: bool) -> Layout:
+    return Layout.of_lengths(torch.full((batch,), length), length, causal)
+
+
+def at_positions(pos: list[int], causal: bool = True) -> Layout:
+    return Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), torch.tensor([len(pos)]), causal)
+
+
+def random_tokens(*shape: int) -> Tensor:
+    return torch.randint(VOCABULARY, shape)
+
+
+def test_there_are_encodings() -> None:
+    assert NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_name_is_the_file_stem(name: str) -> None:
+    assert build(name).name == name
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_class_and_file_say_where_they_come_from(path) -> None:
+    # __dict__: a docstring that the parent wrote does not count
+    text = type(build(path.stem)).__dict__["__doc__"]
+    assert re.search(r"arXiv:\d{4}\.\d{4,5}|seed report|\btrain(able|ed)\b", text)
+    assert re.match(r"# \S", path.read_text())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_class_declares_a_revision(name: str) -> None:
+    encoding = build(name)
+    assert isinstance(encoding.revision, int)
+    assert encoding.revision >= 1
+    assert encoding.neutral.keys() <= settings(name).keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reset_draws_every_parameter_from_the_seed(name: str) -> None:
+    encoding = build(name)
+    drawn = []
+    for _ in range(2):
+        with torch.no_grad():
+            for parameter in encoding.parameters():
+                parameter.fill_(torch.nan)
+        initialise(encoding, seed=3)
+        drawn.append({key: value.clone() for key, value in encoding.state_dict().items()})
+    for key, value in drawn[0].items():
+        assert value.isfinite().all(), key
+        assert torch.equal(value, drawn[1][key]), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_other_weights_are_those_of_a_model_without_encoding(name: str) -> None:
+    state, plain = (
+        {key: value for key, value in transformer(n).state_dict().items() if not key.startswith("encodings.")}
+        for n in (name, "none")
+    )
+    assert state.keys() == plain.keys()
+    assert all(torch.equal(state[key], plain[key]) for key in plain)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_hooks_keep_shape_and_dtype(name: str, dtype: torch.dtype) -> None:
+    encoding, x, layout = build(name), torch.randn(B, T, D, dtype=dtype), whole(B, T, causal=True)
+    for out in (encoding.embed(x, layout), *encoding.mix(x, layout)):
+        assert out.shape == x.shape
+        assert out.dtype == dtype
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_terms_depend_on_content_only_if_the_class_says_so(name: str, causal: bool) -> None:
+    encoding, layout = build(name), whole(B, T, causal)
+    if encoding.reads_content:
+        pytest.skip(f"{name} reads the content")
+    assert_same_bits(encoding.terms(torch.randn(B, T, D), layout), encoding.terms(100 * torch.randn(B, T, D), layout))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_terms_have_the_same_bits_in_low_precision(name: str, causal: bool) -> None:
+    length = 400  # bfloat16 cannot count past 256
+    encoding, h, layout = build(name), torch.randn(1, length, D).bfloat16(), whole(1, length, causal)
+    expected = encoding.terms(h.float(), layout)
+    assert all(tensor.dtype == torch.float32 for _, tensor in tensors_in(expected))
+    assert_same_bits(encoding.terms(h, layout), expected)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_same_bits(encoding.terms(h, layout), expected)
+        assert_same_bits(encoding.terms(h.float(), layout), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_added_to_embeddings_is_formed_in_float32(name: str) -> None:
+    length = 400
+    encoding, zero, layout = build(name), torch.zeros(1, length, D), whole(1, length, causal=True)
+    expected = encoding.embed(zero, layout)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(encoding.embed(zero, layout), expected)
+        assert torch.equal(encoding.embed(zero.bfloat16(), layout), expected.bfloat16())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_positions_beyond_256_stay_distinct_in_low_precision(name: str) -> None:
+    """In bfloat16, 259 and 260 are one number."""
+    encoding = build(name)
+    q, k = torch.randn(2, 1, H, 2, D // H)
+
+    def seen(pos: list[int]) -> Tensor:
+        layout, zero = at_positions(pos), torch.zeros(1, 2, D, dtype=torch.bfloat16)
+        with torch.autocast("cpu", torch.bfloat16):
+            inputs = (encoding.embed(zero, layout), *encoding.mix(zero, layout))
+            terms = encoding.terms(zero, layout)
+        return torch.cat([x.float().flatten() for x in (*inputs, reference.logits(q, k, terms, layout))])
+
+    has_position = type(encoding) is not PositionalEncoding
+    assert torch.equal(seen([258, 259]), seen([258, 260])) is not has_position
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.bool])
+def test_positions_that_are_not_integers_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match="positions must be integers"):
+        Layout(torch.arange(T).to(dtype)[None], torch.zeros(1, T, dtype=torch.long), torch.tensor([T]), True)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
+def test_positions_of_every_integer_type_mean_the_same(name: str, dtype: torch.dtype) -> None:
+    model, tokens, layout = transformer(name), random_tokens(B, T), whole(B, T, causal=False)
+    assert torch.equal(model(tokens, replace(layout, pos=layout.pos.to(dtype))), model(tokens, layout))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients_reach_every_parameter(name: str, causal: bool) -> None:
+    model, tokens = transformer(name), random_tokens(B, T)
+    logits = model(tokens, whole(B, T, causal))
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), random_tokens(B * T)).backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.any(), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_model_in_mixed_precision_has_finite_gradients(name: str, causal: bool) -> None:
+    model, layout = transformer(name).float(), Layout.of_lengths(torch.tensor([T, 4, 1]), T, causal)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = model(random_tokens(B, T), layout).square().mean()
+    loss.backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad.dtype == torch.float32, key
+        assert parameter.grad.isfinite().all(), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_left_padding_equals_right_padding(name: str, causal: bool) -> None:
+    model, tokens, lengths = transformer(name), random_tokens(B, T), [T, T - 1, 4]
+    right = model(tokens, Layout.of_lengths(torch.tensor(lengths), T, causal))
+    pads = T - torch.tensor(lengths)[:, None]
+    pos = torch.arange(T) - pads
+    layout = Layout(pos, torch.where(pos < 0, PADDING, 0), torch.tensor(lengths), causal)
+    left = model(torch.stack([row.roll(T - n) for row, n in zip(tokens, lengths, strict=True)]), layout)
+    for b, n in enumerate(lengths):
+        assert_close(left[b, T - n :], right[b, :n], **EQUAL)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_batch_of_lengths_equals_each_alone(name: str, causal: bool) -> None:
+    model, tokens, lengths = transformer(name), random_tokens(B, T), [4, T, 1]
+    together = model(tokens, Layout.of_lengths(torch.tensor(lengths), T, causal))
+    for b, n in enumerate(lengths):
+        assert_close(together[b, :n], model(tokens[b : b + 1, :n], whole(1, n, causal))[0], **EQUAL)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_packed_documents_equal_each_alone(name: str, causal: bool) -> None:
+    model, tokens, splits = transformer(name), random_tokens(2, T), [(4, 5), (6, 2)]
+    pos, segment = torch.zeros(2, T, dtype=torch.long), torch.full((2, T), PADDING)
+    for b, (first, second) in enumerate(splits):
+        end = first + second
+        pos[b, :end] = torch.cat((torch.arange(first), torch.arange(second)))
+        segment[b, :end] = torch.tensor([0] * first + [1] * second)
+    packed = model(tokens, Layout(pos, segment, torch.tensor([sum(split) for split in splits]), causal))
+    for b, (first, second) in enumerate(splits):
+        for start, n in ((0, first), (first, second)):
+            alone = model(tokens[b : b + 1, start : start + n], whole(1, n, causal))[0]
+            assert_close(packed[b, start : start + n], alone, **EQUAL)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_future_changes_nothing_before(name: str) -> None:
+    model, tokens, layout = transformer(name), random_tokens(B, T), whole(B, T, causal=True)
+    before = model(tokens, layout)
+    for t in range(1, T):
+        changed = torch.cat((tokens[:, :t], (tokens[:, t:] + 1) % VOCABULARY), 1)
+        after = model(changed, layout)
+        assert_close(after[:, :t], before[:, :t], **EQUAL)
+        assert (after[:, t] - before[:, t]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_content_of_padding_changes_nothing(name: str, causal: bool) -> None:
+    model, tokens, lengths = transformer(name), random_tokens(B, T), torch.tensor([T, 5, 1])
+    layout = Layout.of_lengths(lengths, T, causal)
+    real = layout.segment != PADDING
+    changed = torch.where(real, tokens, (tokens + 1) % VOCABULARY)
+    assert_close(model(changed, layout)[real], model(tokens, layout)[real], **EQUAL)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_beyond_training_an_encoding_extends_or_says_that_it_cannot(name: str) -> None:
+    model, tokens, table = transformer(name), random_tokens(1, 4 * T), settings(name).get("max_len")
+    assert model(tokens, whole(1, 4 * T, causal=True)).isfinite().all()
+    if table is None:
+        assert model(tokens[:, :3], at_positions([0, 4_999, 5_000])).isfinite().all()
+        return
+    assert model(tokens[:, :2], at_positions([0, table - 1])).isfinite().all()
+    with pytest.raises(ValueError, match=rf"^{name} has {table} positions: .*pe\.max_len") as error:
+        model(tokens[:, :2], at_positions([0, table]))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 63, 100, 129])
+def test_sdpa_equals_the_reference(name: str, causal: bool, length: int) -> None:
+    """Values, and gradients of every parameter of the model."""
+    models = {which: transformer(name, length, which) for which in ("reference", "sdpa")}
+    models["sdpa"].load_state_dict(models["reference"].state_dict())
+    tokens = random_tokens(2, length)
+    layout = Layout.of_lengths(torch.tensor([length, length // 2 + 1]), length, causal)
+    terms = build(name, length).terms(torch.zeros(2, length, D), layout)
+    if reason := sdpa.refuses(terms, CPU):
+        with pytest.raises(ValueError, match=re.escape(reason)):
+            models["sdpa"](tokens, layout)
+        return
+    real = layout.segment != PADDING
+    upstream = torch.randn(2, length, VOCABULARY, dtype=torch.float64)[real]
+    logits = {}
+    for which, model in models.items():
+        logits[which] = model(tokens, layout)[real]
+        logits[which].backward(upstream)
+    assert_close(logits["sdpa"], logits["reference"], **EQUAL)
+    expected = dict(models["reference"].named_parameters())
+    for key, parameter in models["sdpa"].named_parameters():
+        # sums over all slots: 1e-12 of the largest entry, and a floor for keys whose gradient is zero (the key's bias)
+        atol = 1e-12 * expected[key].grad.abs().max().item() + 1e-11
+        assert_close(parameter.grad, expected[key].grad, rtol=0, atol=atol, msg=lambda text, key=key: f"{key}: {text}")

@@ -1,0 +1,257 @@
+"""Encodings that rotate, against rotation matrices and complex numbers made one pair at a time."""
+
+import cmath
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from pe_lab.attention import attend, reference
+from pe_lab.config import Model
+from pe_lab.encodings.base import Layout, Sizes
+from pe_lab.encodings.rotary import LRoPE, RoPE
+from pe_lab.model import Transformer
+
+B, H, d = 2, 2, 8
+SIZES = Sizes(width=H * d, num_heads=H, length=16)
+SHARE_HEADS = {"none": H, "heads": 1, "layers": H, "all": 1}
+F32 = torch.finfo(torch.float32).eps
+# angles up to 1e3 round by 1e-13, and logits of size 10 with them
+EQUAL = {"rtol": 0, "atol": 1e-11}
+
+
+def layout_at(*pos: list[int]) -> Layout:
+    size = (len(pos), len(pos[0]))
+    return Layout(torch.tensor(pos), torch.zeros(size, dtype=torch.long), torch.full(size[:1], size[1]), causal=True)
+
+
+def logits(encoding: RoPE, q: Tensor, k: Tensor, layout: Layout) -> Tensor:
+    h = torch.zeros(*layout.segment.shape, encoding.sizes.width, dtype=q.dtype)
+    return reference.logits(q, k, encoding.terms(h, layout), layout)
+
+
+def turned(encoding: RoPE, x: Tensor, layout: Layout) -> Tensor:
+    h = torch.zeros(*layout.segment.shape, encoding.sizes.width, dtype=x.dtype)
+    return reference.queries_and_keys(x, x, encoding.terms(h, layout))[0]
+
+
+def rotation(pos: int, theta: float, pairing: str) -> Tensor:
+    """[d, d] the matrix R of arXiv:2104.09864, eq. 15, with theta_c = theta^(-2(c-1)/d)."""
+    matrix = torch.zeros(d, d, dtype=torch.float64)
+    for c in range(1, d // 2 + 1):
+        angle = pos * theta ** (-2 * (c - 1) / d)
+        a, b = (2 * c - 2, 2 * c - 1) if pairing == "interleaved" else (c - 1, c - 1 + d // 2)
+        matrix[a, a] = matrix[b, b] = math.cos(angle)
+        matrix[b, a], matrix[a, b] = math.sin(angle), -math.sin(angle)
+    return matrix
+
+
+POSITIONS = ([0, 1, 2, 3, 10, 700], [5, 6, 9, 255, 256, 257])
+
+
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+@pytest.mark.parametrize("theta", [10_000.0, 50.0])
+def test_rope_is_the_papers_rotation(theta: float, pairing: str) -> None:
+    """(R_m q) . (R_n k) / sqrt(d), and its gradients."""
+    q, k = (torch.randn(B, H, 6, d, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    got = logits(RoPE(SIZES, theta=theta, pairing=pairing), q, k, layout_at(*POSITIONS))
+    matrices = torch.stack([torch.stack([rotation(p, theta, pairing) for p in row]) for row in POSITIONS])
+    turned_q, turned_k = (torch.einsum("btij,bhtj->bhti", matrices, x) for x in (q, k))
+    expected = torch.einsum("bhti,bhsi->bhts", turned_q, turned_k) / math.sqrt(d)
+    assert_close(got, expected, **EQUAL)
+    upstream = torch.randn_like(expected)
+    for g, e in zip(*(torch.autograd.grad(x, (q, k), upstream) for x in (got, expected)), strict=True):
+        assert_close(g, e, **EQUAL)
+
+
+@pytest.mark.parametrize("kind", [RoPE, LRoPE])
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_logit_depends_only_on_offset(kind: type[RoPE], pairing: str, dtype: torch.dtype) -> None:
+    encoding = kind(SIZES, pairing=pairing)
+    q, k = torch.randn(2, 1, H, 1, d, dtype=dtype)
+    at = [5, 50, 500, 5_000]
+    z = [logits(encoding, q.expand(-1, -1, 2, -1), k.expand(-1, -1, 2, -1), layout_at([p, p + 3])) for p in at]
+    # an angle of size p rounds by p * eps / 2, twice a table and two tables; a logit moves by |q| |k| / sqrt(d) as much
+    size = (q.norm(dim=-1) * k.norm(dim=-1)).max().item() / math.sqrt(d)
+    for p, value in zip(at, z, strict=True):
+        atol = 4 * p * torch.finfo(dtype).eps * size
+        assert_close(value[..., 1, 0], z[0][..., 1, 0], rtol=0, atol=atol)
+        assert_close(value[..., 0, 1], z[0][..., 0, 1], rtol=0, atol=atol)
+    # and does depend on it
+    assert (z[0][..., 1, 0] - z[0][..., 0, 0]).abs().min() > 1e-3
+
+
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+def test_rotation_keeps_norms_and_mixes_partner_lanes(pairing: str) -> None:
+    """Masking lanes and adding them would not: every pair keeps its own norm."""
+    x = torch.randn(B, H, 6, d, dtype=torch.float64)
+    y = turned(RoPE(SIZES, pairing=pairing), x, layout_at(*POSITIONS))
+    partner = 1 if pairing == "interleaved" else d // 2
+    for lane in range(0, d, 2) if pairing == "interleaved" else range(d // 2):
+        pair = [lane, lane + partner]
+        assert_close(y[..., pair].norm(dim=-1), x[..., pair].norm(dim=-1), rtol=1e-13, atol=0)
+    one_lane = torch.zeros(1, 1, 1, d, dtype=torch.float64)
+    one_lane[..., 0] = 1
+    y = turned(RoPE(Sizes(d, 1, 4), pairing=pairing), one_lane, layout_at([1]))[0, 0, 0]
+    assert y.nonzero().flatten().tolist() == [0, partner]
+    assert_close(y[[0, partner]], torch.tensor([math.cos(1), math.sin(1)], dtype=y.dtype), rtol=0, atol=1e-15)
+
+
+def test_pairings_are_equal_up_to_a_fixed_permutation() -> None:
+    """Lane 2c of one is lane c of the other, lane 2c + 1 is lane c + d/2."""
+    x, layout = torch.randn(B, H, 6, d, dtype=torch.float64), layout_at(*POSITIONS)
+    order = [*range(0, d, 2), *range(1, d, 2)]
+    interleaved = turned(RoPE(SIZES, pairing="interleaved"), x, layout)
+    half = turned(RoPE(SIZES, pairing="half"), x[..., order], layout)
+    assert_close(half, interleaved[..., order], rtol=0, atol=1e-14)
+    assert not torch.allclose(turned(RoPE(SIZES, pairing="half"), x, layout), interleaved)
+
+
+def test_rope_turns_queries_and_keys_but_not_values() -> None:
+    layout = layout_at([0, 1, 2])
+    terms = RoPE(SIZES).terms(torch.zeros(1, 3, H * d), layout)
+    assert terms == replace(type(terms)(), rotary_q=terms.rotary_q, rotary_k=terms.rotary_k)
+    v = torch.randn(1, H, 3, d)
+    assert_close(attend(v, v, v, terms, layout, "reference")[..., 0, :], v[..., 0, :], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("theta", [10_000.0, 500_000.0])
+def test_rope_in_halves_equals_transformers_llama(theta: float) -> None:
+    pytest.importorskip("transformers")
+    from transformers.models.llama.configuration_llama import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    config = LlamaConfig(
+        hidden_size=H * d, num_attention_heads=H, rope_parameters={"rope_type": "default", "rope_theta": theta}
+    )
+    q, k = torch.randn(2, B, H, 6, d)
+    layout = layout_at(*POSITIONS)
+    theirs = apply_rotary_pos_emb(q, k, *LlamaRotaryEmbedding(config)(q, layout.pos))
+    terms = RoPE(SIZES, theta=theta, pairing="half").terms(torch.zeros(B, 6, H * d), layout)
+    # both take angles up to 700 in float32, from frequencies rounded differently
+    atol = 700 * 2 * F32 * max(q.abs().max().item(), k.abs().max().item()) * math.sqrt(2)
+    for ours, other in zip(reference.queries_and_keys(q, k, terms), theirs, strict=True):
+        assert_close(ours, other, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("kind", [RoPE, LRoPE])
+def test_a_head_of_odd_size_is_refused(kind: type[RoPE]) -> None:
+    with pytest.raises(ValueError, match=r"rotates pairs: head_dim must be even, got 33 \(model\.width=132, "):
+        kind(Sizes(width=132, num_heads=4, length=16))
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        (RoPE, {"theta": 0.0}),
+        (RoPE, {"pairing": "whole"}),
+        (LRoPE, {"share": "some"}),
+        (LRoPE, {"lr": 0.0}),
+        (LRoPE, {"theta": math.nan}),
+    ],
+)
+def test_a_setting_out_of_range_is_named(kind: type[RoPE], setting: dict) -> None:
+    ((key, value),) = setting.items()
+    with pytest.raises(ValueError, match=rf"^pe\.{key} must be .*, got {value!r}$"):
+        kind(SIZES, **setting)
+
+
+@pytest.mark.parametrize("share", SHARE_HEADS)
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+def test_lrope_starts_at_rope(share: str, pairing: str) -> None:
+    layout, h = layout_at(*POSITIONS), torch.zeros(B, 6, H * d)
+    rope = RoPE(SIZES, pairing=pairing).terms(h, layout).rotary_q
+    lrope = LRoPE(SIZES, pairing=pairing, share=share).terms(h, layout).rotary_q
+    assert lrope.cos.shape == (B, SHARE_HEADS[share], 6, d // 2)
+    assert lrope.pairing == pairing
+    # beta = ln omega, in [-ln 10000, 0], rounds by 1/2 ulp: omega by as much relative to itself, angle by pos * omega
+    beta = LRoPE(SIZES).beta.detach()[:1]
+    angle = layout.pos[:, None, :, None] * beta.exp()
+    atol = angle * (beta.abs() + 3) * F32
+    for got, expected in ((lrope.cos, rope.cos), (lrope.sin, rope.sin)):
+        assert ((got - expected).abs() <= atol).all()
+
+
+@pytest.mark.parametrize(("share", "sets"), [("none", 3 * H), ("heads", 3), ("layers", H), ("all", 1)])
+def test_lrope_has_a_set_of_frequencies_for_all_that_does_not_share(share: str, sets: int) -> None:
+    config = Model(
+        depth=3, width=H * d, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
+    )
+    model = Transformer(config, lambda sizes: LRoPE(sizes, share=share), vocabulary=5, length=4)
+    assert model.positional_parameters() == sets * d // 2
+
+
+def test_lrope_is_never_decayed_and_may_have_its_own_learning_rate() -> None:
+    assert LRoPE.weight_decay is False
+    assert LRoPE(SIZES).lr is None
+    assert LRoPE(SIZES, lr=0.01).lr == 0.01
+
+
+def paper_logit(q: list[float], k: list[float], m: int, n: int, beta: list[float]) -> float:
+    """Re sum over c of q_c conj(k_c) exp(i (m - n) omega_c) / sqrt(d), omega = exp beta; arXiv:2104.09864, eq. 12."""
+    total = 0.0
+    for c, b in enumerate(beta):
+        turn = cmath.exp(1j * (m - n) * math.exp(b))
+        total += (complex(q[2 * c], q[2 * c + 1]) * complex(k[2 * c], k[2 * c + 1]).conjugate() * turn).real
+    return total / math.sqrt(len(q))
+
+
+def paper_slope(q: list[float], k: list[float], m: int, n: int, beta: list[float], c: int) -> float:
+    """Its derivative in beta_c: Re q_c conj(k_c) i (m - n) omega_c exp(i (m - n) omega_c) / sqrt(d)."""
+    angle = (m - n) * math.exp(beta[c])
+    product = complex(q[2 * c], q[2 * c + 1]) * complex(k[2 * c], k[2 * c + 1]).conjugate()
+    return (product * 1j * angle * cmath.exp(1j * angle)).real / math.sqrt(len(q))
+
+
+@pytest.mark.parametrize("share", SHARE_HEADS)
+def test_lrope_is_a_rotation_by_the_exponential_of_its_parameter(share: str) -> None:
+    """Values, and the gradient of beta."""
+    encoding = LRoPE(SIZES, share=share).double()
+    with torch.no_grad():
+        encoding.beta += 0.3 * torch.randn_like(encoding.beta)
+    pos, (q, k) = [0, 1, 2, 7, 40], torch.randn(2, 1, H, 5, d, dtype=torch.float64)
+    got = logits(encoding, q, k, layout_at(pos))
+    upstream = torch.randn_like(got)
+    got.backward(upstream)
+    beta = encoding.beta.tolist()
+    expected, gradient = torch.zeros_like(got), torch.zeros_like(encoding.beta)
+    for h in range(H):
+        row = h % len(beta)
+        for i, m in enumerate(pos):
+            for j, n in enumerate(pos):
+                qi, kj = q[0, h, i].tolist(), k[0, h, j].tolist()
+                expected[0, h, i, j] = paper_logit(qi, kj, m, n, beta[row])
+                for c in range(d // 2):
+                    gradient[row, c] += upstream[0, h, i, j] * paper_slope(qi, kj, m, n, beta[row], c)
+    assert_close(got, expected, **EQUAL)
+    # 50 terms, each of size up to 40 x 10
+    assert_close(encoding.beta.grad, gradient, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("share", ["none", "heads"])
+def test_gradient_of_lrope_through_attention_is_that_of_finite_differences(share: str) -> None:
+    encoding, layout = LRoPE(SIZES, share=share).double(), layout_at([0, 1, 2, 7, 40])
+    q, k, v = (torch.randn(1, H, 5, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
+
+    def out(beta: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        h = torch.zeros(1, 5, H * d, dtype=torch.float64)
+        terms = torch.func.functional_call(_Terms(encoding), {"encoding.beta": beta}, (h, layout))
+        return attend(q, k, v, terms, layout, "reference")
+
+    # an angle is curved in beta by its own size, 40, squared: the step's error is 40^3 x 1e-12
+    assert torch.autograd.gradcheck(out, (encoding.beta, q, k, v), eps=1e-6, atol=1e-6)
+
+
+class _Terms(torch.nn.Module):
+    """`terms` as a forward, for functional_call."""
+
+    def __init__(self, encoding: RoPE) -> None:
+        super().__init__()
+        self.encoding = encoding
+
+    def forward(self, h: Tensor, layout: Layout):
+        return self.encoding.terms(h, layout)

@@ -1,0 +1,188 @@
+"""Rotary stick-breaking against the product formula, one pair at a time, in float64."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from pe_lab.attention import attend, reference
+from pe_lab.config import Model
+from pe_lab.encodings.base import Layout, Sizes, Stick, Terms
+from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.stick import RotaryStickBreaking
+from pe_lab.model import Transformer
+
+B, H, d = 2, 2, 4
+SIZES = Sizes(width=H * d, num_heads=H, length=16)
+
+
+def layout_of(length: int, causal: bool = True) -> Layout:
+    return Layout.of_lengths(torch.full((B,), length), length, causal)
+
+
+def terms_of(encoding: RoPE, layout: Layout, dtype: torch.dtype = torch.float64) -> Terms:
+    return encoding.terms(torch.zeros(*layout.segment.shape, H * d, dtype=dtype), layout)
+
+
+def paper_logits(q: Tensor, k: Tensor, raw: Tensor, theta: float, pairing: str) -> Tensor:
+    """z_ij = Re sum over c of q_c conj(k_c) exp(i (i - j) theta^(-2c/d)) / sqrt(d) - ln(1 + exp raw) |i - j|."""
+    pos = torch.arange(q.shape[2], dtype=torch.float64)
+    offset = pos[:, None] - pos[None, :]
+    z = -torch.log(1 + raw.exp()) * offset.abs()
+    for c in range(d // 2):
+        one, two = (2 * c, 2 * c + 1) if pairing == "interleaved" else (c, c + d // 2)
+        qc = torch.complex(q[..., one], q[..., two])[..., :, None]
+        kc = torch.complex(k[..., one], k[..., two])[..., None, :]
+        turn = torch.exp(1j * offset * theta ** (-2 * c / d))
+        z = z + (qc * kc.conj() * turn).real / math.sqrt(d)
+    return z
+
+
+def paper_attention(z: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """sum of A_ij v_j, A_ij = beta_ij * product of (1 - beta_ik) over the k between j and i, i included if j is not i.
+
+    Bidirectional: half the mass to each side, the query itself on the left.
+    """
+    beta, rows = 1 / (1 + (-z).exp()), []
+    size = z.shape[-1]
+    for i in range(size):
+        row = torch.zeros_like(v[..., 0, :])
+        for side in (range(i, -1, -1), range(i + 1, size)) if not causal else (range(i, -1, -1),):
+            left = torch.ones_like(beta[..., 0, 0])
+            for j in side:
+                share = beta[..., i, j] * left * (1 if causal else 0.5)
+                row = row + share[..., None] * v[..., j, :]
+                left = left * (1 - beta[..., i, j])
+        rows.append(row)
+    return torch.stack(rows, -2)
+
+
+def assert_as_in_the_paper(encoding: RotaryStickBreaking, length: int, causal: bool) -> None:
+    """Values, and gradients of q, k, v and of lambda's parameter."""
+    q, k, v = (torch.randn(B, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    layout, inputs = layout_of(length, causal), (q, k, v, encoding.raw)
+    got = attend(q, k, v, terms_of(encoding, layout), layout, "reference")
+    expected = paper_attention(paper_logits(q, k, encoding.raw, encoding.theta, encoding.pairing), v, causal)
+    # logarithms of weights sum to some 100, and round by 1e-14 there
+    assert_close(got, expected, rtol=0, atol=1e-12)
+    upstream = torch.randn_like(expected)
+    gradients = (torch.autograd.grad(x, inputs, upstream) for x in (got, expected))
+    for g, e in zip(*gradients, strict=True):
+        assert_close(g, e, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 63, 100, 129])
+def test_rse_is_the_product_formula(length: int, causal: bool) -> None:
+    assert_as_in_the_paper(RotaryStickBreaking(SIZES).double(), length, causal)
+
+
+@pytest.mark.parametrize("setting", [{"pairing": "half"}, {"theta": 30.0}, {"decay": 0.7}])
+def test_rse_is_the_product_formula_in_every_setting(setting: dict) -> None:
+    assert_as_in_the_paper(RotaryStickBreaking(SIZES, **setting).double(), 17, causal=True)
+
+
+def test_stick_has_the_known_values() -> None:
+    """Shares 0.30, 0.25, 0.40, 0.35, 0.50 of the nearest key to the farthest."""
+    beta = torch.tensor([0.30, 0.25, 0.40, 0.35, 0.50], dtype=torch.float64)
+    z = torch.zeros(1, 1, 5, 5, dtype=torch.float64)
+    z[0, 0, 4] = beta.logit().flip(0)
+    layout = Layout.of_lengths(torch.tensor([5]), 5, causal=True)
+    row = reference.stick_weights(z, Stick("nearest", include_self=True), layout)[0, 0, 4]
+    expected = torch.tensor([0.300, 0.175, 0.210, 0.110, 0.102], dtype=torch.float64)
+    assert_close(row.flip(0), expected, rtol=0, atol=0.0005)
+    first = reference.stick_weights(z.flip(-1), Stick("first", include_self=True), layout)[0, 0, 4]
+    assert_close(first, expected, rtol=0, atol=0.0005)
+
+
+def test_rse_is_rope_with_a_decay_and_a_stick() -> None:
+    layout = layout_of(5)
+    terms, rope = terms_of(RotaryStickBreaking(SIZES), layout), terms_of(RoPE(SIZES), layout)
+    assert torch.equal(terms.rotary_q.cos, rope.rotary_q.cos)
+    assert torch.equal(terms.rotary_k.sin, rope.rotary_k.sin)
+    assert terms.weights == Stick(order="nearest", include_self=True, remainder="drop")
+    assert terms == replace(Terms(), **{x: getattr(terms, x) for x in ("rotary_q", "rotary_k", "bias", "weights")})
+
+
+def test_lambda_starts_at_one_hundredth() -> None:
+    encoding, layout = RotaryStickBreaking(SIZES), layout_of(3)
+    # ln(e^0.01 - 1)
+    assert encoding.raw.item() == pytest.approx(-4.600, abs=0.0005)
+    assert encoding.raw.item() == pytest.approx(math.log(math.exp(0.01) - 1), rel=1e-7)
+    bias = terms_of(encoding, layout, torch.float32).bias
+    # raw of size 4.6 rounds by 4.6 eps, which moves lambda by as much, relatively
+    expected = torch.tensor([[-0.02, -0.01, 0.0, -0.01, -0.02]])
+    assert_close(bias, expected, rtol=8 * torch.finfo(torch.float32).eps, atol=0)
+
+
+@pytest.mark.parametrize("decay", [1e-6, 0.01, 1.0, 100.0, 1_000.0])
+def test_lambda_starts_where_it_is_told(decay: float) -> None:
+    encoding = RotaryStickBreaking(SIZES, decay=decay)
+    rate = -terms_of(encoding, layout_of(2), torch.float32).bias[0, 0].item()
+    # raw, of size |ln decay| below 1, rounds by half an eps of itself, and softplus passes that on relatively
+    assert rate == pytest.approx(decay, rel=(abs(math.log(decay)) + 4) * torch.finfo(torch.float32).eps, abs=0)
+
+
+@pytest.mark.parametrize("raw", [-100.0, -4.6, 0.0, 100.0])
+def test_lambda_is_never_negative(raw: float) -> None:
+    encoding = RotaryStickBreaking(SIZES)
+    with torch.no_grad():
+        encoding.raw.fill_(raw)
+    bias = terms_of(encoding, layout_of(9), torch.float32).bias
+    assert (bias <= 0).all()
+    assert bias.isfinite().all()
+
+
+def test_every_layer_has_a_lambda_of_its_own() -> None:
+    config = Model(
+        depth=3, width=H * d, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
+    )
+    assert Transformer(config, RotaryStickBreaking, vocabulary=5, length=4).positional_parameters() == 3
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("sign", ["plus", "minus", "random"])
+def test_logits_of_40_stay_finite_and_rows_within_one(sign: str, dtype: torch.dtype, causal: bool) -> None:
+    """And so do their gradients."""
+    encoding, length = RotaryStickBreaking(SIZES).to(dtype), 63
+    layout = layout_of(length, causal)
+    q, k, v = (torch.randn(B, H, length, d, dtype=dtype, requires_grad=True) for _ in range(3))
+    signs = {"plus": 1.0, "minus": -1.0, "random": torch.randn(B, H, length, length, dtype=dtype).sign()}[sign]
+    extreme = (40.0 * signs * torch.ones(B, H, length, length, dtype=dtype)).requires_grad_()
+    terms = replace(terms_of(encoding, layout, dtype), bias_full=extreme)
+    total = reference.weights(q, k, terms, layout).sum(-1)
+    assert (total >= 0).all()
+    # a row sums 63 numbers whose own sum is at most 1
+    assert (total <= 1 + length * torch.finfo(dtype).eps).all()
+    out = attend(q, k, v, terms, layout, "reference")
+    assert out.isfinite().all()
+    for gradient in torch.autograd.grad(out, (q, k, v, extreme, encoding.raw), torch.randn_like(out)):
+        assert gradient.isfinite().all()
+
+
+def test_a_saturated_key_takes_all_and_a_shut_one_nothing() -> None:
+    """beta = 1 to 1e-17 for the query's own key: the row is that key's value; beta = 0 everywhere: the row is empty."""
+    layout, v = layout_of(9), torch.randn(B, H, 9, d, dtype=torch.float64)
+    terms = terms_of(RotaryStickBreaking(SIZES).double(), layout)
+    for logit, expected in ((40.0, v), (-40.0, torch.zeros_like(v))):
+        full = torch.full((1, 1, 9, 9), logit, dtype=torch.float64)
+        out = attend(0 * v, 0 * v, v, replace(terms, bias_full=full), layout, "reference")
+        # e^-40 is 4e-18
+        assert_close(out, expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("decay", 0.0), ("decay", -0.01), ("decay", math.inf), ("theta", 0.0), ("pairing", "none")]
+)
+def test_a_setting_out_of_range_is_named(setting: str, value: float | str) -> None:
+    with pytest.raises(ValueError, match=rf"^pe\.{setting} must be .*, got {value!r}$"):
+        RotaryStickBreaking(SIZES, **{setting: value})
+
+
+def test_a_head_of_odd_size_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^rse rotates pairs: head_dim must be even, got 33 "):
+        RotaryStickBreaking(Sizes(width=132, num_heads=4, length=16))

@@ -1,0 +1,164 @@
+"""A cell's identity: what determines its result, and nothing else."""
+
+import pytest
+import torch
+
+from pe_lab import config
+from pe_lab.cell import Cell
+from pe_lab.encodings.rotary import RoPE
+from pe_lab.model import Transformer
+from pe_lab.results.ledger import digest
+
+
+def cell(tmp_path, *overrides: str) -> Cell:
+    return Cell(config.expand([f"ledger={tmp_path}", *overrides], multirun=False)[0])
+
+
+def road(tmp_path, *overrides: str) -> str:
+    return digest(cell(tmp_path, *overrides).identity)
+
+
+# If one of these changes, ledgers that people have no longer find their cells: it must be meant.
+GOLDEN = {
+    "alibi": "4d62deed049c91c0",
+    "learnable": "3fb3f5e9f5e69c60",
+    "lrope": "8a78732dae7a7f6f",
+    "none": "1e7b8d10785b90a3",
+    "rope": "7dffa2b6e2462b87",
+    "rse": "0cd9038e3816117f",
+    "sininit": "7ec39cc5545e6827",
+    "sinusoidal": "755524f61dcab714",
+}
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "pe=alibi",
+        "pe.theta=500",
+        "pe.pairing=half",
+        "model.depth=5",
+        "model.width=128",
+        "model.num_heads=2",
+        "model.mlp_ratio=2",
+        "model.norm=post",
+        "model.dropout=0.1",
+        "model.embedding_std=0.02",
+        "model.scale_tokens=true",
+        "data.length=17",
+        "optimizer=adamw",
+        "optimizer.lr=2e-3",
+        "optimizer.betas=[0.9,0.99]",
+        "optimizer.eps=1e-7",
+        "optimizer.weight_decay=0.1",
+        "optimizer.schedule=cosine",
+        "optimizer.warmup_steps=10",
+        "trainer.precision=bf16-mixed",
+        "trainer.batch_size=32",
+        "trainer.clip=1",
+        "attention=reference",
+    ],
+)
+def test_what_determines_the_result_changes_the_hash(override, tmp_path):
+    assert road(tmp_path, override) != road(tmp_path)
+
+
+def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
+    """A new setting must be put in one of the two lists of this file."""
+    settings = set(config.RANGES) | {"model.scale_tokens"}
+    hashed = {"pe.max_len", "pe.share", "pe.lr", "pe.decay"}  # of other encodings: their options are hashed alike
+    assert settings - hashed == {
+        *("seed", "pe.theta", "pe.pairing", "model.depth", "model.width", "model.num_heads", "model.mlp_ratio"),
+        *("model.norm", "model.dropout", "model.embedding_std", "model.scale_tokens", "data.length"),
+        *("optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay"),
+        *("optimizer.schedule", "optimizer.warmup_steps", "trainer.precision", "trainer.batch_size", "trainer.clip"),
+        *("attention.implementation", "epochs", "ledger", "workers", "trainer.device", "trainer.log_every"),
+        *("trainer.save_every", "logger.mode"),
+    }
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "logger=none",
+        "logger=csv",
+        "logger.mode=offline",
+        "ledger=elsewhere",
+        "workers=3",
+        "study_name=mine",
+        "trainer.log_every=7",
+        "trainer.save_every=0",
+        "trainer.device=cpu",
+        "attention=sdpa",  # what auto comes to for rope on a CPU
+        "epochs=16",  # a stop on the same road
+        "pe.theta=10000",
+        "pe.theta=1e4",
+        "optimizer.lr=0.001",
+        "model.dropout=0",
+    ],
+)
+def test_what_does_not_determine_the_result_leaves_the_hash(override, tmp_path):
+    if torch.cuda.is_available() and override in ("trainer.device=cpu", "attention=sdpa"):
+        pytest.skip("auto is another device here")
+    assert road(tmp_path, override) == road(tmp_path)
+
+
+def test_a_schedule_that_looks_at_the_end_makes_each_number_of_epochs_a_road(tmp_path):
+    cosine = ("optimizer.schedule=cosine",)
+    assert road(tmp_path, *cosine, "epochs=4") != road(tmp_path, *cosine, "epochs=16")
+
+
+def test_a_new_option_at_its_neutral_default_leaves_old_hashes(tmp_path, monkeypatch):
+    before = road(tmp_path)
+    monkeypatch.setattr(RoPE, "neutral", {"offset": 0})
+    old = cell(tmp_path).identity
+    new = cell(tmp_path)
+    monkeypatch.setattr(new, "cfg", new.cfg.copy())
+    new.cfg.pe = {**new.cfg.pe, "offset": 0}
+    assert digest(new.identity) == digest(old) == before
+    new.cfg.pe = {**new.cfg.pe, "offset": 1}
+    assert digest(new.identity) != before
+
+
+@pytest.mark.parametrize("part", [RoPE, Transformer])
+def test_a_revision_is_part_of_the_identity(part, tmp_path, monkeypatch):
+    before = road(tmp_path)
+    monkeypatch.setattr(part, "revision", part.revision + 1)
+    assert road(tmp_path) != before
+
+
+def test_the_identity_names_no_import_path_and_no_folder(tmp_path):
+    text = str(cell(tmp_path).identity)
+    assert "pe_lab" not in text
+    assert str(tmp_path) not in text
+
+
+def test_a_batch_larger_than_the_data_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"trainer.batch_size must be at most .* 4525 in structured, got 4526"):
+        cell(tmp_path, "trainer.batch_size=4526")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="trainer.device=cuda needs a CUDA device"):
+        cell(tmp_path, "trainer.device=cuda")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [(["attention=triton"], "attention=triton"), (["pe=rse", "attention=sdpa"], "breaks a stick")],
+)
+def test_an_implementation_that_cannot_is_refused_not_replaced(overrides, reason, tmp_path):
+    with pytest.raises(ValueError, match=reason):
+        cell(tmp_path, *overrides)
+
+
+def test_the_implementation_that_runs_is_what_auto_came_to(tmp_path):
+    assert cell(tmp_path, "pe=rope", "trainer.device=cpu").implementation == "sdpa"
+    assert cell(tmp_path, "pe=rse", "trainer.device=cpu").implementation == "reference"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml")))
+def test_the_golden_hash_of_every_encoding_stands(name, tmp_path):
+    assert road(tmp_path, f"pe={name}", "trainer.device=cpu") == GOLDEN[name]

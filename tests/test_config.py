@@ -1,0 +1,132 @@
+"""Bad input gets one line, before torch is loaded."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from pe_lab import config
+
+
+def complaint(*overrides: str, multirun: bool = False) -> str:
+    """The line with which these overrides are refused."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 whatever it is, it becomes one line
+        for cfg in config.expand(list(overrides), multirun):
+            config.check(cfg)
+    line = config.in_one_line(caught.value)
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["pe=ropes"], ["pe must be one of", "alibi", "sinusoidal", "got 'ropes'"]),
+        (["pe=rope", "model.width=66", "model.num_heads=2"], ["head_dim must be even, got 33", "model.width=66"]),
+        (["model.width=65"], ["model.width must be divisible by model.num_heads", "model.width=65"]),
+        (["model.depth=0"], ["model.depth must be an integer of at least 1, got 0"]),
+        (["model.depth=four"], ["model.depth", "'four'", "Integer"]),
+        (["model.depth=1.5"], ["model.depth", "1.5", "Integer"]),
+        (["epochs=-1"], ["epochs must be an integer of at least 1, got -1"]),
+        (["pe=learnable", "pe.max_len=8"], ["pe.max_len must be at least", "pe.max_len=8", "data.length=16"]),
+        (["foo=1"], ["'foo'"]),
+        (["pe.foo=1"], ["pe.foo"]),
+        (["pe.theta=-1"], ["pe.theta must be a positive number, got -1"]),
+        (["pe.pairing=both"], ["pe.pairing must be one of interleaved, half, got 'both'"]),
+        (["optimizer.lr=nan"], ["optimizer.lr must be a positive number"]),
+        (["optimizer=sgd"], ["optimizer must be one of adam, adamw"]),
+        (["optimizer.betas=[0.9]"], ["optimizer.betas must be two numbers"]),
+        (["trainer.precision=16"], ["trainer.precision must be one of 32, bf16-mixed"]),
+        (["trainer.clip=0"], ["trainer.clip must be a positive number, got 0"]),
+        (["model.dropout=1"], ["model.dropout must be in [0, 1)"]),
+        (["ledger="], ["ledger must be the path of a folder"]),
+        (["model.depth=1,2"], ["model.depth=1,2", "--multirun"]),
+        (["+study=depth_epochs_pe"], ["+study=depth_epochs_pe is a sweep: add -m"]),
+        (["hydra/launcher=ray"], ["hydra/launcher must be one of", "basic", "cores"]),
+    ],
+)
+def test_bad_input_is_named_in_one_line(overrides, parts):
+    line = complaint(*overrides)
+    assert [part for part in parts if part not in line] == [], line
+
+
+@pytest.mark.parametrize("overrides", [["pe=rope,ropes"], ["model.depth=1,zero"], ["epochs=range(0,3)"]])
+def test_a_sweep_with_one_bad_cell_is_refused_whole(overrides):
+    complaint(*overrides, multirun=True)
+
+
+def test_a_sweep_has_the_cells_hydra_makes_of_it():
+    cfgs = config.expand(["+study=depth_epochs_pe"], multirun=True)
+    cells = [(cfg.pe.name, cfg.model.depth, cfg.epochs, cfg.seed) for cfg in cfgs]
+    assert len(set(cells)) == 45
+    assert cells[0] == ("sinusoidal", 16, 16, 0)
+    assert {cfg.study_name for cfg in cfgs} == {"depth_epochs_pe"}
+    assert len(config.expand(["+study=depth_epochs_pe", "seed=range(8)", "pe=rope"], multirun=True)) == 72
+
+
+def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
+    names = {group: [path.stem for path in (config.folder() / group).glob("*.yaml")] for group in ("pe", "logger")}
+    seen = set()
+    for group, choices in names.items():
+        for choice in choices:
+            cfg = config.expand([f"{group}={choice}"], multirun=False)[0]
+            config.check(cfg)
+            seen |= {s for s in config.RANGES if OmegaConf.select(cfg, s, default=seen) is not seen}
+    assert seen == set(config.RANGES)
+
+
+def test_an_error_names_the_python_constructor_too():
+    with pytest.raises(ValueError, match="pe.theta must be a positive number, got 0"):
+        config.require("pe.theta", 0)
+
+
+ANSWERS_WITHOUT_TORCH = """
+import sys
+sys.argv = ["pe_lab.run", *{arguments}]
+from pe_lab.run import main
+try:
+    main()
+except SystemExit as stop:
+    status = stop.code or 0
+else:
+    status = 0
+heavy = [m for m in ("torch", "lightning", "pandas", "scipy", "wandb") if m in sys.modules]
+print("heavy:", heavy)
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--help"], 0),
+        (["--cfg", "job"], 0),
+        (["pe=ropes"], 1),
+        (["model.depth=four"], 1),
+        (["model.width=65"], 1),
+        (["-m", "pe=rope,ropes"], 1),
+        (["ledger=/dev/null/ledger"], 1),
+    ],
+)
+def test_an_answer_that_needs_no_torch_does_not_load_it(arguments, status, tmp_path):
+    code = ANSWERS_WITHOUT_TORCH.format(arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == status, done.stderr
+    assert "heavy: []" in done.stdout
+    assert len(done.stderr.strip().splitlines()) == status
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_lists_every_choice():
+    done = subprocess.run([sys.executable, "-m", "pe_lab.run", "--help"], capture_output=True, text=True, check=True)
+    for path in config.folder().glob("*/*.yaml"):
+        if path.parent.name != "hydra":
+            assert re.search(rf"\b{path.stem}\b", done.stdout), path
+
+
+def test_configs_say_what_they_are_in_their_first_line():
+    for path in Path(config.folder()).rglob("*.yaml"):
+        assert path.read_text().startswith("# "), path
