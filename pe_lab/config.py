@@ -4,6 +4,7 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 """
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,6 +123,7 @@ RANGES: dict[str, Range] = {
     "epochs": COUNT,
     "seed": _at_least(0),
     "ledger": Range("the path of a folder", bool),
+    "study_name": Range("a name of letters, digits, '_', '.' and '-'", lambda x: bool(re.fullmatch(r"\w[\w.-]*", x))),
     "workers": COUNT,
     "model.depth": COUNT,
     "model.width": COUNT,
@@ -153,7 +155,7 @@ RANGES: dict[str, Range] = {
     "pe.decay": POSITIVE,
     "logger.mode": _one_of("online", "offline", "disabled"),
 }
-OPTIONAL = {"workers", "trainer.clip", "pe.lr", "logger.mode"}
+OPTIONAL = {"study_name", "workers", "trainer.clip", "pe.lr", "logger.mode"}
 
 
 def require(setting: str, value: Any) -> Any:

@@ -34,14 +34,16 @@ def evaluate(model: Transformer, dataset: Dataset, split: str, autocast: torch.a
     training = model.training
     model.eval()
     parts, losses, correct = [], [], []
-    for batch in in_batches(dataset, split, torch.arange(dataset.size(split)), CHUNK):
-        here = batch.to(device)
-        with autocast:
-            logits = model(here.tokens, here.layout)
-        losses.append(slot_losses(logits, here.targets).cpu())
-        correct.append((logits.argmax(-1) == here.targets).float().cpu())
-        parts.append(batch)
-    model.train(training)
+    try:
+        for batch in in_batches(dataset, split, torch.arange(dataset.size(split)), CHUNK):
+            here = batch.to(device)
+            with autocast:
+                logits = model(here.tokens, here.layout)
+            losses.append(slot_losses(logits, here.targets).cpu())
+            correct.append((logits.argmax(-1) == here.targets).float().cpu())
+            parts.append(batch)
+    finally:
+        model.train(training)
     whole = _together(parts)
     loss = averages(torch.cat(losses), whole, dataset.roles)
     return loss | averages(torch.cat(correct), whole, (), "accuracy")

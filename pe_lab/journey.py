@@ -4,19 +4,22 @@ import json
 import logging
 import os
 import platform
+import signal
 import subprocess
 import time
 import warnings
 from functools import cached_property
 from importlib.metadata import version
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import lightning as L
 import pandas as pd
 import torch
 from hydra.utils import instantiate
-from lightning.pytorch.utilities.exceptions import SIGTERMException
 from omegaconf import OmegaConf
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -33,6 +36,10 @@ from pe_lab.training import NotFiniteError, Recorder, Training
 
 class TerminatedError(RuntimeError):
     """Somebody asked this process to end."""
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise TerminatedError("terminated by SIGTERM")
 
 
 class Journey:
@@ -60,9 +67,11 @@ class Journey:
         if self.cell.device.type == "cpu":
             torch.set_num_threads(1)  # two are not reproducible against themselves
         began = time.perf_counter()
+        before = signal.signal(signal.SIGTERM, _terminate)
         try:
             self._serve_all()
         finally:
+            signal.signal(signal.SIGTERM, before)
             self.road.account(time.perf_counter() - began, self.step_seconds, self.recorded)
 
     def _serve_all(self) -> None:
@@ -139,8 +148,9 @@ class Journey:
         self.road.beat(training.epoch, target)
         self.loggers = instantiate(cfg.logger)(cell=self.cell, epochs=target)
         try:
-            for row in self.rows:
-                self._tell(row["split"], {row["metric"]: row["value"]}, row["step"], row["epoch"])
+            self._tell_floors(0, 0)
+            for (split, step, epoch), rows in groupby(self.rows, itemgetter("split", "step", "epoch")):
+                self._tell(split, {row["metric"]: row["value"] for row in rows}, step, epoch)
             if training.step < target * training.steps_per_epoch:
                 self._train(training, target)
             self.seconds = self._seconds()
@@ -186,8 +196,6 @@ class Journey:
         )
         try:
             trainer.fit(training)
-        except SIGTERMException:
-            raise TerminatedError(f"terminated by SIGTERM at step {training.step}") from None
         except SystemExit:  # what Lightning makes of Ctrl-C
             raise KeyboardInterrupt from None
         finally:
@@ -204,6 +212,11 @@ class Journey:
         named = {f"{split}/{name}": value for name, value in metrics.items()}
         for logger in self.loggers:
             logger.log_metrics(named | {"step": step, "epoch": epoch}, step)
+
+    def _tell_floors(self, step: int, epoch: float) -> None:
+        """Told at both ends of the curve, so that they are drawn as lines beside it."""
+        floors = {f"{floor}/{name}": value for floor, of in self.floors.items() for name, value in of.items()}
+        self._tell("floor", floors, step, epoch)
 
     def _record(self, training: Training, target: int) -> None:
         """Write the stop: what it came to, how, and the weights."""
@@ -243,8 +256,7 @@ class Journey:
         self.started = time.perf_counter()
         self._save(training)
         self._tell("test", test, training.step, target)
-        for name, values in self.floors.items():
-            self._tell(f"floor/{name}", values, training.step, target)
+        self._tell_floors(training.step, target)
 
 
 def quiet() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from pe_lab.attention import attend, resolve
+from pe_lab.attention import attend
 from pe_lab.config import Model
 from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms
 
@@ -95,16 +95,11 @@ class Transformer(nn.Module):
         implementation: str = "auto",
     ) -> None:
         super().__init__()
-        if config.width % config.num_heads:
-            raise ValueError(
-                f"model.width must be divisible by model.num_heads, got model.width={config.width}, "
-                f"model.num_heads={config.num_heads}"
-            )
+        sizes = Sizes(config.width, config.num_heads, length)
         self.implementation = implementation
         self.tokens = Tokens(vocabulary, config.width, config.embedding_std)
         self.token_scale = config.width**0.5 if config.scale_tokens else 1.0
         self.dropout = nn.Dropout(config.dropout)
-        sizes = Sizes(config.width, config.num_heads, length)
         self.encodings = nn.ModuleList([encoding(sizes)])
         if self.encodings[0].per_layer:
             self.encodings.extend(encoding(sizes) for _ in range(config.depth - 1))
@@ -127,17 +122,6 @@ class Transformer(nn.Module):
             encoding = self.encodings[index] if first.per_layer else first
             x = layer(x, encoding, shared, layout, self.implementation)
         return self.head(self.norm(x))
-
-    def resolved_implementation(self) -> str:
-        """The attention implementation that runs on this model's device with its encoding's terms.
-
-        Raises:
-            ValueError: the one that was asked for cannot.
-        """
-        weight = self.tokens.weight
-        layout = Layout.of_lengths(torch.tensor([2], device=weight.device), 2, causal=True)
-        terms = self.encodings[0].terms(weight.new_zeros(1, 2, weight.shape[1]), layout)
-        return resolve(self.implementation, terms, weight.device)
 
     def positional_parameters(self) -> int:
         """Parameters that the encoding brought."""

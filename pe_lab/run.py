@@ -26,6 +26,7 @@ def main() -> None:
     """Status 0: every cell that was asked for is in the ledger."""
     full_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed over several lines
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # wherever it was put
     try:
         arguments = get_args_parser().parse_args()
         if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:

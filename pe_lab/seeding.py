@@ -26,9 +26,10 @@ def initialise(model: nn.Module, seed: int) -> None:
         ValueError: a module has parameters but no `reset_parameters`.
     """
     with torch.random.fork_rng(devices=[]):
+        draw = torch.default_generator  # of the CPU: initial weights are the same on every device
         for name, module in model.named_modules():
             if hasattr(module, "reset_parameters"):
-                torch.manual_seed(derive(seed, "parameters", name))
+                draw.manual_seed(derive(seed, "parameters", name))
                 module.reset_parameters()
             elif next(module.parameters(recurse=False), None) is not None:
                 raise ValueError(f"{type(module).__name__} has parameters: it needs a method reset_parameters")

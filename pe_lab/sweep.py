@@ -72,7 +72,7 @@ def _report(cells: list[Cell]) -> None:
     """Print the table of what is there, keep it beside the study's rows, and name what is missing."""
     present = [cell for cell in cells if not _missing(cell)]
     if present:
-        from pe_lab.results.table import render, tabulate
+        from pe_lab.results.table import markdown, render, tabulate
 
         rows, table = tabulate([(cell.cfg, cell.road.summary(cell.epochs)) for cell in present])
         print(render(table))
@@ -83,6 +83,7 @@ def _report(cells: list[Cell]) -> None:
             rows.to_csv(folder / "rows.csv", index=False)
             table.to_csv(folder / "table.csv", index=False)
             (folder / "table.txt").write_text(render(table) + "\n")
+            (folder / "table.md").write_text(markdown(table) + "\n")
     absent = [cell for cell in cells if _missing(cell)]
     if absent:
         for cell in absent:
@@ -99,6 +100,8 @@ class Watch:
     def __init__(self, cells: list[Cell]) -> None:
         self.total = len(cells)
         self.open = [cell for cell in cells if _missing(cell)]
+        self.reached: dict[str, int] = {}  # epochs, by road
+        self._reach([cell for cell in cells if cell not in self.open])
         longest: dict[str, Cell] = {}
         for cell in sorted(self.open, key=lambda cell: cell.epochs):
             longest[cell.road.name] = cell
@@ -127,9 +130,10 @@ class Watch:
             stopping = False
             while not stopping:
                 stopping = self.stopping.wait(1.0)
-                running, done = self._look()
                 finished = [cell for cell in self.open if not _missing(cell)]
-                self.open = [cell for cell in self.open if _missing(cell)]
+                self.open = [cell for cell in self.open if cell not in finished]
+                self._reach(finished)
+                running, done = self._look()
                 left = "?"
                 if done > before:
                     left = tqdm.format_interval((time.monotonic() - began) * (work - done) / (done - before))
@@ -140,12 +144,17 @@ class Watch:
                 bar.n = done / work
                 bar.set_postfix_str(f"{state}; {', '.join(running[:4])}")
 
+    def _reach(self, finished: list[Cell]) -> None:
+        for cell in finished:
+            self.reached[cell.road.name] = max(cell.epochs, self.reached.get(cell.road.name, 0))
+
     def _look(self) -> tuple[list[str], float]:
         """What runs, in words, and the work that is done."""
         running, done = [], 0.0
+        waited_for = {cell.road.name for cell in self.open}
         for cell in self.longest:
-            holder = cell.road.holder()
-            reached: float = max([0, *(epochs for epochs in cell.road.stops() if epochs <= cell.epochs)])
+            reached: float = min(self.reached.get(cell.road.name, 0), cell.epochs)
+            holder = cell.road.holder() if cell.road.name in waited_for else None
             if holder and time.time() - holder["beat"] < SILENT:
                 running.append(f"{cell.name(holder['target'])} at epoch {holder['epoch']:.1f}")
                 reached = max(reached, min(holder["epoch"], cell.epochs))

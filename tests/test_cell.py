@@ -73,7 +73,15 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         *("model.norm", "model.dropout", "model.embedding_std", "model.scale_tokens", "data.length"),
         *("optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay"),
         *("optimizer.schedule", "optimizer.warmup_steps", "trainer.precision", "trainer.batch_size", "trainer.clip"),
-        *("attention.implementation", "epochs", "ledger", "workers", "trainer.device", "trainer.log_every"),
+        *(
+            "attention.implementation",
+            "epochs",
+            "ledger",
+            "workers",
+            "study_name",
+            "trainer.device",
+            "trainer.log_every",
+        ),
         *("trainer.save_every", "logger.mode"),
     }
 

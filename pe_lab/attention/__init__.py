@@ -19,10 +19,13 @@ def resolve(implementation: str, terms: Terms, device: torch.device) -> str:
         implementation: "reference", "sdpa", "triton", or "auto": the first of triton, sdpa, reference that can.
 
     Raises:
-        ValueError: the one that was named cannot compute these terms on this device, with the reason.
+        ValueError: there is no such implementation, or the one that was named cannot compute these terms on this
+            device, with the reason.
     """
     if implementation == "auto":
         return next(name for name, module in IMPLEMENTATIONS.items() if not module.refuses(terms, device))
+    if implementation not in IMPLEMENTATIONS:
+        raise ValueError(f"attention must be one of auto, {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
     reason = IMPLEMENTATIONS[implementation].refuses(terms, device)
     if reason:
         raise ValueError(f"attention={implementation} cannot compute this: {reason}; use attention=auto")

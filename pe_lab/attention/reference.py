@@ -17,6 +17,11 @@ def refuses(terms: Terms, device: torch.device) -> str | None:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
     """Attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
+    with torch.autocast(q.device.type, enabled=False):
+        return _attend(q, k, v, terms, layout)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
     weight = weights(q, k, terms, layout)
     out = weight.to(v.dtype) @ v
     if terms.values is not None:
@@ -37,7 +42,8 @@ def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     """[B, H, T, T] logits, at least float32, before anything is masked."""
     q, k = queries_and_keys(q, k, terms)
     scale = q.shape[-1] ** -0.5 if terms.scale is None else terms.scale
-    z = (q @ k.transpose(-2, -1)).to(torch.promote_types(q.dtype, torch.float32)) * scale
+    wide = torch.promote_types(q.dtype, torch.float32)
+    z = (q.to(wide) @ k.to(wide).transpose(-2, -1)) * scale
     if terms.score is not None:
         z = z + terms.score(q, k, z, layout)
     if terms.gate is not None:

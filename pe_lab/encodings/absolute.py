@@ -56,7 +56,7 @@ class Learnable(PositionalEncoding):
         max_len: rows of the table, >= 1.
 
     Raises:
-        ValueError: max_len out of range or below the training length; later, a position >= max_len.
+        ValueError: max_len out of range or below the training length; later, a position < 0 or >= max_len.
     """
 
     std = 0.02
@@ -75,10 +75,11 @@ class Learnable(PositionalEncoding):
         nn.init.normal_(self.table, std=self.std)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        if layout.max_pos >= len(self.table):
+        low, high = layout.pos_range
+        if low < 0 or high >= len(self.table):
             raise ValueError(
-                f"{self.name} has {len(self.table)} positions: position {layout.max_pos} is beyond its table "
-                f"(raise pe.max_len and train again)"
+                f"{self.name} has positions 0 to {len(self.table) - 1}: position {low if low < 0 else high} is beyond "
+                f"its table (raise pe.max_len and train again)"
             )
         # padding may stand at any position: it never counts, but must not index outside
         return x + nn.functional.embedding(layout.pos.clamp(0, len(self.table) - 1), self.table).to(x.dtype)

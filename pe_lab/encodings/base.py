@@ -32,8 +32,9 @@ class Layout:
     causal: bool
 
     def __post_init__(self) -> None:
-        if self.pos.is_floating_point() or self.pos.is_complex():
+        if self.pos.dtype == torch.bool or self.pos.is_floating_point() or self.pos.is_complex():
             raise ValueError(f"positions must be integers, got {self.pos.dtype}")
+        object.__setattr__(self, "pos", self.pos.long())
 
     @classmethod
     def of_lengths(cls, length: Tensor, max_length: int, causal: bool) -> "Layout":
@@ -52,21 +53,22 @@ class Layout:
         return same.tril() if self.causal else same
 
     @cached_property
-    def max_pos(self) -> int:
-        """The largest position of a token that counts."""
-        return int(self.pos.expand_as(self.segment).where(self.segment != PADDING, 0).max())
+    def pos_range(self) -> tuple[int, int]:
+        """The smallest and the largest position of the tokens that count."""
+        pos = self.pos.expand(*self.segment.shape, *self.pos.shape[2:])[self.segment != PADDING]
+        return (int(pos.min()), int(pos.max())) if len(pos) else (0, 0)
 
     @cached_property
     def max_distance(self) -> int:
-        """The largest |pos_i - pos_j| between tokens that may see each other."""
-        pos = self.pos.expand_as(self.segment)
-        real = self.segment != PADDING
+        """The largest |pos_i - pos_j| between tokens that may see each other, on any axis."""
+        pos = self.pos.expand(*self.segment.shape, *self.pos.shape[2:]).reshape(*self.segment.shape, -1)
+        real = (self.segment != PADDING)[..., None]
+        far = torch.iinfo(pos.dtype).max // 2
         if not self.packed:
-            return int(
-                (pos.where(real, 0).amax(1) - pos.where(real, torch.iinfo(pos.dtype).max).amin(1)).amax().clamp(min=0)
-            )
+            spread = pos.where(real, -far).amax(1) - pos.where(real, far).amin(1)
+            return max(0, int(spread.max()))
         distance = (pos[:, :, None] - pos[:, None, :]).abs()
-        return int(distance.where(self.allowed[:, 0] & real[:, :, None], 0).max())
+        return int(distance.where(self.allowed[:, 0, :, :, None] & real[:, :, None], 0).max())
 
     @cached_property
     def packed(self) -> bool:
@@ -135,7 +137,8 @@ class Terms:
         clip: distances beyond R use the table's ends; otherwise they are an error.
         decay: [B, H, T] cumulative log gates c; c_i - c_j is added to the logits.
         bias_full: [B|1, H|1, T, T] added to the logits.
-        score: module (q, k, z, layout) -> [B, H, T, T] added to the logits z.
+        score: module (q, k, z, layout) -> [B, H, T, T] added to the logits z; q and k come as they meet, rotated and
+            with their gain, and the gate comes after.
         values: [1|H, 2R+1, d] relative vectors added to the values.
         weights: how logits become weights.
     """
@@ -162,11 +165,23 @@ class Sizes:
         width: D.
         num_heads: H; divides D.
         length: T of the training sequences.
+
+    Raises:
+        ValueError: a size below 1, or a width that the heads do not divide.
     """
 
     width: int
     num_heads: int
     length: int
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.num_heads, self.length) < 1:
+            raise ValueError(f"sizes must be at least 1, got {self}")
+        if self.width % self.num_heads:
+            raise ValueError(
+                f"model.width must be divisible by model.num_heads, got model.width={self.width}, "
+                f"model.num_heads={self.num_heads}"
+            )
 
     @property
     def head_dim(self) -> int:

@@ -28,6 +28,7 @@ class RotaryStickBreaking(RoPE):
     """
 
     per_layer = True
+    weight_decay = False
 
     def __init__(
         self,
@@ -43,7 +44,7 @@ class RotaryStickBreaking(RoPE):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.constant_(self.raw, math.log(math.expm1(self.decay)))
+        nn.init.constant_(self.raw, self.decay + math.log(-math.expm1(-self.decay)))  # softplus, inverted
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)

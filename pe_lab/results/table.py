@@ -23,7 +23,8 @@ def tabulate(cells: list[tuple[DictConfig, dict[str, Any]]]) -> tuple[pd.DataFra
             paired difference from the baseline (the first encoding) over shared seeds with its t interval.
     """
     flat = [_flat(OmegaConf.to_container(cfg, resolve=True)) for cfg, _ in cells]
-    varied = [key for key in flat[0] if any(one.get(key) != flat[0][key] for one in flat)]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    varied = [key for key in keys if any(one.get(key) != flat[0].get(key) for one in flat)]
     others = [
         key
         for key in varied
@@ -57,7 +58,7 @@ def _summarise(rows: pd.DataFrame, others: list[str]) -> pd.DataFrame:
         line = where | {"seeds": len(losses), "loss": losses.mean(), "low": low, "high": high}
         for floor in ("bayes", "position_blind"):
             column = f"floor_{floor}_loss"
-            line[floor] = group[column].mean() if column in group else None
+            line[floor] = group[column].mean() if column in group else float("nan")
         same = rows[rows["pe"] == baseline]
         for name in place:
             same = same[same[name].eq(where[name]) | (same[name].isna() & pd.isna(where[name]))]
@@ -76,10 +77,11 @@ def interval(values: pd.Series) -> tuple[float, float]:
     """The t interval of the mean; NaN where there is one value."""
     if len(values) < 2:
         return float("nan"), float("nan")
-    if values.nunique() == 1:
+    error = float(stats.sem(values))
+    if error == 0 or values.nunique() == 1:
         return values.iloc[0], values.iloc[0]
-    found = stats.ttest_1samp(values, 0).confidence_interval(CONFIDENCE)
-    return float(found.low), float(found.high)
+    low, high = stats.t.interval(CONFIDENCE, len(values) - 1, loc=values.mean(), scale=error)
+    return float(low), float(high)
 
 
 def render(table: pd.DataFrame) -> str:
@@ -94,7 +96,8 @@ def render(table: pd.DataFrame) -> str:
     if several:
         columns["95 % interval"] = _intervals(table["low"], table["high"])
     for floor in ("bayes", "position_blind"):
-        columns[f"floor: {floor.replace('_', '-')}"] = [f"{value:.4f}" for value in table[floor]]
+        if table[floor].notna().any():
+            columns[f"floor: {floor.replace('_', '-')}"] = ["" if pd.isna(v) else f"{v:.4f}" for v in table[floor]]
     if several and "difference" in table:
         baseline = table.attrs["baseline"]
         columns[f"minus {baseline}"] = ["" if pd.isna(v) else f"{v:+.4f}" for v in table["difference"]]
@@ -119,5 +122,18 @@ def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
         if isinstance(value, dict):
             flat |= _flat(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = value
+            flat[f"{prefix}{key}"] = str(value) if isinstance(value, list) else value
     return flat
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """The means and intervals as a Markdown table with a column per encoding, the floors last."""
+    place = [name for name in table.columns[: list(table.columns).index("seeds")] if name != "pe"]
+    half = (table["high"] - table["low"]) / 2
+    cell = [f"{m:.3f}" if pd.isna(h) else f"{m:.3f} ± {h:.3f}" for m, h in zip(table["loss"], half, strict=True)]
+    wide = table.assign(cell=cell).pivot(index=place, columns="pe", values="cell")[list(table["pe"].unique())]
+    floors = table.groupby(place, dropna=False)["position_blind"].mean()
+    wide["position-blind floor"] = [f"{value:.3f}" for value in floors.loc[wide.index]]
+    wide = wide.reset_index()
+    lines = [list(wide.columns), ["---:"] * len(wide.columns), *wide.astype(str).to_numpy().tolist()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -104,7 +104,7 @@ def test_the_config_is_the_task_of_the_specification() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_splits_are_together_all_sequences_each_once(seed: int) -> None:
     sequences = [row for split in SPLITS for row in unpadded(whole(dataset(seed), split).tokens)]
-    assert Counter(sequences) == Counter(population())
+    assert sorted(sequences) == sorted(population())
 
 
 @pytest.mark.parametrize("length", [15, 16, 21])
@@ -174,9 +174,9 @@ def test_the_split_has_pairs_of_every_step() -> None:
 
 def test_the_sequences_are_the_same_in_every_process_and_on_every_machine() -> None:
     assert {split: fingerprint(whole(Structured(0), split).tokens) for split in SPLITS} == {
-        "train": "TRAIN",
-        "validation": "VALIDATION",
-        "test": "TEST",
+        "train": "67c1e5360515ace2fce1c107b8b8da317bc7a04cd1219818b824ae05dd993d57",
+        "validation": "1237ce395befcf28f2f036c17e5fd319bc18e5160bcef803e8521ab3ad010313",
+        "test": "509dd31a4dd181e8e5037a82f189a137fee6d463c381d833e89eb32f8c35993e",
     }
 
 

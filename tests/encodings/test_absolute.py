@@ -107,7 +107,7 @@ def test_a_table_says_where_it_ends(kind: type[Learnable]) -> None:
     encoding = kind(SIZES, max_len=12)
     assert len(encoding.table) == 12
     encoding.embed(torch.zeros(1, 1, D), layout_at([[11]]))
-    with pytest.raises(ValueError, match=r"has 12 positions: position 12 is beyond its table .*pe\.max_len"):
+    with pytest.raises(ValueError, match=r"has positions 0 to 11: position 12 is beyond its table .*pe\.max_len"):
         encoding.embed(torch.zeros(1, 2, D), layout_at([[0, 12]]))
     with pytest.raises(ValueError, match=r"pe\.max_len must be at least the length .*pe\.max_len=9, length=10$"):
         kind(SIZES, max_len=9)
