@@ -6,8 +6,11 @@ import os
 import platform
 import signal
 import subprocess
+import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import version
 from itertools import groupby
@@ -38,8 +41,21 @@ class TerminatedError(RuntimeError):
     """Somebody asked this process to end."""
 
 
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise TerminatedError("terminated by SIGTERM")
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """SIGTERM ends the cell, with a record of it, and not the sweep; left alone where Python cannot catch it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(signum: int, frame: FrameType | None) -> None:
+        raise TerminatedError("terminated by SIGTERM")
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Journey:
@@ -67,11 +83,10 @@ class Journey:
         if self.cell.device.type == "cpu":
             torch.set_num_threads(1)  # two are not reproducible against themselves
         began = time.perf_counter()
-        before = signal.signal(signal.SIGTERM, _terminate)
         try:
-            self._serve_all()
+            with _sigterm_raises():
+                self._serve_all()
         finally:
-            signal.signal(signal.SIGTERM, before)
             self.road.account(time.perf_counter() - began, self.step_seconds, self.recorded)
 
     def _serve_all(self) -> None:
@@ -256,6 +271,8 @@ class Journey:
         self.started = time.perf_counter()
         self._save(training)
         self._tell("test", test, training.step, target)
+        cost = ("parameters", "positional_parameters", "flops_per_token", "seconds")
+        self._tell("cost", {name: summary[name] for name in cost}, training.step, target)
         self._tell_floors(training.step, target)
 
 

@@ -22,10 +22,12 @@ class CellsMissingError(RuntimeError):
 
 def run_job(cfg: DictConfig) -> None:
     """A cell as a job of a sweep: its failure is recorded, and the sweep goes on."""
-    with suppress(Exception):
+    try:
         cell = Cell(cfg)
-        if not cell.road.done(cell.epochs) and cell.road.failure(cell.epochs) is None:
+        if _missing(cell) and cell.road.failure(cell.epochs) is None:
             cell.serve(wait=False)
+    except Exception as error:
+        print(f"{cfg.pe.name}, {cfg.model.depth} layers, seed {cfg.seed}: {in_one_line(error)}", file=sys.stderr)
 
 
 def run(cfgs: list[DictConfig], launch: Callable[[], None] | None = None) -> None:

@@ -1,6 +1,7 @@
 """Which implementation runs, and that it computes what the reference does."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from itertools import product
 
 import pytest
@@ -146,3 +147,25 @@ def test_sdpa_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(length: in
     for truth, got, judge in zip(run(exact, "reference"), run(low, "sdpa"), run(low, "reference"), strict=True):
         error, own = ((x - truth).square().mean().sqrt() for x in (got, judge))
         assert 0 < error <= 2 * own
+
+
+def on_gpu(terms: Terms) -> Terms:
+    """The same terms on the device."""
+
+    def move(value: object) -> object:
+        if isinstance(value, Rotary):
+            return Rotary(value.cos.cuda(), value.sin.cuda(), value.pairing)
+        return value.cuda() if isinstance(value, Tensor) else value
+
+    return Terms(**{field.name: move(getattr(terms, field.name)) for field in fields(terms)})
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", sorted(SUPPORTED))
+def test_sdpa_on_a_gpu_is_the_reference_on_a_cpu(name: str) -> None:
+    terms, layout = SUPPORTED[name](), Layout.of_lengths(torch.tensor([T, 40, 7]), T, causal=True)
+    q, k, v = (rand(B, H, T, d) for _ in range(3))
+    expected = attend(q, k, v, terms, layout, "reference")
+    found = attend(q.cuda(), k.cuda(), v.cuda(), on_gpu(terms), layout.to("cuda"), "sdpa").cpu()
+    real = (layout.segment != PADDING)[:, None, :, None].expand_as(found)
+    assert_close(found[real], expected[real], **EQUAL)
