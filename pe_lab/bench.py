@@ -6,7 +6,6 @@ study: the cells of a sweep, by a plain PyTorch loop (a fresh training for each 
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -16,9 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
+from pe_lab.config import flatten
 
 DEFAULT_STUDY = ["+study=depth_epochs_pe"]
 
@@ -33,8 +33,9 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         cfgs = config.expand(arguments.overrides, multirun=True)
-        for cfg in cfgs:
-            config.check(cfg)
+        _check_plain(cfgs)
+        if arguments.repeat < 1:
+            raise ValueError(f"--repeat must be at least 1, got {arguments.repeat}")
     except Exception as error:
         print(f"error: {config.in_one_line(error)}", file=sys.stderr)
         sys.exit(1)
@@ -42,6 +43,25 @@ def main() -> None:
         print(json.dumps(plain_cells(cfgs, arguments.plain)))
     else:
         compare_study(arguments.overrides, cfgs, arguments.repeat)
+
+
+# what the plain loop knows of: nothing but these may differ from the defaults
+PLAIN = ("pe.", "model.", "data.", "optimizer.lr", "trainer.batch_size", "epochs", "seed", "ledger", "study_name")
+
+
+def _check_plain(cfgs: list[DictConfig]) -> None:
+    """Raises ValueError if a cell asks for more than the plain loop has, or two cells have one name."""
+    usual = flatten(OmegaConf.to_container(config.expand([], multirun=False)[0]))
+    for cfg in cfgs:
+        for key, value in flatten(OmegaConf.to_container(cfg)).items():
+            if not key.startswith(PLAIN) and value != usual.get(key, value):
+                raise ValueError(f"{key} must be {usual[key]} here, got {value}: the plain loop has nothing else")
+    if len({_name(cfg) for cfg in cfgs}) < len(cfgs):
+        raise ValueError("cells must differ in encoding, depth, epochs or seed: the bench tells them apart by these")
+
+
+def _name(cfg: DictConfig) -> str:
+    return f"{cfg.pe.name}-d{cfg.model.depth}-e{cfg.epochs}-s{cfg.seed}"
 
 
 def compare_study(overrides: list[str], cfgs: list[DictConfig], repeat: int) -> None:
@@ -77,13 +97,17 @@ def _in_process(command: list[str]) -> dict[str, Any]:
     Raises:
         RuntimeError: it failed.
     """
-    began = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - began
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed: {done.stderr.strip().splitlines()[-1:]}")
-    memory = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    return {"seconds": seconds, "memory": memory, "output": done.stdout}
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=out, stderr=err)
+        _, status, usage = os.wait4(process.pid, 0)  # of this command and the processes it waited for
+        seconds = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0)
+        err.seek(0)
+        if process.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed: {err.read().strip().splitlines()[-1:]}")
+        return {"seconds": seconds, "memory": usage.ru_maxrss / 1024, "output": out.read()}
 
 
 def _from_ledger(folder: Path, cfgs: list[DictConfig]) -> tuple[dict[str, float], dict[str, float]]:
@@ -119,11 +143,10 @@ def plain_cells(cfgs: list[DictConfig], threads: int) -> dict[str, Any]:
     training: dict[int, float] = {}
     evaluation = 0.0
     for cfg in cfgs:
-        name = f"{cfg.pe.name}-d{cfg.model.depth}-e{cfg.epochs}-s{cfg.seed}"
         began = time.perf_counter()
         evaluate_test = plain_cell(cfg, threads, cfg.epochs)
         trained = time.perf_counter()
-        losses[name] = evaluate_test()
+        losses[_name(cfg)] = evaluate_test()
         training[cfg.model.depth] = training.get(cfg.model.depth, 0.0) + trained - began
         evaluation += time.perf_counter() - trained
     return {"losses": losses, "training": training, "evaluation": evaluation}

@@ -9,7 +9,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.attention import resolve
+from pe_lab.attention import IMPLEMENTATIONS, resolve
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes
 from pe_lab.model import Transformer
@@ -51,15 +51,15 @@ class Cell:
                 f"{self.dataset.size('train')} in {cfg.data.name}, got {cfg.trainer.batch_size}"
             )
         self.encoding: Callable[[Sizes], PositionalEncoding] = instantiate(cfg.pe)
-        sizes = Sizes(cfg.model.width, cfg.model.num_heads, self.dataset.length)
-        self.implementation = self._implementation(self.encoding(sizes).to(self.device))
+        encoding = self.encoding(Sizes(cfg.model.width, cfg.model.num_heads, self.dataset.length))
+        self.encoding_class = type(encoding)
+        self.implementation = self._implementation(encoding.to(self.device))
 
     def _implementation(self, encoding: PositionalEncoding) -> str:
         """The attention that will run, found by asking the encoding what it needs on a sequence of two tokens."""
         layout = Layout.of_lengths(torch.tensor([2], device=self.device), 2, self.dataset.causal)
         with torch.no_grad():
             terms = encoding.terms(torch.zeros(1, 2, self.cfg.model.width, device=self.device), layout)
-        self.encoding_class = type(encoding)
         return resolve(self.cfg.attention.implementation, terms, self.device)
 
     def name(self, epochs: int | None = None) -> str:
@@ -82,6 +82,9 @@ class Cell:
             "attention": self.implementation,
             "precision": cfg.trainer.precision,
         }
+        revision = IMPLEMENTATIONS[self.implementation].revision
+        if revision > 1:
+            identity["attention_revision"] = revision
         if cfg.optimizer.schedule == "cosine":  # looks at the end: each number of epochs is a road of its own
             identity["epochs"] = self.epochs
         return identity
@@ -99,10 +102,10 @@ class Cell:
         self.road.unwant(self.epochs)
 
     def serve(self, wait: bool) -> None:
-        """See to it that the cell is done.
+        """See to it that the cell is done, as long as somebody wants it.
 
-        The wish is written first, then the lease is tried; its holder serves every wanted stop, releases it, and
-        looks again. If another process holds it, that one has been told.
+        The wish has been written; now the lease is tried. Its holder serves every wanted stop of the road, releases
+        it, and looks again whether this cell is missing. Another process that holds it finds the wish.
 
         Args:
             wait: for another process that holds the lease; otherwise return at once.
@@ -111,16 +114,23 @@ class Cell:
             Exception: what ended the training; it is recorded with the stops that could not be reached.
         """
         road = self.road
-        while not road.done(self.epochs) and road.failure(self.epochs) is None:
+        while self.missing and road.failure(self.epochs) is None:
             with road.lease() as mine:
                 if mine:
+                    if self.epochs not in road.wanted():
+                        return
                     from pe_lab.journey import Journey  # Lightning is loaded when there is something to train
 
-                    Journey(self, road).serve_all()
+                    Journey(self).serve_all()
                     continue
             if not wait:
                 return
             time.sleep(POLL)
+
+    @property
+    def missing(self) -> bool:
+        """Whether the cell is not in the ledger."""
+        return not self.road.done(self.epochs)
 
 
 def _device(asked: str) -> str:

@@ -6,7 +6,7 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,7 @@ def _number(x: Any) -> bool:
 
 POSITIVE = Range("a positive number", lambda x: _number(x) and x > 0)
 FRACTION = Range("in [0, 1)", lambda x: _number(x) and 0 <= x < 1)
+NAME = Range("a name of letters, digits, '_', '.' and '-'", lambda x: bool(re.fullmatch(r"\w[\w.-]*", str(x))))
 COUNT = Range("an integer of at least 1", lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 1)
 
 # One line per setting, whichever file it stands in. Constructors use the same table through `require`.
@@ -123,7 +124,7 @@ RANGES: dict[str, Range] = {
     "epochs": COUNT,
     "seed": _at_least(0),
     "ledger": Range("the path of a folder", bool),
-    "study_name": Range("a name of letters, digits, '_', '.' and '-'", lambda x: bool(re.fullmatch(r"\w[\w.-]*", x))),
+    "study_name": NAME,
     "workers": COUNT,
     "model.depth": COUNT,
     "model.width": COUNT,
@@ -154,6 +155,7 @@ RANGES: dict[str, Range] = {
     "pe.max_len": COUNT,
     "pe.decay": POSITIVE,
     "logger.mode": _one_of("online", "offline", "disabled"),
+    "logger.project": NAME,
 }
 OPTIONAL = {"study_name", "workers", "trainer.clip", "pe.lr", "logger.mode"}
 
@@ -180,6 +182,7 @@ def check(cfg: DictConfig) -> None:
     Raises:
         ValueError: the first rule that is broken, in one line.
     """
+    _check_keys(cfg)
     for setting in RANGES:
         missing = object()
         value = OmegaConf.select(cfg, setting, default=missing)
@@ -198,6 +201,30 @@ def check(cfg: DictConfig) -> None:
             f"pe.max_len must be at least the length of the sequences, got pe.max_len={cfg.pe.max_len}, "
             f"data.length={cfg.data.length}"
         )
+
+
+def _check_keys(cfg: DictConfig) -> None:
+    """Every setting is there, and none that nothing reads: Hydra lets both pass with ~ and +."""
+    for setting in OmegaConf.missing_keys(cfg):
+        raise ValueError(f"{setting} must be set, got nothing")
+    known: dict[str, set[str]] = {"": {field.name for field in fields(Config)}}
+    for group, typed in (("model", Model), ("optimizer", Optimizer), ("trainer", Trainer), ("attention", Attention)):
+        known[group] = {field.name for field in fields(typed)}
+    for group in ("pe", "data", "logger"):
+        own = folder() / group / f"{cfg[group].get('name')}.yaml"
+        if own.exists():
+            written = OmegaConf.load(own)
+            known[group] = {str(key) for key in written}
+            if cfg[group].get("_target_") != written["_target_"]:
+                raise ValueError(
+                    f"{group}._target_ must be {written['_target_']} for {group}={cfg[group].name}, got "
+                    f"{cfg[group].get('_target_')}: give a class of your own a name of its own"
+                )
+    for group, names in known.items():
+        for key in cfg[group] if group else cfg:
+            if key not in names:
+                settings = ", ".join(sorted(name for name in names if name[0] != "_"))
+                raise ValueError(f"{group or 'the config'} has the settings {settings}: got {key}")
 
 
 def require_pairs(name: str, width: int, num_heads: int) -> None:
@@ -229,7 +256,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
 
     Raises:
         HydraException: the overrides do not fit the configuration.
-        ValueError: a study without a sweep.
+        ValueError: a rule that the config alone decides is broken; a study without a sweep.
     """
     from hydra import compose, initialize_config_dir
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -242,11 +269,27 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         fixed = [override.input_line for override in parsed if not (multirun and override.is_sweep_override())]
         whole = compose("config", fixed, return_hydra_config=True)
         params = whole.hydra.sweeper.params or {}
+        with open_dict(whole):
+            del whole["hydra"]
         if not multirun:
             if params:
                 raise ValueError(f"+study={whole.study_name} is a sweep: add -m, got no -m")
-            with open_dict(whole):
-                del whole["hydra"]
+            check(whole)
             return [whole]
+        cfgs = []
         swept = parser.parse_overrides([f"{key}={value}" for key, value in params.items()] + overrides)
-        return [compose("config", job) for job in BasicSweeper.split_arguments(swept, None)[0]]
+        for job in BasicSweeper.split_arguments(swept, None)[0]:
+            cfgs.append(compose("config", job))
+            check(cfgs[-1])
+        return cfgs
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A config's settings by dotted name; null and lists as text, so that they can be compared and grouped."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = "null" if value is None else str(value) if isinstance(value, list) else value
+    return flat

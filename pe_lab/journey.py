@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import os
 import platform
 import signal
@@ -28,13 +29,17 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pe_lab import config
+from pe_lab import __version__, config
 from pe_lab.cell import Cell
 from pe_lab.evaluate import evaluate
 from pe_lab.model import Transformer
-from pe_lab.results.ledger import Road
+from pe_lab.results.ledger import write_json
 from pe_lab.seeding import initialise
 from pe_lab.training import NotFiniteError, Recorder, Training
+
+
+class AbandonedError(Exception):
+    """Nobody who wanted this stop is alive."""
 
 
 class TerminatedError(RuntimeError):
@@ -61,11 +66,12 @@ def _sigterm_raises() -> Iterator[None]:
 class Journey:
     """One worker's way along a road whose lease it holds."""
 
-    def __init__(self, cell: Cell, road: Road) -> None:
-        self.cell, self.road = cell, road
+    def __init__(self, cell: Cell) -> None:
+        self.cell, self.road = cell, cell.road
+        self.environment = environment(cell)
         self.rows: list[dict[str, Any]] = []
-        self.seconds = 0.0  # from the start of the road to where it stands
-        self.step_seconds = 0.0  # of this journey, in training steps
+        self.seconds = 0.0  # in training steps, from the start of the road
+        self.step_seconds = 0.0  # the same, of this journey
         self.recorded = 0  # stops, on this journey
         self.loggers: list[L.pytorch.loggers.Logger] = []
 
@@ -94,14 +100,24 @@ class Journey:
         while wanted := self.road.wanted():
             target = wanted[0]
             try:
-                if training is None or training.step > target * training.steps_per_epoch:
+                if training is None or self._better_start(training, target):
                     training = self._start(target)
                 self._travel(training, target)
+            except AbandonedError:
+                return
             except Exception as error:
+                # what would happen again, to whoever tries, ends every stop from here on; the rest ends this cell
+                again = isinstance(error, (NotFiniteError, ValueError))
                 step = error.step if isinstance(error, NotFiniteError) else training.step if training else None
-                for epochs in wanted:
+                for epochs in wanted if again else [self.cell.epochs]:
                     self.road.fail(epochs, config.in_one_line(error), step)
                 raise
+
+    def _better_start(self, training: Training, target: int) -> bool:
+        """Whether the target is behind, or a state that is kept is between here and there."""
+        end = target * training.steps_per_epoch
+        kept = self.road.newest_state()
+        return training.step > end or (kept is not None and training.step < kept[0] <= end)
 
     def _start(self, target: int) -> Training:
         """The training as the newest state before the target left it, or from the start."""
@@ -109,11 +125,8 @@ class Journey:
         self.rows, self.seconds = [], 0.0
         self.flops_per_token = training.model.flops_per_token(self.cell.dataset.length, self.cell.dataset.causal)
         state = self.road.newest_state()
-        if state is not None:
-            with safe_open(state, "pt") as file:
-                kept = json.loads(file.metadata()["pe_lab"])
-            if kept["step"] <= target * training.steps_per_epoch:
-                self._restore(training, load_file(state), kept)
+        if state is not None and state[0] <= target * training.steps_per_epoch:
+            self._restore(training, state[1])
         return training
 
     def _build(self) -> Training:
@@ -124,8 +137,10 @@ class Journey:
         model.to(cell.device)
         return Training(model, cell.dataset, cfg.optimizer, cfg.trainer, cfg.seed, cell.epochs)
 
-    def _restore(self, training: Training, tensors: dict[str, Tensor], kept: dict[str, Any]) -> None:
-        part = _parts(tensors)
+    def _restore(self, training: Training, path: Path) -> None:
+        with safe_open(path, "pt") as file:
+            kept = json.loads(file.metadata()["pe_lab"])
+        part = _parts(load_file(path))
         training.model.load_state_dict(part["model"])
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in part.get("optimizer", {}).items():
@@ -144,7 +159,7 @@ class Journey:
             tensors |= {f"optimizer.{index}.{key}": tensor for key, tensor in values.items()}
         if training.losses:
             tensors["losses.epoch"] = torch.stack(training.losses)
-        kept = {"step": training.step, "rows": self.rows, "seconds": self._seconds()}
+        kept = {"step": training.step, "rows": self.rows, "seconds": self.seconds}
         temporary = self.road.temporary_file()
         save_file(
             {name: tensor.contiguous() for name, tensor in tensors.items()},
@@ -153,13 +168,9 @@ class Journey:
         )
         self.road.keep_state(temporary, training.step)
 
-    def _seconds(self) -> float:
-        return self.seconds + (time.perf_counter() - self.started)
-
     def _travel(self, training: Training, target: int) -> None:
         """Train to the target, evaluate there, and record the stop."""
         cfg = self.cell.cfg
-        self.started = time.perf_counter()
         self.road.beat(training.epoch, target)
         self.loggers = instantiate(cfg.logger)(cell=self.cell, epochs=target)
         try:
@@ -168,7 +179,6 @@ class Journey:
                 self._tell(split, {row["metric"]: row["value"] for row in rows}, step, epoch)
             if training.step < target * training.steps_per_epoch:
                 self._train(training, target)
-            self.seconds = self._seconds()
             self._record(training, target)
         except BaseException:
             for logger in self.loggers:
@@ -188,13 +198,17 @@ class Journey:
         def validate() -> None:
             log("validation", self._evaluate(training, "validation"))
 
-        recorder = Recorder(
-            log,
-            validate,
-            lambda: self._save(training),
-            lambda epoch: self.road.beat(epoch, target),
-            cfg.trainer.save_every,
-        )
+        def count(seconds: float) -> None:
+            self.seconds += seconds
+            self.step_seconds += seconds
+
+        def beat(epoch: float) -> None:
+            self.road.beat(epoch, target)
+            if target not in self.road.wanted():
+                self._save(training)
+                raise AbandonedError
+
+        recorder = Recorder(log, validate, lambda: self._save(training), beat, count, cfg.trainer.save_every)
         quiet()
         trainer = L.Trainer(
             accelerator=self.cell.device.type,
@@ -213,15 +227,16 @@ class Journey:
             trainer.fit(training)
         except SystemExit:  # what Lightning makes of Ctrl-C
             raise KeyboardInterrupt from None
-        finally:
-            self.step_seconds += recorder.step_seconds
         training.model.to(self.cell.device)
 
     def _evaluate(self, training: Training, split: str) -> dict[str, float]:
         autocast = torch.autocast(
             self.cell.device.type, torch.bfloat16, enabled=self.cell.cfg.trainer.precision == "bf16-mixed"
         )
-        return evaluate(training.model, self.cell.dataset, split, autocast)
+        metrics = evaluate(training.model, self.cell.dataset, split, autocast)
+        if not math.isfinite(metrics["loss_all"]):
+            raise NotFiniteError(split, training.step, metrics["loss_all"])
+        return metrics
 
     def _tell(self, split: str, metrics: dict[str, float], step: int, epoch: float) -> None:
         named = {f"{split}/{name}": value for name, value in metrics.items()}
@@ -264,11 +279,10 @@ class Journey:
         with self.road.recording(target) as folder:
             (folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved, resolve=True))
             pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
-            (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-            (folder / "environment.json").write_text(json.dumps(environment(cell), indent=1) + "\n")
+            write_json(folder / "summary.json", summary)
+            write_json(folder / "environment.json", self.environment)
             save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "weights.safetensors")
         self.recorded += 1
-        self.started = time.perf_counter()
         self._save(training)
         self._tell("test", test, training.step, target)
         cost = ("parameters", "positional_parameters", "flops_per_token", "seconds")
@@ -298,7 +312,7 @@ def environment(cell: Cell) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
-        "pe_lab": version("pe_lab"),
+        "pe_lab": __version__,
         "commit": _commit(),
         "device": torch.cuda.get_device_name() if cell.device.type == "cuda" else platform.machine(),
         "system": platform.system(),
@@ -309,14 +323,12 @@ def environment(cell: Cell) -> dict[str, Any]:
 
 def _commit() -> str | None:
     """The commit of the checkout this package stands in, with a + if files differ from it; None outside of one."""
-    here = Path(__file__).parent
+    root = Path(__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", root, "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
     try:
-        found = subprocess.run(
-            ["git", "-C", here, "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return found.stdout.strip()

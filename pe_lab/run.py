@@ -4,7 +4,9 @@ Only hydra and omegaconf are imported here: a wrong config is answered before to
 """
 
 import os
+import signal
 import sys
+from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -27,25 +29,33 @@ def main() -> None:
     full_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed over several lines
     sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))  # wherever it was put
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that wishes are taken back
     try:
-        arguments = get_args_parser().parse_args()
+        parser = get_args_parser()
+        parser.error = _refuse  # type: ignore[method-assign]
+        arguments = parser.parse_args()
         if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
             job()
             return
+        for flag in ("config_name", "config_path", "config_dir", "experimental_rerun"):
+            if getattr(arguments, flag):
+                _refuse(f"--{flag.replace('_', '-')} is not used here: give overrides, key=value")
         cfgs = config.expand(arguments.overrides, arguments.multirun)
-        for cfg in cfgs:
-            config.check(cfg)
         Ledger(cfgs[0].ledger).prepare()
         from pe_lab import sweep
 
         sweep.run(cfgs, launch=job if arguments.multirun else None)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(128 + signal.SIGINT)
     except Exception as error:
         if full_trace:
             raise
         print(f"error: {config.in_one_line(error)}", file=sys.stderr)
         sys.exit(1)
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise ValueError(reason)
 
 
 if __name__ == "__main__":

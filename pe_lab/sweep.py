@@ -12,8 +12,10 @@ from tqdm import tqdm
 
 from pe_lab.cell import Cell
 from pe_lab.config import in_one_line
+from pe_lab.results.ledger import write_text
+from pe_lab.wandb_mode import settle_wandb
 
-SILENT = 60  # seconds after which a holder that says nothing is no longer shown
+SILENT = 60  # seconds after which a holder that says nothing is no longer shown, and a log is told how far it is
 
 
 class CellsMissingError(RuntimeError):
@@ -24,8 +26,7 @@ def run_job(cfg: DictConfig) -> None:
     """A cell as a job of a sweep: its failure is recorded, and the sweep goes on."""
     try:
         cell = Cell(cfg)
-        if _missing(cell) and cell.road.failure(cell.epochs) is None:
-            cell.serve(wait=False)
+        cell.serve(wait=False)
     except Exception as error:
         print(f"{cfg.pe.name}, {cfg.model.depth} layers, seed {cfg.seed}: {in_one_line(error)}", file=sys.stderr)
 
@@ -44,15 +45,17 @@ def run(cfgs: list[DictConfig], launch: Callable[[], None] | None = None) -> Non
     """
     cells = [Cell(cfg) for cfg in cfgs]
     for cell in cells:
-        if cell.road.done(cell.epochs):
+        if cell.road.stop(cell.epochs).exists():
             cell.road.verify(cell.epochs)
-        else:
-            cell.road.newest_state()
+    for road in {cell.road.name: cell.road for cell in cells if cell.missing}.values():
+        road.newest_state()
+    settle_wandb(cfgs[0])
     try:
         for cell in cells:
-            cell.want()
+            if cell.missing:
+                cell.want()
         with Watch(cells):
-            if launch and any(_missing(cell) for cell in cells):
+            if launch and any(cell.missing for cell in cells):
                 try:
                     launch()
                 except Exception as error:  # a worker died, and its pool with it: what it left is served below
@@ -66,13 +69,9 @@ def run(cfgs: list[DictConfig], launch: Callable[[], None] | None = None) -> Non
     _report(cells)
 
 
-def _missing(cell: Cell) -> bool:
-    return not cell.road.done(cell.epochs)
-
-
 def _report(cells: list[Cell]) -> None:
     """Print the table of what is there, keep it beside the study's rows, and name what is missing."""
-    present = [cell for cell in cells if not _missing(cell)]
+    present = [cell for cell in cells if not cell.missing]
     if present:
         from pe_lab.results.table import markdown, render, tabulate
 
@@ -81,12 +80,11 @@ def _report(cells: list[Cell]) -> None:
         study = cells[0].cfg.study_name
         if study:
             folder = Path(cells[0].cfg.ledger) / "studies" / study
-            folder.mkdir(parents=True, exist_ok=True)
-            rows.to_csv(folder / "rows.csv", index=False)
-            table.to_csv(folder / "table.csv", index=False)
-            (folder / "table.txt").write_text(render(table) + "\n")
-            (folder / "table.md").write_text(markdown(table) + "\n")
-    absent = [cell for cell in cells if _missing(cell)]
+            write_text(folder / "rows.csv", rows.to_csv(index=False))
+            write_text(folder / "table.csv", table.to_csv(index=False))
+            write_text(folder / "table.txt", render(table) + "\n")
+            write_text(folder / "table.md", markdown(table) + "\n")
+    absent = [cell for cell in cells if cell.missing]
     if absent:
         for cell in absent:
             failure = cell.road.failure(cell.epochs)
@@ -101,7 +99,7 @@ class Watch:
 
     def __init__(self, cells: list[Cell]) -> None:
         self.total = len(cells)
-        self.open = [cell for cell in cells if _missing(cell)]
+        self.open = [cell for cell in cells if cell.missing]
         self.reached: dict[str, int] = {}  # epochs, by road
         self._reach([cell for cell in cells if cell not in self.open])
         longest: dict[str, Cell] = {}
@@ -125,14 +123,14 @@ class Watch:
             return
         work = sum(_work(cell, cell.epochs) for cell in self.longest)
         before = self._look()[1]
-        began = time.monotonic()
+        began = told = time.monotonic()
         with tqdm(
             total=1.0, bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}{postfix}", disable=not sys.stderr.isatty()
         ) as bar:
             stopping = False
             while not stopping:
                 stopping = self.stopping.wait(1.0)
-                finished = [cell for cell in self.open if not _missing(cell)]
+                finished = [cell for cell in self.open if not cell.missing]
                 self.open = [cell for cell in self.open if cell not in finished]
                 self._reach(finished)
                 running, done = self._look()
@@ -141,10 +139,12 @@ class Watch:
                     left = tqdm.format_interval((time.monotonic() - began) * (work - done) / (done - before))
                 state = f"{self.total - len(self.open)}/{self.total} cells, {left} left"
                 for cell in finished:
-                    loss = cell.road.summary(cell.epochs)["test"]["loss"]
-                    bar.write(f"{cell.name():28} loss {loss:.4f}   {state}", file=sys.stderr)
+                    bar.write(f"{cell.name():28} done   {state}", file=sys.stderr)
                 bar.n = done / work
                 bar.set_postfix_str(f"{state}; {', '.join(running[:4])}")
+                if bar.disable and time.monotonic() - told > SILENT:
+                    told = time.monotonic()
+                    print(f"{state}; {', '.join(running[:4])}", file=sys.stderr)
 
     def _reach(self, finished: list[Cell]) -> None:
         for cell in finished:

@@ -16,12 +16,14 @@ from pe_lab.model import Transformer
 from pe_lab.optimization import Optimization
 from pe_lab.seeding import derive
 
+BEAT = 1.0  # seconds between two signs of life
+
 
 class NotFiniteError(ArithmeticError):
-    """The loss is no longer a number."""
+    """A loss is no longer a number."""
 
-    def __init__(self, step: int, value: float) -> None:
-        super().__init__(f"the training loss must be finite, got {value} at step {step}")
+    def __init__(self, which: str, step: int, value: float) -> None:
+        super().__init__(f"the {which} loss must be finite, got {value} at step {step}")
         self.step = step
 
 
@@ -109,7 +111,7 @@ class Training(L.LightningModule):
         losses = torch.stack(self.losses)
         bad = (~losses.isfinite()).nonzero()
         if len(bad):
-            raise NotFiniteError(self.step - len(losses) + int(bad[0]), losses[bad[0]].item())
+            raise NotFiniteError("training", self.step - len(losses) + int(bad[0]), losses[bad[0]].item())
 
 
 def seed_step(seed: int, device: torch.device) -> None:
@@ -143,6 +145,7 @@ class Recorder(L.Callback):
         validate: called at the end of the epochs 1, 2, 4, 8, ...
         save: called when `save_every` seconds have passed since the last time.
         beat: called with the epoch (a fraction) about once a second.
+        count: called with the seconds that each step took in forward, backward and optimizer.
         save_every: seconds.
     """
 
@@ -152,13 +155,13 @@ class Recorder(L.Callback):
         validate: Callable[[], None],
         save: Callable[[], None],
         beat: Callable[[float], None],
+        count: Callable[[float], None],
         save_every: float,
     ) -> None:
-        self.tell, self.validate, self.save, self.beat = tell, validate, save, beat
+        self.tell, self.validate, self.save, self.beat, self.count = tell, validate, save, beat, count
         self.save_every = save_every
         self.saved = self.beaten = self.logged = time.perf_counter()
         self.tokens = 0
-        self.step_seconds = 0.0  # in forward, backward and optimizer
 
     def on_train_batch_start(self, trainer: L.Trainer, training: Training, batch: Batch, batch_idx: int) -> None:
         self.began = time.perf_counter()
@@ -170,14 +173,14 @@ class Recorder(L.Callback):
         training.step += 1
         self.tokens += batch.tokens.numel()
         now = time.perf_counter()
-        self.step_seconds += now - self.began
+        self.count(now - self.began)
         if due:
             training.check_finite()
             self.tell("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
             self.logged, self.tokens = now, 0
         if training.step % training.steps_per_epoch == 0:
             self._end_epoch(training)
-        if now - self.beaten >= 1:
+        if now - self.beaten >= BEAT:
             self.beaten = now
             self.beat(training.epoch)
         if now - self.saved >= self.save_every:

@@ -4,9 +4,12 @@ import pytest
 import torch
 
 from pe_lab import config
+from pe_lab.attention import sdpa
 from pe_lab.cell import Cell
+from pe_lab.data.structured import Structured
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.model import Transformer
+from pe_lab.optimization import Optimization
 from pe_lab.results.ledger import digest
 
 
@@ -82,7 +85,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
             "trainer.device",
             "trainer.log_every",
         ),
-        *("trainer.save_every", "logger.mode"),
+        *("trainer.save_every", "logger.mode", "logger.project"),
     }
 
 
@@ -129,7 +132,7 @@ def test_a_new_option_at_its_neutral_default_leaves_old_hashes(tmp_path, monkeyp
     assert digest(new.identity) != before
 
 
-@pytest.mark.parametrize("part", [RoPE, Transformer])
+@pytest.mark.parametrize("part", [RoPE, Transformer, Structured, Optimization, sdpa])
 def test_a_revision_is_part_of_the_identity(part, tmp_path, monkeypatch):
     before = road(tmp_path)
     monkeypatch.setattr(part, "revision", part.revision + 1)

@@ -91,7 +91,7 @@ def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, monke
         serve(tmp_path / "broken", *overrides)
     monkeypatch.setattr(Training, "training_step", training_step)
     (broken,) = cells(tmp_path / "broken", *overrides)
-    assert f"state-{step}-" in broken.road.newest_state().name
+    assert broken.road.newest_state()[0] == step
     assert outcome(serve(tmp_path / "broken", *overrides)) == outcome(whole)
 
 
@@ -155,9 +155,43 @@ def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monke
     assert outcome(cell) == outcome(serve(tmp_path / "other", "epochs=4"))
 
 
+def test_an_update_that_leaves_no_numbers_is_a_failure_too(tmp_path):
+    with pytest.raises(NotFiniteError, match="the validation loss must be finite, got nan at step 1"):
+        serve(tmp_path, "epochs=1", "trainer.batch_size=4525", "optimizer.lr=1e30")
+    (cell,) = cells(tmp_path, "epochs=1", "trainer.batch_size=4525", "optimizer.lr=1e30")
+    assert cell.road.stops() == []
+    assert cell.road.failure(1)["step"] == 1
+
+
+def test_a_shorter_and_a_longer_stop_are_made_from_what_is_there(tmp_path):
+    cell = serve(tmp_path, "epochs=4")
+    steps = []
+    training_step = Training.training_step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "training_step", lambda self, *a: (steps.append(self.step), training_step(self, *a))[1])
+        serve(tmp_path, "epochs=1,5")
+    assert steps == [*range(9), *range(36, 45)]
+    assert cell.road.stops() == [1, 4, 5]
+
+
+def test_nothing_is_trained_that_nobody_alive_wants(tmp_path, monkeypatch):
+    (cell,) = cells(tmp_path, "epochs=2")
+    cell.serve(wait=False)
+    assert cell.missing
+    cell.want()
+    beats = []
+    monkeypatch.setattr("pe_lab.training.BEAT", 0.0)
+    monkeypatch.setattr(type(cell.road), "beat", lambda road, *_: (beats.append(1), len(beats) == 6 and cell.unwant()))
+    cell.serve(wait=False)
+    assert cell.missing
+    assert 0 < cell.road.newest_state()[0] < 18
+    monkeypatch.undo()
+    assert outcome(serve(tmp_path, "epochs=2")) == outcome(serve(tmp_path / "other", "epochs=2"))
+
+
 def test_no_file_of_a_ledger_is_a_pickle(tmp_path):
     serve(tmp_path, "epochs=1")
-    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name != "wanted"]
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name not in ("wanted", ".present")]
     assert {path.suffix for path in files} <= {".json", ".yaml", ".csv", ".safetensors", ""}
     assert not [path for path in files if path.read_bytes()[:2] in (b"\x80\x02", b"\x80\x04", b"PK")]
 
@@ -166,7 +200,7 @@ def test_encodings_share_the_order_of_the_data(tmp_path):
     order = {}
     for pe in ("rope", "learnable", "none"):
         (cell,) = cells(tmp_path, f"pe={pe}")
-        training = Journey(cell, cell.road)._build()
+        training = Journey(cell)._build()
         order[pe] = [batch.tokens for batch in training.train_dataloader()]
     for other in ("learnable", "none"):
         assert all(torch.equal(a, b) for a, b in zip(order["rope"], order[other], strict=True))
@@ -200,7 +234,7 @@ GOLDEN = {
 @pytest.mark.parametrize("name", sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml")))
 def test_the_golden_numbers_of_every_encoding_stand(name, tmp_path):
     (cell,) = cells(tmp_path, f"pe={name}")
-    training = Journey(cell, cell.road)._build()
+    training = Journey(cell)._build()
     found = [sum(p.double().sum().item() for p in training.model.parameters())]
     for batch, _ in zip(training.train_dataloader(), range(3), strict=False):
         loss = training.training_step(batch, 0)

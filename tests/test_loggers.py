@@ -1,8 +1,10 @@
 """What W&B, CSV and TensorBoard are told."""
 
 import json
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +14,7 @@ import wandb
 from pe_lab import config
 from pe_lab.cell import Cell
 from pe_lab.journey import Journey
-from pe_lab.loggers import wandb_mode
+from pe_lab.wandb_mode import wandb_mode
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
@@ -102,13 +104,33 @@ def test_without_an_account_it_is_offline_and_nothing_is_asked(monkeypatch, tmp_
 def test_a_key_without_a_network_goes_offline_within_seconds(monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and never answers
+        monkeypatch.setattr(wandb.setup().settings, "base_url", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        began = time.monotonic()
+        assert wandb_mode(None) == "offline"
+        assert time.monotonic() - began < 10
 
-    def unreachable(address, timeout):
-        assert timeout <= 5
-        raise TimeoutError
 
-    monkeypatch.setattr("socket.create_connection", unreachable)
-    assert wandb_mode(None) == "offline"
+def test_online_without_a_key_is_refused_and_nothing_is_asked(monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with pytest.raises(ValueError, match="needs a W&B key"):
+        wandb_mode(None)
+
+
+def test_a_mode_that_is_none_is_refused(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "sometimes")
+    with pytest.raises(ValueError, match="WANDB_MODE must be one of online, offline, disabled, got 'sometimes'"):
+        wandb_mode(None)
+
+
+def test_a_run_that_cannot_be_opened_does_not_cost_the_cell(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(wandb.errors.CommError("no server")))
+    (cell,) = serve(tmp_path, "logger=wandb", "epochs=1")
+    assert not cell.missing
+    assert "W&B did not start, the ledger has the run: no server" in capsys.readouterr().err
 
 
 def test_the_environment_wins_over_the_config(monkeypatch):

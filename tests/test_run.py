@@ -157,6 +157,18 @@ def test_a_worker_that_is_asked_to_end_fails_its_cell_and_the_sweep_goes_on(undi
     assert cells(tmp_path) == cells(undisturbed)
 
 
+def test_a_sweep_that_is_asked_to_end_takes_its_wishes_back_and_leaves_no_worker(undisturbed, tmp_path):
+    process = start(tmp_path, *SWEEP)
+    holder = wait_for(lambda: next((road.holder() for road in Ledger(tmp_path).roads() if road.holder()), None))
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGTERM
+    wait_for(lambda: not Path(f"/proc/{holder['pid']}").exists(), seconds=60)
+    assert [road.wanted() for road in Ledger(tmp_path).roads()] == [[]] * 4
+    assert run(tmp_path, *SWEEP)[0] == 0
+    assert cells(tmp_path) == cells(undisturbed)
+
+
 def test_ctrl_c_stops_the_sweep_and_takes_its_wishes_back(undisturbed, tmp_path):
     process = start(tmp_path, *SWEEP)
     wait_for(lambda: any(road.holder() for road in Ledger(tmp_path).roads()))

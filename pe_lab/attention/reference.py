@@ -9,6 +9,8 @@ from torch.nn.functional import logsigmoid
 
 from pe_lab.encodings.base import Layout, Rotary, Stick, Terms
 
+revision = 1  # raised when the numbers change; part of a cell's identity
+
 
 def refuses(terms: Terms, device: torch.device) -> str | None:
     """Why these terms cannot be computed here, or None: the reference computes all of them."""

@@ -10,6 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from pe_lab.attention.reference import added_to_logits, queries_and_keys
 from pe_lab.encodings.base import Layout, Stick, Terms
 
+revision = 1  # raised when the numbers change; part of a cell's identity
+
 
 def refuses(terms: Terms, device: torch.device) -> str | None:
     """Why these terms cannot be computed here, or None."""

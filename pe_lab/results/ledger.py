@@ -3,10 +3,11 @@
     <ledger>/<road>/road.json               what determines the training; its hash is the folder's name
                     stops/<epochs>/         config, metric rows, summary, weights, environment, checksums
                     state-<step>-<digest>.safetensors   the newest full state: weights, optimizer, rows so far
-                    wanted/<epochs>.<who>   a wish, as long as its writer lives
+                    wanted/<epochs>.<who>   a wish; it counts as long as its writer lives
                     failed/<epochs>.json    why a stop could not be reached
                     lock, holder.json       the lease: who serves the road, and how far it is
                     cost.json               seconds spent on it
+             .present/<who>                 locked by a process as long as it lives
 
 Everything is written under a temporary name and renamed, so a reader never sees half a thing. Nothing is a pickle.
 What is relied on: atomic rename within one file system, and advisory locks (flock) that end with their process.
@@ -50,12 +51,21 @@ def digest(identity: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_text(path: Path, content: str) -> None:
     """Write under a temporary name in the same folder, then rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    temporary.write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
+    temporary.write_text(content)
     os.replace(temporary, path)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """The same for JSON.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:
@@ -148,25 +158,24 @@ class Road:
     def want(self, epochs: int) -> None:
         """Write down that this process wants a stop; the record of an earlier failure there is cleared."""
         (self.folder / "failed" / f"{epochs}.json").unlink(missing_ok=True)
-        write_json(self._wish(epochs), {"since": time.time()})
+        write_json(self._wish(epochs), {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()})
 
     def unwant(self, epochs: int) -> None:
         """Take this process's wish back."""
         self._wish(epochs).unlink(missing_ok=True)
 
     def _wish(self, epochs: int) -> Path:
-        return self.folder / "wanted" / f"{epochs}.{socket.gethostname()}.{os.getpid()}"
+        return self.folder / "wanted" / f"{epochs}.{_announce(self.folder.parent)}"
 
     def wanted(self) -> list[int]:
         """Stops that somebody alive wants and that are neither done nor failed, in order."""
         stops = set()
         for path in self.folder.glob("wanted/[0-9]*"):
             epochs, _, who = path.name.partition(".")
-            host, _, pid = who.rpartition(".")
-            if host == socket.gethostname() and not _alive(int(pid)):
-                path.unlink(missing_ok=True)
-            else:
+            if _is_present(self.folder.parent, who):
                 stops.add(int(epochs))
+            else:
+                path.unlink(missing_ok=True)
         return sorted(epochs for epochs in stops if not self.done(epochs) and self.failure(epochs) is None)
 
     # -- stops ----------------------------------------------------------------------------------------------------
@@ -188,7 +197,13 @@ class Road:
             LedgerError: a file is missing, or its content is not what was written.
         """
         folder = self.stop(epochs)
-        for name, expected in read_json(folder / CHECKSUMS).items():
+        checksums = read_json(folder / CHECKSUMS)
+        if not isinstance(checksums, dict):
+            raise LedgerError(
+                f"ledger entry {folder} must have its {CHECKSUMS}, got {checksums!r}: "
+                f"it is refused and left as it is; move it away to train it again"
+            )
+        for name, expected in checksums.items():
             found = file_digest(folder / name) if (folder / name).is_file() else "no file"
             if found != expected:
                 raise LedgerError(
@@ -236,22 +251,26 @@ class Road:
 
     # -- the newest state -----------------------------------------------------------------------------------------
 
-    def newest_state(self) -> Path | None:
-        """The state with the most steps, or None.
+    def newest_state(self) -> tuple[int, Path] | None:
+        """The steps and the file of the state that is farthest, or None.
 
         Raises:
             LedgerError: its content does not hash to its name.
         """
-        states = sorted(self.folder.glob("state-*.safetensors"), key=_steps)
-        if not states:
-            return None
-        expected = states[-1].stem.split("-")[2]
-        if file_digest(states[-1])[:16] != expected:
-            raise LedgerError(
-                f"ledger entry {states[-1]} must have the digest {expected}: it is refused and left as it is; "
-                f"move it away to train from the start"
-            )
-        return states[-1]
+        while states := sorted(self.folder.glob("state-*.safetensors"), key=_steps):
+            newest = states[-1]
+            expected = newest.stem.split("-")[2]
+            try:
+                found = file_digest(newest)
+            except FileNotFoundError:  # a newer one has just taken its place
+                continue
+            if found[:16] != expected:
+                raise LedgerError(
+                    f"ledger entry {newest} must have the digest {expected}, got {found[:16]}: it is refused and left "
+                    f"as it is; move it away to train from the start"
+                )
+            return _steps(newest), newest
+        return None
 
     def keep_state(self, temporary: Path, step: int) -> None:
         """Give a state file, written in this folder, its name, and drop older ones; drop it if it is not the newest."""
@@ -281,10 +300,8 @@ class Road:
             yield False
             return
         try:
-            for left in self.folder.glob(".stop-*"):  # what a killed holder left half-written
-                shutil.rmtree(left, ignore_errors=True)
-            for left in self.folder.glob(".state.*"):
-                left.unlink(missing_ok=True)
+            for left in self.folder.glob(".s*"):  # stops and states that a killed holder left half-written
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
             yield True
         finally:
             (self.folder / "holder.json").unlink(missing_ok=True)
@@ -322,11 +339,34 @@ def _steps(state: Path) -> int:
     return int(state.name.split("-")[1])
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
+# The lock by which this process shows each ledger that it lives; the system lets go of it when the process ends.
+_ANNOUNCED: dict[tuple[Path, int], FileLock] = {}
+
+
+def _announce(ledger: Path) -> str:
+    """This process's name in a ledger, under which others can see that it lives."""
+    key = (ledger.absolute(), os.getpid())
+    if key not in _ANNOUNCED:
+        (ledger / ".present").mkdir(parents=True, exist_ok=True)
+        lock = FileLock(ledger.absolute() / ".present" / uuid.uuid4().hex, thread_local=False)
+        lock.acquire()
+        _ANNOUNCED[key] = lock
+    return Path(_ANNOUNCED[key].lock_file).name
+
+
+def _is_present(ledger: Path, who: str) -> bool:
+    """Whether the process of that name lives; what a dead one left is removed."""
+    mine = _ANNOUNCED.get((ledger.absolute(), os.getpid()))
+    if mine is not None and Path(mine.lock_file).name == who:
         return True
-    return True
+    path = ledger.absolute() / ".present" / who
+    if not path.exists():
+        return False
+    lock = FileLock(path, thread_local=False)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        return True
+    path.unlink(missing_ok=True)
+    lock.release()
+    return False

@@ -6,6 +6,8 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 from scipy import stats
 
+from pe_lab.config import flatten
+
 CONFIDENCE = 0.95
 SHOWN = ("pe", "depth", "epochs")
 
@@ -22,7 +24,7 @@ def tabulate(cells: list[tuple[DictConfig, dict[str, Any]]]) -> tuple[pd.DataFra
         table: one per setting: seeds, mean headline loss, its t interval, the Bayes and position-blind floors, and the
             paired difference from the baseline (the first encoding) over shared seeds with its t interval.
     """
-    flat = [_flat(OmegaConf.to_container(cfg, resolve=True)) for cfg, _ in cells]
+    flat = [flatten(OmegaConf.to_container(cfg, resolve=True)) for cfg, _ in cells]
     keys = dict.fromkeys(key for one in flat for key in one)
     varied = [key for key in keys if any(one.get(key) != flat[0].get(key) for one in flat)]
     others = [
@@ -114,16 +116,6 @@ def _encoding(one: dict[str, Any], flat: list[dict[str, Any]]) -> str:
     same = [other for other in flat if other["pe.name"] == one["pe.name"]]
     varied = [k for k in one if k.startswith("pe.") and any(other.get(k) != one[k] for other in same)]
     return one["pe.name"] + "".join(f" {key[3:]}={one[key]}" for key in varied)
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value) if isinstance(value, list) else value
-    return flat
 
 
 def markdown(table: pd.DataFrame) -> str:
