@@ -32,6 +32,7 @@ from torch import Tensor
 from pe_lab import __version__, config
 from pe_lab.cell import Cell
 from pe_lab.evaluate import evaluate
+from pe_lab.loggers import load
 from pe_lab.model import Transformer
 from pe_lab.results.ledger import write_json
 from pe_lab.seeding import initialise
@@ -88,6 +89,7 @@ class Journey:
         """
         if self.cell.device.type == "cpu":
             torch.set_num_threads(1)  # two are not reproducible against themselves
+        load(self.cell.cfg)
         began = time.perf_counter()
         try:
             with _sigterm_raises():

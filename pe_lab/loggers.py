@@ -8,12 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.wandb_mode import wandb_mode
 
 if TYPE_CHECKING:
     from pe_lab.cell import Cell
+
+
+def load(cfg: DictConfig) -> None:
+    """Import what the logger of this config would import later, while a cell's time is counted."""
+    if cfg.logger.name == "wandb":
+        import wandb.sdk.launch  # noqa: F401 - by wandb.init
 
 
 def wandb_logger(cell: "Cell", epochs: int, name: str, project: str, mode: str | None) -> list[Logger]:
