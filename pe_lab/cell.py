@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
+from hydra.utils import get_class, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.attention import IMPLEMENTATIONS, resolve
@@ -22,11 +22,15 @@ POLL = 0.3  # seconds between two looks at a road that somebody else serves
 def options(leaf: DictConfig, made: type) -> dict[str, Any]:
     """A leaf of the config as it enters the identity: its options and its class's revision.
 
-    Import paths are left out, and so are options added later that stand at their neutral value.
+    Import paths are left out, and so are options added later that stand at their neutral value. A leaf within it
+    enters in the same way.
     """
     given = {key: value for key, value in OmegaConf.to_container(leaf, resolve=True).items() if key[0] != "_"}
     neutral = made.neutral
     kept = {key: value for key, value in given.items() if key not in neutral or value != neutral[key]}
+    for key in kept:
+        if OmegaConf.is_dict(leaf[key]) and "_target_" in leaf[key]:
+            kept[key] = options(leaf[key], get_class(leaf[key]._target_))
     return kept | {"revision": made.revision}
 
 
@@ -51,14 +55,18 @@ class Cell:
                 f"{self.dataset.size('train')} in {cfg.data.name}, got {cfg.trainer.batch_size}"
             )
         self.encoding: Callable[[Sizes], PositionalEncoding] = instantiate(cfg.pe)
-        encoding = self.encoding(Sizes(cfg.model.width, cfg.model.num_heads, self.dataset.length))
+        dataset = self.dataset
+        sizes = Sizes(cfg.model.width, cfg.model.num_heads, dataset.length, dataset.causal, dataset.grid_width)
+        encoding = self.encoding(sizes)
         self.encoding_class = type(encoding)
         self.implementation = self._implementation(encoding.to(self.device))
 
     def _implementation(self, encoding: PositionalEncoding) -> str:
         """The attention that will run, found by asking the encoding what it needs on a sequence of two tokens."""
-        layout = Layout.of_lengths(torch.tensor([2], device=self.device), 2, self.dataset.causal)
+        data = self.dataset
+        layout = Layout.of_lengths(torch.tensor([2], device=self.device), 2, data.causal, data.grid_width)
         with torch.no_grad():
+            layout = encoding.locate(layout)
             terms = encoding.terms(torch.zeros(1, 2, self.cfg.model.width, device=self.device), layout)
         return resolve(self.cfg.attention.implementation, terms, self.device)
 

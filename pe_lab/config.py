@@ -118,6 +118,7 @@ POSITIVE = Range("a positive number", lambda x: _number(x) and x > 0)
 FRACTION = Range("in [0, 1)", lambda x: _number(x) and 0 <= x < 1)
 NAME = Range("a name of letters, digits, '_', '.' and '-'", lambda x: bool(re.fullmatch(r"\w[\w.-]*", str(x))))
 COUNT = Range("an integer of at least 1", lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 1)
+EVEN = Range("an even integer of at least 2", lambda x: COUNT.holds(x) and x % 2 == 0)
 
 # One line per setting, whichever file it stands in. Constructors use the same table through `require`.
 RANGES: dict[str, Range] = {
@@ -154,10 +155,29 @@ RANGES: dict[str, Range] = {
     "pe.lr": POSITIVE,
     "pe.max_len": COUNT,
     "pe.decay": POSITIVE,
+    "pe.at": _one_of("input", "every_layer", "query_key"),
+    "pe.combine": _one_of("add", "concat"),
+    "pe.scale": POSITIVE,
+    "pe.hidden": COUNT,
+    "pe.features": EVEN,
+    "pe.gamma": POSITIVE,
+    "pe.p": Range("in [0, 1]", lambda x: _number(x) and 0 <= x <= 1),
+    "pe.scale_base": POSITIVE,
+    "pe.factor": _at_least(1),
+    "pe.original_length": COUNT,
+    "pe.beta_fast": POSITIVE,
+    "pe.beta_slow": POSITIVE,
+    "pe.ramp": _one_of("paper", "code"),
+    "pe.max_distance": COUNT,
+    "pe.num_buckets": EVEN,
+    "pe.max_position": COUNT,
+    "pe.buckets": _one_of("clip", "log"),
+    "pe.order": _one_of("nearest", "first"),
+    "pe.form": _one_of("stable", "literal"),
     "logger.mode": _one_of("online", "offline", "disabled"),
     "logger.project": NAME,
 }
-OPTIONAL = {"study_name", "workers", "trainer.clip", "pe.lr", "logger.mode"}
+OPTIONAL = {"study_name", "workers", "trainer.clip", "pe.lr", "pe.scale", "pe.original_length", "logger.mode"}
 
 
 def require(setting: str, value: Any) -> Any:
@@ -210,21 +230,27 @@ def _check_keys(cfg: DictConfig) -> None:
     known: dict[str, set[str]] = {"": {field.name for field in fields(Config)}}
     for group, typed in (("model", Model), ("optimizer", Optimizer), ("trainer", Trainer), ("attention", Attention)):
         known[group] = {field.name for field in fields(typed)}
-    for group in ("pe", "data", "logger"):
-        own = folder() / group / f"{cfg[group].get('name')}.yaml"
+    leaves = [(group, group) for group in ("pe", "data", "logger")]
+    leaves += [(f"pe.{key}", "pe") for key, value in cfg.pe.items() if OmegaConf.is_dict(value)]
+    for leaf, group in leaves:
+        given = OmegaConf.select(cfg, leaf)
+        own = folder() / group / f"{given.get('name')}.yaml"
         if own.exists():
             written = OmegaConf.load(own)
-            known[group] = {str(key) for key in written}
-            if cfg[group].get("_target_") != written["_target_"]:
+            known[leaf] = {str(key) for key in written}
+            if given.get("_target_") != written["_target_"]:
                 raise ValueError(
-                    f"{group}._target_ must be {written['_target_']} for {group}={cfg[group].name}, got "
-                    f"{cfg[group].get('_target_')}: give a class of your own a name of its own"
+                    f"{leaf}._target_ must be {written['_target_']} for {group}={given.name}, got "
+                    f"{given.get('_target_')}: give a class of your own a name of its own"
                 )
-    for group, names in known.items():
-        for key in cfg[group] if group else cfg:
+            # what it takes from other files: "/pe@encoding: rope" is the setting "encoding"
+            taken = [entry for entry in written.get("defaults", []) if OmegaConf.is_dict(entry)]
+            known[leaf] |= {str(group).partition("@")[2] for entry in taken for group in entry}
+    for leaf, names in known.items():
+        for key in OmegaConf.select(cfg, leaf) if leaf else cfg:
             if key not in names:
-                settings = ", ".join(sorted(name for name in names if name[0] != "_"))
-                raise ValueError(f"{group or 'the config'} has the settings {settings}: got {key}")
+                settings = ", ".join(sorted(name for name in names if name[0] != "_" and name != "defaults"))
+                raise ValueError(f"{leaf or 'the config'} has the settings {settings}: got {key}")
 
 
 def require_pairs(name: str, width: int, num_heads: int) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Dataset, averages, in_batches
 from pe_lab.model import Transformer
+from pe_lab.seeding import derive, seed_all
 
 CHUNK = 128  # sequences at once; more are slower on a CPU, whose cache they do not fit
 
@@ -29,19 +30,24 @@ def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[
 
 @torch.no_grad()
 def evaluate(model: Transformer, dataset: Dataset, split: str, autocast: torch.autocast) -> dict[str, float]:
-    """Metrics of the model on all sequences of a split: see batch_metrics."""
+    """Metrics of the model on all sequences of a split: see batch_metrics.
+
+    What an encoding draws at random depends on the split and the batch alone.
+    """
     device = model.tokens.weight.device
     training = model.training
     model.eval()
     parts, losses, correct = [], [], []
     try:
-        for batch in in_batches(dataset, split, torch.arange(dataset.size(split)), CHUNK):
-            here = batch.to(device)
-            with autocast:
-                logits = model(here.tokens, here.layout)
-            losses.append(slot_losses(logits, here.targets).cpu())
-            correct.append((logits.argmax(-1) == here.targets).float().cpu())
-            parts.append(batch)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for number, batch in enumerate(in_batches(dataset, split, torch.arange(dataset.size(split)), CHUNK)):
+                here = batch.to(device)
+                seed_all(derive(0, "evaluate", split, number), device)
+                with autocast:
+                    logits = model(here.tokens, here.layout)
+                losses.append(slot_losses(logits, here.targets).cpu())
+                correct.append((logits.argmax(-1) == here.targets).float().cpu())
+                parts.append(batch)
     finally:
         model.train(training)
     whole = _together(parts)

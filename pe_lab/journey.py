@@ -133,11 +133,13 @@ class Journey:
 
     def _build(self) -> Training:
         """The model with its initial weights, ready to train."""
-        cell, cfg = self.cell, self.cell.cfg
-        model = Transformer(cfg.model, cell.encoding, cell.dataset.vocabulary, cell.dataset.length, cell.implementation)
+        cell, cfg, data = self.cell, self.cell.cfg, self.cell.dataset
+        model = Transformer(
+            cfg.model, cell.encoding, data.vocabulary, data.length, cell.implementation, data.causal, data.grid_width
+        )
         initialise(model, cfg.seed)
         model.to(cell.device)
-        return Training(model, cell.dataset, cfg.optimizer, cfg.trainer, cfg.seed, cell.epochs)
+        return Training(model, data, cfg.optimizer, cfg.trainer, cfg.seed, cell.epochs)
 
     def _restore(self, training: Training, path: Path) -> None:
         with safe_open(path, "pt") as file:

@@ -78,6 +78,8 @@ class Transformer(nn.Module):
         vocabulary: tokens.
         length: T of the training sequences.
         implementation: of attention; "auto" is resolved when the model runs.
+        causal: whether the task is.
+        grid_width: of the grid that the sequences are; None: they are no grid.
 
     Raises:
         ValueError: sizes that do not fit each other or the encoding.
@@ -93,9 +95,11 @@ class Transformer(nn.Module):
         vocabulary: int,
         length: int,
         implementation: str = "auto",
+        causal: bool = True,
+        grid_width: int | None = None,
     ) -> None:
         super().__init__()
-        sizes = Sizes(config.width, config.num_heads, length)
+        sizes = Sizes(config.width, config.num_heads, length, causal, grid_width)
         self.implementation = implementation
         self.tokens = Tokens(vocabulary, config.width, config.embedding_std)
         self.token_scale = config.width**0.5 if config.scale_tokens else 1.0
@@ -103,6 +107,8 @@ class Transformer(nn.Module):
         self.encodings = nn.ModuleList([encoding(sizes)])
         if self.encodings[0].per_layer:
             self.encodings.extend(encoding(sizes) for _ in range(config.depth - 1))
+        for other in self.encodings[1:]:
+            other.follow(self.encodings[0])
         self.layers = nn.ModuleList(
             Layer(config.width, config.num_heads, config.mlp_ratio, config.norm, config.dropout)
             for _ in range(config.depth)
@@ -116,6 +122,7 @@ class Transformer(nn.Module):
         if self.token_scale != 1.0:
             x = x * self.token_scale
         first = self.encodings[0]
+        layout = first.locate(layout)
         x = self.dropout(first.embed(x, layout))
         shared = None if first.per_layer or first.reads_content else first.terms(x, layout)
         for index, layer in enumerate(self.layers):
@@ -133,7 +140,8 @@ class Transformer(nn.Module):
         Counted on the reference implementation, so that encodings compare whatever runs them.
         """
         device = self.tokens.weight.device
-        layout = Layout.of_lengths(torch.tensor([length], device=device), length, causal)
+        grid_width = self.encodings[0].sizes.grid_width
+        layout = Layout.of_lengths(torch.tensor([length], device=device), length, causal, grid_width)
         asked, self.implementation = self.implementation, "reference"
         try:
             with torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -14,7 +14,7 @@ from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order, in_batches
 from pe_lab.evaluate import batch_metrics
 from pe_lab.model import Transformer
 from pe_lab.optimization import Optimization
-from pe_lab.seeding import derive
+from pe_lab.seeding import derive, seed_all
 
 BEAT = 1.0  # seconds between two signs of life
 
@@ -88,7 +88,7 @@ class Training(L.LightningModule):
         return (self.step + 1) % self.log_every == 0 or (self.step + 1) % self.steps_per_epoch == 0
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        seed_step(derive(self.seed, "step", self.step), batch.tokens.device)
+        seed_all(derive(self.seed, "step", self.step), batch.tokens.device)
         learning_rate = self.optimization.set_learning_rate(self.optimizer, self.step)
         logits = self.model(batch.tokens, batch.layout)
         loss = torch.nn.functional.cross_entropy(
@@ -112,13 +112,6 @@ class Training(L.LightningModule):
         bad = (~losses.isfinite()).nonzero()
         if len(bad):
             raise NotFiniteError("training", self.step - len(losses) + int(bad[0]), losses[bad[0]].item())
-
-
-def seed_step(seed: int, device: torch.device) -> None:
-    """Seed the generators that dropout draws from; torch.manual_seed does the same for all devices, at 1 ms a call."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
 
 
 class Batches:

@@ -4,12 +4,13 @@ import math
 from collections import defaultdict
 from functools import cache
 
+import hydra
 import pytest
 import torch
 from torch import Tensor
 
 from pe_lab import evaluate as module
-from pe_lab.config import Model
+from pe_lab.config import Model, expand
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.structured import PAD, Structured
 from pe_lab.encodings.base import PositionalEncoding
@@ -138,6 +139,18 @@ def test_evaluate_is_without_dropout_and_leaves_the_mode_as_it_was(training: boo
     assert {part.training for part in model.modules()} == {training}
     assert torch.equal(torch.random.get_rng_state(), before)
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_what_an_encoding_draws_is_the_same_at_every_evaluation() -> None:
+    encoding = hydra.utils.instantiate(expand(["pe=randomized_learnable"], False)[0].pe)
+    config = Model(1, 16, 2, 2, "pre", 0.0, 1.0, False)
+    model = Transformer(config, encoding, dataset().vocabulary, dataset().length)
+    initialise(model, seed=0)
+    first, other = (evaluate(model, dataset(), split, NO_AUTOCAST) for split in ("validation", "test"))
+    torch.manual_seed(9)
+    before = torch.random.get_rng_state()
+    assert evaluate(model, dataset(), "validation", NO_AUTOCAST) == first != other
+    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_padding_does_not_reach_the_metrics() -> None:

@@ -45,7 +45,7 @@ def test_a_cell_is_the_same_bits_every_time(tmp_path):
     assert outcome(serve(tmp_path / "a")) == outcome(serve(tmp_path / "b"))
 
 
-@pytest.mark.parametrize("pe", ["rope", "lrope", "rse"])
+@pytest.mark.parametrize("pe", ["rope", "lrope", "rse", "randomized_alibi"])
 def test_16_epochs_after_4_after_1_are_the_bits_of_16_alone(tmp_path, pe):
     alone = serve(tmp_path / "alone", f"pe={pe}", "epochs=16")
     for epochs in (1, 4, 16):
@@ -221,17 +221,50 @@ def test_bf16_mixed_trains_close_to_float32(tmp_path):
 # new `revision` would be mistaken for the old ones by every ledger.
 GOLDEN = {
     "alibi": (-9.373618, 5.085228, 5.083132, 5.071977),
+    "continuous": (-9.637252, 5.091322, 5.077984, 5.057312),
+    "cope": (-9.373618, 5.085413, 5.083106, 5.071891),
+    "cpe": (-16.6298, 5.076289, 5.063627, 5.055915),
+    "deberta": (-11.28117, 5.085505, 5.083248, 5.07176),
+    "exposb": (-21.18813, 5.085757, 5.083138, 5.072265),
+    "exposb_literal": (-21.18813, 5.086047, 5.083503, 5.072581),
+    "fire": (-1.205145, 5.085412, 5.083224, 5.072118),
+    "forgetting": (-8.681057, 5.083488, 5.081925, 5.068343),
+    "fourier": (-21.56974, 5.080456, 5.076529, 5.062473),
+    "integer": (-9.373618, 5.085413, 5.083113, 5.071901),
+    "kerple_log": (-8.206116, 5.085289, 5.083001, 5.071697),
+    "kerple_power": (-8.206116, 5.085238, 5.083009, 5.071847),
     "learnable": (-11.48398, 5.087306, 5.084352, 5.072832),
+    "learnable_per_layer": (-11.48398, 5.085391, 5.083025, 5.071709),
     "lrope": (-37.00464, 5.085819, 5.083526, 5.072433),
     "none": (-9.373618, 5.085413, 5.083113, 5.071901),
+    "normalized": (-9.373618, 5.085413, 5.083113, 5.071901),
+    "p_rope": (-9.373618, 5.085821, 5.083528, 5.072435),
+    "random": (-9.373618, 5.081193, 5.082644, 5.066637),
+    "randomized_alibi": (-9.373618, 5.081935, 5.081203, 5.070427),
+    "randomized_learnable": (-13.35915, 5.085153, 5.083095, 5.071709),
+    "randomized_rope": (-9.373618, 5.085669, 5.08333, 5.071837),
+    "randomized_sinusoidal": (-9.373618, 5.030081, 5.074937, 5.030156),
+    "relative_bias": (-9.305216, 5.085442, 5.083132, 5.071939),
     "rope": (-9.373618, 5.085819, 5.083526, 5.072433),
+    "rope_dynamic_ntk": (-9.373618, 5.085819, 5.083526, 5.072433),
+    "rope_ntk": (-9.373618, 5.085815, 5.083473, 5.072406),
+    "rope_pi": (-9.373618, 5.085919, 5.083328, 5.072093),
     "rse": (-13.97378, 5.083316, 5.082743, 5.068452),
+    "rse_literal": (-13.97378, 5.087341, 5.084903, 5.071648),
+    "sandwich": (-9.373618, 5.08307, 5.082613, 5.069656),
+    "shaw": (-18.28453, 5.090506, 5.08826, 5.076634),
     "sininit": (1837.801, 5.052028, 5.033591, 5.026431),
     "sinusoidal": (-9.373618, 5.052028, 5.033934, 5.027118),
+    "sinusoidal_qk": (-9.373618, 5.089273, 5.086538, 5.075039),
+    "stick_breaking": (-9.373618, 5.082388, 5.080603, 5.068312),
+    "t5": (-8.530215, 5.08532, 5.083039, 5.071908),
+    "transformer_xl": (-8.559407, 5.085424, 5.083074, 5.071822),
+    "xpos": (-9.373618, 5.085819, 5.083523, 5.072429),
+    "yarn": (-9.373618, 5.086118, 5.083307, 5.072267),
 }
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml")))
+@pytest.mark.parametrize("name", GOLDEN)
 def test_the_golden_numbers_of_every_encoding_stand(name, tmp_path):
     (cell,) = cells(tmp_path, f"pe={name}")
     training = Journey(cell)._build()
@@ -244,6 +277,12 @@ def test_the_golden_numbers_of_every_encoding_stand(name, tmp_path):
         training.step += 1
         found.append(loss.item())
     assert found == pytest.approx(GOLDEN[name], rel=1e-5)
+
+
+def test_every_encoding_has_golden_numbers():
+    """Those of a grid have them in tests/encodings/test_grid.py."""
+    names = {path.stem for path in (config.folder() / "pe").glob("*.yaml")}
+    assert names - GOLDEN.keys() == {"sinusoidal_2d", "learnable_2d", "rope_2d", "rope_mixed"}
 
 
 def test_derived_seeds_are_the_same_on_every_machine():

@@ -48,6 +48,7 @@ class Dataset(ABC):
         vocabulary: number of tokens.
         length: T.
         causal: whether a slot may see only what comes before it.
+        grid_width: of the grid that a sequence is, read row by row; None: it is no grid.
         roles: names of what can be asked at a slot.
     """
 
@@ -56,6 +57,7 @@ class Dataset(ABC):
     vocabulary: int
     length: int
     causal: bool
+    grid_width: int | None = None
     roles: tuple[str, ...]
 
     @abstractmethod

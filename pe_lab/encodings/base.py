@@ -37,10 +37,16 @@ class Layout:
         object.__setattr__(self, "pos", self.pos.long())
 
     @classmethod
-    def of_lengths(cls, length: Tensor, max_length: int, causal: bool) -> "Layout":
-        """Sequences that start at position 0, with padding [B] on the right up to `max_length`."""
+    def of_lengths(cls, length: Tensor, max_length: int, causal: bool, grid_width: int | None = None) -> "Layout":
+        """Sequences that start at position 0, with padding [B] on the right up to `max_length`.
+
+        Args:
+            grid_width: of a grid that is read row by row: positions are (row, column); None: there is no grid.
+        """
         pos = torch.arange(max_length, device=length.device)[None]
         segment = torch.where(pos < length[:, None], 0, PADDING)
+        if grid_width is not None:
+            pos = torch.stack((pos // grid_width, pos % grid_width), -1)
         return cls(pos, segment, length, causal)
 
     def to(self, device: torch.device | str) -> "Layout":
@@ -69,6 +75,11 @@ class Layout:
             return max(0, int(spread.max()))
         distance = (pos[:, :, None] - pos[:, None, :]).abs()
         return int(distance.where(self.allowed[:, 0, :, :, None] & real[:, :, None], 0).max())
+
+    @cached_property
+    def document_length(self) -> Tensor:
+        """[B, T] tokens in the document of each token."""
+        return (self.segment[:, :, None] == self.segment[:, None, :]).sum(-1)
 
     @cached_property
     def packed(self) -> bool:
@@ -165,6 +176,8 @@ class Sizes:
         width: D.
         num_heads: H; divides D.
         length: T of the training sequences.
+        causal: whether the task is.
+        grid_width: of the grid that the sequences are, read row by row; None: they are no grid.
 
     Raises:
         ValueError: a size below 1, or a width that the heads do not divide.
@@ -173,6 +186,8 @@ class Sizes:
     width: int
     num_heads: int
     length: int
+    causal: bool = True
+    grid_width: int | None = None
 
     def __post_init__(self) -> None:
         if min(self.width, self.num_heads, self.length) < 1:
@@ -207,7 +222,11 @@ class PositionalEncoding(nn.Module):
         revision: raised whenever the numbers of this class change; part of a cell's identity.
         neutral: options added since, at the value that means "as before": left out of the identity there.
         reads_content: whether `terms` looks at h; if not, an encoding that all layers share is asked once.
+        reads_positions: whether positions matter to it; if not, only the order of the tokens does.
         per_layer: whether each layer has an encoding of its own.
+        causal_only: whether it is defined under a causal mask only.
+        on_grid: whether it needs positions with two axes; others take a grid in reading order.
+        instead: the encoding to name where this one is refused.
         weight_decay: whether the optimizer may decay its parameters.
         lr: learning rate of its parameters; None: the optimizer's.
     """
@@ -215,7 +234,11 @@ class PositionalEncoding(nn.Module):
     revision = 1
     neutral: dict[str, object] = {}
     reads_content = False
+    reads_positions = True
     per_layer = False
+    causal_only = False
+    on_grid = False
+    instead = "none"
     weight_decay = True
     lr: float | None = None
 
@@ -223,9 +246,38 @@ class PositionalEncoding(nn.Module):
         super().__init__()
         self.sizes = sizes
         self.name = name
+        self._require_nature(sizes.causal, grid=sizes.grid_width is not None)
+
+    def _require_nature(self, causal: bool, grid: bool) -> None:
+        if self.causal_only and not causal:
+            raise ValueError(
+                f"pe={self.name} is defined for causal attention only, this is bidirectional: use pe={self.instead}"
+            )
+        if self.on_grid and not grid:
+            raise ValueError(
+                f"pe={self.name} needs positions on a grid, these sequences have none: use pe={self.instead}"
+            )
 
     def reset_parameters(self) -> None:
         """Draw the parameters of this module from torch's global generator."""
+
+    def follow(self, first: "PositionalEncoding") -> None:
+        """Share with the first layer's encoding what layers share; called once on those of the other layers."""
+
+    def locate(self, layout: Layout) -> Layout:
+        """The layout as this encoding takes it, for all other hooks; called once per batch, on the first layer's.
+
+        Raises:
+            ValueError: it is outside of the encoding's nature.
+        """
+        grid = layout.pos.dim() == 3
+        self._require_nature(layout.causal, grid)
+        if not grid or self.on_grid:
+            return layout
+        row, column = layout.pos.unbind(-1)
+        if self.sizes.grid_width is None:
+            raise ValueError(f"pe={self.name} was built for sequences, got positions on a grid")
+        return replace(layout, pos=row * self.sizes.grid_width + column)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         """Token embeddings [B, T, D] with position in them; called once, before the first layer."""

@@ -1,9 +1,10 @@
-"""Encodings that add a function of distance to the logits."""
+"""Encodings that add a fixed function of distance to the logits."""
 
 import torch
 from torch import Tensor
 
 from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.rotary import frequencies
 
 
 def distances(reach: int, device: torch.device) -> Tensor:
@@ -40,3 +41,25 @@ class Alibi(PositionalEncoding):
         dtype = at_least_float32(h)
         slopes = torch.tensor(self.slopes, dtype=dtype, device=h.device)
         return Terms(bias=-slopes[:, None] * distances(layout.max_distance, h.device).abs().to(dtype))
+
+
+class Sandwich(PositionalEncoding):
+    """Sandwich: what sinusoids say of each other (Chi et al. 2023, arXiv:2212.10356, the listing).
+
+    Adds the product of two sinusoidal position vectors of 128 lanes, sum over c < 64 of
+    cos((i - j) 10000 ** (-2c / 128)), times H / (8 (h + 1)): a bias that falls like a logarithm of the distance, and
+    wiggles. Nothing is learned; symmetric when bidirectional.
+    """
+
+    lanes = 128
+
+    def __init__(self, sizes: Sizes, name: str = "sandwich") -> None:
+        super().__init__(sizes, name)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        omega = frequencies(self.lanes, 10_000.0, torch.float64, h.device)
+        product = (distances(layout.max_distance, h.device)[:, None] * omega).cos().sum(-1)
+        ratio = (
+            torch.arange(1, self.sizes.num_heads + 1, dtype=torch.float64, device=h.device) * 8 / self.sizes.num_heads
+        )
+        return Terms(bias=(product / ratio[:, None]).to(at_least_float32(h)))

@@ -7,8 +7,8 @@ from pe_lab.config import require, require_pairs
 from pe_lab.encodings.base import Layout, PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
 
 
-def frequencies(head_dim: int, theta: float, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """[d/2] angular frequencies theta ** (-2c / d), c = 0 ... d/2 - 1 (arXiv:2104.09864, eq. 15)."""
+def frequencies(head_dim: int, theta: float | Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """[d/2], or [..., d/2] of theta [..., 1]: angular frequencies theta ** (-2c / d) (arXiv:2104.09864, eq. 15)."""
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
     return (theta**-exponent).to(dtype)
 
@@ -95,3 +95,92 @@ class LRoPE(RoPE):
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         return self.beta.to(dtype).exp()
+
+
+class PRoPE(RoPE):
+    """p-RoPE: RoPE without its lowest frequencies (Barbero et al. 2024, arXiv:2410.06205, section 6).
+
+    The int(p * d / 2) highest of RoPE's frequencies turn their pairs, the other pairs stay as they are and carry
+    content alone. p = 1 is RoPE, p = 0 is NoPE.
+
+    Args:
+        theta, pairing: as RoPE; the exponent's denominator stays d.
+        p: in [0, 1], the share of the pairs that turn.
+
+    Raises:
+        ValueError: as RoPE; p out of range, or above 0 and too small to turn one pair.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "p_rope",
+        theta: float = 10_000.0,
+        pairing: str = "interleaved",
+        p: float = 0.75,
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing)
+        self.turning = int(require("pe.p", p) * sizes.head_dim / 2)
+        if p > 0 and not self.turning:
+            raise ValueError(
+                f"{name} turns int(p * head_dim / 2) pairs: pe.p must be 0 or at least {2 / sizes.head_dim:g} for "
+                f"head_dim={sizes.head_dim}, got {p}"
+            )
+
+    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        pair = torch.arange(self.sizes.head_dim // 2, device=device)
+        return super().omega(dtype, device).where(pair < self.turning, 0)
+
+
+class XPos(RoPE):
+    """Extrapolatable position embedding, xPos (Sun et al. 2022, arXiv:2212.10554, algorithm 1).
+
+    RoPE whose pair c fades with distance, the fast pairs first: queries are scaled by zeta_c ** s and keys by
+    zeta_c ** -s, so that their product carries zeta_c ** ((pos_i - pos_j) / scale_base), with
+    zeta_c = (2c + 0.4 d) / (1.4 d) in [2/7, 1). It would grow towards the future: causal only. Where s = 0 lies changes
+    nothing but the size of intermediate numbers; it lies in the middle of the positions.
+
+    Args:
+        theta, pairing: as RoPE.
+        scale_base: > 0, positions over which pair c fades by zeta_c.
+
+    Raises:
+        ValueError: as RoPE; scale_base out of range; attention is bidirectional; activations in float16, or positions
+            so far apart that the scales would leave float32.
+    """
+
+    causal_only = True
+    instead = "rope"
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "xpos",
+        theta: float = 10_000.0,
+        pairing: str = "interleaved",
+        scale_base: float = 512.0,
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing)
+        self.scale_base = require("pe.scale_base", scale_base)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        device = h.device.type
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
+        if torch.float16 in (h.dtype, autocast):
+            raise ValueError(
+                f"pe={self.name} scales queries and keys beyond the range of float16, got activations in float16: use "
+                f"float32, bfloat16 or pe={self.instead}"
+            )
+        low, high = layout.pos_range
+        if high - low > (reach := 60 * self.scale_base):  # masked logits grow by 3.5 ** 60 = 4e32; float32 ends at 3e38
+            raise ValueError(
+                f"pe={self.name} covers distances up to {reach:g} at pe.scale_base={self.scale_base:g}, got "
+                f"{high - low}: raise pe.scale_base or use pe={self.instead}"
+            )
+        rotary = super().terms(h, layout).rotary_q
+        d, dtype = self.sizes.head_dim, rotary.cos.dtype
+        zeta = ((torch.arange(0, d, 2, dtype=torch.float64, device=h.device) + 0.4 * d) / (1.4 * d)).to(dtype)
+        centre = (low + high + 1) // 2
+        s = (layout.pos.clamp(low, high) - centre).to(dtype)[:, None, :, None] / self.scale_base  # padding may lie afar
+        q, k = (Rotary(rotary.cos * scale, rotary.sin * scale, self.pairing) for scale in (zeta**s, zeta**-s))
+        return Terms(rotary_q=q, rotary_k=k)

@@ -7,9 +7,31 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.config import require
-from pe_lab.encodings.base import Layout, Sizes, Stick, Terms, at_least_float32
+from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Stick, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.rotary import RoPE
+
+
+def inverse_softplus(x: float) -> float:
+    """The number whose softplus is x > 0, exact for small and large x."""
+    return x + math.log(-math.expm1(-x))
+
+
+class StickBreaking(PositionalEncoding):
+    """Stick-breaking attention (Tan et al. 2024, arXiv:2410.17980, eq. 1 and 2).
+
+    A_ij = beta_ij * product of (1 - beta_ik) over the keys k between j and i, beta = sigmoid of the logit: the nearest
+    key takes its share first. The query's own key takes no part, but its value gets what is left, so rows sum to one.
+    Nothing is learned, and positions are not looked at: the order of the tokens is all.
+    """
+
+    reads_positions = False
+
+    def __init__(self, sizes: Sizes, name: str = "stick_breaking") -> None:
+        super().__init__(sizes, name)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        return Terms(weights=Stick(order="nearest", include_self=False, remainder="own"))
 
 
 class RotaryStickBreaking(RoPE):
@@ -22,11 +44,13 @@ class RotaryStickBreaking(RoPE):
     Args:
         theta, pairing: as RoPE.
         decay: lambda at the start, > 0; one per layer, trained as softplus(raw).
+        order: "nearest" breaks the stick from the query outwards; "first" from key 0 on, as the report's text has it.
 
     Raises:
-        ValueError: as RoPE; decay out of range.
+        ValueError: as RoPE; decay or order out of range.
     """
 
+    neutral = {"order": "nearest"}
     per_layer = True
     weight_decay = False
 
@@ -37,14 +61,16 @@ class RotaryStickBreaking(RoPE):
         theta: float = 10_000.0,
         pairing: str = "interleaved",
         decay: float = 0.01,
+        order: str = "nearest",
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
         self.decay = require("pe.decay", decay)
+        self.order = require("pe.order", order)
         self.raw = nn.Parameter(torch.empty(1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.constant_(self.raw, self.decay + math.log(-math.expm1(-self.decay)))  # softplus, inverted
+        nn.init.constant_(self.raw, inverse_softplus(self.decay))
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
@@ -53,5 +79,5 @@ class RotaryStickBreaking(RoPE):
         return replace(
             super().terms(h, layout),
             bias=bias,
-            weights=Stick(order="nearest", include_self=True, remainder="drop"),
+            weights=Stick(self.order, include_self=True, remainder="drop"),
         )

@@ -1,14 +1,25 @@
-"""Encodings added to the token embedding, against their formulas written with math.sin and loops."""
+"""Encodings that are a vector per position, against their formulas written with math.sin and loops."""
 
 import math
 
+import hydra
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from pe_lab.config import Model
-from pe_lab.encodings.absolute import Learnable, SinInit, Sinusoidal
+from pe_lab.config import Model, expand
+from pe_lab.encodings.absolute import (
+    Absolute,
+    Continuous,
+    Fourier,
+    Integer,
+    Learnable,
+    Normalized,
+    Random,
+    SinInit,
+    Sinusoidal,
+)
 from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes, Terms
 from pe_lab.model import Transformer
 from pe_lab.seeding import initialise
@@ -166,3 +177,160 @@ def test_without_encoding_a_causal_model_is_not_order_blind() -> None:
     tokens = torch.tensor([[0, 1, 2, 3, 4, 5, 6]])
     swapped = torch.tensor([[1, 0, 2, 3, 4, 5, 6]])
     assert (model(tokens, layout)[:, -1] - model(swapped, layout)[:, -1]).abs().max() > 1e-3
+
+
+def place(kind: type[Absolute], **options: object) -> Absolute:
+    """An encoding with the values it starts with, in float64."""
+    encoding = kind(SIZES, **options)
+    initialise(encoding, seed=1)
+    return encoding.double()
+
+
+# a value for every lane of a position, from the formula and the parameters alone
+def integer(encoding: Absolute, pos: int, length: int) -> Tensor:
+    return torch.full((D,), float(pos), dtype=torch.float64)
+
+
+def normalized(encoding: Absolute, pos: int, length: int) -> Tensor:
+    return torch.full((D,), pos / (length - 1), dtype=torch.float64)
+
+
+def of_table(encoding: Absolute, pos: int, length: int) -> Tensor:
+    return encoding.table[pos]
+
+
+def continuous(encoding: Absolute, pos: int, length: int) -> Tensor:
+    first, second, third = (encoding.mlp[index] for index in (0, 2, 4))
+    one = (first.weight[:, 0] * (pos / SIZES.length) + first.bias).clamp(min=0)
+    two = (second.weight @ one + second.bias).clamp(min=0)
+    return third.weight @ two + third.bias
+
+
+def fourier(encoding: Absolute, pos: int, length: int) -> Tensor:
+    x = pos / SIZES.length * 2 * math.pi
+    angles = [x * w for w in encoding.frequency]
+    features = torch.stack([a.cos() for a in angles] + [a.sin() for a in angles]) / math.sqrt(384)
+    hidden = encoding.mlp[0].weight @ features + encoding.mlp[0].bias
+    bent = hidden * (1 + torch.erf(hidden / math.sqrt(2))) / 2
+    return encoding.mlp[2].weight @ bent + encoding.mlp[2].bias
+
+
+PAPERS = {Integer: integer, Normalized: normalized, Random: of_table, Continuous: continuous, Fourier: fourier}
+
+
+@pytest.mark.parametrize("kind", PAPERS)
+def test_an_encoding_is_its_formula(kind: type[Absolute]) -> None:
+    """Values, and gradients of the token and of every parameter."""
+    encoding = place(kind)
+    x = torch.randn(B, 5, D, dtype=torch.float64, requires_grad=True)
+    wanted = [x, *encoding.parameters()]
+    upstream = torch.randn(B, 5, D, dtype=torch.float64)
+    out = encoding.embed(x, layout_at(POSITIONS))
+    expected = x + torch.stack([torch.stack([PAPERS[kind](encoding, p, 5) for p in row]) for row in POSITIONS])
+    assert_close(out, expected, rtol=1e-12, atol=1e-12)
+    got, want = (torch.autograd.grad(y, wanted, upstream, retain_graph=True) for y in (out, expected))
+    for mine, theirs in zip(got, want, strict=True):
+        assert theirs.abs().max() > 0
+        assert_close(mine, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_normalized_divides_by_the_tokens_of_the_document() -> None:
+    pos = torch.tensor([[-2, -1, 0, 1, 2, 3], [0, 1, 2, 0, 1, 0]])
+    segment = torch.tensor([[PADDING, PADDING, 0, 0, 0, 0], [4, 4, 4, 5, 5, PADDING]])
+    out = Normalized(SIZES).embed(torch.zeros(2, 6, D), Layout(pos, segment, torch.tensor([4, 5]), causal=True))
+    assert_close(out[0, 2:, 0], torch.tensor([0, 1 / 3, 2 / 3, 1]), rtol=0, atol=1e-7)
+    assert_close(out[1, :5, 0], torch.tensor([0, 0.5, 1, 0, 1]), rtol=0, atol=1e-7)
+    alone = Layout.of_lengths(torch.tensor([1]), 1, causal=True)
+    assert torch.equal(Normalized(SIZES).embed(torch.zeros(1, 1, D), alone), torch.zeros(1, 1, D))
+
+
+def test_random_rows_are_uniform_and_never_trained() -> None:
+    encoding = Random(Sizes(384, 6, 256))
+    initialise(encoding, seed=0)
+    assert not list(encoding.parameters())
+    assert "table" in encoding.state_dict()
+    rows = encoding.table.double()
+    assert rows.abs().max() <= 1
+    # within 5 standard errors of U(-1, 1): mean 0, variance 1/3
+    error = math.sqrt(1 / 3 / rows.numel())
+    assert abs(rows.mean().item()) < 5 * error
+    assert abs(rows.var().item() - 1 / 3) < 5 * math.sqrt(4 / 45 / rows.numel())
+
+
+def test_the_mlp_of_continuous_is_as_large_as_its_sources() -> None:
+    """631,299 - 598,019 parameters at width 128."""
+    assert sum(p.numel() for p in Continuous(Sizes(128, 8, 32)).parameters()) == 33_280
+
+
+def test_fouriers_frequencies_start_with_the_standard_deviation_one_over_gamma() -> None:
+    encoding = Fourier(SIZES, features=20_000, gamma=4.0)
+    assert abs(encoding.frequency.std().item() - 0.25) < 5 * 0.25 / math.sqrt(2 * 10_000)
+
+
+EVERYWHERE = [Sinusoidal, Learnable, SinInit, Integer, Normalized, Random, Continuous, Fourier]
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+def test_where_it_enters_is_a_choice(kind: type[Absolute]) -> None:
+    x, layout = torch.randn(B, 5, D, dtype=torch.float64), layout_at(POSITIONS)
+    at_input, everywhere, query_key = (place(kind, at=at) for at in ("input", "every_layer", "query_key"))
+    joined = at_input.embed(x, layout)
+    assert (joined - x).abs().max() > 1e-3
+    assert all(h is x for h in at_input.mix(x, layout))
+    assert everywhere.embed(x, layout) is x
+    assert all(torch.equal(h, joined) for h in everywhere.mix(x, layout))
+    assert query_key.embed(x, layout) is x
+    h_qk, h_v = query_key.mix(x, layout)
+    assert torch.equal(h_qk, joined)
+    assert h_v is x
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+def test_concatenation_is_a_linear_map_of_both(kind: type[Absolute]) -> None:
+    x, layout = torch.randn(B, 5, D, dtype=torch.float64), layout_at(POSITIONS)
+    added, encoding = place(kind), place(kind, combine="concat")
+    encoding.load_state_dict(added.state_dict(), strict=False)
+    vectors = (added.embed(torch.zeros_like(x), layout)).detach()
+    expected = torch.cat((x, vectors), -1) @ encoding.merge.weight.T + encoding.merge.bias
+    assert_close(encoding.embed(x, layout), expected, rtol=1e-12, atol=1e-12)
+    more = sum(p.numel() for p in encoding.parameters()) - sum(p.numel() for p in added.parameters())
+    assert more == 2 * D * D + D
+
+
+@pytest.mark.parametrize("kind", EVERYWHERE)
+@pytest.mark.parametrize("option", ["at", "combine"])
+def test_a_place_or_a_way_that_does_not_exist_is_refused(kind: type[Absolute], option: str) -> None:
+    with pytest.raises(ValueError, match=rf"^pe\.{option} must be one of \w+, .*, got 'middle'$"):
+        kind(SIZES, **{option: "middle"})
+
+
+def test_a_table_per_layer_has_the_published_size() -> None:
+    """512 x 384 = 196,608 parameters a layer; queries, keys and values all get it, and each layer its own."""
+    config = Model(
+        depth=3, width=384, num_heads=6, mlp_ratio=1, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
+    )
+    settings = expand(["pe=learnable_per_layer"], False)[0].pe
+    model = Transformer(config, hydra.utils.instantiate(settings), 9, 256)
+    assert model.positional_parameters() == 3 * 196_608
+    tables = [encoding.table for encoding in model.encodings]
+    assert not torch.equal(tables[0], tables[1])
+    h, layout = torch.zeros(1, 5, 384), layout_at([[0, 1, 2, 7, 300]])
+    for table, encoding in zip(tables, model.encodings, strict=True):
+        assert all(torch.equal(mixed[0], table[[0, 1, 2, 7, 300]]) for mixed in encoding.mix(h, layout))
+
+
+def test_a_table_per_layer_must_enter_in_every_layer() -> None:
+    with pytest.raises(ValueError, match=r"^pe\.share=none needs pe\.at=every_layer or query_key, got pe\.at=input"):
+        Learnable(SIZES, share="none")
+    with pytest.raises(ValueError, match=r"^pe\.share must be one of layers, none for pe=learnable, got 'heads'$"):
+        Learnable(SIZES, share="heads")
+
+
+def test_sinusoidal_qk_reaches_queries_and_keys_of_every_layer_and_no_value() -> None:
+    encoding = hydra.utils.instantiate(expand(["pe=sinusoidal_qk"], False)[0].pe)(SIZES)
+    x, layout = torch.randn(B, 5, D), layout_at(POSITIONS)
+    h_qk, h_v = encoding.mix(x, layout)
+    assert torch.equal(h_qk, Sinusoidal(SIZES).embed(x, layout))
+    assert h_v is x
+    assert encoding.embed(x, layout) is x
+    assert not list(encoding.parameters())

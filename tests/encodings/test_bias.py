@@ -1,7 +1,9 @@
-"""Encodings that add a function of distance, against their formulas, one pair at a time."""
+"""Encodings that add a fixed function of distance, against their formulas, one pair at a time."""
 
+import math
 from dataclasses import replace
 from itertools import product
+from operator import mul
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
 from pe_lab.encodings.base import PADDING, Layout, Sizes
-from pe_lab.encodings.bias import Alibi, alibi_slopes
+from pe_lab.encodings.bias import Alibi, Sandwich, alibi_slopes
 
 # written down, not computed: arXiv:2108.12409, section 3, and its code's rule for other numbers
 SLOPES = {
@@ -120,3 +122,62 @@ def test_the_table_covers_what_can_be_seen_and_no_more() -> None:
 
 def test_alibi_learns_nothing() -> None:
     assert not list(Alibi(Sizes(8, 2, 6)).parameters())
+
+
+def sinusoid(pos: int, lanes: int = 128) -> list[float]:
+    """The position vector of arXiv:1706.03762, section 3.5."""
+    angles = [pos / 10_000 ** (2 * c / lanes) for c in range(lanes // 2)]
+    return [f(angle) for angle in angles for f in (math.sin, math.cos)]
+
+
+def sandwich(num_heads: int, h: int, i: int, j: int) -> float:
+    """arXiv:2212.10356: the product of two position vectors over the compression ratio 8 (h + 1) / H."""
+    return sum(map(mul, sinusoid(i), sinusoid(j))) / (8 * (h + 1) / num_heads)
+
+
+@pytest.mark.parametrize("num_heads", [1, 4, 12])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("pos", [[0], list(range(7)), [3, 4, 9, 130, 1_000, 4_999]])
+def test_sandwich_adds_the_product_of_sinusoids_over_its_ratio(pos: list[int], causal: bool, num_heads: int) -> None:
+    layout = replace(layout_of(len(pos), causal), pos=torch.tensor([pos]))
+    h = torch.zeros(1, len(pos), 1, dtype=torch.float64)
+    terms = Sandwich(Sizes(4 * num_heads, num_heads, len(pos))).terms(h, layout)
+    got = reference.logits(*torch.zeros(2, 1, num_heads, len(pos), 4, dtype=torch.float64), terms, layout)[0]
+    for head, i, j in product(range(num_heads), range(len(pos)), range(len(pos))):
+        # 64 cosines of angles up to 5e3, that round by 1e-12
+        assert got[head, i, j].item() == pytest.approx(sandwich(num_heads, head, pos[i], pos[j]), rel=0, abs=1e-10)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_with_sandwich_is_softmax_of_biased_logits(causal: bool) -> None:
+    """Values, and gradients of q, k and v."""
+    H, T, d = 3, 7, 4
+    q, k, v = (torch.randn(1, H, T, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    layout = layout_of(T, causal)
+    terms = Sandwich(Sizes(H * d, H, T)).terms(torch.zeros(1, T, H * d, dtype=torch.float64), layout)
+    got = attend(q, k, v, terms, layout, "reference")
+    rows = []
+    for h, i in product(range(H), range(T)):
+        keys = range(i + 1) if causal else range(T)
+        score = torch.stack([(q[0, h, i] * k[0, h, j]).sum() / 2 + sandwich(H, h, i, j) for j in keys])
+        share = (score - score.max()).exp()
+        rows.append(sum(share[n] * v[0, h, j] for n, j in enumerate(keys)) / share.sum())
+    expected = torch.stack(rows).view(1, H, T, d)
+    assert_close(got, expected, rtol=1e-12, atol=1e-12)
+    upstream = torch.randn_like(expected)
+    for g, e in zip(*(torch.autograd.grad(x, (q, k, v), upstream) for x in (got, expected)), strict=True):
+        assert_close(g, e, rtol=1e-12, atol=1e-12)
+
+
+def test_sandwich_is_rounded_once_to_float32() -> None:
+    """At distance 5000 an angle in float32 would be off by 3e-4."""
+    layout = replace(layout_of(2, causal=True), pos=torch.tensor([[0, 5_000]]))
+    single, double = (
+        Sandwich(Sizes(8, 2, 2)).terms(torch.zeros(1, 2, 8, dtype=dtype), layout).bias
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert torch.equal(single, double.float())
+
+
+def test_sandwich_learns_nothing() -> None:
+    assert not list(Sandwich(Sizes(8, 2, 6)).parameters())

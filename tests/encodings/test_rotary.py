@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.encodings.base import Layout, Sizes
-from pe_lab.encodings.rotary import LRoPE, RoPE
+from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
 from pe_lab.model import Transformer
 
 B, H, d = 2, 2, 8
@@ -67,7 +67,7 @@ def test_rope_is_the_papers_rotation(theta: float, pairing: str) -> None:
         assert_close(g, e, **EQUAL)
 
 
-@pytest.mark.parametrize("kind", [RoPE, LRoPE])
+@pytest.mark.parametrize("kind", [RoPE, LRoPE, PRoPE, XPos])
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logit_depends_only_on_offset(kind: type[RoPE], pairing: str, dtype: torch.dtype) -> None:
@@ -138,7 +138,7 @@ def test_rope_in_halves_equals_transformers_llama(theta: float) -> None:
         assert_close(ours, other, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("kind", [RoPE, LRoPE])
+@pytest.mark.parametrize("kind", [RoPE, LRoPE, PRoPE, XPos])
 def test_a_head_of_odd_size_is_refused(kind: type[RoPE]) -> None:
     with pytest.raises(ValueError, match=r"rotates pairs: head_dim must be even, got 33 \(model\.width=132, "):
         kind(Sizes(width=132, num_heads=4, length=16))
@@ -152,6 +152,9 @@ def test_a_head_of_odd_size_is_refused(kind: type[RoPE]) -> None:
         (LRoPE, {"share": "some"}),
         (LRoPE, {"lr": 0.0}),
         (LRoPE, {"theta": math.nan}),
+        (PRoPE, {"p": 1.5}),
+        (PRoPE, {"p": -0.1}),
+        (XPos, {"scale_base": 0.0}),
     ],
 )
 def test_a_setting_out_of_range_is_named(kind: type[RoPE], setting: dict) -> None:
@@ -255,3 +258,151 @@ class _Terms(torch.nn.Module):
 
     def forward(self, h: Tensor, layout: Layout):
         return self.encoding.terms(h, layout)
+
+
+def matrices(pos: list[int], omega: list[float], scale: list[list[float]], pairing: str) -> Tensor:
+    """[T, d, d] that turn pair c by pos * omega_c and multiply it by scale_c, one entry at a time."""
+    out = torch.zeros(len(pos), 2 * len(omega), 2 * len(omega), dtype=torch.float64)
+    for t, m in enumerate(pos):
+        for c, w in enumerate(omega):
+            a, b = (2 * c, 2 * c + 1) if pairing == "interleaved" else (c, c + len(omega))
+            out[t, a, a] = out[t, b, b] = scale[t][c] * math.cos(m * w)
+            out[t, b, a], out[t, a, b] = scale[t][c] * math.sin(m * w), -scale[t][c] * math.sin(m * w)
+    return out
+
+
+def assert_logits(encoding: RoPE, pos: list[int], by_q: Tensor, by_k: Tensor, atol: float = 1e-11) -> None:
+    """The encoding's logits are (by_q q) . (by_k k) / sqrt(d), with their gradients."""
+    q, k = (torch.randn(B, H, len(pos), d, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    got = logits(encoding, q, k, layout_at(pos))
+    turned_q, turned_k = (torch.einsum("tij,bhtj->bhti", m, x) for m, x in ((by_q, q), (by_k, k)))
+    expected = torch.einsum("bhti,bhsi->bhts", turned_q, turned_k) / math.sqrt(d)
+    assert_close(got, expected, rtol=1e-12, atol=atol)
+    upstream = torch.randn_like(expected)
+    for g, e in zip(*(torch.autograd.grad(x, (q, k), upstream) for x in (got, expected)), strict=True):
+        assert_close(g, e, rtol=1e-12, atol=atol * len(pos))
+
+
+@pytest.mark.parametrize(("p", "turning"), [(0.0, 0), (0.3, 1), (0.5, 2), (0.74, 2), (0.75, 3), (0.99, 3), (1.0, 4)])
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+@pytest.mark.parametrize("length", [7, 63, 129])
+def test_p_rope_turns_the_fastest_pairs_and_leaves_the_rest(p: float, turning: int, pairing: str, length: int) -> None:
+    """The frequencies that stay are those of RoPE at head_dim d, not at what is left of it."""
+    omega = [10_000 ** (-2 * c / d) if c < turning else 0.0 for c in range(d // 2)]
+    pos = list(range(300, 300 + length))
+    turn = matrices(pos, omega, [[1.0] * (d // 2)] * length, pairing)
+    assert_logits(PRoPE(SIZES, p=p, pairing=pairing), pos, turn, turn)
+
+
+def test_p_rope_lies_between_rope_and_no_encoding() -> None:
+    x, layout = torch.randn(B, H, 6, d), layout_at(*POSITIONS)
+    assert torch.equal(turned(PRoPE(SIZES, p=1.0), x, layout), turned(RoPE(SIZES), x, layout))
+    assert torch.equal(turned(PRoPE(SIZES, p=0.0), x, layout), x)
+    assert PRoPE(Sizes(64, 1, 16)).turning == 24
+
+
+@pytest.mark.parametrize("p", [0.1, 0.2499])
+def test_a_share_that_turns_no_pair_is_refused(p: float) -> None:
+    with pytest.raises(ValueError, match=rf"pe\.p must be 0 or at least 0\.25 for head_dim=8, got {p}$"):
+        PRoPE(SIZES, p=p)
+
+
+@pytest.mark.parametrize("p", [0.25, 0.75, 0.9])
+def test_p_rope_in_halves_equals_transformers_proportional_rope(p: float) -> None:
+    pytest.importorskip("transformers")
+    from transformers.models.llama.configuration_llama import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    rope = {"rope_type": "proportional", "rope_theta": 10_000.0, "partial_rotary_factor": p}
+    config = LlamaConfig(hidden_size=H * d, num_attention_heads=H, rope_parameters=rope)
+    q, k = torch.randn(2, B, H, 6, d)
+    layout = layout_at(*POSITIONS)
+    theirs = apply_rotary_pos_emb(q, k, *LlamaRotaryEmbedding(config)(q, layout.pos))
+    terms = PRoPE(SIZES, p=p, pairing="half").terms(torch.zeros(B, 6, H * d), layout)
+    atol = 700 * 2 * F32 * max(q.abs().max().item(), k.abs().max().item()) * math.sqrt(2)
+    for ours, other in zip(reference.queries_and_keys(q, k, terms), theirs, strict=True):
+        assert_close(ours, other, rtol=0, atol=atol)
+
+
+ZETA = [(2 * c / d + 0.4) / 1.4 for c in range(d // 2)]
+
+
+@pytest.mark.parametrize("scale_base", [512.0, 10.0])
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+@pytest.mark.parametrize("length", [7, 63, 129])
+def test_xpos_is_the_papers_scaled_rotation(scale_base: float, pairing: str, length: int) -> None:
+    """Queries times zeta^(n / 512), keys times zeta^(-n / 512), from position 0 on."""
+    omega, pos = [10_000 ** (-2 * c / d) for c in range(d // 2)], list(range(length))
+    up = matrices(pos, omega, [[z ** (n / scale_base) for z in ZETA] for n in pos], pairing)
+    down = matrices(pos, omega, [[z ** (-n / scale_base) for z in ZETA] for n in pos], pairing)
+    # towards the future, which no one sees, logits grow by zeta_0^-12.8 = 1e7
+    assert_logits(
+        XPos(SIZES, pairing=pairing, scale_base=scale_base), pos, up, down, atol=1e-11 * 3.5 ** (128 / scale_base)
+    )
+
+
+@pytest.mark.parametrize("c", range(d // 2))
+@pytest.mark.parametrize(("i", "j"), [(3, 0), (600, 3), (5_000, 0), (7, 7)])
+def test_xpos_fades_a_pair_by_the_distance_alone(c: int, i: int, j: int) -> None:
+    """The length of a pair's product is zeta_c^((i - j) / 512), largest for the pairs that turn slowly."""
+    q = torch.zeros(1, H, 2, d, dtype=torch.float64)
+    q[..., 2 * c] = 1
+    k = torch.stack((q, q.roll(1, -1)))  # the lane itself and its partner: real and imaginary part
+    real, imaginary = (logits(XPos(SIZES), q, x, layout_at([j, i]))[0, :, 1, 0] for x in k)
+    expected = torch.full((H,), ZETA[c] ** ((i - j) / 512) / math.sqrt(d), dtype=torch.float64)
+    assert_close(torch.hypot(real, imaginary), expected, rtol=1e-12, atol=0)
+
+
+def test_xpos_is_scaled_from_the_middle_of_the_positions() -> None:
+    """So that numbers stay small; for 0 ... L-1 the middle is L // 2. Rows of a batch share it."""
+    for length in (1, 2, 7, 8):
+        terms = XPos(SIZES).terms(torch.zeros(1, length, H * d), layout_at(list(range(length))))
+        size = torch.hypot(terms.rotary_q.cos, terms.rotary_q.sin)[0, 0]
+        assert_close(size[length // 2], torch.ones(d // 2))
+        assert (size[: length // 2] > 1).all()
+        assert (size[length // 2 + 1 :] < 1).all()
+    q, k = torch.randn(2, 4, H, 2, d)
+    q, k = q[:1].expand(4, -1, -1, -1), k[:1].expand(4, -1, -1, -1)
+    z = logits(XPos(SIZES), q, k, layout_at(*([p, p + 3] for p in (5, 50, 500, 5_000))))
+    size = (q.norm(dim=-1) * k.norm(dim=-1)).max().item() / math.sqrt(d)
+    assert_close(z, z[:1].expand_as(z), rtol=0, atol=4 * 5_000 * F32 * size)
+
+
+def test_xpos_keeps_padding_finite_wherever_it_lies() -> None:
+    pos = torch.tensor([[-(10**9), -1, 0, 1], [0, 1, 2, 10**9]])
+    segment = torch.tensor([[-1, -1, 0, 0], [0, 0, 0, -1]])
+    layout = Layout(pos, segment, torch.tensor([2, 3]), causal=True)
+    nothing = replace(layout, segment=torch.full_like(segment, -1), length=torch.tensor([0, 0]))
+    for at in (layout, nothing):
+        terms = XPos(SIZES).terms(torch.zeros(2, 4, H * d), at)
+        for rotary in (terms.rotary_q, terms.rotary_k):
+            assert torch.hypot(rotary.cos, rotary.sin).log().abs().max() < 1
+
+
+def test_xpos_refuses_distances_that_its_scales_cannot_span() -> None:
+    x = torch.full((1, H, 2, d), 30.0)
+    assert logits(XPos(SIZES), x, x, layout_at([0, 30_720])).isfinite().all()
+    for encoding, reach in ((XPos(SIZES), 30_720), (XPos(SIZES, scale_base=1.5), 90)):
+        with pytest.raises(
+            ValueError, match=rf"^pe=xpos covers distances up to {reach} at pe\.scale_base.*, got {reach + 1}:"
+        ):
+            encoding.terms(torch.zeros(1, 2, H * d), layout_at([5, reach + 6]))
+
+
+def test_xpos_refuses_float16_and_takes_bfloat16() -> None:
+    h, layout = torch.zeros(1, 3, H * d), layout_at([0, 1, 2])
+    with pytest.raises(ValueError, match=r"^pe=xpos .*float16.*pe=rope$"):
+        XPos(SIZES).terms(h.half(), layout)
+    with torch.autocast("cpu", torch.float16), pytest.raises(ValueError, match=r"^pe=xpos .*float16.*pe=rope$"):
+        XPos(SIZES).terms(h, layout)
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(ValueError, match=r"^pe=xpos .*float16.*pe=rope$"):
+            XPos(SIZES).terms(h.half(), layout)
+        assert XPos(SIZES).terms(h.bfloat16(), layout).rotary_q.cos.dtype == torch.float32
+
+
+def test_xpos_is_causal_only() -> None:
+    with pytest.raises(ValueError, match=r"^pe=xpos is defined for causal attention only.*use pe=rope$"):
+        XPos(replace(SIZES, causal=False))
+    with pytest.raises(ValueError, match=r"causal attention only"):
+        XPos(SIZES).locate(replace(layout_at([0, 1]), causal=False))

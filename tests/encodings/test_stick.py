@@ -1,4 +1,4 @@
-"""Rotary stick-breaking against the product formula, one pair at a time, in float64."""
+"""Stick-breaking, plain and rotary, against the product formula, one pair at a time, in float64."""
 
 import math
 from dataclasses import replace
@@ -10,9 +10,9 @@ from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
 from pe_lab.config import Model
-from pe_lab.encodings.base import Layout, Sizes, Stick, Terms
+from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes, Stick, Terms
 from pe_lab.encodings.rotary import RoPE
-from pe_lab.encodings.stick import RotaryStickBreaking
+from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
 from pe_lab.model import Transformer
 
 B, H, d = 2, 2, 4
@@ -23,7 +23,7 @@ def layout_of(length: int, causal: bool = True) -> Layout:
     return Layout.of_lengths(torch.full((B,), length), length, causal)
 
 
-def terms_of(encoding: RoPE, layout: Layout, dtype: torch.dtype = torch.float64) -> Terms:
+def terms_of(encoding: PositionalEncoding, layout: Layout, dtype: torch.dtype = torch.float64) -> Terms:
     return encoding.terms(torch.zeros(*layout.segment.shape, H * d, dtype=dtype), layout)
 
 
@@ -41,21 +41,30 @@ def paper_logits(q: Tensor, k: Tensor, raw: Tensor, theta: float, pairing: str) 
     return z
 
 
-def paper_attention(z: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """sum of A_ij v_j, A_ij = beta_ij * product of (1 - beta_ik) over the k between j and i, i included if j is not i.
+def paper_attention(z: Tensor, v: Tensor, causal: bool, stick: Stick) -> Tensor:
+    """sum of A_ij v_j, A_ij = beta_ij * product of (1 - beta_ik) over the keys k that come before j.
 
-    Bidirectional: half the mass to each side, the query itself on the left.
+    Nearest first they come from the query outwards, itself first if it takes part; bidirectional, half the mass goes to
+    each side, the query itself on the left. Otherwise they come from key 0 on. What is left may go to the query's own.
     """
     beta, rows = 1 / (1 + (-z).exp()), []
     size = z.shape[-1]
     for i in range(size):
-        row = torch.zeros_like(v[..., 0, :])
-        for side in (range(i, -1, -1), range(i + 1, size)) if not causal else (range(i, -1, -1),):
-            left = torch.ones_like(beta[..., 0, 0])
+        left_side, right_side = range(i, -1, -1), range(i + 1, size)
+        if stick.order == "first":
+            sides = [range(i + 1 if causal else size)]
+        else:
+            sides = [left_side] if causal else [left_side, right_side]
+        row = 0 * v[..., i, :]
+        for side in sides:
+            left = torch.full_like(beta[..., 0, 0], 1 / len(sides))
             for j in side:
-                share = beta[..., i, j] * left * (1 if causal else 0.5)
-                row = row + share[..., None] * v[..., j, :]
+                if j == i and not stick.include_self:
+                    continue
+                row = row + (beta[..., i, j] * left)[..., None] * v[..., j, :]
                 left = left * (1 - beta[..., i, j])
+            if stick.remainder == "own":
+                row = row + left[..., None] * v[..., i, :]
         rows.append(row)
     return torch.stack(rows, -2)
 
@@ -65,7 +74,8 @@ def assert_as_in_the_paper(encoding: RotaryStickBreaking, length: int, causal: b
     q, k, v = (torch.randn(B, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
     layout, inputs = layout_of(length, causal), (q, k, v, encoding.raw)
     got = attend(q, k, v, terms_of(encoding, layout), layout, "reference")
-    expected = paper_attention(paper_logits(q, k, encoding.raw, encoding.theta, encoding.pairing), v, causal)
+    z = paper_logits(q, k, encoding.raw, encoding.theta, encoding.pairing)
+    expected = paper_attention(z, v, causal, Stick(encoding.order, include_self=True, remainder="drop"))
     # logarithms of weights sum to some 100, and round by 1e-14 there
     assert_close(got, expected, rtol=0, atol=1e-12)
     upstream = torch.randn_like(expected)
@@ -78,6 +88,68 @@ def assert_as_in_the_paper(encoding: RotaryStickBreaking, length: int, causal: b
 @pytest.mark.parametrize("length", [1, 2, 63, 100, 129])
 def test_rse_is_the_product_formula(length: int, causal: bool) -> None:
     assert_as_in_the_paper(RotaryStickBreaking(SIZES).double(), length, causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 7, 63])
+def test_rse_literal_breaks_the_stick_from_key_0_on(length: int, causal: bool) -> None:
+    assert_as_in_the_paper(RotaryStickBreaking(SIZES, order="first").double(), length, causal)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 7, 63])
+@pytest.mark.parametrize(
+    "stick",
+    [Stick(order, own, rest) for order in ("nearest", "first") for own in (True, False) for rest in ("drop", "own")],
+)
+def test_every_stick_is_the_product_loop(stick: Stick, length: int, causal: bool) -> None:
+    """Values, and gradients of q, k and v; on one document with padding and other documents around it."""
+    q, k, v = (torch.randn(B, H, length + 3, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    segment = torch.tensor([[5, *[0] * length, PADDING, 7]] * B)
+    layout = Layout(torch.arange(length + 3)[None], segment, torch.full((B,), length + 2), causal)
+    middle = slice(1, length + 1)
+    got = attend(q, k, v, Terms(weights=stick), layout, "reference")[..., middle, :]
+    z = q[..., middle, :] @ k[..., middle, :].mT / math.sqrt(d)
+    expected = paper_attention(z, v[..., middle, :], causal, stick)
+    assert_close(got, expected, rtol=0, atol=1e-12)
+    upstream = torch.randn_like(expected)
+    # a stick with no key does not look at the query
+    gradients = (torch.autograd.grad(x, (q, k, v), upstream, materialize_grads=True) for x in (got, expected))
+    for g, e in zip(*gradients, strict=True):
+        assert_close(g, e, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 7, 63])
+def test_stick_breaking_is_the_papers(length: int, causal: bool) -> None:
+    """ln A_ij = ln sigmoid(z_ij) + sum of ln sigmoid(-z_ik); what is left goes to the query's own value."""
+    q, k, v = (torch.randn(B, H, length, d, dtype=torch.float64) for _ in range(3))
+    layout = layout_of(length, causal)
+    terms = terms_of(StickBreaking(SIZES), layout)
+    assert terms == Terms(weights=Stick("nearest", include_self=False, remainder="own"))
+    expected = paper_attention(q @ k.mT / math.sqrt(d), v, causal, terms.weights)
+    assert_close(attend(q, k, v, terms, layout, "reference"), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_rows_of_stick_breaking_sum_to_one(causal: bool) -> None:
+    q, k = 5 * torch.randn(2, B, H, 63, d, dtype=torch.float64)
+    layout = layout_of(63, causal)
+    weights = reference.weights(q, k, terms_of(StickBreaking(SIZES), layout), layout)
+    assert (weights >= 0).all()
+    assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]), rtol=0, atol=1e-13)
+
+
+def test_stick_breaking_sees_order_and_not_positions() -> None:
+    layout, (q, k, v) = layout_of(7), torch.randn(3, B, H, 7, d)
+    spread = replace(layout, pos=layout.pos**2 + 100)
+    terms = terms_of(StickBreaking(SIZES), layout, torch.float32)
+    assert StickBreaking.reads_positions is False
+    assert not list(StickBreaking(SIZES).parameters())
+    assert torch.equal(attend(q, k, v, terms, spread), attend(q, k, v, terms, layout))
+    order = [1, 0, 2, 3, 4, 5, 6]
+    turned = attend(q, k[..., order, :], v[..., order, :], terms, layout)
+    assert (turned - attend(q, k, v, terms, layout))[..., -1, :].abs().min() > 1e-6
 
 
 @pytest.mark.parametrize("setting", [{"pairing": "half"}, {"theta": 30.0}, {"decay": 0.7}])
@@ -96,6 +168,26 @@ def test_stick_has_the_known_values() -> None:
     assert_close(row.flip(0), expected, rtol=0, atol=0.0005)
     first = reference.stick_weights(z.flip(-1), Stick("first", include_self=True), layout)[0, 0, 4]
     assert_close(first, expected, rtol=0, atol=0.0005)
+
+
+def test_stick_breaking_gives_what_is_left_to_the_query() -> None:
+    """The same shares of the five keys before a query, and its own value: 0.70 x 0.75 x 0.60 x 0.65 x 0.50."""
+    beta, layout = torch.tensor([0.30, 0.25, 0.40, 0.35, 0.50], dtype=torch.float64), layout_of(6)
+    full = torch.zeros(1, 1, 6, 6, dtype=torch.float64)
+    full[0, 0, 5, :5] = beta.logit().flip(0)
+    q = torch.zeros(B, H, 6, d, dtype=torch.float64)
+    terms = replace(terms_of(StickBreaking(SIZES), layout), bias_full=full)
+    row = reference.weights(q, q, terms, layout)[0, 0, 5]
+    expected = torch.tensor([0.102375, 0.300, 0.175, 0.210, 0.110, 0.102], dtype=torch.float64)
+    assert_close(row.flip(0), expected, rtol=0, atol=0.0005)
+    assert row[5].item() == pytest.approx(0.102375, rel=1e-12)
+
+
+def test_rse_is_as_before_at_its_neutral_order() -> None:
+    assert RotaryStickBreaking.neutral == {"order": "nearest"}
+    layout = layout_of(3)
+    assert terms_of(RotaryStickBreaking(SIZES), layout).weights.order == "nearest"
+    assert terms_of(RotaryStickBreaking(SIZES, order="first"), layout).weights.order == "first"
 
 
 def test_rse_is_rope_with_a_decay_and_a_stick() -> None:
@@ -176,7 +268,8 @@ def test_a_saturated_key_takes_all_and_a_shut_one_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("decay", 0.0), ("decay", -0.01), ("decay", math.inf), ("theta", 0.0), ("pairing", "none")]
+    ("setting", "value"),
+    [("decay", 0.0), ("decay", -0.01), ("decay", math.inf), ("theta", 0.0), ("pairing", "none"), ("order", "last")],
 )
 def test_a_setting_out_of_range_is_named(setting: str, value: float | str) -> None:
     with pytest.raises(ValueError, match=rf"^pe\.{setting} must be .*, got {value!r}$"):

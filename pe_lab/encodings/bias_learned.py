@@ -1,0 +1,195 @@
+"""Encodings that add a trained function of distance to the logits."""
+
+from bisect import bisect_right
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.config import require
+from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.bias import distances
+
+
+def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:
+    """The layer on x, in the dtype of x, whatever autocast would take."""
+    with torch.autocast(x.device.type, enabled=False):
+        return nn.functional.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+
+
+class RelativeBias(PositionalEncoding):
+    """One trained scalar per head and distance, added to the scaled logits; one table for all layers.
+
+    Distances beyond `max_distance` count as that, on either side; the table starts as N(0, 0.02^2). It has
+    (2 max_distance + 1) H parameters.
+
+    Args:
+        max_distance: k >= 1; distances -k ... k have a scalar each.
+
+    Raises:
+        ValueError: max_distance out of range.
+    """
+
+    std = 0.02
+
+    def __init__(self, sizes: Sizes, name: str = "relative_bias", max_distance: int = 128) -> None:
+        super().__init__(sizes, name)
+        self.table = nn.Parameter(torch.empty(sizes.num_heads, 2 * require("pe.max_distance", max_distance) + 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=self.std)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        return Terms(bias=self.table.to(at_least_float32(h)), clip=True)
+
+
+def t5_buckets(num_buckets: int, max_distance: int) -> list[int]:
+    """Bucket of every distance 0 ... max_distance; what is farther is in the last one.
+
+    The first half of the buckets holds a distance each; bucket e + k, of the other n, starts at distance
+    e (max_distance / e) ** (k / n). Compared in integers: at a border no logarithm rounds.
+    """
+    exact = num_buckets // 2
+    rest = num_buckets - exact
+    borders = [max_distance**k * exact ** (rest - k) for k in range(1, rest)]
+    return [n if n < exact else exact + bisect_right(borders, n**rest) for n in range(max_distance + 1)]
+
+
+class T5(PositionalEncoding):
+    """The relative bias of T5 (Raffel et al. 2020, arXiv:1910.10683, section 2.1; the buckets are its code's).
+
+    One trained scalar per head and bucket of distances, added to the scaled logits; one table for all layers. Near
+    distances have a bucket each, far ones share, in logarithmic steps. Causal: all buckets for what lies before;
+    bidirectional: one half for keys at or before the query, the other for those after. Starts as N(0, 1 / D).
+
+    Args:
+        num_buckets: rows of the table, even.
+        max_distance: from here on all distances share a bucket; above the number of near distances.
+
+    Raises:
+        ValueError: num_buckets or max_distance out of range.
+    """
+
+    def __init__(self, sizes: Sizes, name: str = "t5", num_buckets: int = 32, max_distance: int = 128) -> None:
+        super().__init__(sizes, name)
+        self.num_buckets = require("pe.num_buckets", num_buckets)
+        self.max_distance = require("pe.max_distance", max_distance)
+        near = num_buckets // 2 if sizes.causal else num_buckets // 4
+        if max_distance <= near:
+            raise ValueError(
+                f"pe.max_distance must be above the {near} distances that have a bucket each, got "
+                f"pe.max_distance={max_distance}, pe.num_buckets={num_buckets}"
+            )
+        self.buckets = {
+            causal: t5_buckets(num_buckets if causal else num_buckets // 2, max_distance) for causal in (True, False)
+        }
+        self.table = nn.Parameter(torch.empty(num_buckets, sizes.num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.table, std=self.sizes.width**-0.5)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        offset = distances(self.max_distance, h.device)
+        of_distance = torch.tensor(self.buckets[layout.causal], device=h.device)
+        if layout.causal:
+            bucket = of_distance[offset.clamp(min=0)]
+        else:
+            bucket = of_distance[offset.abs()] + (offset < 0) * (self.num_buckets // 2)
+        return Terms(bias=self.table.to(at_least_float32(h))[bucket].T, clip=True)
+
+
+class KerpleLog(PositionalEncoding):
+    """KERPLE, logarithmic (Chi et al. 2022, arXiv:2205.09921, the logarithmic variant).
+
+    Adds -p ln(1 + a |i - j|) to the scaled logits, p and a trained per head and shared by all layers, as in its code.
+    They start as p ~ U(0, 2), a ~ U(0, 1). Where a step takes one below 0.01 it is put back there, not clamped on its
+    way: the gradient still reaches it.
+    """
+
+    lowest = 0.01
+    highest_p: float | None = None
+
+    def __init__(self, sizes: Sizes, name: str = "kerple_log") -> None:
+        super().__init__(sizes, name)
+        self.p = nn.Parameter(torch.empty(sizes.num_heads))
+        self.a = nn.Parameter(torch.empty(sizes.num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.uniform_(self.p, 0, 2)
+        nn.init.uniform_(self.a, 0, 1)
+
+    def bias(self, p: Tensor, a: Tensor, distance: Tensor) -> Tensor:
+        """[H, 2R+1] of p and a [H, 1] and |i - j| [2R+1]."""
+        return -p * (a * distance).log1p()
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        # .data: a graph that is still to be run backwards keeps its parameters; once inside, they do not move
+        self.p.data.clamp_(self.lowest, self.highest_p)
+        self.a.data.clamp_(self.lowest)
+        dtype = at_least_float32(h)
+        distance = distances(layout.max_distance, h.device).abs().to(dtype)
+        return Terms(bias=self.bias(self.p.to(dtype)[:, None], self.a.to(dtype)[:, None], distance))
+
+
+class KerplePower(KerpleLog):
+    """KERPLE, power (Chi et al. 2022, arXiv:2205.09921, the power variant).
+
+    Adds -a |i - j| ** p to the scaled logits; p and a as in `kerple_log`, and p is kept at most 2, where the kernel
+    stops being conditionally positive definite.
+    """
+
+    highest_p = 2.0
+
+    def __init__(self, sizes: Sizes, name: str = "kerple_power") -> None:
+        super().__init__(sizes, name)
+
+    def bias(self, p: Tensor, a: Tensor, distance: Tensor) -> Tensor:
+        return -a * distance**p
+
+
+class Fire(PositionalEncoding):
+    """FIRE, functional interpolation (Li et al. 2024, arXiv:2310.04418, the listing).
+
+    Adds an MLP (1 -> hidden -> ReLU -> H) of psi(i - j) / (psi(max(i, L)) + 1e-6) to the scaled logits, with
+    psi(x) = ln(|c x| + 1); each layer has its own. c starts at 0.1; L is trained as a factor of the training length,
+    at which it starts. Up to L the bias is a function of distance; beyond, distances are seen as parts of i. Not
+    decayed: a decay would pull L and c, no weights, to zero.
+
+    Args:
+        hidden: units of the MLP, >= 1.
+
+    Raises:
+        ValueError: hidden out of range.
+    """
+
+    per_layer = True
+    weight_decay = False
+    eps = 1e-6
+
+    def __init__(self, sizes: Sizes, name: str = "fire", hidden: int = 32) -> None:
+        super().__init__(sizes, name)
+        self.c = nn.Parameter(torch.empty(1))
+        self.stretch = nn.Parameter(torch.empty(1))  # L in units of the training length
+        self.hidden = nn.Linear(1, require("pe.hidden", hidden))
+        self.out = nn.Linear(hidden, sizes.num_heads)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.c, 0.1)
+        nn.init.ones_(self.stretch)
+
+    def bias(self, distance: Tensor, longest: Tensor) -> Tensor:
+        """[..., H] of distances [...] and what they are measured against, max(i, L)."""
+        c = self.c.to(longest.dtype)
+        part = (c * distance).abs().log1p() / ((c * longest).abs().log1p() + self.eps)
+        return in_its_dtype(self.out, in_its_dtype(self.hidden, part[..., None]).relu())
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        dtype, pos = at_least_float32(h), layout.pos
+        threshold = (self.stretch.to(dtype) * self.sizes.length).abs()  # L
+        if layout.pos_range[1] <= threshold.item():
+            return Terms(bias=self.bias(distances(layout.max_distance, h.device), threshold).T)
+        longest = threshold.clamp(min=pos.to(dtype))[:, :, None]
+        return Terms(bias_full=self.bias(pos[:, :, None] - pos[:, None, :], longest).permute(0, 3, 1, 2))

@@ -1,0 +1,55 @@
+"""Position from a convolution over neighbouring tokens."""
+
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes
+
+
+class ConvolutionalPE(PositionalEncoding):
+    """Conditional positional encoding (Chu et al. 2021, arXiv:2102.10882, section 3.3): x + depthwise convolution of x.
+
+    Three tokens wide on a sequence, 3 x 3 on a grid; trained. Under a causal mask the kernel ends at the token itself,
+    on a grid in both directions. What is outside of the document is zero: that is where position comes from, and a
+    shift of all positions changes nothing.
+    """
+
+    reads_positions = False
+    KERNEL = 3
+
+    def __init__(self, sizes: Sizes, name: str = "cpe") -> None:
+        super().__init__(sizes, name)
+        self.axes = 1 if sizes.grid_width is None else 2
+        self.weight = nn.Parameter(torch.empty(self.KERNEL**self.axes, sizes.width))
+        self.bias = nn.Parameter(torch.empty(sizes.width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.KERNEL ** (-self.axes / 2)  # as torch's convolutions
+        nn.init.uniform_(self.weight, -bound, bound)
+        nn.init.uniform_(self.bias, -bound, bound)
+
+    def locate(self, layout: Layout) -> Layout:
+        self._require_nature(layout.causal, grid=layout.pos.dim() == 3)
+        return layout
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        out = x + self.bias.to(x.dtype)
+        steps = range(1 - self.KERNEL, 1) if layout.causal else range(-(self.KERNEL // 2), self.KERNEL // 2 + 1)
+        for weight, step in zip(self.weight.to(x.dtype), product(steps, repeat=self.axes), strict=True):
+            shift = step[0] if self.axes == 1 else step[0] * self.sizes.grid_width + step[1]
+            if abs(shift) < x.shape[1]:
+                out = out + weight * x.roll(-shift, 1) * self._are_neighbours(layout, shift, step)[..., None]
+        return out
+
+    def _are_neighbours(self, layout: Layout, shift: int, step: tuple[int, ...]) -> Tensor:
+        """[B, T] whether the token `shift` further on is there, in the same document and `step` away on the grid."""
+        slot = torch.arange(layout.segment.shape[1], device=layout.segment.device) + shift
+        inside = (slot >= 0) & (slot < len(slot))
+        same = inside & (layout.segment.roll(-shift, 1) == layout.segment)
+        if self.axes == 2:
+            there = layout.pos + torch.tensor(step, device=slot.device)
+            same = same & (layout.pos.roll(-shift, 1) == there).all(-1)
+        return same

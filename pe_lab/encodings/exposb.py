@@ -1,0 +1,72 @@
+"""ExpoSB: RoPE with an amplitude, a band of lanes and a decay over distance."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from pe_lab.config import require
+from pe_lab.encodings.base import Layout, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.bias import distances
+from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.stick import inverse_softplus
+
+
+class ExpoSB(RoPE):
+    """RoPE that is strongest at the start of the text and in a band of lanes, and fades with distance (seed report).
+
+    Queries and keys are turned as by RoPE, times 1 + 0.2 exp(-r pos), r = softplus(raw) per head, 0.001 at the start;
+    then times w (0.8 + 0.4 G), w per head, 1 at the start, G a Gaussian over lanes with centre d/4 and width d/8.
+    Weights are a softmax, in spite of the name. By the amplitude it knows absolute position; before position 0 it is
+    as at 0. Neither parameter is decayed: the norm of w is a temperature, and raw = 0 is no neutral rate.
+
+    Args:
+        theta, pairing: as RoPE.
+        form: "stable": both lanes of pair c have the G of lane 2c, and ln(0.7 + 0.3 exp(-0.005 |i - j|)) is added to
+            the logits; "literal", as the report's text has it: each lane has its own G, and the logits are multiplied
+            by 0.7 + 0.3 exp(-0.005 |i - j|), which raises negative ones.
+
+    Raises:
+        ValueError: as RoPE; form out of range.
+    """
+
+    per_layer = True
+    weight_decay = False
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "exposb",
+        theta: float = 10_000.0,
+        pairing: str = "interleaved",
+        form: str = "stable",
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing)
+        self.form = require("pe.form", form)
+        self.raw = nn.Parameter(torch.empty(sizes.num_heads))
+        self.weight = nn.Parameter(torch.empty(sizes.num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.raw, inverse_softplus(0.001))
+        nn.init.ones_(self.weight)
+
+    def band(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """[d] 0.8 + 0.4 G of every lane."""
+        d = self.sizes.head_dim
+        lane = torch.arange(d, device=device)
+        if self.form == "stable":
+            lane = lane // 2 * 2 if self.pairing == "interleaved" else lane % (d // 2) * 2
+        return 0.8 + 0.4 * (-(((lane.to(dtype) - d / 4) / (d / 8)) ** 2) / 2).exp()
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        dtype = at_least_float32(h)
+        rope = super().terms(h, layout)
+        pos = layout.pos.clamp(min=0)[:, None, :, None].to(dtype)
+        amplitude = 1 + 0.2 * (-softplus(self.raw.to(dtype))[:, None, None] * pos).exp()
+        rotary = Rotary(rope.rotary_q.cos * amplitude, rope.rotary_q.sin * amplitude, self.pairing)
+        gain = self.weight.to(dtype)[:, None] * self.band(dtype, h.device)
+        fade = 0.7 + 0.3 * (-0.005 * distances(layout.max_distance, h.device).abs().to(dtype)).exp()[None]
+        terms = replace(rope, rotary_q=rotary, rotary_k=rotary, gain=gain)
+        return replace(terms, gate=fade) if self.form == "literal" else replace(terms, bias=fade.log())

@@ -1,0 +1,162 @@
+"""Encodings of positions on a grid: (row, column)."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.encodings.absolute import Learnable, Sinusoidal, sinusoid
+from pe_lab.encodings.base import Layout, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.rotary import RoPE
+
+
+class Sinusoidal2D(Sinusoidal):
+    """Fixed sinusoids of the row on the first half of the lanes, of the column on the second (after arXiv:1706.03762).
+
+    Args:
+        theta, at, combine: as Sinusoidal.
+
+    Raises:
+        ValueError: an option out of range; the width is odd; positions without a grid.
+    """
+
+    on_grid = True
+    instead = "sinusoidal"
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "sinusoidal_2d",
+        theta: float = 10_000.0,
+        at: str = "input",
+        combine: str = "add",
+    ) -> None:
+        super().__init__(sizes, name, theta, at, combine)
+        require_halves(name, sizes)
+
+    def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
+        return sinusoid(layout.pos, self.sizes.width // 2, self.theta, dtype).flatten(-2)
+
+
+class Learnable2D(Learnable):
+    """A trainable vector of D/2 lanes per row and one per column, side by side (Carion et al. 2020, arXiv:2005.12872).
+
+    Args:
+        max_len: rows and columns that have one; at, combine, share: as Learnable.
+
+    Raises:
+        ValueError: as Learnable; the width is odd; positions without a grid.
+    """
+
+    on_grid = True
+    instead = "learnable"
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "learnable_2d",
+        max_len: int = 512,
+        at: str = "input",
+        combine: str = "add",
+        share: str = "layers",
+    ) -> None:
+        super().__init__(sizes, name, max_len, at, combine, share)
+        require_halves(name, sizes)
+
+    def rows(self, pos: Tensor) -> Tensor:
+        parts = zip(pos.unbind(-1), self.table.chunk(2, -1), strict=True)
+        return torch.cat([nn.functional.embedding(along, table) for along, table in parts], -1)
+
+
+def require_halves(name: str, sizes: Sizes) -> None:
+    """Raises ValueError unless each axis can have half of the lanes."""
+    if sizes.width % 2:
+        raise ValueError(f"{name} gives each axis half of the lanes: model.width must be even, got {sizes.width}")
+
+
+def grid_tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
+    """Cosine and sine of row * omega_row + column * omega_column.
+
+    Args:
+        pos: [B|1, T, 2] integers.
+        omega: [2, H|1, d/2] angular frequencies, float32 or float64; the tables have its dtype.
+    """
+    row, column = pos[:, None, :, :, None].to(omega.dtype).unbind(3)
+    angle = row * omega[0, None, :, None] + column * omega[1, None, :, None]
+    return Rotary(angle.cos(), angle.sin(), pairing)
+
+
+def axis_frequencies(head_dim: int, theta: float, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """[d/4] angular frequencies theta ** (-4c / d), c = 0 ... d/4 - 1 (arXiv:2403.13298, eq. 11)."""
+    exponent = torch.arange(0, head_dim, 4, dtype=torch.float64, device=device) / head_dim
+    return (theta**-exponent).to(dtype)
+
+
+class AxialRoPE(RoPE):
+    """Axial rotary position embedding: half of the pairs turn with the row, half with the column
+    (Heo et al. 2024, arXiv:2403.13298, section 3.2).
+
+    Args:
+        theta: > 0; smaller than on a line, since grids are short.
+        pairing: as RoPE.
+
+    Raises:
+        ValueError: as RoPE; head_dim is not a multiple of 4; positions without a grid.
+    """
+
+    on_grid = True
+    instead = "rope"
+
+    def __init__(self, sizes: Sizes, name: str = "rope_2d", theta: float = 100.0, pairing: str = "interleaved") -> None:
+        super().__init__(sizes, name, theta, pairing)
+        if sizes.head_dim % 4:
+            raise ValueError(
+                f"{name} rotates pairs on two axes: head_dim must be a multiple of 4, got {sizes.head_dim} "
+                f"(model.width={sizes.width}, model.num_heads={sizes.num_heads})"
+            )
+
+    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """[2, H|1, d/2] angular frequencies of the row and of the column."""
+        along = axis_frequencies(self.sizes.head_dim, self.theta, dtype, device)
+        still = torch.zeros_like(along)
+        return torch.stack((torch.cat((along, still)), torch.cat((still, along))))[:, None]
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        rotary = grid_tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
+        return Terms(rotary_q=rotary, rotary_k=rotary)
+
+
+class MixedRoPE(AxialRoPE):
+    """Rotary position embedding with learned two-dimensional frequencies, per layer and head
+    (Heo et al. 2024, arXiv:2403.13298, eq. 13).
+
+    Starts as the axial frequencies, turned by a random angle in each head; no weight decay.
+
+    Args:
+        theta: > 0, of the frequencies at the start.
+        pairing: as RoPE.
+
+    Raises:
+        ValueError: as AxialRoPE.
+    """
+
+    instead = "lrope"
+    per_layer = True
+    weight_decay = False
+
+    def __init__(
+        self, sizes: Sizes, name: str = "rope_mixed", theta: float = 10.0, pairing: str = "interleaved"
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing)
+        self.frequency = nn.Parameter(torch.empty(2, sizes.num_heads, sizes.head_dim // 2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        size = axis_frequencies(self.sizes.head_dim, self.theta, torch.float64)
+        turn = 2 * math.pi * torch.rand(self.sizes.num_heads, 1, dtype=torch.float64)
+        angle = torch.cat((turn.expand(-1, len(size)), turn.expand(-1, len(size)) + math.pi / 2), 1)
+        with torch.no_grad():
+            self.frequency.copy_(size.repeat(2) * torch.stack((angle.cos(), angle.sin())))
+
+    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return self.frequency.to(dtype)

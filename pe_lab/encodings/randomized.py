@@ -1,0 +1,65 @@
+"""Randomised positions, for any encoding that takes positions."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pe_lab.encodings.absolute import require_in_table, require_rows
+from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms
+
+
+class Randomized(PositionalEncoding):
+    """Another encoding at random increasing positions (Ruoss et al. 2023, arXiv:2305.16843, section 3).
+
+    Position p becomes the p-th smallest of a sample without replacement from 0 ... max_len - 1, drawn once per batch
+    from torch's global generator, in training and at test. So positions of longer sequences have been seen; how far
+    apart two tokens are has not.
+
+    Args:
+        encoding: the other one, by name and options; its training length is max_len.
+        max_len: positions to draw from, >= the length of the sequences.
+
+    Raises:
+        ValueError: an option out of range; an encoding that takes no positions; later, a position beyond max_len.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str,
+        encoding: Callable[[Sizes], PositionalEncoding],
+        max_len: int = 2048,
+    ) -> None:
+        super().__init__(sizes, name)
+        require_rows(max_len, sizes.length)
+        self.max_len = max_len
+        self.encoding = encoding(replace(sizes, length=max_len, grid_width=None))
+        if not self.encoding.reads_positions or self.encoding.on_grid or type(self.encoding) is PositionalEncoding:
+            raise ValueError(f"pe={name} needs an encoding of positions on a line, got {self.encoding.name}")
+        for nature in ("reads_content", "per_layer", "causal_only"):
+            setattr(self, nature, getattr(self.encoding, nature))
+
+    def draw(self, count: int) -> Tensor:
+        """[count] increasing positions."""
+        return torch.randperm(self.max_len)[:count].sort().values
+
+    def follow(self, first: PositionalEncoding) -> None:
+        assert isinstance(first, Randomized)
+        self.encoding.follow(first.encoding)
+
+    def locate(self, layout: Layout) -> Layout:
+        layout = super().locate(layout)
+        require_in_table(self.name, layout, self.max_len)
+        drawn = self.draw(layout.pos_range[1] + 1).to(layout.pos.device)
+        return self.encoding.locate(replace(layout, pos=drawn[layout.pos.clamp(0, len(drawn) - 1)]))
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        return self.encoding.embed(x, layout)
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        return self.encoding.mix(h, layout)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        return self.encoding.terms(h, layout)

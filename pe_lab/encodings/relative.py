@@ -1,0 +1,179 @@
+"""Encodings that give every distance a vector, which meets the content of queries, keys and values."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from pe_lab.config import require
+from pe_lab.encodings.absolute import sinusoid
+from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.bias import distances
+
+
+def at_distance(x: Tensor, rows: Tensor, layout: Layout) -> Tensor:
+    """[B, H, T, T] the product of x_i with the row of pos_i - pos_j.
+
+    Args:
+        x: [B, H, T, d]
+        rows: [H, 2R+1, d], that of distance -R first; R reaches to all pairs that may see each other.
+    """
+    reach = rows.shape[1] // 2
+    index = (layout.pos[:, None, :, None] - layout.pos[:, None, None, :]).clamp(-reach, reach) + reach
+    products = x @ rows.mT
+    return products.gather(-1, index.expand(*products.shape[:-1], -1))
+
+
+class Shaw(PositionalEncoding):
+    """Relative position representations (Shaw et al. 2018, arXiv:1803.02155, eq. 3 and 4).
+
+    Logits q_i . (k_j + a^K) / sqrt(d), outputs sum of alpha_ij (v_j + a^V); a^K and a^V are trained vectors of the
+    distance clipped to +-k, shared by the heads of a layer. Row r of both tables belongs to pos_i - pos_j = r - k, as
+    in all tables here: the paper's w_(k-r), since it counts from the query to the key. Starts Glorot-uniform, as in
+    the authors' tensor2tensor.
+
+    Args:
+        max_distance: k, from which on all distances are one; tables have 2k + 1 rows.
+
+    Raises:
+        ValueError: max_distance out of range.
+    """
+
+    per_layer = True
+
+    def __init__(self, sizes: Sizes, name: str = "shaw", max_distance: int = 16) -> None:
+        super().__init__(sizes, name)
+        self.max_distance = require("pe.max_distance", max_distance)
+        self.keys = nn.Parameter(torch.empty(2 * max_distance + 1, sizes.head_dim))
+        self.values = nn.Parameter(torch.empty_like(self.keys))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.xavier_uniform_(self.keys)
+        nn.init.xavier_uniform_(self.values)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        return Terms(score=self, values=self.values.to(at_least_float32(h))[None], clip=True)
+
+    def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
+        """[B, H, T, T] q_i . a^K / sqrt(d)."""
+        dtype, reach = at_least_float32(q), self.max_distance
+        distance = (layout.pos[:, :, None] - layout.pos[:, None, :]).clamp(-reach, reach)
+        with torch.autocast(q.device.type, enabled=False):
+            products = torch.einsum("bhid,bijd->bhij", q.to(dtype), self.keys.to(dtype)[distance + reach])
+        return products * self.sizes.head_dim**-0.5
+
+
+class TransformerXL(PositionalEncoding):
+    """Relative attention of Transformer-XL (Dai et al. 2019, arXiv:1901.02860, section 3.3).
+
+    Logits ((q_i + u) . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d); s are sinusoids of the distance, of width D; u and v,
+    a vector per head, and W_r (D to D, no bias) are trained. No recurrence over segments: the encoding alone. Every
+    layer has u and v of its own, as the authors' `untie_r` and XLNet; they start as N(0, 0.02^2), like theirs.
+    """
+
+    per_layer = True
+
+    def __init__(self, sizes: Sizes, name: str = "transformer_xl", theta: float = 10_000.0) -> None:
+        super().__init__(sizes, name)
+        self.theta = require("pe.theta", theta)
+        self.u = nn.Parameter(torch.empty(sizes.num_heads, sizes.head_dim))
+        self.v = nn.Parameter(torch.empty_like(self.u))
+        self.project = nn.Linear(sizes.width, sizes.width, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.u, std=0.02)
+        nn.init.normal_(self.v, std=0.02)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        return Terms(score=self)
+
+    def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
+        """[B, H, T, T] (u . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d)."""
+        dtype = at_least_float32(q)
+        s = sinusoid(distances(layout.max_distance, q.device), self.sizes.width, self.theta, dtype)
+        with torch.autocast(q.device.type, enabled=False):
+            rows = linear(s, self.project.weight.to(dtype)).unflatten(-1, self.u.shape).transpose(0, 1)
+            content = self.u.to(dtype)[:, None] @ k.to(dtype).mT
+            position = at_distance(q.to(dtype) + self.v.to(dtype)[:, None], rows, layout)
+        return (content + position) * self.sizes.head_dim**-0.5
+
+
+def log_bucket(distance: Tensor, size: int) -> Tensor:
+    """Bucket of integer distances, with their sign, in the second version of DeBERTa.
+
+    Exact up to size / 2, logarithmic to 2 size - 1, whose bucket is size - 1; beyond, at most size.
+
+    Args:
+        size: even, buckets to each side.
+    """
+    middle, far = size // 2, distance.abs()
+    part = (far.clamp(min=middle).double() / middle).log() / math.log((2 * size - 1) / middle)
+    # what is an integer but for rounding must not be rounded up
+    bucket = (part * (middle - 1) - 1e-9).ceil().long() + middle
+    return distance.where(far <= middle, distance.sign() * bucket.clamp(max=size))
+
+
+class Deberta(PositionalEncoding):
+    """Disentangled attention (He et al. 2020, arXiv:2006.03654, eq. 3 and 4).
+
+    Logits (q_i . k_j + q_i . W_k,r P[delta(i, j)] + k_j . W_q,r P[delta(j, i)]) / sqrt(3d), delta(i, j) being
+    i - j + k clipped to 0 ... 2k - 1. The table P, 2k vectors of width D that start as N(0, 0.02^2), is one for all
+    layers; each has its own W_q,r and W_k,r (D to D, no bias). The authors' code, and transformers after it, takes
+    delta(i, j) in the third product too.
+
+    Args:
+        max_distance: k, rows to each side.
+        buckets: "clip", the paper: a row per distance, up to k; "log", the second version's code: a row per distance up
+            to k/2, logarithmic from there to 2k (k = 256 as released).
+
+    Raises:
+        ValueError: an option out of range; an odd max_distance with buckets=log.
+    """
+
+    per_layer = True
+
+    def __init__(self, sizes: Sizes, name: str = "deberta", max_distance: int = 512, buckets: str = "clip") -> None:
+        super().__init__(sizes, name)
+        self.max_distance = require("pe.max_distance", max_distance)
+        self.buckets = require("pe.buckets", buckets)
+        if buckets == "log" and max_distance % 2:
+            raise ValueError(f"pe.max_distance must be even with pe.buckets=log, got {max_distance}")
+        self.table = nn.Parameter(torch.empty(2 * max_distance, sizes.width))
+        self.owner: tuple[Deberta, ...] = ()
+        self.project_q = nn.Linear(sizes.width, sizes.width, bias=False)
+        self.project_k = nn.Linear(sizes.width, sizes.width, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        if not self.owner:
+            nn.init.normal_(self.table, std=0.02)
+
+    def follow(self, first: "Deberta") -> None:
+        del self.table
+        self.owner = (first,)  # in a tuple, where a module is no submodule: the state holds one table
+
+    def row(self, distance: Tensor) -> Tensor:
+        """delta: where integer distances stand in the table."""
+        k = self.max_distance
+        bucket = distance if self.buckets == "clip" else log_bucket(distance, k)
+        return bucket.clamp(-k, k - 1) + k
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        return Terms(score=self, scale=(3 * self.sizes.head_dim) ** -0.5)
+
+    def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
+        """[B, H, T, T] content to position and position to content, over sqrt(3d)."""
+        dtype, heads = at_least_float32(q), (self.sizes.num_heads, self.sizes.head_dim)
+        table = (self.owner[0] if self.owner else self).table
+        rows = table.to(dtype)[self.row(distances(layout.max_distance, q.device))]
+        with torch.autocast(q.device.type, enabled=False):
+            position_q, position_k = (
+                linear(rows, project.weight.to(dtype)).unflatten(-1, heads).transpose(0, 1)
+                for project in (self.project_q, self.project_k)
+            )
+            to_position = at_distance(q.to(dtype), position_k, layout)
+            to_content = at_distance(k.to(dtype), position_q, layout).mT
+        return (to_position + to_content) * (3 * self.sizes.head_dim) ** -0.5

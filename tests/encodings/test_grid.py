@@ -1,0 +1,209 @@
+"""Encodings of rows and columns against their formulas, written pair by pair."""
+
+import math
+
+import hydra
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from pe_lab.attention import reference
+from pe_lab.config import expand
+from pe_lab.data.base import Batch, Dataset
+from pe_lab.encodings.base import Layout, Sizes
+from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
+from pe_lab.model import Transformer
+from pe_lab.seeding import generator, initialise
+from pe_lab.training import Training
+
+D, H, W, T = 16, 2, 4, 12
+SIZES = Sizes(D, H, T, grid_width=W)
+LAYOUT = Layout.of_lengths(torch.tensor([T]), T, False, grid_width=W)
+CELLS = [(t // W, t % W) for t in range(T)]
+
+
+def sinusoids(pos: int, width: int) -> list[float]:
+    angles = [pos / 10_000 ** (2 * (lane // 2) / width) for lane in range(width)]
+    return [math.cos(a) if lane % 2 else math.sin(a) for lane, a in enumerate(angles)]
+
+
+def test_the_layout_counts_rows_and_columns() -> None:
+    assert LAYOUT.pos[0].tolist() == [list(cell) for cell in CELLS]
+
+
+def test_sinusoidal_2d_gives_half_of_the_lanes_to_each_axis() -> None:
+    x = torch.randn(1, T, D, dtype=torch.float64, requires_grad=True)
+    out = Sinusoidal2D(SIZES).embed(x, LAYOUT)
+    expected = x + torch.tensor([sinusoids(r, D // 2) + sinusoids(c, D // 2) for r, c in CELLS], dtype=torch.float64)
+    assert_close(out, expected, rtol=0, atol=1e-13)
+    upstream = torch.randn_like(out)
+    assert torch.equal(torch.autograd.grad(out, x, upstream)[0], upstream)
+
+
+def test_learnable_2d_learns_a_vector_per_row_and_per_column() -> None:
+    encoding = Learnable2D(SIZES, max_len=12).double()
+    x, upstream = torch.randn(2, 1, T, D, dtype=torch.float64)
+    out = encoding.embed(x, LAYOUT)
+    out.backward(upstream)
+    grad = torch.zeros(12, D, dtype=torch.float64)
+    for t, (r, c) in enumerate(CELLS):
+        expected = torch.cat((encoding.table[r, : D // 2], encoding.table[c, D // 2 :]))
+        assert torch.equal(out[0, t], x[0, t] + expected)
+        grad[r, : D // 2] += upstream[0, t, : D // 2]
+        grad[c, D // 2 :] += upstream[0, t, D // 2 :]
+    assert_close(encoding.table.grad, grad, rtol=0, atol=1e-14)
+
+
+def turned(x: Tensor, cell: tuple[int, int], omega: list[tuple[float, float]]) -> Tensor:
+    """Pair c of x [d] turned by row * omega_row + column * omega_column."""
+    parts = []
+    for c, (along_row, along_column) in enumerate(omega):
+        angle = torch.as_tensor(cell[0] * along_row + cell[1] * along_column, dtype=x.dtype)
+        a, b = x[2 * c], x[2 * c + 1]
+        parts += [a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()]
+    return torch.stack(parts)
+
+
+def logits_by_hand(q: Tensor, k: Tensor, omega: list[list[tuple[float, float]]]) -> Tensor:
+    d = q.shape[-1]
+    rows = []
+    for h in range(H):
+        qs = [turned(q[0, h, t], CELLS[t], omega[h]) for t in range(T)]
+        ks = [turned(k[0, h, t], CELLS[t], omega[h]) for t in range(T)]
+        rows.append(torch.stack([torch.stack([a @ b for b in ks]) for a in qs]) / math.sqrt(d))
+    return torch.stack(rows)[None]
+
+
+def test_axial_rope_turns_half_of_the_pairs_with_the_row_and_half_with_the_column() -> None:
+    """theta ** (-4c / d): 1, 0.1 for d = 8, theta = 100."""
+    encoding = AxialRoPE(SIZES)
+    q, k = torch.randn(2, 1, H, T, D // H, dtype=torch.float64, requires_grad=True)
+    z = reference.logits(q, k, encoding.terms(torch.zeros(1, T, D, dtype=torch.float64), LAYOUT), LAYOUT)
+    expected = logits_by_hand(q, k, [[(1.0, 0.0), (0.1, 0.0), (0.0, 1.0), (0.0, 0.1)]] * H)
+    assert_close(z, expected, rtol=0, atol=1e-12)
+    upstream = torch.randn_like(z)
+    for got, want in zip(*(torch.autograd.grad(y, (q, k), upstream) for y in (z, expected)), strict=True):
+        assert_close(got, want, rtol=0, atol=1e-11)
+
+
+def test_mixed_rope_turns_every_pair_with_both_and_learns_how() -> None:
+    encoding = MixedRoPE(SIZES)
+    initialise(encoding, seed=0)
+    encoding = encoding.double()
+    q, k = torch.randn(2, 1, H, T, D // H, dtype=torch.float64, requires_grad=True)
+    z = reference.logits(q, k, encoding.terms(torch.zeros(1, T, D, dtype=torch.float64), LAYOUT), LAYOUT)
+    omega = [[(encoding.frequency[0, h, c], encoding.frequency[1, h, c]) for c in range(4)] for h in range(H)]
+    expected = logits_by_hand(q, k, omega)
+    assert_close(z, expected, rtol=0, atol=1e-12)
+    upstream = torch.randn_like(z)
+    wanted = (q, k, encoding.frequency)
+    for got, want in zip(*(torch.autograd.grad(y, wanted, upstream) for y in (z, expected)), strict=True):
+        assert_close(got, want, rtol=0, atol=1e-11)
+
+
+def test_mixed_rope_starts_as_two_perpendicular_turns_of_the_axial_frequencies() -> None:
+    encoding = MixedRoPE(SIZES)
+    initialise(encoding, seed=0)
+    frequency = encoding.frequency.detach().double()
+    size = torch.tensor([1.0, 10**-0.5], dtype=torch.float64)
+    assert_close(frequency.norm(dim=0), size.repeat(2).expand(H, 4), rtol=1e-6, atol=0)
+    assert_close((frequency[:, :, :2] * frequency[:, :, 2:]).sum(0), torch.zeros(H, 2).double(), rtol=0, atol=1e-7)
+    assert not torch.equal(frequency[:, 0], frequency[:, 1])  # each head by an angle of its own
+    assert encoding.frequency.numel() == D  # d/2 pairs, two axes, H heads
+
+
+@pytest.mark.parametrize("kind", [AxialRoPE, MixedRoPE])
+@pytest.mark.parametrize("offset", [(5, 5), (50, 3), (0, 500), (5_000, 5_000)])
+def test_logits_depend_on_the_offset_alone(kind: type[AxialRoPE], offset: tuple[int, int]) -> None:
+    encoding = kind(SIZES)
+    initialise(encoding, seed=0)
+    encoding = encoding.double()
+    q, k = torch.randn(2, 1, H, T, D // H, dtype=torch.float64)
+    moved = Layout(LAYOUT.pos + torch.tensor(offset), LAYOUT.segment, LAYOUT.length, causal=False)
+    zero = torch.zeros(1, T, D, dtype=torch.float64)
+    z, shifted = (reference.logits(q, k, encoding.terms(zero, at), at) for at in (LAYOUT, moved))
+    assert_close(shifted, z, rtol=0, atol=1e-10)
+
+
+def test_sizes_that_do_not_fit_two_axes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^rope_2d rotates pairs on two axes: head_dim must be a multiple of 4"):
+        AxialRoPE(Sizes(12, 2, T, grid_width=W))
+    for kind in (Sinusoidal2D, Learnable2D):
+        with pytest.raises(ValueError, match=r"each axis half of the lanes: model.width must be even, got 15$"):
+            kind(Sizes(15, 1, T, grid_width=W))
+
+
+class RandomGrid(Dataset):
+    """Random tokens on an 8 x 8 grid; every cell is to say the token above it."""
+
+    vocabulary, length, grid_width = 7, 64, 8
+    roles = ("above",)
+
+    def __init__(self, causal: bool) -> None:
+        self.causal = causal
+        self.tokens = torch.randint(7, (96, 64), generator=generator(0, "grid"))
+
+    def size(self, split: str) -> int:
+        return len(self.tokens)
+
+    def batch(self, split: str, index: Tensor) -> Batch:
+        tokens = self.tokens[index]
+        layout = Layout.of_lengths(torch.full((len(index),), 64), 64, self.causal, self.grid_width)
+        zero = torch.zeros_like(tokens)
+        return Batch(tokens, tokens.roll(8, 1), zero, zero == 0, layout)
+
+    def floors(self, split: str) -> dict[str, dict[str, float]]:
+        return {}
+
+
+# the sum of the initial weights and the first three losses; a change of numbers must raise the class's revision
+GOLDEN = {
+    "sinusoidal_2d": (49.03459, 2.079123, 2.064692, 2.081993),
+    "learnable_2d": (46.92422, 2.059313, 2.052816, 2.064937),
+    "rope_2d": (49.03459, 2.059417, 2.053385, 2.066382),
+    "rope_mixed": (46.44171, 2.05936, 2.053482, 2.066641),
+}
+
+
+def training(name: str, causal: bool) -> Training:
+    cfg = expand(
+        [f"pe={name}", "model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=32"], False
+    )[0]
+    data = RandomGrid(causal)
+    made = hydra.utils.instantiate(cfg.pe)
+    model = Transformer(cfg.model, made, data.vocabulary, data.length, "auto", causal, data.grid_width)
+    initialise(model, seed=0)
+    return Training(model, data, cfg.optimizer, cfg.trainer, seed=0, epochs=1)
+
+
+def first_losses(run: Training) -> list[float]:
+    losses = []
+    for batch in run.train_dataloader():
+        loss = run.training_step(batch, 0)
+        run.optimizer.zero_grad()
+        loss.backward()
+        for key, parameter in run.model.named_parameters():
+            assert parameter.grad.isfinite().all(), key
+            assert parameter.grad.any(), key
+        run.optimizer.step()
+        run.step += 1
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("name", ["sinusoidal_2d", "learnable_2d", "rope_2d", "rope_mixed", "cpe", "rope"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_it_trains_on_a_grid(name: str, causal: bool) -> None:
+    """Finite loss and a gradient on every parameter; twelve epochs of it beat chance."""
+    run = training(name, causal)
+    losses = [loss for _ in range(12) for loss in first_losses(run)]
+    assert all(math.isfinite(loss) for loss in losses)
+    assert sum(losses[-3:]) < sum(losses[:3])
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_golden_numbers_of_every_encoding_on_a_grid_stand(name: str) -> None:
+    run = training(name, causal=False)
+    total = sum(p.double().sum().item() for p in run.model.parameters())
+    assert [total, *first_losses(run)] == pytest.approx(GOLDEN[name], rel=1e-5)

@@ -1,0 +1,102 @@
+"""Randomised positions: an increasing sample, the same for every hook and layer of a forward pass."""
+
+import hydra
+import pytest
+import torch
+
+from pe_lab.config import expand
+from pe_lab.encodings.absolute import Sinusoidal
+from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes
+from pe_lab.encodings.randomized import Randomized
+
+SIZES = Sizes(width=16, num_heads=2, length=9)
+INNER = ["sinusoidal", "learnable", "rope", "alibi"]
+
+
+def made(name: str, *overrides: str, sizes: Sizes = SIZES) -> PositionalEncoding:
+    return hydra.utils.instantiate(expand([f"pe={name}", *overrides], False)[0].pe)(sizes)
+
+
+def whole(batch: int, length: int) -> Layout:
+    return Layout.of_lengths(torch.full((batch,), length), length, causal=True)
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_it_is_the_other_encoding_at_the_drawn_positions(name: str) -> None:
+    wrapped, inner = made(f"randomized_{name}"), made(name, *(["pe.max_len=2048"] if name == "learnable" else []))
+    inner.load_state_dict(wrapped.encoding.state_dict())
+    x = torch.randn(3, 9, 16)
+    torch.manual_seed(5)
+    layout = wrapped.locate(whole(3, 9))
+    torch.manual_seed(5)
+    drawn = torch.randperm(2048)[:9].sort().values
+    assert torch.equal(layout.pos, drawn[None])
+    at = Layout(drawn[None], torch.zeros(3, 9, dtype=torch.long), torch.full((3,), 9), causal=True)
+    assert torch.equal(wrapped.embed(x, layout), inner.embed(x, at))
+    got, want = wrapped.terms(x, layout), inner.terms(x, at)
+    assert (got.bias is None) == (want.bias is None)
+    if want.bias is not None:
+        assert torch.equal(got.bias, want.bias)
+    if want.rotary_q is not None:
+        assert torch.equal(got.rotary_q.cos, want.rotary_q.cos)
+        assert torch.equal(got.rotary_k.sin, want.rotary_k.sin)
+
+
+def test_samples_increase_without_repeats_and_cover_the_range_evenly() -> None:
+    encoding = made("randomized_rope", "pe.max_len=40")
+    seen = torch.zeros(40)
+    for _ in range(2_000):
+        drawn = encoding.draw(9)
+        assert (drawn.diff() > 0).all()
+        seen[drawn] += 1
+    expected = 2_000 * 9 / 40
+    # binomial, 5 standard deviations, on the even chance of every position
+    assert (seen - expected).abs().max() < 5 * (expected * (1 - 9 / 40)) ** 0.5
+
+
+def test_every_batch_has_one_draw_and_the_next_another() -> None:
+    encoding = made("randomized_rope")
+    first, second = encoding.locate(whole(4, 9)).pos, encoding.locate(whole(4, 9)).pos
+    assert first.shape == (1, 9)
+    assert not torch.equal(first, second)
+
+
+def test_packed_documents_and_padding_keep_their_order() -> None:
+    encoding = made("randomized_rope")
+    pos = torch.tensor([[-2, -1, 0, 1, 2, 0, 1]])
+    segment = torch.tensor([[PADDING, PADDING, 0, 0, 0, 1, 1]])
+    located = encoding.locate(Layout(pos, segment, torch.tensor([5]), causal=True)).pos[0]
+    assert torch.equal(located[2:4], located[5:7])
+    assert (located[2:5].diff() > 0).all()
+
+
+def test_it_ends_where_the_positions_to_draw_from_end() -> None:
+    encoding = Randomized(SIZES, "randomized_sinusoidal", Sinusoidal, max_len=12)
+    assert torch.equal(encoding.locate(whole(1, 12)).pos[0], torch.arange(12))
+    with pytest.raises(ValueError, match=r"^randomized_sinusoidal has positions 0 to 11: position 12 .*pe\.max_len"):
+        encoding.locate(whole(1, 13))
+    with pytest.raises(ValueError, match=r"^pe\.max_len must be at least the length .*max_len=8, length=9$"):
+        Randomized(SIZES, "mine", Sinusoidal, max_len=8)
+
+
+def test_a_table_has_a_row_for_every_position_that_can_be_drawn() -> None:
+    assert len(made("randomized_learnable").encoding.table) == 2048
+    assert len(made("randomized_learnable", "pe.max_len=100").encoding.table) == 100
+
+
+def test_an_encoding_that_takes_no_positions_is_refused() -> None:
+    for name in ("none", "cpe"):
+        with pytest.raises(ValueError, match=f"^pe=mine needs an encoding of positions on a line, got {name}$"):
+            Randomized(SIZES, "mine", hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe))
+
+
+def test_options_of_the_other_encoding_are_reached_by_name() -> None:
+    assert made("randomized_rope", "pe.encoding.theta=500").encoding.theta == 500
+    with pytest.raises(ValueError, match=r"^pe\.encoding has the settings name, pairing, theta: got slope$"):
+        expand(["pe=randomized_rope", "+pe.encoding.slope=3"], False)
+
+
+def test_any_encoding_of_positions_can_be_named() -> None:
+    encoding = made("randomized_rope", "pe@pe.encoding=lrope", "pe.encoding.share=heads")
+    assert encoding.encoding.beta.shape == (1, 4)
+    assert encoding.per_layer
