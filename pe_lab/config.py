@@ -6,7 +6,9 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 import math
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +238,7 @@ def _check_keys(cfg: DictConfig) -> None:
         given = OmegaConf.select(cfg, leaf)
         own = folder() / group / f"{given.get('name')}.yaml"
         if own.exists():
-            written = OmegaConf.load(own)
+            written = _written(own, own.stat().st_mtime_ns)
             known[leaf] = {str(key) for key in written}
             if given.get("_target_") != written["_target_"]:
                 raise ValueError(
@@ -251,6 +253,12 @@ def _check_keys(cfg: DictConfig) -> None:
             if key not in names:
                 settings = ", ".join(sorted(name for name in names if name[0] != "_" and name != "defaults"))
                 raise ValueError(f"{leaf or 'the config'} has the settings {settings}: got {key}")
+
+
+@cache
+def _written(file: Path, changed: int) -> DictConfig:
+    """A YAML file as it was at that time: the cells of a sweep share a few."""
+    return OmegaConf.load(file)
 
 
 def require_pairs(name: str, width: int, num_heads: int) -> None:
@@ -285,12 +293,14 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         ValueError: a rule that the config alone decides is broken; a study without a sweep.
     """
     from hydra import compose, initialize_config_dir
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     with initialize_config_dir(str(folder()), version_base="1.3"):
-        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+        loader = GlobalHydra.instance().config_loader()
+        parser = OverridesParser.create(loader)
         parsed = parser.parse_overrides(overrides)
         fixed = [override.input_line for override in parsed if not (multirun and override.is_sweep_override())]
         whole = compose("config", fixed, return_hydra_config=True)
@@ -302,10 +312,20 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
                 raise ValueError(f"+study={whole.study_name} is a sweep: add -m, got no -m")
             check(whole)
             return [whole]
-        cfgs = []
+        cfgs: list[DictConfig] = []
+        composed: dict[tuple[str, ...], DictConfig] = {}  # by the files chosen; settings are put into a copy
         swept = parser.parse_overrides([f"{key}={value}" for key, value in params.items()] + overrides)
         for job in BasicSweeper.split_arguments(swept, None)[0]:
-            cfgs.append(compose("config", job))
+            settings, files = [], []
+            for override in parser.parse_overrides(list(job)):
+                key = override.key_or_group
+                is_file = key.startswith("hydra.") or loader.repository.group_exists(key)
+                (files if is_file else settings).append(override)
+            chosen = tuple(override.input_line for override in files)
+            if chosen not in composed:
+                composed[chosen] = compose("config", list(chosen))
+            cfgs.append(deepcopy(composed[chosen]))
+            ConfigLoaderImpl._apply_overrides_to_config(settings, cfgs[-1])
             check(cfgs[-1])
         return cfgs
 

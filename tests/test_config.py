@@ -6,6 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from pe_lab import config
@@ -136,3 +140,27 @@ def test_help_lists_every_choice():
 def test_configs_say_what_they_are_in_their_first_line():
     for path in Path(config.folder()).rglob("*.yaml"):
         assert path.read_text().startswith("# "), path
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["pe=rope,randomized_rope", "optimizer.lr=1e-3,2e-3", "model.depth=1,4", "logger=none"],
+        ["pe=randomized_rope", "pe@pe.encoding=rope,lrope", "optimizer.betas=[0.9,0.98],[0.8,0.9]", "optimizer=adamw"],
+        ["+study=depth_epochs_pe", "pe=learnable", "pe.max_len=16,32", "hydra.launcher.n_jobs=3", "~logger.project"],
+    ],
+)
+def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkeypatch):
+    """Cells share what is composed; Hydra composes job by job."""
+    monkeypatch.setattr(config, "check", lambda cfg: None)
+    cfgs = iter(config.expand(overrides, multirun=True))
+    with initialize_config_dir(str(config.folder()), version_base="1.3"):
+        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+        fixed = [
+            override.input_line for override in parser.parse_overrides(overrides) if not override.is_sweep_override()
+        ]
+        params = compose("config", fixed, return_hydra_config=True).hydra.sweeper.params or {}
+        swept = parser.parse_overrides([f"{key}={value}" for key, value in params.items()] + overrides)
+        for job in BasicSweeper.split_arguments(swept, None)[0]:
+            assert OmegaConf.to_yaml(next(cfgs)) == OmegaConf.to_yaml(compose("config", list(job)))
+    assert next(cfgs, None) is None

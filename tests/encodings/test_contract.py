@@ -252,8 +252,9 @@ def test_a_model_in_mixed_precision_has_finite_gradients(name: str, causal: bool
 
 
 @pytest.mark.parametrize(("name", "causal"), MASKED)
-def test_left_padding_equals_right_padding(name: str, causal: bool) -> None:
-    model, tokens, lengths = transformer(name), random_tokens(B, T), [T, T - 1, 4]
+@pytest.mark.parametrize("trained", [T, 4])
+def test_left_padding_equals_right_padding(name: str, causal: bool, trained: int) -> None:
+    model, tokens, lengths = transformer(name, trained), random_tokens(B, T), [T, T - 1, 4]
     right = model(tokens, Layout.of_lengths(torch.tensor(lengths), T, causal))
     pads = T - torch.tensor(lengths)[:, None]
     pos = torch.arange(T) - pads
@@ -264,16 +265,18 @@ def test_left_padding_equals_right_padding(name: str, causal: bool) -> None:
 
 
 @pytest.mark.parametrize(("name", "causal"), MASKED)
-def test_a_batch_of_lengths_equals_each_alone(name: str, causal: bool) -> None:
-    model, tokens, lengths = transformer(name), random_tokens(B, T), [4, T, 1]
+@pytest.mark.parametrize("trained", [T, 4])
+def test_a_batch_of_lengths_equals_each_alone(name: str, causal: bool, trained: int) -> None:
+    model, tokens, lengths = transformer(name, trained), random_tokens(B, T), [4, T, 1]
     together = model(tokens, Layout.of_lengths(torch.tensor(lengths), T, causal))
     for b, n in enumerate(lengths):
         assert_close(together[b, :n], model(tokens[b : b + 1, :n], whole(1, n, causal))[0], **EQUAL)
 
 
 @pytest.mark.parametrize(("name", "causal"), MASKED)
-def test_packed_documents_equal_each_alone(name: str, causal: bool) -> None:
-    model, tokens, splits = transformer(name), random_tokens(2, T), [(4, 5), (6, 2)]
+@pytest.mark.parametrize("trained", [T, 4])
+def test_packed_documents_equal_each_alone(name: str, causal: bool, trained: int) -> None:
+    model, tokens, splits = transformer(name, trained), random_tokens(2, T), [(4, 5), (6, 2)]
     pos, segment = torch.zeros(2, T, dtype=torch.long), torch.full((2, T), PADDING)
     for b, (first, second) in enumerate(splits):
         end = first + second
