@@ -255,6 +255,9 @@ class Random(Table):
 class Integer(Absolute):
     """Every lane is the position, trained on nothing: the naive baseline that outgrows the token.
 
+    A LayerNorm takes away what all lanes share: at the input of a pre-norm model nothing is left of it, and the model
+    is that of `none`. It is seen with model.norm=post, pe.at=every_layer or pe.combine=concat.
+
     Args:
         at, combine: as Absolute.
     """
@@ -270,7 +273,7 @@ class Normalized(Absolute):
     """Every lane is pos / (L - 1), L the tokens of this sequence, trained on nothing: a naive baseline.
 
     One position has another value in a sequence of another length; and a causal task learns from it how long the
-    sequence will be. A sequence of one token has 0.
+    sequence will be. A sequence of one token has 0. Where `integer` is not seen, neither is this.
 
     Args:
         at, combine: as Absolute.

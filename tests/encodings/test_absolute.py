@@ -334,3 +334,27 @@ def test_sinusoidal_qk_reaches_queries_and_keys_of_every_layer_and_no_value() ->
     assert h_v is x
     assert encoding.embed(x, layout) is x
     assert not list(encoding.parameters())
+
+
+@pytest.mark.parametrize("name", ["integer", "normalized"])
+@pytest.mark.parametrize(
+    ("norm", "override", "seen"),
+    [
+        ("pre", "at=input", False),
+        ("post", "at=input", True),
+        ("pre", "at=every_layer", True),
+        ("pre", "combine=concat", True),
+    ],
+)
+def test_what_all_lanes_share_does_not_pass_a_layer_norm(name: str, norm: str, override: str, seen: bool) -> None:
+    config = Model(
+        depth=2, width=16, num_heads=2, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False
+    )
+    tokens, layout = torch.randint(9, (2, 7)), Layout.of_lengths(torch.tensor([7, 7]), 7, causal=True)
+    outputs = []
+    for settings in (expand([f"pe={name}", f"pe.{override}"], False)[0].pe, expand(["pe=none"], False)[0].pe):
+        model = Transformer(config, hydra.utils.instantiate(settings), vocabulary=9, length=7)
+        initialise(model, seed=0)
+        outputs.append(model.double()(tokens, layout))
+    # a constant of up to 6 in a sum of lanes of size 1, and LayerNorm's epsilon
+    assert ((outputs[0] - outputs[1]).abs().max().item() > 1e-3) is seen
