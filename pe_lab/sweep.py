@@ -15,6 +15,7 @@ from pe_lab.config import in_one_line
 from pe_lab.results.ledger import write_text
 from pe_lab.wandb_mode import settle_wandb
 
+LOOKING = 0.01  # the part of a core that watching may take
 SILENT = 60  # seconds after which a holder that says nothing is no longer shown, and a log is told how far it is
 
 
@@ -127,13 +128,15 @@ class Watch:
         with tqdm(
             total=1.0, bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}{postfix}", disable=not sys.stderr.isatty()
         ) as bar:
-            stopping = False
+            stopping, pause = False, 1.0
             while not stopping:
-                stopping = self.stopping.wait(1.0)
+                stopping = self.stopping.wait(pause)
+                looked = time.monotonic()
                 finished = [cell for cell in self.open if not cell.missing]
                 self.open = [cell for cell in self.open if cell not in finished]
                 self._reach(finished)
                 running, done = self._look()
+                pause = max(1.0, (time.monotonic() - looked) / LOOKING)
                 left = "?"
                 if done > before:
                     left = tqdm.format_interval((time.monotonic() - began) * (work - done) / (done - before))
