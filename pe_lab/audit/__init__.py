@@ -1,0 +1,1 @@
+"""What an encoding is like, measured without training: python -m pe_lab.audit."""

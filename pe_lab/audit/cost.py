@@ -1,0 +1,158 @@
+"""The columns of the audit that say what an encoding costs beside `none`: operations, time, memory."""
+
+import weakref
+from collections.abc import Callable
+from statistics import median
+from time import perf_counter, thread_time
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from pe_lab.attention import resolve
+from pe_lab.audit.subject import LENGTH, WIDTH, Subject
+
+LENGTHS = (128, 256, 512, 1024, 2048, 4096)
+FLOPS_LENGTH = 512
+REPETITIONS = (3, 9)  # at least, at most
+MEMORY = 3 * 2**30  # bytes that a measurement may take
+
+LEGEND = {
+    "attention": "What runs one layer on a CPU: sdpa, PyTorch's fused attention, or the reference, which forms all "
+    "weights, T x T.",
+    "extra_flops": f"Operations of matrix products and convolutions per token at T = {FLOPS_LENGTH}, minus those of "
+    "`none` (torch's FlopCounterMode, one layer, reference attention).",
+    "extra_elements": f"Numbers that elementwise operations write per token at T = {FLOPS_LENGTH}, minus those of "
+    "`none` (operations that PyTorch tags as pointwise, one layer, reference attention; a complex number is two).",
+    "time_T": "CPU time of one attention layer forward (batch 1, float32, one thread, causal, run by what `attention` "
+    f"says) over that of `none`: medians of {REPETITIONS[0]} to {REPETITIONS[1]} repetitions, the two in turn. "
+    "Positions, tables and masks are formed anew each time, as for a new batch; here and in the two columns before, "
+    "tables with an end (`max_len`) are made long enough.",
+    "memory_T": "Most bytes of tensors alive at once during that forward pass, over those of `none` (counted at every "
+    "PyTorch operation; what an operation needs inside itself is not seen).",
+}
+COLUMNS = [name for name in LEGEND if not name.endswith("_T")]
+COLUMNS += [f"{name.removesuffix('T')}{T}" for name in LEGEND if name.endswith("_T") for T in LENGTHS]
+
+
+class Meter(TorchDispatchMode):
+    """Counts, over the operations run under it, bytes of living tensors and numbers written elementwise.
+
+    Attributes:
+        peak: the most bytes that tensors made under it held at once.
+        elements: floating-point numbers that pointwise operations wrote.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive = self.peak = self.elements = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = {x.untyped_storage()._cdata for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        for tensor in tree_leaves(out):
+            if not isinstance(tensor, Tensor):
+                continue
+            if torch.Tag.pointwise in func.tags and (tensor.is_floating_point() or tensor.is_complex()):
+                self.elements += tensor.numel() * (2 if tensor.is_complex() else 1)
+            storage = tensor.untyped_storage()
+            if storage._cdata not in given:  # neither a view nor written in place
+                self.alive += storage.nbytes()
+                self.peak = max(self.peak, self.alive)
+                weakref.finalize(storage, self._freed, storage.nbytes())
+        return out
+
+    def _freed(self, count: int) -> None:
+        self.alive -= count
+
+
+def attention_layer(subject: Subject, length: int, implementation: str) -> Callable[[], Tensor]:
+    """One attention layer forward on random tokens, from their positions on, in float32.
+
+    Raises:
+        ValueError: when it runs, if the encoding has no value at these positions.
+    """
+    subject = subject.reaching(length)
+    model = subject.model(dtype=torch.float32)
+    encoding, attention = model.encodings[0], model.layers[0].attention
+    x = torch.randn(1, length, WIDTH, generator=torch.Generator().manual_seed(length))
+
+    def forward() -> Tensor:
+        layout = encoding.locate(subject.layout(length))
+        h = encoding.embed(x, layout)
+        h_qk, h_v = encoding.mix(h, layout)
+        return attention(h_qk, h_v, encoding.terms(h, layout), layout, implementation)
+
+    return forward
+
+
+def costs(subject: Subject, none: Subject, seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
+    """Cells of one row, and the reason of each that stays empty.
+
+    Args:
+        none: what it is compared with.
+        seconds: that the measurements of time and memory may take together. A length that is expected to need more
+            than what is left, or more than MEMORY bytes, is not measured, nor any longer one.
+    """
+    cells: dict[str, Any] = {}
+    try:
+        reason = _measure(cells, subject, none, seconds)
+    except ValueError as error:
+        reason = str(error)
+    return cells, {column: reason for column in COLUMNS if column not in cells}
+
+
+@torch.no_grad()
+def _measure(cells: dict[str, Any], subject: Subject, none: Subject, seconds: float) -> str:
+    """Fill the cells one after the other; why it ended before all were."""
+    cells["attention"] = _implementation(subject)
+    flops = [s.reaching(FLOPS_LENGTH).model().flops_per_token(FLOPS_LENGTH, causal=True) for s in (subject, none)]
+    cells["extra_flops"] = flops[0] - flops[1]
+    elements = [_meter(attention_layer(s, FLOPS_LENGTH, "reference")).elements for s in (subject, none)]
+    cells["extra_elements"] = (elements[0] - elements[1]) / FLOPS_LENGTH
+    end, took, peak = perf_counter() + seconds, 0.0, 0
+    for index, length in enumerate(LENGTHS):
+        left = end - perf_counter()
+        # most of it is T x T: four times what half the length took, and some more for memory that is not at hand
+        if 5 * took > left:
+            return f"beyond {seconds:g} s"
+        if 4 * peak > MEMORY:
+            return f"beyond {MEMORY / 2**30:g} GB"
+        pair, start = [attention_layer(s, length, "auto") for s in (subject, none)], perf_counter()
+        meters = [_meter(forward) for forward in pair]
+        took, peak = perf_counter() - start, meters[0].peak
+        cells[f"memory_{length}"] = peak / meters[1].peak
+        if REPETITIONS[0] * took > end - perf_counter():
+            return f"beyond {seconds:g} s"
+        times = _in_turn(pair, until=perf_counter() + left / (len(LENGTHS) - index))
+        took = sum(times)
+        cells[f"time_{length}"] = times[0] / times[1]
+    return ""
+
+
+def _in_turn(pair: list[Callable[[], Tensor]], until: float) -> list[float]:
+    """Median seconds of this thread that each takes, of REPETITIONS: the most, but once the time is over the least."""
+    times: list[list[float]] = [[] for _ in pair]
+    while len(times[0]) < REPETITIONS[0] or (len(times[0]) < REPETITIONS[1] and perf_counter() < until):
+        for forward, taken in zip(pair, times, strict=True):
+            start = thread_time()
+            forward()
+            taken.append(thread_time() - start)
+    return [median(taken) for taken in times]
+
+
+def _meter(forward: Callable[[], Tensor]) -> Meter:
+    with Meter() as meter:
+        forward()
+    return meter
+
+
+def _implementation(subject: Subject) -> str:
+    model, layout = subject.model(dtype=torch.float32), subject.layout(LENGTH)
+    encoding = model.encodings[0]
+    terms = encoding.terms(torch.zeros(1, LENGTH, WIDTH), encoding.locate(layout))
+    return resolve("auto", terms, torch.device("cpu"))

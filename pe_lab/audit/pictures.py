@@ -1,0 +1,158 @@
+"""One figure per encoding: its values, how alike positions are, its score against distance, attention with and without
+it, distances before and after clipping. Colours that everyone can tell apart: cividis, PuOr, Okabe and Ito's."""
+
+from pathlib import Path
+from textwrap import wrap
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from pe_lab.audit.measures import MANY, by_distance
+from pe_lab.audit.subject import LENGTH, Subject, View, equal_tokens, random_tokens
+from pe_lab.encodings.base import Stick
+
+LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#000000", ":"))  # a head each
+TOKENS = 24  # of the attention matrices
+
+
+def draw(subject: Subject, none: Subject, path: Path) -> None:
+    """Save the figure of an encoding beside `none`."""
+    figure = Figure(figsize=(17, 8.5), dpi=80, layout="constrained")
+    figure.suptitle(subject.name, fontsize=18)
+    axes = figure.subplot_mosaic(
+        [["values", "similarity", "score", "score"], ["without", "with", "before", "after"]], empty_sentinel=None
+    )
+    view = subject.view(equal_tokens(LENGTH), causal=subject.causal_only)
+    _values(axes["values"], view)
+    _similarity(axes["similarity"], view)
+    _against_distance(axes["score"], subject, view)
+    _attention(axes["without"], axes["with"], subject, none)
+    _clipping(axes["before"], axes["after"], subject)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def _values(axes: Axes, view: View) -> None:
+    marks, sticks = view.marks(), isinstance(view.terms.weights, Stick)
+    if marks is not None:
+        axes.set(title=f"Values: {marks[0]}", xlabel="position", ylabel="lane")
+        _signed(axes, marks[1].T)
+    elif view.told_apart():
+        score = view.score[0, 0] - (0 if sticks else view.score[0, 0][view.allowed].mean())
+        axes.set(title=f"Values: {'weights' if sticks else 'logits around their mean'},\nequal tokens, head 0")
+        axes.set(xlabel="key position", ylabel="query position")
+        _signed(axes, score.masked_fill(~view.allowed, torch.nan))
+    else:
+        _does_not_apply(axes, "Values", "equal tokens are treated\nalike at all positions")
+
+
+def _similarity(axes: Axes, view: View) -> None:
+    marks, title = view.marks(), "Cosine similarity of positions"
+    if marks is not None:
+        vectors = normalize(marks[1] - marks[1].mean(0))
+        similarity, title = vectors @ vectors.T, f"{title}:\ntheir values around the mean"
+    elif view.told_apart():
+        similarity, title = view.score_similarity(), f"{title}:\nscores to and from tokens that both see"
+    else:
+        _does_not_apply(axes, title, "positions are not told apart")
+        return
+    axes.set(title=title, xlabel="position", ylabel="position")
+    _signed(axes, similarity, limit=1)
+
+
+def _against_distance(axes: Axes, subject: Subject, view: View) -> None:
+    distances, scores = by_distance(subject)
+    sticks = isinstance(view.terms.weights, Stick)
+    title = (
+        f"{'Weight' if sticks else 'Logit, less that at distance 0'}: mean over equal tokens, q and k projected alike"
+    )
+    if not sticks:
+        scores = scores - scores[:, :1]
+    if scores.max() - scores.min() < 1e-9:
+        _does_not_apply(axes, title, "the same at every distance")
+        return
+    for head, (score, (colour, style)) in enumerate(zip(scores, LINES, strict=True)):
+        axes.plot(distances.numpy(), score.numpy(), style, color=colour, label=f"head {head}")
+    axes.set(title=title, xlabel="distance", ylabel="weight" if sticks else "logit")
+    if sticks:
+        axes.set_yscale("log")
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def _attention(without: Axes, with_it: Axes, subject: Subject, none: Subject) -> None:
+    x = random_tokens(TOKENS)
+    views = none.view(x), subject.view(x)
+    weights = [view.weights[0].mean(0).masked_fill(~view.allowed, torch.nan) for view in views]
+    for axes, weight, title in zip((without, with_it), weights, ("without it", "with it"), strict=True):
+        axes.set(title=f"Attention {title}, mean of heads", xlabel="key", ylabel="query")
+        image = axes.imshow(
+            weight.numpy(), cmap="cividis", norm=PowerNorm(0.5, vmin=0, vmax=1), interpolation="nearest"
+        )
+        axes.figure.colorbar(image, ax=axes, shrink=0.8)
+
+
+def _clipping(before: Axes, after: Axes, subject: Subject) -> None:
+    title = "Distances after clipping"
+    if subject.on_grid:
+        pos = subject.layout(LENGTH).pos[0]
+        before.set(title="Distances on the grid,\nrows and columns together", xlabel="key", ylabel="query")
+        _signed(before, (pos[:, None] - pos).abs().sum(-1).double())
+        _does_not_apply(after, title, "distances have two axes")
+        return
+    causal, pos = subject.causal_only, torch.arange(MANY)
+    offset = pos[:, None] - pos
+    hidden = (offset < 0) & causal
+    before.set(title=f"Distances of {MANY} positions,\nbefore clipping", xlabel="key", ylabel="query")
+    _signed(before, offset.double().masked_fill(hidden, torch.nan))
+    try:
+        seen = effective_distance(subject.view(equal_tokens(MANY), causal=causal).score[0], causal)
+    except ValueError as error:
+        _does_not_apply(after, title, "\n".join(wrap(str(error), 30)))
+        return
+    after.set(title=f"{title}:\n{len(seen.unique())} of {len(seen)} told apart", xlabel="key", ylabel="query")
+    _signed(after, seen[offset + len(seen) - MANY].double().masked_fill(hidden, torch.nan))
+
+
+def effective_distance(score: Tensor, causal: bool) -> Tensor:
+    """[2T-1], or [T] if causal, the distance nearest to 0 that gets the same score as pos_i - pos_j does; largest last.
+
+    Args:
+        score: [H, T, T] of equal tokens.
+
+    Raises:
+        ValueError: the score is not a function of distance alone, or is the same at all of them.
+    """
+    size = score.shape[-1]
+    back, ahead = score[:, -1].flip(-1).T, score[:, 0].T  # [T, H] at distances 0, 1 ...; 0, -1 ...
+    middle, close = size // 2, {"rtol": 1e-9, "atol": 1e-12 * score.abs().max().item()}
+    same = torch.allclose(score[:, middle, : middle + 1].flip(-1).T, back[: middle + 1], **close)
+    if not causal:
+        same = same and torch.allclose(score[:, middle, middle:].T, ahead[: size - middle], **close)
+    if not same:
+        raise ValueError("what it does is not a function of distance alone")
+
+    def nearest(values: Tensor) -> Tensor:
+        """[T] the first distance with the same score."""
+        return torch.isclose(values[:, None], values[None], rtol=1e-9, atol=0).all(-1).long().argmax(-1)
+
+    seen = nearest(back) if causal else torch.cat((-nearest(ahead)[1:].flip(0), nearest(back)))
+    if not seen.any():
+        raise ValueError("all distances are one to it")
+    return seen
+
+
+def _signed(axes: Axes, values: Tensor, limit: float | None = None) -> None:
+    """A heatmap with 0 in the middle of the colours; what is not a number is left white."""
+    limit = limit or values.nan_to_num().abs().max().item()
+    image = axes.imshow(values.numpy(), cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    axes.figure.colorbar(image, ax=axes, shrink=0.8)
+
+
+def _does_not_apply(axes: Axes, title: str, reason: str) -> None:
+    axes.set(title=title, xticks=[], yticks=[])
+    axes.text(0.5, 0.5, f"does not apply:\n{reason}", ha="center", va="center", transform=axes.transAxes, fontsize=12)

@@ -1,0 +1,85 @@
+"""The audit's table: in the terminal, as CSV and as Markdown, with its legend and the reasons of empty cells."""
+
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pe_lab.audit.cost import COLUMNS as COST
+from pe_lab.audit.cost import LEGEND
+from pe_lab.audit.measures import MEASURES
+from pe_lab.results.ledger import write_text
+
+PROPERTIES = [measure.__name__ for measure in MEASURES]
+PREAMBLE = (
+    "Parameters as they start (one that starts as all zeros: N(0, 0.02^2)); width 64, 4 heads, one layer, training "
+    "length 64, float64 and a causal mask unless said otherwise. An encoding that needs a grid has one of 8 columns. "
+    "Below 1e-9 a number is shown as 0; the CSV has it as it is. Times are of this machine."
+)
+
+
+def tabulate(names: list[str], rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """A row per encoding, a column per measure; empty where nothing was measured."""
+    return pd.DataFrame(rows, pd.Index(names, name="pe"), PROPERTIES + COST)
+
+
+def legend() -> dict[str, str]:
+    """How each column is computed."""
+    return {measure.__name__: " ".join(cleandoc(measure.__doc__ or "").split()) for measure in MEASURES} | LEGEND
+
+
+def render(table: pd.DataFrame, width: int) -> str:
+    """The table as text, in blocks of at most `width` characters."""
+    return table.map(_cell).to_string(line_width=width)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if pd.isna(value):
+        return ""
+    if abs(value) < 1e-9:
+        return "0"
+    return f"{value:.0f}" if value == round(value) else f"{value:.3g}"
+
+
+def empty_cells(reasons: dict[str, dict[str, str]]) -> list[str]:
+    """One line per column and reason, naming the encodings.
+
+    Args:
+        reasons: by encoding and column.
+    """
+    names: dict[tuple[str, str], list[str]] = {}
+    for name, of_columns in reasons.items():
+        for column, reason in of_columns.items():
+            names.setdefault((column, reason), []).append(name)
+    order = {column: place for place, column in enumerate(PROPERTIES + COST)}
+    lines = sorted(names.items(), key=lambda item: order[item[0][0]])
+    return [f"{column}: {reason} ({', '.join(of)})" for (column, reason), of in lines]
+
+
+def markdown(table: pd.DataFrame, empty: list[str], pictures: list[str]) -> str:
+    """A page: properties, cost, how each column is computed, why cells are empty, the pictures.
+
+    Args:
+        empty: from `empty_cells`.
+        pictures: paths, relative to the page.
+    """
+    parts = ["# Properties of encodings", PREAMBLE]
+    for title, columns in (("Properties", PROPERTIES), ("Cost", COST)):
+        shown = table[columns].map(_cell).reset_index()
+        lines = [list(shown.columns), [":---", *["---:"] * len(columns)], *shown.to_numpy().tolist()]
+        parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
+    parts += ["## How each column is computed", "\n".join(f"- `{name}`: {text}" for name, text in legend().items())]
+    if empty:
+        parts += ["## Empty cells", "\n".join(f"- {line}" for line in empty)]
+    if pictures:
+        parts += ["## Pictures", "\n\n".join(f"![{Path(path).stem}]({path})" for path in pictures)]
+    return "\n\n".join(parts) + "\n"
+
+
+def write(out: Path, table: pd.DataFrame, empty: list[str], pictures: list[str]) -> None:
+    """table.csv and table.md in the folder `out`."""
+    write_text(out / "table.csv", table.to_csv())
+    write_text(out / "table.md", markdown(table, empty, pictures))
