@@ -1,19 +1,14 @@
 """The way along a road: train, evaluate, record; what only the holder of its lease does."""
 
-import json
 import logging
 import math
-import os
-import platform
 import signal
-import subprocess
 import threading
 import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from importlib.metadata import version
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -25,16 +20,15 @@ import pandas as pd
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import save_file
 
-from pe_lab import __version__, config
+from pe_lab import config, state
 from pe_lab.cell import Cell
+from pe_lab.environment import environment
 from pe_lab.evaluate import evaluate
 from pe_lab.loggers import load
 from pe_lab.model import Transformer
-from pe_lab.results.ledger import write_json
+from pe_lab.results.files import write_json
 from pe_lab.seeding import initialise
 from pe_lab.training import NotFiniteError, Recorder, Training
 
@@ -69,7 +63,7 @@ class Journey:
 
     def __init__(self, cell: Cell) -> None:
         self.cell, self.road = cell, cell.road
-        self.environment = environment(cell)
+        self.environment = environment(cell.device)
         self.rows: list[dict[str, Any]] = []
         self.seconds = 0.0  # in training steps, from the start of the road
         self.step_seconds = 0.0  # the same, of this journey
@@ -126,9 +120,9 @@ class Journey:
         training = self._build()
         self.rows, self.seconds = [], 0.0
         self.flops_per_token = training.model.flops_per_token(self.cell.dataset.length, self.cell.dataset.causal)
-        state = self.road.newest_state()
-        if state is not None and state[0] <= target * training.steps_per_epoch:
-            self._restore(training, state[1])
+        kept = self.road.newest_state()
+        if kept is not None and kept[0] <= target * training.steps_per_epoch:
+            self._restore(training, kept[1])
         return training
 
     def _build(self) -> Training:
@@ -142,34 +136,13 @@ class Journey:
         return Training(model, data, cfg.optimizer, cfg.trainer, cfg.seed, cell.epochs)
 
     def _restore(self, training: Training, path: Path) -> None:
-        with safe_open(path, "pt") as file:
-            kept = json.loads(file.metadata()["pe_lab"])
-        part = _parts(load_file(path))
-        training.model.load_state_dict(part["model"])
-        state: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in part.get("optimizer", {}).items():
-            index, _, key = name.partition(".")
-            state.setdefault(int(index), {})[key] = tensor
-        groups = training.optimizer.state_dict()["param_groups"]
-        training.optimizer.load_state_dict({"state": state, "param_groups": groups})
-        training.losses = list(part["losses"]["epoch"].to(self.cell.device)) if "losses" in part else []
-        training.step = kept["step"]
+        kept = state.restore(training, path)
         self.rows, self.seconds = kept["rows"], kept["seconds"]
 
     def _save(self, training: Training) -> None:
-        """Write the full state under its name, unless a newer one is there."""
-        tensors = {f"model.{name}": tensor for name, tensor in training.model.state_dict().items()}
-        for index, values in training.optimizer.state_dict()["state"].items():
-            tensors |= {f"optimizer.{index}.{key}": tensor for key, tensor in values.items()}
-        if training.losses:
-            tensors["losses.epoch"] = torch.stack(training.losses)
-        kept = {"step": training.step, "rows": self.rows, "seconds": self.seconds}
+        """Keep the full state, unless a newer one is there."""
         temporary = self.road.temporary_file()
-        save_file(
-            {name: tensor.contiguous() for name, tensor in tensors.items()},
-            temporary,
-            metadata={"pe_lab": json.dumps(kept)},
-        )
+        state.save(training, {"rows": self.rows, "seconds": self.seconds}, temporary)
         self.road.keep_state(temporary, training.step)
 
     def _travel(self, training: Training, target: int) -> None:
@@ -299,40 +272,3 @@ def quiet() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
-
-
-def _parts(tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """Tensors by the first part of their name."""
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        first, _, rest = name.partition(".")
-        parts.setdefault(first, {})[rest] = tensor
-    return parts
-
-
-def environment(cell: Cell) -> dict[str, Any]:
-    """Versions, commit, device and threads, as they are while the cell runs."""
-    packages = ("torch", "lightning", "hydra-core", "numpy", "pandas", "safetensors")
-    return {
-        "python": platform.python_version(),
-        **{name: version(name) for name in packages},
-        "pe_lab": __version__,
-        "commit": _commit(),
-        "device": torch.cuda.get_device_name() if cell.device.type == "cuda" else platform.machine(),
-        "system": platform.system(),
-        "threads": torch.get_num_threads(),
-        "cores": os.cpu_count(),
-    }
-
-
-def _commit() -> str | None:
-    """The commit of the checkout this package stands in, with a + if files differ from it; None outside of one."""
-    root = Path(__file__).parent.parent
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "-C", root, "describe", "--always", "--dirty=+", "--abbrev=40", "--exclude=*"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from pe_lab.cell import Cell
 from pe_lab.config import in_one_line
-from pe_lab.results.ledger import write_text
+from pe_lab.results.files import write_text
 from pe_lab.wandb_mode import settle_wandb
 
 LOOKING = 0.01  # the part of a core that watching may take

@@ -11,7 +11,7 @@ from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.model import Transformer
 from pe_lab.optimization import Optimization
-from pe_lab.results.ledger import digest
+from pe_lab.results.files import digest
 
 
 def cell(tmp_path, *overrides: str) -> Cell:

@@ -13,8 +13,6 @@ Everything is written under a temporary name and renamed, so a reader never sees
 What is relied on: atomic rename within one file system, and advisory locks (flock) that end with their process.
 """
 
-import hashlib
-import json
 import os
 import shutil
 import socket
@@ -27,64 +25,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from pe_lab.results.files import LedgerError, canonical, digest, file_digest, read_json, write_json
+from pe_lab.results.presence import announce, is_present
+
 CHECKSUMS = "checksums.json"
-
-
-class LedgerError(ValueError):
-    """An entry whose content is not what its name or its checksums say."""
-
-
-def canonical(value: Any) -> Any:
-    """The value in the one form in which equal meanings are equal: whole floats as integers, tuples as lists."""
-    if isinstance(value, dict):
-        return {str(key): canonical(value[key]) for key in sorted(value)}
-    if isinstance(value, (list, tuple)):
-        return [canonical(item) for item in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
-
-
-def digest(identity: dict[str, Any]) -> str:
-    """16 hexadecimal digits: the hash of an identity in canonical form."""
-    text = json.dumps(canonical(identity), separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def write_text(path: Path, content: str) -> None:
-    """Write under a temporary name in the same folder, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    temporary.write_text(content)
-    os.replace(temporary, path)
-
-
-def write_json(path: Path, content: Any) -> None:
-    """The same for JSON.
-
-    Raises:
-        ValueError: a number is not finite.
-    """
-    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    """The content, or None if there is no such file.
-
-    Raises:
-        LedgerError: the file is not JSON.
-    """
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise LedgerError(f"{path} cannot be read: {error}") from None
-
-
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class Ledger:
@@ -165,14 +109,14 @@ class Road:
         self._wish(epochs).unlink(missing_ok=True)
 
     def _wish(self, epochs: int) -> Path:
-        return self.folder / "wanted" / f"{epochs}.{_announce(self.folder.parent)}"
+        return self.folder / "wanted" / f"{epochs}.{announce(self.folder.parent)}"
 
     def wanted(self) -> list[int]:
         """Stops that somebody alive wants and that are neither done nor failed, in order."""
         stops = set()
         for path in self.folder.glob("wanted/[0-9]*"):
             epochs, _, who = path.name.partition(".")
-            if _is_present(self.folder.parent, who):
+            if is_present(self.folder.parent, who):
                 stops.add(int(epochs))
             else:
                 path.unlink(missing_ok=True)
@@ -337,36 +281,3 @@ class Road:
 
 def _steps(state: Path) -> int:
     return int(state.name.split("-")[1])
-
-
-# The lock by which this process shows each ledger that it lives; the system lets go of it when the process ends.
-_ANNOUNCED: dict[tuple[Path, int], FileLock] = {}
-
-
-def _announce(ledger: Path) -> str:
-    """This process's name in a ledger, under which others can see that it lives."""
-    key = (ledger.absolute(), os.getpid())
-    if key not in _ANNOUNCED:
-        (ledger / ".present").mkdir(parents=True, exist_ok=True)
-        lock = FileLock(ledger.absolute() / ".present" / uuid.uuid4().hex, thread_local=False)
-        lock.acquire()
-        _ANNOUNCED[key] = lock
-    return Path(_ANNOUNCED[key].lock_file).name
-
-
-def _is_present(ledger: Path, who: str) -> bool:
-    """Whether the process of that name lives; what a dead one left is removed."""
-    mine = _ANNOUNCED.get((ledger.absolute(), os.getpid()))
-    if mine is not None and Path(mine.lock_file).name == who:
-        return True
-    path = ledger.absolute() / ".present" / who
-    if not path.exists():
-        return False
-    lock = FileLock(path, thread_local=False)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        return True
-    path.unlink(missing_ok=True)
-    lock.release()
-    return False

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from pe_lab.results.ledger import CHECKSUMS, Ledger, LedgerError, canonical, digest
+from pe_lab.results.files import LedgerError, canonical, digest
+from pe_lab.results.ledger import CHECKSUMS, Ledger
 
 
 @pytest.fixture
