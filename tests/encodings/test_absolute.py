@@ -120,6 +120,7 @@ def test_a_table_says_where_it_ends(kind: type[Learnable]) -> None:
     encoding.embed(torch.zeros(1, 1, D), layout_at([[11]]))
     with pytest.raises(ValueError, match=r"has positions 0 to 11: position 12 is beyond its table .*pe\.max_len"):
         encoding.embed(torch.zeros(1, 2, D), layout_at([[0, 12]]))
+    assert len(kind(SIZES, max_len=10).table) == SIZES.length
     with pytest.raises(ValueError, match=r"pe\.max_len must be at least the length .*pe\.max_len=9, length=10$"):
         kind(SIZES, max_len=9)
     with pytest.raises(ValueError, match=r"^pe\.max_len must be an integer of at least 1, got 0$"):
@@ -260,6 +261,34 @@ def test_random_rows_are_uniform_and_never_trained() -> None:
 def test_the_mlp_of_continuous_is_as_large_as_its_sources() -> None:
     """631,299 - 598,019 parameters at width 128."""
     assert sum(p.numel() for p in Continuous(Sizes(128, 8, 32)).parameters()) == 33_280
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "wrong"),
+    [
+        *((Continuous, "hidden", wrong) for wrong in (0, 1.5)),
+        *((Continuous, "scale", wrong) for wrong in (0, -1.0, math.inf)),
+        *((Fourier, "features", wrong) for wrong in (0, 7)),
+        *((Fourier, "hidden", wrong) for wrong in (0, 1.5)),
+        *((Fourier, "gamma", wrong) for wrong in (0, -1.0)),
+    ],
+)
+def test_an_option_out_of_range_is_named(kind: type[Absolute], option: str, wrong: float) -> None:
+    with pytest.raises(ValueError, match=rf"^pe\.{option} must be .*, got {wrong}$"):
+        kind(SIZES, **{option: wrong})
+
+
+def test_continuous_takes_its_scale_as_one() -> None:
+    by_length, by_four = place(Continuous), place(Continuous, scale=4.0)
+    x = torch.zeros(1, 3, D, dtype=torch.float64)
+    tens, fours = (layout_at([[unit, 3 * unit, 50 * unit]]) for unit in (SIZES.length, 4))
+    assert torch.equal(by_four.embed(x, fours), by_length.embed(x, tens))
+
+
+def test_fouriers_frequencies_are_trained() -> None:
+    encoding = place(Fourier)
+    encoding.embed(torch.zeros(B, 5, D, dtype=torch.float64), layout_at(POSITIONS)).square().sum().backward()
+    assert encoding.frequency.grad.abs().min() > 0
 
 
 def test_fouriers_frequencies_start_with_the_standard_deviation_one_over_gamma() -> None:

@@ -64,3 +64,14 @@ def test_it_does_not_reach_into_another_document_or_padding(causal: bool) -> Non
 def test_it_has_as_many_parameters_as_a_depthwise_convolution() -> None:
     assert sum(p.numel() for p in made().parameters()) == 3 * D + D
     assert sum(p.numel() for p in made(4).parameters()) == 9 * D + D
+
+
+@pytest.mark.parametrize("grid_width", [None, 4])
+def test_it_starts_as_torchs_convolutions_do(grid_width: int | None) -> None:
+    """Uniform in +-1 / sqrt(taps): the ends, and the variance bound^2 / 3 within 5 standard errors."""
+    encoding = ConvolutionalPE(Sizes(5_000, 2, 12, grid_width=grid_width))
+    bound = (3 if grid_width is None else 9) ** -0.5
+    for values in (encoding.weight.detach().double(), encoding.bias.detach().double()):
+        assert 0.99 * bound < values.abs().max() <= bound * (1 + 1e-6)
+        assert abs(values.mean()) < 5 * bound / (3 * values.numel()) ** 0.5
+        assert abs(values.square().mean() - bound**2 / 3) < 5 * bound**2 * (4 / 45 / values.numel()) ** 0.5

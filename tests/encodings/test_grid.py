@@ -9,11 +9,17 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import reference
+from pe_lab.cell import Cell
 from pe_lab.config import expand
 from pe_lab.data.base import Batch, Dataset
+from pe_lab.data.structured import Structured
+from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import Layout, Sizes
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
+from pe_lab.encodings.randomized import Randomized
+from pe_lab.encodings.rotary import RoPE
 from pe_lab.model import Transformer
+from pe_lab.optimization import Optimization
 from pe_lab.seeding import generator, initialise
 from pe_lab.training import Training
 
@@ -23,8 +29,8 @@ LAYOUT = Layout.of_lengths(torch.tensor([T]), T, False, grid_width=W)
 CELLS = [(t // W, t % W) for t in range(T)]
 
 
-def sinusoids(pos: int, width: int) -> list[float]:
-    angles = [pos / 10_000 ** (2 * (lane // 2) / width) for lane in range(width)]
+def sinusoids(pos: int, width: int, theta: float) -> list[float]:
+    angles = [pos / theta ** (2 * (lane // 2) / width) for lane in range(width)]
     return [math.cos(a) if lane % 2 else math.sin(a) for lane, a in enumerate(angles)]
 
 
@@ -32,11 +38,12 @@ def test_the_layout_counts_rows_and_columns() -> None:
     assert LAYOUT.pos[0].tolist() == [list(cell) for cell in CELLS]
 
 
-def test_sinusoidal_2d_gives_half_of_the_lanes_to_each_axis() -> None:
+@pytest.mark.parametrize("theta", [None, 50.0])
+def test_sinusoidal_2d_gives_half_of_the_lanes_to_each_axis(theta: float | None) -> None:
     x = torch.randn(1, T, D, dtype=torch.float64, requires_grad=True)
-    out = Sinusoidal2D(SIZES).embed(x, LAYOUT)
-    expected = x + torch.tensor([sinusoids(r, D // 2) + sinusoids(c, D // 2) for r, c in CELLS], dtype=torch.float64)
-    assert_close(out, expected, rtol=0, atol=1e-13)
+    out = (Sinusoidal2D(SIZES, theta=theta) if theta else Sinusoidal2D(SIZES)).embed(x, LAYOUT)
+    rows = [sinusoids(r, D // 2, theta or 10_000) + sinusoids(c, D // 2, theta or 10_000) for r, c in CELLS]
+    assert_close(out, x + torch.tensor(rows, dtype=torch.float64), rtol=0, atol=1e-13)
     upstream = torch.randn_like(out)
     assert torch.equal(torch.autograd.grad(out, x, upstream)[0], upstream)
 
@@ -114,6 +121,36 @@ def test_mixed_rope_starts_as_two_perpendicular_turns_of_the_axial_frequencies()
 
 
 @pytest.mark.parametrize("kind", [AxialRoPE, MixedRoPE])
+def test_theta_is_the_base_of_the_frequencies(kind: type[AxialRoPE]) -> None:
+    encoding = kind(SIZES, theta=16.0)
+    initialise(encoding, seed=0)
+    size = encoding.omega(torch.float64, torch.device("cpu")).norm(dim=0)
+    assert_close(size, torch.tensor([1, 0.25, 1, 0.25], dtype=torch.float64).expand_as(size), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", [AxialRoPE, MixedRoPE])
+def test_pairings_are_equal_up_to_a_fixed_permutation(kind: type[AxialRoPE]) -> None:
+    interleaved, half = kind(SIZES), kind(SIZES, pairing="half")
+    for encoding in (interleaved, half):
+        initialise(encoding, seed=0)
+    q, k, zero = *torch.randn(2, 1, H, T, D // H, dtype=torch.float64), torch.zeros(1, T, D, dtype=torch.float64)
+    order = torch.arange(D // H).view(-1, 2).T.flatten()
+    expected = reference.logits(q, k, interleaved.terms(zero, LAYOUT), LAYOUT)
+    z = reference.logits(q[..., order], k[..., order], half.terms(zero, LAYOUT), LAYOUT)
+    assert_close(z, expected, rtol=0, atol=1e-12)
+
+
+def test_mixed_rope_has_frequencies_in_every_layer_that_are_not_decayed() -> None:
+    cfg = expand(["pe=rope_mixed", "model.depth=2", "optimizer=adamw", "optimizer.weight_decay=0.1"], False)[0]
+    model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), 7, 64, "auto", False, 8)
+    initialise(model, seed=0)
+    first, second = (encoding.frequency for encoding in model.encodings)
+    assert not torch.equal(first, second)
+    still = [g for g in Optimization(cfg.optimizer, 1).optimizer(model).param_groups if g["weight_decay"] == 0]
+    assert {id(p) for group in still for p in group["params"]} == {id(first), id(second)}
+
+
+@pytest.mark.parametrize("kind", [AxialRoPE, MixedRoPE])
 @pytest.mark.parametrize("offset", [(5, 5), (50, 3), (0, 500), (5_000, 5_000)])
 def test_logits_depend_on_the_offset_alone(kind: type[AxialRoPE], offset: tuple[int, int]) -> None:
     encoding = kind(SIZES)
@@ -132,6 +169,27 @@ def test_sizes_that_do_not_fit_two_axes_are_refused() -> None:
     for kind in (Sinusoidal2D, Learnable2D):
         with pytest.raises(ValueError, match=r"each axis half of the lanes: model.width must be even, got 15$"):
             kind(Sizes(15, 1, T, grid_width=W))
+
+
+def test_a_grid_is_refused_by_what_was_built_for_a_line() -> None:
+    with pytest.raises(ValueError, match=r"^pe=sinusoidal was built for sequences, got positions on a grid$"):
+        Sinusoidal(Sizes(D, H, T)).locate(LAYOUT)
+
+
+@pytest.mark.parametrize("name", ["rope_2d", "rope", "randomized_rope"])
+def test_a_cell_tells_the_encoding_of_the_grid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Structured, "grid_width", 4)
+    cell = Cell(expand([f"pe={name}"], False)[0])
+    assert cell.encoding_class is {"rope_2d": AxialRoPE, "rope": RoPE, "randomized_rope": Randomized}[name]
+
+
+def test_a_cell_and_a_model_tell_the_encoding_whether_the_task_is_causal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Structured, "causal", False)
+    cfg = expand(["pe=xpos"], False)[0]
+    with pytest.raises(ValueError, match=r"^pe=xpos is defined for causal attention only"):
+        Cell(cfg)
+    with pytest.raises(ValueError, match=r"^pe=xpos is defined for causal attention only"):
+        Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), 7, 64, "auto", causal=False)
 
 
 class RandomGrid(Dataset):

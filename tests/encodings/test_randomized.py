@@ -1,13 +1,16 @@
 """Randomised positions: an increasing sample, the same for every hook and layer of a forward pass."""
 
+from dataclasses import replace
+
 import hydra
 import pytest
 import torch
 
-from pe_lab.config import expand
+from pe_lab.config import Model, expand
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes
 from pe_lab.encodings.randomized import Randomized
+from pe_lab.model import Transformer
 
 SIZES = Sizes(width=16, num_heads=2, length=9)
 INNER = ["sinusoidal", "learnable", "rope", "alibi"]
@@ -61,6 +64,21 @@ def test_every_batch_has_one_draw_and_the_next_another() -> None:
     assert not torch.equal(first, second)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_positions_are_drawn_in_training_and_at_test(training: bool) -> None:
+    encoding = made("randomized_rope").train(training)
+    first, second = (encoding.locate(whole(4, 9)).pos[0] for _ in range(2))
+    assert not torch.equal(first, second)
+    assert first[-1] > 9
+
+
+def test_positions_that_begin_late_are_drawn_apart_too() -> None:
+    pos, segment = torch.arange(100, 109)[None], torch.zeros(1, 9, dtype=torch.long)
+    located = made("randomized_rope").locate(Layout(pos, segment, torch.tensor([9]), causal=True)).pos[0]
+    assert (located.diff() > 0).all()
+    assert located[0] >= 100
+
+
 def test_packed_documents_and_padding_keep_their_order() -> None:
     encoding = made("randomized_rope")
     pos = torch.tensor([[-2, -1, 0, 1, 2, 0, 1]])
@@ -73,6 +91,7 @@ def test_packed_documents_and_padding_keep_their_order() -> None:
 def test_it_ends_where_the_positions_to_draw_from_end() -> None:
     encoding = Randomized(SIZES, "randomized_sinusoidal", Sinusoidal, max_len=12)
     assert torch.equal(encoding.locate(whole(1, 12)).pos[0], torch.arange(12))
+    assert Randomized(SIZES, "mine", Sinusoidal, max_len=SIZES.length).max_len == 9
     with pytest.raises(ValueError, match=r"^randomized_sinusoidal has positions 0 to 11: position 12 .*pe\.max_len"):
         encoding.locate(whole(1, 13))
     with pytest.raises(ValueError, match=r"^pe\.max_len must be at least the length .*max_len=8, length=9$"):
@@ -100,3 +119,54 @@ def test_any_encoding_of_positions_can_be_named() -> None:
     encoding = made("randomized_rope", "pe@pe.encoding=lrope", "pe.encoding.share=heads")
     assert encoding.encoding.beta.shape == (1, 4)
     assert encoding.per_layer
+
+
+def test_the_other_encoding_takes_the_range_for_its_training_length() -> None:
+    assert made("randomized_rope", "pe@pe.encoding=continuous", "pe.max_len=300").encoding.scale == 300
+
+
+def test_a_grid_is_drawn_in_reading_order() -> None:
+    encoding = made("randomized_rope", sizes=Sizes(width=16, num_heads=2, length=9, grid_width=3))
+    assert encoding.encoding.sizes.grid_width is None
+    torch.manual_seed(5)
+    on_grid = encoding.locate(Layout.of_lengths(torch.full((2,), 9), 9, True, grid_width=3)).pos
+    torch.manual_seed(5)
+    assert torch.equal(on_grid, made("randomized_rope").locate(whole(2, 9)).pos)
+
+
+def test_queries_and_keys_get_the_drawn_positions_and_values_none() -> None:
+    encoding, h = made("randomized_sinusoidal", "pe.encoding.at=query_key"), torch.randn(3, 9, 16)
+    layout = encoding.locate(whole(3, 9))
+    h_qk, h_v = encoding.mix(h, layout)
+    assert torch.equal(h_qk, Sinusoidal(SIZES).embed(h, layout))
+    assert h_v is h
+
+
+class Inner(Sinusoidal):
+    """Has every nature that an encoding can have, and places that it counts by twos."""
+
+    reads_content = per_layer = causal_only = True
+
+    def locate(self, layout: Layout) -> Layout:
+        return replace(super().locate(layout), pos=2 * layout.pos)
+
+
+def test_the_natures_of_the_other_encoding_are_its_own() -> None:
+    encoding, plain = (Randomized(SIZES, "mine", kind, max_len=9) for kind in (Inner, Sinusoidal))
+    for nature in ("reads_content", "per_layer", "causal_only"):
+        assert getattr(encoding, nature), nature
+        assert not getattr(plain, nature), nature
+    assert torch.equal(encoding.locate(whole(1, 9)).pos[0], 2 * torch.arange(9))
+    with pytest.raises(ValueError, match=r"^pe=mine is defined for causal attention only"):
+        encoding.locate(Layout.of_lengths(torch.tensor([9]), 9, causal=False))
+
+
+def test_layers_share_what_those_of_the_other_encoding_share() -> None:
+    config = Model(
+        depth=3, width=16, num_heads=2, mlp_ratio=1, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
+    )
+    counts = []
+    for settings in (["pe=randomized_rope", "pe@pe.encoding=deberta"], ["pe=deberta"]):
+        encoding = hydra.utils.instantiate(expand(settings, False)[0].pe)
+        counts.append(Transformer(config, encoding, vocabulary=5, length=9).positional_parameters())
+    assert counts[0] == counts[1]
