@@ -14,8 +14,8 @@ class Randomized(PositionalEncoding):
     """Another encoding at random increasing positions (Ruoss et al. 2023, arXiv:2305.16843, section 3).
 
     Position p becomes the p-th smallest of a sample without replacement from 0 ... max_len - 1, drawn once per batch
-    from torch's global generator, in training and at test. So positions of longer sequences have been seen; how far
-    apart two tokens are has not.
+    from torch's global generator, in training and at test. So positions and distances of longer sequences have been seen
+    in training; how many tokens lie between two of them cannot be read off.
 
     Args:
         encoding: the other one, by name and options; its training length is max_len.
@@ -36,7 +36,8 @@ class Randomized(PositionalEncoding):
         require_rows(max_len, sizes.length)
         self.max_len = max_len
         self.encoding = encoding(replace(sizes, length=max_len, grid_width=None))
-        if not self.encoding.reads_positions or self.encoding.on_grid or type(self.encoding) is PositionalEncoding:
+        blind = not self.encoding.reads_positions or type(self.encoding) is PositionalEncoding
+        if blind or isinstance(self.encoding, Randomized):
             raise ValueError(f"pe={name} needs an encoding of positions on a line, got {self.encoding.name}")
         for nature in ("reads_content", "per_layer", "causal_only"):
             setattr(self, nature, getattr(self.encoding, nature))

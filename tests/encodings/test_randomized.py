@@ -104,7 +104,7 @@ def test_a_table_has_a_row_for_every_position_that_can_be_drawn() -> None:
 
 
 def test_an_encoding_that_takes_no_positions_is_refused() -> None:
-    for name in ("none", "cpe"):
+    for name in ("none", "cpe", "randomized_rope"):
         with pytest.raises(ValueError, match=f"^pe=mine needs an encoding of positions on a line, got {name}$"):
             Randomized(SIZES, "mine", hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe))
 
