@@ -14,8 +14,8 @@ class Randomized(PositionalEncoding):
     """Another encoding at random increasing positions (Ruoss et al. 2023, arXiv:2305.16843, section 3).
 
     Position p becomes the p-th smallest of a sample without replacement from 0 ... max_len - 1, drawn once per batch
-    from torch's global generator, in training and at test. So positions and distances of longer sequences have been seen
-    in training; how many tokens lie between two of them cannot be read off.
+    from torch's global generator, in training and at test. So positions and distances of longer sequences have been
+    seen in training; how many tokens lie between two of them cannot be read off.
 
     Args:
         encoding: the other one, by name and options; its training length is max_len.
