@@ -11,6 +11,7 @@ from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.model import Transformer
 from pe_lab.optimization import Optimization
+from pe_lab.ranges import RANGES
 from pe_lab.results.files import digest
 
 
@@ -103,7 +104,7 @@ def test_what_determines_the_result_changes_the_hash(override, tmp_path):
 
 def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
     """A new setting must be put in one of the two lists of this file."""
-    settings = set(config.RANGES) | {"model.scale_tokens"}
+    settings = set(RANGES) | {"model.scale_tokens"}
     # the options of encodings are hashed alike
     of_encodings = {name for name in settings if name.startswith("pe.")} - {"pe.theta", "pe.pairing"}
     assert settings - of_encodings == {

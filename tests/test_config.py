@@ -13,6 +13,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from pe_lab import config
+from pe_lab.ranges import RANGES, require
 
 
 def complaint(*overrides: str, multirun: bool = False) -> str:
@@ -82,13 +83,13 @@ def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     for group, choices in names.items():
         for choice in choices:
             cfg = config.expand([f"{group}={choice}"], multirun=False)[0]
-            seen |= {s for s in config.RANGES if OmegaConf.select(cfg, s, default=seen) is not seen}
-    assert seen == set(config.RANGES)
+            seen |= {s for s in RANGES if OmegaConf.select(cfg, s, default=seen) is not seen}
+    assert seen == set(RANGES)
 
 
 def test_an_error_names_the_python_constructor_too():
     with pytest.raises(ValueError, match="pe.theta must be a positive number, got 0"):
-        config.require("pe.theta", 0)
+        require("pe.theta", 0)
 
 
 ANSWERS_WITHOUT_TORCH = """

@@ -6,9 +6,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from pe_lab.config import require
 from pe_lab.data.base import IGNORE, Batch, Dataset, averages
 from pe_lab.encodings.base import Layout
+from pe_lab.ranges import require
 from pe_lab.seeding import derive
 
 VALUES = 128  # terms are 0 ... 127

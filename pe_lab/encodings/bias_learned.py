@@ -5,9 +5,9 @@ from bisect import bisect_right
 import torch
 from torch import Tensor, nn
 
-from pe_lab.config import require
 from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
+from pe_lab.ranges import require
 
 
 def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:

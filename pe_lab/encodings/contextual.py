@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from pe_lab.config import require
 from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias_learned import in_its_dtype
+from pe_lab.ranges import require
 
 
 class Counted(nn.Module):

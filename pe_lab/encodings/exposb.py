@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from pe_lab.config import require
 from pe_lab.encodings.base import Layout, Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.stick import inverse_softplus
+from pe_lab.ranges import require
 
 
 class ExpoSB(RoPE):

@@ -5,9 +5,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.absolute import Learnable, Sinusoidal, sinusoid
+from pe_lab.encodings.absolute import Sinusoidal, sinusoid
 from pe_lab.encodings.base import Layout, Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.table import Learnable
 
 
 class Sinusoidal2D(Sinusoidal):

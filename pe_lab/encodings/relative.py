@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from pe_lab.config import require
 from pe_lab.encodings.absolute import sinusoid
 from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
+from pe_lab.ranges import require
 
 
 def at_distance(x: Tensor, rows: Tensor, layout: Layout) -> Tensor:

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from pe_lab.config import require, require_pairs
 from pe_lab.encodings.base import Layout, PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.ranges import require, require_pairs
 
 
 def frequencies(head_dim: int, theta: float | Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:

@@ -9,9 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from pe_lab.config import require
 from pe_lab.encodings.base import Layout, Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.rotary import RoPE, frequencies
+from pe_lab.ranges import require
 
 
 class InterpolatedRoPE(RoPE):

@@ -6,10 +6,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from pe_lab.config import require
 from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Stick, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.ranges import require
 
 
 def inverse_softplus(x: float) -> float:

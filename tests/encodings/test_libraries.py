@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings.absolute import Learnable, Sinusoidal
+from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes
 from pe_lab.encodings.bias import Alibi
 from pe_lab.encodings.bias_learned import T5, t5_buckets
@@ -22,6 +22,7 @@ from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.grid import AxialRoPE
 from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import InterpolatedRoPE, NTKRoPE
+from pe_lab.encodings.table import Learnable
 
 B, H, d = 2, 3, 8
 D = H * d

@@ -1,0 +1,90 @@
+"""Encodings that are a trained function of the position."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.encodings.absolute import Absolute
+from pe_lab.encodings.base import Layout, Sizes
+from pe_lab.ranges import require
+
+
+class Continuous(Absolute):
+    """An MLP of the position, trained: Linear(1 -> h), ReLU, Linear(h -> h), ReLU, Linear(h -> D) of pos / scale.
+
+    Any position has a value; beyond training it is whatever the MLP extrapolates.
+
+    Args:
+        hidden: h >= 1.
+        scale: > 0, the position that is taken as 1; None: the training length.
+        at, combine: as Absolute.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "continuous",
+        hidden: int = 128,
+        scale: float | None = None,
+        at: str = "input",
+        combine: str = "add",
+    ) -> None:
+        super().__init__(sizes, name, at, combine)
+        self.scale = require("pe.scale", scale) or sizes.length
+        self.mlp = nn.Sequential(
+            nn.Linear(1, require("pe.hidden", hidden)),
+            nn.ReLU(),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, sizes.width),
+        )
+
+    def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
+        return self.mlp(layout.pos[..., None].to(self.mlp[0].weight.dtype) / self.scale)
+
+
+class Fourier(Absolute):
+    """Learned Fourier features (Li et al. 2021, arXiv:2106.02795, algorithm 1).
+
+    F = [cos x W_r, sin x W_r] / sqrt(|F|), then Linear, GELU, Linear, with x = 2 pi pos / training length and W_r
+    trained from N(0, gamma^-2).
+
+    Args:
+        features: |F|, even.
+        hidden: >= 1, between the two linear layers.
+        gamma: > 0, the standard deviation of W_r at the start is 1 / gamma.
+        at, combine: as Absolute.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "fourier",
+        features: int = 384,
+        hidden: int = 32,
+        gamma: float = 1.0,
+        at: str = "input",
+        combine: str = "add",
+    ) -> None:
+        super().__init__(sizes, name, at, combine)
+        self.gamma = require("pe.gamma", gamma)
+        self.frequency = nn.Parameter(torch.empty(require("pe.features", features) // 2))
+        self.mlp = nn.Sequential(
+            nn.Linear(features, require("pe.hidden", hidden)), nn.GELU(), nn.Linear(hidden, sizes.width)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.frequency, std=1 / self.gamma)
+
+    def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
+        x = layout.pos[..., None].to(self.frequency.dtype) * (2 * math.pi / self.sizes.length)
+        angle = x * self.frequency
+        return self.mlp(torch.cat((angle.cos(), angle.sin()), -1) / math.sqrt(2 * len(self.frequency)))

@@ -1,0 +1,119 @@
+"""What every setting must be. Nothing here imports torch."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a setting must be, in words and as a test."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def _at_least(low: float) -> Range:
+    return Range(f"at least {low}", lambda x: _number(x) and x >= low)
+
+
+def _one_of(*names: str) -> Range:
+    return Range(f"one of {', '.join(names)}", lambda x: x in names)
+
+
+def _number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+
+
+POSITIVE = Range("a positive number", lambda x: _number(x) and x > 0)
+FRACTION = Range("in [0, 1)", lambda x: _number(x) and 0 <= x < 1)
+NAME = Range("a name of letters, digits, '_', '.' and '-'", lambda x: bool(re.fullmatch(r"\w[\w.-]*", str(x))))
+COUNT = Range("an integer of at least 1", lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 1)
+EVEN = Range("an even integer of at least 2", lambda x: COUNT.holds(x) and x % 2 == 0)
+
+# One line per setting, whichever file it stands in. Constructors use the same table through `require`.
+RANGES: dict[str, Range] = {
+    "epochs": COUNT,
+    "seed": _at_least(0),
+    "ledger": Range("the path of a folder", bool),
+    "study_name": NAME,
+    "workers": COUNT,
+    "model.depth": COUNT,
+    "model.width": COUNT,
+    "model.num_heads": COUNT,
+    "model.mlp_ratio": COUNT,
+    "model.norm": _one_of("pre", "post"),
+    "model.dropout": FRACTION,
+    "model.embedding_std": POSITIVE,
+    "optimizer.name": _one_of("adam", "adamw"),
+    "optimizer.lr": POSITIVE,
+    "optimizer.betas": Range("two numbers in [0, 1)", lambda x: len(x) == 2 and all(0 <= b < 1 for b in x)),
+    "optimizer.eps": POSITIVE,
+    "optimizer.weight_decay": _at_least(0),
+    "optimizer.schedule": _one_of("constant", "cosine"),
+    "optimizer.warmup_steps": _at_least(0),
+    "trainer.device": _one_of("auto", "cpu", "cuda"),
+    "trainer.precision": _one_of("32", "bf16-mixed"),
+    "trainer.batch_size": COUNT,
+    "trainer.clip": POSITIVE,
+    "trainer.log_every": COUNT,
+    "trainer.save_every": _at_least(0),
+    "attention.implementation": _one_of("auto", "reference", "sdpa", "triton"),
+    "data.length": COUNT,
+    "pe.theta": POSITIVE,
+    "pe.pairing": _one_of("interleaved", "half"),
+    "pe.share": _one_of("none", "heads", "layers", "all"),
+    "pe.lr": POSITIVE,
+    "pe.max_len": COUNT,
+    "pe.decay": POSITIVE,
+    "pe.at": _one_of("input", "every_layer", "query_key"),
+    "pe.combine": _one_of("add", "concat"),
+    "pe.scale": POSITIVE,
+    "pe.hidden": COUNT,
+    "pe.features": EVEN,
+    "pe.gamma": POSITIVE,
+    "pe.p": Range("in [0, 1]", lambda x: _number(x) and 0 <= x <= 1),
+    "pe.scale_base": POSITIVE,
+    "pe.factor": _at_least(1),
+    "pe.original_length": COUNT,
+    "pe.beta_fast": POSITIVE,
+    "pe.beta_slow": POSITIVE,
+    "pe.ramp": _one_of("paper", "code"),
+    "pe.max_distance": COUNT,
+    "pe.num_buckets": EVEN,
+    "pe.max_position": COUNT,
+    "pe.buckets": _one_of("clip", "log"),
+    "pe.order": _one_of("nearest", "first"),
+    "pe.form": _one_of("stable", "literal"),
+    "logger.mode": _one_of("online", "offline", "disabled"),
+    "logger.project": NAME,
+}
+OPTIONAL = {"study_name", "workers", "trainer.clip", "pe.lr", "pe.scale", "pe.original_length", "logger.mode"}
+
+
+def require(setting: str, value: Any) -> Any:
+    """The value, if it is in the setting's range.
+
+    Args:
+        setting: dotted name, a key of RANGES.
+
+    Raises:
+        ValueError: one line with the setting, what it must be, and what it was.
+    """
+    if value is None and setting in OPTIONAL:
+        return value
+    if not RANGES[setting].holds(value):
+        raise ValueError(f"{setting} must be {RANGES[setting].words}, got {value!r}")
+    return value
+
+
+def require_pairs(name: str, width: int, num_heads: int) -> None:
+    """Raises ValueError unless the lanes of a head can be paired for rotation."""
+    head_dim = width // num_heads
+    if head_dim % 2:
+        raise ValueError(
+            f"{name} rotates pairs: head_dim must be even, got {head_dim} "
+            f"(model.width={width}, model.num_heads={num_heads})"
+        )
