@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from pe_lab.attention import attend
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.layout import PADDING, Layout
 
 
 class Tokens(nn.Embedding):

@@ -14,7 +14,8 @@ from torch.testing import assert_close
 
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
-from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Transformer
 from pe_lab.seeding import initialise
 

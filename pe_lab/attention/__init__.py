@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from pe_lab.attention import reference, sdpa, triton
-from pe_lab.encodings.base import Layout, Terms
+from pe_lab.encodings.base import Terms
+from pe_lab.encodings.layout import Layout
 
 # fastest first: the order in which "auto" asks
 IMPLEMENTATIONS: dict[str, ModuleType] = {"triton": triton, "sdpa": sdpa, "reference": reference}

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from pe_lab.encodings.base import Layout, Rotary, Stick, Terms
+from pe_lab.encodings.base import Rotary, Stick, Terms
+from pe_lab.encodings.layout import Layout
 
 revision = 1  # raised when the numbers change; part of a cell's identity
 

@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from pe_lab.attention.reference import added_to_logits, queries_and_keys
-from pe_lab.encodings.base import Layout, Stick, Terms
+from pe_lab.encodings.base import Stick, Terms
+from pe_lab.encodings.layout import Layout
 
 revision = 1  # raised when the numbers change; part of a cell's identity
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pe_lab.data.base import IGNORE, Batch, Dataset, Task, in_batches
-from pe_lab.encodings.base import PADDING
+from pe_lab.encodings.layout import PADDING
 
 LARGEST = 100_000, 5_000_000  # sequences, tokens of a split that is still written
 CHUNK = 4096  # sequences at once

@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 
 from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task
 from pe_lab.data.labelled_csv import Rows, read
-from pe_lab.encodings.base import PADDING
+from pe_lab.encodings.layout import PADDING
 from pe_lab.ranges import require
 from pe_lab.seeding import generator
 

@@ -5,7 +5,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, Sizes, at_least_float32
+from pe_lab.encodings.layout import Layout
 from pe_lab.ranges import require
 
 

@@ -4,103 +4,11 @@ Shapes here and in every encoding: B batch, T length, D width, H heads, d head_d
 """
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
-PADDING = -1  # the segment of padding: it attends to nothing but itself
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where the tokens are: made once per batch, given to every hook.
-
-    Args:
-        pos: [B|1, T] or [B|1, T, axes] integer positions, increasing within a segment.
-        segment: [B, T] integers: tokens attend within their segment (packed documents); PADDING for padding.
-        length: [B] integers: tokens that count.
-        causal: a token sees those before it in the sequence, and itself.
-
-    Raises:
-        ValueError: positions that are not integers.
-    """
-
-    pos: Tensor
-    segment: Tensor
-    length: Tensor
-    causal: bool
-
-    def __post_init__(self) -> None:
-        if self.pos.dtype == torch.bool or self.pos.is_floating_point() or self.pos.is_complex():
-            raise ValueError(f"positions must be integers, got {self.pos.dtype}")
-        object.__setattr__(self, "pos", self.pos.long())
-
-    @classmethod
-    def of_lengths(cls, length: Tensor, max_length: int, causal: bool, grid_width: int | None = None) -> "Layout":
-        """Sequences that start at position 0, with padding [B] on the right up to `max_length`.
-
-        Args:
-            grid_width: of a grid that is read row by row: positions are (row, column); None: there is no grid.
-        """
-        pos = torch.arange(max_length, device=length.device)[None]
-        segment = torch.where(pos < length[:, None], 0, PADDING)
-        if grid_width is not None:
-            pos = torch.stack((pos // grid_width, pos % grid_width), -1)
-        return cls(pos, segment, length, causal)
-
-    def to(self, device: torch.device | str) -> "Layout":
-        return replace(self, pos=self.pos.to(device), segment=self.segment.to(device), length=self.length.to(device))
-
-    def moved(self, offset: int) -> "Layout":
-        """The same tokens further on; on a grid the rows alone move, since columns end."""
-        pos = self.pos.clone()
-        pos[(..., 0) if pos.dim() == 3 else ...] += offset
-        return replace(self, pos=pos)
-
-    @cached_property
-    def allowed(self) -> Tensor:
-        """[B, 1, T, T] bool: query i may look at key j."""
-        same = self.segment[:, None, :, None] == self.segment[:, None, None, :]
-        return same.tril() if self.causal else same
-
-    @cached_property
-    def pos_range(self) -> tuple[int, int]:
-        """The smallest and the largest position of the tokens that count."""
-        pos = self.pos.expand(*self.segment.shape, *self.pos.shape[2:])[self.segment != PADDING]
-        return (int(pos.min()), int(pos.max())) if len(pos) else (0, 0)
-
-    @cached_property
-    def max_distance(self) -> int:
-        """The largest |pos_i - pos_j| between tokens that may see each other, on any axis."""
-        pos = self.pos.expand(*self.segment.shape, *self.pos.shape[2:]).reshape(*self.segment.shape, -1)
-        real = (self.segment != PADDING)[..., None]
-        far = torch.iinfo(pos.dtype).max // 2
-        if not self.packed:
-            spread = pos.where(real, -far).amax(1) - pos.where(real, far).amin(1)
-            return max(0, int(spread.max()))
-        distance = (pos[:, :, None] - pos[:, None, :]).abs()
-        return int(distance.where(self.allowed[:, 0, :, :, None] & real[:, :, None], 0).max())
-
-    @cached_property
-    def document_length(self) -> Tensor:
-        """[B, T] tokens in the document of each token."""
-        ids, document = self.segment.unique(return_inverse=True)
-        sizes = document.new_zeros(len(document), len(ids)).scatter_add_(1, document, torch.ones_like(document))
-        return sizes.gather(1, document)
-
-    @cached_property
-    def packed(self) -> bool:
-        """Whether some sequence holds more than one document."""
-        real = self.segment != PADDING
-        first = self.segment.where(real, torch.iinfo(self.segment.dtype).min).amax(1, keepdim=True)
-        return bool(((self.segment != first) & real).any())
-
-    @cached_property
-    def right_padded(self) -> bool:
-        """Whether every sequence is one document with its padding, if any, at the end."""
-        real = self.segment != PADDING
-        return not self.packed and not bool((real[:, 1:] & ~real[:, :-1]).any())
+from pe_lab.encodings.layout import PADDING, Layout
 
 
 @dataclass(frozen=True)

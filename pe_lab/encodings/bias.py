@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import frequencies
 
 

@@ -5,8 +5,9 @@ from bisect import bisect_right
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
+from pe_lab.encodings.layout import Layout
 from pe_lab.ranges import require
 
 

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias_learned import in_its_dtype
+from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.ranges import require
 
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Absolute
-from pe_lab.encodings.base import Layout, Sizes
+from pe_lab.encodings.base import Sizes
+from pe_lab.encodings.layout import Layout
 from pe_lab.ranges import require
 
 

@@ -5,7 +5,8 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.layout import Layout
 
 
 class ConvolutionalPE(PositionalEncoding):

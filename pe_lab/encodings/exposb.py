@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from pe_lab.encodings.base import Layout, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.stick import inverse_softplus
 from pe_lab.ranges import require

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Sinusoidal, sinusoid
-from pe_lab.encodings.base import Layout, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.table import Learnable
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.table import require_in_table, require_rows
 
 

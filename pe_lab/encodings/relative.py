@@ -7,8 +7,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from pe_lab.encodings.absolute import sinusoid
-from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
+from pe_lab.encodings.layout import Layout
 from pe_lab.ranges import require
 
 

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import Layout, PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.layout import Layout
 from pe_lab.ranges import require, require_pairs
 
 

@@ -9,7 +9,8 @@ import math
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.base import Layout, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import RoPE, frequencies
 from pe_lab.ranges import require
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes, Stick, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.ranges import require
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from pe_lab.attention import reference
 from pe_lab.data.base import Dataset
-from pe_lab.encodings.base import PADDING, Layout, Stick
+from pe_lab.encodings.base import Stick
+from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Attention, Transformer
 from pe_lab.probes.states import Row, at_rest, row, sample
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.data.base import Batch, Dataset, in_batches
-from pe_lab.encodings.base import PADDING
+from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.seeding import derive, generator, seed_all
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, resolve
-from pe_lab.encodings.base import PADDING, Layout, Rotary, Stick, Terms
+from pe_lab.encodings.base import Rotary, Stick, Terms
+from pe_lab.encodings.layout import PADDING, Layout
 
 B, H, T, d = 3, 2, 63, 8
 CPU = torch.device("cpu")

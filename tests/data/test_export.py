@@ -22,7 +22,7 @@ from pe_lab.data import __main__ as program
 from pe_lab.data.base import IGNORE, Batch, Dataset, InMemory, Task
 from pe_lab.data.export import sizes, write
 from pe_lab.data.pattern import Pattern
-from pe_lab.encodings.base import PADDING, Layout
+from pe_lab.encodings.layout import PADDING, Layout
 
 NAMES = sorted(path.stem for path in (config.folder() / "data").glob("*.yaml"))
 SIZES = {"train": 60, "validation": 30, "test": 20, "demo": 10}

@@ -16,7 +16,7 @@ from pe_lab.config import expand
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import Labelled, Sampled, scores, uniform
 from pe_lab.data.pattern import Pattern
-from pe_lab.encodings.base import PADDING
+from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 
 HEADER = "split,tokens,label"

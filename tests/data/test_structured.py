@@ -13,7 +13,7 @@ from torch import Tensor
 from pe_lab.config import expand
 from pe_lab.data.base import IGNORE, Batch, epoch_order, in_batches
 from pe_lab.data.structured import END, MID, PAD, START, VALUES, Structured, pairs
-from pe_lab.encodings.base import PADDING
+from pe_lab.encodings.layout import PADDING
 
 SPLITS = ("train", "validation", "test")
 SEEDS = (0, 1, 7, 12345)

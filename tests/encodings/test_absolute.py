@@ -11,8 +11,9 @@ from torch.testing import assert_close
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
 from pe_lab.encodings.absolute import Absolute, Integer, Normalized, Sinusoidal
-from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.continuous import Continuous, Fourier
+from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.table import Learnable, Random, SinInit
 from pe_lab.model import Transformer
 from pe_lab.seeding import initialise

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings.base import PADDING, Layout, Sizes
+from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.bias import Alibi, Sandwich, alibi_slopes
+from pe_lab.encodings.layout import PADDING, Layout
 
 # written down, not computed: arXiv:2108.12409, section 3, and its code's rule for other numbers
 SLOPES = {

@@ -15,8 +15,9 @@ from pe_lab.config import expand
 from pe_lab.data.base import Batch, Dataset, Task
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
-from pe_lab.encodings.base import Layout, Sizes
+from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.model import Transformer

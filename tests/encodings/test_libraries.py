@@ -15,11 +15,12 @@ from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
 from pe_lab.encodings.absolute import Sinusoidal
-from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.bias import Alibi
 from pe_lab.encodings.bias_learned import T5, t5_buckets
 from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.grid import AxialRoPE
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import InterpolatedRoPE, NTKRoPE
 from pe_lab.encodings.table import Learnable

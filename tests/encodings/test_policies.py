@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from pe_lab.config import expand
-from pe_lab.encodings.base import Layout, PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.policies import POSITIONS, under
 from pe_lab.encodings.rotary import RoPE
 

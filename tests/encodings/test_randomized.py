@@ -9,7 +9,8 @@ import torch
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
 from pe_lab.encodings.absolute import Sinusoidal
-from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.model import Transformer
 

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 from pe_lab.attention import reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.encodings.base import PADDING, Layout, Sizes, Terms
+from pe_lab.encodings.base import Sizes, Terms
+from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
 from pe_lab.model import Transformer

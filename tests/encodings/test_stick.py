@@ -11,7 +11,8 @@ from torch.testing import assert_close
 from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.encodings.base import PADDING, Layout, PositionalEncoding, Sizes, Stick, Terms
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms
+from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
 from pe_lab.model import Transformer

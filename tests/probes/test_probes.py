@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task
 from pe_lab.data.structured import Structured
-from pe_lab.encodings.base import PADDING, Layout
+from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Transformer
 from pe_lab.probes import PROBES, states
 from pe_lab.probes.states import Row, at_rest, capture, permute, row, sample, watching

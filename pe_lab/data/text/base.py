@@ -17,7 +17,7 @@ from pe_lab.data.text.corpus import Corpus
 from pe_lab.data.text.encoded import SPLITS, Encoded
 from pe_lab.data.text.sources import cache_folder
 from pe_lab.data.text.tokenizer import BPE, Bytes
-from pe_lab.encodings.base import Layout
+from pe_lab.encodings.layout import Layout
 from pe_lab.ranges import require
 from pe_lab.results.files import digest, read_json, write_json
 
