@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import metrics
 from pe_lab.attention import IMPLEMENTATIONS, resolve
+from pe_lab.attention.dropout import Dropout
 from pe_lab.data.base import Dataset, Floors
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding, Sizes
@@ -76,12 +77,17 @@ class Cell:
         self._check_requests()
 
     def _implementation(self, encoding: PositionalEncoding) -> str:
-        """The attention that will run, found by asking the encoding what it needs on a sequence of two tokens."""
-        layout = self.dataset.task.layout(torch.tensor([2], device=self.device), 2)
+        """The attention that will run, found by asking the encoding what it needs on a short sequence."""
+        model, length = self.cfg.model, min(16, self.dataset.task.length)
+        layout = self.dataset.task.layout(torch.tensor([length], device=self.device), length)
+        h = torch.zeros(1, length, model.width, device=self.device)
+        q = h.view(1, length, model.num_heads, -1).transpose(1, 2)
+        dropout = None
+        if model.attention_dropout:
+            dropout = Dropout(model.attention_dropout, torch.zeros((), dtype=torch.long, device=self.device))
         with torch.no_grad():
             layout = encoding.locate(layout)
-            terms = encoding.terms(torch.zeros(1, 2, self.cfg.model.width, device=self.device), layout)
-        return resolve(self.cfg.attention.implementation, terms, self.device)
+            return resolve(self.cfg.attention.implementation, q, encoding.terms(h, layout), layout, dropout)
 
     @cached_property
     def requests(self) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ class Model:
     dropout: float = MISSING
     embedding_std: float = MISSING
     scale_tokens: bool = MISSING
+    attention_dropout: float = 0.0
 
 
 @dataclass

@@ -102,7 +102,8 @@ def trained(cell: "Cell") -> Transformer:
         LedgerError: its files are not what was written.
     """
     cell.road.verify(cell.epochs)
-    model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, cell.implementation)
+    asked = cell.cfg.attention.implementation  # auto chooses again where a length or a policy needs it
+    model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, asked)
     model.load_state_dict(load_file(cell.road.stop(cell.epochs) / "weights.safetensors"))
     return model.to(cell.device)
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from pe_lab.attention import attend
+from pe_lab.attention.dropout import Dropout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
@@ -45,16 +46,27 @@ class Attention(nn.Module):
         q, k, v = qkv.view(B, T, 3, self.num_heads, D // self.num_heads).permute(2, 0, 3, 1, 4)
         return q, k, v
 
-    def forward(self, h_qk: Tensor, h_v: Tensor, terms: Terms, layout: Layout, implementation: str) -> Tensor:
-        out = attend(*self.project(h_qk, h_v), terms, layout, implementation)
+    def forward(
+        self,
+        h_qk: Tensor,
+        h_v: Tensor,
+        terms: Terms,
+        layout: Layout,
+        implementation: str,
+        dropout: Dropout | None = None,
+    ) -> Tensor:
+        out = attend(*self.project(h_qk, h_v), terms, layout, implementation, dropout)
         return self.out(out.transpose(1, 2).flatten(2))
 
 
 class Layer(nn.Module):
     """Attention and a GELU MLP, each with a residual connection; the norm before (pre) or after (post) them."""
 
-    def __init__(self, width: int, num_heads: int, mlp_ratio: int, norm: str, dropout: float) -> None:
+    def __init__(
+        self, width: int, num_heads: int, mlp_ratio: int, norm: str, dropout: float, attention_dropout: float
+    ) -> None:
         super().__init__()
+        self.attention_dropout = attention_dropout
         self.pre_norm = norm == "pre"
         self.norm_attention = nn.LayerNorm(width)
         self.attention = Attention(width, num_heads)
@@ -68,18 +80,24 @@ class Layer(nn.Module):
         h = self.norm_attention(x) if self.pre_norm else x
         h_qk, h_v = encoding.mix(h, layout)
         terms = encoding.terms(h, layout) if terms is None else terms
-        x = x + self.dropout(self.attention(h_qk, h_v, terms, layout, implementation))
+        weights_dropout = self._weights_dropout(h.device)
+        x = x + self.dropout(self.attention(h_qk, h_v, terms, layout, implementation, weights_dropout))
         if not self.pre_norm:
             x = self.norm_attention(x)
         x = x + self.dropout(self.mlp(self.norm_mlp(x) if self.pre_norm else x))
         return x if self.pre_norm else self.norm_mlp(x)
+
+    def _weights_dropout(self, device: torch.device) -> Dropout | None:
+        if not self.training or not self.attention_dropout:
+            return None
+        return Dropout(self.attention_dropout, torch.randint(2**32, (), device=device))
 
 
 class Transformer(nn.Module):
     """Token embeddings, `depth` layers, a head that scores every answer of the task.
 
     Args:
-        config: depth, width, num_heads, mlp_ratio, norm, dropout, embedding_std, scale_tokens.
+        config: depth, width, num_heads, mlp_ratio, norm, dropout, attention_dropout, embedding_std, scale_tokens.
         encoding: makes an encoding for the sizes it is given; called once, or once per layer if the encoding says so.
         task: tokens, answers, length and shape of the sequences.
         implementation: of attention; "auto" is resolved when the model runs.
@@ -89,7 +107,7 @@ class Transformer(nn.Module):
     """
 
     revision = 1
-    neutral: dict[str, object] = {}
+    neutral: dict[str, object] = {"attention_dropout": 0.0}
 
     def __init__(
         self,
@@ -110,9 +128,9 @@ class Transformer(nn.Module):
             self.encodings.extend(encoding(sizes) for _ in range(config.depth - 1))
         for other in self.encodings[1:]:
             other.follow(self.encodings[0])
+        sizes_of_layer = (config.width, config.num_heads, config.mlp_ratio, config.norm)
         self.layers = nn.ModuleList(
-            Layer(config.width, config.num_heads, config.mlp_ratio, config.norm, config.dropout)
-            for _ in range(config.depth)
+            Layer(*sizes_of_layer, config.dropout, config.attention_dropout) for _ in range(config.depth)
         )
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.head = nn.Linear(config.width, task.outputs)

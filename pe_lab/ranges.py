@@ -51,6 +51,7 @@ RANGES: dict[str, Range] = {
     "model.mlp_ratio": COUNT,
     "model.norm": _one_of("pre", "post"),
     "model.dropout": FRACTION,
+    "model.attention_dropout": FRACTION,
     "model.embedding_std": POSITIVE,
     "optimizer.name": _one_of("adam", "adamw"),
     "optimizer.lr": POSITIVE,

@@ -1,9 +1,13 @@
 """What all tests share: one thread, no network, equal randomness."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined: without a GPU, kernels run on CPU tensors
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,10 +2,10 @@
 
 from types import ModuleType
 
-import torch
 from torch import Tensor
 
 from pe_lab.attention import reference, sdpa, triton
+from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
 
@@ -13,39 +13,52 @@ from pe_lab.encodings.layout import Layout
 IMPLEMENTATIONS: dict[str, ModuleType] = {"triton": triton, "sdpa": sdpa, "reference": reference}
 
 
-def resolve(implementation: str, terms: Terms, device: torch.device) -> str:
-    """The implementation that will run.
+def resolve(implementation: str, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str:
+    """The implementation that will run for queries like q.
 
     Args:
-        implementation: "reference", "sdpa", "triton", or "auto": the first of triton, sdpa, reference that can.
+        implementation: "reference", "sdpa", "triton", or "auto": the first of triton, sdpa, reference that can; triton
+            on CUDA only, since a CPU runs it in an interpreter.
 
     Raises:
-        ValueError: there is no such implementation, or the one that was named cannot compute these terms on this
-            device, with the reason.
+        ValueError: there is no such implementation, or the one that was named cannot compute this, with the reason.
     """
     if implementation == "auto":
-        return next(name for name, module in IMPLEMENTATIONS.items() if not module.refuses(terms, device))
+        names = [name for name in IMPLEMENTATIONS if name != "triton" or q.device.type == "cuda"]
+        return next(name for name in names if not IMPLEMENTATIONS[name].refuses(q, terms, layout, dropout))
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"attention must be one of auto, {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
-    reason = IMPLEMENTATIONS[implementation].refuses(terms, device)
+    reason = IMPLEMENTATIONS[implementation].refuses(q, terms, layout, dropout)
     if reason:
-        raise ValueError(f"attention={implementation} cannot compute this: {reason}; use attention=auto")
+        instead = resolve("auto", q, terms, layout, dropout)
+        raise ValueError(
+            f"attention={implementation} cannot compute this: {reason}; use attention=auto, which takes {instead}"
+        )
     return implementation
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, implementation: str = "auto") -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    terms: Terms,
+    layout: Layout,
+    implementation: str = "auto",
+    dropout: Dropout | None = None,
+) -> Tensor:
     """Attention of queries [B, H, T, d] over keys and values of the same shape, with an encoding's terms.
 
     Args:
         terms: what the encoding does to logits, weights and values.
         layout: which tokens may see each other, and where they are.
         implementation: as `resolve`.
+        dropout: of the weights; None: they all count.
 
     Returns:
         [B, H, T, d]. Rows of padding are finite and mean nothing.
 
     Raises:
-        ValueError: the implementation cannot compute the terms, or a table of distances is too short.
+        ValueError: the implementation cannot compute this, or a table of distances is too short.
     """
     for name in ("bias", "gate", "values"):
         table = getattr(terms, name)
@@ -54,4 +67,5 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, implem
         reach = (table.shape[1] - 1) // 2
         if reach < layout.max_distance:
             raise ValueError(f"{name} covers distances up to {reach}: got {layout.max_distance}")
-    return IMPLEMENTATIONS[resolve(implementation, terms, q.device)].attend(q, k, v, terms, layout)
+    chosen = resolve(implementation, q, terms, layout, dropout)
+    return IMPLEMENTATIONS[chosen].attend(q, k, v, terms, layout, dropout)

@@ -7,25 +7,28 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
 
 revision = 1  # raised when the numbers change; part of a cell's identity
 
 
-def refuses(terms: Terms, device: torch.device) -> str | None:
+def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
     """Why these terms cannot be computed here, or None: the reference computes all of them."""
     return None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):
-        return _attend(q, k, v, terms, layout)
+        return _attend(q, k, v, terms, layout, dropout)
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
     weight = weights(q, k, terms, layout)
+    if dropout is not None:
+        weight = dropout.apply(weight)
     out = weight.to(v.dtype) @ v
     if terms.values is not None:
         relative = terms.values[:, table_index(layout, terms.values)].transpose(0, 1)  # [B|1, H|1, T, T, d]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import added_to_logits, queries_and_keys
 from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import Layout
@@ -14,8 +15,10 @@ from pe_lab.encodings.layout import Layout
 revision = 1  # raised when the numbers change; part of a cell's identity
 
 
-def refuses(terms: Terms, device: torch.device) -> str | None:
+def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
     """Why these terms cannot be computed here, or None."""
+    if dropout is not None:
+        return "sdpa draws a dropout mask of its own, which is not that of the other implementations"
     if isinstance(terms.weights, Stick):
         return "sdpa takes a softmax, this encoding breaks a stick"
     for name in ("gate", "score", "values"):
@@ -24,7 +27,7 @@ def refuses(terms: Terms, device: torch.device) -> str | None:
     return None
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     q, k = queries_and_keys(q, k, terms)
     added = added_to_logits(terms, layout)

@@ -154,5 +154,6 @@ def _meter(forward: Callable[[], Tensor]) -> Meter:
 def _implementation(subject: Subject) -> str:
     model, layout = subject.model(dtype=torch.float32), subject.layout(LENGTH)
     encoding = model.encodings[0]
-    terms = encoding.terms(torch.zeros(1, LENGTH, WIDTH), encoding.locate(layout))
-    return resolve("auto", terms, torch.device("cpu"))
+    layout, h = encoding.locate(layout), torch.zeros(1, LENGTH, WIDTH)
+    q, _, _ = model.layers[0].attention.project(h, h)
+    return resolve("auto", q, encoding.terms(h, layout), layout)

@@ -98,3 +98,20 @@ class Layout:
         """Whether every sequence is one document with its padding, if any, at the end."""
         real = self.segment != PADDING
         return not self.packed and not bool((real[:, 1:] & ~real[:, :-1]).any())
+
+    @cached_property
+    def one_segment(self) -> bool:
+        """Whether every token of a sequence is in one document: no padding, nothing packed."""
+        return bool((self.segment == self.segment[:, :1]).all())
+
+    @cached_property
+    def runs_on(self) -> bool:
+        """Whether pos_i - pos_j = i - j for all tokens that may see each other."""
+        if self.pos.dim() == 3:
+            return False
+        start = (self.pos - torch.arange(self.pos.shape[1], device=self.pos.device)).expand_as(self.segment)
+        ids, document = self.segment.unique(return_inverse=True)
+        empty = start.new_zeros(len(document), len(ids))
+        low = empty.scatter_reduce(1, document, start, "amin", include_self=False)
+        high = empty.scatter_reduce(1, document, start, "amax", include_self=False)
+        return bool(((low == high) | (ids == PADDING)).all())

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, resolve
+from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 
 B, H, T, d = 3, 2, 63, 8
-CPU = torch.device("cpu")
 # sums of 63 products of numbers of size 10
 EQUAL = {"rtol": 0, "atol": 1e-12}
 
@@ -74,28 +74,35 @@ LAYOUTS = [
 ]
 
 
+def resolved(implementation: str, terms: Terms, dropout: Dropout | None = None) -> str:
+    return resolve(implementation, rand(B, H, T, d), terms, layout_of(SEGMENTS["whole"], causal=True), dropout)
+
+
 @pytest.mark.parametrize("terms", [case() for case in SUPPORTED.values()], ids=SUPPORTED)
 def test_auto_takes_sdpa_for_softmax_terms_on_a_cpu(terms: Terms) -> None:
-    assert resolve("auto", terms, CPU) == "sdpa"
-    assert resolve("sdpa", terms, CPU) == "sdpa"
-    assert resolve("reference", terms, CPU) == "reference"
+    assert resolved("auto", terms) == "sdpa"
+    assert resolved("sdpa", terms) == "sdpa"
+    assert resolved("reference", terms) == "reference"
 
 
 @pytest.mark.parametrize("terms", REFUSED.values(), ids=REFUSED)
 def test_auto_takes_the_reference_where_sdpa_refuses(terms: Terms) -> None:
-    assert resolve("auto", terms, CPU) == "reference"
+    assert resolved("auto", terms) == "reference"
+
+
+def test_auto_takes_the_reference_where_weights_are_dropped() -> None:
+    dropout = Dropout(0.1, torch.tensor(0))
+    assert resolved("auto", Terms(), dropout) == "reference"
+    with pytest.raises(ValueError, match="attention=sdpa cannot compute this: sdpa draws a dropout mask of its own"):
+        resolved("sdpa", Terms(), dropout)
 
 
 @pytest.mark.parametrize(("why", "terms"), REFUSED.items(), ids=REFUSED)
 def test_sdpa_says_in_one_line_what_it_cannot_do(why: str, terms: Terms) -> None:
     q = torch.zeros(B, H, T, d)
-    with pytest.raises(ValueError, match=f"^attention=sdpa cannot compute this: .*{why}.*; use attention=auto$"):
+    says = f"^attention=sdpa cannot compute this: .*{why}.*; use attention=auto, which takes reference$"
+    with pytest.raises(ValueError, match=says):
         attend(q, q, q, terms, layout_of(SEGMENTS["whole"], causal=True), "sdpa")
-
-
-def test_triton_says_why_it_cannot_run_on_a_cpu() -> None:
-    with pytest.raises(ValueError, match=r"^attention=triton cannot compute this: \S.*; use attention=auto$"):
-        resolve("triton", Terms(), CPU)
 
 
 @pytest.mark.parametrize(("segments", "causal"), LAYOUTS)

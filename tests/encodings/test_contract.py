@@ -26,7 +26,6 @@ NAMES = [path.stem for path in FILES]
 CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
 MASKED = [(name, causal) for name in NAMES for causal in (True, False) if causal or not CLASSES[name].causal_only]
 B, T, D, H, VOCABULARY = 3, 9, 16, 2, 11
-CPU = torch.device("cpu")
 # logits of size 10, some 1e3 roundings of 1e-16 each on their way
 EQUAL = {"rtol": 0, "atol": 1e-11}
 
@@ -375,8 +374,9 @@ def test_sdpa_equals_the_reference(name: str, causal: bool, length: int) -> None
     tokens = random_tokens(2, length)
     layout = Layout.of_lengths(torch.tensor([length, length // 2 + 1]), length, causal)
     encoding = build(name, length)
-    terms = encoding.terms(torch.zeros(2, length, D), encoding.locate(layout))
-    if reason := sdpa.refuses(terms, CPU):
+    located, h = encoding.locate(layout), torch.zeros(2, length, D)
+    q, _, _ = models["sdpa"].layers[0].attention.project(h, h)
+    if reason := sdpa.refuses(q, encoding.terms(h, located), located):
         with pytest.raises(ValueError, match=re.escape(reason)):
             models["sdpa"](tokens, layout)
         return

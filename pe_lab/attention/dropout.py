@@ -1,0 +1,59 @@
+"""Dropout of attention weights by a counter: whether a weight is dropped follows from (seed, batch, head, i, j) alone.
+
+The kernels draw the same mask as the reference, a tile at a time, and again in the backward pass; nothing is stored.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+ROW, COLUMN = 0x9E3779B1, 0x85EBCA77  # odd numbers near 2^32 / golden ratio, and one of xxHash's primes
+MIX = (0x7FEB352D, 0x846CA68B)  # the multipliers of lowbias32, github.com/skeeto/hash-prospector
+WORD = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Which attention weights are dropped; those kept are divided by 1 - p.
+
+    Args:
+        p: probability of being dropped, in (0, 1).
+        seed: [] int64 on the device of the weights.
+
+    Raises:
+        ValueError: p outside (0, 1).
+    """
+
+    p: float
+    seed: Tensor
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p < 1:
+            raise ValueError(f"dropout of attention weights must be in (0, 1), got {self.p}")
+
+    @property
+    def threshold(self) -> int:
+        """Weights whose 32-bit number is below this are dropped."""
+        return round(self.p * 2**32)
+
+    def keys(self, batch: int, heads: int) -> Tensor:
+        """[B, H] int64 in [0, 2^32): what the numbers of a head begin with."""
+        row = _mix((self.seed & WORD) + torch.arange(batch, device=self.seed.device) * ROW)
+        return _mix(row[:, None] + torch.arange(heads, device=self.seed.device) * COLUMN)
+
+    def apply(self, weight: Tensor) -> Tensor:
+        """Weights [B, H, T, T] with some dropped and the others enlarged."""
+        B, H, T, _ = weight.shape
+        index = torch.arange(T, device=weight.device)
+        rows = _mix(self.keys(B, H)[..., None] + index * ROW)
+        numbers = _mix(rows[..., None] + index * COLUMN)
+        return weight.masked_fill(numbers < self.threshold, 0) / (1 - self.p)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """lowbias32: an invertible hash of 32-bit words, kept in int64; of larger numbers, the low 32 bits count."""
+    x = x & WORD
+    x = ((x ^ (x >> 16)) * MIX[0]) & WORD
+    x = ((x ^ (x >> 15)) * MIX[1]) & WORD
+    return x ^ (x >> 16)

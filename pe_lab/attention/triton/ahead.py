@@ -1,0 +1,124 @@
+"""Compiling the kernels ahead of time, for architectures that are not at hand: what they take of one.
+
+Needs no GPU; not under TRITON_INTERPRET=1, where there is nothing to compile.
+"""
+
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from pe_lab.attention.triton import rotation, softmax
+from pe_lab.attention.triton.blocks import Blocks, choose, lanes
+from pe_lab.attention.triton.operators import switches
+
+SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}  # bytes that one program may have
+SOFTMAX = (softmax.forward, softmax.backward_keys, softmax.backward_queries, softmax.backward_tables)
+KERNELS = {
+    kernel.__name__: kernel for kernel in (*SOFTMAX, softmax.sums, rotation.rotate_forward, rotation.rotate_backward)
+}
+TERMS = {"BIAS": "bias", "GATE": "gate", "DECAY": "decay", "SEGMENTED": "segment", "DROPOUT": "keys"}
+ACTIVATIONS = {"q", "k", "v", "x", "out", "grad", "dq", "dk", "dv", "dx"}
+TYPES = {"segment": "*i64", "keys": "*i64", "scale": "fp32", "enlarge": "fp32", "threshold": "i64"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel with its options.
+
+    Args:
+        there: of BIAS, GATE, DECAY, SEGMENTED, DROPOUT, those that are; of rotation: HALF, GAIN, TABLES.
+    """
+
+    kernel: str
+    architecture: str
+    dtype: torch.dtype
+    head_dim: int
+    causal: bool
+    there: frozenset[str]
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """As a launch would take them; None: of a kernel that does not choose."""
+        if self.kernel.startswith("rotate") or self.kernel == "sums":
+            return None
+        return choose(self.architecture, self.kernel, self.dtype, self.head_dim, self.there)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Of one program: registers of a thread, bytes that spill from them, bytes of shared memory, tensor cores.
+
+    Args:
+        products: the instruction that the matrix products became.
+    """
+
+    registers: int
+    spilled: int
+    shared: int
+    products: str
+
+
+def compile_ahead(case: Case, blocks: Blocks | None = None) -> Resources:
+    """What a kernel takes, with blocks other than its own if they are given."""
+    kernel = KERNELS[case.kernel]
+    blocks = blocks or case.blocks
+    constants = _constants(case, blocks)
+    absent = {name for option, name in TERMS.items() if option not in case.there}
+    absent |= set() if "GAIN" in case.there else {"gain"}
+    number = {torch.float32: "*fp32", torch.bfloat16: "*bf16"}[case.dtype]
+    signature: dict[str, str] = {}
+    constexprs: dict[tuple[int], Any] = {}
+    divisible = {}
+    for index, parameter in enumerate(kernel.params):
+        name = parameter.name
+        if parameter.is_constexpr or name in absent:
+            signature[name] = "constexpr"
+            constexprs[(index,)] = constants.get(name)
+            continue
+        if name in ACTIVATIONS:
+            signature[name] = number
+        else:
+            signature[name] = TYPES.get(name) or ("i32" if _is_size(name) else "*fp32")
+        if signature[name].startswith("*") or name.endswith(("_batch", "_head", "_time")):
+            divisible[(index,)] = [["tt.divisibility", 16]]
+    target = GPUTarget("cuda", int(case.architecture.removeprefix("sm_")), 32)
+    options = {} if blocks is None else {"num_warps": blocks.warps, "num_stages": blocks.stages}
+    source = ASTSource(kernel, signature, constexprs, divisible)
+    compiled = triton.compile(source, target=target, options=options)
+    used = _usage(compiled.asm["cubin"])
+    text = compiled.asm["ptx"]
+    products = next((word for word in ("tcgen05.mma", "wgmma", "mma.sync") if word in text), "")
+    return Resources(used["REG"], used["STACK"], compiled.metadata.shared, products)
+
+
+def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
+    if case.kernel.startswith("rotate"):
+        sizes = rotation.sizes(case.head_dim) | {"MEMBERS": rotation.MEMBERS}
+        return sizes | {name: name in case.there for name in ("HALF", "GAIN", "TABLES")}
+    if blocks is None:
+        return {"HEAD_DIM": case.head_dim, "BLOCK_D": lanes(case.head_dim), "BLOCK_M": 64}
+    constants = switches(case.dtype, case.head_dim, case.causal, case.there)
+    constants |= {"DBIAS": int("BIAS" in case.there), "DGATE": int("GATE" in case.there)}
+    return constants | {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n}
+
+
+def _is_size(name: str) -> bool:
+    """Whether an argument is an integer: a stride, a length, a number of heads."""
+    return name.endswith(("_batch", "_head", "_time", "_reach", "heads", "sharing", "chunks", "length"))
+
+
+def _usage(cubin: bytes) -> dict[str, int]:
+    """Registers (REG) and stack (STACK) of the one kernel in a cubin."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {name: int(re.search(rf"{name}:(\d+)", text)[1]) for name in ("REG", "STACK")}

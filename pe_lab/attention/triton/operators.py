@@ -1,0 +1,226 @@
+"""The kernels of softmax attention as PyTorch operators: launches, shapes for the compiler, derivatives."""
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from pe_lab.attention.triton import softmax
+from pe_lab.attention.triton.blocks import Blocks, architecture, choose, lanes
+
+LOG2E = 1.4426950408889634
+OPTIONAL = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT")
+
+
+@torch.library.custom_op("pe_lab::softmax_attention", mutates_args=())
+def softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    gate: Tensor | None,
+    decay: Tensor | None,
+    segment: Tensor | None,
+    keys: Tensor | None,
+    scale: float,
+    causal: bool,
+    p: float,
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
+
+    Args:
+        bias: [1|H, 2R+1] float32, added at i - j; beyond R its ends. None of these: nothing is added.
+        gate: [1|H, 2R+1] float32, factors, likewise.
+        decay: [B, H, T] float32, c_i - c_j is added.
+        segment: [B, T] integers, i sees j where they are equal; None: every key.
+        keys: [B, H] int64, where the random numbers of dropout begin; None: nothing is dropped.
+        scale: of q . k.
+        causal: i sees j <= i.
+        p: of dropout.
+
+    Returns:
+        [B, H, T, d], and the base-2 logarithm of every row's sum, [B, H, T] float32.
+    """
+    call = _Call(q, k, v, bias, gate, decay, segment, keys, scale, causal, p)
+    B, H, T, d = q.shape
+    out, lse = q.new_empty(B, H, T, d), q.new_empty(B, H, T, dtype=torch.float32)
+    blocks = call.blocks(softmax.forward)
+    call.launch(softmax.forward, triton.cdiv(T, blocks.m), blocks, [out, lse], [])
+    return out, lse
+
+
+@softmax_attention.register_fake
+def _(q, k, v, bias, gate, decay, segment, keys, scale, causal, p):
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("pe_lab::softmax_attention_backward", mutates_args=())
+def softmax_attention_backward(
+    grad: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    gate: Tensor | None,
+    decay: Tensor | None,
+    segment: Tensor | None,
+    keys: Tensor | None,
+    scale: float,
+    causal: bool,
+    p: float,
+    wants: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, bias, gate and decay; empty for the last three where `wants` (of bias, gate) says no."""
+    call = _Call(q, k, v, bias, gate, decay, segment, keys, scale, causal, p)
+    grad = _lanes_adjacent(grad)
+    B, H, T, d = q.shape
+    delta = torch.empty_like(lse)
+    block_t = 64
+    softmax.sums[(triton.cdiv(T, block_t), B * H)](
+        out, grad, delta, *grad.stride()[:3], H, T, HEAD_DIM=d, BLOCK_D=lanes(d), BLOCK_M=block_t
+    )
+    more, strides = [grad, lse, delta], list(grad.stride()[:3])
+    dq, dk, dv = (q.new_empty(q.shape) for _ in range(3))
+    ddecay = lse.new_empty(0) if decay is None else torch.empty_like(lse)
+    blocks = call.blocks(softmax.backward_keys)
+    call.launch(softmax.backward_keys, triton.cdiv(T, blocks.n), blocks, [*more, dk, dv, ddecay], strides)
+    blocks = call.blocks(softmax.backward_queries)
+    call.launch(softmax.backward_queries, triton.cdiv(T, blocks.m), blocks, [*more, dq], strides)
+
+    tables = [lse.new_empty(0), lse.new_empty(0)]
+    if any(wants):
+        blocks = call.blocks(softmax.backward_tables)
+        count = triton.cdiv(T, blocks.m)
+        diagonals = count if causal else 2 * count - 1
+        sums = [lse.new_empty((B, H, diagonals, 2, blocks.m) if want else 0) for want in wants]
+        wanted = {"DBIAS": int(wants[0]), "DGATE": int(wants[1])}
+        call.launch(softmax.backward_tables, diagonals, blocks, [*more, *sums], strides, **wanted)
+        tables = [
+            _table_gradient(sum_, table, causal) if want else empty
+            for sum_, table, want, empty in zip(sums, (bias, gate), wants, tables, strict=True)
+        ]
+    return dq, dk, dv, *tables, ddecay
+
+
+@softmax_attention_backward.register_fake
+def _(grad, out, lse, q, k, v, bias, gate, decay, segment, keys, scale, causal, p, wants):
+    def like(tensor: Tensor | None, there: bool = True) -> Tensor:
+        return torch.empty_like(tensor) if tensor is not None and there else lse.new_empty(0)
+
+    same = (q.new_empty(q.shape) for _ in range(3))
+    return *same, like(bias, wants[0]), like(gate, wants[1]), like(decay)
+
+
+def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+    *tensors, ctx.scale, ctx.causal, ctx.p = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*output, *tensors)
+
+
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
+    out, lse, *tensors = ctx.saved_tensors
+    wants = [bool(ctx.needs_input_grad[index]) for index in (3, 4)]
+    dq, dk, dv, dbias, dgate, ddecay = softmax_attention_backward(
+        grad, out, lse, *tensors, ctx.scale, ctx.causal, ctx.p, wants
+    )
+    tables = (dbias if wants[0] else None, dgate if wants[1] else None, None if tensors[5] is None else ddecay)
+    return dq, dk, dv, *tables, None, None, None, None, None
+
+
+softmax_attention.register_autograd(_differentiate, setup_context=_remember)
+
+
+class _Call:
+    """What the launches of one call have in common; arguments as of `softmax_attention`."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        gate: Tensor | None,
+        decay: Tensor | None,
+        segment: Tensor | None,
+        keys: Tensor | None,
+        scale: float,
+        causal: bool,
+        p: float,
+    ) -> None:
+        q, k, v = map(_lanes_adjacent, (q, k, v))
+        bias, decay = (None if term is None else term * LOG2E for term in (bias, decay))
+        terms = (bias, gate, decay, segment, keys)
+        self.inputs = [q, k, v, *(None if term is None else term.contiguous() for term in terms)]
+        self.strides = [stride for x in (q, k, v) for stride in x.stride()[:3]]
+        self.q = q
+        p = 0.0 if keys is None else p
+        self.numbers = [scale, *_table_shape(bias), *_table_shape(gate), min(round(p * 2**32), 2**32 - 1), 1 / (1 - p)]
+        self.there = {name for name, term in zip(OPTIONAL, terms, strict=True) if term is not None}
+        self.switches = switches(q.dtype, q.shape[-1], causal, self.there)
+
+    def blocks(self, kernel: Any) -> Blocks:
+        return choose(architecture(self.q.device), kernel.__name__, self.q.dtype, self.q.shape[-1], self.there)
+
+    def launch(
+        self, kernel: Any, programs: int, blocks: Blocks, more: list, strides: list[int], **options: int
+    ) -> None:
+        """Run a kernel with `programs` programs for every head; `more` tensors and their strides go behind these."""
+        B, H, T, _ = self.q.shape
+        kernel[(programs, B * H)](
+            *self.inputs, *more, *self.strides, *strides, H, T, *self.numbers,
+            **self.switches, **blocks.options(), **options,
+        )  # fmt: skip
+
+
+def switches(dtype: torch.dtype, head_dim: int, causal: bool, there: Collection[str]) -> dict[str, Any]:
+    """The compile-time options that all kernels share.
+
+    Args:
+        there: of OPTIONAL, those that are.
+    """
+    return {
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": lanes(head_dim),
+        "CAUSAL": int(causal),
+        "PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",  # of float32 products; bfloat16 has one only
+    } | {name: int(name in there) for name in OPTIONAL}
+
+
+def _table_shape(table: Tensor | None) -> tuple[int, int]:
+    """The step from a head's row to the next one's, and R."""
+    if table is None:
+        return 0, 0
+    return (table.shape[1] if table.shape[0] > 1 else 0), (table.shape[1] - 1) // 2
+
+
+def _table_gradient(sums: Tensor, table: Tensor, causal: bool) -> Tensor:
+    """The gradient of a table [1|H, 2R+1] from `backward_tables`' sums [B, H, diagonals, 2, M]."""
+    sums = sums.sum(0)
+    if table.shape[0] == 1:
+        sums = sums.sum(0, keepdim=True)
+    heads, diagonals, _, M = sums.shape
+    if not causal:  # 0, 1, -1, 2, -2, ... in the order of distance
+        order = [*range(diagonals - 1, 0, -2), 0, *range(1, diagonals, 2)]
+        sums = sums[:, order]
+    by_distance = sums.new_zeros(heads, diagonals + 1, M)
+    by_distance[:, :-1] += sums[:, :, 0]
+    by_distance[:, 1:] += sums[:, :, 1]
+    by_distance = by_distance.flatten(1)
+
+    first = -M if causal else -M * (diagonals + 1) // 2  # the distance that by_distance starts with
+    last = first + by_distance.shape[1] - 1
+    reach = (table.shape[1] - 1) // 2
+    low, high = max(first, -reach), min(last, reach)
+    gradient = torch.zeros_like(table)
+    gradient[:, low + reach : high + reach + 1] = by_distance[:, low - first : high - first + 1]
+    gradient[:, 0] += by_distance[:, : low - first].sum(1)
+    gradient[:, -1] += by_distance[:, high - first + 1 :].sum(1)
+    return gradient
+
+
+def _lanes_adjacent(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
