@@ -1,17 +1,22 @@
-"""Things timed side by side.
+"""Things timed side by side, and what kernels take of a GPU.
 
 study: the cells of a sweep, by a plain PyTorch loop and by the lab. data: loading a batch, and a training step on it.
+kernels: attention with every encoding's terms, by Triton, FlexAttention and PyTorch, on a GPU. resources: registers,
+spills and shared memory of the kernels, compiled for GPUs that need not be here. tune: the blocks of the kernels.
 """
 
 import argparse
 import json
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from omegaconf import DictConfig
-
-from pe_lab import config
+if TYPE_CHECKING:
+    import torch
+    from omegaconf import DictConfig
 
 STUDY = ["+study=depth_epochs_pe"]
+RESULTS = Path("sweeps/results")
 
 
 def main() -> None:
@@ -23,13 +28,29 @@ def main() -> None:
     study.add_argument("overrides", nargs="*", default=STUDY, help="as for pe_lab.run -m")
     study.add_argument("--repeat", type=int, default=1, help="pairs of runs, in turn")
     study.add_argument("--plain", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # the loop itself, in a process
+    study.set_defaults(run=_study)
     data = benches.add_parser("data", help="loading a batch against a training step")
     data.add_argument("overrides", nargs="*", help="as for pe_lab.run -m; all datasets if none is named")
+    data.set_defaults(run=_data)
+    kernels = benches.add_parser("kernels", help="attention by several implementations, on a GPU")
+    kernels.add_argument("encodings", nargs="*", help="as in conf/pe; all that add something to attention if none")
+    kernels.add_argument("--lengths", type=int, nargs="+", help="of a sequence, in this order")
+    kernels.add_argument("--seconds", type=float, default=420, help="after which no further row is begun")
+    kernels.add_argument("--to", type=Path, default=RESULTS, metavar="FOLDER", help="for the tables (%(default)s)")
+    kernels.set_defaults(run=_kernels)
+    resources = benches.add_parser("resources", help="what the kernels take of sm_80, sm_90 and sm_100")
+    resources.add_argument("--architecture", nargs="+", help="of these only")
+    resources.add_argument("--full", action="store_true", help="every option with every other, not each pair of them")
+    resources.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as CSV")
+    resources.set_defaults(run=_resources)
+    tune = benches.add_parser("tune", help="measure blocks on this GPU and keep the fastest in the package's table")
+    tune.add_argument("--seconds", type=float, default=420, help="after which nothing further is measured")
+    tune.set_defaults(run=_tune)
     arguments = parser.parse_args()
     try:
-        (_study if arguments.bench == "study" else _data)(arguments)
+        arguments.run(arguments)
     except ValueError as error:
-        print(f"error: {config.in_one_line(error)}", file=sys.stderr)
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -47,6 +68,8 @@ def _study(arguments: argparse.Namespace) -> None:
 
 
 def _data(arguments: argparse.Namespace) -> None:
+    from pe_lab import config
+
     overrides = arguments.overrides
     if not any(override.startswith("data=") for override in overrides):
         names = sorted(path.stem for path in (config.folder() / "data").glob("*.yaml"))
@@ -57,12 +80,53 @@ def _data(arguments: argparse.Namespace) -> None:
     compare_data(cfgs)
 
 
-def _expand(overrides: list[str]) -> list[DictConfig]:
+def _kernels(arguments: argparse.Namespace) -> None:
+    from pe_lab.bench.kernels import LENGTHS, Setting, compare_kernels
+
+    lengths = tuple(arguments.lengths or LENGTHS)
+    if min(lengths) < 1:
+        raise ValueError(f"--lengths must be at least 1, got {min(lengths)}")
+    setting = Setting(_gpu("kernels"), lengths=lengths, seconds=arguments.seconds)
+    compare_kernels(setting, arguments.to, _configs() / "pe", arguments.encodings)
+
+
+def _resources(arguments: argparse.Namespace) -> None:
+    from pe_lab.bench.resources import ARCHITECTURES, list_resources
+
+    unknown = set(arguments.architecture or ()) - set(ARCHITECTURES)
+    if unknown:
+        raise ValueError(f"--architecture must be of {', '.join(ARCHITECTURES)}, got {', '.join(unknown)}")
+    list_resources(arguments.architecture or list(ARCHITECTURES), _configs() / "pe", arguments.full, arguments.to)
+
+
+def _tune(arguments: argparse.Namespace) -> None:
+    from pe_lab.bench.tune import tune
+
+    tune(_gpu("tune"), arguments.seconds)
+
+
+def _gpu(bench: str) -> "torch.device":
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError(f"{bench} needs a CUDA device, and there is none")
+    return torch.device("cuda")
+
+
+def _configs() -> Path:
+    """conf/, found without hydra: beside the package, or in it once it is installed."""
+    package = Path(__file__).parents[1]
+    return next(path for path in (package / "conf", package.parent / "conf") if path.is_dir())
+
+
+def _expand(overrides: list[str]) -> list["DictConfig"]:
     """The cells that the words ask for.
 
     Raises:
         ValueError: what is wrong with them.
     """
+    from pe_lab import config
+
     try:
         return config.expand(overrides, multirun=True)
     except Exception as error:

@@ -57,16 +57,23 @@ def architecture(device: torch.device) -> str:
     return INTERPRETER if device.type == "cpu" else "sm_{}{}".format(*torch.cuda.get_device_capability(device))
 
 
+def nearest(architecture: str) -> str:
+    """The newest architecture of the table that is not newer than this one; the oldest, if all are."""
+    known = [name for name in load() if name != INTERPRETER]
+    older = [name for name in known if _number(name) <= _number(architecture)]
+    return max(older, key=_number) if older else min(known, key=_number)
+
+
+def _number(architecture: str) -> int:
+    return int(architecture.removeprefix("sm_"))
+
+
 def choose(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
     """The blocks for one launch with these options on (BIAS, GATE, DECAY, SEGMENTED, DROPOUT)."""
-    table = load()
-    if architecture not in table:
-        number = int(architecture.removeprefix("sm_"))
-        known = sorted(int(name.removeprefix("sm_")) for name in table if name != INTERPRETER)
-        architecture = f"sm_{max((n for n in known if n <= number), default=known[0])}"
     if architecture == INTERPRETER:
-        return table[INTERPRETER][kernel]
-    return table[architecture][key(kernel, dtype, head_dim, there)]
+        return load()[INTERPRETER][kernel]
+    part = load().get(architecture) or load()[nearest(architecture)]
+    return part[key(kernel, dtype, head_dim, there)]
 
 
 @cache  # of a file that the package ships

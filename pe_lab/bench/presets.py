@@ -1,0 +1,58 @@
+"""The encodings of conf/pe, made without hydra, and what they hand to attention."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import yaml
+
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.layout import Layout
+
+
+def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable[[Sizes], PositionalEncoding]]:
+    """Encodings by name, `none` first.
+
+    Args:
+        configs: conf/pe.
+        names: of those wanted; none: all whose config is one class and its options (others wrap one of these).
+
+    Raises:
+        ValueError: there is no such encoding.
+    """
+    options = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(configs.glob("*.yaml"))}
+    known = sorted((name for name in options if "defaults" not in options[name]), key=lambda name: name != "none")
+    for name in names or ():
+        if name not in known:
+            raise ValueError(f"pe must be one of {', '.join(known)}, got {name}")
+    return {name: _made(options[name]) for name in names or known}
+
+
+def _made(options: dict) -> Callable[[Sizes], PositionalEncoding]:
+    module, name = options["_target_"].rsplit(".", 1)
+    made = getattr(importlib.import_module(module), name)
+    plain = {key: value for key, value in options.items() if not key.startswith("_")}
+    return lambda sizes: made(sizes, **plain)
+
+
+def terms_of(
+    make: Callable[[Sizes], PositionalEncoding],
+    batch: int,
+    length: int,
+    heads: int,
+    head_dim: int,
+    device: torch.device,
+) -> tuple[Terms, Layout]:
+    """An untrained encoding's terms for random tokens under a causal mask.
+
+    Raises:
+        ValueError: the encoding is not defined for such sequences.
+    """
+    layout = Layout.of_lengths(torch.full((batch,), length, device=device), length, causal=True)
+    encoding = make(Sizes(heads * head_dim, heads, length)).to(device)
+    torch.manual_seed(0)
+    for module in encoding.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    return encoding.terms(torch.randn(batch, length, heads * head_dim, device=device), layout), layout

@@ -1,0 +1,108 @@
+"""The fastest blocks of every attention kernel on the GPU at hand, kept in pe_lab/attention/triton/blocks.json."""
+
+import time
+from collections.abc import Iterator
+from itertools import product
+from statistics import median
+
+import torch
+
+from pe_lab.attention.triton import blocks as table
+from pe_lab.attention.triton import operators
+from pe_lab.attention.triton.blocks import Blocks
+
+HEADS, LENGTH, TOKENS = 16, 2048, 16384
+KERNELS = ("forward", "backward_keys", "backward_queries", "backward_tables")
+DTYPES = (torch.bfloat16, torch.float32)
+HEAD_DIMS = (64, 128, 32, 16)
+LOADS = {"plain": (), "table": ("BIAS",), "mixed": ("BIAS", "GATE", "DECAY", "DROPOUT")}
+SIZES = (16, 32, 64, 128)
+ROUNDS = 5
+
+
+def tune(device: torch.device, seconds: float) -> None:
+    """Time every candidate that runs, write the fastest; what the time does not reach keeps what it had."""
+    began = time.perf_counter()
+    architecture = table.architecture(device)
+    known = table.load()
+    part = dict(known.get(architecture) or known[table.nearest(architecture)])
+    for dtype, head_dim, load in product(DTYPES, HEAD_DIMS, LOADS):
+        for kernel in KERNELS:
+            if kernel == "backward_tables" and load == "plain":
+                continue
+            if time.perf_counter() - began > seconds:
+                print(f"the time was over before {kernel} {dtype} {head_dim} {load}")
+                table.write(architecture, part)
+                return
+            entry = table.key(kernel, dtype, head_dim, LOADS[load])
+            step = _Step(device, dtype, head_dim, LOADS[load])
+            times = {
+                blocks: taken
+                for blocks in dict.fromkeys((part[entry], *_candidates(kernel, dtype)))
+                if (taken := step.milliseconds(kernel, blocks)) is not None
+            }
+            best = min(times, key=times.__getitem__)
+            print(
+                f"{entry:40} {times.get(part[entry], float('nan')):8.3f} ms -> {times[best]:8.3f} ms {best}", flush=True
+            )
+            part[entry] = best
+    table.write(architecture, part)
+
+
+def _candidates(kernel: str, dtype: torch.dtype) -> Iterator[Blocks]:
+    for m, n, warps, stages in product(SIZES, SIZES, (4, 8), (1, 2, 3)):
+        if kernel == "backward_tables" and m != n:
+            continue
+        if 16 * 64 <= m * n <= (128 * 128 if dtype == torch.bfloat16 else 64 * 64) and m * n >= 256 * warps:
+            yield Blocks(m, n, warps, stages)
+
+
+class _Step:
+    """Forward and backward with one kernel's blocks exchanged for others."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, head_dim: int, there: tuple[str, ...]) -> None:
+        batch = TOKENS // LENGTH
+        qkv = torch.randn(batch, LENGTH, 3, HEADS, head_dim, device=device).to(dtype).permute(2, 0, 3, 1, 4)
+        self.inputs = [x.detach().requires_grad_() for x in qkv]
+        vectors = {
+            "BIAS": lambda: torch.randn(HEADS, 2 * LENGTH - 1, device=device),
+            "GATE": lambda: torch.rand(HEADS, 2 * LENGTH - 1, device=device) + 0.5,
+            "DECAY": lambda: -torch.rand(batch, HEADS, LENGTH, device=device).cumsum(-1),
+        }
+        self.terms = [vectors[name]().requires_grad_() if name in there else None for name in vectors]
+        self.keys = torch.randint(2**32, (batch, HEADS), device=device) if "DROPOUT" in there else None
+        self.upstream = torch.randn(batch, HEADS, LENGTH, head_dim, device=device).to(dtype)
+
+    def milliseconds(self, kernel: str, blocks: Blocks) -> float | None:
+        """Of a step, in which all other kernels are as ever; None: it does not run."""
+        chosen, operators.choose = operators.choose, _exchanged(operators.choose, kernel, blocks)
+        try:
+            self._run(kernel == "forward")
+            return median(self._time(kernel == "forward") for _ in range(ROUNDS))
+        except Exception as error:  # shared memory, registers: of the candidate, and whatever the compiler says of it
+            print(f"  {kernel} {blocks}: {' '.join(str(error).split())[:80]}")
+            return None
+        finally:
+            operators.choose = chosen
+
+    def _run(self, forward_only: bool) -> None:
+        scale = self.upstream.shape[-1] ** -0.5
+        out, _ = operators.softmax_attention(*self.inputs, *self.terms, None, self.keys, scale, True, 0.1)
+        if not forward_only:
+            leaves = [*self.inputs, *(term for term in self.terms if term is not None)]
+            torch.autograd.grad(out, leaves, self.upstream)
+
+    def _time(self, forward_only: bool) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        self._run(forward_only)
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end)
+
+
+def _exchanged(choose, kernel: str, blocks: Blocks):
+    def chosen(architecture: str, name: str, *rest) -> Blocks:
+        return blocks if name == kernel else choose(architecture, name, *rest)
+
+    return chosen

@@ -1,0 +1,161 @@
+"""On a GPU, at real sizes: values, gradients, memory, determinism. The other files test the same in the interpreter."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from pe_lab.attention import attend
+from pe_lab.attention.dropout import Dropout
+from pe_lab.encodings.base import Rotary, Terms
+from pe_lab.encodings.layout import PADDING, Layout
+
+pytestmark = pytest.mark.gpu
+
+B, H, T, d = 2, 4, 1000, 64
+
+
+def table(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, device="cuda")
+
+
+def rotary(heads: int) -> Rotary:
+    angle = 3 * table(1, heads, T, d // 2)
+    return Rotary(angle.cos(), angle.sin())
+
+
+CASES: dict[str, Callable[[], Terms]] = {
+    "nothing": Terms,
+    "rotary": lambda: Terms(rotary_q=rotary(1), rotary_k=rotary(1)),
+    "rotary_per_head_and_gain": lambda: Terms(rotary_q=rotary(H), rotary_k=rotary(H), gain=1 + table(H, d) / 5),
+    "bias": lambda: Terms(bias=table(H, 2 * T - 1)),
+    "bias_clipped": lambda: Terms(bias=table(1, 257), clip=True),
+    "gate_and_bias": lambda: Terms(gate=1 + table(1, 2 * T - 1) / 5, bias=table(H, 2 * T - 1)),
+    "decay": lambda: Terms(decay=-table(B, H, T).abs().cumsum(-1) / 10),
+}
+TENSORS = ("bias", "gate", "decay", "gain")
+
+
+def in_dtype(terms: Terms, dtype: torch.dtype) -> tuple[Terms, list[Tensor]]:
+    """The terms in another precision, and their tensors as leaves."""
+    leaves: list[Tensor] = []
+
+    def leaf(value: Tensor) -> Tensor:
+        leaves.append(value.detach().to(dtype).requires_grad_())
+        return leaves[-1]
+
+    made: dict[str, object] = {"clip": terms.clip}
+    for name in TENSORS:
+        if getattr(terms, name) is not None:
+            made[name] = leaf(getattr(terms, name))
+    for name in ("rotary_q", "rotary_k"):
+        if rotation := getattr(terms, name):
+            made[name] = Rotary(leaf(rotation.cos), leaf(rotation.sin), rotation.pairing)
+    return Terms(**made), leaves
+
+
+def padded(causal: bool) -> Layout:
+    return Layout.of_lengths(torch.tensor([T, T - 77], device="cuda"), T, causal)
+
+
+def packed(causal: bool) -> Layout:
+    segment = (torch.arange(T, device="cuda") // 300).expand(B, -1).clone()
+    segment[1, -50:] = PADDING
+    pos = torch.arange(T, device="cuda").expand(B, -1) % 300
+    return Layout(pos, segment, (segment != PADDING).sum(1), causal)
+
+
+def results(
+    qkv: Tensor, terms: Terms, layout: Layout, which: str, dtype: torch.dtype, wide: torch.dtype, p: float
+) -> list[Tensor]:
+    """The output, and the gradients of q, k, v and all terms, in float64."""
+    made, leaves = in_dtype(terms, wide)
+    inputs = [x.to(dtype).requires_grad_() for x in qkv]
+    real = (layout.segment != PADDING)[:, None, :, None]
+    upstream = torch.randn(B, H, T, d, device="cuda", generator=torch.Generator("cuda").manual_seed(1)) * real
+    dropout = Dropout(p, torch.tensor(3, device="cuda")) if p else None
+    out = attend(*inputs, made, layout, which, dropout)
+    return [x.double() for x in (out * real, *torch.autograd.grad(out, inputs + leaves, upstream.to(out.dtype)))]
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    return float((found - truth).square().mean().sqrt())
+
+
+@pytest.mark.parametrize("p", [0.0, 0.1], ids=["", "dropout"])
+@pytest.mark.parametrize("causal", [True, False], ids=["causal", "both"])
+@pytest.mark.parametrize("layout", [padded, packed])
+@pytest.mark.parametrize("case", CASES)
+def test_values_and_all_gradients(case: str, layout: Callable[[bool], Layout], causal: bool, p: float) -> None:
+    """Against float64: float32 to 1e-5, as three TF32 products keep 21 bits; bfloat16 at most twice its reference's."""
+    terms, where = CASES[case](), layout(causal)
+    qkv = torch.randn(3, B, H, T, d, device="cuda").bfloat16().double()
+    truth = results(qkv, terms, where, "reference", torch.float64, torch.float64, p)
+    single = results(qkv, terms, where, "triton", torch.float32, torch.float32, p)
+    for found, expected in zip(single, truth, strict=True):
+        assert error(found, expected) <= 1e-5 * max(float(expected.square().mean().sqrt()), 1e-3)
+    half = results(qkv, terms, where, "triton", torch.bfloat16, torch.float32, p)
+    judge = results(qkv, terms, where, "reference", torch.bfloat16, torch.float32, p)
+    for found, own, expected in zip(half, judge, truth, strict=True):
+        assert 0 < error(found, expected) <= 2 * error(own, expected)
+
+
+@pytest.mark.parametrize("case", ["rotary_per_head_and_gain", "gate_and_bias", "decay"])
+def test_a_thousand_backward_passes_give_the_same_bits(case: str) -> None:
+    terms, leaves = in_dtype(CASES[case](), torch.float32)
+    inputs = [torch.randn(B, H, T, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
+    dropout = Dropout(0.1, torch.tensor(3, device="cuda"))
+    out = attend(*inputs, terms, padded(True), "triton", dropout)
+    upstream = torch.randn_like(out)
+    first = torch.autograd.grad(out, inputs + leaves, upstream, retain_graph=True)
+    for _ in range(1000):
+        again = torch.autograd.grad(out, inputs + leaves, upstream, retain_graph=True)
+        assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+@pytest.mark.parametrize("case", ["rotary", "bias", "decay"])
+def test_memory_grows_linearly(case: str) -> None:
+    """Twice the length takes twice the memory, within the allocator's rounding."""
+
+    def peak(length: int) -> int:
+        torch.cuda.synchronize()
+        base = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        angle = torch.rand(1, 1, length, d // 2, device="cuda")
+        terms = {
+            "rotary": lambda: Terms(
+                rotary_q=Rotary(angle.cos(), angle.sin()), rotary_k=Rotary(angle.cos(), angle.sin())
+            ),
+            "bias": lambda: Terms(bias=torch.zeros(H, 2 * length - 1, device="cuda", requires_grad=True)),
+            "decay": lambda: Terms(decay=torch.zeros(B, H, length, device="cuda", requires_grad=True)),
+        }[case]()
+        qkv = [torch.randn(B, H, length, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
+        layout = Layout.of_lengths(torch.full((B,), length, device="cuda"), length, True)
+        attend(*qkv, terms, layout, "triton").sum().backward()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - base
+
+    peak(4096)
+    lengths = (4096, 8192, 16384, 32768)
+    peaks = [peak(length) for length in lengths]
+    for shorter, longer in pairwise(peaks):
+        assert longer <= 2.1 * shorter
+
+
+def test_inductor_compiles_through_it() -> None:
+    terms, leaves = in_dtype(CASES["bias"](), torch.float32)
+    from pe_lab.attention.triton.operators import softmax_attention
+
+    inputs = [torch.randn(B, H, T, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
+
+    def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        out, _ = softmax_attention(q, k, v, bias, None, None, None, None, d**-0.5, True, 0.0)
+        return (out.float() * 2).square().mean()
+
+    expected = torch.autograd.grad(step(*inputs, *leaves), inputs + leaves)
+    compiled = torch.compile(step, fullgraph=True)
+    for found, want in zip(torch.autograd.grad(compiled(*inputs, *leaves), inputs + leaves), expected, strict=True):
+        assert torch.allclose(found.float(), want.float(), rtol=2e-2, atol=1e-6)
+    assert terms.bias is leaves[0]

@@ -1,0 +1,85 @@
+"""Attention of one encoding after the other: what is compared computes the same, and the tables tell what was done."""
+
+import csv
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from pe_lab.bench import kernels
+from pe_lab.bench.kernels import COLUMNS, Setting, compare_kernels
+from pe_lab.bench.presets import presets
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+
+CONFIGS = Path(__file__).parents[2] / "conf" / "pe"
+SMALL = Setting(torch.device("cpu"), torch.float32, tokens=64, num_heads=2, head_dim=16, lengths=(32,))
+KINDS = ["none", "rope", "lrope", "xpos", "alibi", "t5", "kerple_log", "exposb", "exposb_literal", "forgetting"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_all_implementations_compute_the_same(name: str) -> None:
+    """Triton in the interpreter, FlexAttention as plain PyTorch, both against the reference."""
+    subject = kernels._subject(name, presets(CONFIGS)[name], 32, SMALL)
+    bare = replace(subject, q=subject.q.detach(), k=subject.k.detach(), v=subject.v.detach())
+    with torch.no_grad():
+        out = {which: call() for which, call in kernels._implementations(bare, SMALL).items()}
+    assert set(out) == {"triton", "flex", "reference"}
+    for which in ("triton", "flex"):
+        assert_close(out[which], out["reference"], rtol=0, atol=1e-5)
+
+
+def test_the_tables_hold_a_row_per_pass_and_what_was_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "ROUNDS", 1)
+    rows = compare_kernels(SMALL, tmp_path, CONFIGS, ["none", "t5", "learnable", "deberta"])
+    assert len(rows) == 2 * 3 * 2  # encodings, implementations, passes
+    with (tmp_path / "kernels-cpu.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert [row["implementation"] for row in written] == [row["implementation"] for row in rows]
+    assert tuple(written[0]) == COLUMNS
+    timed = [row for row in rows if row["ms"] != ""]
+    assert {(row["implementation"], row["pass"]) for row in timed} >= {("triton", "both"), ("reference", "both")}
+    assert all(row["note"] for row in rows if row["ms"] == "")
+    page = (tmp_path / "kernels-cpu.md").read_text()
+    assert "- learnable: adds nothing to attention" in page
+    assert "- deberta: attention=triton cannot compute this" in page
+    assert "| t5 | bias+clip (trained) | 32 |" in page
+
+
+def test_what_the_time_does_not_reach_is_named(tmp_path: Path) -> None:
+    assert compare_kernels(replace(SMALL, seconds=0), tmp_path, CONFIGS, ["none"]) == []
+    assert "- none at 32: the time was over" in (tmp_path / "kernels-cpu.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["kernels"], "error: kernels needs a CUDA device, and there is none"),
+        (["tune"], "error: tune needs a CUDA device, and there is none"),
+        (["resources", "--architecture", "sm_70"], "error: --architecture must be of sm_80, sm_90, sm_100, got sm_70"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_what_cannot_be_done_is_one_line(words: list[str], says: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "pe_lab.bench", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (1, says)
+
+
+BLOCK = """
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("hydra", "omegaconf", "wandb", "lightning", "pandas"):
+            raise ImportError(name)
+sys.meta_path.insert(0, Block())
+import pe_lab.attention.triton.operators, pe_lab.bench.__main__, pe_lab.bench.kernels, pe_lab.bench.resources
+import pe_lab.bench.tune
+"""
+
+
+def test_kernels_and_their_benches_need_neither_hydra_nor_wandb() -> None:
+    subprocess.run([sys.executable, "-c", BLOCK], check=True)

@@ -1,0 +1,57 @@
+"""Every kernel compiles for GPUs that are not here, within what they have."""
+
+import csv
+import os
+import subprocess
+import sys
+from itertools import combinations, product
+from pathlib import Path
+
+import pytest
+
+from pe_lab.attention.triton.ahead import SHARED_MEMORY, Resources
+from pe_lab.bench.resources import FACTORS, OPTIONAL, Case, cover, fault, of_presets
+
+CONFIGS = Path(__file__).parents[2] / "conf" / "pe"
+
+
+def test_every_pair_of_options_is_compiled() -> None:
+    cases = [case for case in cover() if case.kernel == "forward"]
+    values = [
+        {name: getattr(case, name) for name in ("architecture", "dtype", "head_dim", "causal")}
+        | {option: option in case.there for option in OPTIONAL}
+        for case in cases
+    ]
+    for a, b in combinations(FACTORS, 2):
+        assert {(value[a], value[b]) for value in values} == set(product(FACTORS[a], FACTORS[b]))
+    assert len(cases) < 30  # not all with all
+
+
+def test_every_encoding_is_compiled_for_every_architecture() -> None:
+    there = {case.there for case in of_presets(CONFIGS)}
+    assert there == {frozenset(), frozenset({"BIAS"}), frozenset({"GATE"}), frozenset({"DECAY"})}
+    assert {case.architecture for case in of_presets(CONFIGS)} == set(SHARED_MEMORY)
+
+
+def test_spills_and_too_much_shared_memory_are_faults() -> None:
+    import torch
+
+    low, full = (Case("forward", "sm_90", dtype, 64, True, frozenset()) for dtype in (torch.bfloat16, torch.float32))
+    assert fault(low, Resources(255, 0, 1000, "wgmma")) == ""
+    assert fault(low, Resources(255, 8, 1000, "wgmma")) == "spills"
+    assert fault(full, Resources(255, 8, 1000, "wgmma")) == ""
+    assert fault(full, Resources(255, 0, 232_449, "wgmma")) == "shared memory"
+
+
+@pytest.mark.parametrize("architecture", sorted(SHARED_MEMORY))
+def test_the_cover_compiles_within_what_an_architecture_has(architecture: str, tmp_path: Path) -> None:
+    """In a process of its own: here, kernels may be the interpreter's."""
+    table = tmp_path / "resources.csv"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "pe_lab.bench", "resources", "--architecture", architecture, "--to", str(table)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    rows = list(csv.DictReader(table.open()))
+    assert {row["kernel"] for row in rows} >= {"forward", "backward_keys", "backward_queries", "backward_tables"}
+    expected = {"sm_80": "mma.sync", "sm_90": "wgmma", "sm_100": "tcgen05.mma"}[architecture]
+    assert any(row["products"] == expected for row in rows)  # the architecture's own matrix instructions
