@@ -22,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from pe_lab.attention import attend, resolve
 from pe_lab.attention.reference import added_to_logits
 from pe_lab.bench.presets import presets, terms_of
-from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Stick, Terms
 from pe_lab.encodings.bias import alibi_slopes
 from pe_lab.encodings.layout import Layout
 
@@ -166,6 +166,10 @@ def _implementations(subject: Subject, setting: Setting) -> dict[str, Callable[[
     calls = {"triton": lambda: attend(q, k, v, terms, layout, "triton")}
     squares = subject.length <= SQUARES
     added = any(term is not None for term in (terms.bias, terms.decay))
+    if squares:
+        calls["reference"] = lambda: attend(q, k, v, terms, layout, "reference")
+    if isinstance(terms.weights, Stick):
+        return calls  # nobody else breaks sticks
     if terms.gate is None and on_gpu and (squares or not added):
         for name, back_end in BACK_ENDS.items():
 
@@ -188,8 +192,6 @@ def _implementations(subject: Subject, setting: Setting) -> dict[str, Callable[[
         return flex(*met, v, score_mod=score, block_mask=blocks, scale=terms.scale)
 
     calls["flex"] = general
-    if squares:
-        calls["reference"] = lambda: attend(q, k, v, terms, layout, "reference")
     return calls
 
 

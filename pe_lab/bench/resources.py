@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from pe_lab.attention.triton.ahead import SHARED_MEMORY, Case, Resources, compile_ahead
+from pe_lab.attention.triton.ahead import SHARED_MEMORY, STICK, Case, Resources, compile_ahead
 from pe_lab.attention.triton.operators import OPTIONAL
 from pe_lab.bench.presets import presets, terms_of
 from pe_lab.encodings.base import Softmax
@@ -78,7 +78,7 @@ def cover() -> list[Case]:
                 )
         missing -= _pairs(choice, names)
         chosen.append(choice)
-    return [case for choice in chosen for case in _cases(choice)] + list(_rotations())
+    return [case for choice in chosen for case in _cases(choice)] + [*_rotations(), *_sticks()]
 
 
 def of_presets(configs: Path) -> Iterator[Case]:
@@ -88,7 +88,7 @@ def of_presets(configs: Path) -> Iterator[Case]:
             terms, _ = terms_of(make, 1, 32, 4, 64, torch.device("cpu"))
         except ValueError:
             continue  # of another nature than a causal sequence
-        if not isinstance(terms.weights, Softmax) or terms.score or terms.bias_full is not None:
+        if not isinstance(terms.weights, Softmax) or terms.score is not None or terms.bias_full is not None:
             continue
         there = frozenset(name for name in ("BIAS", "GATE", "DECAY") if getattr(terms, name.lower()) is not None)
         for architecture in ARCHITECTURES:
@@ -99,7 +99,7 @@ def every() -> Iterator[Case]:
     """All choices of FACTORS."""
     for values in product(*FACTORS.values()):
         yield from _cases(dict(zip(FACTORS, values, strict=True)))
-    yield from _rotations()
+    yield from (*_rotations(), *_sticks())
 
 
 def _covered(choice: dict, missing: set) -> int:
@@ -126,6 +126,18 @@ def _rotations() -> Iterator[Case]:
         yield Case("sums", architecture, dtype, 64, True, frozenset())
         for there, kernel in product(options, ("rotate_forward", "rotate_backward")):
             yield Case(kernel, architecture, dtype, 64, True, there)
+
+
+def _sticks() -> Iterator[Case]:
+    """What `rse` and `stick_breaking` are, and the other options together."""
+    choices = (
+        (torch.bfloat16, 64, True, frozenset({"DOWN", "SELF", "BIAS"})),
+        (torch.bfloat16, 64, True, frozenset({"DOWN", "OWN", "SEGMENTED"})),
+        (torch.float32, 80, False, frozenset({"SELF", "BIAS", "SEGMENTED"})),
+    )
+    for architecture, choice, kernel in product(ARCHITECTURES, choices, STICK):
+        if kernel.__name__ != "stick_backward_tables" or "BIAS" in choice[-1]:
+            yield Case(kernel.__name__, architecture, *choice)
 
 
 def _row(case: Case, taken: Resources) -> dict[str, object]:

@@ -1,18 +1,20 @@
 """The fastest blocks of every attention kernel on the GPU at hand, kept in pe_lab/attention/triton/blocks.json."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from statistics import median
 
 import torch
+from torch import Tensor
 
 from pe_lab.attention.triton import blocks as table
-from pe_lab.attention.triton import operators
+from pe_lab.attention.triton import operators, stick_operators
 from pe_lab.attention.triton.blocks import Blocks
 
 HEADS, LENGTH, TOKENS = 16, 2048, 16384
 KERNELS = ("forward", "backward_keys", "backward_queries", "backward_tables")
+STICK = ("stick_forward", "stick_backward_queries", "stick_backward_keys", "stick_backward_tables")
 DTYPES = (torch.bfloat16, torch.float32)
 HEAD_DIMS = (64, 128, 32, 16)
 LOADS = {"plain": (), "table": ("BIAS",), "mixed": ("BIAS", "GATE", "DECAY", "DROPOUT")}
@@ -27,8 +29,8 @@ def tune(device: torch.device, seconds: float) -> None:
     known = table.load()
     part = dict(known.get(architecture) or known[table.nearest(architecture)])
     for dtype, head_dim, load in product(DTYPES, HEAD_DIMS, LOADS):
-        for kernel in KERNELS:
-            if kernel == "backward_tables" and load == "plain":
+        for kernel in KERNELS if load == "mixed" else (*KERNELS, *STICK):
+            if kernel.endswith("backward_tables") and load == "plain":
                 continue
             if time.perf_counter() - began > seconds:
                 print(f"the time was over before {kernel} {dtype} {head_dim} {load}")
@@ -51,7 +53,7 @@ def tune(device: torch.device, seconds: float) -> None:
 
 def _candidates(kernel: str, dtype: torch.dtype) -> Iterator[Blocks]:
     for m, n, warps, stages in product(SIZES, SIZES, (4, 8), (1, 2, 3)):
-        if kernel == "backward_tables" and m != n:
+        if kernel.endswith("backward_tables") and m != n:
             continue
         if 16 * 64 <= m * n <= (128 * 128 if dtype == torch.bfloat16 else 64 * 64) and m * n >= 256 * warps:
             yield Blocks(m, n, warps, stages)
@@ -75,34 +77,47 @@ class _Step:
 
     def milliseconds(self, kernel: str, blocks: Blocks) -> float | None:
         """Of a step, in which all other kernels are as ever; None: it does not run."""
-        chosen, operators.choose = operators.choose, _exchanged(operators.choose, kernel, blocks)
+        step = self._stick if kernel.startswith("stick") else self._softmax
+        forward_only = kernel.endswith("forward")
+        chosen = operators.choose
+        operators.choose = stick_operators.choose = _exchanged(chosen, kernel, blocks)
         try:
-            self._run(kernel == "forward")
-            return median(self._time(kernel == "forward") for _ in range(ROUNDS))
+            self._run(step, forward_only)
+            return median(self._time(step, forward_only) for _ in range(ROUNDS))
         except Exception as error:  # shared memory, registers: of the candidate, and whatever the compiler says of it
             print(f"  {kernel} {blocks}: {' '.join(str(error).split())[:80]}")
             return None
         finally:
-            operators.choose = chosen
+            operators.choose = stick_operators.choose = chosen
 
-    def _run(self, forward_only: bool) -> None:
+    def _softmax(self) -> Tensor:
         scale = self.upstream.shape[-1] ** -0.5
-        out, _ = operators.softmax_attention(*self.inputs, *self.terms, None, self.keys, scale, True, 0.1)
+        return operators.softmax_attention(*self.inputs, *self.terms, None, self.keys, scale, True, 0.1)[0]
+
+    def _stick(self) -> Tensor:
+        scale = self.upstream.shape[-1] ** -0.5
+        how = {"down": True, "side": -1, "include_self": True, "own": False}
+        return stick_operators.stick_attention(*self.inputs, self.terms[0], None, scale, **how)[0]
+
+    def _run(self, step: Callable[[], Tensor], forward_only: bool) -> None:
+        out = step()
         if not forward_only:
             leaves = [*self.inputs, *(term for term in self.terms if term is not None)]
             torch.autograd.grad(out, leaves, self.upstream)
 
-    def _time(self, forward_only: bool) -> float:
+    def _time(self, step: Callable[[], Tensor], forward_only: bool) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        self._run(forward_only)
+        self._run(step, forward_only)
         end.record()
         end.synchronize()
         return start.elapsed_time(end)
 
 
-def _exchanged(choose, kernel: str, blocks: Blocks):
-    def chosen(architecture: str, name: str, *rest) -> Blocks:
+def _exchanged(choose: Callable[..., Blocks], kernel: str, blocks: Blocks) -> Callable[..., Blocks]:
+    """`choose`, but for one kernel; the backward kernels of a stick share its tiles of keys."""
+
+    def chosen(architecture: str, name: str, *rest: object) -> Blocks:
         return blocks if name == kernel else choose(architecture, name, *rest)
 
     return chosen

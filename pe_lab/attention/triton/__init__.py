@@ -21,7 +21,11 @@ LARGEST_HEAD = 128
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
     """Why these terms cannot be computed here, or None."""
     if isinstance(terms.weights, Stick):
-        return "there is no Triton kernel for stick-breaking in this version"
+        for name in ("gate", "decay"):
+            if getattr(terms, name) is not None:
+                return f"the kernels of stick-breaking have no place for {name}"
+        if dropout is not None:
+            return "the kernels of stick-breaking drop no weights"
     for name in ("score", "bias_full", "values"):
         if getattr(terms, name) is not None:
             return f"the kernels have no place for {name}, which needs T x T numbers"
@@ -45,24 +49,46 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
-    from pe_lab.attention.triton.operators import softmax_attention
-
     with torch.autocast(q.device.type, enabled=False):
         q, k = _meet(q, terms.rotary_q, terms.gain), _meet(k, terms.rotary_k, terms.gain)
-        bias, gate, decay = (None if x is None else x.float() for x in (terms.bias, terms.gate, terms.decay))
         whole = layout.one_segment or (layout.causal and layout.right_padded)
-        B, H, _, d = q.shape
-        if decay is not None:
-            decay = decay.expand(q.shape[:3])
-        out, _ = softmax_attention(
-            q, k, v, bias, gate, decay,
-            segment=None if whole else layout.segment.expand(B, -1),
-            keys=None if dropout is None else dropout.keys(B, H),
-            scale=d**-0.5 if terms.scale is None else terms.scale,
-            causal=layout.causal,
-            p=0.0 if dropout is None else dropout.p,
-        )  # fmt: skip
-    return out
+        segment = None if whole else layout.segment.expand(len(q), -1)
+        run = _stick if isinstance(terms.weights, Stick) else _softmax
+        return run(q, k, v, terms, segment, layout.causal, dropout)
+
+
+def _softmax(
+    q: Tensor, k: Tensor, v: Tensor, terms: Terms, segment: Tensor | None, causal: bool, dropout: Dropout | None
+) -> Tensor:
+    from pe_lab.attention.triton.operators import softmax_attention
+
+    bias, gate, decay = (None if x is None else x.float() for x in (terms.bias, terms.gate, terms.decay))
+    decay = None if decay is None else decay.expand(q.shape[:3])
+    keys, p = (None, 0.0) if dropout is None else (dropout.keys(*q.shape[:2]), dropout.p)
+    return softmax_attention(q, k, v, bias, gate, decay, segment, keys, _scale(q, terms), causal, p)[0]
+
+
+def _stick(
+    q: Tensor, k: Tensor, v: Tensor, terms: Terms, segment: Tensor | None, causal: bool, dropout: None
+) -> Tensor:
+    from pe_lab.attention.triton.stick_operators import stick_attention
+
+    kind = terms.weights
+    bias = None if terms.bias is None else terms.bias.float()
+    nearest, own = kind.order == "nearest", kind.remainder == "own"
+
+    def broken(down: bool, side: int, include_self: bool) -> Tensor:
+        return stick_attention(q, k, v, bias, segment, _scale(q, terms), down, side, include_self, own)[0]
+
+    if causal:
+        return broken(nearest, -1, kind.include_self)
+    if not nearest:
+        return broken(False, 0, kind.include_self)
+    return (broken(True, -1, kind.include_self) + broken(False, 1, False)) / 2  # self is on the left
+
+
+def _scale(q: Tensor, terms: Terms) -> float:
+    return q.shape[-1] ** -0.5 if terms.scale is None else terms.scale
 
 
 def _meet(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:

@@ -14,14 +14,17 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from pe_lab.attention.triton import rotation, softmax
+from pe_lab.attention.triton import rotation, softmax, stick, stick_operators
 from pe_lab.attention.triton.blocks import Blocks, choose, lanes
 from pe_lab.attention.triton.operators import switches
 
 SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}  # bytes that one program may have
+STICK = (stick.stick_forward, stick.stick_mark, stick.stick_backward_queries, stick.stick_backward_keys)
+STICK += (stick.stick_backward_tables,)
 SOFTMAX = (softmax.forward, softmax.backward_keys, softmax.backward_queries, softmax.backward_tables)
 KERNELS = {
-    kernel.__name__: kernel for kernel in (*SOFTMAX, softmax.sums, rotation.rotate_forward, rotation.rotate_backward)
+    kernel.__name__: kernel
+    for kernel in (*SOFTMAX, *STICK, softmax.sums, rotation.rotate_forward, rotation.rotate_backward)
 }
 TERMS = {"BIAS": "bias", "GATE": "gate", "DECAY": "decay", "SEGMENTED": "segment", "DROPOUT": "keys"}
 ACTIVATIONS = {"q", "k", "v", "x", "out", "grad", "dq", "dk", "dv", "dx"}
@@ -33,7 +36,8 @@ class Case:
     """One kernel with its options.
 
     Args:
-        there: of BIAS, GATE, DECAY, SEGMENTED, DROPOUT, those that are; of rotation: HALF, GAIN, TABLES.
+        there: of BIAS, GATE, DECAY, SEGMENTED, DROPOUT, those that are; of rotation: HALF, GAIN, TABLES; of a stick:
+            BIAS, SEGMENTED, DOWN, SELF, OWN.
     """
 
     kernel: str
@@ -48,7 +52,8 @@ class Case:
         """As a launch would take them; None: of a kernel that does not choose."""
         if self.kernel.startswith("rotate") or self.kernel == "sums":
             return None
-        return choose(self.architecture, self.kernel, self.dtype, self.head_dim, self.there)
+        choose_blocks = stick_operators.stick_blocks if self.kernel.startswith("stick") else choose
+        return choose_blocks(self.architecture, self.kernel, self.dtype, self.head_dim, self.there)
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,9 @@ def compile_ahead(case: Case, blocks: Blocks | None = None) -> Resources:
         name = parameter.name
         if parameter.is_constexpr or name in absent:
             signature[name] = "constexpr"
-            constexprs[(index,)] = constants.get(name)
+            constexprs[(index,)] = constants[name] if parameter.is_constexpr else None
             continue
-        if name in ACTIVATIONS:
+        if name in ACTIVATIONS and not (name in ("dk", "dv") and case.kernel.startswith("stick")):
             signature[name] = number
         else:
             signature[name] = TYPES.get(name) or ("i32" if _is_size(name) else "*fp32")
@@ -100,10 +105,16 @@ def compile_ahead(case: Case, blocks: Blocks | None = None) -> Resources:
 
 def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
     if case.kernel.startswith("rotate"):
-        sizes = rotation.sizes(case.head_dim) | {"MEMBERS": rotation.MEMBERS}
+        sizes: dict[str, Any] = rotation.sizes(case.head_dim) | {"MEMBERS": rotation.MEMBERS}
         return sizes | {name: name in case.there for name in ("HALF", "GAIN", "TABLES")}
     if blocks is None:
         return {"HEAD_DIM": case.head_dim, "BLOCK_D": lanes(case.head_dim), "BLOCK_M": 64}
+    if case.kernel.startswith("stick"):
+        down, include_self, own = (name in case.there for name in ("DOWN", "SELF", "OWN"))
+        side = -1 if case.causal else 0
+        constants = stick_operators.options(case.dtype, case.head_dim, down, side, include_self, case.there)
+        constants |= {"OWN": int(own), "PARTS": stick_operators.parts(case.dtype)}
+        return constants | {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n}
     constants = switches(case.dtype, case.head_dim, case.causal, case.there)
     constants |= {"DBIAS": int("BIAS" in case.there), "DGATE": int("GATE" in case.there)}
     return constants | {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n}
@@ -111,7 +122,9 @@ def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
 
 def _is_size(name: str) -> bool:
     """Whether an argument is an integer: a stride, a length, a number of heads."""
-    return name.endswith(("_batch", "_head", "_time", "_reach", "heads", "sharing", "chunks", "length"))
+    return name.endswith(
+        ("_batch", "_head", "_time", "_reach", "heads", "sharing", "chunks", "length", "first", "chunk", "tiles")
+    )
 
 
 def _usage(cubin: bytes) -> dict[str, int]:

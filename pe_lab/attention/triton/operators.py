@@ -76,7 +76,7 @@ def softmax_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of q, k, v, bias, gate and decay; empty for the last three where `wants` (of bias, gate) says no."""
     call = _Call(q, k, v, bias, gate, decay, segment, keys, scale, causal, p)
-    grad = _lanes_adjacent(grad)
+    grad = lanes_adjacent(grad)
     B, H, T, d = q.shape
     delta = torch.empty_like(lse)
     block_t = 64
@@ -100,7 +100,7 @@ def softmax_attention_backward(
         wanted = {"DBIAS": int(wants[0]), "DGATE": int(wants[1])}
         call.launch(softmax.backward_tables, diagonals, blocks, [*more, *sums], strides, **wanted)
         tables = [
-            _table_gradient(sum_, table, causal) if want else empty
+            table_gradient(sum_, table, -1 if causal else 0) if want else empty
             for sum_, table, want, empty in zip(sums, (bias, gate), wants, tables, strict=True)
         ]
     return dq, dk, dv, *tables, ddecay
@@ -151,14 +151,14 @@ class _Call:
         causal: bool,
         p: float,
     ) -> None:
-        q, k, v = map(_lanes_adjacent, (q, k, v))
+        q, k, v = map(lanes_adjacent, (q, k, v))
         bias, decay = (None if term is None else term * LOG2E for term in (bias, decay))
         terms = (bias, gate, decay, segment, keys)
         self.inputs = [q, k, v, *(None if term is None else term.contiguous() for term in terms)]
         self.strides = [stride for x in (q, k, v) for stride in x.stride()[:3]]
         self.q = q
         p = 0.0 if keys is None else p
-        self.numbers = [scale, *_table_shape(bias), *_table_shape(gate), min(round(p * 2**32), 2**32 - 1), 1 / (1 - p)]
+        self.numbers = [scale, *table_shape(bias), *table_shape(gate), min(round(p * 2**32), 2**32 - 1), 1 / (1 - p)]
         self.there = {name for name, term in zip(OPTIONAL, terms, strict=True) if term is not None}
         self.switches = switches(q.dtype, q.shape[-1], causal, self.there)
 
@@ -186,32 +186,41 @@ def switches(dtype: torch.dtype, head_dim: int, causal: bool, there: Collection[
         "HEAD_DIM": head_dim,
         "BLOCK_D": lanes(head_dim),
         "CAUSAL": int(causal),
-        "PRECISION": "tf32x3" if dtype == torch.float32 else "tf32",  # of float32 products; bfloat16 has one only
+        "PRECISION": precision(dtype),
     } | {name: int(name in there) for name in OPTIONAL}
 
 
-def _table_shape(table: Tensor | None) -> tuple[int, int]:
+def precision(dtype: torch.dtype) -> str:
+    """Of the products of float32 numbers; those of bfloat16 have one only."""
+    return "tf32x3" if dtype == torch.float32 else "tf32"
+
+
+def table_shape(table: Tensor | None) -> tuple[int, int]:
     """The step from a head's row to the next one's, and R."""
     if table is None:
         return 0, 0
     return (table.shape[1] if table.shape[0] > 1 else 0), (table.shape[1] - 1) // 2
 
 
-def _table_gradient(sums: Tensor, table: Tensor, causal: bool) -> Tensor:
-    """The gradient of a table [1|H, 2R+1] from `backward_tables`' sums [B, H, diagonals, 2, M]."""
+def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
+    """The gradient of a table [1|H, 2R+1] from `backward_tables`' sums [B, H, diagonals, 2, M].
+
+    Args:
+        side: of the query, where the keys are, and with them the diagonals: -1 before, 1 after, 0 both.
+    """
     sums = sums.sum(0)
     if table.shape[0] == 1:
         sums = sums.sum(0, keepdim=True)
     heads, diagonals, _, M = sums.shape
-    if not causal:  # 0, 1, -1, 2, -2, ... in the order of distance
-        order = [*range(diagonals - 1, 0, -2), 0, *range(1, diagonals, 2)]
-        sums = sums[:, order]
+    order = {-1: range(diagonals), 1: range(diagonals - 1, -1, -1)}
+    order[0] = (*range(diagonals - 1, 0, -2), 0, *range(1, diagonals, 2))  # of 0, 1, -1, 2, -2, ...
+    sums = sums[:, list(order[side])]  # from the smallest distance to the largest
     by_distance = sums.new_zeros(heads, diagonals + 1, M)
     by_distance[:, :-1] += sums[:, :, 0]
     by_distance[:, 1:] += sums[:, :, 1]
     by_distance = by_distance.flatten(1)
 
-    first = -M if causal else -M * (diagonals + 1) // 2  # the distance that by_distance starts with
+    first = {-1: -M, 1: -M * diagonals, 0: -M * (diagonals + 1) // 2}[side]  # the distance that by_distance starts with
     last = first + by_distance.shape[1] - 1
     reach = (table.shape[1] - 1) // 2
     low, high = max(first, -reach), min(last, reach)
@@ -222,5 +231,5 @@ def _table_gradient(sums: Tensor, table: Tensor, causal: bool) -> Tensor:
     return gradient
 
 
-def _lanes_adjacent(x: Tensor) -> Tensor:
+def lanes_adjacent(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()

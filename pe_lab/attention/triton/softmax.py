@@ -16,41 +16,11 @@ import triton
 import triton.language as tl
 
 from pe_lab.attention import dropout
+from pe_lab.attention.triton.tiles import LOG2E, by_distance, dot, entry, numbers, put_rows, rows
 
-LOG2E = tl.constexpr(1.4426950408889634)
 ROW, COLUMN = tl.constexpr(dropout.ROW), tl.constexpr(dropout.COLUMN)
 MIX0, MIX1 = tl.constexpr(dropout.MIX[0]), tl.constexpr(dropout.MIX[1])
 INFINITY = tl.constexpr(float("inf"))
-
-
-@triton.jit
-def _rows(x, base, index, stride, length, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """[rows, BLOCK_D] of x, zero beyond the length and the head dimension."""
-    lane = tl.arange(0, BLOCK_D)
-    mask = (index < length)[:, None]
-    if BLOCK_D != HEAD_DIM:
-        mask = mask & (lane < HEAD_DIM)[None, :]
-    return tl.load(x + base + index[:, None] * stride + lane[None, :], mask, 0.0)
-
-
-@triton.jit
-def _put_rows(x, row, index, length, value, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Write [rows, BLOCK_D] into x [B * H, T, d]."""
-    lane = tl.arange(0, BLOCK_D)
-    at = (row.to(tl.int64) * length + index[:, None]) * HEAD_DIM + lane[None, :]
-    tl.store(x + at, value.to(x.dtype.element_ty), (index < length)[:, None] & (lane < HEAD_DIM)[None, :])
-
-
-@triton.jit
-def _numbers(x, row, index, length, other):
-    """[rows] of x [rows of it, T]."""
-    return tl.load(x + row.to(tl.int64) * length + index, index < length, other)
-
-
-@triton.jit
-def _entry(table, head, table_head, reach, i, j):
-    """table[i - j + R] of this head, for every pair of a tile."""
-    return tl.load(table + head * table_head + tl.minimum(tl.maximum(i - j, -reach), reach) + reach)
 
 
 @triton.jit
@@ -92,12 +62,12 @@ def forward(
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     at = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    queries = _rows(q, batch * q_batch + head * q_head, at, q_time, length, HEAD_DIM, BLOCK_D)
+    queries = rows(q, batch * q_batch + head * q_head, at, q_time, length, HEAD_DIM, BLOCK_D)
     segment_i, c_i, key = 0, 0.0, 0
     if SEGMENTED:
-        segment_i = _numbers(segment, batch, at, length, -2)[:, None]
+        segment_i = numbers(segment, batch, at, length, -2)[:, None]
     if DECAY:
-        c_i = _numbers(decay, row, at, length, 0.0)[:, None]
+        c_i = numbers(decay, row, at, length, 0.0)[:, None]
     if DROPOUT:
         key = tl.load(keys + row).to(tl.uint32)
     i = at[:, None]
@@ -115,18 +85,18 @@ def forward(
         for start in range(begin, whole if CUT == 0 else end, BLOCK_N):
             here = start + tl.arange(0, BLOCK_N)
             j = here[None, :]
-            key_rows = _rows(k, batch * k_batch + head * k_head, here, k_time, length, HEAD_DIM, BLOCK_D)
-            z = tl.dot(queries, tl.trans(key_rows), input_precision=PRECISION) * (scale * LOG2E)
+            key_rows = rows(k, batch * k_batch + head * k_head, here, k_time, length, HEAD_DIM, BLOCK_D)
+            z = dot(queries, tl.trans(key_rows), PRECISION=PRECISION) * (scale * LOG2E)
             if GATE:
-                z *= _entry(gate, head, gate_head, gate_reach, i, j)
+                z *= entry(gate, head, gate_head, gate_reach, i, j)
             if BIAS:
-                z += _entry(bias, head, bias_head, bias_reach, i, j)
+                z += entry(bias, head, bias_head, bias_reach, i, j)
             if DECAY:
-                z += c_i - _numbers(decay, row, here, length, 0.0)[None, :]
+                z += c_i - numbers(decay, row, here, length, 0.0)[None, :]
             if CUT:
                 segment_j = 0
                 if SEGMENTED:
-                    segment_j = _numbers(segment, batch, here, length, -3)[None, :]
+                    segment_j = numbers(segment, batch, here, length, -3)[None, :]
                 z = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), z, -INFINITY)
             raised = tl.maximum(highest, tl.max(z, 1))
             anchor = tl.where(raised == -INFINITY, 0.0, raised)  # a row that has seen nothing yet
@@ -136,10 +106,10 @@ def forward(
             total = total * shrink + tl.sum(weight, 1)
             if DROPOUT:
                 weight = tl.where(_kept(key, i, j, threshold), weight * enlarge, 0.0)
-            values = _rows(v, batch * v_batch + head * v_head, here, v_time, length, HEAD_DIM, BLOCK_D)
+            values = rows(v, batch * v_batch + head * v_head, here, v_time, length, HEAD_DIM, BLOCK_D)
             mixed = mixed * shrink[:, None]
-            mixed = tl.dot(weight.to(values.dtype), values, mixed, input_precision=PRECISION)
-    _put_rows(out, row, at, length, mixed / total[:, None], HEAD_DIM, BLOCK_D)
+            mixed = dot(weight.to(values.dtype), values, mixed, PRECISION=PRECISION)
+    put_rows(out, row, at, length, mixed / total[:, None], HEAD_DIM, BLOCK_D)
     tl.store(lse + row.to(tl.int64) * length + at, highest + tl.log2(total), at < length)
 
 
@@ -152,10 +122,10 @@ def sums(
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     at = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
-    rows = _rows(out, row.to(tl.int64) * length * HEAD_DIM, at, HEAD_DIM, length, HEAD_DIM, BLOCK_D)
-    grads = _rows(grad, batch * grad_batch + head * grad_head, at, grad_time, length, HEAD_DIM, BLOCK_D)
-    dot = tl.sum(rows.to(tl.float32) * grads.to(tl.float32), 1)
-    tl.store(delta + row.to(tl.int64) * length + at, dot, at < length)
+    outs = rows(out, row.to(tl.int64) * length * HEAD_DIM, at, HEAD_DIM, length, HEAD_DIM, BLOCK_D)
+    grads = rows(grad, batch * grad_batch + head * grad_head, at, grad_time, length, HEAD_DIM, BLOCK_D)
+    total = tl.sum(outs.to(tl.float32) * grads.to(tl.float32), 1)
+    tl.store(delta + row.to(tl.int64) * length + at, total, at < length)
 
 
 @triton.jit
@@ -175,13 +145,13 @@ def backward_keys(
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     at = block * BLOCK_N + tl.arange(0, BLOCK_N)
-    key_rows = _rows(k, batch * k_batch + head * k_head, at, k_time, length, HEAD_DIM, BLOCK_D)
-    values = _rows(v, batch * v_batch + head * v_head, at, v_time, length, HEAD_DIM, BLOCK_D)
+    key_rows = rows(k, batch * k_batch + head * k_head, at, k_time, length, HEAD_DIM, BLOCK_D)
+    values = rows(v, batch * v_batch + head * v_head, at, v_time, length, HEAD_DIM, BLOCK_D)
     segment_j, c_j, key = 0, 0.0, 0
     if SEGMENTED:
-        segment_j = _numbers(segment, batch, at, length, -3)[:, None]
+        segment_j = numbers(segment, batch, at, length, -3)[:, None]
     if DECAY:
-        c_j = _numbers(decay, row, at, length, 0.0)[:, None]
+        c_j = numbers(decay, row, at, length, 0.0)[:, None]
     if DROPOUT:
         key = tl.load(keys + row).to(tl.uint32)
     j = at[:, None]
@@ -201,37 +171,37 @@ def backward_keys(
         for start in range(first, last, BLOCK_M):
             here = start + tl.arange(0, BLOCK_M)
             i = here[None, :]
-            queries = _rows(q, batch * q_batch + head * q_head, here, q_time, length, HEAD_DIM, BLOCK_D)
-            z = tl.dot(key_rows, tl.trans(queries), input_precision=PRECISION) * (scale * LOG2E)
+            queries = rows(q, batch * q_batch + head * q_head, here, q_time, length, HEAD_DIM, BLOCK_D)
+            z = dot(key_rows, tl.trans(queries), PRECISION=PRECISION) * (scale * LOG2E)
             if GATE:
-                factor = _entry(gate, head, gate_head, gate_reach, i, j)
+                factor = entry(gate, head, gate_head, gate_reach, i, j)
                 z *= factor
             if BIAS:
-                z += _entry(bias, head, bias_head, bias_reach, i, j)
+                z += entry(bias, head, bias_head, bias_reach, i, j)
             if DECAY:
-                z += _numbers(decay, row, here, length, 0.0)[None, :] - c_j
-            weight = tl.exp2(z - _numbers(lse, row, here, length, INFINITY)[None, :])
+                z += numbers(decay, row, here, length, 0.0)[None, :] - c_j
+            weight = tl.exp2(z - numbers(lse, row, here, length, INFINITY)[None, :])
             if PART < CUTS:
                 segment_i = 0
                 if SEGMENTED:
-                    segment_i = _numbers(segment, batch, here, length, -2)[None, :]
+                    segment_i = numbers(segment, batch, here, length, -2)[None, :]
                 weight = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), weight, 0.0)
-            grads = _rows(grad, batch * grad_batch + head * grad_head, here, grad_time, length, HEAD_DIM, BLOCK_D)
-            dweight = tl.dot(values, tl.trans(grads), input_precision=PRECISION)
+            grads = rows(grad, batch * grad_batch + head * grad_head, here, grad_time, length, HEAD_DIM, BLOCK_D)
+            dweight = dot(values, tl.trans(grads), PRECISION=PRECISION)
             used = weight
             if DROPOUT:
                 kept = _kept(key, i, j, threshold)
                 used = tl.where(kept, weight * enlarge, 0.0)
                 dweight = tl.where(kept, dweight * enlarge, 0.0)
-            dvalues = tl.dot(used.to(grads.dtype), grads, dvalues, input_precision=PRECISION)
-            dz = weight * (dweight - _numbers(delta, row, here, length, 0.0)[None, :])
+            dvalues = dot(used.to(grads.dtype), grads, dvalues, PRECISION=PRECISION)
+            dz = weight * (dweight - numbers(delta, row, here, length, 0.0)[None, :])
             if DECAY:
                 column += tl.sum(dz, 1)
             if GATE:
                 dz *= factor
-            dkeys = tl.dot(dz.to(queries.dtype), queries, dkeys, input_precision=PRECISION)
-    _put_rows(dk, row, at, length, dkeys * scale, HEAD_DIM, BLOCK_D)
-    _put_rows(dv, row, at, length, dvalues, HEAD_DIM, BLOCK_D)
+            dkeys = dot(dz.to(queries.dtype), queries, dkeys, PRECISION=PRECISION)
+    put_rows(dk, row, at, length, dkeys * scale, HEAD_DIM, BLOCK_D)
+    put_rows(dv, row, at, length, dvalues, HEAD_DIM, BLOCK_D)
     if DECAY:
         tl.store(ddecay + row.to(tl.int64) * length + at, -column, at < length)
 
@@ -250,15 +220,15 @@ def backward_queries(
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     at = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    queries = _rows(q, batch * q_batch + head * q_head, at, q_time, length, HEAD_DIM, BLOCK_D)
-    grads = _rows(grad, batch * grad_batch + head * grad_head, at, grad_time, length, HEAD_DIM, BLOCK_D)
-    top = _numbers(lse, row, at, length, INFINITY)[:, None]
-    common = _numbers(delta, row, at, length, 0.0)[:, None]
+    queries = rows(q, batch * q_batch + head * q_head, at, q_time, length, HEAD_DIM, BLOCK_D)
+    grads = rows(grad, batch * grad_batch + head * grad_head, at, grad_time, length, HEAD_DIM, BLOCK_D)
+    top = numbers(lse, row, at, length, INFINITY)[:, None]
+    common = numbers(delta, row, at, length, 0.0)[:, None]
     segment_i, c_i, key = 0, 0.0, 0
     if SEGMENTED:
-        segment_i = _numbers(segment, batch, at, length, -2)[:, None]
+        segment_i = numbers(segment, batch, at, length, -2)[:, None]
     if DECAY:
-        c_i = _numbers(decay, row, at, length, 0.0)[:, None]
+        c_i = numbers(decay, row, at, length, 0.0)[:, None]
     if DROPOUT:
         key = tl.load(keys + row).to(tl.uint32)
     i = at[:, None]
@@ -274,40 +244,30 @@ def backward_queries(
         for start in range(begin, whole if CUT == 0 else end, BLOCK_N):
             here = start + tl.arange(0, BLOCK_N)
             j = here[None, :]
-            key_rows = _rows(k, batch * k_batch + head * k_head, here, k_time, length, HEAD_DIM, BLOCK_D)
-            values = _rows(v, batch * v_batch + head * v_head, here, v_time, length, HEAD_DIM, BLOCK_D)
-            z = tl.dot(queries, tl.trans(key_rows), input_precision=PRECISION) * (scale * LOG2E)
+            key_rows = rows(k, batch * k_batch + head * k_head, here, k_time, length, HEAD_DIM, BLOCK_D)
+            values = rows(v, batch * v_batch + head * v_head, here, v_time, length, HEAD_DIM, BLOCK_D)
+            z = dot(queries, tl.trans(key_rows), PRECISION=PRECISION) * (scale * LOG2E)
             if GATE:
-                factor = _entry(gate, head, gate_head, gate_reach, i, j)
+                factor = entry(gate, head, gate_head, gate_reach, i, j)
                 z *= factor
             if BIAS:
-                z += _entry(bias, head, bias_head, bias_reach, i, j)
+                z += entry(bias, head, bias_head, bias_reach, i, j)
             if DECAY:
-                z += c_i - _numbers(decay, row, here, length, 0.0)[None, :]
+                z += c_i - numbers(decay, row, here, length, 0.0)[None, :]
             weight = tl.exp2(z - top)
             if CUT:
                 segment_j = 0
                 if SEGMENTED:
-                    segment_j = _numbers(segment, batch, here, length, -3)[None, :]
+                    segment_j = numbers(segment, batch, here, length, -3)[None, :]
                 weight = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), weight, 0.0)
-            dweight = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
+            dweight = dot(grads, tl.trans(values), PRECISION=PRECISION)
             if DROPOUT:
                 dweight = tl.where(_kept(key, i, j, threshold), dweight * enlarge, 0.0)
             dz = weight * (dweight - common)
             if GATE:
                 dz *= factor
-            dqueries = tl.dot(dz.to(key_rows.dtype), key_rows, dqueries, input_precision=PRECISION)
-    _put_rows(dq, row, at, length, dqueries * scale, HEAD_DIM, BLOCK_D)
-
-
-@triton.jit
-def _by_distance(tile, BLOCK: tl.constexpr):
-    """[2 BLOCK]: the sums of tile[a, b] [BLOCK, BLOCK] over a - b = -BLOCK, ..., BLOCK - 1."""
-    a = tl.arange(0, BLOCK)[:, None]
-    b = a + BLOCK - tl.arange(0, 2 * BLOCK)[None, :]
-    inside = (b >= 0) & (b < BLOCK)
-    turned = tl.gather(tile, tl.where(inside, b, 0), 1)
-    return tl.sum(tl.where(inside, turned, 0.0), 0)
+            dqueries = dot(dz.to(key_rows.dtype), key_rows, dqueries, PRECISION=PRECISION)
+    put_rows(dq, row, at, length, dqueries * scale, HEAD_DIM, BLOCK_D)
 
 
 @triton.jit
@@ -341,35 +301,35 @@ def backward_tables(
         at_i = (block + diagonal) * BLOCK_M + tl.arange(0, BLOCK_M)
         at_j = block * BLOCK_N + tl.arange(0, BLOCK_N)
         i, j = at_i[:, None], at_j[None, :]
-        queries = _rows(q, batch * q_batch + head * q_head, at_i, q_time, length, HEAD_DIM, BLOCK_D)
-        key_rows = _rows(k, batch * k_batch + head * k_head, at_j, k_time, length, HEAD_DIM, BLOCK_D)
-        dot = tl.dot(queries, tl.trans(key_rows), input_precision=PRECISION) * scale
-        z = dot * LOG2E
+        queries = rows(q, batch * q_batch + head * q_head, at_i, q_time, length, HEAD_DIM, BLOCK_D)
+        key_rows = rows(k, batch * k_batch + head * k_head, at_j, k_time, length, HEAD_DIM, BLOCK_D)
+        plain = dot(queries, tl.trans(key_rows), PRECISION=PRECISION) * scale
+        z = plain * LOG2E
         if GATE:
-            z *= _entry(gate, head, gate_head, gate_reach, i, j)
+            z *= entry(gate, head, gate_head, gate_reach, i, j)
         if BIAS:
-            z += _entry(bias, head, bias_head, bias_reach, i, j)
+            z += entry(bias, head, bias_head, bias_reach, i, j)
         if DECAY:
-            c_j = _numbers(decay, row, at_j, length, 0.0)[None, :]
-            z += _numbers(decay, row, at_i, length, 0.0)[:, None] - c_j
+            c_j = numbers(decay, row, at_j, length, 0.0)[None, :]
+            z += numbers(decay, row, at_i, length, 0.0)[:, None] - c_j
         segment_i, segment_j = 0, 0
         if SEGMENTED:
-            segment_i = _numbers(segment, batch, at_i, length, -2)[:, None]
-            segment_j = _numbers(segment, batch, at_j, length, -3)[None, :]
-        weight = tl.exp2(z - _numbers(lse, row, at_i, length, INFINITY)[:, None])
+            segment_i = numbers(segment, batch, at_i, length, -2)[:, None]
+            segment_j = numbers(segment, batch, at_j, length, -3)[None, :]
+        weight = tl.exp2(z - numbers(lse, row, at_i, length, INFINITY)[:, None])
         weight = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), weight, 0.0)
-        grads = _rows(grad, batch * grad_batch + head * grad_head, at_i, grad_time, length, HEAD_DIM, BLOCK_D)
-        values = _rows(v, batch * v_batch + head * v_head, at_j, v_time, length, HEAD_DIM, BLOCK_D)
-        dweight = tl.dot(grads, tl.trans(values), input_precision=PRECISION)
+        grads = rows(grad, batch * grad_batch + head * grad_head, at_i, grad_time, length, HEAD_DIM, BLOCK_D)
+        values = rows(v, batch * v_batch + head * v_head, at_j, v_time, length, HEAD_DIM, BLOCK_D)
+        dweight = dot(grads, tl.trans(values), PRECISION=PRECISION)
         if DROPOUT:
             dweight = tl.where(_kept(key, i, j, threshold), dweight * enlarge, 0.0)
-        dz = weight * (dweight - _numbers(delta, row, at_i, length, 0.0)[:, None])
+        dz = weight * (dweight - numbers(delta, row, at_i, length, 0.0)[:, None])
         if DBIAS:
             bias_sum += dz
         if DGATE:
-            gate_sum += dz * dot
+            gate_sum += dz * plain
     to = (row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * (2 * BLOCK_M) + tl.arange(0, 2 * BLOCK_M)
     if DBIAS:
-        tl.store(dbias + to, _by_distance(bias_sum, BLOCK_M))
+        tl.store(dbias + to, by_distance(bias_sum, BLOCK_M))
     if DGATE:
-        tl.store(dgate + to, _by_distance(gate_sum, BLOCK_M))
+        tl.store(dgate + to, by_distance(gate_sum, BLOCK_M))

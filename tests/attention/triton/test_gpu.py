@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
-from pe_lab.encodings.base import Rotary, Terms
+from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 
 pytestmark = pytest.mark.gpu
@@ -34,6 +34,11 @@ CASES: dict[str, Callable[[], Terms]] = {
     "bias_clipped": lambda: Terms(bias=table(1, 257), clip=True),
     "gate_and_bias": lambda: Terms(gate=1 + table(1, 2 * T - 1) / 5, bias=table(H, 2 * T - 1)),
     "decay": lambda: Terms(decay=-table(B, H, T).abs().cumsum(-1) / 10),
+    "rotary_stick": lambda: Terms(
+        rotary_q=rotary(H), rotary_k=rotary(H), bias=table(1, 2 * T - 1), weights=Stick(include_self=True)
+    ),
+    "stick": lambda: Terms(weights=Stick(remainder="own")),
+    "stick_from_the_first": lambda: Terms(weights=Stick("first", include_self=True)),
 }
 TENSORS = ("bias", "gate", "decay", "gain")
 
@@ -46,7 +51,7 @@ def in_dtype(terms: Terms, dtype: torch.dtype) -> tuple[Terms, list[Tensor]]:
         leaves.append(value.detach().to(dtype).requires_grad_())
         return leaves[-1]
 
-    made: dict[str, object] = {"clip": terms.clip}
+    made: dict[str, object] = {"clip": terms.clip, "weights": terms.weights}
     for name in TENSORS:
         if getattr(terms, name) is not None:
             made[name] = leaf(getattr(terms, name))
@@ -91,6 +96,8 @@ def error(found: Tensor, truth: Tensor) -> float:
 def test_values_and_all_gradients(case: str, layout: Callable[[bool], Layout], causal: bool, p: float) -> None:
     """Against float64: float32 to 1e-5, as three TF32 products keep 21 bits; bfloat16 at most twice its reference's."""
     terms, where = CASES[case](), layout(causal)
+    if p and isinstance(terms.weights, Stick):
+        pytest.skip("the kernels of stick-breaking drop no weights")
     qkv = torch.randn(3, B, H, T, d, device="cuda").bfloat16().double()
     truth = results(qkv, terms, where, "reference", torch.float64, torch.float64, p)
     single = results(qkv, terms, where, "triton", torch.float32, torch.float32, p)
@@ -102,20 +109,23 @@ def test_values_and_all_gradients(case: str, layout: Callable[[bool], Layout], c
         assert 0 < error(found, expected) <= 2 * error(own, expected)
 
 
-@pytest.mark.parametrize("case", ["rotary_per_head_and_gain", "gate_and_bias", "decay"])
-def test_a_thousand_backward_passes_give_the_same_bits(case: str) -> None:
+@pytest.mark.parametrize(
+    ("case", "times"),
+    [("rotary_per_head_and_gain", 1000), ("gate_and_bias", 1000), ("decay", 1000), ("rotary_stick", 10_000)],
+)
+def test_thousands_of_backward_passes_give_the_same_bits(case: str, times: int) -> None:
     terms, leaves = in_dtype(CASES[case](), torch.float32)
     inputs = [torch.randn(B, H, T, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
-    dropout = Dropout(0.1, torch.tensor(3, device="cuda"))
+    dropout = None if isinstance(terms.weights, Stick) else Dropout(0.1, torch.tensor(3, device="cuda"))
     out = attend(*inputs, terms, padded(True), "triton", dropout)
     upstream = torch.randn_like(out)
     first = torch.autograd.grad(out, inputs + leaves, upstream, retain_graph=True)
-    for _ in range(1000):
+    for _ in range(times):
         again = torch.autograd.grad(out, inputs + leaves, upstream, retain_graph=True)
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
-@pytest.mark.parametrize("case", ["rotary", "bias", "decay"])
+@pytest.mark.parametrize("case", ["rotary", "bias", "decay", "stick"])
 def test_memory_grows_linearly(case: str) -> None:
     """Twice the length takes twice the memory, within the allocator's rounding."""
 
@@ -130,6 +140,7 @@ def test_memory_grows_linearly(case: str) -> None:
             ),
             "bias": lambda: Terms(bias=torch.zeros(H, 2 * length - 1, device="cuda", requires_grad=True)),
             "decay": lambda: Terms(decay=torch.zeros(B, H, length, device="cuda", requires_grad=True)),
+            "stick": lambda: Terms(weights=Stick(include_self=True)),
         }[case]()
         qkv = [torch.randn(B, H, length, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
         layout = Layout.of_lengths(torch.full((B,), length, device="cuda"), length, True)

@@ -1,0 +1,196 @@
+"""The kernels of stick-breaking attention as PyTorch operators: launches, shapes for the compiler, derivatives."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from pe_lab.attention.triton import stick
+from pe_lab.attention.triton.blocks import Blocks, architecture, choose, lanes
+from pe_lab.attention.triton.operators import LOG2E, lanes_adjacent, precision, table_gradient, table_shape
+
+CHUNK = 2048  # queries whose marks are held at a time: memory grows with T, not with its square
+
+
+@torch.library.custom_op("pe_lab::stick_attention", mutates_args=())
+def stick_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    segment: Tensor | None,
+    scale: float,
+    down: bool,
+    side: int,
+    include_self: bool,
+    own: bool,
+) -> tuple[Tensor, Tensor]:
+    """One stick of attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
+
+    Args:
+        bias: [1|H, 2R+1] float32, added to the logits at i - j; beyond R its ends.
+        segment: [B, T] integers, i sees j where they are equal; None: every key.
+        scale: of q . k.
+        down: the stick is broken from the last key to the first, otherwise from the first to the last.
+        side: of the query, where the keys are: -1 before, 1 after, 0 both.
+        include_self: the query's own key takes part.
+        own: the remainder goes to the query's own value; otherwise it is dropped.
+
+    Returns:
+        [B, H, T, d], and the base-2 logarithm of what is left of every stick, [B, H, T] float32.
+    """
+    call = _Call(q, k, v, bias, segment, scale, down, side, include_self)
+    B, H, T, d = q.shape
+    out, left = q.new_empty(B, H, T, d), q.new_empty(B, H, T, dtype=torch.float32)
+    blocks = call.blocks("stick_forward")
+    numbers = [*call.strides(q, k, v), H, T, *call.numbers]
+    stick.stick_forward[(triton.cdiv(T, blocks.m), B * H)](
+        *call.tensors, out, left, *numbers, **call.options, OWN=int(own), PARTS=call.parts, **blocks.options()
+    )
+    return out, left
+
+
+@stick_attention.register_fake
+def _(q, k, v, bias, segment, scale, down, side, include_self, own):
+    return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
+
+
+@torch.library.custom_op("pe_lab::stick_attention_backward", mutates_args=())
+def stick_attention_backward(
+    grad: Tensor,
+    left: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    segment: Tensor | None,
+    scale: float,
+    down: bool,
+    side: int,
+    include_self: bool,
+    own: bool,
+    wants_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v and bias; the last is empty if it is not wanted."""
+    call = _Call(q, k, v, bias, segment, scale, down, side, include_self)
+    q, k, v, *rest = call.tensors
+    grad = lanes_adjacent(grad)
+    B, H, T, _ = q.shape
+    by_row, by_key, by_place = (call.blocks(f"stick_backward_{name}") for name in ("queries", "keys", "tables"))
+    tiles = triton.cdiv(T, by_row.n)
+    chunk = min(CHUNK, triton.cdiv(T, 128) * 128)
+    rests, beyond = q.new_empty(2, B, H, chunk, tiles, dtype=torch.float32)
+    dq = q.new_empty(q.shape)
+    dk, dv = (q.new_zeros(q.shape, dtype=torch.float32) for _ in range(2))
+    diagonals = tiles if side else 2 * tiles - 1
+    sums = left.new_zeros((B, H, diagonals, 2, by_row.n) if wants_bias else 0)
+    numbers = [*call.strides(q, k, v, grad), H, T, *call.numbers]
+    for first in range(0, T, chunk):
+        part = [first, chunk, tiles]
+        blocks = triton.cdiv(min(chunk, T - first), by_row.m)
+        stick.stick_mark[(blocks, B * H)](
+            q, k, *rest, rests, *call.strides(q, k), H, T, *call.numbers, *part, **call.options, **by_row.options()
+        )
+        inputs = [q, k, v, *rest, grad]
+        stick.stick_backward_queries[(blocks, B * H)](
+            *inputs, left, rests, beyond, dq, *numbers, *part,
+            **call.options, OWN=int(own), PARTS=call.parts, **by_row.options(),
+        )  # fmt: skip
+        stick.stick_backward_keys[(tiles, B * H)](
+            *inputs, rests, beyond, dk, dv, *numbers, *part, **call.options, PARTS=call.parts, **by_key.options()
+        )
+        if wants_bias:
+            stick.stick_backward_tables[(diagonals, B * H)](
+                *inputs, rests, beyond, sums, *numbers, *part, **call.options, PARTS=call.parts, **by_place.options()
+            )
+    if own:
+        dv += left.exp2()[..., None] * grad
+    dbias = table_gradient(sums, bias, side) if wants_bias else sums
+    return dq, dk.to(k.dtype), dv.to(v.dtype), dbias
+
+
+@stick_attention_backward.register_fake
+def _(grad, left, q, k, v, bias, segment, scale, down, side, include_self, own, wants_bias):
+    dbias = torch.empty_like(bias) if wants_bias else left.new_empty(0)
+    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias
+
+
+def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+    tensors, ctx.how = inputs[:5], inputs[5:]
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(output[1], *tensors)
+
+
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
+    wants_bias = bool(ctx.needs_input_grad[3])
+    dq, dk, dv, dbias = stick_attention_backward(grad, *ctx.saved_tensors, *ctx.how, wants_bias)
+    return dq, dk, dv, dbias if wants_bias else None, *[None] * 6
+
+
+stick_attention.register_autograd(_differentiate, setup_context=_remember)
+
+
+class _Call:
+    """What the launches of one call have in common; arguments as of `stick_attention`."""
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        segment: Tensor | None,
+        scale: float,
+        down: bool,
+        side: int,
+        include_self: bool,
+    ) -> None:
+        self.tensors = [
+            *map(lanes_adjacent, (q, k, v)),
+            None if bias is None else bias.contiguous() * LOG2E,
+            None if segment is None else segment.contiguous(),
+        ]
+        self.numbers = [scale, *table_shape(bias)]
+        self.q = q
+        self.there = {name for name, term in (("BIAS", bias), ("SEGMENTED", segment)) if term is not None}
+        self.parts = parts(q.dtype)
+        self.options = options(q.dtype, q.shape[-1], down, side, include_self, self.there)
+
+    def strides(self, *tensors: Tensor) -> list[int]:
+        return [stride for x in tensors for stride in lanes_adjacent(x).stride()[:3]]
+
+    def blocks(self, kernel: str) -> Blocks:
+        return stick_blocks(architecture(self.q.device), kernel, self.q.dtype, self.q.shape[-1], self.there)
+
+
+def stick_blocks(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
+    """The blocks of a kernel: as chosen, but the backward ones share marks, so that their keys come in equal tiles."""
+    if kernel == "stick_mark":
+        kernel = "stick_backward_queries"
+    blocks = choose(architecture, kernel, dtype, head_dim, there)
+    if kernel in ("stick_backward_keys", "stick_backward_tables"):
+        n = choose(architecture, "stick_backward_queries", dtype, head_dim, there).n
+        blocks = replace(blocks, n=n, m=n if kernel == "stick_backward_tables" else blocks.m)
+    return blocks
+
+
+def parts(dtype: torch.dtype) -> int:
+    """Numbers of 8 bits that a logarithm is split into: all of float32's 24, or 16 where activations have 8."""
+    return 3 if dtype == torch.float32 else 2
+
+
+def options(
+    dtype: torch.dtype, head_dim: int, down: bool, side: int, include_self: bool, there: Collection[str]
+) -> dict[str, int | str]:
+    """The compile-time options that all kernels share."""
+    return {
+        "HEAD_DIM": head_dim,
+        "BLOCK_D": lanes(head_dim),
+        "DOWN": int(down),
+        "SIDE": side,
+        "SELF": int(include_self),
+        "PRECISION": precision(dtype),
+    } | {name: int(name in there) for name in ("BIAS", "SEGMENTED")}
