@@ -105,6 +105,13 @@ def test_sdpa_says_in_one_line_what_it_cannot_do(why: str, terms: Terms) -> None
         attend(q, q, q, terms, layout_of(SEGMENTS["whole"], causal=True), "sdpa")
 
 
+def test_triton_refuses_more_heads_than_a_grid_has_rows() -> None:
+    layout = Layout.of_lengths(torch.ones(2**15, dtype=torch.long), 1, causal=True)
+    many = torch.zeros(1, 1, 1, 16).expand(2**15, 2, 1, 16)
+    with pytest.raises(ValueError, match="the kernels take at most 65535 heads in a batch, got 65536"):
+        resolve("triton", many, Terms(), layout)
+
+
 @pytest.mark.parametrize(("segments", "causal"), LAYOUTS)
 @pytest.mark.parametrize("case", SUPPORTED)
 def test_sdpa_equals_the_reference(case: str, segments: list[list[int]], causal: bool) -> None:

@@ -15,7 +15,8 @@ from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
 
 revision = 1  # raised when the numbers change; part of a cell's identity
-LARGEST_HEAD = 128
+LARGEST_HEAD = 128  # lanes
+MOST_HEADS = 65535  # of all sequences together: the second axis of a grid
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
@@ -33,6 +34,8 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return f"the kernels take float32 and bfloat16, got {str(q.dtype).removeprefix('torch.')}"
     if q.shape[-1] > LARGEST_HEAD:
         return f"the kernels take a head_dim of at most {LARGEST_HEAD}, got {q.shape[-1]}"
+    if q.shape[0] * q.shape[1] > MOST_HEADS:
+        return f"the kernels take at most {MOST_HEADS} heads in a batch, got {q.shape[0] * q.shape[1]}"
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     if q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
