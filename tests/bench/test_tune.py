@@ -1,0 +1,73 @@
+"""Tuning without a clock: every kernel runs with other blocks, the fastest is kept, what was not reached stays."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from pe_lab.attention.triton import blocks, operators, stick_operators
+from pe_lab.attention.triton.blocks import Blocks
+from pe_lab.bench import tune
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """One head dimension, short sequences in the interpreter, a table of its own."""
+    for name, value in {"HEADS": 1, "LENGTH": 17, "TOKENS": 17, "HEAD_DIMS": (16,), "SIZES": (16, 32)}.items():
+        monkeypatch.setattr(tune, name, value)
+    monkeypatch.setattr(tune, "DTYPES", (torch.float32,))
+    table = tmp_path / "blocks.json"
+    shutil.copy(blocks.TABLE, table)
+    monkeypatch.setattr(blocks, "TABLE", table)
+    monkeypatch.setattr(blocks, "architecture", lambda device: "sm_90")
+    blocks.load.cache_clear()
+    yield table
+    blocks.load.cache_clear()
+
+
+def test_the_fastest_candidate_is_kept_for_every_kernel(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock says that the blocks which run are the faster, the smaller they are."""
+    ran: list[Blocks] = []
+    choose = operators.choose
+
+    def time(self: tune._Step, step: object, forward_only: bool) -> float:
+        return ran[-1].m + ran[-1].n + ran[-1].warps + ran[-1].stages
+
+    exchanged = tune._exchanged
+
+    def noted(chosen: object, name: str, given: Blocks) -> object:
+        ran.append(given)
+        return exchanged(chosen, name, given)
+
+    monkeypatch.setattr(tune, "_exchanged", noted)
+    monkeypatch.setattr(tune._Step, "_time", time)
+    monkeypatch.setattr(tune, "_candidates", lambda kernel, dtype: [Blocks(16, 16, 4, 1), Blocks(32, 32, 4, 1)])
+    before = json.loads(small.read_text())
+    tune.tune(CPU, seconds=1000)
+    after = json.loads(small.read_text())
+    changed = {key for key in after["sm_90"] if after["sm_90"][key] == [16, 16, 4, 1]}
+    assert {key.split()[0] for key in changed} == {*tune.KERNELS, *tune.STICK}
+    assert all(" float32 16 " in key for key in changed)
+    assert {name: part for name, part in after.items() if name != "sm_90"} == {
+        name: part for name, part in before.items() if name != "sm_90"
+    }
+    assert operators.choose is stick_operators.choose is choose
+
+
+def test_what_the_time_does_not_reach_keeps_what_it_had(small: Path) -> None:
+    before = json.loads(small.read_text())
+    tune.tune(CPU, seconds=0)
+    assert json.loads(small.read_text()) == before
+
+
+@pytest.mark.parametrize("kernel", [*tune.KERNELS, *tune.STICK])
+def test_candidates_are_blocks_that_a_kernel_can_have(kernel: str) -> None:
+    found = list(tune._candidates(kernel, torch.bfloat16))
+    assert len(found) == len(set(found)) > 3
+    for candidate in found:
+        assert candidate.m * candidate.n >= 256 * candidate.warps
+        assert candidate.m == candidate.n or not kernel.endswith("tables")
