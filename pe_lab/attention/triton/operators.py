@@ -109,7 +109,7 @@ def softmax_attention_backward(
 @softmax_attention_backward.register_fake
 def _(grad, out, lse, q, k, v, bias, gate, decay, segment, keys, scale, causal, p, wants):
     def like(tensor: Tensor | None, there: bool = True) -> Tensor:
-        return torch.empty_like(tensor) if tensor is not None and there else lse.new_empty(0)
+        return lse.new_empty(tensor.shape if tensor is not None and there else 0)
 
     same = (q.new_empty(q.shape) for _ in range(3))
     return *same, like(bias, wants[0]), like(gate, wants[1]), like(decay)
@@ -224,7 +224,7 @@ def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
     last = first + by_distance.shape[1] - 1
     reach = (table.shape[1] - 1) // 2
     low, high = max(first, -reach), min(last, reach)
-    gradient = torch.zeros_like(table)
+    gradient = table.new_zeros(table.shape)
     gradient[:, low + reach : high + reach + 1] = by_distance[:, low - first : high - first + 1]
     gradient[:, 0] += by_distance[:, : low - first].sum(1)
     gradient[:, -1] += by_distance[:, high - first + 1 :].sum(1)

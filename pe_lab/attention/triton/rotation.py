@@ -134,6 +134,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, gain: Tensor | None, half: bool)
     """
     B, H, T, d = x.shape
     x, cos, sin = _lanes_adjacent(x), cos.contiguous(), sin.contiguous()
+    gain = None if gain is None else gain.contiguous()
     out = x.new_empty(x.shape)
     rotate_forward[(triton.cdiv(T, BLOCK_T), B * H)](
         x, cos, sin, gain, out, *x.stride()[:3], _head_stride(cos, 0), _head_stride(cos, 1),
@@ -154,6 +155,7 @@ def _backward(
     """Gradients of x, cos, sin and gain; empty where there is nothing to have one, or none is asked."""
     B, H, T, d = x.shape
     grad, x, cos, sin = _lanes_adjacent(grad), _lanes_adjacent(x), cos.contiguous(), sin.contiguous()
+    gain = None if gain is None else gain.contiguous()
     sharing_heads, sharing = H // cos.shape[1], (H // cos.shape[1]) * (B // cos.shape[0])
     members = min(MEMBERS, triton.next_power_of_2(sharing)) if tables else 1
     chunks = triton.cdiv(sharing, members)
@@ -177,13 +179,8 @@ def _backward(
 
 @_backward.register_fake
 def _(grad, x, cos, sin, gain, half, tables):
-    none = cos.new_empty(0)
-    return (
-        x.new_empty(x.shape),
-        torch.empty_like(cos) if tables else none,
-        torch.empty_like(sin) if tables else none.clone(),
-        none.clone() if gain is None else torch.empty_like(gain),
-    )
+    shapes = (cos.shape, sin.shape) if tables else (0, 0)
+    return x.new_empty(x.shape), *map(cos.new_empty, shapes), cos.new_empty(0 if gain is None else gain.shape)
 
 
 def _lanes_adjacent(x: Tensor) -> Tensor:

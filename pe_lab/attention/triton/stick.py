@@ -5,9 +5,9 @@ A_ij = beta_ij prod over k before j of (1 - beta_ik). A row walks over tiles of 
 of what is left. Within a tile, the logarithms of those before a key are added up by a product with a triangle of ones;
 what goes in is split into PARTS numbers of bfloat16, 8 bits each, which such a product adds exactly.
 
-With a_ij = A_ij dL/dA_ij, the gradient of a logit is a_ij - beta_ij (sum of a_ik over k = j and all after it in the
-walk, and what the remainder brings). So gradients walk backwards, from the last key to the first, and need `rest` as
-it was: `stick_mark` writes it down for every tile of a chunk of queries, `stick_backward_queries` adds the sums of a
+With a_ij = A_ij dL/dA_ij, the gradient of a logit is a_ij (1 - beta_ij) - beta_ij (sum of a_ik over all k after j in
+the walk, and what the remainder brings). So gradients walk backwards, from the last key to the first, and need `rest`
+as it was: `stick_mark` writes it down for every tile of a chunk of queries, `stick_backward_queries` adds the sums of a
 beyond every tile, and `stick_backward_keys` and `stick_backward_tables` start from these marks. There is no lock, and
 every sum has one owner.
 
@@ -43,7 +43,10 @@ def _inside(i, j, segment_i, segment_j, length, SIDE: tl.constexpr, SELF: tl.con
 @triton.jit
 def _shares(z, inside):
     """The base-2 logarithms of beta and of 1 - beta, the latter 0 where no key takes part."""
-    soft = tl.log2(1.0 + tl.exp2(-tl.abs(z)))
+    x = tl.exp2(-tl.abs(z))
+    above = 1.0 + x
+    # log2(1 + x) that keeps a small x, after Kahan: what rounding takes from 1 + x is in both factors
+    soft = tl.where(above == 1.0, x * LOG2E, tl.log2(above) * (x / tl.maximum(above - 1.0, 1e-30)))
     leave = tl.maximum(-tl.maximum(z, 0.0) - soft, LEAST)
     return tl.minimum(z, 0.0) - soft, tl.where(inside, leave, 0.0)
 
@@ -231,7 +234,9 @@ def stick_backward_queries(
         tl.store(beyond + marks + tile, after, there)
         weight = tl.where(inside, tl.exp2(take + _add_up(leave, before_ones, PARTS) + rest[:, None]), 0.0)
         a = weight * dot(grads, tl.trans(values), PRECISION=PRECISION)
-        dz = tl.where(inside, a - tl.exp2(take) * (a + _add_up(a, after_ones, PARTS) + after[:, None]), 0.0)
+        dz = tl.where(
+            inside, a * tl.exp2(leave) - tl.exp2(take) * (_add_up(a, after_ones, PARTS) + after[:, None]), 0.0
+        )
         after += tl.sum(a, 1)
         dqueries = dot(dz.to(key_rows.dtype), key_rows, dqueries, PRECISION=PRECISION)
     put_rows(dq, row, at, length, dqueries * scale, HEAD_DIM, BLOCK_D)
@@ -289,7 +294,7 @@ def stick_backward_keys(
             weight = tl.where(inside, tl.exp2(take + _add_up_columns(before_ones, leave, PARTS) + rest), 0.0)
             dvalues = dot(weight.to(grads.dtype), grads, dvalues, PRECISION=PRECISION)
             a = weight * dot(values, tl.trans(grads), PRECISION=PRECISION)
-            dz = a - tl.exp2(take) * (a + _add_up_columns(after_ones, a, PARTS) + after)
+            dz = a * tl.exp2(leave) - tl.exp2(take) * (_add_up_columns(after_ones, a, PARTS) + after)
             dz = tl.where(inside, dz * scale, 0.0)  # marks that nobody wrote are outside
             dkeys = dot(dz.to(queries.dtype), queries, dkeys, PRECISION=PRECISION)
         put_rows(dk, row, at, length, dkeys, HEAD_DIM, BLOCK_D)
@@ -344,6 +349,6 @@ def stick_backward_tables(
             grads = rows(grad, batch * grad_batch + head * grad_head, at_i, grad_time, length, HEAD_DIM, BLOCK_D)
             values = rows(v, batch * v_batch + head * v_head, at_j, v_time, length, HEAD_DIM, BLOCK_D)
             a = weight * dot(grads, tl.trans(values), PRECISION=PRECISION)
-            sums += tl.where(inside, a - tl.exp2(take) * (a + _add_up(a, after_ones, PARTS) + after), 0.0)
+            sums += tl.where(inside, a * tl.exp2(leave) - tl.exp2(take) * (_add_up(a, after_ones, PARTS) + after), 0.0)
         to = (row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * (2 * BLOCK_M) + tl.arange(0, 2 * BLOCK_M)
         tl.store(dbias + to, tl.load(dbias + to) + by_distance(sums, BLOCK_M))

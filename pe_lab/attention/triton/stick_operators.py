@@ -114,7 +114,7 @@ def stick_attention_backward(
 
 @stick_attention_backward.register_fake
 def _(grad, left, q, k, v, bias, segment, scale, down, side, include_self, own, wants_bias):
-    dbias = torch.empty_like(bias) if wants_bias else left.new_empty(0)
+    dbias = left.new_empty(bias.shape if wants_bias else 0)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias
 
 

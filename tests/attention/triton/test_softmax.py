@@ -1,0 +1,549 @@
+"""The kernels of softmax attention compute what the reference does in float64: values and every gradient."""
+
+from collections.abc import Callable
+from itertools import product
+
+import pytest
+import torch
+import triton.language as tl
+from torch import Tensor, nn
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+from pe_lab.attention import IMPLEMENTATIONS, attend, resolve
+from pe_lab.attention.dropout import Dropout
+from pe_lab.attention.triton import operators
+from pe_lab.attention.triton.blocks import Blocks
+from pe_lab.encodings.base import Rotary, Stick, Terms
+from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.model import Attention
+
+pytestmark = [  # of the interpreter, in rows of a tile that are beyond the sequence, or that see nothing
+    pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:divide by zero encountered in log2:RuntimeWarning"),
+]
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+B, H = 2, 2
+SEED = 2**32 - 5
+Given = dict[str, Tensor]
+
+
+def rand(*shape: int) -> Tensor:
+    """float64 numbers that float32 has too."""
+    return torch.randn(shape).double().to(DEVICE)
+
+
+# -- what an encoding may ask for: shapes are those of tensors to draw, the rest is given as it is ---------------------
+
+Case = dict[str, object]
+CASES: dict[str, Callable[[int, int], Case]] = {
+    "nothing": lambda T, d: {},
+    "scale": lambda T, d: {"scale": 0.4},
+    "bias_per_head": lambda T, d: {"bias": (H, 2 * T - 1)},
+    "bias_shared": lambda T, d: {"bias": (1, 2 * T - 1)},
+    "bias_clipped": lambda T, d: {"bias": (H, 2 * (T // 3) + 1), "clip": True},
+    "bias_of_one_number": lambda T, d: {"bias": (1, 1), "clip": True},
+    "bias_beyond_the_length": lambda T, d: {"bias": (H, 2 * T + 39)},
+    "gate": lambda T, d: {"gate": (H, 2 * T - 1)},
+    "gate_and_bias": lambda T, d: {"gate": (1, 2 * T - 1), "bias": (H, 9), "clip": True, "scale": 0.3},
+    "decay": lambda T, d: {"decay": (B, H, T)},
+    "rotary": lambda T, d: {"cos": (1, 1, T, d // 2), "sin": (1, 1, T, d // 2)},
+    "rotary_half_per_head": lambda T, d: {"cos": (1, H, T, d // 2), "sin": (1, H, T, d // 2), "pairing": "half"},
+    "rotary_per_sequence": lambda T, d: {"cos": (B, 1, T, d // 2), "sin": (B, 1, T, d // 2)},
+    "rotary_for_queries_and_keys_apart": lambda T, d: {
+        f"{name}_{of}": (1, H, T, d // 2) for name, of in product(("cos", "sin"), "qk")
+    },
+    "gain": lambda T, d: {"gain": (H, d)},
+    "gain_after_rotary": lambda T, d: {"gain": (1, d), "cos": (B, H, T, d // 2), "sin": (B, H, T, d // 2)},
+    "dropout": lambda T, d: {"p": 0.3},
+    "several": lambda T, d: {
+        "cos": (B, H, T, d // 2), "sin": (B, H, T, d // 2), "pairing": "half", "gain": (H, d), "scale": 0.2,
+        "bias": (H, 2 * T - 1), "gate": (H, 2 * (T // 2) + 1), "clip": True, "decay": (B, H, T), "p": 0.2,
+    },
+}  # fmt: skip
+
+
+def drawn(case: Case, T: int, d: int) -> tuple[Given, Case]:
+    """q, k, v and the tables, and what is not a tensor."""
+    tables = {name: rand(*shape) for name, shape in case.items() if isinstance(shape, tuple)}
+    q, k, v = rand(3, B, H, T, d)
+    return {"q": q, "k": k, "v": v, **tables}, {name: x for name, x in case.items() if name not in tables}
+
+
+def terms_of(given: Given, options: Case) -> Terms:
+    def rotary(of: str) -> Rotary | None:
+        cos, sin = (given.get(f"{name}_{of}", given.get(name)) for name in ("cos", "sin"))
+        return None if cos is None else Rotary(cos, sin, options.get("pairing", "interleaved"))
+
+    tables = {name: given[name] for name in ("bias", "gate", "decay", "gain") if name in given}
+    options = {name: options[name] for name in ("scale", "clip") if name in options}
+    return Terms(rotary_q=rotary("q"), rotary_k=rotary("k"), **tables, **options)
+
+
+def dropout_of(options: Case) -> Dropout | None:
+    return Dropout(options["p"], torch.tensor(SEED, device=DEVICE)) if "p" in options else None
+
+
+# -- where the tokens are --------------------------------------------------------------------------------------------
+
+
+def layout_of(segments: list[list[int]], causal: bool, late: int = 0) -> Layout:
+    """Positions count from `late` in every segment; those of padding mean nothing."""
+    pos = [[0 if s == PADDING else late + row[:i].count(s) for i, s in enumerate(row)] for row in segments]
+    length = [sum(s != PADDING for s in row) for row in segments]
+    return Layout(torch.tensor(pos), torch.tensor(segments), torch.tensor(length), causal).to(DEVICE)
+
+
+def whole(T: int, causal: bool) -> Layout:
+    return Layout.of_lengths(torch.full((B,), T), T, causal).to(DEVICE)
+
+
+# every batch shows two kinds of sequences
+LAYOUTS: dict[str, Callable[[int, bool], Layout]] = {
+    "whole": whole,
+    "right_padded_and_empty": lambda T, causal: layout_of(
+        [[0] * (T - T // 3) + [PADDING] * (T // 3), [PADDING] * T], causal
+    ),
+    "left_padded_late_and_packed": lambda T, causal: layout_of(
+        [
+            [PADDING] * (T // 3) + [0] * (T - T // 3),
+            [7] * (T // 2) + [4] + [9] * (T // 4) + [PADDING] * (T - 1 - T // 2 - T // 4),
+        ],
+        causal,
+        late=1000,
+    ),
+}
+
+
+def real(layout: Layout) -> Tensor:
+    """[B, 1, T, 1] tokens that count."""
+    return (layout.segment != PADDING)[:, None, :, None]
+
+
+# -- running, and judging ----------------------------------------------------------------------------------------------
+
+
+def run(
+    implementation: str, given: Given, options: Case, layout: Layout, upstream: Tensor, dtype: torch.dtype
+) -> Given:
+    """The output where tokens count, and the gradient of every input, all float64."""
+    wide = torch.promote_types(dtype, torch.float32)
+    inputs = {name: x.to(dtype if name in "qkv" else wide, copy=True).requires_grad_() for name, x in given.items()}
+    q, k, v = (inputs[name] for name in "qkv")
+    out = IMPLEMENTATIONS[implementation].attend(q, k, v, terms_of(inputs, options), layout, dropout_of(options))
+    assert out.dtype == dtype
+    assert out.isfinite().all()  # padding included
+    gradients = torch.autograd.grad(out, list(inputs.values()), upstream.to(dtype))
+    named = {"out": out.detach() * real(layout), **dict(zip(inputs, gradients, strict=True))}
+    return {name: x.double() for name, x in named.items()}
+
+
+def upstream_for(given: Given, layout: Layout) -> Tensor:
+    """Random, and zero where tokens do not count."""
+    return rand(*given["q"].shape) * real(layout)
+
+
+def assert_equal_but_for_rounding(given: Given, options: Case, layout: Layout, largest_logit: float = 0.0) -> None:
+    """In float32, every result errs by no more than four times what the reference does, and what sums of d products do.
+
+    A logit of size z is rounded by 2^-24 z, and weights by as much of themselves.
+    """
+    upstream = upstream_for(given, layout)
+    truth = run("reference", given, options, layout, upstream, torch.float64)
+    judge = run("reference", given, options, layout, upstream, torch.float32)
+    got = run("triton", given, options, layout, upstream, torch.float32)
+    size = max(float(x[x.isfinite()].abs().max()) for x in (*truth.values(), *given.values(), upstream))
+    for name, exact in truth.items():
+        assert got[name].shape == exact.shape, name
+        error, own = (float((x[name] - exact).abs().max()) for x in (got, judge))
+        floor = 2**-24 * (given["q"].shape[-1] * size + largest_logit * float(exact.abs().max()))
+        assert error <= 4 * own + floor, f"{name} errs by {error}, the reference by {own}"
+
+
+# every case with every layout and both masks, but that what is done before attention takes one; sizes take turns
+BEFORE = {name for name, case in CASES.items() if {"cos", "cos_q", "gain"} & set(case(3, 2)) and name != "several"}
+COVER = [
+    pytest.param(case, layout, (i + n) % 2 == 0, (33, 63, 45)[(i + 2 * n) % 3], (16, 24, 80, 128)[(i // 2 + n) % 4])
+    for (i, case), (n, layout) in product(enumerate(CASES), enumerate(LAYOUTS))
+    if case not in BEFORE or i % len(LAYOUTS) == n
+]
+
+
+@pytest.mark.parametrize(("case", "layout", "causal", "T", "d"), COVER)
+def test_values_and_gradients_are_those_of_the_reference(case: str, layout: str, causal: bool, T: int, d: int) -> None:
+    given, options = drawn(CASES[case](T, d), T, d)
+    assert_equal_but_for_rounding(given, options, LAYOUTS[layout](T, causal))
+
+
+@pytest.mark.parametrize(("T", "causal"), [(1, True), (2, False)])
+@pytest.mark.parametrize("case", CASES)
+def test_sequences_of_a_few_tokens_are_right(case: str, T: int, causal: bool) -> None:
+    assert_equal_but_for_rounding(*drawn(CASES[case](T, 10), T, 10), whole(T, causal))
+
+
+def test_a_head_of_one_lane_is_right() -> None:
+    T = 20
+    assert_equal_but_for_rounding(*drawn({"bias": (H, 2 * T - 1), "gain": (H, 1)}, T, 1), whole(T, causal=True))
+
+
+def test_a_table_covers_no_more_than_the_longest_document() -> None:
+    layout = layout_of([[0] * 12 + [1] * 13 + [2] * 8, [3] * 13 + [PADDING] * 20], causal=False)
+    assert_equal_but_for_rounding(*drawn({"bias": (H, 25), "gate": (1, 25)}, 33, 16), layout)
+
+
+def test_positions_need_not_run_on_where_no_table_is_read() -> None:
+    T = 33
+    layout = Layout(3 * torch.arange(T)[None], torch.zeros(B, T).long(), torch.full((B,), T), causal=True).to(DEVICE)
+    assert_equal_but_for_rounding(*drawn({"decay": (B, H, T)}, T, 16), layout)
+
+
+# -- numbers at the edge -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # of weights that a mask then makes zero
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+@pytest.mark.parametrize(("layout", "causal"), [("whole", False), ("left_padded_late_and_packed", True)])
+def test_logits_of_ten_thousand_are_right(layout: str, causal: bool) -> None:
+    given, options = drawn({"bias": (H, 89)}, 45, 16)
+    given["q"] *= 128
+    given["k"] *= 32
+    largest = float((given["q"] @ given["k"].transpose(-2, -1)).abs().max() / 4)
+    assert largest > 1e4
+    assert_equal_but_for_rounding(given, options, LAYOUTS[layout](45, causal), largest)
+
+
+@pytest.mark.parametrize(("case", "causal"), [("bias_per_head", True), ("gate_and_bias", False)])
+def test_distances_may_be_forbidden_by_minus_infinity(case: str, causal: bool) -> None:
+    T = 45
+    given, options = drawn(CASES[case](T, 16) | {"bias": (H, 2 * T - 1)}, T, 16)
+    given["bias"][:, T + 1 : T + 30] = -torch.inf  # 2, ..., 30 back
+    given["bias"][0, : T - 4] = -torch.inf  # more than 3 ahead
+    layout = LAYOUTS["left_padded_late_and_packed"](T, causal)
+    assert_equal_but_for_rounding(given, options, layout)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_row_that_sees_nothing_is_nan_and_disturbs_no_other(causal: bool) -> None:
+    T = 45
+    given, _ = drawn({}, T, 16)
+    bias = torch.zeros(H, 2 * T - 1, device=DEVICE)
+    bias[0, T - 1 : T + 20] = -torch.inf  # itself, and 1, ..., 20 back
+    bias[0, : T - 1] = -torch.inf
+    q, k, v = (given[name].float() for name in "qkv")
+    got, expected = (attend(q, k, v, Terms(bias=bias), whole(T, causal), name) for name in ("triton", "reference"))
+    nothing = torch.arange(T) < 21
+    assert got[:, 0, nothing].isnan().all()
+    assert expected[:, 0, nothing].isnan().all()
+    assert got[:, 0, ~nothing].isfinite().all()
+    # sums of 16 products of numbers of size 4
+    torch.testing.assert_close(got, expected, rtol=0, atol=16 * 4 * 2**-24, equal_nan=True)
+
+
+# -- bfloat16 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rounding_to_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter cuts where a GPU rounds."""
+    usual = InterpreterBuilder.cast_impl
+
+    def cast(self: InterpreterBuilder, x: TensorHandle, to: tl.dtype) -> TensorHandle:
+        if (x.dtype.scalar, to.scalar) != (tl.float32, tl.bfloat16):
+            return usual(self, x, to)
+        return TensorHandle(torch.from_numpy(x.data).bfloat16().view(torch.uint16).numpy(), tl.bfloat16)
+
+    monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast)
+
+
+@pytest.mark.usefixtures("rounding_to_bfloat16")
+@pytest.mark.parametrize(
+    ("case", "layout", "causal"),
+    [
+        ("nothing", "whole", False),
+        ("bias_per_head", "left_padded_late_and_packed", False),
+        ("gate", "right_padded_and_empty", True),
+        ("decay", "whole", True),
+        ("rotary_half_per_head", "right_padded_and_empty", False),
+        ("gain_after_rotary", "whole", True),
+        ("dropout", "left_padded_late_and_packed", True),
+        ("several", "whole", False),
+    ],
+)
+def test_it_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(case: str, layout: str, causal: bool) -> None:
+    """Root mean square over the output, and over the gradients of every input, against float64.
+
+    Where one key has most of a row's weight, or many distances one entry, gradients nearly cancel: what is left is
+    larger here, since the kernels take what a row's gradients have in common from the rounded output.
+    """
+    T, d = 45, 24
+    given, options = drawn(CASES[case](T, d), T, d)
+    given |= {name: given[name].bfloat16().double() for name in "qkv"}
+    for name, near in {"bias": 0, "gate": 1, "gain": 1}.items():
+        if name in given:
+            given[name] = (near + given[name] / 4).float().double()
+    layout = LAYOUTS[layout](T, causal)
+    upstream = upstream_for(given, layout).bfloat16().double()
+    truth = run("reference", given, options, layout, upstream, torch.float64)
+    judge = run("reference", given, options, layout, upstream, torch.bfloat16)
+    got = run("triton", given, options, layout, upstream, torch.bfloat16)
+    for name, exact in truth.items():
+        error, own = (float((x[name] - exact).square().mean().sqrt()) for x in (got, judge))
+        assert 0 < error <= 2 * own, f"{name} errs by {error}, the reference by {own}"
+
+
+# -- what must not matter, to the bit ----------------------------------------------------------------------------------
+
+
+def bits(given: Given, options: Case, layout: Layout, wanted: str | None = None) -> dict[str, Tensor]:
+    """The output and the gradients of its weighted sum; of one input only, if it is named."""
+    inputs = {name: x.detach().requires_grad_(wanted in (None, name)) for name, x in given.items()}
+    q, k, v = (inputs[name] for name in "qkv")
+    out = attend(q, k, v, terms_of(inputs, options), layout, "triton", dropout_of(options))
+    upstream = torch.arange(out.numel(), device=out.device).view_as(out).cos()
+    differentiable = {name: x for name, x in inputs.items() if x.requires_grad}
+    gradients = torch.autograd.grad(out, list(differentiable.values()), upstream)
+    return {"out": out.detach(), **dict(zip(differentiable, gradients, strict=True))}
+
+
+def assert_same_bits(got: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    for name, x in got.items():
+        assert x.isfinite().all(), name
+        assert torch.equal(x, expected[name]), name
+
+
+@pytest.fixture(scope="module")
+def several() -> tuple[Given, Case, Layout]:
+    torch.manual_seed(1)
+    T = 25
+    given, options = drawn(CASES["several"](T, 16), T, 16)
+    return {name: x.float() for name, x in given.items()}, options, LAYOUTS["left_padded_late_and_packed"](T, False)
+
+
+@pytest.fixture(scope="module")
+def expected(several: tuple[Given, Case, Layout]) -> dict[str, Tensor]:
+    return bits(*several)
+
+
+def test_the_same_inputs_give_the_same_bits(several, expected) -> None:
+    assert_same_bits(bits(*several), expected)
+
+
+@pytest.mark.parametrize("wanted", ["q", "k", "v", "cos", "sin", "gain", "bias", "gate", "decay"])
+def test_a_gradient_does_not_depend_on_which_others_are_asked_for(wanted: str, several, expected) -> None:
+    got = bits(*several, wanted)
+    assert got.keys() == {"out", wanted}
+    assert_same_bits(got, expected)
+
+
+def last_axis_apart(x: Tensor) -> Tensor:
+    """Equal numbers, whose last axis is not the one that lies together."""
+    return x.transpose(-2, -1).contiguous().transpose(-2, -1) if x.dim() > 1 else x
+
+
+def test_strides_of_the_inputs_do_not_matter(several, expected) -> None:
+    given, options, layout = several
+    apart = {name: last_axis_apart(x) for name, x in given.items()}
+    assert not any(x.is_contiguous() for x in apart.values())
+    assert_same_bits(bits(apart, options, layout), expected)
+
+
+def test_queries_keys_and_values_may_lie_in_one_projection() -> None:
+    T, d = 33, 16
+    attention = Attention(H * d, H).to(DEVICE)
+    h = torch.randn(B, T, H * d, device=DEVICE)
+    q, k, v = (x.detach() for x in attention.project(h, h))
+    assert not q.is_contiguous()
+    given = {"q": q, "k": k, "v": v}
+    compact = {name: x.contiguous() for name, x in given.items()}
+    assert_same_bits(bits(given, {}, whole(T, True)), bits(compact, {}, whole(T, True)))
+
+
+def test_inputs_may_be_expanded() -> None:
+    T, d = 33, 16
+    q, k, v = torch.randn(3, 1, 1, T, d, device=DEVICE).expand(3, B, H, T, d)
+    bias, decay = torch.randn(1, 2 * T - 1, device=DEVICE), torch.randn(1, 1, T, device=DEVICE)
+    given = {"q": q, "k": k, "v": v, "bias": bias.expand(H, -1), "decay": decay.expand(B, H, -1)}
+    compact = {name: x.contiguous() for name, x in given.items()}
+    assert_same_bits(bits(given, {}, whole(T, True)), bits(compact, {}, whole(T, True)))
+
+
+@pytest.mark.parametrize("reduce", [lambda out: out.sum(), lambda out: out.sum(2).cos().sum()])
+def test_the_upstream_gradient_may_be_expanded(reduce: Callable[[Tensor], Tensor]) -> None:
+    T, d = 33, 16
+    q, k, v = torch.randn(3, B, H, T, d, device=DEVICE).requires_grad_()
+    out = attend(q, k, v, Terms(), whole(T, True), "triton")
+    (upstream,) = torch.autograd.grad(reduce(out), out, retain_graph=True)
+    assert 0 in upstream.stride()
+    got = torch.autograd.grad(reduce(out), (q, k, v), retain_graph=True)
+    expected = torch.autograd.grad(out, (q, k, v), upstream.contiguous())
+    assert all(torch.equal(*pair) for pair in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize(("m", "n"), [(16, 64), (64, 16), (32, 32)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_blocks_change_the_result_within_rounding_only(
+    m: int, n: int, causal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def choose(architecture: str, kernel: str, *rest: object) -> Blocks:
+        asked.append(kernel)
+        return Blocks(m, m if kernel == "backward_tables" else n, warps=4, stages=1)
+
+    monkeypatch.setattr(operators, "choose", choose)
+    T, d = 45, 16
+    given, options = drawn({"bias": (H, 2 * T - 1)}, T, d)
+    assert_equal_but_for_rounding(given, options, whole(T, causal))
+    assert set(asked) == {"forward", "backward_keys", "backward_queries", "backward_tables"}
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+SKIPPING = Layout(2 * torch.arange(9)[None], torch.zeros(1, 9).long(), torch.tensor([9]), causal=True)
+GRID = Layout.of_lengths(torch.tensor([9]), 9, causal=True, grid_width=3)
+LINE = Layout.of_lengths(torch.tensor([9]), 9, causal=True)
+TABLE = torch.zeros(1, 41)
+NOT_ONE_BY_ONE = "the kernels read {} by the distance in the sequence, and these positions do not run on by one"
+
+
+def queries(d: int = 16, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(1, 1, 9, d, dtype=dtype, device=DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("q", "terms", "layout", "reason", "instead"),
+    [
+        (queries(dtype=torch.float64), Terms(), LINE, "the kernels take float32 and bfloat16, got float64", "sdpa"),
+        (queries(dtype=torch.float16), Terms(), LINE, "the kernels take float32 and bfloat16, got float16", "sdpa"),
+        (queries(129), Terms(), LINE, "the kernels take a head_dim of at most 128, got 129", "sdpa"),
+        (queries(257), Terms(), LINE, "the kernels take a head_dim of at most 128, got 257", "sdpa"),
+        (
+            queries(),
+            Terms(score=nn.Identity()),
+            LINE,
+            "the kernels have no place for score, which needs T x T numbers",
+            "reference",
+        ),
+        (
+            queries(),
+            Terms(bias_full=torch.zeros(1, 1, 9, 9)),
+            LINE,
+            "the kernels have no place for bias_full, which needs T x T numbers",
+            "sdpa",
+        ),
+        (
+            queries(),
+            Terms(values=torch.zeros(1, 41, 16)),
+            LINE,
+            "the kernels have no place for values, which needs T x T numbers",
+            "reference",
+        ),
+        (
+            queries(),
+            Terms(weights=Stick(), gate=TABLE),
+            LINE,
+            "the kernels of stick-breaking have no place for gate",
+            "reference",
+        ),
+        (
+            queries(),
+            Terms(weights=Stick(), decay=torch.zeros(1, 1, 9)),
+            LINE,
+            "the kernels of stick-breaking have no place for decay",
+            "reference",
+        ),
+        (queries(), Terms(bias=TABLE), SKIPPING, NOT_ONE_BY_ONE.format("bias"), "sdpa"),
+        (queries(), Terms(gate=TABLE), SKIPPING, NOT_ONE_BY_ONE.format("gate"), "reference"),
+        (queries(), Terms(bias=TABLE), GRID, NOT_ONE_BY_ONE.format("bias"), "sdpa"),
+    ],
+)
+def test_what_it_cannot_compute_is_refused_in_one_line(
+    q: Tensor, terms: Terms, layout: Layout, reason: str, instead: str
+) -> None:
+    says = f"^attention=triton cannot compute this: {reason}; use attention=auto, which takes {instead}$"
+    for refuse in (lambda: resolve("triton", q, terms, layout), lambda: attend(q, q, q, terms, layout, "triton")):
+        with pytest.raises(ValueError, match=says) as caught:
+            refuse()
+        assert "\n" not in str(caught.value)
+
+
+def test_dropout_with_stick_breaking_is_refused() -> None:
+    says = "^attention=triton cannot compute this: the kernels of stick-breaking drop no weights; use attention=auto, "
+    with pytest.raises(ValueError, match=says + "which takes reference$"):
+        resolve("triton", queries(), Terms(weights=Stick()), LINE, Dropout(0.1, torch.tensor(0)))
+
+
+@pytest.mark.parametrize("layout", [LINE, SKIPPING, GRID])
+@pytest.mark.parametrize(("d", "dtype"), [(1, torch.float32), (128, torch.bfloat16)])
+def test_it_takes_both_dtypes_any_head_of_up_to_128_lanes_and_any_positions_where_no_table_is_read(
+    layout: Layout, d: int, dtype: torch.dtype
+) -> None:
+    decay = torch.zeros(1, 1, 9)
+    assert resolve("triton", queries(d, dtype), Terms(decay=decay, gain=torch.ones(1, d)), layout) == "triton"
+
+
+def test_a_cpu_is_refused_unless_the_interpreter_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    says = "^attention=triton cannot compute this: the kernels need a CUDA device, these tensors are on a CPU; use "
+    with pytest.raises(ValueError, match=says + "attention=auto, which takes sdpa$"):
+        resolve("triton", torch.zeros(1, 1, 9, 16), Terms(), LINE)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert resolve("triton", torch.zeros(1, 1, 9, 16), Terms(), LINE) == "triton"
+
+
+@pytest.mark.parametrize("terms", [Terms(), Terms(bias=TABLE), Terms(gate=TABLE), Terms(decay=torch.zeros(1, 1, 9))])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_auto_never_takes_the_interpreter(terms: Terms, dtype: torch.dtype) -> None:
+    q = torch.zeros(1, 1, 9, 16, dtype=dtype)
+    assert resolve("triton", q, terms, LINE) == "triton"
+    assert resolve("auto", q, terms, LINE) == ("sdpa" if terms.gate is None else "reference")
+
+
+# -- which layouts need no segments, and which no positions ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pos", "segment", "expected"),
+    [
+        ([[0, 1, 2, 3]], [[0, 0, 0, 0]], True),
+        ([[0, 1, 2, 3]], [[0] * 4, [5] * 4], True),
+        ([[9, 10, 11, 12], [0, 1, 2, 3]], [[0] * 4, [0] * 4], True),
+        ([[0, 1, 0, 0]], [[0, 0, PADDING, PADDING]], True),
+        ([[0, 0, 7, 8]], [[PADDING, PADDING, 0, 0]], True),
+        ([[3, 3, 3, 3]], [[PADDING] * 4], True),
+        ([[0, 1, 0, 1]], [[0, 0, 1, 1]], True),
+        ([[0, 1, 2, 3]], [[0, 0, 1, 1]], True),
+        ([[0, 5, 1, 2]], [[0, 1, 0, 0]], False),  # a document that another one interrupts
+        ([[0, 5, 2, 3]], [[0, 1, 0, 0]], True),
+        ([[0, 1, 0, 1]], [[0] * 4], False),
+        ([[0, 2, 4, 6]], [[0] * 4], False),
+        ([[0, 1, 2, 3], [0, 1, 2, 4]], [[0] * 4, [0] * 4], False),
+        ([[3, 2, 1, 0]], [[0] * 4], False),
+        ([[0]], [[0]], True),
+        ([[[0, 0], [0, 1]]], [[0, 0]], False),  # on a grid
+    ],
+)
+def test_positions_run_on_if_those_that_see_each_other_differ_as_their_places_do(
+    pos: list, segment: list[list[int]], expected: bool
+) -> None:
+    length = torch.tensor([len(row) - row.count(PADDING) for row in segment])
+    assert Layout(torch.tensor(pos), torch.tensor(segment), length, causal=False).runs_on is expected
+
+
+@pytest.mark.parametrize(
+    ("segment", "expected"),
+    [
+        ([[0, 0, 0], [0, 0, 0]], True),
+        ([[4, 4, 4], [2, 2, 2]], True),
+        ([[PADDING] * 3, [0] * 3], True),
+        ([[0, 0, PADDING], [0, 0, 0]], False),
+        ([[0, 0, 0], [PADDING, 0, 0]], False),
+        ([[0, 0, 0], [0, 1, 1]], False),
+        ([[0, 1, 0]], False),
+        ([[3]], True),
+    ],
+)
+def test_one_segment_means_that_every_token_sees_every_other(segment: list[list[int]], expected: bool) -> None:
+    T = len(segment[0])
+    layout = Layout(torch.arange(T)[None], torch.tensor(segment), torch.full((len(segment),), T), causal=False)
+    assert layout.one_segment is expected
+    assert bool(layout.allowed.all()) is expected
