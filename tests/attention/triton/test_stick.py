@@ -248,14 +248,14 @@ def assert_equal_but_for_rounding(given: Given, options: Case, layout: Layout) -
 
 OPTIONS = [(True, False), ("nearest", "first"), (True, False), ("drop", "own"), BIASES, LAYOUTS, TURNS, (16, 24, 80)]
 COVER = [
-    (False, "first", True, "drop", "shared_clipped", "left_padded_late", "turned", 24, 33),
+    (False, "first", True, "drop", "shared_clipped", "left_padded_late", "turned", 24, 21),
     (False, "first", True, "own", "none", "right_padded", "turned", 16, 21),
     (False, "first", True, "own", "per_head", "left_padded_late", "plain", 80, 21),
     (False, "nearest", False, "drop", "none", "packed", "turned_half", 80, 33),
     (False, "nearest", True, "drop", "per_head", "right_padded", "turned_half", 24, 21),
     (False, "nearest", True, "own", "per_head", "whole", "turned", 80, 33),
-    (True, "first", False, "drop", "none", "left_padded_late", "turned_half", 16, 33),
-    (True, "first", False, "own", "shared_clipped", "right_padded", "plain", 80, 33),
+    (True, "first", False, "drop", "none", "left_padded_late", "turned_half", 16, 21),
+    (True, "first", False, "own", "shared_clipped", "right_padded", "plain", 80, 21),
     (True, "first", False, "own", "shared_clipped", "whole", "turned_half", 80, 21),
     (True, "first", False, "own", "none", "whole", "plain", 24, 45),
     (True, "first", True, "own", "shared_clipped", "packed", "plain", 24, 45),
@@ -297,7 +297,7 @@ def test_the_reference_is_the_product_formula(stick: Stick, causal: bool, layout
         assert rms(found[name] - exact) <= 1e-14 * rms(exact), name
 
 
-@pytest.mark.parametrize("T", [1, 2, 3])
+@pytest.mark.parametrize("T", [1, 2])
 @pytest.mark.parametrize(
     ("stick", "causal"),
     [(Stick("nearest", True), True), (Stick("nearest", False, "own"), False), (Stick("first", False), True)],
@@ -340,7 +340,7 @@ def test_weights_and_what_is_left_add_up_to_one_at_logits_of_40(
     down: bool, side: int, include_self: bool, own: bool
 ) -> None:
     """Values that are one-hot show the weights; those of keys that take no part are zero."""
-    T = 45
+    T = 31
     anything = 80 * torch.rand(1, 2 * T - 1, device=DEVICE) - 40
     bias = torch.cat((anything, 40 * anything.sign(), torch.full_like(anything, 40), torch.full_like(anything, -40)))
     q, k = torch.randn(2, 1, len(bias), T, T, device=DEVICE)
@@ -355,7 +355,7 @@ def test_weights_and_what_is_left_add_up_to_one_at_logits_of_40(
     assert (weights.double().sum(-1) + (0 if own else left) - 1).abs().max() <= 1e-6
 
 
-@pytest.mark.parametrize("logit", [-8.0, -12.0, -16.6])
+@pytest.mark.parametrize("logit", [-12.0, -16.6])
 def test_many_small_shares_add_up_and_leave_the_rest(logit: float) -> None:
     """One plus a share rounds: 1 + e^-16.6 is 1 in float32, but 127 such shares are 8e-6."""
     T = 127
@@ -399,7 +399,7 @@ def test_queries_and_keys_may_be_large(stick: Stick, causal: bool) -> None:
 @pytest.mark.parametrize(("stick", "causal"), EDGES[:3])
 def test_distances_may_be_shut_by_minus_infinity_and_given_all_by_plus_infinity(stick: Stick, causal: bool) -> None:
     """The reference's error is taken at 10^4, where shares are as much 0 and 1."""
-    T = 33
+    T = 25
     where = whole(T, causal)
     given, options = drawn({"bias": (H, 2 * T - 1), "weights": stick}, where, 16)
     given["bias"][:, T : T + 9] = -torch.inf  # 1, ..., 9 back
@@ -428,7 +428,7 @@ def test_it_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(
     stick: Stick, causal: bool, layout: str, bias: str, turn: str
 ) -> None:
     """Root mean square over the output, and over the gradients of every input, against float64."""
-    T, d = 33, 24
+    T, d = 21, 24
     where = LAYOUTS[layout](T, causal)
     given, options = drawn(BIASES[bias](T) | TURNS[turn](T, d) | {"weights": stick}, where, d)
     given |= {name: given[name].bfloat16().double() for name in "qkv"}
@@ -542,7 +542,7 @@ def test_the_same_inputs_give_the_same_bits(several, expected) -> None:
     assert_same_bits(bits(*several), expected)
 
 
-@pytest.mark.parametrize("wanted", ["q", "k", "v", "bias", "cos", "gain"])
+@pytest.mark.parametrize("wanted", ["q", "k", "v", "bias"])
 def test_a_gradient_does_not_depend_on_which_others_are_asked_for(wanted: str, several, expected) -> None:
     got = bits(*several, wanted)
     assert got.keys() == {"out", wanted}
