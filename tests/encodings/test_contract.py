@@ -373,8 +373,8 @@ def test_sdpa_equals_the_reference(name: str, causal: bool, length: int) -> None
     models["sdpa"].load_state_dict(models["reference"].state_dict())
     tokens = random_tokens(2, length)
     layout = Layout.of_lengths(torch.tensor([length, length // 2 + 1]), length, causal)
-    encoding = build(name, length)
-    located, h = encoding.locate(layout), torch.zeros(2, length, D)
+    encoding = build(name, length).double()
+    located, h = encoding.locate(layout), torch.zeros(2, length, D, dtype=torch.float64)
     q, _, _ = models["sdpa"].layers[0].attention.project(h, h)
     if reason := sdpa.refuses(q, encoding.terms(h, located), located):
         with pytest.raises(ValueError, match=re.escape(reason)):
