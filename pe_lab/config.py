@@ -155,6 +155,19 @@ def as_lists(overrides: list[str]) -> list[str]:
     return listed
 
 
+def of_jobs(overrides: list[str]) -> list[str]:
+    """Overrides of a sweep, with choices of one value for settings of `pe` and `data`.
+
+    Hydra puts fixed values into the config before a swept group is chosen, and the default choice may not have them.
+    """
+    jobs = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        fixed = key.startswith(("pe.", "data.")) and equals and value and ("," not in value or value[0] in "[{\"'")
+        jobs.append(f"{key}=choice({value})" if fixed and "(" not in value else override)
+    return jobs
+
+
 def _check_keys(cfg: DictConfig) -> None:
     """Every setting is there, and none that nothing reads: Hydra lets both pass with ~ and +."""
     for setting in OmegaConf.missing_keys(cfg):

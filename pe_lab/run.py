@@ -34,6 +34,8 @@ def main(train: bool = True) -> None:
     full_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed over several lines
     words = config.as_lists(sys.argv[1:])
+    if not {"-m", "--multirun"}.isdisjoint(words):
+        words = config.of_jobs(words)
     sys.argv[1:] = sorted(words, key=lambda word: word not in ("-m", "--multirun"))  # wherever it was put
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that wishes are taken back
     try:

@@ -79,6 +79,16 @@ def test_a_sweep_has_the_cells_hydra_makes_of_it():
     assert len(config.expand(["+study=depth_epochs_pe", "seed=range(8)", "pe=rope"], multirun=True)) == 72
 
 
+@pytest.mark.parametrize("setting", ["data.train_sequences=4096", "data.path=/a-b/c.txt", "data.separator='a, b'"])
+def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
+    cfgs = config.expand(config.of_jobs(["data=clm,mlm", setting, "seed=1"]), multirun=True)
+    key, _, value = setting.partition("=")
+    assert [(cfg.data.name, str(OmegaConf.select(cfg, key))) for cfg in cfgs] == [
+        ("clm", value.strip("'")),
+        ("mlm", value.strip("'")),
+    ]
+
+
 def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     seen = set()
     for group in ("pe", "data", "logger"):
