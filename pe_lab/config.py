@@ -263,12 +263,12 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         return cfgs
 
 
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A config's settings by dotted name; null and lists as text, so that they can be compared and grouped."""
+def flatten(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
+    """A tree's values by joined names; null and lists as text, so that they can be compared and grouped."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}{separator}", separator)
         else:
             flat[f"{prefix}{key}"] = "null" if value is None else str(value) if isinstance(value, list) else value
     return flat

@@ -4,9 +4,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from omegaconf import OmegaConf
 
-from pe_lab.data.base import flat_floors
-from pe_lab.results.table import describe, interval
+from pe_lab.config import flatten
+from pe_lab.results.statistics import interval
+from pe_lab.results.table import describe
 
 if TYPE_CHECKING:
     from pe_lab.cell import Cell
@@ -21,13 +23,13 @@ def gather(cells: list["Cell"]) -> pd.DataFrame:
     Returns:
         What tells cells apart; kind; length, policy, offset, tokens, or probe, layer, head; metric; value.
     """
-    told = describe([cell.cfg for cell in cells]).to_dict("records")
+    told = describe([flatten(OmegaConf.to_container(cell.cfg, resolve=True)) for cell in cells]).to_dict("records")
     parts = []
     for apart, cell in zip(told, cells, strict=True):
         if any(request["kind"] == "length" for request in cell.requests):
             summary = cell.road.summary(cell.epochs)
             here = apart | {"kind": "length", "length": 1, "policy": "raw", "offset": 0}
-            metrics = summary["test"] | flat_floors(summary["floors"])
+            metrics = summary["test"] | flatten(summary["floors"], separator="/")
             rows = pd.DataFrame({"metric": name, "value": value} for name, value in metrics.items())
             parts.append(rows.assign(**here, tokens=cell.dataset.task.length))
         for request in filter(cell.records.has, cell.requests):

@@ -76,19 +76,44 @@ def verify(folder: Path) -> None:
     Raises:
         LedgerError: a file is missing, or its content is not what was written.
     """
+    for name, expected in _checksums(folder).items():
+        found = file_digest(folder / name) if (folder / name).is_file() else "no file"
+        _require(folder, name, expected, found)
+
+
+def read_verified(folder: Path, *names: str) -> list[bytes]:
+    """The contents of some files of such a folder, each compared with its checksum; the others are not read.
+
+    Raises:
+        LedgerError: a file is missing, or its content is not what was written.
+    """
+    checksums, contents = _checksums(folder), []
+    for name in names:
+        try:
+            contents.append((folder / name).read_bytes())
+            found = hashlib.sha256(contents[-1]).hexdigest()
+        except OSError:
+            found = "no file"
+        _require(folder, name, checksums.get(name, "no digest"), found)
+    return contents
+
+
+def _checksums(folder: Path) -> dict[str, str]:
     checksums = read_json(folder / CHECKSUMS)
-    if not isinstance(checksums, dict):
+    if not isinstance(checksums, dict) or not all(isinstance(digest, str) for digest in checksums.values()):
         raise LedgerError(
             f"ledger entry {folder} must have its {CHECKSUMS}, got {checksums!r}: "
             f"it is refused and left as it is; move it away to have it made again"
         )
-    for name, expected in checksums.items():
-        found = file_digest(folder / name) if (folder / name).is_file() else "no file"
-        if found != expected:
-            raise LedgerError(
-                f"ledger entry {folder / name} must have the digest {expected[:16]}, got {found[:16]}: "
-                f"it is refused and left as it is; move {folder} away to have it made again"
-            )
+    return checksums
+
+
+def _require(folder: Path, name: str, expected: str, found: str) -> None:
+    if found != expected:
+        raise LedgerError(
+            f"ledger entry {folder / name} must have the digest {expected[:16]}, got {found[:16]}: "
+            f"it is refused and left as it is; move {folder} away to have it made again"
+        )
 
 
 @contextmanager

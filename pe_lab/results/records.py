@@ -1,15 +1,17 @@
 """Records beside a stop: what was measured on its weights after it was made, one folder per request."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from pe_lab.results.files import CHECKSUMS, canonical, digest, read_json, verify, write_json, writing
+from pe_lab.results.files import CHECKSUMS, canonical, digest, read_json, read_verified, verify, write_json, writing
 from pe_lab.results.ledger import Road
 from pe_lab.results.presence import first_come
 
@@ -32,6 +34,11 @@ class Records:
     def _place(self, request: dict[str, Any]) -> Path:
         return self.folder / digest(request | {"weights": self._weights})
 
+    def requests(self) -> list[dict[str, Any]]:
+        """All that has been asked about the weights that the stop has, and answered."""
+        found = [read_json(path) for path in sorted(self.folder.glob("[!.]*/request.json"))]
+        return [request for request in found if request.pop("weights") == self._weights and self.has(request)]
+
     def has(self, request: dict[str, Any]) -> bool:
         return (self._place(request) / CHECKSUMS).exists()
 
@@ -50,6 +57,17 @@ class Records:
         """
         verify(self._place(request))
         return pd.read_csv(self._place(request) / "rows.csv")
+
+    def all(self) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+        """Every request that was answered for the weights that the stop has, and the rows that answer it.
+
+        Raises:
+            LedgerError: as `get`.
+        """
+        for path in sorted(self.folder.glob(f"*/{CHECKSUMS}")):
+            request, rows = read_verified(path.parent, "request.json", "rows.csv")
+            if json.loads(request).get("weights") == self._weights:
+                yield json.loads(request), pd.read_csv(BytesIO(rows))
 
     def fail(self, request: dict[str, Any], reason: str) -> None:
         """Record why a request could not be answered."""

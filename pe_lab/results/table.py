@@ -1,57 +1,95 @@
-"""The table of a sweep: encoding x depth x epochs, each mean with its interval and its floor."""
+"""The rows of cells, and their table: encoding x depth x epochs, each mean with its interval and its floor."""
 
+from collections import defaultdict
 from typing import Any
 
 import pandas as pd
 from omegaconf import DictConfig, OmegaConf
-from scipy import stats
 
 from pe_lab.config import flatten
+from pe_lab.results.statistics import interval
 
-CONFIDENCE = 0.95
 Measured = tuple[DictConfig, dict[str, Any]]  # the config of a cell, and its summary
+Settings = dict[str, Any]  # of a cell, by dotted name
+
+# what the settings of a cell say of its logging, its place and what was measured on it later, not of its training
+_BESIDE = ("logger", "ledger", "hydra", "study_name", "workers", "evaluate.", "probe")
+_COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "road")
+_WITH = ("optimizer.lr", "attention.implementation")  # settings that may go with the encoding
 
 
-def describe(cfgs: list[DictConfig]) -> pd.DataFrame:
-    """What tells cells apart, one row each: pe, data if there are several, depth, epochs, seed, other settings."""
-    flat = [flatten(OmegaConf.to_container(cfg, resolve=True)) for cfg in cfgs]
-    keys = dict.fromkeys(key for one in flat for key in one)
-    varied = [key for key in keys if any(one.get(key) != flat[0].get(key) for one in flat)]
-    own = ("pe.", "logger", "ledger", "hydra", "study_name", "workers", "evaluate.", "probe")
+def describe(settings: list[Settings]) -> pd.DataFrame:
+    """What tells cells apart, one row each: pe, data if there are several, depth, epochs, seed, other settings.
+
+    A learning rate, or an attention, that every encoding has of its own tells nothing apart: it goes with the encoding.
+    """
+    values: dict[str, set[Any]] = defaultdict(set)
+    for one in settings:
+        for key in one:
+            values[key].add(one[key])
+    present = {key: sum(key in one for one in settings) for key in values}
+    varied = [key for key in values if len(values[key]) > 1 or present[key] < len(settings)]
+    own = (*_BESIDE, "pe.")
     tasks = "data.name" in varied
     if tasks:
         own += ("data.",)
     others = [key for key in varied if key not in ("model.depth", "epochs", "seed") and not key.startswith(own)]
+    pes, datas = _labels("pe", settings), _labels("data", settings) if tasks else []
     records = []
-    for one, cfg in zip(flat, cfgs, strict=True):
-        record = {"pe": _label("pe", one, flat)}
+    for number, one in enumerate(settings):
+        record = {"pe": pes[number]}
         if tasks:
-            record["data"] = _label("data", one, flat)
-        record |= {"depth": cfg.model.depth, "epochs": cfg.epochs, "seed": cfg.seed}
+            record["data"] = datas[number]
+        record |= {"depth": one["model.depth"], "epochs": one["epochs"], "seed": one["seed"]}
         records.append(record | {key: one.get(key) for key in others})
-    return pd.DataFrame(records)
+    told = pd.DataFrame(records)
+    for name in _WITH:
+        if name in told and not told.duplicated([other for other in told.columns if other != name]).any():
+            told = told.drop(columns=name)
+    return told
 
 
-def _label(group: str, one: dict[str, Any], flat: list[dict[str, Any]]) -> str:
-    """The name of what was chosen of a group, with the options that differ among cells of that name."""
-    name = f"{group}.name"
-    same = [other for other in flat if other[name] == one[name]]
-    varied = [k for k in one if k.startswith(f"{group}.") and any(other.get(k) != one[k] for other in same)]
-    return one[name] + "".join(f" {key[len(group) + 1 :]}={one[key]}" for key in varied)
+def _labels(group: str, settings: list[Settings]) -> list[str]:
+    """Of each cell, the name of what was chosen of a group, with the options that differ among cells of that name."""
+    values: dict[str, dict[str, set[Any]]] = defaultdict(lambda: defaultdict(set))
+    for one in settings:
+        for key in one:
+            if key.startswith(f"{group}."):
+                values[one[f"{group}.name"]][key].add(one[key])
+    count = defaultdict(int)
+    present: dict[tuple[str, str], int] = defaultdict(int)
+    for one in settings:
+        count[one[f"{group}.name"]] += 1
+        for key in values[one[f"{group}.name"]]:
+            present[one[f"{group}.name"], key] += key in one
+    labels = []
+    for one in settings:
+        name = one[f"{group}.name"]
+        varied = [k for k, of in values[name].items() if len(of) > 1 or present[name, k] < count[name]]
+        labels.append(name + "".join(f" {key[len(group) + 1 :]}={one[key]}" for key in varied if key in one))
+    return labels
 
 
 def tabulate(cells: list[Measured]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Cells as tidy rows, and the table made of them.
+    """Cells as tidy rows, and the table made of them: see `rows_of` and `summarise`."""
+    settings = [flatten(OmegaConf.to_container(cfg, resolve=True)) for cfg, _ in cells]
+    rows = rows_of(settings, [summary for _, summary in cells])
+    return rows, summarise(rows)
+
+
+def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.DataFrame:
+    """One row per cell.
 
     Returns:
-        rows: one per cell: what tells cells apart, test metrics, floors, parameters, seconds.
-        table: one per setting: seeds, mean headline loss, its t interval, the floors, and the paired difference from
-            the baseline (the first encoding) over shared seeds with its t interval. Its attribute "floors" names the
-            columns of floors, "baseline" the first encoding.
+        What tells cells apart (see `describe`); `test_<metric>`; `floor_<floor>_<metric>`; parameters,
+        positional_parameters, flops_per_token, seconds (of training steps), attention, device, road; torch, commit
+        (of the environment it was trained in); optimizer.lr and attention.implementation where they vary and tell
+        nothing apart.
     """
-    told = describe([cfg for cfg, _ in cells])
+    told = describe(settings)
+    along = [name for name in _WITH if name not in told and len({of.get(name) for of in settings}) > 1]
     records = []
-    for apart, (_, summary) in zip(told.to_dict("records"), cells, strict=True):
+    for apart, of, summary in zip(told.to_dict("records"), settings, summaries, strict=True):
         record = dict(apart)
         record |= {f"test_{name}": value for name, value in summary["test"].items()}
         record |= {
@@ -59,49 +97,72 @@ def tabulate(cells: list[Measured]) -> tuple[pd.DataFrame, pd.DataFrame]:
             for floor, values in summary["floors"].items()
             for name, value in values.items()
         }
-        record |= {name: summary[name] for name in ("parameters", "positional_parameters", "flops_per_token")}
-        record |= {name: summary[name] for name in ("seconds", "attention", "device", "road")}
-        records.append(record)
-    rows = pd.DataFrame(records).drop_duplicates(["road", "epochs"])
-    floors = list(dict.fromkeys(floor for _, summary in cells for floor in summary["floors"]))
-    return rows, _summarise(rows, [name for name in told.columns if name not in ("pe", "seed")], floors)
+        record |= {name: summary[name] for name in _COST}
+        record |= {name: summary.get("environment", {}).get(name) for name in ("torch", "commit")}
+        records.append(record | {name: of.get(name) for name in along})
+    rows = pd.DataFrame(records).drop_duplicates(["road", "epochs"], ignore_index=True)
+    floors = [name for name in rows if name.startswith("floor_")]  # the tasks of a sweep have different ones
+    return rows[[name for name in rows if name not in floors and name not in _after(rows)] + floors + _after(rows)]
 
 
-def _summarise(rows: pd.DataFrame, place: list[str], floors: list[str]) -> pd.DataFrame:
-    baseline = rows["pe"].iloc[0]
+def _after(rows: pd.DataFrame) -> list[str]:
+    columns = [name for name in rows if name in (*_COST, "torch", "commit", *_WITH)]
+    return [name for name in columns if name not in place(rows)]
+
+
+def place(rows: pd.DataFrame) -> list[str]:
+    """The columns that make a setting, in which encodings are compared over seeds: those before the metrics."""
+    columns = list(rows.columns)
+    first = next(number for number, name in enumerate(columns) if name.startswith("test_"))
+    return [name for name in columns[:first] if name not in ("pe", "seed")]
+
+
+def floors(rows: pd.DataFrame, metric: str = "loss") -> list[str]:
+    """The names of the floors and reference levels that rows have of a metric."""
+    end = f"_{metric}"
+    known = [name.removeprefix("floor_").removesuffix(end) for name in rows if name.startswith("floor_")]
+    return [floor for floor in dict.fromkeys(known) if f"floor_{floor}{end}" in rows]
+
+
+def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "loss") -> pd.DataFrame:
+    """The table of rows: one line per setting and encoding.
+
+    Args:
+        baseline: the encoding that others are compared with; None: the first.
+        metric: of the test.
+
+    Returns:
+        seeds, the mean (called loss), its t interval, the floors, and the paired difference from the baseline over
+        shared seeds with its t interval. Its attribute "floors" names the columns of floors, "baseline" the encoding.
+    """
+    baseline = baseline or rows["pe"].iloc[0]
+    known, where, measured = floors(rows, metric), place(rows), f"test_{metric}"
+    base = {
+        _known(key): group.set_index("seed")[measured]
+        for key, group in rows[rows["pe"] == baseline].groupby(where, sort=False, dropna=False)
+    }
     lines = []
-    for key, group in rows.groupby(["pe", *place], sort=False, dropna=False):
-        where = dict(zip(["pe", *place], key, strict=True))
-        losses = group.set_index("seed")["test_loss"]
+    for key, group in rows.groupby(["pe", *where], sort=False, dropna=False):
+        losses = group.set_index("seed")[measured]
         low, high = interval(losses)
-        line = where | {"seeds": len(losses), "loss": losses.mean(), "low": low, "high": high}
-        for floor in floors:
-            column = f"floor_{floor}_loss"
-            line[floor] = group[column].mean() if column in group else float("nan")
-        same = rows[rows["pe"] == baseline]
-        for name in place:
-            same = same[same[name].eq(where[name]) | (same[name].isna() & pd.isna(where[name]))]
-        difference = (losses - same.set_index("seed")["test_loss"]).dropna()
-        if where["pe"] != baseline and len(difference):
+        line = dict(zip(["pe", *where], key, strict=True))
+        line |= {"seeds": len(losses), "loss": losses.mean(), "low": low, "high": high}
+        line |= {floor: group[f"floor_{floor}_{metric}"].mean() for floor in known}
+        same = base.get(_known(key[1:]))
+        if key[0] != baseline and same is not None and len(difference := (losses - same).dropna()):
             low, high = interval(difference)
             line |= {"difference": difference.mean(), "difference_low": low, "difference_high": high}
         lines.append(line)
     table = pd.DataFrame(lines)
     order = {name: number for number, name in enumerate(dict.fromkeys(rows["pe"]))}
-    table = table.sort_values([*place, "pe"], key=lambda c: c.map(order) if c.name == "pe" else c, ignore_index=True)
-    table.attrs = {"baseline": baseline, "floors": floors}
+    table = table.sort_values([*where, "pe"], key=lambda c: c.map(order) if c.name == "pe" else c, ignore_index=True)
+    table.attrs = {"baseline": baseline, "floors": known}
     return table
 
 
-def interval(values: pd.Series) -> tuple[float, float]:
-    """The t interval of the mean; NaN where there is one value."""
-    if len(values) < 2:
-        return float("nan"), float("nan")
-    error = float(stats.sem(values))
-    if error == 0 or values.nunique() == 1:
-        return values.iloc[0], values.iloc[0]
-    low, high = stats.t.interval(CONFIDENCE, len(values) - 1, loc=values.mean(), scale=error)
-    return float(low), float(high)
+def _known(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A setting in which a value that is not there equals another that is not."""
+    return tuple(None if pd.isna(value) else value for value in key)
 
 
 def render(table: pd.DataFrame) -> str:

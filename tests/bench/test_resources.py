@@ -51,7 +51,7 @@ def test_the_cover_compiles_within_what_an_architecture_has(architecture: str, t
     command = [sys.executable, "-m", "pe_lab.bench", "resources", "--architecture", architecture, "--to", str(table)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    rows = list(csv.DictReader(table.open()))
+    rows = list(csv.DictReader(table.read_text().splitlines()))
     assert {row["kernel"] for row in rows} >= {"forward", "backward_keys", "backward_queries", "backward_tables"}
     expected = {"sm_80": "mma.sync", "sm_90": "wgmma", "sm_100": "tcgen05.mma"}[architecture]
     assert any(row["products"] == expected for row in rows)  # the architecture's own matrix instructions
