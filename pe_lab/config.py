@@ -3,6 +3,7 @@
 Nothing here imports torch: a wrong config is answered before anything heavy is loaded.
 """
 
+import csv
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -108,7 +109,33 @@ def _workers(asked: int | None, device: str) -> int:
     return cpu_count()
 
 
+def _tuned_rate(path: str, _root_: DictConfig) -> float:
+    """The learning rate of an encoding at this depth, from a study that tuned it; of the same epochs, or of the most.
+
+    Raises:
+        ValueError: there is no such table, or the encoding is not in it.
+    """
+    if not Path(path).is_file():
+        raise ValueError(
+            f"optimizer.lr must come from a table of tuned rates, got none at {path}: "
+            f"python -m pe_lab.run -m +study=tune_lr ledger={_root_.ledger} makes it"
+        )
+    with Path(path).open() as file:
+        rows = list(csv.DictReader(file))
+    there = {"pe": _root_.pe.name, "depth": str(_root_.model.depth), "data": _root_.data.name}
+    found = [row for row in rows if all(row.get(name, value) == value for name, value in there.items())]
+    if not found:
+        known = sorted({f"{row['pe']} at depth {row['depth']}" for row in rows})
+        raise ValueError(
+            f"optimizer.lr must come from a table that has {there['pe']} at depth {there['depth']}, got {path} with "
+            f"{', '.join(known)}"
+        )
+    same = [row for row in found if row["epochs"] == str(_root_.epochs)]
+    return float((same or sorted(found, key=lambda row: int(row["epochs"])))[-1]["optimizer.lr"])
+
+
 OmegaConf.register_new_resolver("workers", _workers, replace=True)
+OmegaConf.register_new_resolver("tuned_rate", _tuned_rate, replace=True)
 
 
 def folder() -> Path:
@@ -153,6 +180,35 @@ def as_lists(overrides: list[str]) -> list[str]:
         bare = key.lstrip("+") in LISTS and equals and "[" not in value and "(" not in value
         listed.append(f"{key}=[{value.rstrip(',')}]" if bare else override)
     return listed
+
+
+def studies(words: list[str]) -> list[list[str]]:
+    """The studies that a study is made of, each as overrides; none if it is a study of its own, or there is none.
+
+    Its file lists them under `studies`, by budget; other words are added to each.
+
+    Raises:
+        ValueError: there is no such budget; it is not asked for as a sweep.
+    """
+    chosen = [word for word in words if word.startswith("+study=")]
+    file = folder() / "study" / f"{chosen[0].partition('=')[2]}.yaml" if len(chosen) == 1 else None
+    if file is None or not file.is_file():
+        return []
+    made_of = OmegaConf.load(file).get("studies")
+    if made_of is None:
+        return []
+    if {"-m", "--multirun"}.isdisjoint(words):
+        raise ValueError(f"{chosen[0]} is made of sweeps: add -m, got no -m")
+    budget = "small"
+    others = []
+    for word in words:
+        if word.startswith("budget="):
+            budget = word.partition("=")[2]
+        elif word not in (*chosen, "-m", "--multirun"):
+            others.append(word)
+    if budget not in made_of:
+        raise ValueError(f"budget must be one of {', '.join(made_of)}, got {budget!r}")
+    return [[*as_lists(one.split()), *others] for one in made_of[budget]]
 
 
 def of_jobs(overrides: list[str]) -> list[str]:

@@ -91,13 +91,23 @@ def _report(cells: list[Cell]) -> None:
     """Print the tables of what is there, keep them beside the study's rows, and name what is missing."""
     present = [cell for cell in cells if cell.trained]
     if present:
-        from pe_lab.results import curves
-        from pe_lab.results.table import as_markdown, by_task, markdown, render, tabulate
+        from pe_lab.results import curves, rates
+        from pe_lab.results.frame import Results, failures
+        from pe_lab.results.table import as_markdown, by_task, markdown, place, render, settings_of, tabulate
 
         rows, table = tabulate([(cell.cfg, cell.road.summary(cell.epochs)) for cell in present])
         texts, files = {"table": render(table)}, {"table.md": markdown(table) + "\n"}
         files |= {"rows.csv": rows.to_csv(index=False), "table.csv": table.to_csv(index=False)}
+        results = Results(Path(cells[0].cfg.ledger), cells[0].cfg.study_name, rows)
+        files["curves.csv"] = results.curves.to_csv(index=False)
+        failed = [cell for cell in cells if not cell.trained and cell.failure]
+        told = ([settings_of(cell.cfg) for cell in of] for of in (present, failed))
+        lost = failures(*told, [cell.failure or {} for cell in failed])
+        files["failed.csv"] = lost.to_csv(index=False)
         wide = {"tasks": by_task(table)} if "data" in table else {}
+        if rates.LR in place(rows):
+            wide["rates"] = rates.tuned(results).rates
+            files["rates.csv"] = wide["rates"].to_csv(index=False)
         measured = curves.gather(present)
         if len(measured):
             files["records.csv"] = measured.to_csv(index=False)

@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from omegaconf import OmegaConf
 
 from pe_lab.config import flatten
 from pe_lab.results.statistics import interval
-from pe_lab.results.table import describe
+from pe_lab.results.table import describe, settings_of
 
 if TYPE_CHECKING:
     from pe_lab.cell import Cell
@@ -23,7 +22,7 @@ def gather(cells: list["Cell"]) -> pd.DataFrame:
     Returns:
         What tells cells apart; kind; length, policy, offset, tokens, or probe, layer, head; metric; value.
     """
-    told = describe([flatten(OmegaConf.to_container(cell.cfg, resolve=True)) for cell in cells]).to_dict("records")
+    told = describe([settings_of(cell.cfg) for cell in cells]).to_dict("records")
     parts = []
     for apart, cell in zip(told, cells, strict=True):
         if any(request["kind"] == "length" for request in cell.requests):
@@ -33,7 +32,7 @@ def gather(cells: list["Cell"]) -> pd.DataFrame:
             rows = pd.DataFrame({"metric": name, "value": value} for name, value in metrics.items())
             parts.append(rows.assign(**here, tokens=cell.dataset.task.length))
         for request in filter(cell.records.has, cell.requests):
-            named = {name: value for name, value in request.items() if name != "revision"}
+            named = {"length": 1} | {name: value for name, value in request.items() if name != "revision"}
             parts.append(cell.records.get(request).assign(**(apart | named)))
     if not parts:
         return pd.DataFrame()
@@ -47,8 +46,8 @@ def lengths(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row per setting, encoding, probe and metric; a column per layer: mean over heads, and over seeds as above."""
-    return _wide(rows[rows["kind"].eq("probe") & rows["layer"].notna()], "layer", ("probe",))
+    """A row per setting, encoding, probe, length and metric; a column per layer: mean over heads, and over seeds."""
+    return _wide(rows[rows["kind"].eq("probe") & rows["layer"].notna()], "layer", ("probe", "length"))
 
 
 def _wide(rows: pd.DataFrame, across: str, extra: tuple[str, ...]) -> pd.DataFrame:

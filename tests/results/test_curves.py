@@ -54,7 +54,7 @@ def test_without_lengths_there_is_no_point_of_the_test(tmp_path):
     assert set(rows["kind"]) == {"probe"}
     assert len(lengths(rows)) == 0
     table = layers(rows).set_index("metric")
-    assert list(table.columns) == ["pe", "depth", "epochs", "probe", "seeds", "layer 0", "layer 1"]
+    assert list(table.columns) == ["pe", "depth", "epochs", "probe", "length", "seeds", "layer 0", "layer 1"]
     value = rows[(rows["metric"] == "effective_rank") & (rows["layer"] == 1)]["value"].item()
     assert table.loc["effective_rank", "layer 1"] == f"{value:.3f}"
 

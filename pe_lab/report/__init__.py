@@ -1,0 +1,1 @@
+"""A report of results: what was asked, what came out, how sure it is, and how to draw each figure again."""

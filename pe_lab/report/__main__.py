@@ -1,0 +1,115 @@
+"""A report of a ledger, of one of its studies, or of a study's folder.
+
+python -m pe_lab.report depth_epochs_pe                   a study of the ledger in ./ledger
+python -m pe_lab.report FOLDER [--study NAME]             a ledger, or a study's folder with rows.csv
+python -m pe_lab.report claims [--ledger FOLDER]          the ten claims, and what the ledger's studies say of them
+
+It writes report.html (one file, no network needed) and report.md.
+"""
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pe_lab import config
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from pe_lab.results.frame import Results
+
+
+def main() -> None:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="python -m pe_lab.report", description=__doc__, formatter_class=formatter)
+    parser.add_argument("source", help="a study's name, a ledger, a study's folder, or: claims")
+    parser.add_argument("--ledger", default="ledger", help="where studies are looked for by name (default: ledger)")
+    parser.add_argument("--study", help="of a ledger given as a folder")
+    parser.add_argument("--baseline", help="the encoding that others are compared with (default: the first)")
+    parser.add_argument("--metric", default="loss", help="of the test (default: loss)")
+    parser.add_argument("--audit", help="folder of an audit, for the table of properties")
+    parser.add_argument("--out", help="folder for report.html and report.md (default: beside the study's tables)")
+    arguments = parser.parse_args()
+    try:
+        report(arguments)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except (ValueError, OSError) as error:
+        print(f"error: {config.in_one_line(error)}", file=sys.stderr)
+        sys.exit(1)
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Load, compute, draw, write.
+
+    Raises:
+        ValueError: there is no such source, study, baseline, metric or audit.
+    """
+    if arguments.source == "claims":
+        from pe_lab.report import claims
+
+        claims.report(Path(arguments.ledger), Path(arguments.out) if arguments.out else None)
+        return
+    from pe_lab.report.page import html, markdown
+    from pe_lab.report.sections import Question, sections
+    from pe_lab.results import frame
+    from pe_lab.results.files import write_text
+
+    began = time.perf_counter()
+    folder, study = locate(arguments.source, arguments.ledger, arguments.study)
+    results = frame.load(folder, study)
+    baseline = arguments.baseline or _first(results)
+    load = f"results = frame.load({str(folder)!r}{f', {study!r}' if study else ''})"
+    audit = _audit(arguments.audit)
+    asked = Question(results, load, command(results.name), baseline, arguments.metric, audit)
+    found = sections(asked)
+    title = f"pe_lab: {results.name}"
+    out = Path(arguments.out) if arguments.out else folder / "studies" / study if study else folder
+    write_text(out / "report.html", html(title, found))
+    write_text(out / "report.md", markdown(title, found))
+    print(
+        f"{out / 'report.html'}, {out / 'report.md'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s"
+    )
+
+
+def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | None]:
+    """The folder to load, and the study of it.
+
+    Raises:
+        ValueError: the source is neither a folder nor a study of the ledger.
+    """
+    if Path(source).is_dir():
+        return Path(source), study
+    if (Path(ledger) / "studies" / source).is_dir():
+        return Path(ledger), source
+    there = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
+    raise ValueError(
+        f"source must be a folder, or a study in {ledger} ({', '.join(there) or 'there is none'}), got {source!r}"
+    )
+
+
+def command(name: str) -> str:
+    """How a study is trained, if it is one of the lab's."""
+    return f"python -m pe_lab.run -m +study={name}" if (config.folder() / "study" / f"{name}.yaml").is_file() else ""
+
+
+def _first(results: "Results") -> str:
+    return results.cells["pe"].iloc[0] if len(results.cells) else ""
+
+
+def _audit(folder: str | None) -> "pd.DataFrame":
+    import pandas as pd
+
+    if folder is None:
+        return pd.DataFrame()
+    table = Path(folder) / "table.csv"
+    if not table.is_file():
+        raise ValueError(f"--audit must be a folder with the table.csv of an audit, got {folder!r}")
+    return pd.read_csv(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Sections as one self-contained HTML page, and as one Markdown file."""
+
+import io
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from matplotlib.figure import Figure
+
+from pe_lab.report.sections import Drawn, Section, Table
+from pe_lab.results.table import as_markdown
+
+
+def html(title: str, sections: list[Section]) -> str:
+    """A page that needs nothing else: no script, no network, figures as SVG, each with its numbers."""
+    shown = [{"title": section.title, "parts": [_part(part) for part in section.parts]} for section in sections]
+    return _template().render(title=title, sections=shown)
+
+
+def markdown(title: str, sections: list[Section]) -> str:
+    """The same for a terminal or a repository: the numbers of the figures instead of the figures."""
+    blocks = [f"# {title}"]
+    for section in sections:
+        blocks.append(f"## {section.title}")
+        for part in section.parts:
+            if isinstance(part, str):
+                blocks.append(part)
+                continue
+            data = part.plot.data if isinstance(part, Drawn) else part.data
+            blocks.append(f"{part.caption}." + (f" `{part.code}`" if part.code else ""))
+            blocks.append(as_markdown(as_text(data).map(lambda value: value.replace("|", "\\|"))))
+    return "\n\n".join(blocks) + "\n"
+
+
+def as_text(data: pd.DataFrame) -> pd.DataFrame:
+    """Every value as it is shown: four significant digits; nothing where nothing is known."""
+    return pd.DataFrame({name: [_value(value) for value in data[name]] for name in data}, dtype=object)
+
+
+def _value(value: Any) -> str:
+    if value is None or (not isinstance(value, str) and pd.isna(value)):
+        return ""
+    if isinstance(value, (bool, np.bool_, str)):
+        return str(value)
+    if isinstance(value, (int, np.integer)):
+        return str(value)
+    whole = np.isfinite(value) and abs(value) < 1e15 and value == round(value)
+    return f"{value:.0f}" if whole else f"{value:.4g}"
+
+
+def _part(part: str | Drawn | Table) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"kind": "text", "html": _inline(part), "note": part.startswith("**Note.**")}
+    if isinstance(part, Drawn):
+        drawn = {"kind": "figure", "svg": _svg(part.plot.figure, part.caption), "table": _table(part.plot.data)}
+        return drawn | {"caption": part.caption, "code": part.code}
+    return {"kind": "table", "table": _table(part.data), "caption": part.caption, "code": part.code}
+
+
+def _table(data: pd.DataFrame) -> dict[str, Any]:
+    classes = ["" if pd.api.types.is_numeric_dtype(data[name]) else "text" for name in data]
+    return {"heads": list(data.columns), "classes": classes, "lines": as_text(data).to_numpy().tolist()}
+
+
+def _inline(text: str) -> Markup:
+    """Text with `code` and **emphasis**; all else is escaped."""
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", marked))
+
+
+def _svg(figure: Figure, caption: str) -> Markup:
+    """A figure as SVG, the same bytes every time, with a name for those who do not see it."""
+    with mpl.rc_context({"svg.hashsalt": caption, "svg.fonttype": "none", "font.family": "sans-serif"}):
+        content = io.StringIO()
+        figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+    drawn = content.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    # several figures stand on one page: their ids must not meet
+    mark = f"f{crc32(drawn.encode()):x}-"
+    drawn = re.sub(r'\bid="', f'id="{mark}', drawn)
+    drawn = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{mark}", drawn)
+    return Markup(drawn.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1))
+
+
+@cache
+def _template() -> Any:
+    loader = FileSystemLoader(Path(__file__).parent)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.get_template("page.html")
