@@ -6,17 +6,18 @@ they are settings, never further seeds.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy import optimize, stats
 
 CONFIDENCE = 0.95
 POWER = 0.8
 MOST_SEEDS = 10_000  # beyond which a number of seeds is not looked for
+CERTAIN = 1e9  # noncentrality beyond which the series of its t distribution does not converge
 EFFECTS = ("pe", "depth", "epochs")
 
 
@@ -36,17 +37,27 @@ def lower_is_better(metric: str) -> bool:
     return "loss" in metric or "bits" in metric or "perplexity" in metric
 
 
+def column(rows: pd.DataFrame, metric: str) -> str:
+    """The column of a metric of the test.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    if f"test_{metric}" not in rows:
+        known = [name.removeprefix("test_") for name in rows if name.startswith("test_")]
+        raise ValueError(f"metric must be one of {', '.join(known) or 'none'}, got {metric!r}")
+    return f"test_{metric}"
+
+
 def wide(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
-    """A row per setting and seed, a column per encoding.
+    """A row per setting and seed, a column per encoding; what is not finite is as if it were not there.
 
     Raises:
         ValueError: a cell stands twice, or the metric is not there.
     """
     from pe_lab.results.table import place
 
-    if f"test_{metric}" not in rows:
-        known = [name.removeprefix("test_") for name in rows if name.startswith("test_")]
-        raise ValueError(f"metric must be one of {', '.join(known)}, got {metric!r}")
+    measured = column(rows, metric)
     keys = [*place(rows), "seed"]
     twice = rows[rows.duplicated([*keys, "pe"])]
     if len(twice):
@@ -55,7 +66,8 @@ def wide(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
         raise ValueError(
             f"{len(twice)} cells stand more than once, as {told}: cells differ in something not in the table"
         )
-    return rows.set_index([*keys, "pe"])[f"test_{metric}"].unstack("pe", sort=False)[list(rows["pe"].unique())]
+    table = rows.set_index([*keys, "pe"])[measured].unstack("pe", sort=False)[list(rows["pe"].unique())]
+    return table.where(np.isfinite(table))
 
 
 def compare(
@@ -89,7 +101,7 @@ def compare(
             sample, count = _pooled(table[pe] - table[other]) if of is None else ((of[pe] - of[other]).dropna(), 1)
             lines.append(setting | {"pe": pe, "baseline": other, "seeds": len(sample), "settings": count})
             samples.append(sample.to_numpy())
-    found = _tested(pd.DataFrame(lines), samples, metric)
+    found = _tested(pd.DataFrame(lines, columns=_columns(table, pooled)), samples, metric)
     settings = len(table.index.droplevel("seed").unique())
     where = f"pooled over {settings} settings" if pooled else f"in {settings} setting{'s' if settings > 1 else ''}"
     found.attrs["family"] = (
@@ -101,17 +113,17 @@ def compare(
 
 def all_pairs(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
     """As `compare`, of every two encodings; the family that is corrected for is all pairs of one setting."""
-    parts = []
-    for setting, of in _settings(wide(rows, metric)):
-        pairs = list(combinations(of.columns, 2))
-        samples = [(of[pe] - of[other]).dropna() for pe, other in pairs]
-        lines = [
-            setting | {"pe": pe, "baseline": other, "seeds": len(sample), "settings": 1}
-            for (pe, other), sample in zip(pairs, samples, strict=True)
-        ]
-        if lines:
-            parts.append(_tested(pd.DataFrame(lines), [sample.to_numpy() for sample in samples], metric))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    table = wide(rows, metric)
+    pairs = list(combinations(range(table.shape[1]), 2))
+    lines, samples = [], []
+    for setting, of in _settings(table):
+        values = of.to_numpy()
+        for pe, other in pairs:
+            sample = values[:, pe] - values[:, other]
+            samples.append(sample[np.isfinite(sample)])
+            names = {"pe": table.columns[pe], "baseline": table.columns[other]}
+            lines.append(setting | names | {"seeds": len(samples[-1]), "settings": 1})
+    return _tested(pd.DataFrame(lines, columns=_columns(table)), samples, metric, len(pairs))
 
 
 def ranks(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
@@ -123,13 +135,12 @@ def ranks(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
     """
     pairs = all_pairs(rows, metric)
     sign = 1 if lower_is_better(metric) else -1
-    lines = []
-    for setting, of in _settings(wide(rows, metric)):
+    table, lines = wide(rows, metric), []
+    count = table.shape[1] * (table.shape[1] - 1) // 2
+    for number, (setting, of) in enumerate(_settings(table)):
         means = (sign * of.mean()).sort_values(kind="stable").dropna()
         better = {name: set() for name in means.index}  # of each, those that are better than it
-        here = pairs
-        for name, value in setting.items():
-            here = here[here[name].isna() if pd.isna(value) else here[name].eq(value)]
+        here = pairs.iloc[number * count : (number + 1) * count]
         for pe, other, verdict in zip(here["pe"], here["baseline"], here["verdict"], strict=True):
             if verdict == "better":
                 better[other].add(pe)
@@ -146,37 +157,33 @@ def ranks(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
 def effects(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
     """How much of what varies is due to encoding, depth and epochs, alone and together.
 
-    Every seed is a grid of its own: an analysis of variance splits its sum of squares (type 2) into effects, and the
+    Every seed is a grid of its own: an analysis of variance splits its sum of squares into effects, and the
     shares are averaged over seeds with their t interval; so no cell is counted as independent of others of its seed.
     The highest interaction contains the noise.
 
     Returns:
-        A line per effect: effect, share (0 to 1), low, high, seeds. Empty where fewer than two factors vary, or the
-        grid of no seed is complete.
-    """
-    from statsmodels.formula.api import ols
-    from statsmodels.stats.anova import anova_lm
+        A line per effect: effect, share (0 to 1), low, high, seeds. Empty where fewer than two factors vary, something
+        else does, or the grid of no seed is complete.
 
+    Raises:
+        ValueError: there is no such metric.
+    """
+    measured = column(rows, metric)
     factors = [name for name in EFFECTS if rows[name].nunique() > 1]
+    sizes = [rows[name].nunique() for name in factors]
     shares = []
     for _, of in rows.groupby("seed") if len(factors) > 1 else []:
-        count = int(np.prod([rows[name].nunique() for name in factors]))
-        if len(of) != count or of.duplicated(factors).any() or of[f"test_{metric}"].isna().any():
-            continue
-        frame = of[factors].astype(str).assign(value=of[f"test_{metric}"].to_numpy())
-        terms = [" : ".join(f"C({name})" for name in chosen) for chosen in _subsets(factors)]
-        squares = anova_lm(ols(f"value ~ {' + '.join(terms)}", frame).fit(), typ=2)["sum_sq"]
-        shares.append(squares / squares.sum())
-    if not shares:
-        return pd.DataFrame(columns=["effect", "share", "low", "high", "seeds"])
-    whole = pd.DataFrame(shares)
+        values = of.sort_values(factors)[measured].to_numpy()
+        whole = len(of) == np.prod(sizes) and not of.duplicated(factors).any() and np.isfinite(values).all()
+        if whole and np.ptp(values) > 0:
+            squares = _squares(values.reshape(sizes))
+            shares.append(squares / squares.sum())
     lines = []
-    for term in whole:
-        chosen = [name for name in factors if f"C({name})" in term] or factors
-        low, high = interval(whole[term])
-        effect = " × ".join(chosen) + (" and noise" if term == "Residual" else "")
-        lines.append({"effect": effect, "share": whole[term].mean(), "low": low, "high": high, "seeds": len(whole)})
-    return pd.DataFrame(lines)
+    for chosen, share in zip(_subsets(factors), np.transpose(shares) if shares else [], strict=False):
+        low, high = interval(pd.Series(share))
+        effect = " × ".join(chosen) + (" and noise" if len(chosen) == len(factors) else "")
+        lines.append({"effect": effect, "share": share.mean(), "low": low, "high": high, "seeds": len(share)})
+    return pd.DataFrame(lines, columns=["effect", "share", "low", "high", "seeds"])
 
 
 def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
@@ -186,26 +193,38 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
     observed difference is an estimate: take the number as an order of magnitude.
 
     Returns:
-        The lines with seeds_needed (NaN where one seed or none is shared; inf beyond 10,000) and separable: the
-        smallest difference that the seeds that are there separate with that power.
+        The lines with seeds_needed (NaN where nothing deviates; inf beyond 10,000; above 100 a few percent high) and
+        separable: the smallest difference that the seeds that are there separate with that power.
     """
-    from statsmodels.stats.power import TTestPower
-
     level = (1 - CONFIDENCE) / max(1, int(compared["p"].notna().sum()))
     counts = np.unique(np.r_[2:100, np.geomspace(100, MOST_SEEDS, 60).astype(int)])
-    needed, separable = [], []
+    needed, separable, least = [], [], {}
     for line in compared.itertuples():
         if line.seeds < 2 or not line.deviation > 0:
             needed.append(np.nan)
             separable.append(np.nan)
             continue
         effect = abs(line.difference) / line.deviation
-        critical = stats.t.isf(level / 2, counts - 1)
-        enough = counts[stats.nct.sf(critical, counts - 1, effect * np.sqrt(counts)) >= POWER]
+        enough = counts[_power(effect, counts, level) >= POWER]
         needed.append(enough[0] if len(enough) else np.inf)
-        least = TTestPower().solve_power(nobs=line.seeds, alpha=level, power=POWER)
-        separable.append(float(np.squeeze(least)) * line.deviation)
+        if line.seeds not in least:
+            least[line.seeds] = _least(line.seeds, level)
+        separable.append(least[line.seeds] * line.deviation)
     return compared.assign(seeds_needed=needed, separable=separable)
+
+
+def _power(effect: float, seeds: np.ndarray | int, level: float) -> np.ndarray:
+    """Of a paired t test, for a difference in units of its deviation; the far tail left out."""
+    critical = stats.t.isf(level / 2, seeds - 1)
+    return stats.nct.sf(critical, seeds - 1, np.minimum(effect * np.sqrt(seeds), CERTAIN))
+
+
+def _least(seeds: int, level: float) -> float:
+    """The smallest difference, in units of its deviation, that has the power."""
+    high = 1.0
+    while _power(high, seeds, level) < POWER:
+        high *= 2
+    return optimize.brentq(lambda effect: _power(effect, seeds, level) - POWER, 0, high)
 
 
 def coverage(
@@ -238,7 +257,8 @@ def t_intervals(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def percentile_bootstraps(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The percentile bootstrap of many samples at once, from 1,000 resamples; to compare with, not used."""
     chosen = np.random.default_rng(1).integers(samples.shape[1], size=(1000, samples.shape[1]))
-    means = samples[:, chosen].mean(2)
+    weights = (chosen[:, :, None] == np.arange(samples.shape[1])).mean(1)  # of the values in each resample
+    means = samples @ weights.T
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=1)
     return low, high
 
@@ -268,19 +288,28 @@ def _pooled(differences: pd.Series) -> tuple[pd.Series, int]:
     """Of each seed, the mean over the settings that all seeds have; and how many those are."""
     by_seed = differences.unstack("seed").dropna(how="all").dropna(axis=1, how="all")
     shared = by_seed.dropna()
-    return shared.mean(), len(shared)
+    return shared.mean().dropna(), len(shared)
 
 
-def _tested(lines: pd.DataFrame, samples: list[np.ndarray], metric: str) -> pd.DataFrame:
-    """Lines with what their samples of differences say, corrected as one family."""
-    from statsmodels.stats.multitest import multipletests
+def _columns(table: pd.DataFrame, pooled: bool = False) -> list[str]:
+    """What a comparison begins with, whether it has a line or not."""
+    return [
+        *(name for name in table.index.names if name != "seed" and not pooled),
+        "pe",
+        "baseline",
+        "seeds",
+        "settings",
+    ]
 
+
+def _tested(lines: pd.DataFrame, samples: list[np.ndarray], metric: str, family: int | None = None) -> pd.DataFrame:
+    """Lines with what their samples of differences say, corrected as families of so many lines, or as one."""
     numbers = _tests(samples)
     found = pd.concat([lines, numbers.set_axis(lines.index)], axis=1)
     tested = found["p"].notna()
-    found["p_holm"] = np.nan
-    if tested.any():
-        found.loc[tested, "p_holm"] = multipletests(found.loc[tested, "p"], method="holm")[1]
+    size = family or len(found)
+    parts = [_holm(found["p"].to_numpy()[first : first + size]) for first in range(0, len(found), size or 1)]
+    found["p_holm"] = np.concatenate([[], *parts])
     down = found["difference"] < 0
     good = np.where(down == lower_is_better(metric), "better", "worse")
     found["verdict"] = np.where(found["p_holm"] < 1 - CONFIDENCE, good, "not separable")
@@ -288,6 +317,14 @@ def _tested(lines: pd.DataFrame, samples: list[np.ndarray], metric: str) -> pd.D
     found.loc[found["seeds"] == 0, "verdict"] = "no shared seed"
     found.loc[(found["seeds"] > 1) & ~tested, "verdict"] = "equal"
     return found
+
+
+def _holm(p: np.ndarray) -> np.ndarray:
+    """Holm's correction (1979) of those that are not NaN: the smallest times their number, the next times one less."""
+    order = np.argsort(p)[: np.isfinite(p).sum()]
+    adjusted = np.full(len(p), np.nan)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(order), 0, -1)), 1)
+    return adjusted
 
 
 def _tests(samples: list[np.ndarray]) -> pd.DataFrame:
@@ -311,6 +348,16 @@ def _tests(samples: list[np.ndarray]) -> pd.DataFrame:
     return found
 
 
-def _subsets(factors: list[str]) -> list[tuple[str, ...]]:
-    """All but the whole, which is what is left."""
-    return [chosen for size in range(1, len(factors)) for chosen in combinations(factors, size)]
+def _squares(values: np.ndarray) -> np.ndarray:
+    """The sums of squares of a complete grid's effects, in the order of `_subsets`; they are orthogonal."""
+    left, squares = values - values.mean(), []
+    for chosen in _subsets(range(values.ndim)):
+        effect = left.mean(axis=tuple(axis for axis in range(values.ndim) if axis not in chosen), keepdims=True)
+        left = left - effect
+        squares.append(np.square(effect).sum() * values.size / effect.size)
+    return np.array(squares)
+
+
+def _subsets(factors: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Smaller ones first, the whole last."""
+    return [chosen for size in range(1, len(factors) + 1) for chosen in combinations(factors, size)]

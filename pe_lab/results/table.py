@@ -7,22 +7,30 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import flatten
-from pe_lab.results.statistics import interval
+from pe_lab.results.files import canonical
+from pe_lab.results.statistics import column, interval
 
 Measured = tuple[DictConfig, dict[str, Any]]  # the config of a cell, and its summary
 Settings = dict[str, Any]  # of a cell, by dotted name
 
 # what the settings of a cell say of its logging, its place and what was measured on it later, not of its training
 _BESIDE = ("logger", "ledger", "hydra", "study_name", "workers", "evaluate.", "probe")
-_COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "road")
-_WITH = ("optimizer.lr", "attention.implementation")  # settings that may go with the encoding
+COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "road")
+_WITH = ("optimizer.lr", "attention.implementation", "attention.revision")  # settings that may go with the encoding
+
+
+def settings_of(cfg: DictConfig) -> Settings:
+    """The settings of a cell's config."""
+    return flatten(OmegaConf.to_container(cfg, resolve=True))
 
 
 def describe(settings: list[Settings]) -> pd.DataFrame:
     """What tells cells apart, one row each: pe, data if there are several, depth, epochs, seed, other settings.
 
     A learning rate, or an attention, that every encoding has of its own tells nothing apart: it goes with the encoding.
+    Settings and options are in alphabetical order, whole numbers without a point, as the identity of a road has them.
     """
+    settings = [canonical(one) for one in settings]
     values: dict[str, set[Any]] = defaultdict(set)
     for one in settings:
         for key in one:
@@ -33,7 +41,7 @@ def describe(settings: list[Settings]) -> pd.DataFrame:
     tasks = "data.name" in varied
     if tasks:
         own += ("data.",)
-    others = [key for key in varied if key not in ("model.depth", "epochs", "seed") and not key.startswith(own)]
+    others = [key for key in sorted(varied) if key not in ("model.depth", "epochs", "seed") and not key.startswith(own)]
     pes, datas = _labels("pe", settings), _labels("data", settings) if tasks else []
     records = []
     for number, one in enumerate(settings):
@@ -44,7 +52,8 @@ def describe(settings: list[Settings]) -> pd.DataFrame:
         records.append(record | {key: one.get(key) for key in others})
     told = pd.DataFrame(records)
     for name in _WITH:
-        if name in told and not told.duplicated([other for other in told.columns if other != name]).any():
+        others = [other for other in told.columns if other not in (name, "seed")]
+        if name in told and not told[[*others, name]].drop_duplicates().duplicated(others).any():
             told = told.drop(columns=name)
     return told
 
@@ -65,15 +74,14 @@ def _labels(group: str, settings: list[Settings]) -> list[str]:
     labels = []
     for one in settings:
         name = one[f"{group}.name"]
-        varied = [k for k, of in values[name].items() if len(of) > 1 or present[name, k] < count[name]]
+        varied = [k for k, of in sorted(values[name].items()) if len(of) > 1 or present[name, k] < count[name]]
         labels.append(name + "".join(f" {key[len(group) + 1 :]}={one[key]}" for key in varied if key in one))
     return labels
 
 
 def tabulate(cells: list[Measured]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Cells as tidy rows, and the table made of them: see `rows_of` and `summarise`."""
-    settings = [flatten(OmegaConf.to_container(cfg, resolve=True)) for cfg, _ in cells]
-    rows = rows_of(settings, [summary for _, summary in cells])
+    rows = rows_of([settings_of(cfg) for cfg, _ in cells], [summary for _, summary in cells])
     return rows, summarise(rows)
 
 
@@ -97,7 +105,7 @@ def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.Dat
             for floor, values in summary["floors"].items()
             for name, value in values.items()
         }
-        record |= {name: summary[name] for name in _COST}
+        record |= {name: summary[name] for name in COST}
         record |= {name: summary.get("environment", {}).get(name) for name in ("torch", "commit")}
         records.append(record | {name: of.get(name) for name in along})
     rows = pd.DataFrame(records).drop_duplicates(["road", "epochs"], ignore_index=True)
@@ -106,7 +114,7 @@ def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.Dat
 
 
 def _after(rows: pd.DataFrame) -> list[str]:
-    columns = [name for name in rows if name in (*_COST, "torch", "commit", *_WITH)]
+    columns = [name for name in rows if name in (*COST, "torch", "commit", *_WITH)]
     return [name for name in columns if name not in place(rows)]
 
 
@@ -131,12 +139,17 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
         baseline: the encoding that others are compared with; None: the first.
         metric: of the test.
 
+    Raises:
+        ValueError: there is no such encoding or metric.
+
     Returns:
         seeds, the mean (called loss), its t interval, the floors, and the paired difference from the baseline over
         shared seeds with its t interval. Its attribute "floors" names the columns of floors, "baseline" the encoding.
     """
     baseline = baseline or rows["pe"].iloc[0]
-    known, where, measured = floors(rows, metric), place(rows), f"test_{metric}"
+    if baseline not in set(rows["pe"]):
+        raise ValueError(f"baseline must be one of {', '.join(rows['pe'].unique())}, got {baseline!r}")
+    known, where, measured = floors(rows, metric), place(rows), column(rows, metric)
     base = {
         _known(key): group.set_index("seed")[measured]
         for key, group in rows[rows["pe"] == baseline].groupby(where, sort=False, dropna=False)

@@ -1,0 +1,443 @@
+"""What is said of differences between encodings is what the seeds allow to say."""
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from statsmodels.formula.api import ols
+from statsmodels.stats.anova import anova_lm
+from statsmodels.stats.power import TTestPower
+
+from pe_lab.results import statistics
+from pe_lab.results.statistics import all_pairs, compare, coverage, effects, ranks, seeds_needed, wide
+
+Values = dict[str, dict[int, float] | list[float]]
+
+
+def rows_of(values: Values, metric: str = "loss", **place: object) -> pd.DataFrame:
+    """A row per encoding and seed; place: columns of the setting."""
+    setting = {"depth": 1, "epochs": 1} | place
+    lines = [
+        {"pe": pe, **setting, "seed": seed, f"test_{metric}": value, "road": f"{pe} {seed} {setting}"}
+        for pe, of in values.items()
+        for seed, value in (of.items() if isinstance(of, dict) else enumerate(of))
+    ]
+    return pd.DataFrame(lines)
+
+
+def noisy(means: dict[str, float], seeds: int, noise: float = 0.1, number: int = 0) -> Values:
+    """Values whose seeds share a large part."""
+    rng = np.random.default_rng(number)
+    shared = rng.normal(0, 3, seeds)
+    return {pe: list(mean + shared + noise * rng.normal(size=seeds)) for pe, mean in means.items()}
+
+
+def line(table: pd.DataFrame, **where: object) -> pd.Series:
+    for name, value in where.items():
+        table = table[table[name] == value]
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+def settings(count: int, encodings: int = 4, seeds: int = 5) -> pd.DataFrame:
+    names = {f"pe{number}": 0.05 * number for number in range(encodings)}
+    return pd.concat(
+        [rows_of(noisy(names, seeds, number=number), depth=number) for number in range(count)], ignore_index=True
+    )
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """The smallest of m p, the second of (m - 1) p or what came before, and so on."""
+    adjusted, reached = np.empty(len(p)), 0.0
+    for step, number in enumerate(np.argsort(p)):
+        reached = max(reached, min(1.0, p[number] * (len(p) - step)))
+        adjusted[number] = reached
+    return adjusted
+
+
+def test_the_wide_table_has_every_value_at_its_place_whatever_the_order():
+    parts = [
+        rows_of({"c": [1.0, 2.0], "a": {1: 3.0}}, depth=4, rate=None),
+        rows_of({"c": [5.0, 6.0], "a": [7.0, 8.0]}, depth=4, rate=0.1),
+        rows_of({"a": {2: 9.0}}, depth=1, rate=0.1),
+    ]
+    rows = pd.concat(parts)[["pe", "depth", "epochs", "seed", "rate", "test_loss"]]
+    for number in range(5):
+        table = wide(rows.sample(frac=1, random_state=number))
+        assert set(table.columns) == {"a", "c"}
+        found = [
+            (*(None if pd.isna(part) else part for part in key), pe, value)
+            for key, of in table.iterrows()
+            for pe, value in of.dropna().items()
+        ]
+        expected = [
+            (one.depth, one.epochs, None if pd.isna(one.rate) else one.rate, one.seed, one.pe, one.test_loss)
+            for one in rows.itertuples()
+        ]
+        order = {name: number for number, name in enumerate(table.index.names)}
+        where = [order[name] for name in ("depth", "epochs", "rate", "seed")]
+        assert sorted(map(str, ((*(one[at] for at in where), *one[4:]) for one in found))) == sorted(map(str, expected))
+
+
+def test_a_setting_that_some_cells_lack_is_one_of_its_own():
+    parts = [rows_of({"a": [1.0, 2.0], "b": [2.0, 3.5]}, rate=rate) for rate in (None, 0.1)]
+    rows = pd.concat(parts)[["pe", "depth", "epochs", "seed", "rate", "test_loss"]]
+    compared = compare(rows)
+    assert list(compared["rate"].isna()) == [True, False]
+    assert list(compared["seeds"]) == [2, 2]
+    ranked = ranks(rows)
+    assert len(ranked) == 4
+    assert list(ranked["rate"].isna()) == [True, True, False, False]
+
+
+def test_differences_and_intervals_are_those_of_a_paired_t_test():
+    rows = settings(3)
+    compared = compare(rows, baseline="pe1")
+    assert len(compared) == 9
+    for found in compared.itertuples():
+        here = rows[rows["depth"] == found.depth].set_index(["pe", "seed"])["test_loss"]
+        a, b = here[found.pe].to_numpy(), here["pe1"].to_numpy()
+        expected = stats.ttest_rel(a, b)
+        within = expected.confidence_interval(0.95)
+        assert (found.baseline, found.seeds, found.settings) == ("pe1", 5, 1)
+        assert found.difference == pytest.approx(np.mean(a - b), rel=1e-12)
+        assert found.deviation == pytest.approx(np.std(a - b, ddof=1), rel=1e-12)
+        assert found.p == pytest.approx(expected.pvalue, rel=1e-12)
+        assert (found.low, found.high) == pytest.approx((within.low, within.high), rel=1e-12)
+
+
+def test_p_values_are_corrected_by_holm_over_the_whole_family():
+    rows = settings(3)
+    compared = compare(rows)
+    np.testing.assert_allclose(compared["p_holm"], holm(compared["p"].to_numpy()), rtol=1e-12)
+    assert (compared["p_holm"] > compared["p"]).any()
+    assert compared.attrs["family"].startswith("9 comparisons: 3 encodings with pe0, in 3 settings,")
+    assert compare(rows[rows["depth"] == 0]).attrs["family"].startswith("3 comparisons: 3 encodings with pe0, in 1 set")
+    pairs = all_pairs(rows)
+    assert len(pairs) == 18
+    for _, of in pairs.groupby("depth"):
+        np.testing.assert_allclose(of["p_holm"], holm(of["p"].to_numpy()), rtol=1e-12)
+
+
+def test_encodings_that_are_equal_to_the_bit_are_outside_of_the_family():
+    values = noisy({"a": 0.0, "b": 0.02, "c": 0.3}, 5)
+    compared = compare(rows_of(values | {"same": values["a"]}))
+    same = line(compared, pe="same")
+    assert same["verdict"] == "equal"
+    assert (same["difference"], same["low"], same["high"]) == (0, 0, 0)
+    assert np.isnan(same["p"])
+    assert np.isnan(same["p_holm"])
+    assert compared.attrs["family"].startswith("2 comparisons: 3 encodings")
+    np.testing.assert_allclose(compared["p_holm"].dropna(), holm(compared["p"].dropna().to_numpy()), rtol=1e-12)
+    assert compare(rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}))["verdict"].tolist() == ["equal"]
+
+
+def test_the_first_encoding_is_the_baseline():
+    rows = rows_of({"b": [1.0, 2.0], "a": [2.0, 1.0], "c": [2.0, 4.0]})
+    assert list(compare(rows)["baseline"]) == ["b", "b"]
+    assert list(compare(rows)["pe"]) == ["a", "c"]
+
+
+def test_only_shared_seeds_are_compared():
+    rows = rows_of({"a": [1.0, 2.0, 4.0], "b": {1: 3.0, 2: 4.5, 3: 90.0}, "c": {2: 5.0}, "d": {7: 1.0}})
+    compared = compare(rows).set_index("pe")
+    assert compared["seeds"].to_dict() == {"b": 2, "c": 1, "d": 0}
+    assert compared.loc["b", "difference"] == pytest.approx(0.75)
+    assert compared.loc["c", "difference"] == 1
+    assert compared["verdict"].to_dict() == {"b": "not separable", "c": "one seed", "d": "no shared seed"}
+    assert compared.loc[["c", "d"], ["low", "high", "p", "p_holm", "deviation"]].isna().all(axis=None)
+    assert np.isnan(compared.loc["d", "difference"])
+    assert compared.attrs["family"].startswith("1 comparisons")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_value_that_is_not_finite_is_as_if_its_seed_were_not_there(bad):
+    rows = rows_of({"a": [1.0, 2.0, 4.0, 3.0], "b": [2.0, 3.1, bad, 4.3]})
+    without = compare(rows[rows["seed"] != 2])
+    pd.testing.assert_frame_equal(compare(rows), without)
+    assert line(without, pe="b")["seeds"] == 3
+    both = compare(rows_of({"a": [bad, 2.0], "b": [bad, 2.5]}))
+    assert list(both["verdict"]) == ["one seed"]
+
+
+@pytest.mark.parametrize(("metric", "falls"), [("loss", True), ("bits_per_byte", True), ("perplexity", True)])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_losses_are_better_when_they_fall(metric, falls, pooled):
+    rows = rows_of({"a": [1.0, 2.0, 4.0], "b": [2.0, 3.01, 5.02]}, metric)
+    assert list(compare(rows, metric=metric, pooled=pooled)["verdict"]) == ["worse"]
+    assert list(compare(rows, "b", metric, pooled)["verdict"]) == ["better"]
+    assert list(ranks(rows, metric)["pe"]) == ["a", "b"]
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "accuracy_all", "exact_match"])
+def test_accuracies_are_better_when_they_rise(metric):
+    rows = rows_of({"a": [0.1, 0.2, 0.4], "b": [0.2, 0.31, 0.52]}, metric)
+    assert list(compare(rows, metric=metric)["verdict"]) == ["better"]
+    ranked = ranks(rows, metric)
+    assert list(ranked["pe"]) == ["b", "a"]
+    assert ranked["mean"].tolist() == pytest.approx([0.3433333333, 0.2333333333])
+    assert list(ranked["best"]) == [1, 2]
+
+
+def test_a_constant_difference_is_separable():
+    found = compare(rows_of({"a": [1.0, 2.0, 3.0], "b": [1.5, 2.5, 3.5]})).iloc[0]
+    assert (found["p"], found["low"], found["high"], found["verdict"]) == (0, 0.5, 0.5, "worse")
+
+
+def test_pooled_differences_are_means_over_settings_within_a_seed():
+    rows = settings(4, encodings=3)
+    # pe1 lacks depth 2 in one seed, and has nothing at depth 3
+    rows = rows[~((rows["pe"] == "pe1") & ((rows["depth"] == 3) | ((rows["depth"] == 2) & (rows["seed"] == 1))))]
+    compared = compare(rows, pooled=True).set_index("pe")
+    table = rows.set_index(["depth", "seed", "pe"])["test_loss"]
+    for pe, depths in (("pe1", [0, 1]), ("pe2", [0, 1, 2, 3])):
+        samples = [np.mean([table[d, s, pe] - table[d, s, "pe0"] for d in depths]) for s in range(5)]
+        found, expected = compared.loc[pe], stats.ttest_1samp(samples, 0)
+        assert (found["seeds"], found["settings"]) == (5, len(depths))
+        assert found["difference"] == pytest.approx(np.mean(samples), rel=1e-12)
+        assert found["p"] == pytest.approx(expected.pvalue, rel=1e-9)
+        assert found["low"] == pytest.approx(expected.confidence_interval().low, rel=1e-9)
+    np.testing.assert_allclose(compared["p_holm"], holm(compared["p"].to_numpy()))
+    assert compared.attrs["family"].startswith("2 comparisons: 2 encodings with pe0, pooled over 4 settings,")
+
+
+def test_a_seed_that_has_no_setting_of_the_encoding_does_not_spoil_the_pool():
+    rows = pd.concat([rows_of({"a": [1.0, 2.0, 3.0], "b": [1.5, 2.7]}, depth=depth) for depth in (1, 2)])
+    found = compare(rows, pooled=True).iloc[0]
+    assert (found["seeds"], found["settings"]) == (2, 2)
+    assert found["difference"] == pytest.approx(0.6)
+
+
+def test_seeds_without_a_setting_in_common_are_not_called_equal():
+    parts = [rows_of({"a": [1.0, 2.0], "b": {depth: 1.5}}, depth=depth) for depth in (0, 1)]
+    found = compare(pd.concat(parts), pooled=True).iloc[0]
+    assert (found["seeds"], found["settings"], found["verdict"]) == (0, 0, "no shared seed")
+
+
+def test_one_encoding_has_nothing_to_be_compared_with():
+    rows = rows_of({"a": [1.0, 2.0]})
+    for found in (compare(rows), compare(rows, pooled=True), all_pairs(rows), seeds_needed(compare(rows))):
+        assert found.empty
+        assert {"pe", "baseline", "seeds", "difference", "p_holm", "verdict"} <= set(found)
+    assert compare(rows).attrs["family"].startswith("0 comparisons")
+    ranked = ranks(rows)
+    assert ranked[["pe", "mean", "best", "worst", "tied"]].to_numpy().tolist() == [["a", 1.5, 1, 1, 0]]
+    assert effects(rows).empty
+
+
+@pytest.mark.parametrize("ask", [wide, all_pairs, ranks, effects, compare, statistics.deviations])
+def test_an_unknown_metric_is_named_with_those_that_are_there(ask):
+    rows = rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}).assign(test_accuracy=1.0)
+    with pytest.raises(ValueError, match=r"^metric must be one of loss, accuracy, got 'los'$"):
+        ask(rows, metric="los")
+
+
+def test_an_unknown_baseline_is_named_with_the_encodings_that_are_there():
+    with pytest.raises(ValueError, match=r"^baseline must be one of a, b, got 'c'$"):
+        compare(rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}), "c")
+
+
+def test_a_cell_that_stands_twice_is_refused():
+    rows = rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]})
+    with pytest.raises(ValueError, match=r"^1 cells stand more than once, as pe=b, depth=1, epochs=1, seed=1: "):
+        wide(pd.concat([rows, rows.tail(1)]))
+
+
+def test_all_pairs_are_all_pairs_of_each_setting():
+    pairs = all_pairs(settings(2))
+    names = [f"pe{number}" for number in range(4)]
+    for depth in (0, 1):
+        here = pairs[pairs["depth"] == depth]
+        assert list(zip(here["pe"], here["baseline"], strict=True)) == list(combinations(names, 2))
+    alone = compare(settings(1), "pe1").set_index("pe")
+    pair = line(pairs, depth=0, pe="pe1", baseline="pe3")
+    assert pair["difference"] == pytest.approx(-alone.loc["pe3", "difference"], rel=1e-12)
+    assert pair["p"] == pytest.approx(alone.loc["pe3", "p"], rel=1e-9)
+
+
+def test_ranks_have_ties_where_seeds_do_not_separate():
+    means = {"d": 2.0, "b": 1.0, "a": 0.0, "c": 1.001}
+    ranked = ranks(rows_of(noisy(means, 8))).set_index("pe")
+    assert ranked.index[0] == "a"
+    assert ranked.index[-1] == "d"
+    found = {pe: tuple(of) for pe, of in ranked[["best", "worst", "tied"]].iterrows()}
+    assert found == {"a": (1, 1, 0), "b": (2, 3, 1), "c": (2, 3, 1), "d": (4, 4, 0)}
+
+
+def test_ranks_are_taken_within_a_setting_and_among_those_that_are_there():
+    there = noisy({"a": 0.0, "b": 1.0, "c": 2.0}, 6)
+    rows = pd.concat([rows_of(there), rows_of({"b": there["a"], "a": there["b"]}, depth=2)])
+    ranked = ranks(rows)
+    assert ranked[ranked["depth"] == 1][["pe", "best", "worst"]].to_numpy().tolist() == [
+        ["a", 1, 1],
+        ["b", 2, 2],
+        ["c", 3, 3],
+    ]
+    assert ranked[ranked["depth"] == 2][["pe", "best", "worst"]].to_numpy().tolist() == [["b", 1, 1], ["a", 2, 2]]
+
+
+def test_the_true_rank_lies_within_the_ranks_in_95_of_100_studies():
+    """Every study is a setting; all of its ranks have to be right."""
+    means = {f"pe{number}": value for number, value in enumerate((0.0, 0.05, 0.1, 0.2, 0.6))}
+    studies = pd.concat([rows_of(noisy(means, 5, number=number), depth=number) for number in range(200)])
+    ranked = ranks(studies)
+    true = ranked["pe"].map({pe: number + 1 for number, pe in enumerate(means)})
+    right = ((ranked["best"] <= true) & (true <= ranked["worst"])).groupby(ranked["depth"]).all()
+    assert len(right) == 200
+    assert right.mean() >= 0.95
+    assert ranked["tied"].mean() < 3.5  # and they say something
+
+
+def grid(value, pes: int = 3, depths: int = 2, epochs: int = 2, seeds: int = 2) -> pd.DataFrame:
+    lines = [
+        {"pe": f"pe{pe}", "depth": 2**depth, "epochs": 4**epoch, "seed": seed}
+        | {"test_loss": value(pe, depth, epoch, seed)}
+        for seed in range(seeds)
+        for pe in range(pes)
+        for depth in range(depths)
+        for epoch in range(epochs)
+    ]
+    return pd.DataFrame(lines)
+
+
+def test_shares_are_those_of_known_sums_of_squares():
+    # centred effects; sums of squares over 3 * 2 * 2 values: pe 2 a^2 * 4, depth b^2 * 12, epochs c^2 * 12
+    a, b, c, together = 0.3, 0.2, 0.5, 0.1
+
+    def value(pe, depth, epoch, seed):
+        sign = (2 * depth - 1) * (2 * epoch - 1)
+        return 7 + seed + a * (pe - 1) + b * (2 * depth - 1) + c * (2 * epoch - 1) + together * sign
+
+    found = effects(grid(value)).set_index("effect")
+    squares = {"pe": 8 * a**2, "depth": 12 * b**2, "epochs": 12 * c**2, "depth × epochs": 12 * together**2}
+    for effect, expected in squares.items():
+        assert found.loc[effect, "share"] == pytest.approx(expected / sum(squares.values()), rel=1e-9)
+    for effect in ("pe × depth", "pe × epochs", "pe × depth × epochs and noise"):
+        assert found.loc[effect, "share"] == pytest.approx(0, abs=1e-12)
+    assert found["share"].sum() == pytest.approx(1, rel=1e-12)
+    assert list(found["seeds"]) == [2] * 7
+
+
+def test_shares_are_those_of_an_analysis_of_variance_of_every_seed():
+    rng = np.random.default_rng(0)
+    rows = grid(lambda *_: rng.normal(), 4, 3, 2, 3)
+    found = effects(rows.sample(frac=1, random_state=0)).set_index("effect")
+    shares = []
+    for _, of in rows.groupby("seed"):
+        terms = ["C(pe)", "C(depth)", "C(epochs)", "C(pe):C(depth)", "C(pe):C(epochs)", "C(depth):C(epochs)"]
+        squares = anova_lm(ols(f"test_loss ~ {' + '.join(terms)}", of).fit(), typ=2)["sum_sq"]
+        shares.append((squares / squares.sum()).to_numpy())
+    whole = np.array(shares)
+    np.testing.assert_allclose(found["share"], whole.mean(0), rtol=1e-9)
+    half = stats.t.ppf(0.975, 2) * stats.sem(whole)
+    np.testing.assert_allclose(found["low"], whole.mean(0) - half, rtol=1e-9)
+    np.testing.assert_allclose(found["high"], whole.mean(0) + half, rtol=1e-9)
+    assert list(found.index)[-1] == "pe × depth × epochs and noise"
+
+
+def test_seeds_whose_grid_has_a_gap_have_no_part_in_the_shares():
+    rng = np.random.default_rng(0)
+    rows = grid(lambda *_: rng.normal(), seeds=4)
+    gap = (rows["seed"] == 1) & (rows["pe"] == "pe1") & (rows["depth"] == 2) & (rows["epochs"] == 4)
+    bad = (rows["seed"] == 2) & (rows["pe"] == "pe1") & (rows["depth"] == 2) & (rows["epochs"] == 4)
+    found = effects(rows[~gap].assign(test_loss=rows["test_loss"].where(~bad)))
+    assert list(found["seeds"].unique()) == [2]
+    expected = effects(rows[rows["seed"].isin([0, 3])])
+    pd.testing.assert_frame_equal(found, expected)
+    assert effects(rows.assign(test_loss=0.1)).empty
+    assert effects(pd.concat([rows.assign(rate=1), rows.assign(rate=2)])).empty
+    assert effects(rows[(rows["depth"] == 1) & (rows["epochs"] == 1)]).empty
+    two = effects(rows[rows["depth"] == 1])
+    assert list(two["effect"]) == ["pe", "epochs", "pe × epochs and noise"]
+
+
+def compared_with(differences: list[float], deviations: list[float], seeds: int, p: float = 0.5) -> pd.DataFrame:
+    lines = {"pe": [f"pe{number}" for number in range(len(differences))], "difference": differences}
+    return pd.DataFrame(lines | {"deviation": deviations, "seeds": seeds, "p": p})
+
+
+def of_family(difference: float, deviation: float, seeds: int, size: int) -> pd.DataFrame:
+    """One line with these numbers, the last of a family, and one outside of it."""
+    others = compared_with([np.nan] * size, [np.nan] * size, seeds)
+    others.loc[0, "p"] = np.nan
+    return pd.concat([others, compared_with([difference], [deviation], seeds)], ignore_index=True)
+
+
+@pytest.mark.parametrize("family", [1, 5, 40])
+def test_the_seeds_needed_are_those_of_the_power_of_a_paired_t_test(family):
+    sizes = [0.35, 0.5, -0.8, 1.2, 3.0]
+    converged = 0
+    for size in sizes:
+        needed = seeds_needed(of_family(size, 1.0, 6, family))["seeds_needed"].iloc[-1]
+        exact = float(np.squeeze(TTestPower().solve_power(abs(size), power=0.8, alpha=0.05 / family)))
+        if TTestPower().power(abs(size), exact, 0.05 / family) != pytest.approx(0.8):
+            continue
+        converged += 1
+        if exact <= 99:
+            assert needed == np.ceil(exact)
+        else:
+            assert exact <= needed <= 1.09 * exact
+    assert converged >= 3
+
+
+@pytest.mark.parametrize(("seeds", "family"), [(2, 1), (3, 50), (8, 10), (8, 4000), (30, 1)])
+def test_the_separable_difference_has_the_power(seeds, family):
+    separable = seeds_needed(of_family(0.1, 2.0, seeds, family))["separable"].iloc[-1]
+    level = 0.05 / family
+    critical = stats.t.isf(level / 2, seeds - 1)
+    assert stats.nct.sf(critical, seeds - 1, separable / 2.0 * seeds**0.5) == pytest.approx(0.8, rel=1e-6)
+
+
+def test_the_promised_power_is_there_in_simulation():
+    found = seeds_needed(compared_with([0.7], [1.0], 5)).iloc[0]
+    rng = np.random.default_rng(0)
+    for size, seeds in ((0.7, int(found["seeds_needed"])), (found["separable"], 5)):
+        samples = rng.normal(size, 1.0, (20_000, seeds))
+        power = (stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05).mean()
+        assert 0.79 <= power <= 0.83
+    fewer = rng.normal(0.7, 1.0, (20_000, int(found["seeds_needed"]) - 2))
+    assert (stats.ttest_1samp(fewer, 0, axis=1).pvalue < 0.05).mean() < 0.8
+
+
+def test_where_nothing_deviates_no_number_of_seeds_is_told():
+    compared = compare(rows_of({"a": [1.0, 2.0], "same": [1.0, 2.0], "one": {0: 1.0}, "none": {9: 1.0}}))
+    found = seeds_needed(compared)
+    assert found[["seeds_needed", "separable"]].isna().all(axis=None)
+    far = seeds_needed(compared_with([1e-9, 1e6], [1.0, 1e-12], 4))
+    assert list(far["seeds_needed"]) == [np.inf, 2]
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_t_intervals_contain_the_mean_in_95_of_100_and_bootstraps_do_not(seeds):
+    normal = np.random.default_rng(1).standard_normal(100_000)
+    assert coverage(seeds, normal, statistics.t_intervals) == pytest.approx(0.95, abs=0.01)
+    bootstrap = coverage(seeds, normal, statistics.percentile_bootstraps, 2000)
+    assert bootstrap == pytest.approx({3: 0.75, 5: 0.83}[seeds], abs=0.03)
+
+
+def test_t_intervals_of_many_samples_are_the_intervals_of_each():
+    samples = np.random.default_rng(0).normal(size=(20, 4))
+    low, high = statistics.t_intervals(samples)
+    for number, sample in enumerate(samples):
+        assert (low[number], high[number]) == pytest.approx(statistics.interval(pd.Series(sample)), rel=1e-12)
+
+
+def test_coverage_counts_the_intervals_that_contain_the_mean():
+    residuals = np.array([-1.0, 0.0, 1.0])
+    assert coverage(2, residuals, lambda s: (s.min(1), s.max(1)), 50_000) == pytest.approx(7 / 9, abs=0.01)
+    assert coverage(3, np.full(5, 0.1), lambda s: (s.mean(1), s.mean(1)), 100) == 1
+
+
+def test_deviations_are_centred_and_scaled_within_each_comparison():
+    values = noisy({"a": 0.0, "b": 5.0}, 6) | {"c": {0: 1.0, 1: 2.0}}
+    values["same"] = values["a"]
+    rows = pd.concat([rows_of(values), rows_of({"a": [0.0, 0.0, 0.0], "b": [100.0, 300.0, 200.0]}, depth=2)])
+    found = statistics.deviations(rows)
+    assert len(found) == 9
+    for part in (found[:6], found[6:]):
+        assert part.mean() == pytest.approx(0, abs=1e-9)
+        assert part.std() == pytest.approx(1)
+    np.testing.assert_allclose(found[6:], np.array([-1, 1, 0]) * 1.5**0.5)
+    assert len(statistics.deviations(rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}))) == 0
