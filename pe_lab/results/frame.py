@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from pe_lab.results.curves import MEASURED, SHOWN
 from pe_lab.results.files import CHECKSUMS, LedgerError, read_json, read_verified
 from pe_lab.results.ledger import Ledger, Road
 from pe_lab.results.records import Records
-from pe_lab.results.table import Settings, describe, rows_of
+from pe_lab.results.table import COST, Settings, describe, rows_of
 
 # settings of a cell by their names in the identity of its road
 _RENAMED = {
@@ -23,7 +24,9 @@ _RENAMED = {
     "precision": "trainer.precision",
     "device": "trainer.device",
     "attention": "attention.implementation",
+    "attention_revision": "attention.revision",
 }
+_COUNTS = ("model.depth", "seed")
 NO_CELLS = pd.DataFrame(columns=["pe", "depth", "epochs", "seed", "road"])
 
 
@@ -34,13 +37,16 @@ class Results:
     Attributes:
         source: the folder it was read from.
         study: its name, or None for all of a ledger.
-        cells: one row per finished cell. pe (the encoding, with the options in which cells of that name differ), data
-            (if there are several), depth, epochs, seed, further settings that vary; test_<metric> (losses in nats per
-            slot, accuracies from 0 to 1); floor_<floor>_<metric>; parameters, positional_parameters, flops_per_token
-            (of a forward pass), seconds (in training steps, from the road's start), attention and device (which really
-            ran), road (the hash of all that determines the training), torch, commit.
-        failed: one row per cell that was tried and not reached: settings, reason, step.
-        refused: one line per entry that is not what it says it is, or was left half-written.
+        cells: one row per finished cell, in the order of the study, or by encoding, task, depth, seed and epochs. pe
+            (the encoding, with the options in which cells of that name differ), data (if there are several), depth,
+            epochs, seed, further settings that vary; test_<metric> (losses in nats per slot, accuracies from 0 to 1);
+            floor_<floor>_<metric>; parameters, positional_parameters, flops_per_token (of a forward pass), seconds (in
+            training steps, from the road's start), attention and device (which really ran), road (the hash of all that
+            determines the training), torch, commit.
+        failed: one row per cell that was tried and not reached: settings, reason, step. None of one study of a ledger:
+            its rows do not name them.
+        refused: one line per entry that is not what it says it is, or was left half-written, or is gone; those of
+            curves and records once these have been asked for.
         curves: validation during training, of each road's longest stop: settings, epoch, metric, value.
         records: what was measured later: settings, kind (length or probe), length (times the training length), policy,
             offset, tokens, probe, layer, head, metric, value.
@@ -62,7 +68,7 @@ class Results:
 
     @property
     def name(self) -> str:
-        return self.study or self.source.name
+        return self.study or self.source.resolve().name
 
 
 class Stored(Results):
@@ -94,7 +100,8 @@ def load(source: str | Path, study: str | None = None) -> Results:
         if not rows.is_file():
             there = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
             raise ValueError(f"study must be one of {', '.join(there) or 'none yet'} in {folder}, got {study!r}")
-        wanted = {(road, epochs) for road, epochs in pd.read_csv(rows)[["road", "epochs"]].itertuples(index=False)}
+        named = _stored(rows.parent).cells[["road", "epochs"]].itertuples(index=False, name=None)
+        wanted = {cell: number for number, cell in enumerate(named)}
     results = _gather(folder, study, wanted)
     if results.cells.empty and results.failed.empty and not results.refused:
         raise ValueError(f"the ledger must have a finished cell, got none in {folder}: python -m pe_lab.run makes one")
@@ -112,53 +119,96 @@ def _csv(path: Path) -> pd.DataFrame:
     if not path.is_file():
         return pd.DataFrame()
     try:
-        return pd.read_csv(path)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} must be a table in CSV, got {' '.join(str(error).split())}") from None
+        # a road may consist of digits, and the text null is a value
+        return pd.read_csv(path, dtype={"road": str}, keep_default_na=False, na_values=[""])
+    except pd.errors.EmptyDataError:
+        return pd.DataFrame()
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} must be a table in CSV, got {_line(error)}") from None
 
 
-def _gather(folder: Path, study: str | None, wanted: set[tuple[str, int]] | None) -> Results:
-    settings, summaries, failed, reasons = [], [], [], []
-    refused: list[str] = []
-    for road in Ledger(folder).roads():
+def _gather(folder: Path, study: str | None, wanted: dict[tuple[str, int], int] | None) -> Results:
+    found, failed, reasons = [], [], []
+    refused = _without_road(folder) if wanted is None else []
+    stops = defaultdict(list)
+    for name, epochs in wanted or ():
+        stops[name].append(epochs)
+    for road in Ledger(folder).roads() if wanted is None else [Road(folder / name) for name in stops]:
         try:
-            of_road = _settings(road.identity())
-        except LedgerError as error:
-            refused.append(str(error))
+            of_road = _settings(road)
+        except (OSError, ValueError) as error:
+            refused.append(_line(error))
             continue
-        for epochs in _stops(road, refused):
-            if wanted is not None and (road.name, epochs) not in wanted:
-                continue
+        for epochs in _stops(road, refused) if wanted is None else stops[road.name]:
             try:
-                summaries.append(_summary(road, epochs))
-            except LedgerError as error:
-                refused.append(str(error))
-            else:
-                settings.append(of_road | {"epochs": epochs})
+                found.append((of_road | {"epochs": epochs}, _summary(road, epochs)))
+            except (OSError, ValueError) as error:
+                refused.append(_line(error))
         for path in sorted(road.folder.glob("failed/*.json")) if wanted is None else []:
-            epochs = int(path.stem)
-            if not road.done(epochs):
-                reason = read_json(path) or {}
-                failed.append(of_road | {"epochs": epochs})
-                reasons.append({"reason": reason.get("reason"), "step": reason.get("step"), "road": road.name})
-    cells = rows_of(settings, summaries) if settings else NO_CELLS
-    failures = pd.DataFrame()
-    if failed:
-        told = describe(settings + failed).tail(len(failed)).reset_index(drop=True)
-        failures = pd.concat([told, pd.DataFrame(reasons)], axis=1)
-    return Results(folder, study, cells, failures, refused)
+            try:
+                reason = _failure(path, road)
+            except (OSError, ValueError) as error:
+                refused.append(_line(error))
+                continue
+            if not road.done(int(path.stem)):
+                failed.append(of_road | {"epochs": int(path.stem)})
+                reasons.append(reason)
+    if wanted is None:
+        found.sort(key=lambda cell: _place(cell[0]))
+    else:
+        found.sort(key=lambda cell: wanted[cell[1]["road"], cell[1]["epochs"]])
+    settings, summaries = [cell[0] for cell in found], [cell[1] for cell in found]
+    cells = rows_of(settings, summaries) if settings else NO_CELLS.copy()
+    return Results(folder, study, cells, failures(settings, failed, reasons), refused)
 
 
-def _settings(identity: dict[str, Any]) -> Settings:
-    """The settings that determine a road, by the names that the config has for them."""
-    return {_RENAMED.get(name, name): value for name, value in flatten(identity).items()}
+def failures(settings: list[Settings], failed: list[Settings], reasons: list[dict[str, Any]]) -> pd.DataFrame:
+    """One row per cell that failed: what tells it from all others, and why.
+
+    Args:
+        settings: of the cells that did not.
+    """
+    if not failed:
+        return pd.DataFrame()
+    told = describe(settings + failed).tail(len(failed)).reset_index(drop=True)
+    return pd.concat([told, pd.DataFrame(reasons)], axis=1)
+
+
+def _without_road(folder: Path) -> list[str]:
+    """What looks like a road, and has no identity."""
+    roads = sorted({path.parent for name in ("stops", "failed", "records") for path in folder.glob(f"[!.]*/{name}")})
+    return [
+        f"ledger entry {road} must have its road.json, got none: its stops are nobody's"
+        for road in roads
+        if not (road / "road.json").exists()
+    ]
+
+
+def _settings(road: Road) -> Settings:
+    """The settings that determine a road, by the names that the config has for them.
+
+    Raises:
+        ValueError: they are not those of a training.
+    """
+    settings = {_RENAMED.get(name, name): value for name, value in flatten(road.identity()).items()}
+    told = all(isinstance(settings.get(name), str) for name in ("pe.name", "data.name"))
+    if not told or not all(type(settings.get(name)) is int for name in _COUNTS):
+        raise LedgerError(f"ledger entry {road.folder} must have pe, data, depth and seed of a training, got others")
+    return settings
+
+
+def _place(settings: Settings) -> list[Any]:
+    """Where a cell stands among others."""
+    names = [name for name in sorted(settings) if name.startswith(("pe.", "data."))]
+    options = [(name, isinstance(settings[name], str), settings[name]) for name in names]
+    return [settings["pe.name"], settings["data.name"], options, *(settings[name] for name in (*_COUNTS, "epochs"))]
 
 
 def _stops(road: Road, refused: list[str]) -> list[int]:
     """The stops of a road that are whole; others are told."""
     whole = []
     for path in road.folder.glob("stops/*"):
-        if not path.name.isdigit() or not (path / CHECKSUMS).is_file():
+        if not _is_count(path.name) or not (path / CHECKSUMS).is_file():
             refused.append(
                 f"ledger entry {path} must be a stop with its {CHECKSUMS}, got one that was left half-written"
             )
@@ -167,15 +217,57 @@ def _stops(road: Road, refused: list[str]) -> list[int]:
     return sorted(whole)
 
 
+def _is_count(name: str) -> bool:
+    """Whether it is the name that a number of epochs has."""
+    return name.isdecimal() and str(int(name)) == name
+
+
 def _summary(road: Road, epochs: int) -> dict[str, Any]:
-    """What a stop came to, with the environment it was made in; only these files are compared with their checksums."""
-    summary, environment = map(json.loads, read_verified(road.stop(epochs), "summary.json", "environment.json"))
+    """What a stop came to, with the environment it was made in; only these files are compared with their checksums.
+
+    Raises:
+        ValueError: they are not what was written, or not of such a stop.
+    """
+    stop = road.stop(epochs)
+    contents = read_verified(stop, "summary.json", "environment.json")
+    try:
+        summary, environment = map(json.loads, contents)
+    except ValueError as error:
+        raise LedgerError(f"ledger entry {stop} cannot be read: {_line(error)}") from None
+    if not isinstance(summary, dict) or not isinstance(environment, dict):
+        raise LedgerError(f"ledger entry {stop} must have a summary and an environment, got something else")
     if summary.get("road") != road.name or summary.get("epochs") != epochs:
         raise LedgerError(
-            f"ledger entry {road.stop(epochs)} must be of {epochs} epochs of its road, got one of "
+            f"ledger entry {stop} must be of {epochs} epochs of its road, got one of "
             f"{summary.get('epochs')} of {summary.get('road')}: it was moved here"
         )
+    floors = summary.get("floors")
+    if not isinstance(floors, dict) or not all(map(_are_numbers, (summary.get("test"), *floors.values()))):
+        raise LedgerError(f"ledger entry {stop} must have test metrics and floors, which are numbers, got others")
+    if not summary["test"] or not summary.keys() >= set(COST):
+        lacking = ", ".join(name for name in COST if name not in summary) or "test"
+        raise LedgerError(f"ledger entry {stop} must have test metrics and {', '.join(COST)}, got none of {lacking}")
     return summary | {"environment": environment}
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, dict) and all(type(value) in (int, float) for value in values.values())
+
+
+def _failure(path: Path, road: Road) -> dict[str, Any]:
+    """Why a stop could not be reached.
+
+    Raises:
+        ValueError: the record is not one of a failure.
+    """
+    found = read_json(path)
+    if not _is_count(path.stem) or not isinstance(found, dict):
+        raise LedgerError(f"ledger entry {path} must say why a number of epochs was not reached, got something else")
+    return {"reason": found.get("reason"), "step": found.get("step"), "road": road.name}
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _told(cells: pd.DataFrame) -> list[str]:
@@ -189,15 +281,33 @@ def _curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.DataFra
     told, lines = _told(cells), []
     for apart in cells.sort_values("epochs", kind="stable").drop_duplicates("road", keep="last").to_dict("records"):
         try:
-            (content,) = read_verified(Road(ledger / apart["road"]).stop(apart["epochs"]), "metrics.csv")
-        except LedgerError as error:
-            refused.append(str(error))
+            rows = _validation(Road(ledger / apart["road"]).stop(apart["epochs"]))
+        except (OSError, ValueError) as error:
+            refused.append(_line(error))
             continue
         place = [apart[name] for name in told]
-        for split, _, epoch, metric, value in csv.reader(content.decode().splitlines()[1:]):
-            if split == "validation" and metric in SHOWN:
-                lines.append([*place, float(epoch), metric, float(value)])
+        lines += [[*place, *row] for row in rows]
     return pd.DataFrame(lines, columns=[*told, "epoch", "metric", "value"])
+
+
+def _validation(stop: Path) -> list[tuple[float, str, float]]:
+    """Epoch, metric and value of the validation on the way to a stop.
+
+    Raises:
+        ValueError: its metrics are not what was written, or not of the kind.
+    """
+    (content,) = read_verified(stop, "metrics.csv")
+    try:
+        header, *lines = csv.reader(content.decode().splitlines())
+        if header != ["split", "step", "epoch", "metric", "value"]:
+            raise ValueError(f"the columns {', '.join(header)}")
+        return [
+            (float(epoch), metric, float(value))
+            for split, _, epoch, metric, value in lines
+            if split == "validation" and metric in SHOWN
+        ]
+    except (ValueError, csv.Error) as error:
+        raise LedgerError(f"ledger entry {stop / 'metrics.csv'} must be rows of metrics, got {error}") from None
 
 
 def _records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.DataFrame:
@@ -205,18 +315,30 @@ def _records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.DataFr
     told, parts = _told(cells), []
     for cell in cells.to_dict("records"):
         apart = {name: cell[name] for name in told}
-        try:
-            measured = list(Records(Road(ledger / cell["road"]), cell["epochs"]).all())
-        except LedgerError as error:
-            refused.append(str(error))
-            continue
+        records, measured = Records(Road(ledger / cell["road"]), cell["epochs"]), []
+        for entry in records.entries():
+            try:
+                measured.append(records.read(entry))
+            except (OSError, ValueError) as error:
+                refused.append(_line(error))
         if any(request["kind"] == "length" for request, _ in measured):
-            test = {name.removeprefix("test_"): cell[name] for name in cell if name.startswith("test_")}
-            rows = pd.DataFrame({"metric": test.keys(), "value": test.values()}).dropna()
+            rows = pd.DataFrame(_metrics(cell).items(), columns=["metric", "value"]).dropna()
             parts.append(rows.assign(**apart, kind="length", length=1, policy="raw", offset=0))
         for request, rows in measured:
-            named = {name: value for name, value in request.items() if name in MEASURED}
+            named = {"length": 1} | {name: value for name, value in request.items() if name in MEASURED}
             parts.append(rows.assign(**(apart | named)))
     if not parts:
-        return pd.DataFrame()
+        return pd.DataFrame(columns=[*told, *MEASURED])
     return pd.concat(parts, ignore_index=True).reindex(columns=[*told, *MEASURED]).astype({"offset": "Int64"})
+
+
+def _metrics(cell: dict[str, Any]) -> dict[str, Any]:
+    """A row's test metrics, and its floors as <floor>/<metric>."""
+    test = {name.removeprefix("test_"): cell[name] for name in cell if name.startswith("test_")}
+    found = dict(test)
+    for name in cell:
+        # of the metrics that a floor's name ends with, the longest: loss_second, not second
+        of = max((metric for metric in test if name.endswith(f"_{metric}")), key=len, default=None)
+        if name.startswith("floor_") and of:
+            found[f"{name.removeprefix('floor_').removesuffix(f'_{of}')}/{of}"] = cell[name]
+    return found

@@ -11,9 +11,21 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.results.files import CHECKSUMS, canonical, digest, read_json, read_verified, verify, write_json, writing
+from pe_lab.results.files import (
+    CHECKSUMS,
+    LedgerError,
+    canonical,
+    digest,
+    read_json,
+    read_verified,
+    verify,
+    write_json,
+    writing,
+)
 from pe_lab.results.ledger import Road
 from pe_lab.results.presence import first_come
+
+KINDS = ("length", "probe")
 
 
 class Records:
@@ -29,7 +41,10 @@ class Records:
 
     @cached_property
     def _weights(self) -> str:
-        return read_json(self.stop / CHECKSUMS)["weights.safetensors"]
+        checksums = read_json(self.stop / CHECKSUMS)
+        if not isinstance(checksums, dict) or "weights.safetensors" not in checksums:
+            raise LedgerError(f"ledger entry {self.stop} must have the checksum of its weights, got none")
+        return checksums["weights.safetensors"]
 
     def _place(self, request: dict[str, Any]) -> Path:
         return self.folder / digest(request | {"weights": self._weights})
@@ -58,16 +73,28 @@ class Records:
         verify(self._place(request))
         return pd.read_csv(self._place(request) / "rows.csv")
 
-    def all(self) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
-        """Every request that was answered for the weights that the stop has, and the rows that answer it.
+    def entries(self) -> list[Path]:
+        """The folders of all that was answered, by name."""
+        return sorted(path for path in self.folder.glob("[!.]*") if path.is_dir())
+
+    def read(self, entry: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+        """The request of such a folder, and the rows that answer it.
 
         Raises:
-            LedgerError: as `get`.
+            LedgerError: its content is not what was written, or was measured on other weights than the stop has.
         """
-        for path in sorted(self.folder.glob(f"*/{CHECKSUMS}")):
-            request, rows = read_verified(path.parent, "request.json", "rows.csv")
-            if json.loads(request).get("weights") == self._weights:
-                yield json.loads(request), pd.read_csv(BytesIO(rows))
+        contents = read_verified(entry, "request.json", "rows.csv")
+        try:
+            request, rows = json.loads(contents[0]), pd.read_csv(BytesIO(contents[1]))
+        except ValueError as error:
+            raise LedgerError(f"ledger entry {entry} cannot be read: {' '.join(str(error).split())}") from None
+        if not isinstance(request, dict) or request.get("kind") not in KINDS or not {"metric", "value"} <= set(rows):
+            raise LedgerError(f"ledger entry {entry} must be a request with its rows, got something else")
+        if request.get("weights") != self._weights or digest(request) != entry.name:
+            raise LedgerError(
+                f"ledger entry {entry} must have been measured on the weights of {self.stop}, got a record of others"
+            )
+        return request, rows
 
     def fail(self, request: dict[str, Any], reason: str) -> None:
         """Record why a request could not be answered."""

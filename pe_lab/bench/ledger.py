@@ -1,0 +1,92 @@
+"""What reading a ledger costs; and ledgers of made-up cells, to measure it on and to test with."""
+
+import tempfile
+import time
+from itertools import islice, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pe_lab.results.files import write_json
+from pe_lab.results.ledger import Ledger, Road
+
+STOPS = (1, 2, 4, 8, 16)
+DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+ENCODINGS = ("rope", "alibi", "none", "learnable", "sinusoidal")
+COLUMNS = "split,step,epoch,metric,value"
+
+
+def identity(pe: dict[str, Any], depth: int = 1, seed: int = 0, **others: Any) -> dict[str, Any]:
+    """What determines a made-up training; others replace its parts."""
+    return {
+        "pe": {"revision": 1} | pe,
+        "data": {"name": "structured", "length": 16, "revision": 1},
+        "model": {"depth": depth, "width": 16, "num_heads": 2, "norm": "pre", "dropout": 0, "revision": 1},
+        "optimizer": {"name": "adam", "lr": 0.001, "betas": [0.9, 0.999], "schedule": "constant", "revision": 1},
+        "batch_size": 128,
+        "clip": None,
+        "seed": seed,
+        "device": "cpu",
+        "attention": "sdpa",
+        "precision": "32",
+    } | others
+
+
+def record(road: Road, epochs: int, loss: float, **others: Any) -> Path:
+    """A stop whose test loss this is; others replace parts of its summary or environment. Its weights are a text."""
+    environment = {"torch": "2.9.0", "commit": "0" * 40}
+    summary = {
+        "road": road.name,
+        "epochs": epochs,
+        "test": {"loss": loss, "loss_all": 1 + loss, "accuracy": 1 / (1 + loss)},
+        "floors": {"bayes": {"loss": 0.0}, "position_blind": {"loss": 1.5}},
+        "parameters": 1000,
+        "positional_parameters": 0,
+        "flops_per_token": 2000.0,
+        "seconds": 0.5 * epochs,
+        "attention": "sdpa",
+        "device": "cpu",
+    }
+    rows = [
+        f"validation,{9 * at},{at},{name},{loss / at}" for at in STOPS if at <= epochs for name in ("loss", "other")
+    ]
+    with road.recording(epochs) as folder:
+        write_json(folder / "summary.json", summary | {name: others[name] for name in others if name in summary})
+        write_json(
+            folder / "environment.json", environment | {name: others[name] for name in others if name not in summary}
+        )
+        (folder / "metrics.csv").write_text("\n".join([COLUMNS, *rows, f"test,{9 * epochs},{epochs},loss,{loss}", ""]))
+        (folder / "weights.safetensors").write_text(f"{road.name} {epochs}")
+    return road.stop(epochs)
+
+
+def make(folder: Path, cells: int) -> None:
+    """A ledger of so many cells: encodings, depths, seeds, and five stops on each road."""
+    ledger, rng = Ledger(folder), np.random.default_rng(0)
+    seeds = range(-(-cells // (len(STOPS) * len(DEPTHS) * len(ENCODINGS))))
+    places = product(seeds, DEPTHS, ENCODINGS, STOPS)
+    for seed, depth, pe, epochs in islice(places, cells):
+        record(ledger.road(identity({"name": pe}, depth, seed)), epochs, rng.gamma(2) / epochs)
+
+
+def time_load(cells: int) -> None:
+    """Print the seconds that reading a made-up ledger takes.
+
+    Raises:
+        ValueError: cells is not positive.
+    """
+    from pe_lab.results.frame import load
+
+    if cells < 1:
+        raise ValueError(f"--cells must be at least 1, got {cells}")
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder), cells)
+        began = time.perf_counter()
+        results = load(folder)
+        loaded = time.perf_counter()
+        rows = len(results.curves)
+        print(
+            f"{len(results.cells)} cells: load {loaded - began:.2f} s, {rows} rows of curves "
+            f"{time.perf_counter() - loaded:.2f} s"
+        )

@@ -1,0 +1,580 @@
+"""Frames hold what the ledger's files say: nothing averaged, nothing dropped without a word."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_lab import config, sweep
+from pe_lab.bench.ledger import identity, make, record
+from pe_lab.cell import Cell
+from pe_lab.results import curves
+from pe_lab.results.files import CHECKSUMS, canonical, digest, file_digest, write_json
+from pe_lab.results.frame import load
+from pe_lab.results.ledger import Ledger, Road
+from pe_lab.results.statistics import compare
+from pe_lab.results.table import place, tabulate
+
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4525", "trainer.device=cpu"]
+
+
+def composed(ledger: Path, *overrides: str) -> list[Cell]:
+    return [Cell(cfg) for cfg in config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A ledger of 8 cells, a study of 4 of them, and one cell that was measured later."""
+    folder = tmp_path_factory.mktemp("ledger")
+    asked = ["pe=rope,none", "seed=0,1"]
+    sweep.run([cell.cfg for cell in composed(folder, *asked, "epochs=1,2")])
+    sweep.run([cell.cfg for cell in composed(folder, *asked, "epochs=2", "study_name=two")])
+    (cell,) = composed(folder, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
+    cell.want()
+    cell.serve(wait=True)
+    cell.unwant()
+    return folder
+
+
+@pytest.fixture
+def real(trained, tmp_path) -> Path:
+    """A copy, to be damaged."""
+    return Path(shutil.copytree(trained, tmp_path / "ledger"))
+
+
+def add(folder: Path, pe: str = "rope", epochs: tuple[int, ...] = (1,), **others: Any) -> Road:
+    """A made-up road with stops; others replace parts of its identity, or of what its stops say."""
+    options = {name: others.pop(name) for name in ("theta", "half", "revision") if name in others}
+    parts = {name: others.pop(name) for name in list(others) if name in identity({}) or name == "attention_revision"}
+    loss = others.pop("loss", 1.0)
+    of = identity({"name": pe} | options, others.pop("depth", 1))
+    road = Ledger(folder).road(of | {name: _merged(of.get(name), part) for name, part in parts.items()})
+    for at in epochs:
+        record(road, at, loss / at, **others)
+    return road
+
+
+def _merged(before: Any, part: Any) -> Any:
+    return before | part if isinstance(before, dict) else part
+
+
+def sign(folder: Path) -> None:
+    """Give a folder the checksums of what it has."""
+    (folder / CHECKSUMS).unlink(missing_ok=True)
+    write_json(folder / CHECKSUMS, {path.name: file_digest(path) for path in folder.iterdir()})
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def only(lines: list[str], *words: str) -> None:
+    """There is one line, and these words are in it."""
+    assert len(lines) == 1, lines
+    assert "\n" not in lines[0]
+    assert "/" in lines[0].split(" ")[0] or lines[0].startswith("ledger entry /")
+    for word in words:
+        assert str(word) in lines[0]
+
+
+def test_a_cell_is_what_its_stop_says(trained):
+    results = load(trained)
+    assert results.refused == []
+    assert len(results.failed) == 0
+    assert results.name == trained.name
+    cells = results.cells
+    assert len(cells) == 8
+    assert cells[["pe", "seed", "epochs"]].to_numpy().tolist() == [
+        [pe, seed, epochs] for pe in ("none", "rope") for seed in (0, 1) for epochs in (1, 2)
+    ]
+    for cell in cells.to_dict("records"):
+        stop = trained / cell["road"] / "stops" / str(cell["epochs"])
+        summary, environment = (json.loads((stop / f"{name}.json").read_text()) for name in ("summary", "environment"))
+        of = json.loads((trained / cell["road"] / "road.json").read_text())
+        assert (cell["pe"], cell["seed"], cell["depth"]) == (of["pe"]["name"], of["seed"], of["model"]["depth"])
+        expected = {f"test_{name}": value for name, value in summary["test"].items()}
+        for floor, values in summary["floors"].items():
+            expected |= {f"floor_{floor}_{name}": value for name, value in values.items()}
+        expected |= {name: environment[name] for name in ("torch", "commit")}
+        names = ("road", "epochs", "parameters", "positional_parameters", "flops_per_token", "seconds")
+        expected |= {name: summary[name] for name in (*names, "attention", "device")}
+        assert {name: cell[name] for name in expected} == expected
+        assert set(cell) == {*expected, "pe", "seed", "depth"}
+
+
+def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
+    made = composed(trained, "pe=rope,none", "seed=0,1", "epochs=1,2")
+    rows, _ = tabulate([(cell.cfg, cell.road.summary(cell.epochs)) for cell in made])
+    found = load(trained).cells
+    order = ["pe", "seed", "epochs"]
+    assert place(found) == place(rows) == ["depth", "epochs"]
+    rows, found = (of.sort_values(order, ignore_index=True) for of in (rows, found))
+    pd.testing.assert_frame_equal(found.drop(columns=["torch", "commit"]), rows.drop(columns=["torch", "commit"]))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["pe=rope", "pe.theta=100,10000.0"],
+        ["pe=rope", "pe.theta=100,1e4", "pe.pairing=half,interleaved"],
+        ["pe=rope,none", "optimizer.lr=0.001,0.003"],
+        ["pe=rope,none", "trainer.clip=null,1.0", "model.dropout=0.0,0.1"],
+        ["pe=rope", "data.length=16,20", "optimizer.betas=[0.9,0.999],[0.9,0.95]"],
+        ["pe=rope", "data=structured,parity"],
+    ],
+)
+def test_settings_and_labels_are_those_of_the_configs(tmp_path, overrides):
+    made = composed(tmp_path, *overrides, "epochs=1", "seed=0,1")
+    summaries = []
+    for number, cell in enumerate(made):
+        summaries.append(json.loads((record(cell.road, 1, 0.5 + number) / "summary.json").read_text()))
+    rows, _ = tabulate(list(zip([cell.cfg for cell in made], summaries, strict=True)))
+    found = load(tmp_path).cells
+    assert len(found) == len(made)
+    pd.testing.assert_frame_equal(
+        found.drop(columns=["torch", "commit"]).sort_values("road", ignore_index=True),
+        rows.drop(columns=["torch", "commit"]).sort_values("road", ignore_index=True),
+    )
+
+
+def test_an_option_that_varies_is_part_of_the_label(tmp_path):
+    for theta in (100, 10000):
+        add(tmp_path, theta=theta)
+    add(tmp_path, "none")
+    assert list(load(tmp_path).cells["pe"]) == ["none", "rope theta=100", "rope theta=10000"]
+
+
+def test_an_option_that_older_cells_lack_tells_them_apart(tmp_path):
+    add(tmp_path)
+    add(tmp_path, half=True)
+    add(tmp_path, "none", seed=1, model={"new": 3})
+    cells = load(tmp_path).cells
+    assert cells["pe"].iloc[0] == "none"
+    assert set(cells["pe"].iloc[1:]) == {"rope", "rope half=True"}
+    assert cells["model.new"].tolist() == pytest.approx([3, np.nan, np.nan], nan_ok=True)
+    assert set(compare(cells)["verdict"]) == {"no shared seed"}
+
+
+@pytest.mark.parametrize(("part", "told"), [({"revision": 2}, "pe"), ({"model": {"revision": 2}}, "model.revision")])
+def test_mixed_revisions_are_told_apart(tmp_path, part, told):
+    add(tmp_path)
+    add(tmp_path, **part)
+    cells = load(tmp_path).cells
+    assert sorted(map(str, cells[told])) == (["rope revision=1", "rope revision=2"] if told == "pe" else ["1", "2"])
+
+
+def test_mixed_versions_stand_in_their_columns(tmp_path):
+    for number in (8, 9):
+        add(tmp_path, seed=number, torch=f"2.{number}.0", commit=str(number) * 40)
+    cells = load(tmp_path).cells
+    assert list(cells["torch"]) == ["2.8.0", "2.9.0"]
+    assert list(cells["commit"]) == ["8" * 40, "9" * 40]
+    assert place(cells) == ["depth", "epochs"]
+
+
+def test_a_learning_rate_that_goes_with_the_encoding_tells_nothing_apart_and_is_shown(tmp_path):
+    for pe, lr in (("rope", 0.001), ("none", 0.003)):
+        for seed in (0, 1):
+            add(tmp_path, pe, seed=seed, optimizer={"lr": lr}, loss=lr * (1 + seed))
+    cells = load(tmp_path).cells
+    assert place(cells) == ["depth", "epochs"]
+    assert list(cells["optimizer.lr"]) == [0.003, 0.003, 0.001, 0.001]
+    assert list(compare(cells)["seeds"]) == [2]
+
+
+def test_a_learning_rate_that_is_swept_is_a_setting(tmp_path):
+    for lr in (0.001, 0.003):
+        for pe in ("rope", "none"):
+            add(tmp_path, pe, optimizer={"lr": lr})
+    cells = load(tmp_path).cells
+    assert place(cells) == ["depth", "epochs", "optimizer.lr"]
+    assert len(compare(cells)) == 2
+
+
+def test_a_learning_rate_that_differs_between_seeds_is_a_setting(tmp_path):
+    """Otherwise a mean over seeds would be one over rates."""
+    for seed, lr in enumerate((0.001, 0.003)):
+        add(tmp_path, seed=seed, optimizer={"lr": lr})
+    assert "optimizer.lr" in place(load(tmp_path).cells)
+
+
+def test_an_attention_and_its_revision_that_go_with_the_encoding_tell_nothing_apart(tmp_path):
+    for seed in (0, 1):
+        add(tmp_path, "rope", seed=seed)
+        add(tmp_path, "none", seed=seed, attention="reference", attention_revision=2)
+    cells = load(tmp_path).cells
+    assert place(cells) == ["depth", "epochs"]
+    assert list(compare(cells)["seeds"]) == [2]
+
+
+def test_a_study_is_its_own_cells_in_its_own_order(real):
+    results = load(real, "two")
+    rows = pd.read_csv(real / "studies" / "two" / "rows.csv", dtype={"road": str})
+    assert (results.name, results.study, results.refused) == ("two", "two", [])
+    assert list(results.cells["pe"]) == ["rope", "rope", "none", "none"]
+    assert set(results.cells["epochs"]) == {2}
+    columns = ["road", "epochs", "seed", "test_loss"]
+    pd.testing.assert_frame_equal(results.cells[columns], rows[columns])
+    flip(real / results.cells["road"].iloc[0] / "stops" / "1" / "summary.json")
+    assert load(real, "two").refused == []  # that is none of its cells
+
+
+def test_a_cell_of_a_study_that_is_gone_is_told(real):
+    first, second = load(real, "two").cells["road"].iloc[:2]
+    shutil.rmtree(real / first)
+    shutil.rmtree(real / second / "stops" / "2")
+    results = load(real, "two")
+    assert len(results.cells) == 2
+    assert len(results.refused) == 2
+    assert first in results.refused[0]
+    assert second in results.refused[1]
+
+
+def test_the_folder_of_a_study_has_all_of_it(real):
+    folder = real / "studies" / "two"
+    stored, loaded = load(folder), load(real, "two")
+    assert stored.name == "two"
+    shared = [name for name in loaded.cells if name in stored.cells]
+    assert {"pe", "seed", "test_loss", "road"} <= set(shared)
+    shared = [name for name in shared if name not in ("torch", "commit")]
+    pd.testing.assert_frame_equal(stored.cells[shared], loaded.cells[shared])
+    loaded.curves.to_csv(folder / "curves.csv", index=False)
+    pd.DataFrame({"pe": ["rope"], "reason": ["so"]}).to_csv(folder / "failed.csv", index=False)
+    stored = load(folder)
+    pd.testing.assert_frame_equal(stored.curves, loaded.curves)
+    assert list(stored.failed["reason"]) == ["so"]
+    assert stored.records.empty
+    (folder / "failed.csv").write_text("\n")
+    assert load(folder).failed.empty
+
+
+def test_a_table_in_csv_keeps_roads_of_digits_and_settings_that_are_null(tmp_path):
+    rows = "pe,depth,epochs,seed,trainer.clip,test_loss,road\nnone,1,1,0,null,0.5,0000000000000012\n"
+    (tmp_path / "rows.csv").write_text(rows)
+    assert load(tmp_path).cells.iloc[0].to_list() == ["none", 1, 1, 0, "null", 0.5, "0000000000000012"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "\n", "a,b\n1,2\n", 'pe,"depth\n', "a\n1,2\n3,4,5\n", "pe,depth,epochs,seed,road,test_loss\n", b"\xff"],
+)
+def test_rows_of_another_kind_are_an_error_in_one_line(tmp_path, content):
+    for folder in (tmp_path, tmp_path / "studies" / "name"):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rows.csv").write_bytes(content.encode() if isinstance(content, str) else content)
+    for study in (None, "name"):
+        with pytest.raises(ValueError, match="rows.csv must") as error:
+            load(tmp_path, study)
+        assert "\n" not in str(error.value)
+
+
+def test_what_is_no_ledger_is_an_error_in_one_line(real, tmp_path):
+    with pytest.raises(ValueError, match=r"^study must be one of two in .*, got 'three'$"):
+        load(real, "three")
+    with pytest.raises(ValueError, match="^the ledger must be a folder that is there, got '.*nowhere'$"):
+        load(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="^the ledger must have a finished cell, got none in .*empty"):
+        load(tmp_path / "empty")
+    with pytest.raises(ValueError, match="^study must be one of none yet in"):
+        load(tmp_path / "empty", "one")
+
+
+def test_the_name_of_a_ledger_is_that_of_its_folder(tmp_path, monkeypatch):
+    add(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert load(".").name == tmp_path.name
+
+
+def test_a_failed_cell_has_its_settings_and_its_reason(tmp_path):
+    road = add(tmp_path, "rope", (1, 2), theta=100)
+    add(tmp_path, "none")
+    road.fail(2, "it was reached after all", 3)
+    road.fail(4, "the loss must be finite", 7)
+    other = Ledger(tmp_path).road(identity({"name": "rope", "theta": 500}))
+    other.fail(16, "no memory", None)
+    results = load(tmp_path)
+    assert results.refused == []
+    assert len(results.cells) == 3
+    failed = results.failed.sort_values("epochs").to_dict("records")
+    assert [(of["pe"], of["epochs"], of["reason"], of["road"]) for of in failed] == [
+        ("rope theta=100", 4, "the loss must be finite", road.name),
+        ("rope theta=500", 16, "no memory", other.name),
+    ]
+    assert failed[0]["step"] == 7
+    assert pd.isna(failed[1]["step"])
+
+
+def test_a_ledger_of_failures_alone_has_no_cells(tmp_path):
+    Ledger(tmp_path).road(identity({"name": "rope"})).fail(4, "no memory", None)
+    results = load(tmp_path)
+    assert results.cells.empty
+    assert list(results.failed["reason"]) == ["no memory"]
+    assert results.curves.empty
+    assert results.records.empty
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("four.json", "{}"), ("04.json", "{}"), ("4.json", "[1]"), ("4.json", "{"), ("4.json", "3")]
+)
+def test_a_failure_that_cannot_be_read_is_told(tmp_path, name, content):
+    road = add(tmp_path)
+    (road.folder / "failed").mkdir()
+    (road.folder / "failed" / name).write_text(content)
+    results = load(tmp_path)
+    assert len(results.cells) == 1
+    assert results.failed.empty
+    only(results.refused, road.name, name)
+
+
+@pytest.mark.parametrize("name", ["summary.json", "environment.json"])
+@pytest.mark.parametrize("damage", ["flip", "remove"])
+def test_a_damaged_stop_is_refused_and_the_others_are_there(real, name, damage):
+    road = load(real).cells["road"].iloc[0]
+    stop = real / road / "stops" / "2"
+    flip(stop / name) if damage == "flip" else (stop / name).unlink()
+    results = load(real)
+    assert len(results.cells) == 7
+    only(results.refused, stop / name, "must have the digest")
+
+
+@pytest.mark.parametrize("name", ["2", "half", "01", "²", ".hidden"])
+def test_what_is_no_whole_stop_is_refused(tmp_path, name):
+    road = add(tmp_path)
+    stop = road.stop(1).with_name(name)
+    shutil.copytree(road.stop(1), stop)
+    if name == "2":
+        (stop / CHECKSUMS).unlink()
+    results = load(tmp_path)
+    assert list(results.cells["epochs"]) == [1]
+    only(results.refused, stop, "checksums.json")
+
+
+def test_a_stop_that_was_moved_is_refused(tmp_path):
+    first, second = add(tmp_path, "rope"), add(tmp_path, "none", (1, 2))
+    shutil.copytree(second.stop(2), first.stop(2))
+    shutil.move(second.stop(2), second.stop(4))
+    results = load(tmp_path)
+    assert sorted(results.cells["pe"]) == ["none", "rope"]
+    assert len(results.refused) == 2
+    assert {"it was moved here" in one for one in results.refused} == {True}
+    assert {str(path) for path in (first.stop(2), second.stop(4))} == {
+        one.split(" must")[0].removeprefix("ledger entry ") for one in results.refused
+    }
+
+
+@pytest.mark.parametrize("damage", ["flip", "{", "[]", "null", "{}", '{"pe": 1}', "NaN", '{"seed": NaN}', "gone"])
+def test_a_road_that_is_not_its_name_is_refused(tmp_path, damage):
+    road = add(tmp_path)
+    add(tmp_path, "none")
+    path = road.folder / "road.json"
+    if damage == "flip":
+        path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    elif damage == "gone":
+        path.unlink()
+    else:
+        path.write_text(damage)
+    results = load(tmp_path)
+    assert list(results.cells["pe"]) == ["none"]
+    assert len(results.refused) == 1
+    assert "\n" not in results.refused[0]
+    if damage != '{"seed": NaN}':
+        assert road.name in results.refused[0]
+
+
+@pytest.mark.parametrize(
+    "of", [{"a": 1}, {"pe": "rope", "seed": 0}, identity({"name": 3}), identity({"name": "rope"}, seed="zero")]
+)
+def test_a_road_that_is_no_training_is_refused(tmp_path, of):
+    road = Ledger(tmp_path).road(of)
+    record(road, 1, 0.5)
+    only(load(tmp_path).refused, road.name, "pe, data, depth and seed")
+
+
+def _without(name: str) -> Any:
+    return lambda summary: {key: value for key, value in summary.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(
+            _without(name)
+            for name in ("test", "floors", "parameters", "flops_per_token", "attention", "road", "epochs")
+        ),
+        *(lambda of, part=part: of | part for part in ({"test": {}}, {"test": [1]}, {"test": {"loss": "low"}})),
+        *(lambda of, part=part: of | part for part in ({"floors": None}, {"floors": {"bayes": 1}}, {"test": None})),
+        lambda of: of | {"floors": {"bayes": {"loss": [1]}}},
+        *(lambda of, whole=whole: whole for whole in ([1], 3, None, "text")),
+    ],
+)
+def test_a_summary_of_another_kind_is_refused_though_its_checksum_is_right(tmp_path, change):
+    road = add(tmp_path)
+    add(tmp_path, "none")
+    path = road.stop(1) / "summary.json"
+    path.write_text(json.dumps(change(json.loads(path.read_text()))))
+    sign(road.stop(1))
+    results = load(tmp_path)
+    assert list(results.cells["pe"]) == ["none"]
+    only(results.refused, road.stop(1))
+
+
+@pytest.mark.parametrize("name", ["summary.json", "environment.json"])
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"", b"[]"])
+def test_what_is_no_json_is_refused_though_its_checksum_is_right(tmp_path, name, content):
+    road = add(tmp_path)
+    (road.stop(1) / name).write_bytes(content)
+    sign(road.stop(1))
+    results = load(tmp_path)
+    assert results.cells.empty
+    only(results.refused, road.stop(1))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "null", '{"summary.json": 1}', "{}"])
+def test_checksums_of_another_kind_are_refused(tmp_path, content):
+    road = add(tmp_path)
+    (road.stop(1) / CHECKSUMS).write_text(content)
+    only(load(tmp_path).refused, road.stop(1))
+
+
+def test_curves_are_the_validation_of_the_longest_stop(trained):
+    results = load(trained)
+    found = results.curves
+    assert list(found.columns) == ["pe", "depth", "epochs", "seed", "epoch", "metric", "value"]
+    assert set(found["epochs"]) == {2}
+    for road, of in results.cells.groupby("road"):
+        rows = pd.read_csv(trained / road / "stops" / "2" / "metrics.csv")
+        rows = rows[(rows["split"] == "validation") & rows["metric"].isin(curves.SHOWN)]
+        here = found[(found["pe"] == of["pe"].iloc[0]) & (found["seed"] == of["seed"].iloc[0])]
+        assert (
+            here[["epoch", "metric", "value"]].to_numpy().tolist()
+            == rows[["epoch", "metric", "value"]].to_numpy().tolist()
+        )
+        assert len(here) >= 4
+
+
+@pytest.mark.parametrize("content", [None, "", "a,b\n1,2\n", "split,step,epoch,metric,value\nvalidation,1\n", b"\xff"])
+def test_damaged_metrics_are_told_when_curves_are_asked_for(tmp_path, content):
+    road = add(tmp_path, "rope", (1, 2))
+    add(tmp_path, "none", (1, 4))
+    path = road.stop(2) / "metrics.csv"
+    if content is None:
+        flip(path)
+    else:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        sign(road.stop(2))
+    results = load(tmp_path)
+    assert len(results.cells) == 4
+    assert results.refused == []
+    found = results.curves
+    assert set(found["pe"]) == {"none"}
+    assert found[["epoch", "metric", "value"]].to_numpy().tolist() == [
+        [1, "loss", 0.25],
+        [2, "loss", 0.125],
+        [4, "loss", 0.0625],
+    ]
+    only(results.refused, road.stop(2) / "metrics.csv")
+
+
+def test_a_value_that_is_no_number_is_refused_with_its_file(tmp_path):
+    road = add(tmp_path)
+    (road.stop(1) / "metrics.csv").write_text("split,step,epoch,metric,value\nvalidation,1,1,loss,low\n")
+    sign(road.stop(1))
+    results = load(tmp_path)
+    assert results.curves.empty
+    only(results.refused, "metrics.csv", "low")
+
+
+def test_records_are_those_that_the_sweep_gathers(trained):
+    results = load(trained)
+    found = results.records
+    assert results.refused == []
+    (cell,) = composed(trained, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
+    expected = curves.gather([cell])
+    assert list(found.columns) == list(expected.columns)
+    assert set(found["kind"]) == {"length", "probe"}
+    order = ["kind", "length", "metric", "layer"]
+    assert set(found["pe"]) == {"rope"}
+    assert set(found["seed"]) == {0}
+    found, expected = (of.sort_values(order, ignore_index=True) for of in (found, expected))
+    first = (found["length"] == 1) & (found["kind"] == "length")
+    assert first.sum() > 3
+    assert found[first]["tokens"].isna().all()
+    found.loc[first, "tokens"] = 16  # a summary does not say them
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+
+
+def lengths_of(ledger: Path) -> Path:
+    """The one record of a length."""
+    requests = {path.parent: json.loads(path.read_text()) for path in ledger.glob("*/records/2/*/request.json")}
+    (entry,) = [folder for folder, request in requests.items() if request["kind"] == "length"]
+    return entry
+
+
+@pytest.mark.parametrize("damage", ["flip", "unsign", "rename", "weights", "kind", "json", "rows", "csv"])
+def test_a_damaged_record_is_told_and_the_others_are_there(real, damage):
+    entry = lengths_of(real)
+    request = json.loads((entry / "request.json").read_text())
+    moved = entry
+    if damage == "flip":
+        flip(entry / "rows.csv")
+    elif damage == "unsign":
+        (entry / CHECKSUMS).unlink()
+    elif damage == "rename":
+        moved = entry.rename(entry.with_name("0" * 16))
+    elif damage in ("weights", "kind"):
+        request[damage] = "other"
+        moved = entry.rename(entry.with_name(digest(request)))
+        write_json(moved / "request.json", canonical(request))
+        sign(moved)
+    else:
+        name, content = {"json": ("request.json", "["), "rows": ("rows.csv", "a\n1\n"), "csv": ("rows.csv", "")}[damage]
+        (entry / name).write_text(content)
+        sign(entry)
+    results = load(real)
+    assert len(results.cells) == 8
+    assert set(results.records["kind"]) == {"probe"}
+    only(results.refused, moved)
+
+
+def test_a_record_that_is_being_written_is_not_read(real):
+    entry = lengths_of(real)
+    expected = load(real).records
+    shutil.copytree(entry, entry.with_name(".s-half"))
+    (entry.parent / f"{'0' * 16}.failed.json").write_text("{}")
+    results = load(real)
+    pd.testing.assert_frame_equal(results.records, expected)
+    assert results.refused == []
+
+
+def test_a_stop_without_the_checksum_of_its_weights_has_no_records(real):
+    entry = lengths_of(real)
+    stop = entry.parents[2] / "stops" / "2"
+    (stop / "weights.safetensors").unlink()
+    sign(stop)
+    entries = [path for path in entry.parent.iterdir() if path.is_dir()]
+    results = load(real)
+    assert results.records.empty
+    assert len(results.refused) == len(entries) >= 2
+
+
+def test_2000_cells_are_read_in_two_seconds(tmp_path):
+    make(tmp_path, 2000)
+    began, cpu = time.perf_counter(), time.process_time()
+    results = load(tmp_path)
+    cpu = time.process_time() - cpu
+    print(f"\n2000 cells: {cpu:.2f} s of CPU, {time.perf_counter() - began:.2f} s")
+    assert len(results.cells) == 2000
+    assert results.refused == []
+    assert results.cells.groupby("pe").size().to_dict() == dict.fromkeys(
+        ("rope", "alibi", "none", "learnable", "sinusoidal"), 400
+    )
+    assert len(compare(results.cells)) == 200
+    assert cpu < 4  # twice what it may take
