@@ -21,6 +21,12 @@ TOKENS = 24  # of the attention matrices
 
 def draw(subject: Subject, none: Subject, path: Path) -> None:
     """Save the figure of an encoding beside `none`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture(subject, none).savefig(path)
+
+
+def picture(subject: Subject, none: Subject) -> Figure:
+    """The figure of an encoding beside `none`."""
     figure = Figure(figsize=(17, 8.5), dpi=80, layout="constrained")
     figure.suptitle(subject.name, fontsize=18)
     axes = figure.subplot_mosaic(
@@ -32,8 +38,7 @@ def draw(subject: Subject, none: Subject, path: Path) -> None:
     _against_distance(axes["score"], subject, view)
     _attention(axes["without"], axes["with"], subject, none)
     _clipping(axes["before"], axes["after"], subject)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    return figure
 
 
 def _values(axes: Axes, view: View) -> None:

@@ -6,10 +6,11 @@ from functools import cached_property, partial
 from math import isqrt
 
 import torch
+from hydra.utils import instantiate
 from torch import Tensor, nn
 
 from pe_lab.attention import attend, reference
-from pe_lab.config import Model
+from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms
 from pe_lab.encodings.layout import Layout
@@ -137,6 +138,15 @@ class Subject:
         self.make = make
         self.on_grid: bool = getattr(make, "func", make).on_grid
         self.causal_only = self.model().encodings[0].causal_only
+
+    @classmethod
+    def of(cls, name: str, *options: str) -> "Subject":
+        """An encoding of conf/pe, with options as on the command line: "pe.theta=100".
+
+        Raises:
+            HydraException: there is no such encoding or option.
+        """
+        return cls(name, instantiate(expand([f"pe={name}", *options], multirun=False)[0].pe))
 
     def reaching(self, length: int) -> "Subject":
         """The same with tables that reach to `length`."""

@@ -99,7 +99,7 @@ def _cheapest(pooled: pd.DataFrame, metric: str) -> list[list[Any]]:
     """The cheapest of those that the seeds do not tell from the best: by FLOPs, then by parameters."""
     ranked = ranks(pooled, metric)
     among = ranked[ranked["best"] == 1]["pe"]
-    if len(among) < 2:
+    if len(among) < 2 or pooled["seed"].nunique() < 2:
         return []
     paid = (
         pooled[pooled["pe"].isin(among)].groupby("pe", sort=False)[["flops_per_token", "positional_parameters"]].max()

@@ -63,6 +63,8 @@ class Question:
 
 def sections(asked: Question) -> list[Section]:
     """All sections that the results have something for, in order."""
+    if len(asked.results.cells):
+        statistics.wide(asked.results.cells, asked.metric)  # says what is wrong with the metric
     found = [_what(asked), _failed(asked)]
     if len(asked.results.cells):
         found += [_grid(asked), _differences(asked), _ranks(asked), _effects(asked), _seeds(asked)]
@@ -78,7 +80,7 @@ def cautions(results: Results, baseline: str) -> list[str]:
         lines.append(f"{len(results.failed)} cells failed; they are listed below and in no mean.")
     if results.refused:
         lines.append(
-            f"{len(results.refused)} entries of the ledger were refused; they are listed below and in no mean."
+            f"{len(results.refused)} entries were refused; they are listed below and in no mean."
         )
     if cells.empty:
         return lines

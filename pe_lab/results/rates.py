@@ -70,6 +70,6 @@ def _agreement(means: pd.DataFrame, best: pd.DataFrame, where: list[str]) -> pd.
         if len(at_one) > 1:
             tau = float(stats.kendalltau(at_one, at_own).statistic)
             lines.append(
-                setting | {"tau": tau, "best at this rate": at_one.idxmin(), "best when tuned": at_own.idxmin()}
+                setting | {"tau": tau, "best here": at_one.idxmin(), "best when tuned": at_own.idxmin()}
             )
     return pd.DataFrame(lines)

@@ -68,7 +68,7 @@ def test_heads_are_averaged_within_a_seed_and_the_interval_is_over_seeds(seeds):
     rng = np.random.default_rng(0)
     rows = [
         {"pe": pe, "depth": 2, "epochs": 4, "seed": seed, "kind": "probe", "probe": "attention"}
-        | {"layer": layer, "head": head, "metric": "entropy", "value": rng.normal()}
+        | {"length": 1, "layer": layer, "head": head, "metric": "entropy", "value": rng.normal()}
         for pe in ("rope", "none")
         for seed in range(seeds)
         for layer in (1, 2)
