@@ -3,7 +3,7 @@
 study: the cells of a sweep, by a plain PyTorch loop and by the lab. data: loading a batch, and a training step on it.
 kernels: attention with every encoding's terms, by Triton, FlexAttention and PyTorch, on a GPU. resources: registers,
 spills and shared memory of the kernels, compiled for GPUs that need not be here. tune: the blocks of the kernels.
-ledger: reading a ledger of made-up cells.
+ledger: reading a ledger of made-up cells, and reporting it.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def main() -> None:
     tune = benches.add_parser("tune", help="measure blocks on this GPU and keep the fastest in the package's table")
     tune.add_argument("--seconds", type=float, default=420, help="after which nothing further is measured")
     tune.set_defaults(run=_tune)
-    ledger = benches.add_parser("ledger", help="reading a ledger of made-up cells")
+    ledger = benches.add_parser("ledger", help="reading a ledger of made-up cells, and reporting it")
     ledger.add_argument("--cells", type=int, default=2000, help="how many (%(default)s)")
     ledger.set_defaults(run=_ledger)
     arguments = parser.parse_args()
@@ -110,9 +110,9 @@ def _tune(arguments: argparse.Namespace) -> None:
 
 
 def _ledger(arguments: argparse.Namespace) -> None:
-    from pe_lab.bench.ledger import time_load
+    from pe_lab.bench.ledger import time_ledger
 
-    time_load(arguments.cells)
+    time_ledger(arguments.cells)
 
 
 def _gpu(bench: str) -> "torch.device":

@@ -70,12 +70,16 @@ def make(folder: Path, cells: int) -> None:
         record(ledger.road(identity({"name": pe}, depth, seed)), epochs, rng.gamma(2) / epochs)
 
 
-def time_load(cells: int) -> None:
-    """Print the seconds that reading a made-up ledger takes.
+def time_ledger(cells: int) -> None:
+    """Print the seconds that reading a made-up ledger takes, and a report of it.
 
     Raises:
         ValueError: cells is not positive.
     """
+    import pandas as pd
+
+    from pe_lab.report.page import html, markdown
+    from pe_lab.report.sections import Question, sections
     from pe_lab.results.frame import load
 
     if cells < 1:
@@ -85,8 +89,9 @@ def time_load(cells: int) -> None:
         began = time.perf_counter()
         results = load(folder)
         loaded = time.perf_counter()
-        rows = len(results.curves)
+        found = sections(Question(results, "", "", results.cells["pe"].iloc[0], "loss", pd.DataFrame()))
+        size = len(html("made up", found)) + len(markdown("made up", found))
         print(
-            f"{len(results.cells)} cells: load {loaded - began:.2f} s, {rows} rows of curves "
-            f"{time.perf_counter() - loaded:.2f} s"
+            f"{len(results.cells)} cells: load {loaded - began:.2f} s, report {time.perf_counter() - loaded:.1f} s "
+            f"({size / 1e6:.1f} MB)"
         )

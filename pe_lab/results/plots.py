@@ -245,9 +245,8 @@ def _means(rows: pd.DataFrame, along: list[str] | None = None, names: list[str] 
     rows = rows.assign(setting=_settings(rows, names))
     lines = []
     for key, of in rows.groupby(["setting", "pe", *along], sort=False)["value"]:
-        low, high = interval(of)
-        mean = of.mean() if np.isfinite(of).all() else np.nan  # what is not finite is not averaged away
-        lines.append([*key, len(of), mean, low, high])
+        finite = np.isfinite(of).all()  # what is not finite is not averaged away
+        lines.append([*key, len(of), *((of.mean(), *interval(of)) if finite else (np.nan, np.nan, np.nan))])
     return pd.DataFrame(lines, columns=["setting", "pe", *along, "seeds", "mean", "low", "high"])
 
 

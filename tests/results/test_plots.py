@@ -1,0 +1,154 @@
+"""A figure draws the numbers that it comes with, in colours that everyone can tell apart."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_rgb
+
+from pe_lab.results import plots, statistics
+
+SEEDS = 4
+
+
+def cells(names: list[str], depths: tuple[int, ...] = (4, 1)) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {"pe": pe, "depth": depth, "epochs": 4, "seed": seed, "test_loss": rng.gamma(2) + number, "test_accuracy": 0.5}
+        | {"floor_bayes_loss": 0.0, "parameters": 10, "positional_parameters": number, "seconds": 1.0 + number}
+        | {"road": f"{pe}{depth}{seed}"}
+        for depth in depths
+        for number, pe in enumerate(names)
+        for seed in range(SEEDS)
+    )
+
+
+def numbers(figure) -> dict[str, float]:
+    """What is written into a heatmap, by row and column."""
+    (axes,) = figure.axes
+    columns = [label.get_text().replace("\n", ", ") for label in axes.get_xticklabels()]
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    return {
+        (rows[round(text.get_position()[1])], columns[round(text.get_position()[0])]): text.get_text()
+        for text in axes.texts
+    }
+
+
+def test_the_grid_shows_means_best_first_and_floors_last() -> None:
+    rows = cells(["c", "a", "b"])
+    made = plots.heatmap(rows)
+    written = numbers(made.figure)
+    for (pe, depth), of in rows.groupby(["pe", "depth"]):
+        assert written[pe, f"depth {depth}"] == f"{of['test_loss'].mean():.3f}"
+    assert written["bayes", "depth 1"] == "0.000"
+    (axes,) = made.figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["c", "a", "b", "bayes"]  # by mean rank
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["depth 1", "depth 4"]
+    line = made.data[(made.data["pe"] == "a") & (made.data["setting"] == "depth 4")].iloc[0]
+    of = rows[(rows["pe"] == "a") & (rows["depth"] == 4)]["test_loss"]
+    assert (line["mean"], line["low"], line["high"]) == (of.mean(), *statistics.interval(of))
+
+
+def test_brighter_is_better_whatever_the_metric() -> None:
+    rows = cells(["worse", "better"], (4,))
+    rows["test_loss"] = rows["pe"].map({"worse": 2.0, "better": 1.0})
+    rows["test_accuracy"] = rows["pe"].map({"worse": 0.1, "better": 0.9})
+    for metric in ("loss", "accuracy"):
+        (axes,) = plots.heatmap(rows, metric).figure.axes
+        (image,) = axes.images
+        brightness = np.mean(image.to_rgba(image.get_array())[:, 0, :3], axis=-1)
+        order = [label.get_text() for label in axes.get_yticklabels()][:2]
+        assert order == ["better", "worse"]
+        assert brightness[0] > brightness[1]
+
+
+def test_a_mean_with_something_not_finite_is_left_empty() -> None:
+    rows = cells(["a", "b"], (4,))
+    rows.loc[0, "test_loss"] = np.inf
+    assert numbers(plots.heatmap(rows).figure)["a", "depth 4, epochs 4"] == ""
+
+
+def test_the_forest_fills_what_stands() -> None:
+    rows = cells(["base", "same", "far"], (4,))
+    rows["test_loss"] = np.random.default_rng(0).normal(0, 0.1, len(rows)) + rows["pe"].map({"far": 5}).fillna(0)
+    compared = statistics.compare(rows, "base")
+    made = plots.forest(compared)
+    (axes,) = made.figure.axes
+    marks = {round(line.get_ydata()[0]): line for line in axes.lines if line.get_marker() not in ("None", None, "")}
+    assert compared["verdict"].tolist() == ["not separable", "worse"]
+    assert [to_rgb(marks[row].get_markerfacecolor()) == (1, 1, 1) for row in (0, 1)] == [True, False]
+    assert [marks[row].get_xdata()[0] for row in (0, 1)] == compared["difference"].tolist()
+    assert made.data["p_holm"].tolist() == compared["p_holm"].tolist()
+
+
+def curves(names: list[str]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {"pe": pe, "depth": 4, "epochs": 4, "seed": seed, "epoch": epoch, "metric": "loss"}
+        | {"value": 10 / epoch + number + 0.1 * seed}
+        for number, pe in enumerate(names)
+        for seed in range(SEEDS)
+        for epoch in (1.0, 2.0, 4.0)
+    )
+
+
+def test_learning_curves_are_means_over_seeds() -> None:
+    made = plots.learning_curves(curves(["a", "b"]))
+    (axes,) = made.figure.axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert lines["a"].get_ydata() == pytest.approx([10.15, 5.15, 2.65])
+    assert lines["b"].get_ydata() == pytest.approx([11.15, 6.15, 3.65])
+    assert sum(isinstance(one, PolyCollection) for one in axes.collections) == 2  # the intervals
+
+
+def test_many_curves_are_grey_but_for_the_best() -> None:
+    names = [f"pe{number}" for number in range(12)]
+    (axes,) = plots.learning_curves(curves(names)).figure.axes
+    coloured = {line.get_label() for line in axes.lines if line.get_color() != plots.GREY}
+    assert coloured == set(names[: len(plots.STYLES)])
+    styles = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines[-len(plots.STYLES) :]]
+    assert len({marker for *_, marker in styles}) == len(styles)  # never colour alone
+
+
+def records(metric: str, **more: object) -> pd.DataFrame:
+    columns = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
+    rows = [
+        {"pe": pe, "depth": 4, "epochs": 4, "seed": seed, "metric": metric, "policy": "raw", "offset": 0} | more
+        | {"length": length, "value": length * (1 + number) + seed}
+        for number, pe in enumerate(("a", "b"))
+        for seed in range(SEEDS)
+        for length in (1, 2, 4)
+    ]  # fmt: skip
+    return pd.DataFrame(rows).reindex(columns=["pe", "depth", "epochs", "seed", *columns])
+
+
+def test_length_curves_are_of_the_metric_and_by_length() -> None:
+    both = pd.concat([records("loss", kind="length"), records("accuracy", kind="length")], ignore_index=True)
+    made = plots.length_curves(both, "accuracy")
+    (axes,) = made.figure.axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert lines["b"].get_ydata() == pytest.approx([3.5, 5.5, 9.5])
+    assert list(lines["b"].get_xdata()) == [1, 2, 4]
+    assert len(made.data) == 6
+
+
+def test_heads_are_averaged_within_a_seed() -> None:
+    of = records("entropy", kind="probe", probe="attention", layer=1).query("length == 1")
+    heads = pd.concat([of.assign(head=head, value=of["value"] + head) for head in (0, 1)], ignore_index=True)
+    made = plots.layer_curves(heads, "attention", "entropy")
+    assert made.data["seeds"].tolist() == [SEEDS, SEEDS]
+    assert made.data["mean"].tolist() == pytest.approx([3.0, 4.0])
+
+
+def test_cost_has_a_labelled_point_per_encoding() -> None:
+    rows = cells(["a", "b"], (4,))
+    made = plots.cost(rows, "loss", "positional_parameters")
+    (axes,) = made.figure.axes
+    points = {text.get_text(): text.xy for text in axes.texts}
+    assert points["b"] == (1, pytest.approx(rows[rows["pe"] == "b"]["test_loss"].mean()))
+
+
+def test_shares_are_drawn_with_their_intervals() -> None:
+    effects = pd.DataFrame({"effect": ["pe", "depth"], "share": [0.2, 0.8], "low": [-0.1, 0.7], "high": [0.5, 0.9]})
+    (axes,) = plots.shares(effects).figure.axes
+    assert [bar.get_width() for bar in axes.patches] == [0.2, 0.8]
+    assert axes.get_xscale() == "log"
