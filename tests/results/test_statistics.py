@@ -152,6 +152,13 @@ def test_only_shared_seeds_are_compared():
     assert compared.attrs["family"].startswith("1 comparisons")
 
 
+def test_pairs_and_ranks_too_are_of_shared_seeds_only():
+    pairs = all_pairs(rows_of({"a": [1.0, 2.0, 3.0], "b": {1: 3.0, 2: 4.1, 3: 90.0}, "c": {9: 0.0}}))
+    assert list(pairs["seeds"]) == [2, 0, 0]
+    assert pairs["difference"].iloc[0] == pytest.approx(-1.05)
+    assert list(pairs["verdict"]) == ["better", "no shared seed", "no shared seed"]
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_value_that_is_not_finite_is_as_if_its_seed_were_not_there(bad):
     rows = rows_of({"a": [1.0, 2.0, 4.0, 3.0], "b": [2.0, 3.1, bad, 4.3]})
@@ -346,6 +353,8 @@ def test_seeds_whose_grid_has_a_gap_have_no_part_in_the_shares():
     assert list(found["seeds"].unique()) == [2]
     expected = effects(rows[rows["seed"].isin([0, 3])])
     pd.testing.assert_frame_equal(found, expected)
+    twice = pd.concat([rows[~gap & rows["seed"].isin([0, 1])], rows[rows["seed"] == 1].head(1)])
+    assert list(effects(twice)["seeds"].unique()) == [1]
     assert effects(rows.assign(test_loss=0.1)).empty
     assert effects(pd.concat([rows.assign(rate=1), rows.assign(rate=2)])).empty
     assert effects(rows[(rows["depth"] == 1) & (rows["epochs"] == 1)]).empty
