@@ -20,6 +20,7 @@ from pe_lab.model import Transformer
 from pe_lab.optimization import Optimization
 from pe_lab.results.ledger import Ledger, Road
 from pe_lab.results.records import Records
+from pe_lab.wandb_mode import agent_run
 
 if TYPE_CHECKING:
     from pe_lab.journey import Journey
@@ -62,6 +63,7 @@ class Cell:
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg = cfg
         self.epochs: int = cfg.epochs
+        self.told = False  # whether a run was opened for it in this process
         self.device = torch.device(_device(cfg.trainer.device))
         self.dataset: Dataset = instantiate(cfg.data)(seed=cfg.seed)
         if cfg.trainer.batch_size > self.dataset.size("train"):
@@ -211,6 +213,8 @@ class Cell:
                 if not wait:
                     return
                 time.sleep(POLL)
+        if self.trained and self.wants_agent_run:
+            self._journey().tell_again()
 
     def _journey(self) -> "Journey":
         from pe_lab.journey import Journey  # Lightning is loaded when there is something to do
@@ -226,6 +230,11 @@ class Cell:
     def trained(self) -> bool:
         """Whether the cell is in the ledger."""
         return self.road.done(self.epochs)
+
+    @property
+    def wants_agent_run(self) -> bool:
+        """Whether a W&B agent waits for the run of this cell, and nobody has opened it."""
+        return not self.told and self.cfg.logger.name == "wandb" and agent_run() is not None
 
     @property
     def missing(self) -> bool:

@@ -5,8 +5,6 @@ import math
 import time
 import warnings
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +17,16 @@ from safetensors.torch import save_file
 
 from pe_lab import config, state
 from pe_lab.cell import Cell
-from pe_lab.data.base import Floors, flat_floors
+from pe_lab.data.base import Floors
 from pe_lab.environment import environment
-from pe_lab.loggers import load
-from pe_lab.measurement import measure, measure_finished, tell
+from pe_lab.loggers import load, told
+from pe_lab.measurement import measure, measure_finished, tell_again, tell_measurements
 from pe_lab.metrics import evaluate
 from pe_lab.model import Transformer
+from pe_lab.pictures import tell_pictures
 from pe_lab.results.files import write_json
 from pe_lab.seeding import initialise
+from pe_lab.telling import tell, tell_curve, tell_floors, tell_stop
 from pe_lab.termination import sigterm_raises
 from pe_lab.training import NotFiniteError, Recorder, Training
 
@@ -75,6 +75,12 @@ class Journey:
         self._prepare()
         with sigterm_raises():
             measure_finished(self.cell)
+
+    def tell_again(self) -> None:
+        """Open the run of the cell, which is there, and tell it from the ledger."""
+        self._prepare()
+        with sigterm_raises():
+            tell_again(self.cell)
 
     def _serve_all(self) -> None:
         training: Training | None = None
@@ -130,24 +136,17 @@ class Journey:
 
     def _travel(self, training: Training, target: int) -> None:
         """Train to the target, evaluate there, and record the stop."""
-        cfg = self.cell.cfg
         self.road.beat(training.epoch, target)
-        self.loggers = instantiate(cfg.logger)(cell=self.cell, epochs=target)
-        try:
-            self._tell_floors(0, 0)
-            for (split, step, epoch), rows in groupby(self.rows, itemgetter("split", "step", "epoch")):
-                self._tell(split, {row["metric"]: row["value"] for row in rows}, step, epoch)
+        with told(instantiate(self.cell.cfg.logger)(cell=self.cell, epochs=target)) as self.loggers:
+            self.cell.told = self.cell.told or target == self.cell.epochs
+            tell_floors(self.loggers, self.floors, 0, 0)
+            tell_curve(self.loggers, self.rows)
             if training.step < target * training.steps_per_epoch:
                 self._train(training, target)
             self._record(training, target)
             measure(self.cell, target, training.model)
-            tell(self.cell, target, self.loggers)
-        except BaseException:
-            for logger in self.loggers:
-                logger.finalize("failed")
-            raise
-        for logger in self.loggers:
-            logger.finalize("success")
+            tell_measurements(self.cell, target, self.loggers)
+            tell_pictures(self.cell, target, self.loggers, lambda: training.model)
 
     def _train(self, training: Training, target: int) -> None:
         cfg = self.cell.cfg
@@ -155,7 +154,7 @@ class Journey:
         def log(split: str, metrics: dict[str, float]) -> None:
             place = {"split": split, "step": training.step, "epoch": round(training.epoch, 6)}
             self.rows += [place | {"metric": name, "value": value} for name, value in metrics.items()]
-            self._tell(split, metrics, training.step, training.epoch)
+            tell(self.loggers, split, metrics, training.step, training.epoch)
 
         def validate() -> None:
             log("validation", self._evaluate(training, "validation"))
@@ -199,15 +198,6 @@ class Journey:
             raise NotFiniteError(split, training.step, metrics["loss_all"])
         return metrics
 
-    def _tell(self, split: str, metrics: dict[str, float], step: int, epoch: float) -> None:
-        named = {f"{split}/{name}": value for name, value in metrics.items()}
-        for logger in self.loggers:
-            logger.log_metrics(named | {"step": step, "epoch": epoch}, step)
-
-    def _tell_floors(self, step: int, epoch: float) -> None:
-        """Told at both ends of the curve, so that they are drawn as lines beside it."""
-        self._tell("floor", flat_floors(self.floors), step, epoch)
-
     def _record(self, training: Training, target: int) -> None:
         """Write the stop: what it came to, how, and the weights."""
         cell, model = self.cell, training.model
@@ -244,10 +234,7 @@ class Journey:
             save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "weights.safetensors")
         self.spent["stops"] += 1
         self._save(training)
-        self._tell("test", test, training.step, target)
-        cost = ("parameters", "positional_parameters", "flops_per_token", "seconds")
-        self._tell("cost", {name: summary[name] for name in cost}, training.step, target)
-        self._tell_floors(training.step, target)
+        tell_stop(self.loggers, summary)
 
 
 def quiet() -> None:

@@ -3,17 +3,26 @@
 Each function makes the loggers of one cell, a list that may be empty.
 """
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.wandb_mode import wandb_mode
+from pe_lab.wandb_mode import agent_run, wandb_mode
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from pe_lab.cell import Cell
+
+# what a metric is drawn over, by the first part of its name; patterns that overlap would be matched in any order
+AXES = {"train": "step", "length": "length/tokens", "probe": "probe/layer"}
+AXES |= dict.fromkeys(("validation", "test", "floor", "cost", "picture"), "epoch")
 
 
 def load(cfg: DictConfig) -> None:
@@ -21,32 +30,83 @@ def load(cfg: DictConfig) -> None:
     if cfg.logger.name == "wandb":
         import wandb.sdk.launch  # noqa: F401 - by wandb.init
 
+        if cfg.logger.images and os.environ.get("WANDB_MODE") != "disabled":
+            import pe_lab.audit.pictures  # noqa: F401
+
 
 def wandb_logger(
-    cell: "Cell", epochs: int, name: str, project: str, mode: str | None, job: str = "training"
+    cell: "Cell", epochs: int, name: str, project: str, mode: str | None, images: bool, job: str = "training"
 ) -> list[Logger]:
-    """One W&B run for the cell, grouped by study; train is drawn over steps, all else over epochs.
-
-    A run that cannot be opened is told on the terminal, and the cell is trained without it: the ledger has all of it.
+    """One W&B run for the cell, grouped by study. A W&B agent's run is for the stop that it asked for, and no other.
 
     Args:
         epochs: the stop that the run leads to.
         mode: "online", "offline" or "disabled"; None: see `wandb_mode`.
+        images: whether it gets pictures of the encoding and of attention.
         job: "training", or another name for what is measured on the trained cell in a run of its own.
+    """
+    if agent_run() and epochs != cell.epochs:
+        return []  # whoever asked for that stop finds it in the ledger, and tells it
+    resolved = OmegaConf.merge(cell.cfg, {"epochs": epochs})
+    return open_run(
+        road=cell.road.name,
+        epochs=epochs,
+        name=cell.name(epochs),
+        settings=OmegaConf.to_container(resolved, resolve=True),
+        attention=cell.implementation,
+        folder=Path(cell.cfg.ledger),
+        group=cell.cfg.study_name,
+        project=project,
+        mode=mode,
+        images=images,
+        job=job,
+    )
+
+
+def open_run(
+    road: str,
+    epochs: int,
+    name: str,
+    settings: dict[str, Any],
+    attention: str,
+    folder: Path,
+    group: str | None,
+    project: str,
+    mode: str | None,
+    images: bool = False,
+    job: str = "training",
+) -> list[Logger]:
+    """A W&B run of a stop on a road; train is drawn over steps, all else over epochs.
+
+    Its config is the cell's, and what panels group by under names of its own: an agent's choices, "pe" and
+    "model.depth", take the place of the config's "pe" and stand beside its "model".
+
+    A run that cannot be opened is told on the terminal, and there is none: the ledger has all of it.
+
+    Args:
+        settings: the cell's resolved config.
+        attention: the implementation that ran.
+        folder: the ledger; its wandb/ gets the run's files.
+        mode, images, job: as in `wandb_logger`.
     """
     import wandb
 
-    cfg = cell.cfg
+    known = {
+        "encoding": settings["pe"]["name"],
+        "task": settings["data"]["name"],
+        "depth": settings["model"]["depth"],
+        "attention_resolved": attention,
+    }
     try:
         run = wandb.init(
             project=project,
-            name=cell.name(epochs),
-            id=f"{cell.road.name}-{epochs}" if job == "training" else f"{cell.road.name}-{epochs}-{job}",
+            name=name,
+            # an agent has given its run an id and a project already: W&B ignores others
+            id=f"{road}-{epochs}" if job == "training" else f"{road}-{epochs}-{job}",
             job_type=job.partition("-")[0],
-            group=cfg.study_name,
-            config=OmegaConf.to_container(OmegaConf.merge(cfg, {"epochs": epochs}), resolve=True)
-            | {"attention_resolved": cell.implementation},
-            dir=str(Path(cfg.ledger).absolute()),
+            group=group,
+            config=settings | known,
+            dir=str(folder.absolute()),
             mode=wandb_mode(mode),
             reinit="create_new",
             settings=wandb.Settings(
@@ -54,26 +114,57 @@ def wandb_logger(
             ),
         )
     except (wandb.errors.Error, OSError) as error:
-        print(f"{cell.name(epochs)}: W&B did not start, the ledger has the run: {error}", file=sys.stderr)
+        print(f"{name}: W&B did not start, the ledger has the run: {error}", file=sys.stderr)
         return []
     run.define_metric("step", hidden=True)
     run.define_metric("epoch", hidden=True)
-    run.define_metric("*", step_metric="step")
-    for split in ("validation", "test", "floor", "cost"):
-        run.define_metric(f"{split}/*", step_metric="epoch")
-    run.define_metric("length/*", step_metric="length/tokens")
-    run.define_metric("probe/*", step_metric="probe/layer")
-    return [Run(experiment=run)]
+    for group, axis in AXES.items():
+        run.define_metric(f"{group}/*", step_metric=axis)
+    return [Run(run, images and not run.disabled)]
 
 
 class Run(WandbLogger):
-    """A W&B run that ends with its cell, so that the next cell of the process has one of its own."""
+    """A W&B run that ends with its cell, so that the next cell of the process has one of its own.
+
+    Args:
+        images: whether it is to get pictures.
+    """
+
+    def __init__(self, run: Any, images: bool) -> None:
+        super().__init__(experiment=run)
+        self.images = images
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.experiment.log(metrics)
 
+    def log_rows(self, name: str, rows: "pd.DataFrame", step: int, epoch: float) -> None:
+        """A table; what a row lacks is left empty."""
+        import wandb
+
+        values = rows.astype(object).where(rows.notna(), None).to_numpy().tolist()
+        self.experiment.log({name: wandb.Table(list(rows), values), "step": step, "epoch": epoch})
+
+    def log_pictures(self, pictures: dict[str, Any], step: int, epoch: float) -> None:
+        """Pictures by name: files, or arrays [height, width, 3]."""
+        import wandb
+
+        images = {f"picture/{name}": wandb.Image(picture) for name, picture in pictures.items()}
+        self.experiment.log(images | {"step": step, "epoch": epoch})
+
     def finalize(self, status: str) -> None:
         self.experiment.finish(exit_code=0 if status == "success" else 1)
+
+
+@contextmanager
+def told(loggers: list[Logger]) -> Iterator[list[Logger]]:
+    """Loggers that are told something; in the end they are closed, as failed if it did not end well."""
+    status = "failed"
+    try:
+        yield loggers
+        status = "success"
+    finally:
+        for logger in loggers:
+            logger.finalize(status)
 
 
 def csv_logger(cell: "Cell", epochs: int, name: str, job: str = "training") -> list[Logger]:

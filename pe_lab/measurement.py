@@ -14,11 +14,14 @@ from pe_lab.config import in_one_line
 from pe_lab.data.base import flat_floors
 from pe_lab.encodings.policies import under
 from pe_lab.environment import environment
+from pe_lab.loggers import told
 from pe_lab.metrics import evaluate
 from pe_lab.model import Transformer
+from pe_lab.pictures import tell_pictures
 from pe_lab.probes import PROBES
 from pe_lab.results.files import digest
 from pe_lab.results.records import Records
+from pe_lab.telling import tell_measured, tell_stored
 from pe_lab.termination import TerminatedError
 
 if TYPE_CHECKING:
@@ -63,36 +66,31 @@ def _answer(cell: "Cell", model: Transformer, request: dict[str, Any]) -> list[A
 
 
 def measure_finished(cell: "Cell") -> None:
-    """The same for a cell that is in the ledger, from its weights; told to loggers of its own."""
+    """The same for a cell that is in the ledger, from its weights; told to loggers of its own.
+
+    A W&B agent's run is told later, and all of the cell: see `tell_again`.
+    """
     measure(cell, cell.epochs, trained(cell))
-    job = f"evaluation-{digest({'requests': cell.requests})}"
-    loggers: list[Logger] = instantiate(cell.cfg.logger)(cell=cell, epochs=cell.epochs, job=job)
-    status = "failed"
-    try:
-        tell(cell, cell.epochs, loggers)
-        status = "success"
-    finally:
-        for logger in loggers:
-            logger.finalize(status)
-
-
-def tell(cell: "Cell", epochs: int, loggers: list[Logger]) -> None:
-    """Tell loggers all that the cell asked for and has, from the records; the test itself is the length 1."""
-    if not loggers or not cell.requests:
+    if cell.wants_agent_run:
         return
-    records = Records(cell.road, epochs)
-    if any(request["kind"] == "length" for request in cell.requests):
-        summary = cell.road.summary(epochs)
-        metrics = summary["test"] | flat_floors(summary["floors"])
-        _tell_length(loggers, "raw", cell.dataset.task.length, metrics)
-    for request in filter(records.has, cell.requests):
-        rows = records.get(request)
-        if request["kind"] == "probe":
-            _tell_probe(loggers, request["probe"], rows)
-        else:
-            moved = f"+{request['offset']}" if request["offset"] else ""
-            metrics = dict(zip(rows["metric"], rows["value"], strict=True))
-            _tell_length(loggers, request["policy"] + moved, int(rows["tokens"].iloc[0]), metrics)
+    job = f"evaluation-{digest({'requests': cell.requests})}"
+    with told(instantiate(cell.cfg.logger)(cell=cell, epochs=cell.epochs, job=job)) as loggers:
+        tell_measurements(cell, cell.epochs, loggers)
+
+
+def tell_measurements(cell: "Cell", epochs: int, loggers: list[Logger]) -> None:
+    """Tell loggers all that the cell asked for and has."""
+    if loggers and cell.requests:
+        summary, records = cell.road.summary(epochs), Records(cell.road, epochs)
+        tell_measured(loggers, summary, records, cell.requests, lambda: cell.dataset.task.length)
+
+
+def tell_again(cell: "Cell") -> None:
+    """Open the run of a cell that is in the ledger, and tell it from there."""
+    with told(instantiate(cell.cfg.logger)(cell=cell, epochs=cell.epochs)) as loggers:
+        tell_stored(loggers, cell.road, cell.epochs, lambda: cell.dataset.task.length, cell.requests)
+        tell_pictures(cell, cell.epochs, loggers, lambda: trained(cell))
+    cell.told = True
 
 
 def trained(cell: "Cell") -> Transformer:
@@ -118,22 +116,3 @@ def policy(model: Transformer, name: str, factor: float) -> Iterator[None]:
         yield
     finally:
         model.encodings = trained_encodings
-
-
-def _tell_length(loggers: list[Logger], curve: str, tokens: int, metrics: dict[str, float]) -> None:
-    """A point of the curves over tokens."""
-    named = {f"length/{curve}/{name}": value for name, value in metrics.items()}
-    for logger in loggers:
-        logger.log_metrics(named | {"length/tokens": tokens}, tokens)
-
-
-def _tell_probe(loggers: list[Logger], probe: str, rows: pd.DataFrame) -> None:
-    """Points of the curves over layers; heads apart."""
-    for layer, of in rows[rows["layer"].notna()].groupby("layer"):
-        heads = ["" if pd.isna(head) else f"/head{head:g}" for head in of["head"]]
-        named = {
-            f"probe/{probe}/{metric}{head}": value
-            for metric, head, value in zip(of["metric"], heads, of["value"], strict=True)
-        }
-        for logger in loggers:
-            logger.log_metrics(named | {"probe/layer": int(layer)}, int(layer))

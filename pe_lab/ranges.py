@@ -118,6 +118,7 @@ RANGES: dict[str, Range] = {
     "probe": _each(_one_of("position", "attention", "rank", "subspace"), fewest=0),
     "logger.mode": _one_of("online", "offline", "disabled"),
     "logger.project": NAME,
+    "logger.images": Range("true or false", lambda x: isinstance(x, bool)),
 }
 OPTIONAL = {
     "data.path",

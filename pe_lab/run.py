@@ -15,6 +15,8 @@ from omegaconf import DictConfig
 
 from pe_lab import config
 from pe_lab.results.ledger import Ledger
+from pe_lab.termination import TerminatedError
+from pe_lab.wandb_mode import agent_run
 
 
 @hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")
@@ -49,6 +51,8 @@ def main(train: bool = True) -> None:
             if getattr(arguments, flag):
                 _refuse(f"--{flag.replace('_', '-')} is not used here: give overrides, key=value")
         cfgs = config.expand(arguments.overrides, arguments.multirun)
+        if len(cfgs) > 1 and agent_run():
+            raise ValueError(f"a W&B agent must be given one cell at a time, got {len(cfgs)}: leave out -m")
         Sweeper.validate_batch_is_legal = lambda self, batch: None  # composes every job again, at 50 ms each
         if train:
             Ledger(cfgs[0].ledger).prepare()
@@ -61,6 +65,9 @@ def main(train: bool = True) -> None:
         if full_trace:
             raise
         print(f"error: {config.in_one_line(error)}", file=sys.stderr)
+        if agent_run() and isinstance(error, TerminatedError):  # stopped early: an agent gives up after some status 1
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
         sys.exit(1)
 
 

@@ -24,6 +24,11 @@ def settle_wandb(cfg: DictConfig) -> None:
         os.environ["WANDB_MODE"] = wandb_mode(cfg.logger.mode)
 
 
+def agent_run() -> str | None:
+    """The id of the run that a W&B agent started this process for, or None."""
+    return os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
+
+
 def wandb_mode(asked: str | None) -> str:
     """The mode that neither asks nor hangs: WANDB_MODE, else what the config asks for, else online when there is a key
     and the server answers, else offline.
@@ -36,15 +41,25 @@ def wandb_mode(asked: str | None) -> str:
         raise ValueError(f"WANDB_MODE must be one of {', '.join(MODES)}, got {mode!r}")
     if mode in ("offline", "disabled"):
         return mode
-    import wandb
-
-    url = wandb.setup().settings.base_url
-    known = bool(os.environ.get("WANDB_API_KEY"))
-    with suppress(OSError, netrc.NetrcParseError):
-        known = known or netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).hostname or "") is not None
+    known = has_key()
     if mode == "online" and not known:
         raise ValueError("logger.mode=online needs a W&B key: wandb login, or logger.mode=offline")
-    return mode or ("online" if known and _answers(url) else "offline")
+    return mode or ("online" if known and _answers(_server()) else "offline")
+
+
+def has_key() -> bool:
+    """Whether the user is logged in to the W&B server: by WANDB_API_KEY or a netrc file."""
+    known = bool(os.environ.get("WANDB_API_KEY"))
+    with suppress(OSError, netrc.NetrcParseError):
+        host = urlsplit(_server()).hostname or ""
+        known = known or netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    return known
+
+
+def _server() -> str:
+    import wandb
+
+    return wandb.setup().settings.base_url
 
 
 def _answers(url: str) -> bool:

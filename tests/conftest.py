@@ -1,7 +1,11 @@
 """What all tests share: one thread, no network, equal randomness."""
 
+import json
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -42,6 +46,42 @@ def _cache_stays_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 def _same_randomness() -> None:
     """A test draws the same numbers whichever tests ran before."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def offline_runs() -> Callable[[Path], dict[str, dict[str, list[dict]]]]:
+    """Reads the offline W&B runs of a ledger back: by their id, what a run file holds, by kind of record."""
+
+    def read(ledger: Path) -> dict[str, dict[str, list[dict]]]:
+        found = {}
+        for path in sorted(ledger.glob("wandb/offline-run-*/*.wandb")):
+            command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
+            lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+            inside: dict[str, list[dict]] = {}
+            for record in (json.loads(line) for line in lines if line.startswith("{")):
+                inside.setdefault(record["type"], []).append(record.get(record["type"]))
+            (run,) = inside["run"]
+            assert run["run_id"] not in found
+            found[run["run_id"]] = inside
+        return found
+
+    return read
+
+
+@pytest.fixture(scope="session")
+def curves() -> Callable[[dict[str, list[dict]]], dict[str, list[tuple]]]:
+    """The curves of a run that `offline_runs` found: by metric, its points over whichever axis it has."""
+    axes = ("step", "epoch", "length/tokens", "probe/layer")
+
+    def points(inside: dict[str, list[dict]]) -> dict[str, list[tuple]]:
+        found: dict[str, list[tuple]] = {}
+        for line in (record["item"] for record in inside["history"]):
+            for name, value in line.items():
+                if name[0] != "_" and name not in axes and isinstance(value, (int, float)):
+                    found.setdefault(name, []).append((*map(line.get, axes), value))
+        return found
+
+    return points
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

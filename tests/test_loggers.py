@@ -5,15 +5,24 @@ import socket
 import subprocess
 import sys
 import time
+from fnmatch import fnmatch
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import wandb
+from matplotlib import colormaps
 
 from pe_lab import config
+from pe_lab.audit import pictures as audit
 from pe_lab.cell import Cell
 from pe_lab.journey import Journey
+from pe_lab.measurement import trained
+from pe_lab.pictures import GAP, TILE, attention_picture, encoding_picture
+from pe_lab.probes.attention import layer_weights
+from pe_lab.telling import way_to_bayes
 from pe_lab.wandb_mode import wandb_mode
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
@@ -72,8 +81,19 @@ def test_metrics_have_their_axes(records):
         metric.get("name") or metric.get("glob_name"): metric.get("step_metric")
         for metric in of_type(records["rope-d1-e2-s0"], "metric")
     }
-    assert axes["*"] == "step"
-    assert axes["validation/*"] == axes["test/*"] == axes["floor/*"] == "epoch"
+    assert axes["train/*"] == "step"
+    assert axes["validation/*"] == axes["test/*"] == axes["floor/*"] == axes["cost/*"] == "epoch"
+    assert axes["length/*"] == "length/tokens"
+    assert axes["probe/*"] == "probe/layer"
+
+
+def test_no_metric_has_two_axes(records):
+    """W&B takes either where two patterns match."""
+    patterns = [metric["glob_name"] for metric in of_type(records["rope-d1-e2-s0"], "metric") if "glob_name" in metric]
+    names = {name for line in history(records["rope-d1-e2-s0"]) for name in line if "/" in name}
+    assert len(names) > 30
+    for name in names:
+        assert sum(fnmatch(name, pattern) for pattern in patterns) == 1, name
 
 
 def test_a_run_has_the_whole_curve_the_floors_and_the_test(records):
@@ -91,6 +111,101 @@ def test_the_shorter_cell_is_logged_before_the_longer_begins(records):
     short = history(records["rope-d1-e1-s0"])
     assert max(line["step"] for line in short) == 9
     assert [line["epoch"] for line in short if "test/loss" in line] == [1]
+
+
+def test_a_run_has_its_place_in_the_grid_whatever_an_agent_calls_it(records):
+    (run,) = of_type(records["rope-d1-e2-s0"], "run")
+    logged = run["config"]["update"]
+    assert (logged["encoding"], logged["task"], logged["depth"], logged["epochs"]) == ("rope", "structured", 1, 2)
+
+
+def test_the_way_to_the_best_loss_starts_at_the_position_blind_floor(records):
+    summary = {"floors": {"bayes": {"loss": 0.5}, "position_blind": {"loss": 2.5}}, "test": {"loss": 1.0}}
+    assert way_to_bayes(summary) == {"way_to_bayes": 0.75}
+    assert way_to_bayes(summary | {"test": {"loss": 3.5}}) == {"way_to_bayes": -0.5}
+    assert way_to_bayes(summary | {"floors": {"bayes": {"loss": 1.0}, "position_blind": {"loss": 1.0}}}) == {}
+    assert way_to_bayes(summary | {"floors": {"prior": {"loss": 2.0}}}) == {}
+    (test,) = [line for line in history(records["rope-d1-e2-s0"]) if "test/loss" in line]
+    floor = next(line for line in history(records["rope-d1-e2-s0"]) if "floor/bayes/loss" in line)
+    blind, bayes = floor["floor/position_blind/loss"], floor["floor/bayes/loss"]
+    assert test["test/way_to_bayes"] == pytest.approx((blind - test["test/loss"]) / (blind - bayes))
+
+
+def test_a_run_has_one_picture_of_the_encoding_and_one_of_attention(records):
+    for inside in records.values():
+        found = [line for line in history(inside) if "picture/encoding.path" in line]
+        assert len(found) == 1
+        assert found[0]["picture/encoding.width"] > 1000
+        depth, heads, tile = 1, 2, 88 + GAP  # the first sequence has 11 tokens: 8 pixels each
+        assert found[0]["picture/attention.width"] == heads * tile - GAP
+        assert found[0]["picture/attention.height"] == depth * tile - GAP
+
+
+def test_a_picture_of_an_encoding_is_drawn_once_for_all_cells_that_have_it(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(audit, "draw", lambda subject, none, path: (drawn.append(subject.name), path.touch()))
+    (tmp_path / "pictures").mkdir()
+
+    def cells(*words: str) -> list[Cell]:
+        return [Cell(cfg) for cfg in config.expand([*TINY, f"ledger={tmp_path}", *words], multirun=True)]
+
+    paths = [encoding_picture(cell) for cell in cells("pe=rope,learnable", "model.depth=1,2", "seed=0,1")]
+    assert sorted(drawn) == ["learnable", "rope"]
+    assert len(set(paths)) == 2
+    (other,) = cells("pe=rope", "pe.theta=choice(100)")
+    assert encoding_picture(other) not in paths
+    assert all(path.exists() for path in paths)
+
+
+def test_a_picture_of_attention_shows_the_weights_of_every_head(tmp_path):
+    (cell,) = serve(tmp_path, "logger=none", "epochs=1", "model.depth=2")
+    model = trained(cell)
+    picture = attention_picture(model, cell.dataset, 0)
+    batch = cell.dataset.batch("test", torch.tensor([0]))
+    length = int(batch.layout.length)
+    side = TILE // length
+    tile = side * length + GAP
+    assert picture.shape == (2 * tile - GAP, 2 * tile - GAP, 3)
+    with torch.no_grad():
+        layers = [weights[0].sqrt() for weights, _, _ in layer_weights(model.eval(), batch)]
+    brightness = picture.astype(float).sum(-1)
+    for layer, head, query, key in product(range(2), range(2), (2, length - 1), (0, 1)):
+        expected = colormaps["cividis"](layers[layer][head, query, key].item(), bytes=True)[:3]
+        place = picture[layer * tile + query * side, head * tile + key * side]
+        assert abs(place.astype(int) - expected).max() <= 2
+    assert brightness[0, side * (length - 1)] == 3 * 255  # what lies ahead is white
+    assert (brightness[side * length : tile] == 3 * 255).all()
+
+
+def test_a_picture_that_cannot_be_drawn_does_not_cost_the_cell(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(audit, "draw", lambda *_: (_ for _ in ()).throw(ValueError("no colours left")))
+    (cell,) = serve(tmp_path, "logger=wandb", "epochs=1")
+    assert not cell.missing
+    assert "rope-d1-e1-s0: no pictures in W&B: no colours left" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("mode", "words"), [("offline", ["logger.images=false"]), ("disabled", [])])
+def test_pictures_are_not_drawn_for_nobody(mode, words, tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", mode)
+    serve(tmp_path, "logger=wandb", "epochs=1", *words)
+    assert not (tmp_path / "pictures").exists()
+
+
+def test_a_run_has_a_table_of_its_lengths(tmp_path, monkeypatch, offline_runs):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    (cell,) = serve(tmp_path, "logger=wandb", "logger.images=false", "epochs=1", "evaluate.lengths=[1,2]")
+    (inside,) = offline_runs(tmp_path).values()
+    (line,) = [record["item"] for record in inside["history"] if "lengths.path" in record["item"]]
+    (path,) = tmp_path.glob(f"wandb/offline-run-*/files/{line['lengths.path']}")
+    table = json.loads(path.read_text())
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert [(row["policy"], row["length"], row["tokens"]) for row in rows] == [("raw", 1, 16), ("raw", 2, 32)]
+    assert rows[0]["loss"] == cell.road.summary(1)["test"]["loss"]
+    (request,) = cell.requests
+    recorded = cell.records.get(request).set_index("metric")["value"]
+    assert rows[1]["loss"] == recorded["loss"]
+    assert rows[1]["position_blind/loss"] == recorded["position_blind/loss"]
 
 
 def test_without_an_account_it_is_offline_and_nothing_is_asked(monkeypatch, tmp_path):

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pe_lab.attention import reference
-from pe_lab.data.base import Dataset
-from pe_lab.encodings.base import Stick
+from pe_lab.data.base import Batch, Dataset
+from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Attention, Transformer
 from pe_lab.probes.states import Row, at_rest, row, sample
@@ -36,15 +36,10 @@ def probe(model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
     A number without a query, or without any attention, to measure has no row.
     """
     sums = [torch.zeros(6, model.layers[0].attention.num_heads, dtype=torch.float64) for _ in model.layers]
-    with torch.no_grad(), at_rest(model), _watching(model) as given:
+    with torch.no_grad(), at_rest(model):
         for batch in sample(model, dataset, "test", seed):
-            given.clear()
-            model(batch.tokens, batch.layout)
             distance = distances(batch.layout)
-            for total, (layer, inputs) in zip(sums, given, strict=True):
-                q, k, _ = layer.project(inputs["h_qk"], inputs["h_v"])
-                terms, layout = inputs["terms"], inputs["layout"]
-                weight = reference.weights(q, k, terms, layout)
+            for total, (weight, terms, layout) in zip(sums, layer_weights(model, batch), strict=True):
                 drops = isinstance(terms.weights, Stick) and terms.weights.remainder == "drop"
                 total += measure(weight, layout, distance, drops).cpu()
     return [
@@ -53,6 +48,16 @@ def probe(model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
         for head in range(total.shape[1])
         for one in _rows(total[:, head], layer, head)
     ]
+
+
+def layer_weights(model: Transformer, batch: Batch) -> Iterator[tuple[Tensor, Terms, Layout]]:
+    """[B, H, T, T] attention weights of one layer after the other, with the terms and the layout they come from."""
+    with _watching(model) as given:
+        model(batch.tokens, batch.layout)
+    for layer, inputs in given:
+        q, k, _ = layer.project(inputs["h_qk"], inputs["h_v"])
+        terms, layout = inputs["terms"], inputs["layout"]
+        yield reference.weights(q, k, terms, layout), terms, layout
 
 
 def measure(weight: Tensor, layout: Layout, distance: Tensor, drops: bool) -> Tensor:
