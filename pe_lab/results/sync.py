@@ -1,0 +1,132 @@
+"""Rebuild W&B runs from a ledger: python -m pe_lab.results.sync LEDGER [--study NAME] [--project pe_lab].
+
+A run per stop, with the id, name, group, config, axes and metrics that it had when it was trained: the whole curve,
+floors, test, cost, other lengths, probes. Online it takes the place of the run of that id. Pictures are not redrawn.
+"""
+
+import argparse
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from pe_lab.config import in_one_line
+from pe_lab.ranges import require
+from pe_lab.results.ledger import Ledger, Road
+from pe_lab.wandb_mode import wandb_mode
+
+
+def main() -> None:
+    """Status 0: every stop that was asked for has its run."""
+    parser = argparse.ArgumentParser(prog="python -m pe_lab.results.sync", description=__doc__.partition("\n")[0])
+    parser.add_argument("ledger", metavar="LEDGER", help="the folder of the ledger")
+    parser.add_argument("--study", help="only the cells of this study, and its name as their group")
+    parser.add_argument("--project", default="pe_lab", help="the W&B project (pe_lab)")
+    parser.error = _refuse  # type: ignore[method-assign]
+    try:
+        given = parser.parse_args()
+        require("logger.project", given.project)
+        stops = listed(Path(given.ledger), given.study)
+        mode = wandb_mode(None)
+        if mode == "disabled":
+            raise ValueError("WANDB_MODE must be online or offline to rebuild runs, got 'disabled'")
+        told = sync(stops, given.study, given.project, mode)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except Exception as error:
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
+        sys.exit(1)
+    print(f"{told} of {len(stops)} runs are in W&B, {mode}, project {given.project}")
+    sys.exit(int(told < len(stops)))
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise ValueError(reason)
+
+
+def listed(folder: Path, study: str | None) -> list[tuple[Road, int]]:
+    """The stops of a ledger, or those that a study names, whether they are there or not.
+
+    Raises:
+        ValueError: there is no such ledger or study, or nothing in it.
+    """
+    stops = [(road, epochs) for road in Ledger(folder).roads() for epochs in road.stops()]
+    if not stops:
+        raise ValueError(f"LEDGER must be a folder with trained cells, got {str(folder)!r}")
+    if study is None:
+        return stops
+    import pandas as pd
+
+    there = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
+    if study not in there:
+        raise ValueError(f"--study must be one of {', '.join(there) or 'none yet'} in {folder}, got {study!r}")
+    path = folder / "studies" / study / "rows.csv"
+    try:
+        rows = pd.read_csv(path, usecols=["road", "epochs"], dtype={"road": str, "epochs": int})
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} must have the columns road and epochs: {in_one_line(error)}") from None
+    return [(Road(folder / road), epochs) for road, epochs in zip(rows["road"], rows["epochs"].tolist(), strict=True)]
+
+
+def sync(stops: list[tuple[Road, int]], group: str | None, project: str, mode: str) -> int:
+    """Tell W&B the stops; what cannot be read is told on the terminal, and the others go on.
+
+    Args:
+        group: None: the study that a cell was trained for.
+        mode: "online" or "offline".
+
+    Returns:
+        How many were told.
+    """
+    from tqdm import tqdm
+
+    done = 0
+    for road, epochs in tqdm(stops, unit="run", disable=None):
+        try:
+            done += sync_stop(road, epochs, group, project, mode)
+        except (ValueError, KeyError, OSError) as error:
+            tqdm.write(f"skipped: {road.folder.name}, {epochs} epochs: {in_one_line(error)}", file=sys.stderr)
+    return done
+
+
+def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: str) -> bool:
+    """Tell W&B a stop; returns whether there was a run to tell.
+
+    Raises:
+        ValueError: the stop is not in the ledger, or an entry is not what was written.
+    """
+    from hydra.utils import instantiate
+    from omegaconf import OmegaConf
+
+    from pe_lab.loggers import open_run, told
+    from pe_lab.telling import tell_stored
+
+    if not road.done(epochs):
+        raise ValueError(f"the ledger must have the cell, got none in {road.stop(epochs)}")
+    road.identity()
+    summary = road.summary(epochs)
+    cfg = OmegaConf.load(road.stop(epochs) / "config.yaml")
+    run = open_run(
+        road=road.name,
+        epochs=epochs,
+        name=summary["name"],
+        settings=OmegaConf.to_container(cfg),
+        attention=summary["attention"],
+        folder=road.folder.parent,
+        group=group or cfg.study_name,
+        project=project,
+        mode=mode,
+    )
+    with told(run) as loggers:
+        tell_stored(loggers, road, epochs, partial(_tokens, instantiate(cfg.data), cfg.seed))
+    return bool(run)
+
+
+def _tokens(dataset: partial, seed: int) -> int:
+    """Of a training sequence."""
+    return dataset(seed=seed).task.length
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""W&B is rebuilt from the ledger: the same runs, with all that they were told."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import wandb
+
+from pe_lab import config, loggers
+from pe_lab.cell import Cell
+from pe_lab.results import sync
+from pe_lab.results.ledger import Ledger
+
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
+ASKED = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,8]", "probe=[attention]"]
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory) -> Path:
+    """A ledger with two cells of one road and their runs; the longer one is in a study."""
+    ledger = tmp_path_factory.mktemp("logged")
+    words = [*TINY, "logger=wandb", "logger.images=false", "epochs=1,2", "study_name=question", f"ledger={ledger}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        cells = [Cell(cfg) for cfg in config.expand([*words, *ASKED], multirun=True)]
+        for cell in cells:
+            cell.want()
+        for cell in cells:
+            cell.serve(wait=True)
+    study = ledger / "studies" / "other" / "rows.csv"
+    study.parent.mkdir(parents=True)
+    pd.DataFrame({"pe": ["rope"], "epochs": [2], "road": [cells[0].road.name]}).to_csv(study, index=False)
+    return ledger
+
+
+@pytest.fixture
+def copy(logged, tmp_path, monkeypatch) -> Path:
+    """The same without its runs."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    shutil.copytree(logged, tmp_path / "ledger", ignore=shutil.ignore_patterns("wandb", ".present"))
+    return tmp_path / "ledger"
+
+
+def program(monkeypatch, capsys, *words: object) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["sync", *map(str, words)])
+    with pytest.raises(SystemExit) as status:
+        sync.main()
+    return status.value.code, *capsys.readouterr()
+
+
+def of_run(inside: dict[str, list[dict]]) -> dict:
+    """What tells a run from others, and its axes."""
+    ((run,), (end,)) = inside["run"], inside["exit"]
+    return {
+        "name": run["display_name"],
+        "group": run["run_group"],
+        "project": run["project"],
+        "job": run["job_type"],
+        "config": run["config"]["update"] | {"ledger": None},
+        "axes": sorted((of.get("name") or of["glob_name"], of.get("step_metric") or "") for of in inside["metric"]),
+        "exit": end["exit_code"],
+    }
+
+
+def test_rebuilt_runs_are_the_runs_that_training_told(logged, copy, monkeypatch, capsys, offline_runs, curves):
+    status, out, _ = program(monkeypatch, capsys, copy)
+    assert (status, out) == (0, "2 of 2 runs are in W&B, offline, project pe_lab\n")
+    told, rebuilt = offline_runs(logged), offline_runs(copy)
+    assert set(rebuilt) == set(told)
+    assert len(told) == 2
+    for name, inside in told.items():
+        assert of_run(rebuilt[name]) == of_run(inside)
+        assert curves(rebuilt[name]) == curves(inside)
+    (road,) = Ledger(copy).roads()
+    points = curves(rebuilt[f"{road.name}-2"])
+    assert [point[:2] for point in points["validation/loss"]] == [(9, 1), (18, 2)]
+    assert [point[1] for point in points["floor/bayes/loss"]] == [0, 2]
+    assert points["test/loss"][0][-1] == road.summary(2)["test"]["loss"]
+    assert [point[-1] for point in points["lengths.nrows"]] == [4]
+    assert {"length/raw/loss", "length/raw+8/loss", "probe/attention/entropy/head1", "test/way_to_bayes"} <= set(points)
+
+
+def test_a_study_is_rebuilt_alone_and_under_its_name(copy, monkeypatch, capsys, offline_runs):
+    status, out, _ = program(monkeypatch, capsys, copy, "--study", "other", "--project", "mine")
+    assert (status, out) == (0, "1 of 1 runs are in W&B, offline, project mine\n")
+    ((name, inside),) = offline_runs(copy).items()
+    assert name.endswith("-2")
+    found = of_run(inside)
+    assert (found["group"], found["project"]) == ("other", "mine")
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_rebuilt(copy, monkeypatch, capsys, offline_runs):
+    (road,) = Ledger(copy).roads()
+    summary = road.stop(1) / "summary.json"
+    summary.write_text(summary.read_text().replace("sdpa", "magic"))
+    status, out, err = program(monkeypatch, capsys, copy)
+    assert (status, out) == (1, "1 of 2 runs are in W&B, offline, project pe_lab\n")
+    (line,) = err.splitlines()
+    assert line.startswith(f"skipped: {road.name}, 1 epochs: ledger entry {summary} must have the digest")
+    assert set(offline_runs(copy)) == {f"{road.name}-2"}
+
+
+def test_a_cell_of_a_study_that_is_not_there_is_told(copy, monkeypatch, capsys):
+    rows = copy / "studies" / "other" / "rows.csv"
+    rows.write_text(rows.read_text().replace(",2,", ",3,"))
+    status, out, err = program(monkeypatch, capsys, copy, "--study", "other")
+    assert (status, out.split(",")[0]) == (1, "0 of 1 runs are in W&B")
+    assert "3 epochs: the ledger must have the cell, got none in " in err
+
+
+def test_a_run_that_cannot_be_opened_is_counted(copy, monkeypatch, capsys):
+    monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(wandb.errors.CommError("deleted")))
+    status, out, err = program(monkeypatch, capsys, copy)
+    assert (status, out.split(",")[0]) == (1, "0 of 2 runs are in W&B")
+    assert err.count("W&B did not start, the ledger has the run: deleted") == 2
+
+
+def test_a_run_that_was_half_told_is_closed_as_failed(copy, monkeypatch, capsys, offline_runs):
+    monkeypatch.setattr(loggers.Run, "log_rows", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    status, _, err = program(monkeypatch, capsys, copy)
+    assert status == 1
+    assert err.count("no space") == 2
+    assert {end["exit_code"] for inside in offline_runs(copy).values() for end in inside["exit"]} == {1}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "the following arguments are required: LEDGER"),
+        (["nowhere"], "LEDGER must be a folder with trained cells, got 'nowhere'"),
+        (["{copy}", "--study", "x"], "--study must be one of other in {copy}, got 'x'"),
+        (["{copy}", "--project", "a/b"], "logger.project must be a name of letters"),
+        (["{copy}", "--colour"], "unrecognized arguments: --colour"),
+    ],
+)
+def test_bad_input_gets_one_line(words, expected, copy, monkeypatch, capsys):
+    status, out, err = program(monkeypatch, capsys, *(word.format(copy=copy) for word in words))
+    assert (status, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith(f"error: {expected.format(copy=copy)}")
+
+
+def test_rebuilding_with_wandb_off_is_refused(copy, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    status, _, err = program(monkeypatch, capsys, copy)
+    assert (status, err) == (1, "error: WANDB_MODE must be online or offline to rebuild runs, got 'disabled'\n")
