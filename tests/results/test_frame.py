@@ -226,6 +226,18 @@ def test_a_study_is_its_own_cells_in_its_own_order(real):
     assert load(real, "two").refused == []  # that is none of its cells
 
 
+def test_a_study_keeps_its_order_where_stops_of_roads_take_turns(tmp_path):
+    roads = [add(tmp_path, pe, (1, 2)) for pe in ("rope", "none")]
+    cells = [(epochs, road.name) for epochs in (2, 1) for road in roads]
+    rows = [f"{pe},1,{epochs},0,0.5,{road}" for (epochs, road), pe in zip(cells, ["rope", "none"] * 2, strict=True)]
+    (tmp_path / "studies" / "turns").mkdir(parents=True)
+    (tmp_path / "studies" / "turns" / "rows.csv").write_text(
+        "\n".join(["pe,depth,epochs,seed,test_loss,road", *rows, ""])
+    )
+    found = load(tmp_path, "turns").cells
+    assert list(zip(found["epochs"], found["road"], strict=True)) == cells
+
+
 def test_a_cell_of_a_study_that_is_gone_is_told(real):
     first, second = load(real, "two").cells["road"].iloc[:2]
     shutil.rmtree(real / first)
@@ -310,6 +322,13 @@ def test_a_failed_cell_has_its_settings_and_its_reason(tmp_path):
     ]
     assert failed[0]["step"] == 7
     assert pd.isna(failed[1]["step"])
+
+
+def test_a_failed_cell_is_told_from_those_that_are_there(tmp_path):
+    add(tmp_path, "rope", theta=100)
+    Ledger(tmp_path).road(identity({"name": "rope", "theta": 500}, depth=2)).fail(1, "no memory", None)
+    failed = load(tmp_path).failed
+    assert failed[["pe", "depth"]].to_numpy().tolist() == [["rope theta=500", 2]]
 
 
 def test_a_ledger_of_failures_alone_has_no_cells(tmp_path):
