@@ -89,6 +89,30 @@ def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
     ]
 
 
+RATES = "pe,depth,epochs,optimizer.lr,at_edge\nrope,4,4,0.003,False\nrope,4,16,0.001,False\nrope,1,4,0.01,True\n"
+
+
+def tuned(folder, *overrides):
+    return config.expand(["optimizer=adam_tuned", f"ledger={folder}", *overrides], multirun=False)[0].optimizer.lr
+
+
+def test_a_tuned_rate_is_that_of_the_encoding_at_its_depth(tmp_path):
+    (tmp_path / "studies" / "tune_lr").mkdir(parents=True)
+    (tmp_path / "studies" / "tune_lr" / "rates.csv").write_text(RATES)
+    assert tuned(tmp_path, "pe=rope", "model.depth=4") == 0.003
+    assert tuned(tmp_path, "pe=rope", "model.depth=4", "epochs=16") == 0.001
+    assert tuned(tmp_path, "pe=rope", "model.depth=4", "epochs=64") == 0.001  # of the longest that was tuned
+    assert tuned(tmp_path, "pe=rope", "model.depth=1", "epochs=16") == 0.01
+    with pytest.raises(Exception, match="alibi at depth 4, got .* with rope at depth 1, rope at depth 4"):
+        tuned(tmp_path, "pe=alibi")
+
+
+def test_a_table_of_rates_that_is_not_there_is_named_with_the_study_that_makes_it(tmp_path):
+    line = complaint("optimizer=adam_tuned", f"ledger={tmp_path}")
+    for part in ("optimizer.lr must come from a table of tuned rates", "+study=tune_lr", str(tmp_path)):
+        assert part in line
+
+
 def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     seen = set()
     for group in ("pe", "data", "logger"):

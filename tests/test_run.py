@@ -221,6 +221,34 @@ def test_it_runs_from_any_folder_and_the_ledger_is_relative_to_that(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+STUDIES = """
+import sys
+from pe_lab import config, run
+asked = config.studies
+config.studies = lambda words: {lists} if "both" in words else asked(words)
+sys.argv = ["pe_lab.run", "-m", "both"]
+run.main()
+"""
+
+
+def test_a_study_made_of_studies_trains_each_and_tells_which_is_not_complete(tmp_path):
+    rates = ["pe=rope,none", "seed=0,1", "optimizer.lr=1e-3,1e-2", "study_name=rates", "hydra/launcher=basic"]
+    fails = ["pe=rope", "seed=0,", "optimizer.lr=1e30", "study_name=fails", "hydra/launcher=basic"]
+    lists = [[*TINY, f"ledger={tmp_path}", "epochs=2", *words] for words in (fails, rates)]
+    command = [sys.executable, "-c", STUDIES.format(lists=lists)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1
+    assert "1 of 2 studies are not complete" in done.stderr
+    assert "Traceback" not in done.stderr
+    folder = tmp_path / "studies" / "rates"
+    chosen = pd.read_csv(folder / "rates.csv")
+    assert chosen["pe"].tolist() == ["rope", "none"]
+    assert set(chosen["optimizer.lr"]) <= {1e-3, 1e-2}
+    curves = pd.read_csv(folder / "curves.csv")
+    assert len(curves[curves["metric"] == "loss"]) == 8 * 2  # cells x validations
+    assert set(curves["epoch"]) == {1.0, 2.0}
+
+
 def test_an_installed_wheel_ships_its_configs(tmp_path):
     root = config.folder().parent
     if not (root / "pyproject.toml").exists():

@@ -223,22 +223,15 @@ def test_the_claims_are_written_and_printed(tmp_path, capsys):
 
 @pytest.mark.parametrize("budget", ["small", "full"])
 def test_every_study_of_the_claims_composes(budget):
-    lists = studies(["-m", "+study=claims", f"budget={budget}", "trainer.device=cpu"])
-    assert len(lists) == 7
+    lists = studies(["-m", "+study=claims", f"budget={budget}", "trainer.device=cpu", "pe=none,rope"])
+    names = set()
     for words in lists:
         cfgs = expand(of_jobs(words), multirun=True)
         assert {cfg.trainer.device for cfg in cfgs} == {"cpu"}
         assert len({cfg.seed for cfg in cfgs}) >= 3
-    names = {expand(of_jobs(words), multirun=True)[0].study_name for words in lists}
-    assert names >= {
-        "depth_epochs_pe",
-        "pattern",
-        "lengths",
-        "lengths_repeat",
-        "extrapolation",
-        "layers",
-        "all_encodings",
-    }
+        names.add(cfgs[0].study_name)
+    expected = {"depth_epochs_pe", "pattern", "lengths", "lengths_repeat", "extrapolation", "layers", "all_encodings"}
+    assert names == expected
 
 
 def test_a_study_of_studies_is_a_sweep_with_a_budget():
