@@ -260,6 +260,19 @@ def _written(file: Path, changed: int) -> DictConfig:
     return OmegaConf.load(file)
 
 
+def require_trusted(leaf: DictConfig, where: str) -> None:
+    """Test that a leaf of a config that comes from a ledger, whoever wrote it, has nothing called but the lab's own.
+
+    Not even torch's: torch.load would run what a file tells it to.
+
+    Raises:
+        ValueError: a `_target_` elsewhere.
+    """
+    for name, target in flatten(OmegaConf.to_container(leaf, resolve=False)).items():
+        if name.rpartition(".")[2] == "_target_" and not str(target).startswith("pe_lab."):
+            raise ValueError(f"{where}: {name} must begin with pe_lab., got {target!r}")
+
+
 def in_one_line(error: BaseException) -> str:
     """An error as one line that names the setting, the requirement and the value."""
     from hydra.errors import MissingConfigException

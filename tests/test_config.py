@@ -89,6 +89,24 @@ def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "trusted"),
+    [
+        ({"data": {"_target_": "pe_lab.data.structured.Structured"}}, True),
+        ({"data": {"_target_": "torch.load"}}, False),
+        ({"data": {"_target_": "os.system"}}, False),
+        ({"pe": {"encoding": {"_target_": "builtins.exec"}}}, False),
+        ({"pe": {"_target_": "pe_lab_of_mine.Evil"}}, False),
+    ],
+)
+def test_what_a_ledger_asks_to_call_is_the_labs_own(given, trusted):
+    if trusted:
+        config.require_trusted(OmegaConf.create(given), "here")
+    else:
+        with pytest.raises(ValueError, match="_target_ must begin with pe_lab., got"):
+            config.require_trusted(OmegaConf.create(given), "here")
+
+
 RATES = "pe,depth,epochs,optimizer.lr,at_edge\nrope,4,4,0.003,False\nrope,4,16,0.001,False\nrope,1,4,0.01,True\n"
 
 

@@ -233,7 +233,7 @@ run.main()
 
 def test_a_study_made_of_studies_trains_each_and_tells_which_is_not_complete(tmp_path):
     rates = ["pe=rope,none", "seed=0,1", "optimizer.lr=1e-3,1e-2", "study_name=rates", "hydra/launcher=basic"]
-    fails = ["pe=rope", "seed=0,", "optimizer.lr=1e30", "study_name=fails", "hydra/launcher=basic"]
+    fails = ["pe=rope", "seed=0", "optimizer.lr=1e30", "study_name=fails", "hydra/launcher=basic"]
     lists = [[*TINY, f"ledger={tmp_path}", "epochs=2", *words] for words in (fails, rates)]
     command = [sys.executable, "-c", STUDIES.format(lists=lists)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

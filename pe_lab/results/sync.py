@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from pe_lab.config import in_one_line
+from pe_lab.config import in_one_line, require_trusted
 from pe_lab.ranges import require
 from pe_lab.results.ledger import Ledger, Road
 from pe_lab.wandb_mode import wandb_mode
@@ -107,6 +107,7 @@ def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: st
     road.identity()
     summary = road.summary(epochs)
     cfg = OmegaConf.load(road.stop(epochs) / "config.yaml")
+    require_trusted(cfg.data, str(road.stop(epochs) / "config.yaml"))
     run = open_run(
         road=road.name,
         epochs=epochs,
