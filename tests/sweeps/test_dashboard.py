@@ -1,0 +1,216 @@
+"""The dashboard, as objects and as what would be sent: it shows what runs log, and nothing else."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pe_lab import config
+from pe_lab.cell import Cell
+
+pytest.importorskip("wandb_workspaces", reason="wandb-workspaces is not installed", exc_type=ImportError)
+# raised by the package about itself
+pytestmark = pytest.mark.filterwarnings("ignore:.*:pydantic.warnings.PydanticDeprecatedSince20")
+
+FILE = Path(__file__).parents[2] / "sweeps" / "dashboard.py"
+SECTIONS = ["grid", "Learning curves", "Floors", "Lengths", "Cost", "Probes"]
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> ModuleType:
+    named = importlib.util.spec_from_file_location("dashboard", FILE)
+    module = importlib.util.module_from_spec(named)
+    sys.modules["dashboard"] = module  # where a dataclass looks for its types
+    named.loader.exec_module(module)
+    yield module
+    del sys.modules["dashboard"]
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory, offline_runs) -> dict[str, set[str]]:
+    """What a run with lengths and probes has: metrics and media, and settings."""
+    ledger = tmp_path_factory.mktemp("logged")
+    words = [*TINY, "epochs=1", "evaluate.lengths=[1,2]", "probe=[position,attention,rank]", f"ledger={ledger}"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WANDB_MODE", "offline")
+        cell = Cell(config.expand(words, multirun=False)[0])
+        cell.want()
+        cell.serve(wait=True)
+    (inside,) = offline_runs(ledger).values()
+    names = {name for record in inside["history"] for name in record["item"]}
+    names |= {name.removesuffix(".path") for name in names}
+    return {"metrics": names, "settings": set(inside["run"][0]["config"]["update"])}
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    done = subprocess.run([sys.executable, str(FILE), *words], capture_output=True, text=True, check=False, timeout=120)
+    return done.returncode, done.stdout, done.stderr
+
+
+def shown(panel: dict[str, Any]) -> list[str]:
+    """What a panel asks for, as "section:name": metric, setting, or a pattern of metrics."""
+    of = panel["config"]
+    if panel["viewType"] == "Run History Line Plot":
+        names = [*of.get("metrics", []), of["xAxis"]]
+        asked = [f"metric:{name}" for name in names] + [f"pattern:{of[key]}" for key in ("metricRegex",) if key in of]
+    elif panel["viewType"] == "Bar Chart":
+        asked = [f"metric:{name}" for name in of["metrics"]]
+    elif panel["viewType"] == "Scatter Plot":
+        asked = [of["xAxis"], of["yAxis"]]
+    elif panel["viewType"] == "Parallel Coordinates Plot":
+        asked = [column["accessor"] for column in of["columns"]]
+    elif panel["viewType"] == "Media Browser":
+        asked = [f"metric:{name}" for name in of["mediaKeys"]]
+    else:
+        assert panel["viewType"] == "Weave"
+        asked = [f"metric:{name}" for name in re.findall(r'"val": "([^"]+)"', json.dumps(of)) if name != "runs"]
+        assert "metric:lengths" in asked
+        asked = ["metric:lengths"]
+    return asked + ([f"config:{of['groupBy']}"] if of.get("groupBy") else [])
+
+
+def check(asked: str, logged: dict[str, set[str]]) -> None:
+    section, _, name = asked.partition(":")
+    if section == "config":
+        assert name.removesuffix(".value") in logged["settings"], asked
+    elif section == "pattern":
+        assert any(re.fullmatch(name, metric) for metric in logged["metrics"]), asked
+    else:
+        assert section in ("metric", "summary")
+        assert name in logged["metrics"], asked
+
+
+def test_the_workspace_has_a_section_for_every_question(dashboard):
+    sections = dashboard.spec(dashboard.workspace("team", "pe_lab"))["section"]["panelBankConfig"]["sections"]
+    assert len(sections) == len(SECTIONS)
+    for section, word in zip(sections, SECTIONS, strict=True):
+        assert word in section["name"]
+        assert len(section["panels"]) >= 2
+
+
+def test_every_panel_shows_what_runs_log(dashboard, logged):
+    sections = dashboard.spec(dashboard.workspace("team", "pe_lab"))["section"]["panelBankConfig"]["sections"]
+    asked = {one for section in sections for panel in section["panels"] for one in shown(panel)}
+    assert len(asked) > 25
+    for one in asked:
+        check(one, logged)
+    with pytest.raises(AssertionError):
+        check("metric:validation/perplexity", logged)
+
+
+def test_the_columns_of_the_table_are_what_runs_have(dashboard, logged):
+    (runs,) = dashboard.spec(dashboard.workspace("team", "pe_lab"))["section"]["runSets"]
+    columns = runs["runFeed"]["columnOrder"]
+    assert columns == ["run:displayName", *dashboard.COLUMNS]
+    for column in dashboard.COLUMNS:
+        check(column, logged)
+    assert [(key["key"]["name"], key["ascending"]) for key in runs["sort"]["keys"]] == [("test/loss", True)]
+
+
+def test_the_report_has_the_sections_and_the_panels_of_the_workspace(dashboard):
+    sections = dashboard.spec(dashboard.workspace("team", "pe_lab"))["section"]["panelBankConfig"]["sections"]
+    blocks = dashboard.spec(dashboard.report("team", "pe_lab", online=False))["blocks"]
+    headings = [block["children"][0]["text"] for block in blocks if block["type"] == "heading"]
+    assert headings == [section["name"] for section in sections]
+    grids = [block["metadata"]["panelBankSectionConfig"]["panels"] for block in blocks if block["type"] == "panel-grid"]
+    assert [[shown(panel) for panel in panels] for panels in grids] == [
+        [shown(panel) for panel in section["panels"]] for section in sections
+    ]
+
+
+def test_it_prints_both_as_json_and_needs_no_server():
+    status, out, err = run("--project", "mine")
+    assert status == 0, err
+    made = json.loads(out)
+    assert set(made) == {"workspace", "report"}
+    runsets = [of for block in made["report"]["blocks"] for of in block.get("metadata", {}).get("runSets", [])]
+    assert [of["name"] for of in runsets] == ["mine"] * len(SECTIONS)
+    assert not any("project" in of for of in runsets)  # it would have been asked for
+
+
+def test_pushed_it_is_a_view_and_a_report_of_the_project(dashboard, monkeypatch, capsys):
+    from wandb_workspaces.reports.v2 import interface as reports
+    from wandb_workspaces.workspaces import interface as workspaces
+    from wandb_workspaces.workspaces import internal
+
+    sent = []
+
+    class Api:
+        def projects(self, entity: str) -> list:
+            return []
+
+        def create_project(self, name: str, entity: str) -> None:
+            sent.append({"project": name, "entity": entity})
+
+    def server(api: object, query: object, given: dict) -> dict:
+        if "spec" not in given:
+            return {"project": {"internalId": "17"}}
+        sent.append(given)
+        named = {"id": "1", "name": given["name"], "displayName": given["displayName"], "description": ""}
+        where = {"project": {"name": given["projectName"], "entityName": given["entityName"]}, "spec": given["spec"]}
+        return {"upsertView": {"view": named | where}}
+
+    monkeypatch.setenv("WANDB_API_KEY", "x" * 40)
+    monkeypatch.setattr(internal.wandb, "Api", Api)
+    for module in (internal, reports):
+        monkeypatch.setattr(module, "execute_graphql", server)
+    monkeypatch.setattr(reports, "_get_api", Api)
+    for module in (reports, workspaces):
+        monkeypatch.setattr(module, "get_app_url", lambda api: "https://server")
+    monkeypatch.setattr(sys, "argv", ["dashboard.py", "--push", "--entity", "team", "--project", "mine"])
+    dashboard.main()
+    view, project, report = sent
+    assert project == {"project": "mine", "entity": "team"}
+    assert (view["type"], report["type"]) == ("project-view", "runs")
+    for one in (view, report):
+        assert (one["entityName"], one["projectName"], one["displayName"]) == ("team", "mine", dashboard.NAME)
+    runsets = [
+        block["metadata"]["runSets"] for block in json.loads(report["spec"])["blocks"] if block["type"] == "panel-grid"
+    ]
+    assert {runs["project"]["name"] for of in runsets for runs in of} == {"mine"}
+    assert len([line for line in capsys.readouterr().out.splitlines() if "https://server/team/mine" in line]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--push"], "--push needs --entity, the user or team that the project is of: got none"),
+        (["--colour"], "unrecognized arguments: --colour"),
+    ],
+)
+def test_bad_input_gets_one_line(words, expected, dashboard, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["dashboard.py", *words])
+    with pytest.raises(SystemExit) as status:
+        dashboard.main()
+    assert (status.value.code, *capsys.readouterr()) == (1, "", f"error: {expected}\n")
+
+
+def test_pushing_without_a_key_is_refused_and_nothing_is_asked(dashboard, monkeypatch, capsys, tmp_path):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setattr(sys, "argv", ["dashboard.py", "--push", "--entity", "team"])
+    with pytest.raises(SystemExit) as status:
+        dashboard.main()
+    assert (status.value.code, *capsys.readouterr()) == (
+        1,
+        "",
+        "error: --push needs a W&B key, got none: wandb login\n",
+    )
+
+
+def test_without_the_package_it_says_what_to_install(dashboard, monkeypatch, capsys):
+    for name in [name for name in sys.modules if name.partition(".")[0] == "wandb_workspaces"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+    monkeypatch.setattr(sys, "argv", ["dashboard.py"])
+    with pytest.raises(SystemExit) as status:
+        dashboard.main()
+    expected = 'error: the dashboard needs wandb-workspaces: pip install -e ".[dashboard]"\n'
+    assert (status.value.code, *capsys.readouterr()) == (1, "", expected)
