@@ -127,6 +127,8 @@ def fades(studies: Studies) -> Found:
             f"`{name}`: R² {wide[0].mean():.3f} at the embedding, {wide[wide.columns.max()].mean():.3f} after layer "
             f"{wide.columns.max():g}, change {change.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
         )
+    none = _by_layer(records, "none", "position", "r2", "pre")
+    told.append(f"for comparison `none`: {none[0].mean():.3f}, {none[none.columns.max()].mean():.3f}")
     return states, told
 
 

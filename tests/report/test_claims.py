@@ -104,7 +104,7 @@ def test_what_carries_over_is_told_from_what_does_not(tmp_path):
 
 def layers(place: Path, r2: float, rank: float, cosine: float, moved: float) -> None:
     cells, records = [], []
-    for pe in ("sinusoidal", "learnable", "continuous", "rope"):
+    for pe in ("none", "sinusoidal", "learnable", "continuous", "rope"):
         for seed in SEEDS:
             for norm in ("pre", "post"):
                 apart = {"pe": pe, "depth": 16, "epochs": 4, "seed": seed, "model.norm": norm}
