@@ -2,6 +2,7 @@
 
 python -m pe_lab.report depth_epochs_pe                   a study of the ledger in ./ledger
 python -m pe_lab.report FOLDER [--study NAME]             a ledger, or a study's folder with rows.csv
+python -m pe_lab.report wandb:ENTITY/PROJECT              the runs of a W&B project
 python -m pe_lab.report claims [--ledger FOLDER]          the ten claims, and what the ledger's studies say of them
 
 It writes report.html (one file, no network needed) and report.md.
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m pe_lab.report", description=__doc__, formatter_class=formatter)
-    parser.add_argument("source", help="a study's name, a ledger, a study's folder, or: claims")
+    parser.add_argument("source", help="a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or: claims")
     parser.add_argument("--ledger", default="ledger", help="where studies are looked for by name (default: ledger)")
     parser.add_argument("--study", help="of a ledger given as a folder")
     parser.add_argument("--baseline", help="the encoding that others are compared with (default: the first)")
@@ -55,19 +56,25 @@ def report(arguments: argparse.Namespace) -> None:
         return
     from pe_lab.report.page import html, markdown
     from pe_lab.report.sections import Question, sections
-    from pe_lab.results import frame
+    from pe_lab.results import frame, wandb_project
     from pe_lab.results.files import write_text
 
     began = time.perf_counter()
-    folder, study = locate(arguments.source, arguments.ledger, arguments.study)
-    results = frame.load(folder, study)
+    if arguments.source.startswith(wandb_project.PREFIX):
+        project = arguments.source.removeprefix(wandb_project.PREFIX)
+        results, load = wandb_project.load(project), f"results = wandb_project.load({project!r})"
+        beside = Path(results.name)
+    else:
+        folder, study = locate(arguments.source, arguments.ledger, arguments.study)
+        results = frame.load(folder, study)
+        load = f"results = frame.load({str(folder)!r}{f', {study!r}' if study else ''})"
+        beside = folder / "studies" / study if study else folder
     baseline = arguments.baseline or _first(results)
-    load = f"results = frame.load({str(folder)!r}{f', {study!r}' if study else ''})"
     audit = _audit(arguments.audit)
     asked = Question(results, load, command(results.name), baseline, arguments.metric, audit)
     found = sections(asked)
     title = f"pe_lab: {results.name}"
-    out = Path(arguments.out) if arguments.out else folder / "studies" / study if study else folder
+    out = Path(arguments.out) if arguments.out else beside
     write_text(out / "report.html", html(title, found))
     write_text(out / "report.md", markdown(title, found))
     print(

@@ -13,7 +13,7 @@ from pe_lab.results.rates import tuned
 from pe_lab.results.table import by_task, floors, place, summarise
 
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
-IMPORTS = "from pe_lab.results import frame, plots, rates, statistics"
+IMPORTS = "from pe_lab.results import frame, plots, rates, statistics, wandb_project"
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,7 @@ def cautions(results: Results, baseline: str) -> list[str]:
     if len(results.failed):
         lines.append(f"{len(results.failed)} cells failed; they are listed below and in no mean.")
     if results.refused:
-        lines.append(
-            f"{len(results.refused)} entries were refused; they are listed below and in no mean."
-        )
+        lines.append(f"{len(results.refused)} entries were refused; they are listed below and in no mean.")
     if cells.empty:
         return lines
     seeds = cells.groupby("pe", sort=False)["seed"].nunique()

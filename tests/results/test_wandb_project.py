@@ -1,0 +1,111 @@
+"""A W&B project gives the frames that the ledger gives."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from omegaconf import OmegaConf
+
+from pe_lab import config
+from pe_lab.cell import Cell
+from pe_lab.report import __main__ as program
+from pe_lab.results import frame, wandb_project
+
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
+
+
+@dataclass
+class Run:
+    """What is used of wandb's public run."""
+
+    id: str
+    config: dict[str, Any]
+    summary: dict[str, float]
+    history: list[dict[str, float]] = field(default_factory=list)
+    state: str = "finished"
+    job_type: str = "training"
+
+    def scan_history(self, keys: list[str]) -> list[dict[str, float]]:
+        return [row for row in self.history if set(keys) <= set(row)]
+
+
+def run_of(ledger: Path, cell: Cell) -> Run:
+    """The run that the cell would have had, from its files."""
+    summary = cell.road.summary(cell.epochs)
+    flat = {f"test/{name}": value for name, value in summary["test"].items()}
+    flat |= {f"floor/{name}": value for name, value in config.flatten(summary["floors"], separator="/").items()}
+    flat |= {f"cost/{n}": summary[n] for n in ("parameters", "positional_parameters", "flops_per_token", "seconds")}
+    rows = pd.read_csv(cell.road.stop(cell.epochs) / "metrics.csv").query("split == 'validation'")
+    history = [{"epoch": row.epoch, f"validation/{row.metric}": row.value} for row in rows.itertuples()]
+    own = OmegaConf.to_container(cell.cfg, resolve=True) | {"attention_resolved": "sdpa", "encoding": "of panels"}
+    return Run(f"{cell.road.name}-{cell.epochs}", own, flat, history)
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory) -> list[Cell]:
+    ledger = tmp_path_factory.mktemp("ledger")
+    words = [*TINY, "logger=none", f"ledger={ledger}", "pe=rope,none", "seed=0,1", "epochs=1,2"]
+    made = [Cell(cfg) for cfg in config.expand(words, multirun=True)]
+    for cell in made:
+        cell.want()
+    for cell in made:
+        cell.serve(wait=True)
+    return made
+
+
+def test_a_project_has_the_rows_and_curves_of_the_ledger(cells):
+    ledger = Path(cells[0].cfg.ledger)
+    expected, found = frame.load(ledger), wandb_project.load("me/mine", [run_of(ledger, cell) for cell in cells])
+    keys = ["pe", "epochs", "seed"]
+    shared = [name for name in expected.cells if name not in ("torch", "commit")]
+    order = [table.sort_values(keys, ignore_index=True)[shared] for table in (expected.cells, found.cells)]
+    pd.testing.assert_frame_equal(*order)
+    keys += ["epoch", "metric"]
+    order = [table.sort_values(keys, ignore_index=True) for table in (expected.curves, found.curves)]
+    pd.testing.assert_frame_equal(*order, check_dtype=False)
+    assert found.name == "mine"
+
+
+def test_runs_that_are_no_finished_cells_are_listed_and_left_out(cells):
+    ledger = Path(cells[0].cfg.ledger)
+    runs = [run_of(ledger, cell) for cell in cells]
+    runs[0].summary.pop("test/loss")
+    runs[0].state = "crashed"
+    runs.append(Run("other", {}, dict(runs[1].summary)))
+    runs.append(Run("x-evaluation-1", {}, {}, job_type="evaluation"))
+    found = wandb_project.load("mine", runs)
+    assert len(found.cells) == len(cells) - 1
+    assert [("test/loss" in line, "crashed" in line, "config.pe" in line) for line in found.refused] == [
+        (True, True, False),
+        (False, False, True),
+    ]
+
+
+def test_a_project_without_a_finished_cell_is_refused():
+    with pytest.raises(ValueError, match="must have a finished cell, got none in mine"):
+        wandb_project.load("mine", [])
+
+
+def test_a_report_of_a_project_is_written(cells, monkeypatch, tmp_path):
+    ledger = Path(cells[0].cfg.ledger)
+    made = wandb_project.load("mine", [run_of(ledger, cell) for cell in cells])
+    monkeypatch.setattr(wandb_project, "load", lambda project: made)
+    monkeypatch.setattr("sys.argv", ["pe_lab.report", "wandb:me/mine", "--out", str(tmp_path)])
+    program.main()
+    assert "wandb_project.load('me/mine')" in (tmp_path / "report.md").read_text()
+
+
+def test_a_server_that_does_not_answer_is_one_line(monkeypatch, capsys):
+    import wandb
+
+    def refuse(*_, **__):
+        raise wandb.errors.CommError("no\nserver")
+
+    monkeypatch.setattr(wandb, "Api", refuse)
+    monkeypatch.setattr("sys.argv", ["pe_lab.report", "wandb:me/mine"])
+    with pytest.raises(SystemExit):
+        program.main()
+    error = capsys.readouterr().err
+    assert error == "error: the W&B project must be one that can be read, got 'me/mine': no server\n"
