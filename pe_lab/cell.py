@@ -104,7 +104,9 @@ class Cell:
         if self.cfg.probe:
             from pe_lab.probes import PROBES  # statistics are loaded when they are asked for
 
-            requests += [{"kind": "probe", "probe": p, "revision": PROBES[p].revision} for p in self.cfg.probe]
+            for probe, length in product(self.cfg.probe, asked.lengths):
+                longer = {} if length == 1 else {"length": length}
+                requests.append({"kind": "probe", "probe": probe, "revision": PROBES[probe].revision} | longer)
         return requests
 
     def _check_requests(self) -> None:

@@ -56,7 +56,7 @@ def measure(cell: "Cell", epochs: int, model: Transformer) -> None:
 def _answer(cell: "Cell", model: Transformer, request: dict[str, Any]) -> list[Any]:
     """The rows that answer a request."""
     if request["kind"] == "probe":
-        return PROBES[request["probe"]].probe(model, cell.dataset, cell.cfg.seed)
+        return PROBES[request["probe"]].probe(model, cell.dataset_at(request.get("length", 1)), cell.cfg.seed)
     factor = request["length"]
     dataset = cell.dataset_at(factor)
     with policy(model, request["policy"], factor):
