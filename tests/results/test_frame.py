@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 
 from pe_lab import config, sweep
-from pe_lab.bench.ledger import identity, make, record
+from pe_lab.bench.ledger import COLUMNS, identity, make, record
 from pe_lab.cell import Cell
 from pe_lab.results import curves
 from pe_lab.results.files import CHECKSUMS, canonical, digest, file_digest, write_json
 from pe_lab.results.frame import load
 from pe_lab.results.ledger import Ledger, Road
+from pe_lab.results.records import Records
 from pe_lab.results.statistics import compare
 from pe_lab.results.table import place, tabulate
 
@@ -234,8 +235,9 @@ def test_a_study_keeps_its_order_where_stops_of_roads_take_turns(tmp_path):
     (tmp_path / "studies" / "turns" / "rows.csv").write_text(
         "\n".join(["pe,depth,epochs,seed,test_loss,road", *rows, ""])
     )
-    found = load(tmp_path, "turns").cells
-    assert list(zip(found["epochs"], found["road"], strict=True)) == cells
+    results = load(tmp_path, "turns")
+    assert list(zip(results.cells["epochs"], results.cells["road"], strict=True)) == cells
+    assert set(results.curves["epochs"]) == {2}
 
 
 def test_a_cell_of_a_study_that_is_gone_is_told(real):
@@ -479,7 +481,17 @@ def test_curves_are_the_validation_of_the_longest_stop(trained):
         assert len(here) >= 4
 
 
-@pytest.mark.parametrize("content", [None, "", "a,b\n1,2\n", "split,step,epoch,metric,value\nvalidation,1\n", b"\xff"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "a,b\n1,2\n",
+        "split,step,epoch,value,metric\n",
+        f"{COLUMNS}\nvalidation,1\n",
+        b"\xff",
+    ],
+)
 def test_damaged_metrics_are_told_when_curves_are_asked_for(tmp_path, content):
     road = add(tmp_path, "rope", (1, 2))
     add(tmp_path, "none", (1, 4))
@@ -528,6 +540,20 @@ def test_records_are_those_that_the_sweep_gathers(trained):
     assert found[first]["tokens"].isna().all()
     found.loc[first, "tokens"] = 16  # a summary does not say them
     pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+
+
+def test_the_test_and_its_floors_are_length_1_by_their_names(tmp_path):
+    floors = {"bayes": {"loss": 0.1, "role_loss": 0.2}, "position_blind": {"loss": 0.3}}
+    road = add(tmp_path, test={"loss": 1.0, "role_loss": 2.0}, floors=floors)
+    add(tmp_path, "none")
+    rows = pd.DataFrame({"tokens": [32], "metric": ["loss"], "value": [3.0]})
+    Records(road, 1).add({"kind": "length", "length": 2, "policy": "raw", "offset": 0}, rows, {})
+    found = load(tmp_path).records
+    assert set(found["pe"]) == {"rope"}
+    assert found[found["length"] == 2][["metric", "value", "tokens"]].to_numpy().tolist() == [["loss", 3.0, 32]]
+    first = found[found["length"] == 1].set_index("metric")["value"].to_dict()
+    flat = {"bayes/loss": 0.1, "bayes/role_loss": 0.2, "position_blind/loss": 0.3}
+    assert first == {"loss": 1.0, "role_loss": 2.0} | flat
 
 
 def lengths_of(ledger: Path) -> Path:

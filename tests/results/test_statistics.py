@@ -121,6 +121,16 @@ def test_p_values_are_corrected_by_holm_over_the_whole_family():
         np.testing.assert_allclose(of["p_holm"], holm(of["p"].to_numpy()), rtol=1e-12)
 
 
+def test_a_difference_that_is_separable_alone_is_not_so_in_a_large_family():
+    values = noisy({"a": 0.0, **{f"c{number}": 0.0 for number in range(8)}}, 5)
+    values["b"] = [value + extra for value, extra in zip(values["a"], (0.1, 0.2, 0.3, 0.1, 0.05), strict=True)]
+    alone = compare(rows_of({pe: values[pe] for pe in ("a", "b")})).iloc[0]
+    among = line(compare(rows_of(values)), pe="b")
+    assert alone["p"] == pytest.approx(among["p"], rel=1e-9)
+    assert alone["p"] < 0.05 < among["p_holm"]
+    assert (alone["verdict"], among["verdict"]) == ("worse", "not separable")
+
+
 def test_encodings_that_are_equal_to_the_bit_are_outside_of_the_family():
     values = noisy({"a": 0.0, "b": 0.02, "c": 0.3}, 5)
     compared = compare(rows_of(values | {"same": values["a"]}))
