@@ -35,7 +35,8 @@ def markdown(title: str, sections: list[Section]) -> str:
                 continue
             data = part.plot.data if isinstance(part, Drawn) else part.data
             blocks.append(f"{part.caption}." + (f" `{part.code}`" if part.code else ""))
-            blocks.append(as_markdown(as_text(data).map(lambda value: value.replace("|", "\\|"))))
+            texts = [name for name in data if not pd.api.types.is_numeric_dtype(data[name])]
+            blocks.append(as_markdown(as_text(data).map(lambda value: value.replace("|", "\\|")), left=texts))
     return "\n\n".join(blocks) + "\n"
 
 

@@ -76,6 +76,7 @@ def sections(asked: Question) -> list[Section]:
 def cautions(results: Results, baseline: str) -> list[str]:
     """What a reader has to know before any number, a line each."""
     cells, lines = results.cells, []
+    _ = results.curves, results.records  # what cannot be read of them is refused when they are asked for
     if len(results.failed):
         lines.append(f"{len(results.failed)} cells failed; they are listed below and in no mean.")
     if results.refused:

@@ -1,6 +1,7 @@
 """The rows of cells, and their table: encoding x depth x epochs, each mean with its interval and its floor."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -255,7 +256,8 @@ def _with_half(means: pd.Series, halves: pd.Series) -> list[str]:
     return [f"{m:.3f}" if pd.isna(h) else f"{m:.3f} ± {h:.3f}" for m, h in zip(means, halves, strict=True)]
 
 
-def as_markdown(table: pd.DataFrame) -> str:
-    """A table of text, its columns right-aligned."""
-    lines = [list(table.columns), ["---:"] * len(table.columns), *table.astype(str).to_numpy().tolist()]
+def as_markdown(table: pd.DataFrame, left: Sequence[str] = ()) -> str:
+    """A table of text, its columns right-aligned, but for those that are named."""
+    rule = [":---" if name in left else "---:" for name in table.columns]
+    lines = [list(table.columns), rule, *table.astype(str).to_numpy().tolist()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
