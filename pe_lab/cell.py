@@ -104,7 +104,8 @@ class Cell:
         if self.cfg.probe:
             from pe_lab.probes import PROBES  # statistics are loaded when they are asked for
 
-            for probe, length in product(self.cfg.probe, asked.lengths):
+            lengths = dict.fromkeys([1, *asked.lengths])  # as trained, and at all others that are asked for
+            for probe, length in product(self.cfg.probe, lengths):
                 longer = {} if length == 1 else {"length": length}
                 requests.append({"kind": "probe", "probe": probe, "revision": PROBES[probe].revision} | longer)
         return requests

@@ -125,7 +125,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
             "trainer.device",
             "trainer.log_every",
         ),
-        *("trainer.save_every", "logger.mode", "logger.project"),
+        *("trainer.save_every", "logger.mode", "logger.project", "logger.images"),
         *("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe"),
     }
 
@@ -136,6 +136,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         "logger=none",
         "logger=csv",
         "logger.mode=offline",
+        "logger.images=false",
         "ledger=elsewhere",
         "workers=3",
         "study_name=mine",

@@ -181,7 +181,7 @@ def test_two_processes_measure_once(tmp_path):
     outs = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], outs
     assert outs[0][0] == outs[1][0]
-    assert len(list(tmp_path.glob("*/records/1/*/rows.csv"))) == 6
+    assert len(list(tmp_path.glob("*/records/1/*/rows.csv"))) == 10  # of each cell a length, two probes at two lengths
     assert not list(tmp_path.glob("*/records/1/.s-*"))
 
 
@@ -230,7 +230,7 @@ def test_the_program_measures_what_is_trained_and_nothing_else(tmp_path):
     assert "length 1" in out
     assert "effective_rank" in out
     assert {path: path.read_text() for path in tmp_path.glob("*/cost.json")} == costs
-    assert len(list(tmp_path.glob("*/records/1/*/rows.csv"))) == 8
+    assert len(list(tmp_path.glob("*/records/1/*/rows.csv"))) == 12  # of each cell a length, a probe at two lengths
     rows = pd.read_csv(tmp_path / "studies" / "mine" / "records.csv")
     assert set(rows["kind"]) == {"length", "probe"}
     assert set(rows["length"].dropna()) == {1, 2}
@@ -257,8 +257,10 @@ def test_a_second_evaluation_tells_the_whole_curve_again(tmp_path):
     (path,) = (tmp_path / "csv").rglob("metrics.csv")
     told = pd.read_csv(path)
     assert told["length/tokens"].dropna().tolist() == [16, 32, 64]
-    assert told["probe/layer"].dropna().tolist() == [1]
-    assert "probe/attention/entropy/head1" in told
+    assert told["probe/layer"].dropna().tolist() == [1, 1, 1]
+    entropies = [told[f"probe/attention{at}/entropy/head1"].dropna().item() for at in ("", "@2", "@4")]
+    assert entropies == sorted(entropies)  # more to look at
+    assert len(set(entropies)) == 3
     assert not made.missing
 
 

@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,9 @@ def study(tmp_path, cells) -> Path:
 
 
 def results_of(cells: pd.DataFrame) -> frame.Results:
-    return frame.Results(Path("somewhere"), None, cells)
+    results = frame.Results(Path("somewhere"), None, cells)
+    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
+    return results
 
 
 def question(
@@ -205,7 +208,8 @@ def test_a_reader_is_told_what_is_wrong_with_the_cells(cells):
     worse.loc[0, "torch"] = "2.7.0"
     worse = worse[~((worse["pe"] == "alibi") & (worse["seed"] > 0))]
     worse = worse[~((worse["pe"] == "none") & (worse["depth"] == 4))]
-    failed = frame.Results(Path(), None, worse, pd.DataFrame({"reason": ["x"]}), ["entry"])
+    failed = replace(results_of(worse), failed=pd.DataFrame({"reason": ["x"]}), refused=["entry"])
+    failed.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
     told = " ".join(cautions(failed, "rope"))
     assert "1 cells failed" in told
     assert "1 entries were refused" in told
