@@ -69,7 +69,5 @@ def _agreement(means: pd.DataFrame, best: pd.DataFrame, where: list[str]) -> pd.
         at_own = here.set_index("pe")["test_loss"].reindex(at_one.index)
         if len(at_one) > 1:
             tau = float(stats.kendalltau(at_one, at_own).statistic)
-            lines.append(
-                setting | {"tau": tau, "best here": at_one.idxmin(), "best when tuned": at_own.idxmin()}
-            )
+            lines.append(setting | {"tau": tau, "best here": at_one.idxmin(), "best when tuned": at_own.idxmin()})
     return pd.DataFrame(lines)
