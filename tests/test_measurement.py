@@ -142,7 +142,8 @@ def test_what_cannot_be_measured_keeps_nothing_else_from_being_trained_or_measur
     assert one.trained
     assert two.trained
     assert one.failure == {"reason": "rank cannot"}
-    assert [one.records.has(request) for request in one.requests] == [True, False, True]
+    found = [(request.get("probe"), one.records.has(request)) for request in one.requests]
+    assert found == [(None, True), *[("rank", False)] * 2, *[("position", True)] * 2]
     assert two.failure is None
     assert not two.missing
     other = cell(tmp_path, "probe=[attention]", "epochs=1")

@@ -16,8 +16,6 @@ from pe_lab import config
 from pe_lab.cell import Cell
 from pe_lab.results.ledger import Ledger
 
-pytestmark = pytest.mark.xdist_group("run")  # one worker makes what they compare with, once
-
 TINY = [
     *("model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"),
     *("logger=none", "trainer.save_every=0.05"),
