@@ -16,16 +16,17 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.data.base import Dataset, Floors
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.ledger.records import Records
+from pe_lab.ledger.roads import Ledger, Road
+from pe_lab.memory import WEIGHT, Claims, Room
 from pe_lab.model import Transformer
 from pe_lab.optimization import Optimization
-from pe_lab.results.ledger import Ledger, Road
-from pe_lab.results.records import Records
+from pe_lab.ranges import LONGEST
 from pe_lab.wandb_mode import agent_run
 
 if TYPE_CHECKING:
     from pe_lab.journey import Journey
 
-LONGEST = 8192  # tokens of a sequence that is evaluated: attention of an encoding may build squares of that
 POLL = 0.3  # seconds between two looks at a road that somebody else serves
 
 
@@ -71,15 +72,28 @@ class Cell:
                 f"trainer.batch_size must be at most the number of training sequences, "
                 f"{self.dataset.size('train')} in {cfg.data.name}, got {cfg.trainer.batch_size}"
             )
+        if self.dataset.task.length > LONGEST:
+            raise ValueError(
+                f"data={cfg.data.name} must have sequences of at most {LONGEST} tokens, got {self.dataset.task.length}"
+            )
         self._datasets: dict[float, Dataset] = {1: self.dataset}
         self.encoding: Callable[[Sizes], PositionalEncoding] = instantiate(cfg.pe)
-        encoding = self.encoding(self.dataset.task.sizes(cfg.model.width, cfg.model.num_heads))
+        room = Room(self.device)
+        room.need_weights(cfg, self.dataset, WEIGHT)  # no less, whatever is missing
+        with Claims(room, what := f"pe={cfg.pe.name}"):
+            encoding = self.encoding(self.dataset.task.sizes(cfg.model.width, cfg.model.num_heads))
+        self._claimed = room.needs[what] * (cfg.model.depth if encoding.per_layer else 1)
         self.encoding_class = type(encoding)
-        self.implementation = self._implementation(encoding.to(self.device))
+        self.implementation, self._held = self._attention(encoding.to(self.device))
         self._check_requests()
 
-    def _implementation(self, encoding: PositionalEncoding) -> str:
-        """The attention that will run, found by asking the encoding what it needs on a short sequence."""
+    def _attention(self, encoding: PositionalEncoding) -> tuple[str, dict[str, int]]:
+        """The attention that will run, found by asking the encoding what it needs on a short sequence.
+
+        Returns:
+            Its name, and the bytes that are held at least for each pair of positions: in a batch of "training", and in
+            one sequence by what measures "with" that and what measures "later", when no weights are dropped.
+        """
         model, length = self.cfg.model, min(16, self.dataset.task.length)
         layout = self.dataset.task.layout(torch.tensor([length], device=self.device), length)
         h = torch.zeros(1, length, model.width, device=self.device)
@@ -89,7 +103,34 @@ class Cell:
             dropout = Dropout(model.attention_dropout, torch.zeros((), dtype=torch.long, device=self.device))
         with torch.no_grad():
             layout = encoding.locate(layout)
-            return resolve(self.cfg.attention.implementation, q, encoding.terms(h, layout), layout, dropout)
+            terms = encoding.terms(h, layout)
+            name = resolve(self.cfg.attention.implementation, q, terms, layout, dropout)
+            later = resolve(self.cfg.attention.implementation, q, terms, layout)
+        held, batch = IMPLEMENTATIONS[name].bytes_per_pair, q.expand(self.cfg.trainer.batch_size, -1, -1, -1)
+        return name, {
+            "training": held(batch, terms, layout),
+            "with": held(q, terms, layout),
+            "later": IMPLEMENTATIONS[later].bytes_per_pair(q, terms, layout),
+        }
+
+    def require_room(self) -> None:
+        """Raises ValueError if this machine's memory cannot hold what is missing of the cell: its training, records."""
+        cfg, of = self.cfg, f"in attention of pe={self.cfg.pe.name}"
+        there = Ledger(cfg.ledger).find(self.identity)
+        if not (trained := there.done(self.epochs)):
+            room = Room(self.device)
+            room.need_all_but_encoding(cfg, self.dataset)
+            room.need(self._claimed, f"pe={cfg.pe.name}")
+            tokens, batch = self.dataset.task.length, cfg.trainer.batch_size
+            what = f"trainer.batch_size={batch} with the pairs of {tokens} tokens {of}"
+            room.need(self._held["training"] * tokens**2, what)
+        for request in self.requests:
+            factor = request.get("length", 1)
+            if factor != 1 and not (trained and Records(there, self.epochs).has(request)):
+                room, longer = Room(self.device), self.dataset_at(factor)
+                room.need_sequences(cfg, longer, "test")
+                what = f"evaluate.lengths={factor:g} with the pairs of {longer.task.length} tokens {of}"
+                room.need(self._held["later" if trained else "with"] * longer.task.length**2, what)
 
     @cached_property
     def requests(self) -> list[dict[str, Any]]:
@@ -178,6 +219,13 @@ class Cell:
     def road(self) -> Road:
         return Ledger(self.cfg.ledger).road(self.identity)
 
+    def mend(self) -> None:
+        """Set aside what is damaged of what the ledger has of it."""
+        self.road.mend(self.epochs)
+        if self.trained:
+            for request in self.requests:
+                self.records.mend(request)
+
     def want(self) -> None:
         """Write down that this process wants the cell; the records of earlier failures are cleared."""
         self.road.want(self.epochs)
@@ -188,6 +236,15 @@ class Cell:
     def unwant(self) -> None:
         """Take that back."""
         self.road.unwant(self.epochs)
+
+    def fail(self, reason: str) -> None:
+        """Record why the cell is not trained, or what it lacks not measured."""
+        if not self.trained:
+            self.road.fail(self.epochs, reason, None)
+            return
+        for request in self.requests:
+            if not self.records.has(request):
+                self.records.fail(request, reason)
 
     def serve(self, wait: bool) -> None:
         """See to it that the cell is trained, as long as somebody wants it, and measured.
@@ -204,7 +261,11 @@ class Cell:
         road = self.road
         while self.missing and self.failure is None:
             if self.trained:
-                self._journey().measure()
+                with self.records.lease() as free:
+                    pass
+                if free:  # not while somebody else measures: the model would be loaded to wait for him
+                    self._journey().measure()
+                    continue
             else:
                 with road.lease() as mine:
                     if mine:

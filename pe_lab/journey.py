@@ -19,12 +19,12 @@ from pe_lab import config, state
 from pe_lab.cell import Cell
 from pe_lab.data.base import Floors
 from pe_lab.environment import environment
+from pe_lab.ledger.files import write_json
 from pe_lab.loggers import load, told
 from pe_lab.measurement import measure, measure_finished, tell_again, tell_measurements
 from pe_lab.metrics import evaluate
 from pe_lab.model import Transformer
 from pe_lab.pictures import tell_pictures
-from pe_lab.results.files import write_json
 from pe_lab.seeding import initialise
 from pe_lab.telling import tell, tell_curve, tell_floors, tell_stop
 from pe_lab.termination import sigterm_raises
@@ -103,17 +103,20 @@ class Journey:
     def _better_start(self, training: Training, target: int) -> bool:
         """Whether the target is behind, or a state that is kept is between here and there."""
         end = target * training.steps_per_epoch
-        kept = self.road.newest_state()
-        return training.step > end or (kept is not None and training.step < kept[0] <= end)
+        kept = self.road.newest_state(end)
+        return training.step > end or (kept is not None and training.step < kept[0])
 
     def _start(self, target: int) -> Training:
         """The training as the newest state before the target left it, or from the start."""
         training = self._build()
         self.rows, self.seconds = [], 0.0
         self.flops_per_token = training.model.flops_per_token()
-        kept = self.road.newest_state()
-        if kept is not None and kept[0] <= target * training.steps_per_epoch:
-            self._restore(training, kept[1])
+        while kept := self.road.newest_state(target * training.steps_per_epoch):
+            of = state.road_of(kept[1])
+            if of == self.road.name:
+                self._restore(training, kept[1])
+                break
+            self.road.set_aside(kept[1], f"ledger entry {kept[1]} must be a state of its road, got one of {of}")
         return training
 
     def _build(self) -> Training:
@@ -128,11 +131,11 @@ class Journey:
         kept = state.restore(training, path)
         self.rows, self.seconds = kept["rows"], kept["seconds"]
 
-    def _save(self, training: Training) -> None:
-        """Keep the full state, unless a newer one is there."""
+    def _save(self, training: Training, finished: bool = False) -> None:
+        """Keep the full state; of a stop that is recorded, unless there is one that is farther."""
         temporary = self.road.temporary_file()
-        state.save(training, {"rows": self.rows, "seconds": self.seconds}, temporary)
-        self.road.keep_state(temporary, training.step)
+        state.save(training, {"road": self.road.name, "rows": self.rows, "seconds": self.seconds}, temporary)
+        self.road.keep_state(temporary, training.step, finished)
 
     def _travel(self, training: Training, target: int) -> None:
         """Train to the target, evaluate there, and record the stop."""
@@ -233,7 +236,7 @@ class Journey:
             write_json(folder / "environment.json", self.environment)
             save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "weights.safetensors")
         self.spent["stops"] += 1
-        self._save(training)
+        self._save(training, finished=True)
         tell_stop(self.loggers, summary)
 
 

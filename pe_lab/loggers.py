@@ -6,13 +6,15 @@ Each function makes the loggers of one cell, a list that may be empty.
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
+from pe_lab.config import in_one_line
+from pe_lab.termination import TerminatedError
 from pe_lab.wandb_mode import agent_run, wandb_mode
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ def wandb_logger(
 ) -> list[Logger]:
     """One W&B run for the cell, grouped by study. A W&B agent's run is for the stop that it asked for, and no other.
 
+    When it cannot be opened online, this process goes on offline, and says so.
+
     Args:
         epochs: the stop that the run leads to.
         mode: "online", "offline" or "disabled"; None: see `wandb_mode`.
@@ -48,19 +52,24 @@ def wandb_logger(
     if agent_run() and epochs != cell.epochs:
         return []  # whoever asked for that stop finds it in the ledger, and tells it
     resolved = OmegaConf.merge(cell.cfg, {"epochs": epochs})
-    return open_run(
-        road=cell.road.name,
-        epochs=epochs,
-        name=cell.name(epochs),
-        settings=OmegaConf.to_container(resolved, resolve=True),
-        attention=cell.implementation,
-        folder=Path(cell.cfg.ledger),
-        group=cell.cfg.study_name,
-        project=project,
-        mode=mode,
-        images=images,
-        job=job,
-    )
+    given = {
+        "road": cell.road.name,
+        "epochs": epochs,
+        "name": cell.name(epochs),
+        "settings": OmegaConf.to_container(resolved, resolve=True),
+        "attention": cell.implementation,
+        "folder": Path(cell.cfg.ledger),
+        "group": cell.cfg.study_name,
+        "project": project,
+        "images": images,
+        "job": job,
+    }
+    runs = open_run(mode=mode, **given)
+    if not runs and wandb_mode(mode) == "online":  # its server would be waited for in every cell
+        print("W&B: the runs of this process are offline from here on (wandb sync uploads them)", file=sys.stderr)
+        os.environ["WANDB_MODE"] = "offline"
+        runs = open_run(mode=mode, **given)
+    return runs
 
 
 def open_run(
@@ -113,8 +122,11 @@ def open_run(
                 silent=True, console="off", init_timeout=20, x_disable_stats=True, x_save_requirements=False
             ),
         )
-    except (wandb.errors.Error, OSError) as error:
-        print(f"{name}: W&B did not start, the ledger has the run: {error}", file=sys.stderr)
+    except TerminatedError:
+        raise
+    except Exception as error:  # whatever its service, its server or its files come to
+        print(f"{name}: W&B did not start, the ledger has the run: {in_one_line(error)}", file=sys.stderr)
+        _start_anew()
         return []
     run.define_metric("step", hidden=True)
     run.define_metric("epoch", hidden=True)
@@ -123,8 +135,18 @@ def open_run(
     return [Run(run, images and not run.disabled)]
 
 
+def _start_anew() -> None:
+    """Let go of W&B's service, so that the next run starts another."""
+    import wandb
+
+    with suppress(Exception):
+        wandb.teardown()
+
+
 class Run(WandbLogger):
     """A W&B run that ends with its cell, so that the next cell of the process has one of its own.
+
+    When W&B can no longer be told, that is said once, and the cell goes on.
 
     Args:
         images: whether it is to get pictures.
@@ -133,26 +155,44 @@ class Run(WandbLogger):
     def __init__(self, run: Any, images: bool) -> None:
         super().__init__(experiment=run)
         self.images = images
+        self.lost = False
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except TerminatedError:
+            raise
+        except Exception as error:  # whatever its service, its server or its files come to
+            if not self.lost:
+                name = self.experiment.name
+                print(f"{name}: W&B is lost, the ledger has the run: {in_one_line(error)}", file=sys.stderr)
+                _start_anew()
+            self.lost, self.images = True, False
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        self.experiment.log(metrics)
+        if not self.lost:
+            with self._telling():
+                self.experiment.log(metrics)
 
     def log_rows(self, name: str, rows: "pd.DataFrame", step: int, epoch: float) -> None:
         """A table; what a row lacks is left empty."""
         import wandb
 
         values = rows.astype(object).where(rows.notna(), None).to_numpy().tolist()
-        self.experiment.log({name: wandb.Table(list(rows), values), "step": step, "epoch": epoch})
+        self.log_metrics({name: wandb.Table(list(rows), values), "step": step, "epoch": epoch})
 
     def log_pictures(self, pictures: dict[str, Any], step: int, epoch: float) -> None:
         """Pictures by name: files, or arrays [height, width, 3]."""
         import wandb
 
         images = {f"picture/{name}": wandb.Image(picture) for name, picture in pictures.items()}
-        self.experiment.log(images | {"step": step, "epoch": epoch})
+        self.log_metrics(images | {"step": step, "epoch": epoch})
 
     def finalize(self, status: str) -> None:
-        self.experiment.finish(exit_code=0 if status == "success" else 1)
+        if not self.lost:
+            with self._telling():
+                self.experiment.finish(exit_code=0 if status == "success" else 1)
 
 
 @contextmanager

@@ -14,13 +14,13 @@ from pe_lab.config import in_one_line
 from pe_lab.data.base import flat_floors
 from pe_lab.encodings.policies import under
 from pe_lab.environment import environment
+from pe_lab.ledger.files import digest
+from pe_lab.ledger.records import Records
 from pe_lab.loggers import told
 from pe_lab.metrics import evaluate
 from pe_lab.model import Transformer
 from pe_lab.pictures import tell_pictures
 from pe_lab.probes import PROBES
-from pe_lab.results.files import digest
-from pe_lab.results.records import Records
 from pe_lab.telling import tell_measured, tell_stored
 from pe_lab.termination import TerminatedError
 

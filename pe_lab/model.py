@@ -1,6 +1,8 @@
 """The transformer that all encodings share: the only caller of their contract."""
 
 from collections.abc import Callable
+from fractions import Fraction
+from math import prod
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +14,8 @@ from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.layout import PADDING, Layout
+
+COUNTED = 1024  # tokens up to which operations are counted one by one
 
 
 class Tokens(nn.Embedding):
@@ -157,12 +161,25 @@ class Transformer(nn.Module):
     def flops_per_token(self, length: int | None = None) -> float:
         """Floating-point operations of the matrix products of one forward pass, per token.
 
-        Counted on the reference implementation, so that encodings compare whatever runs them.
+        Counted on the reference implementation, so that encodings compare whatever runs them; of more than COUNTED
+        tokens, for whose pairs there may be no memory, by that up to there.
 
         Args:
             length: of the sequence; None: the training length.
         """
-        device, length = self.tokens.weight.device, length or self.task.length
+        length = length or self.task.length
+        if length <= COUNTED:
+            return self._flops(length) / length
+        # what is done once, per token and per pair: a polynomial, known by three of its values
+        at = (COUNTED // 2, 3 * COUNTED // 4, COUNTED)
+        total = sum(
+            self._flops(here) * prod(Fraction(length - other, here - other) for other in at if other != here)
+            for here in at
+        )
+        return float(total / length)
+
+    def _flops(self, length: int) -> int:
+        device = self.tokens.weight.device
         layout = self.task.layout(torch.tensor([length], device=device), length)
         asked, self.implementation = self.implementation, "reference"
         try:
@@ -170,7 +187,7 @@ class Transformer(nn.Module):
                 self(torch.zeros(1, length, dtype=torch.long, device=device), layout)
         finally:
             self.implementation = asked
-        return counter.get_total_flops() / length
+        return counter.get_total_flops()
 
 
 def mean_over_tokens(x: Tensor, layout: Layout) -> Tensor:

@@ -15,11 +15,11 @@ from pe_lab.config import in_one_line
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING
+from pe_lab.ledger.files import digest
 from pe_lab.loggers import Run
 from pe_lab.model import Transformer
 from pe_lab.probes.attention import layer_weights
 from pe_lab.probes.states import at_rest
-from pe_lab.results.files import digest
 from pe_lab.seeding import derive, seed_all
 from pe_lab.termination import TerminatedError
 

@@ -2,17 +2,22 @@
 
 import math
 import re
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+LONGEST = 2**17  # tokens of a sequence; where an encoding needs squares of that, memory ends earlier
+SHOWN = 200  # characters of a value that is refused
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a setting must be, in words and as a test."""
+    """What a setting must be, in words and as a test; and the most that is taken: beyond, work would not end."""
 
     words: str
     holds: Callable[[Any], bool]
+    most: float = math.inf
 
 
 def _at_least(low: float) -> Range:
@@ -24,7 +29,12 @@ def _one_of(*names: str) -> Range:
 
 
 def _number(x: Any) -> bool:
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and abs(x) <= sys.float_info.max
+
+
+def _text(x: Any) -> bool:
+    """Whether it is a text with something in it that can be written to a file and name one."""
+    return isinstance(x, str) and x != "" and "\0" not in x and not any("\ud800" <= letter <= "\udfff" for letter in x)
 
 
 def _each(one: Range, fewest: int = 1) -> Range:
@@ -34,15 +44,24 @@ def _each(one: Range, fewest: int = 1) -> Range:
 
 POSITIVE = Range("a positive number", lambda x: _number(x) and x > 0)
 FRACTION = Range("in [0, 1)", lambda x: _number(x) and 0 <= x < 1)
-NAME = Range("a name of letters, digits, '_', '.' and '-'", lambda x: bool(re.fullmatch(r"\w[\w.-]*", str(x))))
+NAME = Range(
+    "a name of letters, digits, '_', '.' and '-', of at most 100 bytes",
+    lambda x: isinstance(x, str) and bool(re.fullmatch(r"\w[\w.-]*", x)) and len(x.encode()) <= 100,
+)
 COUNT = Range("an integer of at least 1", lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 1)
 EVEN = Range("an even integer of at least 2", lambda x: COUNT.holds(x) and x % 2 == 0)
+PATH = Range("the path of a folder", _text)
+LENGTH = replace(COUNT, most=LONGEST)
+VOCABULARY = 65_536
+UNITS = 2**16  # of a layer
+DISTANCE = 2**16  # that has a table entry of its own
+POSITIONS = 2**25  # beyond those that evaluate.offset leads to
 
 # One line per setting, whichever file it stands in. Constructors use the same table through `require`.
 RANGES: dict[str, Range] = {
     "epochs": COUNT,
     "seed": _at_least(0),
-    "ledger": Range("the path of a folder", bool),
+    "ledger": PATH,
     "study_name": NAME,
     "workers": COUNT,
     "model.depth": COUNT,
@@ -55,7 +74,9 @@ RANGES: dict[str, Range] = {
     "model.embedding_std": POSITIVE,
     "optimizer.name": _one_of("adam", "adamw"),
     "optimizer.lr": POSITIVE,
-    "optimizer.betas": Range("two numbers in [0, 1)", lambda x: len(x) == 2 and all(0 <= b < 1 for b in x)),
+    "optimizer.betas": Range(
+        "two numbers in [0, 1)", lambda x: isinstance(x, list) and len(x) == 2 and all(map(FRACTION.holds, x))
+    ),
     "optimizer.eps": POSITIVE,
     "optimizer.weight_decay": _at_least(0),
     "optimizer.schedule": _one_of("constant", "cosine"),
@@ -67,17 +88,20 @@ RANGES: dict[str, Range] = {
     "trainer.log_every": COUNT,
     "trainer.save_every": _at_least(0),
     "attention.implementation": _one_of("auto", "reference", "sdpa", "triton"),
-    "data.length": COUNT,
+    "data.name": NAME,
+    "data.length": LENGTH,
     "data.corpus": _one_of("stdlib", "tinyshakespeare", "enwik8"),
-    "data.separator": Range("a text that is not empty", lambda x: isinstance(x, str) and x != ""),
+    "data.separator": Range("a text that is not empty", _text),
     "data.tokenizer": _one_of("bytes", "bpe"),
-    "data.vocabulary_size": Range("an integer from 259 to 65536", lambda x: COUNT.holds(x) and 259 <= x <= 65536),
+    "data.vocabulary_size": Range(
+        f"an integer from 259 to {VOCABULARY}", lambda x: COUNT.holds(x) and 259 <= x <= VOCABULARY
+    ),
     "data.train_sequences": COUNT,
     "data.test_sequences": COUNT,
-    "data.cache": Range("the path of a folder", lambda x: isinstance(x, str) and x != ""),
-    "data.symbols": Range("an integer of at least 2", lambda x: COUNT.holds(x) and x >= 2),
-    "data.shortest": COUNT,
-    "data.longest": COUNT,
+    "data.cache": PATH,
+    "data.symbols": Range("an integer of at least 2", lambda x: COUNT.holds(x) and x >= 2, VOCABULARY),
+    "data.shortest": LENGTH,
+    "data.longest": replace(COUNT, most=POSITIONS),
     "data.order": _one_of("little", "big"),
     "data.pairs": COUNT,
     "data.power": Range("in (0, 1]", lambda x: _number(x) and 0 < x <= 1),
@@ -85,30 +109,31 @@ RANGES: dict[str, Range] = {
     "data.validation": COUNT,
     "data.test": COUNT,
     "data.demo": COUNT,
-    "data.vocabulary": COUNT,
-    "data.path": Range("the path of a file or folder", lambda x: isinstance(x, str) and bool(x)),
+    "data.vocabulary": replace(COUNT, most=VOCABULARY),
+    "data.path": Range("the path of a file or folder", _text),
+    "pe.name": NAME,
     "pe.theta": POSITIVE,
     "pe.pairing": _one_of("interleaved", "half"),
     "pe.share": _one_of("none", "heads", "layers", "all"),
     "pe.lr": POSITIVE,
-    "pe.max_len": COUNT,
+    "pe.max_len": replace(COUNT, most=POSITIONS),
     "pe.decay": POSITIVE,
     "pe.at": _one_of("input", "every_layer", "query_key"),
     "pe.combine": _one_of("add", "concat"),
     "pe.scale": POSITIVE,
-    "pe.hidden": COUNT,
-    "pe.features": EVEN,
+    "pe.hidden": replace(COUNT, most=UNITS),
+    "pe.features": replace(EVEN, most=UNITS),
     "pe.gamma": POSITIVE,
     "pe.p": Range("in [0, 1]", lambda x: _number(x) and 0 <= x <= 1),
     "pe.scale_base": POSITIVE,
     "pe.factor": _at_least(1),
-    "pe.original_length": COUNT,
+    "pe.original_length": replace(COUNT, most=POSITIONS),
     "pe.beta_fast": POSITIVE,
     "pe.beta_slow": POSITIVE,
     "pe.ramp": _one_of("paper", "code"),
-    "pe.max_distance": COUNT,
-    "pe.num_buckets": EVEN,
-    "pe.max_position": COUNT,
+    "pe.max_distance": replace(COUNT, most=DISTANCE),
+    "pe.num_buckets": replace(EVEN, most=512),  # their borders are powers of that
+    "pe.max_position": replace(COUNT, most=DISTANCE),
     "pe.buckets": _one_of("clip", "log"),
     "pe.order": _one_of("nearest", "first"),
     "pe.form": _one_of("stable", "literal"),
@@ -136,20 +161,30 @@ OPTIONAL = {
 }
 
 
-def require(setting: str, value: Any) -> Any:
+def require(setting: str, value: Any, where: str | None = None) -> Any:
     """The value, if it is in the setting's range.
 
     Args:
         setting: dotted name, a key of RANGES.
+        where: the name to tell, if it stands elsewhere.
 
     Raises:
         ValueError: one line with the setting, what it must be, and what it was.
     """
     if value is None and setting in OPTIONAL:
         return value
-    if not RANGES[setting].holds(value):
-        raise ValueError(f"{setting} must be {RANGES[setting].words}, got {value!r}")
+    of = RANGES[setting]
+    if not of.holds(value):
+        raise ValueError(f"{where or setting} must be {of.words}, got {shown(value)}")
+    if of.most < math.inf and value > of.most:
+        raise ValueError(f"{where or setting} must be at most {of.most}, got {shown(value)}")
     return value
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in an error."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
 
 
 def require_pairs(name: str, width: int, num_heads: int) -> None:

@@ -6,25 +6,26 @@ Only hydra and omegaconf are imported here: a wrong config is answered before to
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
-from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig
 
 from pe_lab import config
-from pe_lab.results.ledger import Ledger
-from pe_lab.termination import TerminatedError
+from pe_lab.ledger.roads import Ledger
+from pe_lab.termination import TerminatedError, raising
 from pe_lab.wandb_mode import agent_run
 
+MULTIRUN = {"-m", "--multirun"}
 
-@hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")
-def job(cfg: DictConfig) -> None:
-    """One cell as a job of a sweep, in whichever process the launcher chose."""
-    from pe_lab import sweep
 
-    sweep.run_job(cfg)
+def _with_hydra(task: Callable[[DictConfig], None], words: list[str]) -> None:
+    """Have Hydra do what the words of a command line say: run the task, or show help."""
+    sys.argv[1:] = words
+    hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")(task)()
 
 
 def main(train: bool = True) -> None:
@@ -35,7 +36,10 @@ def main(train: bool = True) -> None:
     """
     full_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed over several lines
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that wishes are taken back
+    came: list[int] = []  # signals that ask the program to end; so that wishes are taken back, they raise
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not what a shell has put in the background
+        signal.signal(signal.SIGINT, raising(lambda: came.append(signal.SIGINT) or _interrupted()))
+    signal.signal(signal.SIGTERM, raising(lambda: came.append(signal.SIGTERM) or SystemExit(128 + signal.SIGTERM)))
     try:
         words = config.as_lists(sys.argv[1:])
         if studies := config.studies(words):
@@ -45,6 +49,8 @@ def main(train: bool = True) -> None:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
+        if came:  # what it interrupted raised something of its own
+            sys.exit(128 + came[0])
         if full_trace:
             raise
         print(f"error: {config.in_one_line(error)}", file=sys.stderr)
@@ -52,18 +58,21 @@ def main(train: bool = True) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         sys.exit(1)
+    finally:
+        for signum in (signal.SIGTERM, signal.SIGINT):  # all is told: what comes while Python ends it ends it at once
+            if callable(signal.getsignal(signum)):
+                signal.signal(signum, signal.SIG_DFL)
 
 
 def _run(words: list[str], train: bool) -> None:
     """The cells that the words of a command line ask for."""
-    if not {"-m", "--multirun"}.isdisjoint(words):
-        words = config.of_jobs(words)
-    sys.argv[1:] = sorted(words, key=lambda word: word not in ("-m", "--multirun"))  # wherever it was put
+    given = words if MULTIRUN.isdisjoint(words) else config.of_jobs(words)
+    given = sorted(given, key=lambda word: word not in MULTIRUN)  # wherever it was put
     parser = get_args_parser()
     parser.error = _refuse  # type: ignore[method-assign]
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(given)
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
-        job()
+        _with_hydra(lambda cfg: None, given)
         return
     for flag in ("config_name", "config_path", "config_dir", "experimental_rerun"):
         if getattr(arguments, flag):
@@ -71,12 +80,26 @@ def _run(words: list[str], train: bool) -> None:
     cfgs = config.expand(arguments.overrides, arguments.multirun)
     if len(cfgs) > 1 and agent_run():
         raise ValueError(f"a W&B agent must be given one cell at a time, got {len(cfgs)}: leave out -m")
-    Sweeper.validate_batch_is_legal = lambda self, batch: None  # composes every job again, at 50 ms each
+    launcher = config.launcher(arguments.overrides, cfgs[0]) if arguments.multirun else None
     if train:
         Ledger(cfgs[0].ledger).prepare()
     from pe_lab import sweep
 
-    sweep.run(cfgs, launch=job if arguments.multirun else None, train=train)
+    if launcher:
+        sweep.run(cfgs, words, partial(_launch, launcher.words), launcher.workers, launcher.elsewhere, train)
+    else:
+        sweep.run(cfgs, words, train=train)
+
+
+def _launch(hydra_words: list[str], cfgs: list[DictConfig], workers: int) -> None:
+    """So many processes, each of which serves those of the cells that no other serves."""
+
+    def work(_: DictConfig) -> None:
+        from pe_lab import sweep
+
+        sweep.work(cfgs)
+
+    _with_hydra(work, ["-m", *hydra_words, f"workers={workers}", f"+worker=range({workers})"])
 
 
 def _run_all(studies: list[list[str]], train: bool) -> None:
@@ -86,9 +109,16 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
         ValueError: a study is not good.
         CellsMissingError: cells of some are missing.
     """
-    for words in studies:
-        config.expand(config.of_jobs(words), multirun=True)
+    from pe_lab.cell import Cell
     from pe_lab.sweep import CellsMissingError
+
+    for words in studies:
+        cfgs = config.expand(config.of_jobs(words), multirun=True)
+        elsewhere = config.launcher(words, cfgs[0]).elsewhere
+        for cfg in cfgs:
+            cell = Cell(cfg)
+            if not elsewhere:
+                cell.require_room()
 
     missing = []
     for number, words in enumerate(studies, 1):
@@ -100,6 +130,12 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
             missing.append(words[0])
     if missing:
         raise CellsMissingError(f"{len(missing)} of {len(studies)} studies are not complete: {', '.join(missing)}")
+
+
+def _interrupted() -> KeyboardInterrupt:
+    """The first Ctrl-C ends it in order; the next at once."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
+    return KeyboardInterrupt()
 
 
 def _refuse(reason: str) -> NoReturn:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -30,10 +30,23 @@ def save(training: Training, kept: dict[str, Any], path: Path) -> None:
     )
 
 
+def kept_with(path: Path) -> dict[str, Any]:
+    """What `save` wrote beside the tensors, and the step."""
+    with safe_open(path, "pt") as file:
+        return json.loads(file.metadata()["pe_lab"])
+
+
+def road_of(path: Path) -> str | None:
+    """The road that a state is of; None: it is no state."""
+    try:
+        return kept_with(path)["road"]
+    except (SafetensorError, TypeError, KeyError, ValueError):
+        return None
+
+
 def restore(training: Training, path: Path) -> dict[str, Any]:
     """Bring a training to the state that `save` wrote; returns what was kept with it."""
-    with safe_open(path, "pt") as file:
-        kept = json.loads(file.metadata()["pe_lab"])
+    kept = kept_with(path)
     part = _parts(load_file(path))
     training.model.load_state_dict(part["model"])
     state: dict[int, dict[str, Tensor]] = {}

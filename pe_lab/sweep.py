@@ -3,31 +3,48 @@
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Protocol
 
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from pe_lab.cell import Cell
+from pe_lab.cell import POLL, Cell
 from pe_lab.config import in_one_line
-from pe_lab.results.files import write_text
-from pe_lab.results.ledger import Ledger
+from pe_lab.ledger.files import write_text
+from pe_lab.ledger.roads import Ledger
+from pe_lab.progress import Asked, Progress, State, write_asked
+from pe_lab.status import duration
 from pe_lab.wandb_mode import settle_wandb
 
 LOOKING = 0.01  # the part of a core that watching may take
-SILENT = 60  # seconds after which a holder that says nothing is no longer shown, and a log is told how far it is
+QUIET = 60  # seconds after which a log is told how far it is
 
 
 class CellsMissingError(RuntimeError):
     """Some cells that were asked for are not in the ledger."""
 
 
-def run_job(cfg: DictConfig) -> None:
-    """A cell as a job of a sweep: its failure is recorded, and the sweep goes on."""
+class Launch(Protocol):
+    """Starts workers, each of which calls `work`, and waits for them."""
+
+    def __call__(self, cfgs: list[DictConfig], workers: int) -> None: ...
+
+
+def work(cfgs: list[DictConfig]) -> None:
+    """What a worker does: serve those cells that nobody else serves. A failure is recorded, and it goes on."""
+    for cfg in cfgs:
+        with _telling(cfg):
+            Cell(cfg).serve(wait=False)
+
+
+@contextmanager
+def _telling(cfg: DictConfig) -> Iterator[None]:
+    """What keeps a cell from being served is told, and no more."""
     try:
-        Cell(cfg).serve(wait=False)
+        yield
     except Exception as error:
         print(
             f"{cfg.pe.name}, {cfg.data.name}, {cfg.model.depth} layers, seed {cfg.seed}: {in_one_line(error)}",
@@ -35,40 +52,50 @@ def run_job(cfg: DictConfig) -> None:
         )
 
 
-def run(cfgs: list[DictConfig], launch: Callable[[], None] | None = None, train: bool = True) -> None:
+def run(
+    cfgs: list[DictConfig],
+    words: Sequence[str] = (),
+    launch: Launch | None = None,
+    workers: int = 1,
+    elsewhere: bool = False,
+    train: bool = True,
+) -> None:
     """Bring cells into the ledger, with all that is to be measured on them, and print their tables.
 
     Args:
         cfgs: composed and tested.
-        launch: runs them as jobs in other processes; None: here.
+        words: that asked for them, to be told by pe_lab.status; none: Python did.
+        launch: starts workers in other processes; None: all is done here, and what fails ends it.
+        workers: at most so many.
+        elsewhere: whether the workers have machines of their own; what they leave is then not trained here.
         train: the cells that are missing; otherwise they are an error.
 
     Raises:
-        ValueError: a cell cannot be built, or is not trained and shall not be; nothing has been trained.
-        LedgerError: an entry of the ledger is not what it says it is.
+        ValueError: a cell cannot be built, has no room on this machine, or is not trained and shall not be; nothing has
+            been trained.
+        LedgerError: an entry of the ledger is not what it says it is, and there is to be no training.
         CellsMissingError: what failed or was not reached.
     """
     cells = [Cell(cfg) for cfg in cfgs]
     if not train:
         _require_trained(cells)
     for cell in cells:
-        if cell.road.stop(cell.epochs).exists():
-            cell.road.verify(cell.epochs)
-    for road in {cell.road.name: cell.road for cell in cells if cell.missing}.values():
-        road.newest_state()
+        cell.mend()
+    for cell in [] if elsewhere else cells:
+        cell.require_room()
     settle_wandb(cfgs[0])
     try:
         for cell in cells:
             if cell.missing:
                 cell.want()
-        with Watch(cells):
-            if launch and any(cell.missing for cell in cells):
-                try:
-                    launch()
-                except Exception as error:  # a worker died, and its pool with it: what it left is served below
-                    print(f"the launcher stopped: {in_one_line(error)}", file=sys.stderr)
-            for cell in cells:
-                with suppress(Exception) if launch else nullcontext():
+        asked = list(map(_asked, cells))
+        ledger = Path(cfgs[0].ledger)
+        write_asked(ledger, words, cfgs[0].study_name, asked)
+        with Watch(ledger, asked):
+            if launch:
+                _launch(cells, launch, workers, elsewhere)
+            for cell in [] if elsewhere else cells:
+                with _telling(cell.cfg) if launch else nullcontext():
                     cell.serve(wait=True)
     finally:
         for cell in cells:
@@ -76,8 +103,64 @@ def run(cfgs: list[DictConfig], launch: Callable[[], None] | None = None, train:
     _report(cells)
 
 
+def _launch(cells: list[Cell], launch: Launch, workers: int, elsewhere: bool) -> None:
+    """Start workers for what is missing, and again when one of them died and took the others with it.
+
+    A training on which workers died twice, and nothing was finished in between, is then served alone; when its worker
+    dies again, its cells fail: they would kill this process as well. Workers elsewhere are started once: when one of
+    them died, the others are waited for.
+
+    Raises:
+        Exception: what keeps workers from being started elsewhere.
+    """
+    died: dict[str, set[str]] = {}  # who, by road, since something was finished there
+    cleared: set[str] = set()  # those that were served alone, and did not kill
+    while left := [cell for cell in cells if cell.missing and cell.failure is None]:
+        roads = {cell.road.name: cell.road for cell in left}
+        suspect = next((name for name in roads if len(died.get(name, ())) > 1 and name not in cleared), None)
+        chosen = [cell for cell in left if suspect in (None, cell.road.name)]
+        at_once = min(workers, len(roads)) if suspect is None else 1
+        try:
+            # of two, one has nothing to do; joblib's only worker would be this process
+            launch([cell.cfg for cell in chosen], max(at_once, 2) if died else at_once)
+            if suspect is None:
+                return
+            cleared.add(suspect)
+            continue
+        except Exception as error:
+            if elsewhere and not _wait_for_others(cells, left):
+                raise
+            print(f"the launcher stopped: {in_one_line(error).partition('. ')[0]}", file=sys.stderr)
+        if elsewhere:
+            return
+        finished = {cell.road.name for cell in chosen if not cell.missing}
+        died = {name: who for name, who in died.items() if name not in finished}
+        new = {name: roads[name].dead() - died.get(name, set()) for name in roads if name not in finished | cleared}
+        victims = [name for name, who in new.items() if who]
+        for name in victims:
+            died[name] = died.get(name, set()) | new[name]
+        if suspect in victims:
+            for cell in chosen:
+                cell.fail("whoever trained or measured it was killed, three times: is there memory enough?")
+        if not victims and not finished:
+            return
+
+
+def _wait_for_others(cells: list[Cell], left: list[Cell]) -> bool:
+    """Wait as long as somebody serves one of the cells; returns whether anything came of it."""
+    progress = Progress(Path(cells[0].cfg.ledger), map(_asked, left))
+    began = bool(progress.look().running)
+    while progress.look().running:
+        time.sleep(POLL)
+    return began or any(not cell.missing for cell in left)
+
+
+def _asked(cell: Cell) -> Asked:
+    return Asked(cell.road.name, cell.epochs, cell.name(), cell.cfg.model.depth, cell.requests)
+
+
 def _require_trained(cells: list[Cell]) -> None:
-    """Raises ValueError if a cell is not in the ledger; writes nothing."""
+    """Raises ValueError if a cell is not in the ledger, or not what was written; writes nothing."""
     ledger = Ledger(cells[0].cfg.ledger)
     untrained = [cell.name() for cell in cells if not ledger.find(cell.identity).done(cell.epochs)]
     if untrained:
@@ -85,6 +168,8 @@ def _require_trained(cells: list[Cell]) -> None:
             f"{len(untrained)} of {len(cells)} cells are not in the ledger {ledger.folder}, as {untrained[0]}: "
             f"train them with python -m pe_lab.run and the same words"
         )
+    for cell in cells:
+        ledger.find(cell.identity).verify(cell.epochs)
 
 
 def _report(cells: list[Cell]) -> None:
@@ -135,33 +220,26 @@ def _report(cells: list[Cell]) -> None:
 class Watch:
     """Shows how far cells are, by looking at the ledger: whoever trains them, here or elsewhere."""
 
-    def __init__(self, cells: list[Cell]) -> None:
-        self.total = len(cells)
-        self.open = [cell for cell in cells if cell.missing]
-        self.reached: dict[str, int] = {}  # epochs, by road
-        self._reach([cell for cell in cells if cell.trained])
-        longest: dict[str, Cell] = {}
-        for cell in sorted(self.open, key=lambda cell: cell.epochs):
-            longest[cell.road.name] = cell
-        self.longest = list(longest.values())
+    def __init__(self, ledger: Path, cells: list[Asked]) -> None:
+        self.progress = Progress(ledger, cells)
+        self.told = time.monotonic()
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> None:
-        if len(self.open) < self.total:
-            print(f"{self.total - len(self.open)} of {self.total} cells are in the ledger already", file=sys.stderr)
-        self.thread.start()
+        self.state = self.progress.look()
+        if self.state.done:
+            of = len(self.progress.cells)
+            print(f"{len(self.state.done)} of {of} cells are in the ledger already", file=sys.stderr)
+        if self.progress.open:
+            self.thread.start()
 
     def __exit__(self, *_: object) -> None:
         self.stopping.set()
-        self.thread.join()
+        if self.thread.is_alive():
+            self.thread.join()
 
     def _watch(self) -> None:
-        if not self.open:
-            return
-        work = sum(_work(cell, cell.epochs) for cell in self.longest)
-        before = self._look()[1]
-        began = told = time.monotonic()
         with tqdm(
             total=1.0, bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}{postfix}", disable=not sys.stderr.isatty()
         ) as bar:
@@ -169,41 +247,24 @@ class Watch:
             while not stopping:
                 stopping = self.stopping.wait(pause)
                 looked = time.monotonic()
-                finished = [cell for cell in self.open if not cell.missing]
-                self.open = [cell for cell in self.open if cell not in finished]
-                self._reach(finished)
-                running, done = self._look()
+                with suppress(OSError, MemoryError):  # it is only for show
+                    self._tell(bar)
                 pause = max(1.0, (time.monotonic() - looked) / LOOKING)
-                left = "?"
-                if done > before:
-                    left = tqdm.format_interval((time.monotonic() - began) * (work - done) / (done - before))
-                state = f"{self.total - len(self.open)}/{self.total} cells, {left} left"
-                for cell in finished:
-                    bar.write(f"{cell.name():28} done   {state}", file=sys.stderr)
-                bar.n = done / work
-                bar.set_postfix_str(f"{state}; {', '.join(running[:4])}")
-                if bar.disable and time.monotonic() - told > SILENT:
-                    told = time.monotonic()
-                    print(f"{state}; {', '.join(running[:4])}", file=sys.stderr)
 
-    def _reach(self, finished: list[Cell]) -> None:
-        for cell in finished:
-            self.reached[cell.road.name] = max(cell.epochs, self.reached.get(cell.road.name, 0))
-
-    def _look(self) -> tuple[list[str], float]:
-        """What runs, in words, and the work that is done."""
-        running, done = [], 0.0
-        waited_for = {cell.road.name for cell in self.open}
-        for cell in self.longest:
-            reached: float = min(self.reached.get(cell.road.name, 0), cell.epochs)
-            holder = cell.road.holder() if cell.road.name in waited_for else None
-            if holder and time.time() - holder["beat"] < SILENT:
-                running.append(f"{cell.name(holder['target'])} at epoch {holder['epoch']:.1f}")
-                reached = max(reached, min(holder["epoch"], cell.epochs))
-            done += _work(cell, reached)
-        return running, done
+    def _tell(self, bar: tqdm) -> None:
+        before, self.state = set(self.state.done), self.progress.look()
+        line = _line(self.state, len(self.progress.cells))
+        for cell in self.state.done:
+            if cell not in before:
+                bar.write(f"{cell.name:28} done   {line.partition(';')[0]}", file=sys.stderr)
+        bar.n = self.state.part
+        bar.set_postfix_str(line)
+        if bar.disable and time.monotonic() - self.told > QUIET:
+            self.told = time.monotonic()
+            print(line, file=sys.stderr)
 
 
-def _work(cell: Cell, epochs: float) -> float:
-    """In epochs of a layer; the rest of the model counts as a third of one. Near enough to tell what is left."""
-    return epochs * (cell.cfg.model.depth + 1 / 3)
+def _line(state: State, cells: int) -> str:
+    left = "?" if state.left is None else duration(state.left)
+    running = ", ".join(f"{of.cell.name} at epoch {of.epoch:.1f}" for of in state.running[:4])
+    return f"{len(state.done)}/{cells} cells, {left} left; {running}"

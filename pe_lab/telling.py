@@ -11,9 +11,9 @@ import pandas as pd
 from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Floors, flat_floors
+from pe_lab.ledger.records import Records
+from pe_lab.ledger.roads import Road
 from pe_lab.loggers import Run
-from pe_lab.results.ledger import Road
-from pe_lab.results.records import Records
 
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 

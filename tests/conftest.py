@@ -2,13 +2,24 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
+
+with suppress(ModuleNotFoundError):  # a machine with a GPU may have no more than the kernels' tests need
+    from hypothesis import HealthCheck, settings
+
+    # max_examples counts what is only composed; tests that train take a part of it
+    SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+    settings.register_profile("suite", max_examples=75, derandomize=True, deadline=None, suppress_health_check=SLOW)
+    settings.register_profile("thorough", max_examples=2400, database=None, deadline=None, suppress_health_check=SLOW)
+    settings.load_profile("suite")
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined: without a GPU, kernels run on CPU tensors
@@ -82,6 +93,39 @@ def curves() -> Callable[[dict[str, list[dict]]], dict[str, list[tuple]]]:
         return found
 
     return points
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ledger of the sweep of pe_lab.bench.faults, to which nothing happened: 12 cells on 4 roads."""
+    from pe_lab.bench.faults import undisturbed
+
+    return undisturbed(tmp_path_factory.mktemp("sound"))
+
+
+@pytest.fixture
+def ledger(sound: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(sound, tmp_path / "ledger")
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, list[str], str]]:
+    """Runs one of the lab's programs with words: exit status, lines that it prints, errors."""
+
+    def tell(main: Callable[[], None], *words: object) -> tuple[int, list[str], str]:
+        monkeypatch.setattr(sys, "argv", ["program", *map(str, words)])
+        capsys.readouterr()
+        status = 0
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code or 0
+        out, err = capsys.readouterr()
+        return status, out.splitlines(), err
+
+    return tell
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

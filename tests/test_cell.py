@@ -9,10 +9,10 @@ from pe_lab.cell import Cell
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.ledger.files import digest
 from pe_lab.model import Transformer
 from pe_lab.optimization import Optimization
 from pe_lab.ranges import RANGES
-from pe_lab.results.files import digest
 
 
 def cell(tmp_path, *overrides: str) -> Cell:

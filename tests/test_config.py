@@ -15,6 +15,7 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from pe_lab import config
+from pe_lab.data.base import Dataset
 from pe_lab.ranges import RANGES, require
 
 
@@ -58,11 +59,32 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["model.depth=1,2"], ["model.depth=1,2", "--multirun"]),
         (["+study=depth_epochs_pe"], ["+study=depth_epochs_pe is a sweep: add -m"]),
         (["hydra/launcher=ray"], ["hydra/launcher must be one of", "basic", "cores"]),
+        (["pe=5"], ["pe must be one of", "alibi", "got 5"]),
+        (["pe.name=5"], ["pe.name must be a name of", "got 5"]),
+        (["pe._partial_=false"], ["pe._partial_ must be True for pe=rope, got False"]),
+        (["~pe.theta"], ["pe.theta must be set, got nothing"]),
+        (["pe=randomized_rope", "pe.encoding.theta=-1"], ["pe.encoding.theta must be a positive number, got -1"]),
+        (["pe=randomized_rope", "pe.encoding=null"], ["pe.encoding must be another pe, got None"]),
+        (["pe=randomized_rope", "~pe.encoding.pairing"], ["pe.encoding.pairing must be set, got nothing"]),
+        (["data.length=1000000000"], ["data.length must be at most 131072, got 1000000000"]),
+        (["pe.theta=1" + 400 * "0"], ["pe.theta must be a positive number, got 1000"]),
+        (["pe.theta=1" + 5000 * "0"], ["'pe.theta=1000", "cannot be read"]),
+        (["model.depth=" + 2000 * "["], ["'model.depth=[[[", "cannot be read"]),
+        (["attention=${.}"], ["attention must be one of auto, reference", "got '${.}'"]),
+        (["hydra.sweeper.params=5"], ["hydra.sweeper.params"]),
     ],
 )
 def test_bad_input_is_named_in_one_line(overrides, parts):
     line = complaint(*overrides)
     assert [part for part in parts if part not in line] == [], line
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [("seed=range(1000000000)", "at most 100,000 cells"), ("seed=range(0)", "at least one cell")],
+)
+def test_a_sweep_that_has_no_cell_or_no_end_is_refused(override, part):
+    assert f"a sweep must have {part}" in complaint(override, multirun=True)
 
 
 @pytest.mark.parametrize("overrides", [["pe=rope,ropes"], ["model.depth=1,zero"], ["epochs=range(0,3)"]])
@@ -97,14 +119,21 @@ def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
         ({"data": {"_target_": "os.system"}}, False),
         ({"pe": {"encoding": {"_target_": "builtins.exec"}}}, False),
         ({"pe": {"_target_": "pe_lab_of_mine.Evil"}}, False),
+        ({"pe": {"_target_": "pe_lab.run.os.system"}}, False),
+        ({"pe": {"_target_": "pe_lab.run.main"}}, False),
+        ({"pe": {"_target_": "pe_lab.bench.programs.Program"}}, False),
+        ({"pe": {"_target_": "pe_lab.data.base.Tensor"}}, False),
+        ({"pe": {"_target_": "pe_lab.data.structured.Structured", "x": [{"_target_": "os.system"}]}}, False),
+        ({"pe": {"_target_": "${oc.env:HOME}"}}, False),
+        ({"pe": {"_target_": None}}, False),
     ],
 )
 def test_what_a_ledger_asks_to_call_is_the_labs_own(given, trusted):
     if trusted:
-        config.require_trusted(OmegaConf.create(given), "here")
+        config.require_trusted(OmegaConf.create(given), Dataset, "here")
     else:
-        with pytest.raises(ValueError, match="_target_ must begin with pe_lab., got"):
-            config.require_trusted(OmegaConf.create(given), "here")
+        with pytest.raises(ValueError, match="_target_ must be a Dataset of pe_lab, got"):
+            config.require_trusted(OmegaConf.create(given), Dataset, "here")
 
 
 RATES = "pe,depth,epochs,optimizer.lr,at_edge\nrope,4,4,0.003,False\nrope,4,16,0.001,False\nrope,1,4,0.01,True\n"
@@ -206,7 +235,7 @@ def test_configs_say_what_they_are_in_their_first_line():
 )
 def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkeypatch):
     """Cells share what is composed; Hydra composes job by job."""
-    monkeypatch.setattr(config, "check", lambda cfg: None)
+    monkeypatch.setattr("pe_lab.config.compose.check", lambda cfg: None)
     cfgs = iter(config.expand(overrides, multirun=True))
     with initialize_config_dir(str(config.folder()), version_base="1.3"):
         parser = OverridesParser.create(GlobalHydra.instance().config_loader())

@@ -358,6 +358,15 @@ def test_flops_grow_linearly_with_depth(name: str) -> None:
     assert steps == pytest.approx([steps[0]] * 3, rel=1e-12)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_flops_of_long_sequences_follow_from_those_of_short_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = transformer(small(width=32), name)
+    counted = model.flops_per_token(T)
+    monkeypatch.setattr("pe_lab.model.COUNTED", 8)
+    assert T > 8
+    assert model.flops_per_token(T) == counted
+
+
 @pytest.mark.parametrize("length", [T, 33])
 def test_flops_are_two_per_weight_and_those_of_attention(length: int) -> None:
     config = small()

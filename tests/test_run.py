@@ -1,5 +1,6 @@
-"""The program, as a process: killed, raced, interrupted, run twice."""
+"""The program, as a process: raced, interrupted, run twice. What kills do to it: tests/bench/test_faults.py."""
 
+import json
 import os
 import random
 import shutil
@@ -13,216 +14,209 @@ import pandas as pd
 import pytest
 
 from pe_lab import config
-from pe_lab.cell import Cell
-from pe_lab.results.ledger import Ledger
+from pe_lab.bench.faults import SWEEP, TINY, cells, damage
+from pe_lab.bench.programs import Program, wait_for
+from pe_lab.ledger.roads import Ledger
 
-TINY = [
-    *("model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"),
-    *("logger=none", "trainer.save_every=0.05"),
-]
-SWEEP = ["-m", "pe=rope,learnable", "epochs=30,4,1", "seed=0,1"]
+LONG = [word if word[0] != "e" else "epochs=40,4,1" for word in SWEEP]
 
 
-def start(ledger: Path, *arguments: str, module: str = "pe_lab.run", cwd: Path | None = None) -> subprocess.Popen:
-    """The program with tiny cells, in a session of its own so that all of it can be killed."""
-    command = [sys.executable, "-m", module, *TINY, f"ledger={ledger}", *arguments]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        cwd=cwd,
-        # what a shell starts in the background ignores Ctrl-C, and hands that down
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+def start(ledger: Path, *words: str, cwd: Path | None = None, **env: str) -> Program:
+    return Program([*words, f"ledger={ledger}", "logger=none"], ledger.parent / "printed", cwd=cwd, env=env)
 
 
-def run(ledger: Path, *arguments: str, **options) -> tuple[int, str, str]:
+def run(ledger: Path, *words: str, cwd: Path | None = None, **env: str) -> tuple[int, str, str]:
     """Exit status, what was printed, and the errors."""
-    process = start(ledger, *arguments, **options)
-    out, err = process.communicate(timeout=300)
-    return process.returncode, out, err
+    return start(ledger, *words, cwd=cwd, **env).wait()
 
 
-def cells(ledger: Path) -> dict[str, tuple]:
-    """All cells of a ledger: how many of each name, weights, and metric rows but for times."""
-    found = {}
-    for road in Ledger(ledger).roads():
-        for epochs in road.stops():
-            rows = pd.read_csv(road.stop(epochs) / "metrics.csv", dtype=str)
-            rows = rows[rows["metric"] != "tokens_per_second"].to_numpy().tolist()
-            name = road.summary(epochs)["name"]
-            assert name not in found
-            found[name] = ((road.stop(epochs) / "weights.safetensors").read_bytes(), rows)
-    return found
+def holder(ledger: Path) -> dict | None:
+    return next((holder for road in Ledger(ledger).roads() if (holder := road.holder())), None)
 
 
-def wait_for(condition, seconds: float = 120):
-    """What the condition comes to, once that is true."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise TimeoutError
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Path:
-    """The ledger of a sweep that nothing happened to."""
-    ledger = tmp_path_factory.mktemp("undisturbed")
-    status, out, err = run(ledger, *SWEEP)
-    assert status == 0, err
-    assert len(cells(ledger)) == 12
-    assert len(out.splitlines()) == 1 + 6
-    return ledger
-
-
-def test_a_single_cell_prints_its_loss_beside_the_floors_and_is_trained_once(tmp_path):
-    status, out, err = run(tmp_path, "epochs=1")
-    assert status == 0, err
-    assert "floor: bayes" in out
+def test_the_program_as_it_is_called_prints_a_loss_beside_the_floors_and_trains_once(tmp_path):
+    command = [sys.executable, "-m", "pe_lab.run", *TINY, f"ledger={tmp_path}", "logger=none", "epochs=1"]
+    first, again = (subprocess.run(command, capture_output=True, text=True, timeout=300) for _ in range(2))
+    assert first.returncode == 0, first.stderr
+    assert "floor: bayes" in first.stdout
     (road,) = Ledger(tmp_path).roads()
-    before = road.cost()
-    again, out_again, err_again = run(tmp_path, "epochs=1")
-    assert (again, out_again) == (0, out)
-    assert "1 of 1 cells are in the ledger already" in err_again
-    assert road.cost() == before
+    assert road.cost()["stops"] == 1
+    assert (again.returncode, again.stdout) == (0, first.stdout)
+    assert "1 of 1 cells are in the ledger already" in again.stderr
 
 
-def test_a_sweep_run_twice_does_the_work_once(undisturbed, tmp_path):
-    shutil.copytree(undisturbed, tmp_path / "ledger")
+def test_a_sweep_run_twice_does_the_work_once(sound, tmp_path):
+    shutil.copytree(sound, tmp_path / "ledger")
     costs = [road.cost() for road in Ledger(tmp_path / "ledger").roads()]
     status, _, err = run(tmp_path / "ledger", *SWEEP)
     assert status == 0, err
     assert [road.cost() for road in Ledger(tmp_path / "ledger").roads()] == costs
 
 
-def test_a_sweep_trains_each_road_once_through_all_its_stops(undisturbed):
-    for road in Ledger(undisturbed).roads():
-        assert road.stops() == [1, 4, 30]
+def test_a_sweep_trains_each_road_once_through_all_its_stops(sound):
+    roads = list(Ledger(sound).roads())
+    assert len(roads) == 4
+    for road in roads:
+        assert road.stops() == [1, 4, 16]
         assert road.cost()["stops"] == 3
         assert not list(road.folder.glob("wanted/*"))
 
 
-def test_a_sweep_in_one_process_has_the_same_cells(undisturbed, tmp_path):
-    status, _, err = run(tmp_path, *SWEEP, "hydra/launcher=basic")
+@pytest.mark.parametrize("launcher", ["cores", "submitit_here", "joblib"])
+def test_workers_that_a_launcher_starts_make_the_same_cells(sound, tmp_path, launcher):
+    cache = tmp_path / "cache"
+    ledger = tmp_path / "ledger"
+    status, out, err = run(ledger, *SWEEP, f"hydra/launcher={launcher}", "workers=2", XDG_CACHE_HOME=str(cache))
     assert status == 0, err
-    assert cells(tmp_path) == cells(undisturbed)
+    assert len(out.splitlines()) == 1 + 6
+    assert cells(ledger) == cells(sound)
+    assert [road.cost()["stops"] for road in Ledger(ledger).roads()] == [3] * 4
+    files = [json.loads(path.read_text()) for path in ledger.glob("*/stops/*/environment.json")]
+    assert {environment["threads"] for environment in files} == {1}
+    assert not list(ledger.rglob("*.pkl"))
+    if launcher == "submitit_here":
+        logs = list(cache.glob("pe_lab/hydra/.submitit/*/*_log.out"))
+        assert len(logs) == 2  # jobs, of which there are no more than workers
+    assert {path.name for path in ledger.iterdir() if path.name[0] != "."} - {
+        road.name for road in Ledger(ledger).roads()
+    } == {"floors", "asked"}
 
 
-def test_a_run_killed_at_random_points_ends_with_the_same_bits(undisturbed, tmp_path):
-    rng = random.Random(0)
-    road = Ledger(tmp_path).road(Cell(config.expand([*TINY, f"ledger={tmp_path}"], False)[0]).identity)
-    for _ in range(4):
-        process = start(tmp_path, "epochs=30")
-        wait_for(lambda process=process: road.holder() or process.poll() is not None)
-        time.sleep(rng.uniform(0, 0.8))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        if process.returncode != -signal.SIGKILL:
-            break
-        (road.folder / "holder.json").unlink(missing_ok=True)
-    assert road.stops() or road.newest_state()
-    status, _, err = run(tmp_path, "epochs=30")
+def test_a_worker_serves_the_next_cell_when_another_has_the_first(sound, tmp_path):
+    ledger = tmp_path / "ledger"
+    process = start(ledger, *LONG, "hydra/launcher=cores", "workers=2")
+    served = set()
+    while not process.ended:
+        served |= {(found["pid"], road.name) for road in Ledger(ledger).roads() if (found := road.holder())}
+        time.sleep(0.01)
+    status, _, err = process.wait()
     assert status == 0, err
-    assert cells(tmp_path)["rope-d1-e30-s0"] == cells(undisturbed)["rope-d1-e30-s0"]
+    assert process.pid not in {pid for pid, _ in served}
+    assert len({pid for pid, _ in served}) == 2
 
 
-def test_two_sweeps_on_one_ledger_finish_every_cell_once(undisturbed, tmp_path):
-    both = [start(tmp_path, *SWEEP, "workers=1"), start(tmp_path, *SWEEP, "workers=1")]
-    for process in both:
-        _, err = process.communicate(timeout=300)
-        assert process.returncode == 0, err
-    assert cells(tmp_path) == cells(undisturbed)
-    assert [road.cost()["stops"] for road in Ledger(tmp_path).roads()] == [3] * 4
+def test_slurm_is_asked_for_with_the_number_of_jobs_and_nothing_is_trained_here(tmp_path):
+    status, _, err = run(tmp_path / "ledger", *SWEEP, "hydra/launcher=submitit")
+    assert (status, len(err.strip().splitlines())) == (1, 1)
+    assert "workers must be given with hydra/launcher=submitit" in err
+    status, _, err = run(tmp_path / "ledger", *SWEEP, "hydra/launcher=submitit", "workers=2", PATH="/nowhere")
+    assert status == 1
+    assert "slurm" in err.lower()
+    assert cells(tmp_path / "ledger") == {}
 
 
-def test_a_sweep_whose_worker_is_killed_run_again_has_every_cell_once(undisturbed, tmp_path):
-    process = start(tmp_path, *SWEEP)
-    holder = wait_for(lambda: next((road.holder() for road in Ledger(tmp_path).roads() if road.holder()), None))
-    assert holder["pid"] != process.pid
-    os.kill(holder["pid"], signal.SIGKILL)
-    process.communicate(timeout=300)
-    while process.returncode:
-        process = start(tmp_path, *SWEEP)
-        process.communicate(timeout=300)
-    assert cells(tmp_path) == cells(undisturbed)
+def test_two_sweeps_on_one_ledger_finish_every_cell_once(sound, tmp_path):
+    ledger = tmp_path / "ledger"
+    for process in [start(ledger, *SWEEP), start(ledger, *SWEEP)]:
+        status, _, err = process.wait()
+        assert status == 0, err
+    assert cells(ledger) == cells(sound)
+    assert [road.cost()["stops"] for road in Ledger(ledger).roads()] == [3] * 4
 
 
-def test_a_worker_that_is_asked_to_end_fails_its_cell_and_the_sweep_goes_on(undisturbed, tmp_path):
-    process = start(tmp_path, *SWEEP, "hydra/launcher=basic")
-    wait_for(lambda: any((road.holder() or {}).get("epoch", 0) > 0 for road in Ledger(tmp_path).roads()))
-    os.kill(process.pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 1, err
+def test_a_worker_that_is_asked_to_end_fails_its_cell_and_the_sweep_goes_on(sound, tmp_path):
+    ledger = tmp_path / "ledger"
+    process = start(ledger, *SWEEP)
+    wait_for(lambda: (holder(ledger) or {}).get("epoch", 0) > 0)
+    process.kill(signal.SIGTERM)
+    status, _, err = process.wait()
+    assert status == 1, err
     assert "terminated by SIGTERM" in err
     assert "run again, trains what is missing" in err
-    assert 0 < len(cells(tmp_path)) < 12
-    assert run(tmp_path, *SWEEP)[0] == 0
-    assert cells(tmp_path) == cells(undisturbed)
+    assert 0 < len(cells(ledger)) < 12
+    assert run(ledger, *SWEEP)[0] == 0
+    assert cells(ledger) == cells(sound)
 
 
-def test_a_sweep_that_is_asked_to_end_takes_its_wishes_back_and_leaves_no_worker(undisturbed, tmp_path):
-    process = start(tmp_path, *SWEEP)
-    holder = wait_for(lambda: next((road.holder() for road in Ledger(tmp_path).roads() if road.holder()), None))
-    os.kill(process.pid, signal.SIGTERM)
-    process.communicate(timeout=120)
-    assert process.returncode == 128 + signal.SIGTERM
-    wait_for(lambda: not Path(f"/proc/{holder['pid']}").exists(), seconds=60)
-    assert [road.wanted() for road in Ledger(tmp_path).roads()] == [[]] * 4
-    assert run(tmp_path, *SWEEP)[0] == 0
-    assert cells(tmp_path) == cells(undisturbed)
+def test_a_sweep_that_is_asked_to_end_takes_its_wishes_back_and_leaves_no_worker(sound, tmp_path):
+    ledger = tmp_path / "ledger"
+    process = start(ledger, *SWEEP, "hydra/launcher=cores", "workers=2")
+    worker = wait_for(lambda: holder(ledger))
+    assert worker["pid"] != process.pid
+    process.kill(signal.SIGTERM)
+    assert process.wait()[0] == 128 + signal.SIGTERM
+    wait_for(lambda: not Path(f"/proc/{worker['pid']}").exists(), seconds=60)
+    assert [road.wanted() for road in Ledger(ledger).roads()] == [[]] * 4
+    assert run(ledger, *SWEEP)[0] == 0
+    assert cells(ledger) == cells(sound)
 
 
-def test_ctrl_c_stops_the_sweep_and_takes_its_wishes_back(undisturbed, tmp_path):
-    process = start(tmp_path, *SWEEP)
-    wait_for(lambda: any(road.holder() for road in Ledger(tmp_path).roads()))
-    os.killpg(process.pid, signal.SIGINT)
-    process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert [road.wanted() for road in Ledger(tmp_path).roads()] == [[]] * 4
-    assert not [
-        road.failure(epochs) for road in Ledger(tmp_path).roads() for epochs in (1, 4, 30) if road.failure(epochs)
-    ]
-    assert run(tmp_path, *SWEEP)[0] == 0
-    assert cells(tmp_path) == cells(undisturbed)
+def test_ctrl_c_stops_the_sweep_and_takes_its_wishes_back(sound, tmp_path):
+    ledger = tmp_path / "ledger"
+    process = start(ledger, *SWEEP, "hydra/launcher=cores", "workers=2")
+    wait_for(lambda: holder(ledger))
+    process.kill(signal.SIGINT, all_of_it=True)
+    assert process.wait()[0] == 130
+    roads = list(Ledger(ledger).roads())
+    assert [road.wanted() for road in roads] == [[]] * 4
+    assert not [road.failure(epochs) for road in roads for epochs in (1, 4, 16) if road.failure(epochs)]
+    assert run(ledger, *SWEEP)[0] == 0
+    assert cells(ledger) == cells(sound)
 
 
 def test_a_cell_that_fails_is_named_and_the_others_are_trained(tmp_path):
-    sweep = ("-m", "optimizer.lr=1e-3,1e30", "optimizer.eps=1e-30", "epochs=1,2")
-    status, out, err = run(tmp_path, *sweep)
+    sweep = (*TINY, "-m", "optimizer.lr=1e-3,1e30", "optimizer.eps=1e-30", "epochs=2,1", "hydra/launcher=basic")
+    status, out, err = run(tmp_path / "ledger", *sweep)
     assert status == 1
     assert "the training loss must be finite, got" in err
     assert "of 4 cells are missing" in err
     assert [line.split()[:3] for line in out.splitlines()[1:]] == [["rope", "1", "1"], ["rope", "1", "2"]]
-    assert sum(len(road.stops()) for road in Ledger(tmp_path).roads()) == 2
+    assert sum(len(road.stops()) for road in Ledger(tmp_path / "ledger").roads()) == 2
 
 
-def test_a_damaged_entry_is_refused_before_any_training_and_left_alone(undisturbed, tmp_path):
+PARTS = ("road.json", "stops/4/summary.json", "stops/4/weights.safetensors", "stops/4/checksums.json", "state-*")
+
+
+@pytest.mark.parametrize("part", [*PARTS, "records/1/*/rows.csv"])
+def test_what_is_damaged_is_set_aside_and_made_again_and_the_rest_is_left_alone(sound, tmp_path, part):
     ledger = tmp_path / "ledger"
-    shutil.copytree(undisturbed, ledger)
+    shutil.copytree(sound, ledger)
+    words = [*SWEEP, "evaluate.offset=0,3"] if part.startswith("records") else SWEEP
+    assert run(ledger, *words)[0] == 0
     road = next(iter(Ledger(ledger).roads()))
-    summary = road.stop(4) / "summary.json"
+    before = {path: path.stat().st_ino for path in ledger.glob("*/stops/*")}
+    (path,) = road.folder.glob(part)
+    damage(path, random.Random(0))
+    damaged = path.read_bytes()
+    status, _, err = run(ledger, *words)
+    assert status == 0, err
+    assert cells(ledger) == cells(sound)
+    changed = [path for path, inode in before.items() if path.stat().st_ino != inode]
+    assert changed == ([road.stop(4)] if part.startswith("stops") else [])
+    if part == "state-*":  # nobody needed it
+        assert run(ledger, *SWEEP, "epochs=17", "pe=rope,learnable")[0] == 0
+    else:
+        assert "set aside: " in err
+        assert f"{road.name}/{part.partition('/')[0]}" in err
+    assert damaged in [kept.read_bytes() for kept in ledger.glob(".aside/**/*") if kept.is_file()]
+
+
+def test_what_is_damaged_is_not_made_again_by_who_is_not_to_train(sound, tmp_path):
+    ledger = tmp_path / "ledger"
+    shutil.copytree(sound, ledger)
+    summary = next(iter(Ledger(ledger).roads())).stop(4) / "summary.json"
     summary.write_text(summary.read_text().replace("loss", "Loss"))
-    damaged = summary.read_text()
-    status, _, err = run(ledger, *SWEEP)
-    assert status == 1
-    assert len(err.strip().splitlines()) == 1
-    assert "it is refused and left as it is" in err
-    assert summary.read_text() == damaged
+    code = "import pe_lab.run as r, sys; sys.argv[1:] = {words}; r.main(train=False)"
+    words = [*SWEEP, f"ledger={ledger}", "logger=none", "evaluate.offset=0,3"]
+    done = subprocess.run([sys.executable, "-c", code.format(words=words)], capture_output=True, text=True)
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (1, 1)
+    assert "run again, sets it aside and makes it again" in done.stderr
+    assert "Loss" in summary.read_text()
 
 
 def test_it_runs_from_any_folder_and_the_ledger_is_relative_to_that(tmp_path):
-    status, _, err = run(Path("mine"), "epochs=1", cwd=tmp_path)
+    there = tmp_path / "there"
+    there.mkdir()
+    process = Program([*TINY, "logger=none", "ledger=mine", "epochs=1"], tmp_path / "printed", cwd=there)
+    status, _, err = process.wait()
     assert status == 0, err
-    assert len(cells(tmp_path / "mine")) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert len(cells(there / "mine")) == 1
+    assert [path.name for path in there.iterdir()] == ["mine"]
 
 
 STUDIES = """
 import sys
+import time
 from pe_lab import config, run
 asked = config.studies
 config.studies = lambda words: {lists} if "both" in words else asked(words)
@@ -234,7 +228,7 @@ run.main()
 def test_a_study_made_of_studies_trains_each_and_tells_which_is_not_complete(tmp_path):
     rates = ["pe=rope,none", "seed=0,1", "optimizer.lr=1e-3,1e-2", "study_name=rates", "hydra/launcher=basic"]
     fails = ["pe=rope", "seed=0", "optimizer.lr=1e30", "study_name=fails", "hydra/launcher=basic"]
-    lists = [[*TINY, f"ledger={tmp_path}", "epochs=2", *words] for words in (fails, rates)]
+    lists = [[*TINY, f"ledger={tmp_path}", "epochs=2", "logger=none", *words] for words in (fails, rates)]
     command = [sys.executable, "-c", STUDIES.format(lists=lists)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1
@@ -260,7 +254,7 @@ def test_an_installed_wheel_ships_its_configs(tmp_path):
     shutil.unpack_archive(built, site, "zip")
     code = "import pe_lab.config as c; print(c.folder()); import pe_lab.run; pe_lab.run.main()"
     done = subprocess.run(
-        [sys.executable, "-c", code, *TINY, f"ledger={tmp_path / 'ledger'}", "epochs=1"],
+        [sys.executable, "-c", code, *TINY, f"ledger={tmp_path / 'ledger'}", "epochs=1", "logger=none"],
         env=os.environ | {"PYTHONPATH": str(site)},
         cwd=tmp_path,
         capture_output=True,
@@ -270,3 +264,140 @@ def test_an_installed_wheel_ships_its_configs(tmp_path):
     assert done.returncode == 0, done.stderr
     assert str(site / "pe_lab" / "conf") in done.stdout
     assert len(cells(tmp_path / "ledger")) == 1
+
+
+AT_ITS_END = """
+import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests
+atexit.register(os.kill, os.getpid(), {signum:d})
+from pe_lab import run
+sys.argv[1:] = ["--info"]
+run.main()
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=lambda signum: signum.name)
+def test_a_signal_while_the_interpreter_ends_prints_no_trace(signum):
+    command = [sys.executable, "-c", AT_ITS_END.format(signum=signum)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signum, "")
+
+
+IN_BETWEEN = """
+import os, signal, sys
+from pe_lab import config, run
+
+def half_done(*given):
+    try:
+        os.kill(os.getpid(), {signum:d})
+    finally:
+        raise AttributeError("it is half done")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+config.expand = half_done
+sys.argv[1:] = []
+run.main()
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=lambda signum: signum.name)
+def test_what_a_signal_leaves_half_done_is_not_told_as_an_error(signum):
+    command = [sys.executable, "-c", IN_BETWEEN.format(signum=signum)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + signum, "")
+
+
+KILLS = """
+import os, signal
+from pe_lab.encodings.base import PositionalEncoding
+
+class Kills(PositionalEncoding):
+    def embed(self, x, layout):
+        if self.sizes.width == 24 and x.shape[1] > {longest}:
+            os.kill(os.getpid(), signal.SIGKILL)  # as the system does when there is no memory left
+        return x
+"""
+
+
+@pytest.mark.parametrize("when", ["trains", "measures"])
+def test_a_cell_that_kills_whoever_serves_it_is_failed_and_the_others_are_made(tmp_path, when):
+    (tmp_path / "mine.py").write_text(KILLS.format(longest=0 if when == "trains" else "self.sizes.length"))
+    ledger = tmp_path / "ledger"
+    own = ["pe=none", "pe.name=kills", "pe._target_=mine.Kills"]
+    words = [*TINY, "-m", *own, "model.width=24,16,8,32", "epochs=4,1", f"ledger={ledger}", "logger=none"]
+    words += ["evaluate.lengths=1,2"] if when == "measures" else []
+    command = [sys.executable, "-m", "pe_lab.run", *words, "workers=2"]
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    failed = [line for line in done.stderr.splitlines() if "was killed, three times" in line]
+    names = [" kills-pattern-d1-e4-s0", " kills-pattern-d1-e1-s0"]
+    assert [line.partition(":")[2].partition(":")[0] for line in failed] == names
+    assert all(line.startswith("missing: ") for line in failed)
+    made = {road.identity()["model"]["width"]: road.stops() for road in Ledger(ledger).roads()}
+    assert made[24] == ([] if when == "trains" else [1, 4])
+    assert list(made.values()).count([1, 4]) == 3 + (when == "measures")
+
+
+ELSEWHERE = """
+import dataclasses, sys
+from pe_lab import config, run
+usual = config.launcher
+config.launcher = lambda *given: dataclasses.replace(usual(*given), elsewhere=True)
+sys.argv[1:] = {words}
+run.main()
+"""
+
+
+def test_when_a_job_elsewhere_dies_the_others_are_waited_for_and_nothing_is_trained_here(tmp_path):
+    """As on Slurm, with jobs of this machine."""
+    ledger = tmp_path / "ledger"
+    words = [*LONG, "hydra/launcher=submitit_here", "workers=2", f"ledger={ledger}", "logger=none"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", ELSEWHERE.format(words=words)],
+        env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    served = set()
+
+    def two() -> bool:
+        held = [found for road in Ledger(ledger).roads() if (found := road.holder())]
+        served.update(found["pid"] for found in held)
+        return len({found["pid"] for found in held}) == 2
+
+    wait_for(two)
+    os.kill(min(served), signal.SIGKILL)
+    while process.poll() is None:
+        two()
+    out, err = process.communicate()
+    assert process.pid not in served
+    assert "the launcher stopped: " in err
+    assert "Traceback" not in err
+    assert len(out.splitlines()) > 1
+    done = len(cells(ledger))
+    assert done >= 6
+    assert (process.returncode, f"{12 - done} of 12 cells are missing" in err) == (int(done < 12), done < 12)
+
+
+def test_a_stop_behind_the_newest_state_goes_on_where_it_was_killed(tmp_path):
+    ledger = tmp_path / "ledger"
+    words = [*TINY, "pe=rope"]
+    assert run(ledger, *words, "epochs=120")[0] == 0
+    (road,) = Ledger(ledger).roads()
+    process = start(ledger, *words, "epochs=110")
+    wait_for(lambda: len(road.states()) == 2 and road.states()[0][0] > 100)
+    process.kill(signal.SIGKILL)
+    process.wait()
+    step = road.states()[0][0]
+    process = start(ledger, *words, "epochs=110")
+    began = wait_for(lambda: (road.holder() or {}).get("from"))
+    assert began >= step / 4
+    status, _, err = process.wait()
+    assert status == 0, err
+    assert len(road.states()) == 1
+    fresh = tmp_path / "fresh"
+    assert run(fresh, *words, "epochs=110")[0] == 0
+    assert cells(fresh)["rope-pattern-d1-e110-s0"] == cells(ledger)["rope-pattern-d1-e110-s0"]

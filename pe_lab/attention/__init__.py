@@ -9,6 +9,7 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
 
+# each has `attend`, `refuses`, `bytes_per_pair` and `revision`;
 # fastest first: the order in which "auto" asks
 IMPLEMENTATIONS: dict[str, ModuleType] = {"triton": triton, "sdpa": sdpa, "reference": reference}
 

@@ -19,6 +19,11 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     return None
 
 
+def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
+    """Bytes that are held for each pair of positions in attention of queries like q, at least."""
+    return 4 * q.shape[0] * q.shape[1]  # logits of every head
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):

@@ -3,6 +3,8 @@
 Queries and keys are rotated before, everything that is added to the logits goes in as a mask of T x T numbers.
 """
 
+from math import prod
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
@@ -25,6 +27,15 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         if getattr(terms, name) is not None:
             return f"sdpa has no place for {name}"
     return None
+
+
+def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
+    """Bytes that are held for each pair of positions in attention of queries like q, at least."""
+    shapes = [] if terms.bias is None else [(1, len(terms.bias))]
+    shapes += [part.shape[:2] for part in (terms.decay, terms.bias_full) if part is not None]
+    if shapes:
+        return 4 * prod(torch.broadcast_shapes(*shapes))  # what is added to the logits
+    return 0 if layout.causal and layout.right_padded else 1
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:

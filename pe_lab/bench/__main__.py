@@ -3,7 +3,8 @@
 study: the cells of a sweep, by a plain PyTorch loop and by the lab. data: loading a batch, and a training step on it.
 kernels: attention with every encoding's terms, by Triton, FlexAttention and PyTorch, on a GPU. resources: registers,
 spills and shared memory of the kernels, compiled for GPUs that need not be here. tune: the blocks of the kernels.
-ledger: reading a ledger of made-up cells, and reporting it.
+ledger: reading a ledger of made-up cells, reporting it, and recording one more. faults: what is lost when sweeps are
+killed, damaged and starved.
 """
 
 import argparse
@@ -50,10 +51,15 @@ def main() -> None:
     ledger = benches.add_parser("ledger", help="reading a ledger of made-up cells, and reporting it")
     ledger.add_argument("--cells", type=int, default=2000, help="how many (%(default)s)")
     ledger.set_defaults(run=_ledger)
+    faults = benches.add_parser("faults", help="sweeps that are killed, damaged and starved: what is lost")
+    faults.add_argument("faults", nargs="*", help="only those whose name begins so")
+    faults.add_argument("--factor", type=float, default=1.0, help="of how often each is injected (%(default)s)")
+    faults.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as Markdown")
+    faults.set_defaults(run=_faults)
     arguments = parser.parse_args()
     try:
         arguments.run(arguments)
-    except ValueError as error:
+    except (ValueError, RuntimeError, TimeoutError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
 
@@ -113,6 +119,13 @@ def _ledger(arguments: argparse.Namespace) -> None:
     from pe_lab.bench.ledger import time_ledger
 
     time_ledger(arguments.cells)
+
+
+def _faults(arguments: argparse.Namespace) -> None:
+    from pe_lab.bench.faults import tell_faults
+
+    if not tell_faults(arguments.faults, arguments.factor, arguments.to):
+        sys.exit(1)
 
 
 def _gpu(bench: str) -> "torch.device":

@@ -1,4 +1,4 @@
-"""What reading a ledger costs; and ledgers of made-up cells, to measure it on and to test with."""
+"""What reading and writing a ledger costs; and ledgers of made-up cells, to measure it on and to test with."""
 
 import tempfile
 import time
@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pe_lab.results.files import write_json
-from pe_lab.results.ledger import Ledger, Road
+from pe_lab.ledger.files import write_json
+from pe_lab.ledger.roads import Ledger, Road
+from pe_lab.progress import Asked, Progress
 
 STOPS = (1, 2, 4, 8, 16)
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -70,8 +71,28 @@ def make(folder: Path, cells: int) -> None:
         record(ledger.road(identity({"name": pe}, depth, seed)), epochs, rng.gamma(2) / epochs)
 
 
+def claim_and_record(ledger: Ledger, seed: int) -> float:
+    """Seconds that the ledger takes of a cell: found missing, wanted, leased, told of, recorded, paid for.
+
+    Not the training, and not the state, whose size is the model's.
+    """
+    began = time.perf_counter()
+    road = ledger.road(identity({"name": "rope"}, seed=seed))
+    road.mend(4)
+    road.want(4)
+    with road.lease() as mine:
+        if not mine or road.newest_state() or road.wanted() != [4]:
+            raise RuntimeError(f"{road.folder} must be a new road, and nobody else's")
+        road.beat(0.0, 4)
+        record(road, 4, 1.0)
+        road.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "stops": 1})
+    road.unwant(4)
+    road.summary(4)
+    return time.perf_counter() - began
+
+
 def time_ledger(cells: int) -> None:
-    """Print the seconds that reading a made-up ledger takes, and a report of it.
+    """Print the seconds that a made-up ledger takes: to be read, reported, looked at, and for one more cell.
 
     Raises:
         ValueError: cells is not positive.
@@ -91,7 +112,13 @@ def time_ledger(cells: int) -> None:
         loaded = time.perf_counter()
         found = sections(Question(results, "", "", results.cells["pe"].iloc[0], "loss", pd.DataFrame()))
         size = len(html("made up", found)) + len(markdown("made up", found))
+        reported = time.perf_counter()
+        asked = [Asked(cell.road, int(cell.epochs), "made up", int(cell.depth)) for cell in results.cells.itertuples()]
+        Progress(Path(folder), asked).look()
+        looked = time.perf_counter()
+        one_more = sorted(claim_and_record(Ledger(folder), seed) for seed in range(10**6, 10**6 + 51))
         print(
-            f"{len(results.cells)} cells: load {loaded - began:.2f} s, report {time.perf_counter() - loaded:.1f} s "
-            f"({size / 1e6:.1f} MB)"
+            f"{len(results.cells)} cells: load {loaded - began:.2f} s, report {reported - loaded:.1f} s "
+            f"({size / 1e6:.1f} MB), look {looked - reported:.2f} s; to claim and record one more "
+            f"{1e3 * one_more[25]:.1f} ms (median; at most {1e3 * one_more[-1]:.1f} ms)"
         )

@@ -16,7 +16,8 @@ from pe_lab.ranges import require
 from pe_lab.seeding import generator
 
 SIZES = {"train": 5000, "validation": 1000, "test": 1000, "demo": 100}
-BLOCK = 4096  # sequences drawn at once
+BLOCK = 4096  # sequences drawn at once, at most
+DRAWN = 2**24  # tokens drawn at once, at most
 
 
 class Labelled(InMemory):
@@ -142,8 +143,9 @@ class Sampled(Labelled):
             fresh(self.whole(earlier).tokens, seen)
         parts: list[tuple[Tensor, Tensor]] = []
         missing = self.sizes[split]
+        rows = max(1, min(BLOCK, DRAWN // self.task.length))
         for block in count():
-            tokens, labels = self.draw(BLOCK, generator(self.seed, self.purpose, self.task.length, split, block))
+            tokens, labels = self.draw(rows, generator(self.seed, self.purpose, self.task.length, split, block))
             new = fresh(tokens, seen)[:missing]
             parts.append((tokens[new], labels[new]))
             missing -= len(new)

@@ -54,10 +54,10 @@ def report(arguments: argparse.Namespace) -> None:
 
         claims.report(Path(arguments.ledger), Path(arguments.out) if arguments.out else None)
         return
+    from pe_lab.ledger.files import write_text
     from pe_lab.report.page import html, markdown
     from pe_lab.report.sections import Question, sections
     from pe_lab.results import frame, wandb_project
-    from pe_lab.results.files import write_text
 
     began = time.perf_counter()
     if arguments.source.startswith(wandb_project.PREFIX):

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from pe_lab.ledger.files import write_text
 from pe_lab.report.page import html, markdown
 from pe_lab.report.sections import Section, Table
 from pe_lab.results import frame, statistics
-from pe_lab.results.files import write_text
 from pe_lab.results.frame import Results
 from pe_lab.results.table import place
 

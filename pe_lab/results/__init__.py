@@ -1,1 +1,1 @@
-"""What came out: the ledger of cells, and the tables made of it."""
+"""What came out: the ledger as tidy frames, and the statistics, figures and tables made of them."""

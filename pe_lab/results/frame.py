@@ -3,7 +3,7 @@
 import csv
 import json
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.config import flatten
+from pe_lab.ledger.files import CHECKSUMS, LedgerError, read_json, read_verified
+from pe_lab.ledger.records import Records
+from pe_lab.ledger.roads import Ledger, Road
 from pe_lab.results.curves import MEASURED, SHOWN
-from pe_lab.results.files import CHECKSUMS, LedgerError, read_json, read_verified
-from pe_lab.results.ledger import Ledger, Road
-from pe_lab.results.records import Records
 from pe_lab.results.table import COST, Settings, describe, rows_of
 
 # settings of a cell by their names in the identity of its road
@@ -94,15 +94,16 @@ def load(source: str | Path, study: str | None = None) -> Results:
         return _stored(folder)
     if not folder.is_dir():
         raise ValueError(f"the ledger must be a folder that is there, got {str(source)!r}")
-    wanted = None
     if study is not None:
         rows = folder / "studies" / study / "rows.csv"
         if not rows.is_file():
             there = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
             raise ValueError(f"study must be one of {', '.join(there) or 'none yet'} in {folder}, got {study!r}")
-        named = _stored(rows.parent).cells[["road", "epochs"]].itertuples(index=False, name=None)
+        stored = _stored(rows.parent)
+        named = stored.cells[["road", "epochs"]].itertuples(index=False, name=None)
         wanted = {cell: number for number, cell in enumerate(named)}
-    results = _gather(folder, study, wanted)
+        return replace(_gather(folder, study, wanted), failed=stored.failed)
+    results = _gather(folder, None, None)
     if results.cells.empty and results.failed.empty and not results.refused:
         raise ValueError(f"the ledger must have a finished cell, got none in {folder}: python -m pe_lab.run makes one")
     return results
@@ -133,7 +134,7 @@ def _gather(folder: Path, study: str | None, wanted: dict[tuple[str, int], int] 
     stops = defaultdict(list)
     for name, epochs in wanted or ():
         stops[name].append(epochs)
-    for road in Ledger(folder).roads() if wanted is None else [Road(folder / name) for name in stops]:
+    for road in Ledger(folder).roads() if wanted is None else map(Ledger(folder).named, stops):
         try:
             of_road = _settings(road)
         except (OSError, ValueError) as error:

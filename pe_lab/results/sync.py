@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from pe_lab.config import in_one_line, require_trusted
+from pe_lab.ledger.roads import Ledger, Road
 from pe_lab.ranges import require
-from pe_lab.results.ledger import Ledger, Road
 from pe_lab.wandb_mode import wandb_mode
 
 
@@ -66,7 +66,9 @@ def listed(folder: Path, study: str | None) -> list[tuple[Road, int]]:
         rows = pd.read_csv(path, usecols=["road", "epochs"], dtype={"road": str, "epochs": int})
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} must have the columns road and epochs: {in_one_line(error)}") from None
-    return [(Road(folder / road), epochs) for road, epochs in zip(rows["road"], rows["epochs"].tolist(), strict=True)]
+    return [
+        (Ledger(folder).named(road), epochs) for road, epochs in zip(rows["road"], rows["epochs"].tolist(), strict=True)
+    ]
 
 
 def sync(stops: list[tuple[Road, int]], group: str | None, project: str, mode: str) -> int:
@@ -85,7 +87,7 @@ def sync(stops: list[tuple[Road, int]], group: str | None, project: str, mode: s
     for road, epochs in tqdm(stops, unit="run", disable=None):
         try:
             done += sync_stop(road, epochs, group, project, mode)
-        except (ValueError, KeyError, OSError) as error:
+        except Exception as error:  # whatever the entry has in it
             tqdm.write(f"skipped: {road.folder.name}, {epochs} epochs: {in_one_line(error)}", file=sys.stderr)
     return done
 
@@ -99,6 +101,7 @@ def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: st
     from hydra.utils import instantiate
     from omegaconf import OmegaConf
 
+    from pe_lab.data.base import Dataset
     from pe_lab.loggers import open_run, told
     from pe_lab.telling import tell_stored
 
@@ -107,7 +110,7 @@ def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: st
     road.identity()
     summary = road.summary(epochs)
     cfg = OmegaConf.load(road.stop(epochs) / "config.yaml")
-    require_trusted(cfg.data, str(road.stop(epochs) / "config.yaml"))
+    require_trusted(cfg.data, Dataset, str(road.stop(epochs) / "config.yaml"))
     run = open_run(
         road=road.name,
         epochs=epochs,

@@ -8,7 +8,7 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import flatten
-from pe_lab.results.files import canonical
+from pe_lab.ledger.files import canonical
 from pe_lab.results.statistics import column, interval
 
 Measured = tuple[DictConfig, dict[str, Any]]  # the config of a cell, and its summary

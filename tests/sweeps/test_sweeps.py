@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from wandb import wandb_agent
 
 from pe_lab import config
-from pe_lab.results.ledger import Ledger
+from pe_lab.ledger.roads import Ledger
 
 FOLDER = Path(__file__).parents[2] / "sweeps"
 FILES = sorted(FOLDER.glob("*.yaml"))
@@ -34,7 +34,7 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "epochs=1", "tra
 # a process for each command, which finds loaded what takes long to load; prints how each ended
 PROCESSES = """
 import json, os, runpy, sys
-import lightning, pe_lab.journey
+import lightning, pe_lab.journey, pe_lab.probes, pe_lab.results.rates, wandb
 for (module, *words), environment in json.load(sys.stdin):
     child = os.fork()
     if not child:

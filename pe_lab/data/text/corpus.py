@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from pe_lab.data.text.sources import download, own_files, standard_library, writing
-from pe_lab.results.files import digest
+from pe_lab.ledger.files import digest
 
 REVISION = 1  # raised when documents are told apart otherwise, or their digest changes
 CHUNK = 2**18  # bytes read at once

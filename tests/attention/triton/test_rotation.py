@@ -5,9 +5,7 @@ from itertools import product
 
 import pytest
 import torch
-import triton.language as tl
 from torch import Tensor
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from pe_lab.attention import reference
 from pe_lab.attention.triton.rotation import MEMBERS, rotate
@@ -184,19 +182,6 @@ def test_inputs_and_upstream_gradient_may_be_expanded() -> None:
 
 
 # -- bfloat16 ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def rounding_to_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's interpreter cuts where a GPU rounds."""
-    usual = InterpreterBuilder.cast_impl
-
-    def cast(self: InterpreterBuilder, x: TensorHandle, to: tl.dtype) -> TensorHandle:
-        if (x.dtype.scalar, to.scalar) != (tl.float32, tl.bfloat16):
-            return usual(self, x, to)
-        return TensorHandle(torch.from_numpy(x.data).bfloat16().view(torch.uint16).numpy(), tl.bfloat16)
-
-    monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast)
 
 
 @pytest.mark.usefixtures("rounding_to_bfloat16")

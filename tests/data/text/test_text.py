@@ -21,9 +21,9 @@ from pe_lab.data.text.base import Text, packed
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.encoded import Encoded
 from pe_lab.data.text.mlm import MLM
+from pe_lab.ledger.files import digest
 from pe_lab.metrics import evaluate
 from pe_lab.model import Transformer
-from pe_lab.results.files import digest
 from pe_lab.seeding import initialise
 
 SPLITS = ("train", "validation", "test")

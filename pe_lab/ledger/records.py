@@ -11,19 +11,20 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.results.files import (
+from pe_lab.ledger.files import (
     CHECKSUMS,
     LedgerError,
     canonical,
     digest,
     read_json,
     read_verified,
+    set_aside,
     verify,
     write_json,
     writing,
 )
-from pe_lab.results.ledger import Road
-from pe_lab.results.presence import first_come
+from pe_lab.ledger.presence import announce, first_come
+from pe_lab.ledger.roads import HOLDER, Road, read_failure
 
 KINDS = ("length", "probe")
 
@@ -52,7 +53,8 @@ class Records:
     def requests(self) -> list[dict[str, Any]]:
         """All that has been asked about the weights that the stop has, and answered."""
         found = [read_json(path) for path in sorted(self.folder.glob("[!.]*/request.json"))]
-        return [request for request in found if request.pop("weights") == self._weights and self.has(request)]
+        mine = [request for request in found if isinstance(request, dict) and request.get("weights") == self._weights]
+        return [{key: value for key, value in request.items() if key != "weights"} for request in mine]
 
     def has(self, request: dict[str, Any]) -> bool:
         return (self._place(request) / CHECKSUMS).exists()
@@ -70,12 +72,28 @@ class Records:
         Raises:
             LedgerError: there are none, or their content is not what was written.
         """
-        verify(self._place(request))
-        return pd.read_csv(self._place(request) / "rows.csv")
+        return self.read(self._place(request))[1]
+
+    def mend(self, request: dict[str, Any]) -> None:
+        """Set the answer to a request aside if it is damaged."""
+        if self.has(request):
+            try:
+                self.verify(self._place(request))
+            except LedgerError as error:
+                set_aside(self._place(request), self.stop.parents[2], error)
 
     def entries(self) -> list[Path]:
         """The folders of all that was answered, by name."""
         return sorted(path for path in self.folder.glob("[!.]*") if path.is_dir())
+
+    def verify(self, entry: Path) -> None:
+        """Compare all files of such a folder with their checksums.
+
+        Raises:
+            LedgerError: as `read`.
+        """
+        verify(entry)
+        self.read(entry)
 
     def read(self, entry: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         """The request of such a folder, and the rows that answer it.
@@ -102,7 +120,7 @@ class Records:
 
     def failure(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """The record of a failure, or None."""
-        return read_json(self._place(request).with_suffix(".failed.json"))
+        return read_failure(self._place(request).with_suffix(".failed.json"))
 
     def forget(self, request: dict[str, Any]) -> None:
         """Clear the record of a failure."""
@@ -115,4 +133,10 @@ class Records:
         with first_come(self.folder / "lock") as mine:
             for left in self.folder.glob(".s-*") if mine else []:  # what a killed holder left half-written
                 shutil.rmtree(left)
-            yield mine
+            if mine:
+                write_json(self.folder / HOLDER, {"who": announce(self.stop.parents[2])})
+            try:
+                yield mine
+            finally:
+                if mine:
+                    (self.folder / HOLDER).unlink(missing_ok=True)

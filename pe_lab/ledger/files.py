@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 CHECKSUMS = "checksums.json"
+ASIDE = ".aside"  # the folder of a ledger that keeps what was found damaged
+ASKED = "asked"  # the folder of a ledger that says which cells a command asked for
+NOT_READ = "it is not read; the command that made it, run again, sets it aside and makes it again"
 
 
 class LedgerError(ValueError):
@@ -65,6 +69,17 @@ def read_json(path: Path) -> Any:
         raise LedgerError(f"{path} cannot be read: {error}") from None
 
 
+def set_aside(entry: Path, ledger: Path, reason: object) -> None:
+    """Move a damaged file or folder out of the way, and say so; it is kept until somebody prunes the ledger."""
+    kept = ledger / ASIDE / uuid.uuid4().hex[:8] / entry.relative_to(ledger)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.rename(entry, kept)
+    except FileNotFoundError:  # somebody else has found it
+        return
+    print(f"set aside: {str(reason).removesuffix(f': {NOT_READ}')}; now in {kept}", file=sys.stderr)
+
+
 def file_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
@@ -100,19 +115,18 @@ def read_verified(folder: Path, *names: str) -> list[bytes]:
 
 def _checksums(folder: Path) -> dict[str, str]:
     checksums = read_json(folder / CHECKSUMS)
-    if not isinstance(checksums, dict) or not all(isinstance(digest, str) for digest in checksums.values()):
-        raise LedgerError(
-            f"ledger entry {folder} must have its {CHECKSUMS}, got {checksums!r}: "
-            f"it is refused and left as it is; move it away to have it made again"
-        )
+    # a name with a folder in it would lead out of this one
+    if not isinstance(checksums, dict) or not all(
+        isinstance(digest, str) and Path(name).name == name for name, digest in checksums.items()
+    ):
+        raise LedgerError(f"ledger entry {folder} must have its {CHECKSUMS}, got {checksums!r}: {NOT_READ}")
     return checksums
 
 
 def _require(folder: Path, name: str, expected: str, found: str) -> None:
     if found != expected:
         raise LedgerError(
-            f"ledger entry {folder / name} must have the digest {expected[:16]}, got {found[:16]}: "
-            f"it is refused and left as it is; move {folder} away to have it made again"
+            f"ledger entry {folder / name} must have the digest {expected[:16]}, got {found[:16]}: {NOT_READ}"
         )
 
 

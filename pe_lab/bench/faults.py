@@ -1,0 +1,468 @@
+"""Faults, on purpose: real processes are killed, files damaged, disks filled, and the same command is run again.
+
+Each fault is injected into sweeps of tiny cells; then the same command runs until it ends with status 0. Counted are
+cells that are lost, and cells whose weights or metrics are not those of a sweep that nothing happened to.
+"""
+
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pe_lab.bench.programs import Program, drop_rights, limit_files, limit_memory, wait_for
+from pe_lab.ledger.files import ASIDE, write_json
+from pe_lab.ledger.roads import HOLDER, Ledger
+
+TINY = [
+    *("model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "trainer.save_every=0.05"),
+    *("data=pattern", "data.train=256", "data.validation=32", "data.test=32", "data.demo=1"),
+]
+SWEEP = [*TINY, "-m", "pe=rope,learnable", "epochs=16,4,1", "seed=0,1", "hydra/launcher=basic"]
+AGAIN = 8  # runs of the same command after which it counts as not finishing
+
+
+@dataclass
+class Sweep:
+    """A sweep that something happens to.
+
+    Args:
+        folder: a new one, for its ledger and what it prints.
+        sound: a ledger in which the same sweep was run and nothing happened.
+        rng: decides when and where.
+        words: that ask for it.
+    """
+
+    folder: Path
+    sound: Path
+    rng: random.Random
+    words: list[str] = field(default_factory=lambda: list(SWEEP))
+    lost: int = 0
+    differing: int = 0
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger"
+
+    def start(self, *words: str, **options: Any) -> Program:
+        """The sweep, in a process of its own; further words as overrides."""
+        logger = [] if any(word.startswith("logger") for word in words) else ["logger=none"]
+        given = [*self.words, *logger, *words, f"ledger={self.ledger}"]
+        return Program(given, self.folder / "printed", **options)
+
+    def some_time(self) -> None:
+        """Wait as long as a part of the sweep takes, sometimes all of it."""
+        time.sleep(self.rng.uniform(0, 1.5))
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who serves a road at this moment."""
+        return next((holder for road in Ledger(self.ledger).roads() if (holder := road.holder())), None)
+
+    def finish(self) -> None:
+        """Run the same command until it ends with status 0, and compare what it left with what it should be.
+
+        Raises:
+            RuntimeError: it does not come to that; it prints a trace.
+        """
+        for _ in range(AGAIN):
+            status, _, errors = self.start().wait()
+            require_no_trace(errors)
+            if status == 0:
+                break
+        else:
+            raise RuntimeError(f"the command did not finish in {AGAIN} runs: {errors}")
+        self.compare()
+
+    def compare(self) -> None:
+        """Count cells that are lost, and cells that differ."""
+        found, expected = cells(self.ledger), cells(self.sound)
+        self.lost += len(expected.keys() - found.keys())
+        self.differing += sum(found[name] != expected[name] for name in found.keys() & expected.keys())
+
+
+def cells(ledger: Path) -> dict[str, tuple[bytes, list[Any]]]:
+    """All cells of a ledger by name: weights, and metric rows but for speed.
+
+    Raises:
+        LedgerError: an entry is not what was written.
+        RuntimeError: there are two of a name.
+    """
+    found: dict[str, tuple[bytes, list[Any]]] = {}
+    for road in Ledger(ledger).roads():
+        road.identity()
+        for epochs in road.stops():
+            name = road.summary(epochs)["name"]
+            rows = pd.read_csv(road.stop(epochs) / "metrics.csv", dtype=str)
+            rows = rows[rows["metric"] != "tokens_per_second"].to_numpy().tolist()
+            if name in found:
+                raise RuntimeError(f"{ledger} has two cells of the name {name}")
+            found[name] = ((road.stop(epochs) / "weights.safetensors").read_bytes(), rows)
+    return found
+
+
+def require_no_trace(errors: str) -> None:
+    """Raises RuntimeError if what a program printed has a trace."""
+    if "Traceback" in errors:
+        raise RuntimeError(f"a trace was printed: {errors}")
+
+
+# -- faults: each happens to a sweep, and says how often it did -----------------------------------------------------
+
+
+def signalled(sweep: Sweep, signum: int, twice: bool = False) -> int:
+    """A signal at a random time; twice: and again, at any time while it ends."""
+    program = sweep.start()
+    sweep.some_time()
+    there = not program.ended
+    program.kill(signum)
+    if twice:
+        time.sleep(sweep.rng.uniform(0, 0.2))
+        program.kill(signum)
+    status, _, errors = program.wait()
+    require_no_trace(errors)
+    if signum == signal.SIGINT and there and status not in (0, 130, -signal.SIGINT):
+        raise RuntimeError(f"Ctrl-C must end it with 130, got {status}: {errors}")
+    return int(there)
+
+
+def worker_killed(sweep: Sweep) -> int:
+    """SIGKILL for one of two workers, while it trains."""
+    program = sweep.start("hydra/launcher=cores", "workers=2")
+    wait_for(lambda: sweep.holder() or program.ended)
+    time.sleep(sweep.rng.uniform(0, 1.0))
+    holder = sweep.holder()
+    killed = 0
+    if holder and holder["pid"] != program.pid and not program.ended:
+        with suppress(ProcessLookupError):
+            os.kill(holder["pid"], signal.SIGKILL)
+            killed = 1
+    require_no_trace(program.wait()[2])
+    return killed
+
+
+def disk_full(sweep: Sweep) -> int:
+    """Whatever would make a file larger than a random size fails, as on a full disk."""
+    size = int(10 ** sweep.rng.uniform(1, 5.3))
+    status, _, errors = sweep.start(before=partial(limit_files, size)).wait()
+    require_no_trace(errors)
+    return int(status != 0)
+
+
+def memory_short(sweep: Sweep) -> int:
+    """The sweep gets little more memory than it has when it begins."""
+    status, _, errors = sweep.start(before=partial(limit_memory, sweep.rng.uniform(0, 30))).wait()
+    require_no_trace(errors)
+    return int(status != 0)
+
+
+def damaged(sweep: Sweep) -> int:
+    """A random file of the ledger, of a sweep that is done or was killed, has a bit flipped or is cut."""
+    if sweep.rng.random() < 0.5:
+        shutil.copytree(sweep.sound, sweep.ledger, dirs_exist_ok=True)
+    elif not sweep.ledger.exists():
+        signalled(sweep, signal.SIGKILL)
+    kinds: dict[str, list[Path]] = {}
+    for path in sorted(sweep.ledger.rglob("*")):
+        relative = path.relative_to(sweep.ledger)
+        if path.is_file() and path.stat().st_size and relative.parts[0] not in (ASIDE, "studies", "asked"):
+            kinds.setdefault("state" if path.name.startswith("state") else path.name, []).append(path)
+    if not kinds:
+        return 0
+    damage(sweep.rng.choice(kinds[sweep.rng.choice(sorted(kinds))]), sweep.rng)
+    return 1
+
+
+def damage(path: Path, rng: random.Random) -> None:
+    """Flip a bit of a file, or cut it short."""
+    content = bytearray(path.read_bytes())
+    at = rng.randrange(len(content))
+    if rng.random() < 0.5:
+        content[at] ^= 1 << rng.randrange(8)
+    else:
+        del content[at:]
+    path.write_bytes(content)
+
+
+def read_only(sweep: Sweep) -> int:
+    """The ledger must not be written to, before it began or in the middle."""
+    if sweep.rng.random() < 0.5:
+        signalled(sweep, signal.SIGKILL)
+    sweep.ledger.mkdir(parents=True, exist_ok=True)
+    with locked(sweep.ledger):
+        status, _, errors = sweep.start(before=drop_rights).wait()
+    require_no_trace(errors)
+    if status != 1 or len(errors.strip().splitlines()) != 1 or "ledger must be a folder that can" not in errors:
+        raise RuntimeError(f"a ledger that cannot be written to must be one line and status 1, got {status}: {errors}")
+    return 1
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody may write to a folder, or what is in it."""
+    modes = {path: path.stat().st_mode for path in (folder, *folder.rglob("*"))}
+    try:
+        for path, mode in modes.items():
+            path.chmod(mode & ~0o222)
+        yield
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+def holder_gone(sweep: Sweep) -> int:
+    """Leases, wishes and signs of life of a machine that is gone, on every road."""
+    signalled(sweep, signal.SIGKILL)
+    for road in Ledger(sweep.ledger).roads():
+        gone = f"{sweep.rng.getrandbits(128):032x}"
+        words = {"host": "gone", "pid": 1, "who": gone, "since": time.time(), "from": 0, "epoch": 1.0, "target": 16}
+        write_json(road.folder / HOLDER, words | {"beat": time.time()})
+        write_json(road.folder / "wanted" / f"16.{gone}", {"host": "gone", "pid": 1, "since": time.time()})
+        write_json(road.folder / "wanted" / f"1000.{gone}", {"host": "gone", "pid": 1, "since": time.time()})
+        (road.folder / "lock").touch()
+        (road.folder / ".s-gone").mkdir(exist_ok=True)
+        if sweep.rng.random() < 0.5:
+            (sweep.ledger / ".present" / gone).touch()
+    return 1
+
+
+def wandb_killed(sweep: Sweep) -> int:
+    """W&B's service is killed while it is told."""
+    program = sweep.start("logger=wandb", "logger.images=false", env={"WANDB_MODE": "offline"})
+    wait_for(lambda: _services(program.pid) or program.ended)
+    time.sleep(sweep.rng.uniform(0, 1.0))
+    services = _services(program.pid)
+    for pid in services:
+        os.kill(pid, signal.SIGKILL)
+    require_no_trace(program.wait()[2])
+    return int(bool(services))
+
+
+def _services(session: int) -> list[int]:
+    """W&B's service processes that a program started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes()
+            if b"wandb-core" in command and _ancestor(int(path.name), session):
+                found.append(int(path.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def _ancestor(pid: int, of: int) -> bool:
+    while pid > 1:
+        if pid == of:
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return False
+
+
+def wandb_refuses(sweep: Sweep) -> int:
+    """W&B is to be online, and nobody answers."""
+    env = {"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    one = ["pe=rope", "seed=0", "logger=wandb", "logger.images=false"]
+    _, _, errors = sweep.start(*one, env=env).wait()
+    require_no_trace(errors)
+    return 1
+
+
+def four_at_once(sweep: Sweep) -> int:
+    """Four processes, each in a folder of its own, run the same command on one ledger; a random one is killed."""
+    programs = []
+    for number in range(4):
+        here = sweep.folder / f"machine{number}"
+        here.mkdir(parents=True, exist_ok=True)
+        if not (here / "shared").is_symlink():
+            (here / "shared").symlink_to(sweep.folder, target_is_directory=True)
+        words = [*sweep.words, "logger=none", "ledger=shared/ledger"]
+        programs.append(Program(words, sweep.folder / "printed" / str(number), cwd=here))
+    sweep.some_time()
+    victim = sweep.rng.choice(programs)
+    there = not victim.ended
+    victim.kill(signal.SIGKILL)
+    for program in programs:
+        status, _, errors = program.wait()
+        require_no_trace(errors)
+        if program is not victim and status:
+            raise RuntimeError(f"the three that were not killed must finish, got status {status}: {errors}")
+    return int(there)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens to a sweep.
+
+    Attributes:
+        inject: does it to a sweep; says how often it did.
+        times: that it is to be injected, in all.
+        each: that it is injected into one sweep, before that is finished.
+    """
+
+    inject: Callable[[Sweep], int]
+    times: int
+    each: int = 1
+
+
+FAULTS = {
+    "SIGKILL at a random point": Fault(partial(signalled, signum=signal.SIGKILL), 50, each=5),
+    "SIGTERM at a random point": Fault(partial(signalled, signum=signal.SIGTERM), 50, each=5),
+    "Ctrl-C twice": Fault(partial(signalled, signum=signal.SIGINT, twice=True), 25, each=3),
+    "SIGKILL for one of two workers": Fault(worker_killed, 5),
+    "SIGKILL for one of four machines": Fault(four_at_once, 10),
+    "a write fails, as on a full disk": Fault(disk_full, 25, each=2),
+    "out of memory": Fault(memory_short, 15, each=2),
+    "a file is cut or a bit flipped": Fault(damaged, 100, each=2),
+    "the ledger is read-only": Fault(read_only, 5),
+    "a holder and wishes of a machine that is gone": Fault(holder_gone, 10),
+    "W&B's service is killed": Fault(wandb_killed, 10),
+    "W&B refuses": Fault(wandb_refuses, 2),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fault did: how often it was injected, into how many sweeps, and what it cost."""
+
+    injected: int
+    sweeps: int
+    lost: int
+    differing: int
+    seconds: float
+
+
+def undisturbed(folder: Path) -> Path:
+    """A ledger in which the sweep was run and nothing happened."""
+    sweep = Sweep(folder, folder / "ledger", random.Random(0))
+    sweep.finish()
+    if len(cells(sweep.ledger)) != 12:
+        raise RuntimeError("the sweep must have 12 cells")
+    return sweep.ledger
+
+
+def put_to(fault: Fault, sound: Path, folder: Path, times: int, seed: int = 0) -> Outcome:
+    """Inject a fault so often, into as many sweeps as it takes, and finish each.
+
+    Args:
+        sound: see `undisturbed`.
+        folder: for the sweeps; what is in it is removed once they are found whole.
+
+    Raises:
+        RuntimeError: a sweep does not finish, or a trace is printed.
+    """
+    injected = sweeps = lost = differing = 0
+    rng, began = random.Random(seed), time.monotonic()
+    while injected < times:
+        if sweeps > 10 * times:
+            raise RuntimeError(f"the fault must be injected {times} times, got {injected} in {sweeps} sweeps")
+        sweep = Sweep(folder / str(sweeps), sound, rng)
+        for _ in range(fault.each):
+            injected += fault.inject(sweep)
+            if injected >= times:
+                break
+        sweep.finish()
+        sweeps, lost, differing = sweeps + 1, lost + sweep.lost, differing + sweep.differing
+        if not sweep.lost and not sweep.differing:
+            shutil.rmtree(sweep.folder)
+    return Outcome(injected, sweeps, lost, differing, time.monotonic() - began)
+
+
+@dataclass
+class Many:
+    """What came of many cells and four workers.
+
+    Attributes:
+        cells: that are there in the end, each of them once.
+        kills: SIGKILLs; every one was followed by the same command again.
+        repeated: stops that were recorded a second time, and states that were behind an earlier one.
+    """
+
+    cells: int = 0
+    kills: int = 0
+    repeated: int = 0
+
+
+def many_cells(folder: Path, seeds: int, pause: float, rng: random.Random) -> Many:
+    """Six cells a seed, by four processes with the same command, of which a random one is killed again and again.
+
+    Between two kills something is recorded: who has to look through all cells first must come to train one.
+
+    Args:
+        pause: seconds between two kills, on average.
+
+    Raises:
+        RuntimeError: a trace is printed, or there are two cells of a name.
+    """
+    grid = ["-m", "pe=rope,none,alibi", f"seed=range({seeds})", "epochs=3,1", "hydra/launcher=basic"]
+    words = [*TINY, *grid, f"ledger={folder / 'ledger'}", "logger=none"]
+    programs: list[Program | None] = [Program(words, folder / str(number)) for number in range(4)]
+    came, recorded, steps, before = Many(), {}, {}, 0
+    while any(programs):
+        time.sleep(rng.uniform(0, 2 * pause))
+        victim = rng.choice([program for program in programs if program])
+        if not victim.ended and len(recorded) > before:
+            victim.kill(signal.SIGKILL)
+            came.kills, before = came.kills + 1, len(recorded)
+        for number, program in enumerate(programs):
+            if program and program.ended:
+                status, _, errors = program.wait()
+                require_no_trace(errors)
+                programs[number] = Program(words, folder / str(number)) if status else None
+        for road in Ledger(folder / "ledger").roads():
+            for epochs in road.stops():
+                made = road.stop(epochs).stat().st_ino
+                came.repeated += recorded.setdefault((road.name, epochs), made) != made
+            for step, _ in road.states():
+                came.repeated += step < steps.get(road.name, 0)
+                steps[road.name] = step
+    came.cells = len(cells(folder / "ledger"))
+    return came
+
+
+def tell_faults(only: list[str], factor: float, to: Path | None) -> bool:
+    """Print the table of faults; returns whether nothing was lost.
+
+    Args:
+        only: names that a fault's name must begin with; all if none.
+        factor: of how often each is injected.
+        to: a file for the table, as Markdown.
+    """
+    from pe_lab.results.table import as_markdown
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        sound = undisturbed(Path(folder) / "sound")
+        for name, fault in FAULTS.items():
+            if only and not name.startswith(tuple(only)):
+                continue
+            times = max(1, round(fault.times * factor))
+            outcome = put_to(fault, sound, Path(folder) / "sweeps", times)
+            row = {"fault": name, "times injected": outcome.injected, "sweeps": outcome.sweeps}
+            rows.append(row | {"cells lost": outcome.lost, "cells differing": outcome.differing})
+            print(
+                " · ".join(f"{key}: {value}" for key, value in rows[-1].items()),
+                f"({outcome.seconds:.0f} s)",
+                flush=True,
+            )
+        if not only:
+            began = time.monotonic()
+            many = many_cells(Path(folder) / "many", max(1, round(50 * factor)), 3.0, random.Random(0))
+            row = {"fault": f"{many.cells} cells, four workers, one killed every few seconds", "sweeps": 1}
+            lost = 6 * max(1, round(50 * factor)) - many.cells
+            rows.append(row | {"times injected": many.kills, "cells lost": lost, "cells differing": many.repeated})
+            print(f"{rows[-1]} ({time.monotonic() - began:.0f} s)", flush=True)
+    table = pd.DataFrame(rows)
+    text = as_markdown(table)
+    print(f"\n{text}")
+    if to:
+        to.write_text(text + "\n")
+    return not table[["cells lost", "cells differing"]].to_numpy().any()

@@ -1,0 +1,28 @@
+"""The configuration: what can be chosen, what it must be, and what the words of a command line come to.
+
+Nothing here imports torch: a wrong config is answered before anything heavy is loaded.
+"""
+
+from pe_lab.config.compose import expand
+from pe_lab.config.errors import in_one_line
+from pe_lab.config.rules import check, require_trusted
+from pe_lab.config.schema import Config, Model, Optimizer, Trainer, flatten, folder
+from pe_lab.config.words import Launcher, as_lists, launcher, of_jobs, studies
+
+__all__ = [
+    "Config",
+    "Launcher",
+    "Model",
+    "Optimizer",
+    "Trainer",
+    "as_lists",
+    "check",
+    "expand",
+    "flatten",
+    "folder",
+    "in_one_line",
+    "launcher",
+    "of_jobs",
+    "require_trusted",
+    "studies",
+]

@@ -1,0 +1,91 @@
+"""From overrides to the configs of cells, as Hydra composes them."""
+
+import csv
+from copy import deepcopy
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from pe_lab.config.rules import check
+from pe_lab.config.schema import folder
+from pe_lab.config.words import parsed
+
+# settings of a sweep, not of its cells
+OF_SWEEPS = ("ledger", "study_name", "workers")
+
+
+def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
+    """The configs that overrides ask for: one, or those of a sweep's jobs, as Hydra's sweeper will order them.
+
+    Raises:
+        HydraException: the overrides do not fit the configuration.
+        ValueError: a rule that the config alone decides is broken; a study without a sweep.
+    """
+    from hydra import compose, initialize_config_dir
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+    from hydra.core.global_hydra import GlobalHydra
+
+    with initialize_config_dir(str(folder()), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        given = parsed(overrides, loader)
+        fixed = [override.input_line for override in given if not (multirun and override.is_sweep_override())]
+        whole = compose("config", fixed, return_hydra_config=True)
+        params = whole.hydra.sweeper.params or {}
+        with open_dict(whole):
+            del whole["hydra"]
+        if not multirun:
+            if params:
+                raise ValueError(f"+study={whole.study_name} is a sweep: add -m, got no -m")
+            check(whole)
+            return [whole]
+        cfgs: list[DictConfig] = []
+        composed: dict[tuple[str, ...], DictConfig] = {}  # by the files chosen; settings are put into a copy
+        swept = parsed([f"{key}={value}" for key, value in params.items()] + overrides, loader)
+        for job in BasicSweeper.split_arguments(swept, None)[0]:
+            settings, files = [], []
+            for override in parsed(list(job), loader):
+                key = override.key_or_group
+                is_file = key.startswith("hydra.") or loader.repository.group_exists(key)
+                (files if is_file else settings).append(override)
+            chosen = tuple(override.input_line for override in files)
+            if chosen not in composed:
+                composed[chosen] = compose("config", list(chosen))
+            cfgs.append(deepcopy(composed[chosen]))
+            ConfigLoaderImpl._apply_overrides_to_config(settings, cfgs[-1])
+            check(cfgs[-1])
+        for setting in OF_SWEEPS:
+            values = list(dict.fromkeys(cfg[setting] for cfg in cfgs))
+            if len(values) > 1:
+                raise ValueError(
+                    f"{setting} must be the same for all cells of a sweep, got {', '.join(map(str, values))}"
+                )
+        return cfgs
+
+
+def _tuned_rate(path: str, _root_: DictConfig) -> float:
+    """The learning rate of an encoding at this depth, from a study that tuned it; of the same epochs, or of the most.
+
+    Raises:
+        ValueError: there is no such table, or the encoding is not in it.
+    """
+    if not Path(path).is_file():
+        raise ValueError(
+            f"optimizer.lr must come from a table of tuned rates, got none at {path}: "
+            f"python -m pe_lab.run -m +study=tune_lr ledger={_root_.ledger} makes it"
+        )
+    with Path(path).open() as file:
+        rows = list(csv.DictReader(file))
+    there = {"pe": _root_.pe.name, "depth": str(_root_.model.depth), "data": _root_.data.name}
+    found = [row for row in rows if all(row.get(name, value) == value for name, value in there.items())]
+    if not found:
+        known = sorted({f"{row['pe']} at depth {row['depth']}" for row in rows})
+        raise ValueError(
+            f"optimizer.lr must come from a table that has {there['pe']} at depth {there['depth']}, got {path} with "
+            f"{', '.join(known)}"
+        )
+    same = [row for row in found if row["epochs"] == str(_root_.epochs)]
+    return float((same or sorted(found, key=lambda row: int(row["epochs"])))[-1]["optimizer.lr"])
+
+
+OmegaConf.register_new_resolver("tuned_rate", _tuned_rate, replace=True)

@@ -1,0 +1,18 @@
+"""Errors as one line."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """An error as one line that names the setting, the requirement and the value."""
+    from hydra.errors import MissingConfigException
+
+    if isinstance(error, MissingConfigException) and error.options is not None and error.missing_cfg_file:
+        group, _, name = str(error.missing_cfg_file).rpartition("/")
+        return f"{group or 'config'} must be one of {', '.join(error.options)}, got {name!r}"
+    cause = error.__cause__
+    key = getattr(cause, "full_key", None)
+    text = str(cause).strip().partition("\n")[0] if key and cause is not None else str(error)
+    line = " ".join(text.split())
+    if not line:
+        within = cause or error.__context__
+        return in_one_line(within) if within else type(error).__name__
+    return f"{key}: {line}" if key and key not in line else line

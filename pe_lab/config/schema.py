@@ -1,0 +1,104 @@
+"""The typed root of the configuration, and where its files are."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+
+@dataclass
+class Model:
+    depth: int = MISSING
+    width: int = MISSING
+    num_heads: int = MISSING
+    mlp_ratio: int = MISSING
+    norm: str = MISSING
+    dropout: float = MISSING
+    embedding_std: float = MISSING
+    scale_tokens: bool = MISSING
+    attention_dropout: float = 0.0
+
+
+@dataclass
+class Optimizer:
+    name: str = MISSING
+    lr: float = MISSING
+    betas: list[float] = MISSING
+    eps: float = MISSING
+    weight_decay: float = MISSING
+    schedule: str = MISSING
+    warmup_steps: int = MISSING
+
+
+@dataclass
+class Trainer:
+    device: str = MISSING
+    precision: str = MISSING
+    batch_size: int = MISSING
+    clip: float | None = MISSING
+    log_every: int = MISSING
+    save_every: float = MISSING
+
+
+@dataclass
+class Attention:
+    implementation: str = MISSING
+
+
+@dataclass
+class Evaluate:
+    """On a trained cell: every length, under every policy, at every offset."""
+
+    lengths: list[float] = field(default_factory=lambda: [1.0])
+    policy: list[str] = field(default_factory=lambda: ["raw"])
+    offset: list[int] = field(default_factory=lambda: [0])
+
+
+@dataclass
+class Config:
+    """A cell: one encoding in one model on one dataset for a number of epochs."""
+
+    pe: Any = MISSING
+    model: Model = field(default_factory=Model)
+    data: Any = MISSING
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    trainer: Trainer = field(default_factory=Trainer)
+    attention: Attention = field(default_factory=Attention)
+    logger: Any = MISSING
+    evaluate: Evaluate = field(default_factory=Evaluate)
+    probe: list[str] = field(default_factory=list)
+    epochs: int = 4
+    seed: int = 0
+    ledger: str = "ledger"
+    study_name: str | None = None
+    workers: int | None = None
+
+
+TYPED = (
+    ("model", Model),
+    ("optimizer", Optimizer),
+    ("trainer", Trainer),
+    ("attention", Attention),
+    ("evaluate", Evaluate),
+)
+ConfigStore.instance().store(name="schema", node=Config)
+
+
+def folder() -> Path:
+    """Where the YAML files are: beside the package in a checkout, inside it when installed from a wheel."""
+    package = Path(__file__).parents[1]
+    beside = package.parent / "conf"
+    return beside if (beside / "config.yaml").exists() else package / "conf"
+
+
+def flatten(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
+    """A tree's values by joined names; null and lists as text, so that they can be compared and grouped."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{key}{separator}", separator)
+        else:
+            flat[f"{prefix}{key}"] = "null" if value is None else str(value) if isinstance(value, list) else value
+    return flat

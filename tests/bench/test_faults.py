@@ -1,0 +1,68 @@
+"""Sweeps that are killed, damaged and starved: nothing is lost, and nothing differs. Real processes, in every case."""
+
+import random
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from pe_lab.bench import faults
+from pe_lab.bench.faults import FAULTS, Sweep, put_to
+from pe_lab.ledger.roads import Ledger
+
+# each is injected less often here than by `python -m pe_lab.bench faults`, but for the signals
+TIMES = {
+    "SIGKILL at a random point": 25,
+    "SIGTERM at a random point": 25,
+    "a file is cut or a bit flipped": 20,
+    "W&B refuses": 1,
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_nothing_is_lost_and_nothing_differs(name, sound, tmp_path):
+    outcome = put_to(FAULTS[name], sound, tmp_path, TIMES.get(name, 2), seed=1)
+    assert outcome.injected >= TIMES.get(name, 2)
+    assert (outcome.lost, outcome.differing) == (0, 0)
+
+
+def test_what_is_lost_or_differs_is_counted(sound, tmp_path):
+    sweep = Sweep(tmp_path, sound, random.Random(0))
+    shutil.copytree(sound, sweep.ledger)
+    roads = list(Ledger(sweep.ledger).roads())
+    shutil.rmtree(roads[0].stop(4))
+    for path, text in (("weights.safetensors", "others"), ("metrics.csv", "split,metric,value\ntest,loss,0\n")):
+        road = roads.pop()
+        before = tmp_path / road.name
+        shutil.move(road.stop(1), before)
+        with road.recording(1) as folder:
+            for file in ("summary.json", "metrics.csv", "weights.safetensors"):
+                shutil.copy(before / file, folder)
+            (folder / path).write_text(text)
+    sweep.compare()
+    assert (sweep.lost, sweep.differing) == (1, 2)
+
+
+def test_a_sweep_that_does_not_finish_is_not_called_whole(sound, tmp_path):
+    sweep = Sweep(tmp_path, sound, random.Random(0), words=[*faults.SWEEP, "optimizer.lr=1e30"])
+    with pytest.raises(RuntimeError, match="did not finish in 8 runs"):
+        sweep.finish()
+
+
+def test_many_cells_by_four_workers_of_whom_one_is_killed_every_second_are_each_trained_once(tmp_path):
+    came = faults.many_cells(tmp_path, seeds=8, pause=1.0, rng=random.Random(0))
+    assert (came.cells, came.repeated) == (48, 0)
+    assert came.kills >= 2
+    assert all(road.stops() == [1, 3] for road in Ledger(tmp_path / "ledger").roads())
+
+
+def test_a_fault_that_loses_a_cell_is_told(sound, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(faults, "undisturbed", lambda folder: sound)
+    outcome = faults.Outcome(injected=2, sweeps=1, lost=1, differing=0, seconds=0.0)
+    monkeypatch.setattr(faults, "put_to", lambda *_: outcome)
+    table = tmp_path / "faults.md"
+    assert faults.tell_faults(["Ctrl"], 1.0, table) is False
+    assert "| Ctrl-C twice | 2 | 1 | 1 | 0 |" in table.read_text()
+    monkeypatch.setattr(faults, "put_to", lambda *_: replace(outcome, lost=0))
+    assert faults.tell_faults(["Ctrl"], 1.0, None) is True
+    assert "cells lost: 0" in capsys.readouterr().out

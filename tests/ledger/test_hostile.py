@@ -1,0 +1,192 @@
+"""A ledger that a stranger made: nothing in it is executed, nothing outside of it touched; and no secret is kept."""
+
+import ast
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import pe_lab
+from pe_lab.bench.faults import SWEEP, cells
+from pe_lab.bench.ledger import identity, record
+from pe_lab.bench.programs import Program
+from pe_lab.ledger.files import CHECKSUMS, file_digest
+from pe_lab.ledger.roads import Ledger, Road
+from pe_lab.report import __main__ as report
+from pe_lab.results import sync
+
+
+class Evil:
+    """What is executed by whoever unpickles it."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+def sign(stop: Path) -> None:
+    """Checksums that fit, as a stranger would make them."""
+    names = [path.name for path in stop.iterdir() if path.name != CHECKSUMS]
+    (stop / CHECKSUMS).write_text(json.dumps({name: file_digest(stop / name) for name in names}))
+
+
+def test_the_package_has_nothing_that_executes_what_it_reads():
+    """No pickle, in whichever clothes; no eval; no loader that makes objects."""
+    modules = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
+    calls = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "joblib.load", "pd.read_pickle"}
+    found = []
+    for path in sorted(Path(pe_lab.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found += [(path.name, name) for name in names if name.partition(".")[0] in modules]
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                found += [(path.name, called)] if called in calls else []
+                words = {word.arg: ast.unparse(word.value) for word in node.keywords}
+                found += [(path.name, "allow_pickle")] if words.get("allow_pickle", "False") != "False" else []
+    assert found == []
+
+
+def test_pickles_in_the_place_of_weights_and_states_are_not_opened(ledger, tmp_path, sound):
+    marker = tmp_path / "executed"
+    evil = pickle.dumps(Evil(marker))
+    for road in list(Ledger(ledger).roads()):
+        shutil.rmtree(road.stop(16))
+        for _, state in road.states():
+            state.unlink()
+        bad = road.folder / "bad"
+        bad.write_bytes(evil)
+        bad.rename(road.folder / f"state-7-{file_digest(bad)[:16]}.safetensors")
+        (road.stop(4) / "weights.safetensors").write_bytes(evil)
+        sign(road.stop(4))
+    words = [*SWEEP, f"ledger={ledger}", "logger=none"]
+    status, _, errors = Program(words, tmp_path / "printed").wait()
+    assert status == 0, errors
+    assert errors.count("must be a state of its road, got one of None") == 4
+    found, expected = cells(ledger), cells(sound)
+    assert {name: found[name] for name in found if "e16" in name} == {
+        name: expected[name] for name in expected if "e16" in name
+    }
+    status, _, errors = Program([*words, "evaluate.offset=0,3"], tmp_path / "printed").wait()
+    assert status == 1
+    assert "Traceback" not in errors
+    assert not marker.exists()
+
+
+TARGETS = [
+    "_target_: os.system\ncommand: touch {marker}",
+    "_target_: pe_lab.run.os.system\ncommand: touch {marker}",
+    "_target_: pe_lab.data.pattern.Pattern\n_partial_: true\nx: [{{_target_: os.system, command: touch {marker}}}]",
+    "_target_: builtins.exec\n_args_: ['import os; os.system(\"touch {marker}\")']",
+    "_target_: torch.load\nf: {marker}.pt\nweights_only: false",
+    "_target_: ${{oc.env:EVIL,os.system}}\ncommand: touch {marker}",
+    "!!python/object/apply:os.system ['touch {marker}']",
+]
+
+
+def test_a_config_that_asks_for_something_to_be_called_is_told_and_not_followed(ledger, tmp_path, told, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    marker = tmp_path / "executed"
+    (tmp_path / "executed.pt").write_bytes(pickle.dumps(Evil(marker)))
+    stops = [road.stop(epochs) for road in Ledger(ledger).roads() for epochs in road.stops()]
+    for stop, target in zip(stops, TARGETS * 2, strict=False):
+        lines = (stop / "config.yaml").read_text().splitlines()
+        start = lines.index("data:")
+        end = next(n for n in range(start + 1, len(lines)) if not lines[n].startswith(" "))
+        data = target.format(marker=marker).splitlines()
+        head = ["data: " + data[0]] if data[0].startswith("!!") else ["data:", *(f"  {line}" for line in data)]
+        (stop / "config.yaml").write_text("\n".join([*lines[:start], *head, *lines[end:]]) + "\n")
+        sign(stop)
+    status, out, err = told(sync.main, ledger)
+    assert (status, out[0].startswith("0 of 12 runs")) == (1, True)
+    assert err.count("skipped: ") == 12
+    assert err.count("_target_ must be a Dataset of pe_lab") >= 10
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("main", [sync.main, report.main])
+def test_names_in_its_files_do_not_lead_out_of_it(ledger, tmp_path, told, main, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    outside = tmp_path / "outside"
+    shutil.copytree(next(iter(Ledger(ledger).roads())).folder, outside)
+    study = ledger / "studies" / "question"
+    study.mkdir(parents=True)
+    rows = pd.DataFrame({"pe": ["rope"], "depth": [1], "epochs": [4], "seed": [0], "road": ["../outside"]})
+    rows.assign(test_loss=1.0).to_csv(study / "rows.csv", index=False)
+    before = {path: path.stat().st_mtime_ns for path in outside.rglob("*")}
+    status, _, err = told(main, ledger, "--study", "question")
+    assert (status, len(err.strip().splitlines())) == (1, 1)
+    assert "must be named by 16 hexadecimal digits, got '../outside'" in err
+    assert {path: path.stat().st_mtime_ns for path in outside.rglob("*")} == before
+
+
+@pytest.mark.parametrize("setting", ["study_name", "pe.name", "data.name", "logger.project"])
+def test_names_that_are_given_do_not_lead_out_of_it_either(tmp_path, setting):
+    here = tmp_path / "here"
+    words = [*SWEEP, "ledger=ledger", "logger=csv", f"{setting}=../../outside"]
+    if setting == "logger.project":
+        words = [word for word in words if word != "logger=csv"]
+    status, _, errors = Program(words, tmp_path / "printed", cwd=_made(here)).wait()
+    assert (status, len(errors.strip().splitlines())) == (1, 1), errors
+    assert f"{setting} must be a name" in errors
+    assert list(here.iterdir()) == []
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_what_a_report_shows_of_it_is_text(tmp_path, told):
+    evil = "<script>alert(1)</script>"
+    for pe in ("rope", evil):
+        for seed in range(3):
+            road = Ledger(tmp_path / "ledger").road(identity({"name": pe}, seed=seed))
+            record(road, 4, 1.0 + seed / 10)
+    status, _, err = told(report.main, tmp_path / "ledger", "--out", tmp_path / "out")
+    assert status == 0, err
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "alert(1)" in page
+    assert evil not in page
+
+
+SECRETS = {"WANDB_API_KEY": "5ec2e7" * 6 + "beef", "AWS_SECRET_ACCESS_KEY": "hush-hush-1234", "HF_TOKEN": "hf_hushhush"}
+
+
+def test_no_secret_of_the_environment_is_kept(tmp_path):
+    ledger = tmp_path / "ledger"
+    words = [*SWEEP, "pe=rope", "seed=0", f"ledger={ledger}", "logger=wandb", "study_name=question"]
+    env = SECRETS | {"WANDB_MODE": "offline"}
+    status, _, errors = Program(words, tmp_path / "printed", env=env).wait()
+    assert status == 0, errors
+    files = [path for path in ledger.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".wandb" for path in files)
+    for path in files:
+        content = path.read_bytes()
+        assert [name for name, secret in SECRETS.items() if secret.encode() in content] == [], path
+
+
+def test_a_state_of_another_road_is_not_gone_on_from(ledger, tmp_path, sound):
+    """Its digest fits, and so do the shapes: a seed's weights would pass as another's."""
+    roads = {road.summary(4)["name"]: road for road in Ledger(ledger).roads()}
+    one, other = (roads[f"rope-pattern-d1-e4-s{seed}"] for seed in (0, 1))
+    ((_, state),) = other.states()
+    for _, own in one.states():
+        own.unlink()
+    shutil.copy(state, one.folder)
+    words = [*SWEEP, "epochs=20", f"ledger={ledger}", "logger=none"]
+    status, _, errors = Program(words, tmp_path / "printed").wait()
+    assert status == 0, errors
+    assert f"must be a state of its road, got one of {other.name}" in errors
+    fresh = tmp_path / "fresh"
+    assert Program([*words[:-2], f"ledger={fresh}", "logger=none"], tmp_path / "printed").wait()[0] == 0
+    expected = cells(fresh)
+    assert {name: cells(ledger)[name] == expected[name] for name in expected} == dict.fromkeys(expected, True)
+    assert Road(one.folder).stops() == [1, 4, 16, 20]

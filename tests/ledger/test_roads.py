@@ -1,0 +1,319 @@
+"""The ledger's promises, file by file."""
+
+import errno
+import fcntl
+import json
+import multiprocessing
+import os
+import shutil
+from contextlib import nullcontext
+
+import pytest
+
+from pe_lab.ledger import roads
+from pe_lab.ledger.files import CHECKSUMS, LedgerError, canonical, digest, file_digest
+from pe_lab.ledger.roads import Ledger
+
+
+@pytest.fixture
+def road(tmp_path):
+    return Ledger(tmp_path).road({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
+
+
+def record(road, epochs, text="content"):
+    with road.recording(epochs) as folder:
+        (folder / "summary.json").write_text(json.dumps({"road": road.name, "epochs": epochs, "text": text}))
+
+
+def test_equal_meanings_hash_equal():
+    first = {"a": 10000, "b": {"x": 1e-3, "y": True}, "c": [0.9, 0.999]}
+    second = {"c": (0.9, 0.999), "b": {"y": True, "x": 0.001}, "a": 10000.0}
+    assert digest(first) == digest(second)
+    assert canonical(second) == first
+
+
+@pytest.mark.parametrize("other", [{"a": 10001}, {"a": "10000"}, {"b": 10000}, {"a": 10000, "b": None}, {"a": True}])
+def test_different_meanings_hash_differently(other):
+    assert digest({"a": 10000}) != digest(other)
+
+
+def test_an_identity_that_is_not_a_number_is_refused():
+    with pytest.raises(ValueError, match="Out of range float"):
+        digest({"lr": float("nan")})
+
+
+def test_a_road_is_found_again_by_its_identity(road, tmp_path):
+    again = Ledger(tmp_path).road({"seed": 0.0, "pe": {"theta": 10000.0, "name": "rope"}})
+    assert again.folder == road.folder
+    assert [found.name for found in Ledger(tmp_path).roads()] == [road.name]
+
+
+@pytest.mark.parametrize("content", ["changed", "", "{", "[]", "null"])
+def test_an_identity_that_is_not_that_of_the_name_is_not_read_and_set_aside_by_who_knows_it(
+    road, tmp_path, content, capsys
+):
+    path = road.folder / "road.json"
+    sound = path.read_text()
+    content = sound.replace("10000", "500") if content == "changed" else content
+    path.write_text(content)
+    with pytest.raises(LedgerError):
+        road.identity()
+    assert path.read_text() == content
+    again = Ledger(tmp_path).road({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
+    assert (again.folder, path.read_text()) == (road.folder, sound)
+    assert [kept.read_text() for kept in (tmp_path / ".aside").rglob("road.json")] == [content]
+    told = capsys.readouterr().err
+    assert told.startswith("set aside: ")
+    assert len(told.splitlines()) == 1
+
+
+def test_a_road_that_is_a_link_is_refused(road, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    road.folder.rename(elsewhere)
+    road.folder.symlink_to(elsewhere)
+    with pytest.raises(LedgerError, match="must be a folder of the ledger, got a link"):
+        Ledger(tmp_path).road({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "/etc", "", "0123456789ABCDEF", "0123456789abcdef/.."])
+def test_a_name_that_comes_from_a_file_does_not_lead_out(tmp_path, name):
+    with pytest.raises(LedgerError, match="must be named by 16 hexadecimal digits"):
+        Ledger(tmp_path).named(name)
+
+
+def test_a_stop_is_there_whole_or_not_at_all(road):
+    with pytest.raises(RuntimeError, match="full disk"), road.recording(4) as folder:
+        (folder / "summary.json").write_text("{}")
+        assert not road.done(4)
+        raise RuntimeError("full disk")
+    assert not road.done(4)
+    assert road.stops() == []
+    assert not list(road.folder.glob(".s*"))
+    record(road, 4)
+    assert road.done(4)
+    assert road.stops() == [4]
+    assert road.summary(4)["text"] == "content"
+
+
+def test_a_stop_that_is_there_is_not_written_again(road):
+    record(road, 4, "first")
+    record(road, 4, "second")
+    assert road.summary(4)["text"] == "first"
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "unsign"])
+def test_a_damaged_stop_is_not_read_and_set_aside_by_who_is_to_make_it(road, tmp_path, damage, capsys):
+    record(road, 4)
+    path = road.stop(4) / "summary.json"
+    content = bytearray(path.read_bytes())
+    if damage == "flip":
+        content[3] ^= 1
+        path.write_bytes(content)
+    elif damage == "truncate":
+        path.write_bytes(content[:-2])
+    else:
+        (path if damage == "remove" else road.stop(4) / CHECKSUMS).unlink()
+    with pytest.raises(LedgerError, match="it is not read; the command that made it, run again, sets it aside"):
+        road.summary(4)
+    assert road.stop(4).exists()
+    record(road, 16)
+    for epochs in (4, 16):
+        road.mend(epochs)
+    assert road.stops() == [16]
+    assert not road.stop(4).exists()
+    assert len(list((tmp_path / ".aside").glob(f"*/{road.name}/stops/4"))) == 1
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    record(road, 4)
+    assert road.summary(4)["epochs"] == 4
+
+
+def test_a_stop_of_another_road_is_not_read(road, tmp_path):
+    other = Ledger(tmp_path).road({"pe": {"name": "none"}, "seed": 0})
+    record(other, 4)
+    record(road, 1)
+    shutil.copytree(other.stop(4), road.stop(4))
+    shutil.copytree(road.stop(1), road.stop(16))
+    for epochs in (4, 16):
+        with pytest.raises(LedgerError, match="must be a stop of this road, got another"):
+            road.verify(epochs)
+
+
+def test_checksums_that_lead_out_of_the_stop_are_not_followed(road, tmp_path):
+    record(road, 4)
+    (tmp_path / "secret").write_text("secret")
+    checksums = json.loads((road.stop(4) / CHECKSUMS).read_text())
+    (road.stop(4) / CHECKSUMS).write_text(json.dumps(checksums | {"../../../secret": file_digest(tmp_path / "secret")}))
+    with pytest.raises(LedgerError, match=r"must have its checksums.json"):
+        road.verify(4)
+
+
+def _wish(folder, epochs, made, end):
+    Ledger(folder.parent).road(json.loads((folder / "road.json").read_text())).want(epochs)
+    made.put(True)
+    end.get()
+    os.kill(os.getpid(), 9)
+
+
+def test_a_wish_lasts_as_long_as_its_writer(road):
+    road.want(16)
+    road.want(4)
+    road.want(1)
+    record(road, 1)
+    assert road.wanted() == [4, 16]
+    context = multiprocessing.get_context("spawn")
+    made, end = context.Queue(), context.Queue()
+    other = context.Process(target=_wish, args=(road.folder, 1000, made, end))
+    other.start()
+    assert made.get(timeout=60)
+    assert road.wanted() == [4, 16, 1000]
+    end.put(None)
+    other.join()
+    (road.folder / "wanted" / "8.nobody").write_text("{}")
+    assert road.wanted() == [4, 16]
+    road.unwant(4)
+    assert road.wanted() == [16]
+    assert len(list(road.folder.glob("wanted/*"))) == 2
+
+
+def test_a_failure_ends_a_wish_until_somebody_wants_it_again(road):
+    road.want(4)
+    road.fail(4, "the loss must be finite", 7)
+    assert road.wanted() == []
+    assert road.failure(4)["step"] == 7
+    road.want(4)
+    assert road.wanted() == [4]
+    assert road.failure(4) is None
+
+
+def keep(road, step, text, finished):
+    path = road.temporary_file()
+    path.write_text(text)
+    road.keep_state(path, step, finished)
+
+
+@pytest.mark.parametrize("saved_at_the_end", [False, True])
+def test_a_state_on_the_way_to_an_earlier_stop_is_kept_until_that_is_recorded(road, saved_at_the_end):
+    keep(road, 30, "thirty", finished=True)
+    keep(road, 10, "ten", finished=False)
+    keep(road, 20, "twenty", finished=False)
+    assert [step for step, _ in road.states()] == [20, 30]
+    assert road.newest_state()[0] == 30
+    assert road.newest_state(at_most=25)[0] == 20
+    assert road.newest_state(at_most=15) is None
+    if saved_at_the_end:
+        keep(road, 25, "twenty-five", finished=False)
+    keep(road, 25, "twenty-five", finished=True)
+    assert [step for step, _ in road.states()] == [30]
+
+
+def test_only_the_newest_state_is_kept_and_a_damaged_one_is_set_aside(road, tmp_path, capsys):
+    for step, text in ((10, "ten"), (30, "thirty"), (20, "twenty")):
+        keep(road, step, text, finished=True)
+    assert [path.read_text() for path in road.folder.glob("*state*")] == ["thirty"]
+    step, newest = road.newest_state()
+    assert step == 30
+    newest.write_text("thirtY")
+    (road.folder / "state-40-of-nobody.safetensors").write_text("no such name")
+    assert road.newest_state() is None
+    assert [path.read_text() for path in (tmp_path / ".aside").rglob("state-*")] == ["thirtY"]
+    assert "must have the digest" in capsys.readouterr().err
+
+
+def _hold(folder, ready, release):
+    with Ledger(folder.parent).road(json.loads((folder / "road.json").read_text())).lease() as mine:
+        ready.put(mine)
+        release.get()
+        os.kill(os.getpid(), 9)
+
+
+def test_a_lease_has_one_holder_and_ends_with_its_process(road):
+    context = multiprocessing.get_context("spawn")
+    ready, release = context.Queue(), context.Queue()
+    holder = context.Process(target=_hold, args=(road.folder, ready, release))
+    holder.start()
+    assert ready.get(timeout=60)
+    with road.lease() as mine:
+        assert not mine
+    left = road.folder / ".stop-4.half"
+    left.mkdir()
+    release.put(None)
+    holder.join()
+    assert holder.exitcode == -9
+    with road.lease() as mine:
+        assert mine
+        assert not left.exists()
+
+
+def test_costs_add_up(road):
+    road.account({"served": 10.0, "steps": 8.0, "evaluation": 1.0, "stops": 2})
+    road.account({"served": 5.0, "steps": 4.0, "evaluation": 0.5, "stops": 1})
+    assert road.cost() == {"served": 15.0, "steps": 12.0, "evaluation": 1.5, "stops": 3}
+
+
+@pytest.mark.parametrize("name", [".present", ".aside", "floors", "asked", "studies"])
+def test_a_ledger_that_writes_through_a_link_is_refused(tmp_path, name):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "ledger").mkdir()
+    (tmp_path / "ledger" / name).symlink_to(tmp_path / "outside")
+    with pytest.raises(LedgerError, match=rf"{name} must be a folder of the ledger, got a link"):
+        Ledger(tmp_path / "ledger").prepare()
+
+
+@pytest.mark.parametrize("name", ["wanted", "stops", "records", "failed"])
+def test_a_road_that_writes_through_a_link_is_refused(road, tmp_path, name):
+    (road.folder / name).symlink_to(tmp_path)
+    with pytest.raises(LedgerError, match=rf"{name} must be a folder of the ledger, got a link"):
+        Ledger(tmp_path).road({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
+
+
+def test_a_copy_that_a_user_made_beside_a_stop_is_none(road):
+    record(road, 4)
+    for name in ("4.bak", "04", "four"):
+        shutil.copytree(road.stop(4), road.folder / "stops" / name)
+    assert road.stops() == [4]
+
+
+@pytest.mark.parametrize("content", ["", "{", "\xff", "[1]"])
+def test_what_only_tells_how_it_went_may_be_damaged(road, tmp_path, content):
+    road.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "stops": 1})
+    road.beat(1.0, 4)
+    road.want(4)
+    road.fail(4, "reason", 1)
+    for name in ("cost.json", "holder.json", "failed/4.json"):
+        (road.folder / name).write_bytes(content.encode("latin-1"))
+    assert not isinstance(road.holder(), dict)
+    assert "failed/4.json" in road.failure(4)["reason"]
+    assert road.wanted() == []
+    road.want(4)
+    assert road.wanted() == [4]
+    road.account({"served": 2.0, "steps": 1.0, "evaluation": 0.0, "stops": 1})
+    assert road.cost()["served"] == 2.0
+    assert len(list((tmp_path / ".aside").rglob("cost.json"))) == 1
+
+
+def test_a_folder_whose_locks_do_not_exclude_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(roads, "first_come", lambda path: nullcontext(True))
+    with pytest.raises(ValueError, match=r"ledger must be on a file system whose locks \(flock\) exclude"):
+        Ledger(tmp_path).prepare()
+
+
+def test_a_folder_without_locks_is_named(tmp_path, monkeypatch):
+    def missing(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    with pytest.raises(ValueError, match=r"ledger must be on a file system whose locks"):
+        Ledger(tmp_path).prepare()
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="ledger must be a folder that can be written to"):
+        Ledger(tmp_path / "file" / "ledger").prepare()
+
+
+def test_the_checksums_cover_every_file(road):
+    with road.recording(1) as folder:
+        for name in ("a", "b", "c"):
+            (folder / name).write_text(name)
+    assert set(json.loads((road.stop(1) / CHECKSUMS).read_text())) == {"a", "b", "c"}

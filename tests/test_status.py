@@ -1,0 +1,160 @@
+"""python -m pe_lab.status: what a user reads while sweeps run."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pe_lab import status
+from pe_lab.bench.faults import SWEEP
+from pe_lab.bench.programs import Program, wait_for
+from pe_lab.ledger.roads import Ledger
+
+
+def test_a_sweep_that_is_done(ledger, told):
+    code, lines, _ = told(status.main, ledger)
+    assert code == 0
+    assert len(lines) == 2
+    assert lines[0].startswith("python -m pe_lab.run model.depth=1")
+    assert "'epochs=16,4,1'" not in lines[0]
+    assert "epochs=16,4,1" in lines[0]
+    assert lines[0].endswith(", ended)")
+    assert lines[1] == "  12 done of 12 cells; 100 % of the work"
+
+
+def test_what_failed_and_what_is_missing_is_named_with_the_way_out(ledger, told):
+    roads = list(Ledger(ledger).roads())
+    shutil.rmtree(roads[0].stop(16))
+    shutil.rmtree(roads[1].stop(16))
+    roads[1].fail(16, "the training loss must be finite", 3)
+    code, lines, _ = told(status.main, ledger)
+    assert code == 1
+    assert "10 done, 1 failed, 1 missing of 12 cells" in lines[1]
+    assert [line.split()[0] for line in lines[2:]] == ["failed", "missing", "the"]
+    assert lines[2].endswith("the training loss must be finite")
+    assert "run again" in lines[-1]
+
+
+def test_many_lines_are_cut_unless_all_are_asked_for(ledger, told):
+    for road in Ledger(ledger).roads():
+        shutil.rmtree(road.folder / "stops")
+    _, lines, _ = told(status.main, ledger)
+    assert len([line for line in lines if line.startswith("  missing")]) == 10 + 1
+    assert "... and 2 more" in lines[-2]
+    _, lines, _ = told(status.main, ledger, "--all")
+    assert len([line for line in lines if line.startswith("  missing")]) == 12
+
+
+def test_commands_that_are_complete_are_counted(ledger, told):
+    (path,) = (ledger / "asked").iterdir()
+    first = json.loads(path.read_text())
+    cells = first["cells"][:3]
+    (ledger / "asked" / "later.json").write_text(json.dumps(first | {"cells": cells, "study": "b", "since": 2e9}))
+    code, lines, _ = told(status.main, ledger)
+    assert (code, lines[0]) == (0, "1 earlier commands are complete (--all tells them)")
+    assert "3 done of 3 cells" in lines[3]
+    assert len([line for line in told(status.main, ledger, "--all")[1] if "of 12 cells" in line]) == 1
+    assert "3 done of 3 cells" in told(status.main, ledger, "--study", "b")[1][1]
+    code, _, err = told(status.main, ledger, "--study", "c")
+    assert (code, err) == (1, f"error: --study must be one of b in {ledger}, got 'c'\n")
+
+
+def test_a_ledger_that_nothing_was_asked_of_is_one_line(tmp_path, told):
+    code, lines, err = told(status.main, tmp_path)
+    assert (code, lines) == (1, [])
+    assert err == f"error: LEDGER must be a folder that cells were asked for in, got '{tmp_path}'\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cells": [{"road": "../../etc", "epochs": 4, "name": "x", "depth": 1}]},
+        {"cells": [{"road": "0" * 16, "epochs": "4", "name": "x", "depth": 1}]},
+        {"cells": 3},
+        {"since": None},
+        {"since": 1e300},
+        {"who": 5},
+        {"cells": [{"road": "0" * 16, "epochs": 4, "name": ["x"], "depth": 1}]},
+        {"cells": [{"road": "0" * 16, "epochs": 4, "name": "x", "depth": 1, "requests": [3]}]},
+    ],
+)
+def test_what_a_stranger_wrote_is_told_and_not_followed(ledger, told, change):
+    (path,) = (ledger / "asked").iterdir()
+    (ledger / "asked" / "other.json").write_text(json.dumps(json.loads(path.read_text()) | change))
+    code, lines, err = told(status.main, ledger)
+    assert (code, len(lines)) == (0, 2)
+    assert err.startswith(f"not told: {ledger / 'asked' / 'other.json'}")
+    assert len(err.splitlines()) == 1
+
+
+def test_a_damaged_entry_is_told_as_failed_and_blinds_nothing(ledger, told):
+    first, second = list(Ledger(ledger).roads())[:2]
+    (path,) = (ledger / "asked").iterdir()
+    content = json.loads(path.read_text())
+    for cell in content["cells"]:
+        cell["requests"] = [{"kind": "length"}] if (cell["road"], cell["epochs"]) == (first.name, 4) else []
+    path.write_text(json.dumps(content))
+    (first.stop(4) / "checksums.json").write_text("{")
+    shutil.rmtree(second.stop(4))
+    (second.folder / "failed").mkdir(exist_ok=True)
+    (second.folder / "failed" / "4.json").write_text("[1]")
+    code, lines, _ = told(status.main, ledger)
+    assert code == 1
+    assert "10 done, 2 failed of 12 cells" in lines[1]
+
+
+def test_what_a_terminal_would_obey_is_not_printed(ledger, told):
+    (path,) = (ledger / "asked").iterdir()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"words": ["\x1b]0;mine\x07"]}))
+    _, lines, _ = told(status.main, ledger)
+    assert "\x1b" not in "".join(lines)
+
+
+def test_while_a_sweep_runs_it_is_followed_to_its_end(tmp_path):
+    ledger = tmp_path / "ledger"
+    process = Program([*SWEEP, "epochs=60,4,1", f"ledger={ledger}", "logger=none"], tmp_path / "printed")
+    wait_for(lambda: any((road.holder() or {}).get("epoch", 0) > 0 for road in Ledger(ledger).roads()))
+    command = [sys.executable, "-m", "pe_lab.status", str(ledger)]
+    now = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert now.returncode == 1
+    assert ", running)" in now.stdout
+    assert f"process {process.pid}, since " in now.stdout
+    assert " left" in now.stdout
+    followed = subprocess.run([*command, "--follow"], capture_output=True, text=True, timeout=200)
+    assert process.wait()[0] == 0
+    assert followed.returncode == 0
+    assert followed.stdout.splitlines()[-1] == "  12 done of 12 cells; 100 % of the work"
+
+
+def test_a_sweep_that_was_killed_is_told_as_ended_and_its_cells_as_missing(tmp_path, told):
+    ledger = tmp_path / "ledger"
+    process = Program([*SWEEP, "epochs=60,4,1", f"ledger={ledger}", "logger=none"], tmp_path / "printed")
+    wait_for(lambda: any((road.holder() or {}).get("epoch", 0) > 0 for road in Ledger(ledger).roads()))
+    process.kill(signal.SIGKILL)
+    process.wait()
+    code, lines, _ = told(status.main, ledger)
+    assert code == 1
+    assert ", ended)" in lines[0]
+    assert "running" not in lines[1]
+    assert "missing of 12 cells" in lines[1]
+
+
+def test_a_ledger_that_must_not_be_written_to_can_be_read(sound, tmp_path):
+    from pe_lab.bench.faults import locked
+    from pe_lab.bench.programs import drop_rights
+
+    shutil.copytree(sound, tmp_path / "ledger")
+    code = "import sys; from pe_lab import status; sys.argv[1:] = [{ledger!r}]; status.main()"
+    with locked(tmp_path / "ledger"):
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(ledger=str(tmp_path / "ledger"))],
+            preexec_fn=drop_rights,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "12 done of 12 cells" in done.stdout
