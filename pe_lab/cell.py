@@ -64,7 +64,7 @@ class Cell:
     def __init__(self, cfg: DictConfig) -> None:
         self.cfg = cfg
         self.epochs: int = cfg.epochs
-        self.told = False  # whether a run was opened for it in this process
+        self.told = False  # whether its run was told, all of it or a second time, by this process
         self.device = torch.device(_device(cfg.trainer.device))
         self.dataset: Dataset = instantiate(cfg.data)(seed=cfg.seed)
         if cfg.trainer.batch_size > self.dataset.size("train"):
@@ -297,7 +297,7 @@ class Cell:
 
     @property
     def wants_agent_run(self) -> bool:
-        """Whether a W&B agent waits for the run of this cell, and nobody has opened it."""
+        """Whether a W&B agent waits for the run of this cell, and it was not opened, or lost on the way."""
         return not self.told and self.cfg.logger.name == "wandb" and agent_run() is not None
 
     @property

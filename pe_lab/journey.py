@@ -20,7 +20,7 @@ from pe_lab.cell import Cell
 from pe_lab.data.base import Floors
 from pe_lab.environment import environment
 from pe_lab.ledger.files import write_json
-from pe_lab.loggers import load, told
+from pe_lab.loggers import heard, load, told
 from pe_lab.measurement import measure, measure_finished, tell_again, tell_measurements
 from pe_lab.metrics import evaluate
 from pe_lab.model import Transformer
@@ -141,7 +141,6 @@ class Journey:
         """Train to the target, evaluate there, and record the stop."""
         self.road.beat(training.epoch, target)
         with told(instantiate(self.cell.cfg.logger)(cell=self.cell, epochs=target)) as self.loggers:
-            self.cell.told = self.cell.told or target == self.cell.epochs
             tell_floors(self.loggers, self.floors, 0, 0)
             tell_curve(self.loggers, self.rows)
             if training.step < target * training.steps_per_epoch:
@@ -150,6 +149,7 @@ class Journey:
             measure(self.cell, target, training.model)
             tell_measurements(self.cell, target, self.loggers)
             tell_pictures(self.cell, target, self.loggers, lambda: training.model)
+        self.cell.told = self.cell.told or (target == self.cell.epochs and heard(self.loggers))
 
     def _train(self, training: Training, target: int) -> None:
         cfg = self.cell.cfg

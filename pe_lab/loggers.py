@@ -207,6 +207,11 @@ def told(loggers: list[Logger]) -> Iterator[list[Logger]]:
             logger.finalize(status)
 
 
+def heard(loggers: list[Logger]) -> bool:
+    """Whether there are loggers, now closed, and none was lost on the way."""
+    return bool(loggers) and not any(isinstance(logger, Run) and logger.lost for logger in loggers)
+
+
 def csv_logger(cell: "Cell", epochs: int, name: str, job: str = "training") -> list[Logger]:
     """One CSV file, <ledger>/csv/<name>/<road>/metrics.csv, with a column per metric."""
     return [CSVLogger(Path(cell.cfg.ledger) / "csv", cell.name(epochs), _version(cell, job))]

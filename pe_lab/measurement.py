@@ -86,7 +86,7 @@ def tell_measurements(cell: "Cell", epochs: int, loggers: list[Logger]) -> None:
 
 
 def tell_again(cell: "Cell") -> None:
-    """Open the run of a cell that is in the ledger, and tell it from there."""
+    """Open the run of a cell that is in the ledger, and tell it from there. What is lost now stays lost."""
     with told(instantiate(cell.cfg.logger)(cell=cell, epochs=cell.epochs)) as loggers:
         tell_stored(loggers, cell.road, cell.epochs, lambda: cell.dataset.task.length, cell.requests)
         tell_pictures(cell, cell.epochs, loggers, lambda: trained(cell))

@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.bench.programs import Program, drop_rights, limit_files, limit_memory, wait_for
+from pe_lab.bench.programs import Program, drop_rights, limit_files, limit_memory, wait_for, wandb_services
 from pe_lab.ledger.files import ASIDE, write_json
 from pe_lab.ledger.roads import HOLDER, Ledger
 
@@ -237,34 +237,13 @@ def holder_gone(sweep: Sweep) -> int:
 def wandb_killed(sweep: Sweep) -> int:
     """W&B's service is killed while it is told."""
     program = sweep.start("logger=wandb", "logger.images=false", env={"WANDB_MODE": "offline"})
-    wait_for(lambda: _services(program.pid) or program.ended)
+    wait_for(lambda: wandb_services(program.pid) or program.ended)
     time.sleep(sweep.rng.uniform(0, 1.0))
-    services = _services(program.pid)
+    services = wandb_services(program.pid)
     for pid in services:
         os.kill(pid, signal.SIGKILL)
     require_no_trace(program.wait()[2])
     return int(bool(services))
-
-
-def _services(session: int) -> list[int]:
-    """W&B's service processes that a program started."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (path / "cmdline").read_bytes()
-            if b"wandb-core" in command and _ancestor(int(path.name), session):
-                found.append(int(path.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
-
-
-def _ancestor(pid: int, of: int) -> bool:
-    while pid > 1:
-        if pid == of:
-            return True
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return False
 
 
 def wandb_refuses(sweep: Sweep) -> int:

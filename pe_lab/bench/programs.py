@@ -151,3 +151,24 @@ def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
             return found
         time.sleep(0.005)
     raise TimeoutError(f"still not so after {seconds} s")
+
+
+def wandb_services(program: int) -> list[int]:
+    """W&B's service processes that a program, or one that it started, has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (path / "cmdline").read_bytes()
+            if b"wandb-core" in command and _ancestor(int(path.name), program):
+                found.append(int(path.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def _ancestor(pid: int, of: int) -> bool:
+    while pid > 1:
+        if pid == of:
+            return True
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return False

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -20,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from wandb import wandb_agent
 
 from pe_lab import config
+from pe_lab.bench.programs import wait_for, wandb_services
 from pe_lab.ledger.roads import Ledger
 
 FOLDER = Path(__file__).parents[2] / "sweeps"
@@ -34,7 +34,7 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "epochs=1", "tra
 # a process for each command, which finds loaded what takes long to load; prints how each ended
 PROCESSES = """
 import json, os, runpy, sys
-import lightning, pe_lab.journey, pe_lab.probes, pe_lab.results.rates, wandb
+import lightning, pe_lab.journey, pe_lab.probes, pe_lab.results.rates  # not wandb: who ends removes its folder
 for (module, *words), environment in json.load(sys.stdin):
     child = os.fork()
     if not child:
@@ -86,6 +86,7 @@ def agent(monkeypatch, tmp_path):
         started: dict[str, Any] = {}
         for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH"):  # set by the agent, and to be unset again
             monkeypatch.setenv(name, "")
+        monkeypatch.delenv("WANDB_SERVICE", raising=False)  # of tests that ran before
         monkeypatch.setenv("WANDB_SWEEP_ID", "sweep1")
         monkeypatch.setenv("WANDB_PROJECT", sweep["project"])
         monkeypatch.setenv("WANDB_DIR", str(tmp_path))
@@ -197,6 +198,7 @@ def test_what_an_agent_starts_runs_and_logs_into_the_agents_run(agent, tmp_path,
         timeout=600,
     )
     assert done.stdout.splitlines()[-len(jobs) :] == ["status 0"] * len(jobs), done.stdout + done.stderr
+    assert "W&B" not in done.stderr  # lost, or not started
     for path in FILES:
         (road,) = Ledger(tmp_path / path.stem).roads()
         assert road.summary(1)["name"].startswith(chosen[path]["pe"])
@@ -237,6 +239,27 @@ def test_a_cell_that_is_in_the_ledger_is_told_to_the_agents_run(agent, tmp_path,
     assert told == trained
 
 
+def test_a_run_whose_service_dies_is_told_again_to_the_agent(agent, tmp_path, offline_runs, curves):
+    """A sweep that searches needs the run of every cell."""
+    sweep = read(FOLDER / "learning_rate.yaml")
+    command, environment = agent(sweep, some(sweep)[0])
+    ledger = tmp_path / "ledger"
+    process = subprocess.Popen(
+        [*command, *TINY, "epochs=16", "trainer.batch_size=64", f"ledger={ledger}"],
+        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_for(lambda: list(ledger.glob("wandb/offline-run-*/*.wandb")) and wandb_services(process.pid))
+    for pid in wandb_services(process.pid):
+        os.kill(pid, signal.SIGKILL)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert "W&B" in err
+    assert len(list(ledger.glob("wandb/offline-run-*"))) == 2
+    (told,) = map(curves, offline_runs(ledger).values())
+    assert [epoch for _, epoch, *_ in told["validation/loss"]] == [1, 2, 4, 8, 16]
+    assert {"train/loss", "test/loss", "cost/seconds", "floor/bayes/loss"} <= set(told)
+
+
 def test_many_cells_in_an_agents_run_are_refused(agent, tmp_path):
     command, environment = agent(read(FOLDER / "bag.yaml"), {"pe": "none"})
     done = subprocess.run(
@@ -256,11 +279,7 @@ def test_a_run_that_is_stopped_early_ends_as_by_the_signal(agent, tmp_path):
         [*command, *TINY, "epochs=10000", "trainer.batch_size=64", f"ledger={ledger}"],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    end = time.monotonic() + 120
-    while time.monotonic() < end and not any(
-        (road.holder() or {}).get("epoch", 0) > 0 for road in Ledger(ledger).roads()
-    ):
-        time.sleep(0.05)
+    wait_for(lambda: any((road.holder() or {}).get("epoch", 0) > 0 for road in Ledger(ledger).roads()))
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM, err
