@@ -16,8 +16,9 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.data.base import Dataset, Floors
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.roads import Ledger, Road
+from pe_lab.ledger.road import Road
 from pe_lab.memory import WEIGHT, Claims, Room
 from pe_lab.model import Transformer
 from pe_lab.optimization import Optimization

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.ledger.files import ASKED, LedgerError, digest, read_json, write_json
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.presence import announce, is_present
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.roads import Ledger, Road, read_cost
+from pe_lab.ledger.road import Road, read_cost
 
 SILENT = 60  # seconds after which a holder of whom nothing else is known counts as gone
 

@@ -15,7 +15,7 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig
 
 from pe_lab import config
-from pe_lab.ledger.roads import Ledger
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.termination import TerminatedError, raising
 from pe_lab.wandb_mode import agent_run
 

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from pe_lab.config import in_one_line
 from pe_lab.ledger.files import ASKED, LedgerError, read_json
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.presence import is_present
-from pe_lab.ledger.roads import Ledger
 from pe_lab.progress import Asked, Progress, State
 
 EVERY = 2.0  # seconds between two looks with --follow

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from pe_lab.cell import POLL, Cell
 from pe_lab.config import in_one_line
 from pe_lab.ledger.files import write_text
-from pe_lab.ledger.roads import Ledger
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.progress import Asked, Progress, State, write_asked
 from pe_lab.status import duration
 from pe_lab.wandb_mode import settle_wandb

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Floors, flat_floors
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.roads import Road
+from pe_lab.ledger.road import Road
 from pe_lab.loggers import Run
 
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds")

@@ -25,7 +25,7 @@ from pe_lab.bench.programs import Program, limit_memory
 from pe_lab.cell import Cell
 from pe_lab.data.text import corpus
 from pe_lab.ledger.files import digest
-from pe_lab.ledger.roads import Ledger
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.ranges import NAME, OPTIONAL, RANGES
 
 EXAMPLES = settings().max_examples

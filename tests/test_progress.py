@@ -10,8 +10,9 @@ import pytest
 
 from pe_lab.bench.ledger import identity, record
 from pe_lab.ledger.files import write_json
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.presence import announce
-from pe_lab.ledger.roads import Ledger, Road
+from pe_lab.ledger.road import Road
 from pe_lab.progress import ASKED, Asked, Progress, write_asked
 
 

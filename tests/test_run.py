@@ -16,7 +16,7 @@ import pytest
 from pe_lab import config
 from pe_lab.bench.faults import SWEEP, TINY, cells, damage
 from pe_lab.bench.programs import Program, wait_for
-from pe_lab.ledger.roads import Ledger
+from pe_lab.ledger.ledger import Ledger
 
 LONG = [word if word[0] != "e" else "epochs=40,4,1" for word in SWEEP]
 

@@ -11,7 +11,7 @@ import pytest
 from pe_lab import status
 from pe_lab.bench.faults import SWEEP
 from pe_lab.bench.programs import Program, wait_for
-from pe_lab.ledger.roads import Ledger
+from pe_lab.ledger.ledger import Ledger
 
 
 def test_a_sweep_that_is_done(ledger, told):

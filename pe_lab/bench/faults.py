@@ -21,7 +21,8 @@ import pandas as pd
 
 from pe_lab.bench.programs import Program, drop_rights, limit_files, limit_memory, wait_for, wandb_services
 from pe_lab.ledger.files import ASIDE, write_json
-from pe_lab.ledger.roads import HOLDER, Ledger
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.road import HOLDER
 
 TINY = [
     *("model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "trainer.save_every=0.05"),

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from pe_lab.ledger.files import write_json
-from pe_lab.ledger.roads import Ledger, Road
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.road import Road
 from pe_lab.progress import Asked, Progress
 
 STOPS = (1, 2, 4, 8, 16)

@@ -86,7 +86,7 @@ def _in_process(command: list[str]) -> dict[str, Any]:
 
 def _from_ledger(folder: Path, cfgs: list[DictConfig]) -> tuple[dict[str, float], dict[str, float]]:
     """Test losses by cell, and the cost of all roads."""
-    from pe_lab.ledger.roads import Ledger
+    from pe_lab.ledger.ledger import Ledger
 
     losses: dict[str, float] = {}
     cost = {"served": 0.0, "steps": 0.0, "evaluation": 0.0, "stops": 0.0}

@@ -24,7 +24,7 @@ from pe_lab.ledger.files import (
     writing,
 )
 from pe_lab.ledger.presence import announce, first_come
-from pe_lab.ledger.roads import HOLDER, Road, read_failure
+from pe_lab.ledger.road import HOLDER, Road, read_failure
 
 KINDS = ("length", "probe")
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from pe_lab.ledger.files import ASIDE, ASKED, CHECKSUMS, NOT_READ, LedgerError, read_json
 from pe_lab.ledger.files import verify as verify_files
+from pe_lab.ledger.ledger import Ledger, read_kept
 from pe_lab.ledger.presence import first_come, is_present
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.roads import HOLDER, Ledger, Road, read_cost, read_kept, verify_state
+from pe_lab.ledger.road import HOLDER, Road, read_cost, verify_state
 
 SHARED = (".", "floors", ASKED, "studies/*")  # folders of files that no road has
 WRITTEN = re.compile(r"\..+\.[0-9a-f]{32}")  # the name of a file until it is written

@@ -12,8 +12,9 @@ import pandas as pd
 
 from pe_lab.config import flatten
 from pe_lab.ledger.files import CHECKSUMS, LedgerError, read_json, read_verified
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.roads import Ledger, Road
+from pe_lab.ledger.road import Road
 from pe_lab.results.curves import MEASURED, SHOWN
 from pe_lab.results.table import COST, Settings, describe, rows_of
 

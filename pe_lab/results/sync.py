@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from pe_lab.config import in_one_line, require_trusted
-from pe_lab.ledger.roads import Ledger, Road
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.road import Road
 from pe_lab.ranges import require
 from pe_lab.wandb_mode import wandb_mode
 

@@ -8,7 +8,7 @@ import pytest
 
 from pe_lab.bench import faults
 from pe_lab.bench.faults import FAULTS, Sweep, put_to
-from pe_lab.ledger.roads import Ledger
+from pe_lab.ledger.ledger import Ledger
 
 # each is injected less often here than by `python -m pe_lab.bench faults`, but for the signals
 TIMES = {

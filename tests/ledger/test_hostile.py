@@ -15,7 +15,8 @@ from pe_lab.bench.faults import SWEEP, cells
 from pe_lab.bench.ledger import identity, record
 from pe_lab.bench.programs import Program
 from pe_lab.ledger.files import CHECKSUMS, file_digest
-from pe_lab.ledger.roads import Ledger, Road
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.road import Road
 from pe_lab.report import __main__ as report
 from pe_lab.results import sync
 

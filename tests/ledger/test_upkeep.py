@@ -16,8 +16,8 @@ from pe_lab.bench.faults import SWEEP, cells, damage
 from pe_lab.bench.programs import Program, wait_for
 from pe_lab.ledger import __main__ as ledger_main
 from pe_lab.ledger.files import CHECKSUMS
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.presence import announce
-from pe_lab.ledger.roads import Ledger
 from pe_lab.ledger.upkeep import Counts, verify
 
 MEASURED = [*SWEEP, "evaluate.offset=0,3", "study_name=question"]

@@ -14,8 +14,9 @@ from pe_lab import config, sweep
 from pe_lab.bench.ledger import COLUMNS, identity, make, record
 from pe_lab.cell import Cell
 from pe_lab.ledger.files import CHECKSUMS, canonical, digest, file_digest, write_json
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.roads import Ledger, Road
+from pe_lab.ledger.road import Road
 from pe_lab.results import curves
 from pe_lab.results.frame import load
 from pe_lab.results.statistics import compare

@@ -10,7 +10,7 @@ import wandb
 
 from pe_lab import config, loggers
 from pe_lab.cell import Cell
-from pe_lab.ledger.roads import Ledger
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.results import sync
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]

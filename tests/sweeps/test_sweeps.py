@@ -20,7 +20,7 @@ from wandb import wandb_agent
 
 from pe_lab import config
 from pe_lab.bench.programs import wait_for, wandb_services
-from pe_lab.ledger.roads import Ledger
+from pe_lab.ledger.ledger import Ledger
 
 FOLDER = Path(__file__).parents[2] / "sweeps"
 FILES = sorted(FOLDER.glob("*.yaml"))

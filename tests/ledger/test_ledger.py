@@ -10,9 +10,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from pe_lab.ledger import roads
+from pe_lab.ledger import ledger as ledger_module
 from pe_lab.ledger.files import CHECKSUMS, LedgerError, canonical, digest, file_digest
-from pe_lab.ledger.roads import Ledger
+from pe_lab.ledger.ledger import Ledger
 
 
 @pytest.fixture
@@ -292,7 +292,7 @@ def test_what_only_tells_how_it_went_may_be_damaged(road, tmp_path, content):
 
 
 def test_a_folder_whose_locks_do_not_exclude_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(roads, "first_come", lambda path: nullcontext(True))
+    monkeypatch.setattr(ledger_module, "first_come", lambda path: nullcontext(True))
     with pytest.raises(ValueError, match=r"ledger must be on a file system whose locks \(flock\) exclude"):
         Ledger(tmp_path).prepare()
 

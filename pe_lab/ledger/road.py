@@ -1,28 +1,5 @@
-"""The ledger: one folder per road (a training), in it one per stop (a number of epochs trained: a cell).
+"""One training, a road, and the stops on it; its folder is described in pe_lab.ledger.ledger."""
 
-    <ledger>/<road>/road.json               what determines the training; its hash is the folder's name
-                    stops/<epochs>/         config, metric rows, summary, weights, environment, checksums
-                    records/<epochs>/       what was measured on the stop later, a folder per request; holder.json
-                    state-<step>-<digest>.safetensors   the newest full state: weights, optimizer, rows so far
-                    wanted/<epochs>.<who>   a wish; it counts as long as its writer lives
-                    failed/<epochs>.json    why a stop could not be reached
-                    lock, holder.json       the lease: who serves the road, and how far it is
-                    cost.json               seconds spent on it
-             floors/<digest>.json           what results are held against, shared by the roads of one dataset
-             asked/<digest>.json            which cells a command asked for: what pe_lab.status tells of
-             studies/<name>/                tables of the cells that were asked for under a name
-             .present/<who>                 locked by a process as long as it lives
-             .aside/                        what was found damaged, out of the way
-
-Everything is written under a temporary name and renamed, so a reader never sees half a thing. Nothing is a pickle.
-What does not hash to its name or its checksums is never read: readers raise, and who is to make it sets it aside.
-What is relied on, between all machines that share a ledger: a rename within one file system replaces a file, and fails
-on a folder that is not empty, at once for all; a file that was renamed can be opened by its new name; an advisory lock
-(flock) excludes all others, and ends with its process. Clocks need not agree. Not relied on: fsync (what a power cut
-leaves half-written fails its checksum), hard links, modification times.
-"""
-
-import errno
 import math
 import os
 import re
@@ -30,18 +7,15 @@ import shutil
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from pe_lab.ledger.files import (
-    ASIDE,
-    ASKED,
     CHECKSUMS,
     NOT_READ,
     LedgerError,
-    canonical,
     digest,
     file_digest,
     read_json,
@@ -52,158 +26,9 @@ from pe_lab.ledger.files import (
 )
 from pe_lab.ledger.presence import announce, first_come, is_present
 
-HASH = re.compile(r"[0-9a-f]{16}")
 HOLDER = "holder.json"  # who has a lease, as long as he has it
 STATE = re.compile(r"state-(\d+)-([0-9a-f]{16})\.safetensors")
 NO_COST = {"served": 0.0, "steps": 0.0, "evaluation": 0.0, "stops": 0}
-
-
-class Ledger:
-    """The roads of one folder."""
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.folder = Path(folder)
-
-    def prepare(self) -> None:
-        """Make the folder.
-
-        Raises:
-            ValueError: nothing can be written there; it has a link where the ledger writes.
-        """
-        _require_no_links(*(self.folder / name for name in (".present", ASIDE, ASKED, "floors", "studies")))
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            probe = self.folder / f".probe.{uuid.uuid4().hex}"
-            with first_come(probe) as first, first_come(probe) as second:
-                excluded = first and not second
-            probe.unlink(missing_ok=True)
-        except OSError as error:
-            if error.errno != errno.ENOSYS:
-                raise ValueError(
-                    f"ledger must be a folder that can be written to, got {str(self.folder)!r} ({error.strerror})"
-                ) from None
-            excluded = False
-        if not excluded:
-            raise ValueError(
-                f"ledger must be on a file system whose locks (flock) exclude, got {str(self.folder)!r}: two workers "
-                f"could serve one training"
-            )
-
-    def road(self, identity: dict[str, Any]) -> "Road":
-        """The road of an identity; its folder is made if it is not there.
-
-        An identity there that is not the one of the name is set aside; stops and states say themselves whose they are.
-
-        Raises:
-            LedgerError: the folder is a link, and leads out of the ledger.
-        """
-        road = self.find(identity)
-        _require_no_links(road.folder, *(road.folder / name for name in ("wanted", "stops", "records", "failed")))
-        path = road.folder / "road.json"
-        if path.exists():
-            try:
-                road.identity()
-            except LedgerError as error:
-                set_aside(path, self.folder, error)
-        if not path.exists():
-            write_json(path, canonical(identity))
-        return road
-
-    def find(self, identity: dict[str, Any]) -> "Road":
-        """The road of an identity, whether it is there or not; nothing is written."""
-        return Road(self.folder / digest(identity))
-
-    def named(self, name: str) -> "Road":
-        """The road of a name that comes from a file.
-
-        Raises:
-            LedgerError: it is no hash, and may lead out of the ledger.
-        """
-        if not HASH.fullmatch(name):
-            raise LedgerError(f"a training must be named by 16 hexadecimal digits, got {name!r} in {self.folder}")
-        return Road(self.folder / name)
-
-    def kept(self, what: str, identity: dict[str, Any], compute: Callable[[], Any]) -> Any:
-        """A result in JSON that many cells share, computed by the first that asks for it.
-
-        Args:
-            what: the folder it is kept in, apart from the roads.
-            identity: what determines it. What is there and is not what was written is set aside.
-        """
-        path = self.folder / what / f"{digest(identity)}.json"
-        try:
-            found = read_kept(path)
-        except LedgerError as error:
-            set_aside(path, self.folder, error)
-            found = None
-        if found is None:
-            value = compute()
-            found = {"identity": canonical(identity), "value": value, "digest": digest({"value": value})}
-            write_json(path, found)
-        return found["value"]
-
-    def roads(self) -> Iterator["Road"]:
-        """All roads, by name."""
-        for path in sorted(self.folder.glob("*/road.json")):
-            yield Road(path.parent)
-
-
-def _require_no_links(*paths: Path) -> None:
-    for path in paths:
-        if path.is_symlink():
-            raise LedgerError(f"ledger entry {path} must be a folder of the ledger, got a link")
-
-
-def verify_state(path: Path) -> None:
-    """Compare a state with the digest in its name.
-
-    Raises:
-        LedgerError: its content has another.
-    """
-    expected, found = STATE.fullmatch(path.name)[2], file_digest(path)[:16]  # type: ignore[index]
-    if found != expected:
-        raise LedgerError(f"ledger entry {path} must have the digest {expected}, got {found}: {NOT_READ}")
-
-
-def read_cost(path: Path) -> dict[str, float]:
-    """What serving a road has cost: see `Road.account`.
-
-    Raises:
-        LedgerError: it is not what was written.
-    """
-    cost = read_json(path)
-    if cost is None:
-        return dict(NO_COST)
-    if not isinstance(cost, dict) or not all(isinstance(cost.get(name), int | float) for name in NO_COST):
-        raise LedgerError(f"{path} must have the numbers {', '.join(NO_COST)}, got others")
-    return cost
-
-
-def read_failure(path: Path) -> dict[str, Any] | None:
-    """The record of a failure, or None. One that cannot be read counts too, until somebody wants the thing again."""
-    try:
-        failure = read_json(path)
-    except LedgerError as error:
-        return {"reason": str(error)}
-    return (
-        failure if failure is None or isinstance(failure, dict) else {"reason": f"{path} must be a record: {NOT_READ}"}
-    )
-
-
-def read_kept(path: Path) -> dict[str, Any] | None:
-    """What `Ledger.kept` wrote, with its "value", or None.
-
-    Raises:
-        LedgerError: it is not what was written.
-    """
-    found = read_json(path)
-    if found is not None and (
-        not isinstance(found, dict)
-        or digest({"value": found.get("value")}) != found.get("digest")
-        or digest(found.get("identity") or {}) != path.stem
-    ):
-        raise LedgerError(f"ledger entry {path} must have the value that it has the digest of, got another: {NOT_READ}")
-    return found
 
 
 class Road:
@@ -420,3 +245,39 @@ class Road:
             return read_json(self.folder / HOLDER)
         except LedgerError:
             return None
+
+
+def verify_state(path: Path) -> None:
+    """Compare a state with the digest in its name.
+
+    Raises:
+        LedgerError: its content has another.
+    """
+    expected, found = STATE.fullmatch(path.name)[2], file_digest(path)[:16]  # type: ignore[index]
+    if found != expected:
+        raise LedgerError(f"ledger entry {path} must have the digest {expected}, got {found}: {NOT_READ}")
+
+
+def read_cost(path: Path) -> dict[str, float]:
+    """What serving a road has cost: see `Road.account`.
+
+    Raises:
+        LedgerError: it is not what was written.
+    """
+    cost = read_json(path)
+    if cost is None:
+        return dict(NO_COST)
+    if not isinstance(cost, dict) or not all(isinstance(cost.get(name), int | float) for name in NO_COST):
+        raise LedgerError(f"{path} must have the numbers {', '.join(NO_COST)}, got others")
+    return cost
+
+
+def read_failure(path: Path) -> dict[str, Any] | None:
+    """The record of a failure, or None. One that cannot be read counts too, until somebody wants the thing again."""
+    try:
+        failure = read_json(path)
+    except LedgerError as error:
+        return {"reason": str(error)}
+    return (
+        failure if failure is None or isinstance(failure, dict) else {"reason": f"{path} must be a record: {NOT_READ}"}
+    )
