@@ -20,8 +20,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
-from pe_lab.bench.faults import TINY
 from pe_lab.bench.programs import Program, limit_memory
+from pe_lab.bench.sweeps import TINY
 from pe_lab.cell import Cell
 from pe_lab.data.text import corpus
 from pe_lab.ledger.files import digest

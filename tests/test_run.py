@@ -14,8 +14,9 @@ import pandas as pd
 import pytest
 
 from pe_lab import config
-from pe_lab.bench.faults import SWEEP, TINY, cells, damage
+from pe_lab.bench.faults import damage
 from pe_lab.bench.programs import Program, wait_for
+from pe_lab.bench.sweeps import SWEEP, TINY, cells
 from pe_lab.ledger.ledger import Ledger
 
 LONG = [word if word[0] != "e" else "epochs=40,4,1" for word in SWEEP]

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from pe_lab import status
-from pe_lab.bench.faults import SWEEP
 from pe_lab.bench.programs import Program, wait_for
+from pe_lab.bench.sweeps import SWEEP
 from pe_lab.ledger.ledger import Ledger
 
 

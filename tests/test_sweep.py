@@ -8,7 +8,7 @@ import pytest
 from omegaconf import DictConfig
 
 from pe_lab import config, sweep
-from pe_lab.bench.faults import TINY
+from pe_lab.bench.sweeps import TINY
 from pe_lab.cell import Cell
 
 

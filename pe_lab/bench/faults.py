@@ -1,7 +1,8 @@
 """Faults, on purpose: real processes are killed, files damaged, disks filled, and the same command is run again.
 
 Each fault is injected into sweeps of tiny cells; then the same command runs until it ends with status 0. Counted are
-cells that are lost, and cells whose weights or metrics are not those of a sweep that nothing happened to.
+cells that are lost, and cells whose weights or metrics are not those of a sweep that nothing happened to. A function
+of a fault lets it happen to a sweep, and says how often it did.
 """
 
 import os
@@ -12,111 +13,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from pe_lab.bench.programs import Program, drop_rights, limit_files, limit_memory, wait_for, wandb_services
+from pe_lab.bench.sweeps import TINY, Sweep, cells, require_no_trace, undisturbed
 from pe_lab.ledger.files import ASIDE, write_json
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.road import HOLDER
-
-TINY = [
-    *("model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "trainer.save_every=0.05"),
-    *("data=pattern", "data.train=256", "data.validation=32", "data.test=32", "data.demo=1"),
-]
-SWEEP = [*TINY, "-m", "pe=rope,learnable", "epochs=16,4,1", "seed=0,1", "hydra/launcher=basic"]
-AGAIN = 8  # runs of the same command after which it counts as not finishing
-
-
-@dataclass
-class Sweep:
-    """A sweep that something happens to.
-
-    Args:
-        folder: a new one, for its ledger and what it prints.
-        sound: a ledger in which the same sweep was run and nothing happened.
-        rng: decides when and where.
-        words: that ask for it.
-    """
-
-    folder: Path
-    sound: Path
-    rng: random.Random
-    words: list[str] = field(default_factory=lambda: list(SWEEP))
-    lost: int = 0
-    differing: int = 0
-
-    @property
-    def ledger(self) -> Path:
-        return self.folder / "ledger"
-
-    def start(self, *words: str, **options: Any) -> Program:
-        """The sweep, in a process of its own; further words as overrides."""
-        logger = [] if any(word.startswith("logger") for word in words) else ["logger=none"]
-        given = [*self.words, *logger, *words, f"ledger={self.ledger}"]
-        return Program(given, self.folder / "printed", **options)
-
-    def some_time(self) -> None:
-        """Wait as long as a part of the sweep takes, sometimes all of it."""
-        time.sleep(self.rng.uniform(0, 1.5))
-
-    def holder(self) -> dict[str, Any] | None:
-        """Who serves a road at this moment."""
-        return next((holder for road in Ledger(self.ledger).roads() if (holder := road.holder())), None)
-
-    def finish(self) -> None:
-        """Run the same command until it ends with status 0, and compare what it left with what it should be.
-
-        Raises:
-            RuntimeError: it does not come to that; it prints a trace.
-        """
-        for _ in range(AGAIN):
-            status, _, errors = self.start().wait()
-            require_no_trace(errors)
-            if status == 0:
-                break
-        else:
-            raise RuntimeError(f"the command did not finish in {AGAIN} runs: {errors}")
-        self.compare()
-
-    def compare(self) -> None:
-        """Count cells that are lost, and cells that differ."""
-        found, expected = cells(self.ledger), cells(self.sound)
-        self.lost += len(expected.keys() - found.keys())
-        self.differing += sum(found[name] != expected[name] for name in found.keys() & expected.keys())
-
-
-def cells(ledger: Path) -> dict[str, tuple[bytes, list[Any]]]:
-    """All cells of a ledger by name: weights, and metric rows but for speed.
-
-    Raises:
-        LedgerError: an entry is not what was written.
-        RuntimeError: there are two of a name.
-    """
-    found: dict[str, tuple[bytes, list[Any]]] = {}
-    for road in Ledger(ledger).roads():
-        road.identity()
-        for epochs in road.stops():
-            name = road.summary(epochs)["name"]
-            rows = pd.read_csv(road.stop(epochs) / "metrics.csv", dtype=str)
-            rows = rows[rows["metric"] != "tokens_per_second"].to_numpy().tolist()
-            if name in found:
-                raise RuntimeError(f"{ledger} has two cells of the name {name}")
-            found[name] = ((road.stop(epochs) / "weights.safetensors").read_bytes(), rows)
-    return found
-
-
-def require_no_trace(errors: str) -> None:
-    """Raises RuntimeError if what a program printed has a trace."""
-    if "Traceback" in errors:
-        raise RuntimeError(f"a trace was printed: {errors}")
-
-
-# -- faults: each happens to a sweep, and says how often it did -----------------------------------------------------
 
 
 def signalled(sweep: Sweep, signum: int, twice: bool = False) -> int:
@@ -318,15 +225,6 @@ class Outcome:
     lost: int
     differing: int
     seconds: float
-
-
-def undisturbed(folder: Path) -> Path:
-    """A ledger in which the sweep was run and nothing happened."""
-    sweep = Sweep(folder, folder / "ledger", random.Random(0))
-    sweep.finish()
-    if len(cells(sweep.ledger)) != 12:
-        raise RuntimeError("the sweep must have 12 cells")
-    return sweep.ledger
 
 
 def put_to(fault: Fault, sound: Path, folder: Path, times: int, seed: int = 0) -> Outcome:

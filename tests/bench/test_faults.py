@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from pe_lab.bench import faults
-from pe_lab.bench.faults import FAULTS, Sweep, put_to
+from pe_lab.bench.faults import FAULTS, put_to
+from pe_lab.bench.sweeps import SWEEP, Sweep
 from pe_lab.ledger.ledger import Ledger
 
 # each is injected less often here than by `python -m pe_lab.bench faults`, but for the signals
@@ -44,7 +45,7 @@ def test_what_is_lost_or_differs_is_counted(sound, tmp_path):
 
 
 def test_a_sweep_that_does_not_finish_is_not_called_whole(sound, tmp_path):
-    sweep = Sweep(tmp_path, sound, random.Random(0), words=[*faults.SWEEP, "optimizer.lr=1e30"])
+    sweep = Sweep(tmp_path, sound, random.Random(0), words=[*SWEEP, "optimizer.lr=1e30"])
     with pytest.raises(RuntimeError, match="did not finish in 8 runs"):
         sweep.finish()
 

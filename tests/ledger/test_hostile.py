@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 import pe_lab
-from pe_lab.bench.faults import SWEEP, cells
 from pe_lab.bench.ledger import identity, record
 from pe_lab.bench.programs import Program
+from pe_lab.bench.sweeps import SWEEP, cells
 from pe_lab.ledger.files import CHECKSUMS, file_digest
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.road import Road

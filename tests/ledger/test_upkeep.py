@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pe_lab.bench.faults import SWEEP, cells, damage
+from pe_lab.bench.faults import damage
 from pe_lab.bench.programs import Program, wait_for
+from pe_lab.bench.sweeps import SWEEP, cells
 from pe_lab.ledger import __main__ as ledger_main
 from pe_lab.ledger.files import CHECKSUMS
 from pe_lab.ledger.ledger import Ledger

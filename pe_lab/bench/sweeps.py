@@ -1,0 +1,112 @@
+"""A small sweep that something is to happen to: run again until it is whole, and compared with what it should be."""
+
+import random
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pe_lab.bench.programs import Program
+from pe_lab.ledger.ledger import Ledger
+
+TINY = [
+    *("model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "trainer.save_every=0.05"),
+    *("data=pattern", "data.train=256", "data.validation=32", "data.test=32", "data.demo=1"),
+]
+SWEEP = [*TINY, "-m", "pe=rope,learnable", "epochs=16,4,1", "seed=0,1", "hydra/launcher=basic"]
+AGAIN = 8  # runs of the same command after which it counts as not finishing
+
+
+@dataclass
+class Sweep:
+    """A sweep that something happens to.
+
+    Args:
+        folder: a new one, for its ledger and what it prints.
+        sound: a ledger in which the same sweep was run and nothing happened.
+        rng: decides when and where.
+        words: that ask for it.
+    """
+
+    folder: Path
+    sound: Path
+    rng: random.Random
+    words: list[str] = field(default_factory=lambda: list(SWEEP))
+    lost: int = 0
+    differing: int = 0
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger"
+
+    def start(self, *words: str, **options: Any) -> Program:
+        """The sweep, in a process of its own; further words as overrides."""
+        logger = [] if any(word.startswith("logger") for word in words) else ["logger=none"]
+        given = [*self.words, *logger, *words, f"ledger={self.ledger}"]
+        return Program(given, self.folder / "printed", **options)
+
+    def some_time(self) -> None:
+        """Wait as long as a part of the sweep takes, sometimes all of it."""
+        time.sleep(self.rng.uniform(0, 1.5))
+
+    def holder(self) -> dict[str, Any] | None:
+        """Who serves a road at this moment."""
+        return next((holder for road in Ledger(self.ledger).roads() if (holder := road.holder())), None)
+
+    def finish(self) -> None:
+        """Run the same command until it ends with status 0, and compare what it left with what it should be.
+
+        Raises:
+            RuntimeError: it does not come to that; it prints a trace.
+        """
+        for _ in range(AGAIN):
+            status, _, errors = self.start().wait()
+            require_no_trace(errors)
+            if status == 0:
+                break
+        else:
+            raise RuntimeError(f"the command did not finish in {AGAIN} runs: {errors}")
+        self.compare()
+
+    def compare(self) -> None:
+        """Count cells that are lost, and cells that differ."""
+        found, expected = cells(self.ledger), cells(self.sound)
+        self.lost += len(expected.keys() - found.keys())
+        self.differing += sum(found[name] != expected[name] for name in found.keys() & expected.keys())
+
+
+def undisturbed(folder: Path) -> Path:
+    """A ledger in which the sweep was run and nothing happened."""
+    sweep = Sweep(folder, folder / "ledger", random.Random(0))
+    sweep.finish()
+    if len(cells(sweep.ledger)) != 12:
+        raise RuntimeError("the sweep must have 12 cells")
+    return sweep.ledger
+
+
+def cells(ledger: Path) -> dict[str, tuple[bytes, list[Any]]]:
+    """All cells of a ledger by name: weights, and metric rows but for speed.
+
+    Raises:
+        LedgerError: an entry is not what was written.
+        RuntimeError: there are two of a name.
+    """
+    found: dict[str, tuple[bytes, list[Any]]] = {}
+    for road in Ledger(ledger).roads():
+        road.identity()
+        for epochs in road.stops():
+            name = road.summary(epochs)["name"]
+            rows = pd.read_csv(road.stop(epochs) / "metrics.csv", dtype=str)
+            rows = rows[rows["metric"] != "tokens_per_second"].to_numpy().tolist()
+            if name in found:
+                raise RuntimeError(f"{ledger} has two cells of the name {name}")
+            found[name] = ((road.stop(epochs) / "weights.safetensors").read_bytes(), rows)
+    return found
+
+
+def require_no_trace(errors: str) -> None:
+    """Raises RuntimeError if what a program printed has a trace."""
+    if "Traceback" in errors:
+        raise RuntimeError(f"a trace was printed: {errors}")
