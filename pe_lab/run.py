@@ -6,7 +6,9 @@ Only hydra and omegaconf are imported here: a wrong config is answered before to
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
@@ -40,6 +42,8 @@ def main(train: bool = True) -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not what a shell has put in the background
         signal.signal(signal.SIGINT, raising(lambda: came.append(signal.SIGINT) or _interrupted()))
     signal.signal(signal.SIGTERM, raising(lambda: came.append(signal.SIGTERM) or SystemExit(128 + signal.SIGTERM)))
+    if not full_trace:
+        threading.excepthook = _thread_ended
     try:
         words = config.as_lists(sys.argv[1:])
         if studies := config.studies(words):
@@ -59,9 +63,17 @@ def main(train: bool = True) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         sys.exit(1)
     finally:
+        threading.excepthook = threading.__excepthook__
         for signum in (signal.SIGTERM, signal.SIGINT):  # all is told: what comes while Python ends it ends it at once
             if callable(signal.getsignal(signum)):
                 signal.signal(signum, signal.SIG_DFL)
+
+
+def _thread_ended(by: threading.ExceptHookArgs) -> None:
+    """A thread that ended by an exception; the program goes on. Out of memory, Python itself can end one."""
+    with suppress(Exception):  # out of memory to tell it
+        name = by.thread.name if by.thread else "a thread"
+        print(f"{name} ended: {config.in_one_line(by.exc_value or by.exc_type())}", file=sys.stderr)
 
 
 def _run(words: list[str], train: bool) -> None:

@@ -224,7 +224,8 @@ class Watch:
         self.progress = Progress(ledger, cells)
         self.told = time.monotonic()
         self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread = threading.Thread(target=self._watch, name="showing progress", daemon=True)
+        tqdm.monitor_interval = 0  # no thread of its own, to refresh what is refreshed here
 
     def __enter__(self) -> None:
         self.state = self.progress.look()

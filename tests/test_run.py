@@ -308,6 +308,39 @@ def test_what_a_signal_leaves_half_done_is_not_told_as_an_error(signum):
     assert (done.returncode, done.stderr) == (128 + signum, "")
 
 
+A_THREAD_ENDS = """
+import sys, threading
+from pe_lab import config, run
+
+def in_a_thread(*given):
+    raise {error}
+
+def expand(*given):
+    thread = threading.Thread(target=in_a_thread, name="showing progress")
+    thread.start()
+    thread.join()
+    raise ValueError("that is all")
+
+config.expand = expand
+sys.argv[1:] = []
+run.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        ("SystemError('error return without exception set')", "error return without exception set"),
+        ("MemoryError", "MemoryError"),
+    ],
+)
+def test_a_thread_that_ends_by_an_exception_is_told_in_one_line(error, told):
+    """Out of memory, Python itself can end the thread that shows progress."""
+    command = [sys.executable, "-c", A_THREAD_ENDS.format(error=error)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"showing progress ended: {told}\nerror: that is all\n")
+
+
 KILLS = """
 import os, signal
 from pe_lab.encodings.base import PositionalEncoding
