@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -42,6 +41,7 @@ def main(train: bool = True) -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not what a shell has put in the background
         signal.signal(signal.SIGINT, raising(lambda: came.append(signal.SIGINT) or _interrupted()))
     signal.signal(signal.SIGTERM, raising(lambda: came.append(signal.SIGTERM) or SystemExit(128 + signal.SIGTERM)))
+    before = threading.excepthook
     if not full_trace:
         threading.excepthook = _thread_ended
     try:
@@ -63,7 +63,7 @@ def main(train: bool = True) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         sys.exit(1)
     finally:
-        threading.excepthook = threading.__excepthook__
+        threading.excepthook = before
         for signum in (signal.SIGTERM, signal.SIGINT):  # all is told: what comes while Python ends it ends it at once
             if callable(signal.getsignal(signum)):
                 signal.signal(signum, signal.SIG_DFL)
@@ -81,14 +81,14 @@ def _run(words: list[str], train: bool) -> None:
     given = words if MULTIRUN.isdisjoint(words) else config.of_jobs(words)
     given = sorted(given, key=lambda word: word not in MULTIRUN)  # wherever it was put
     parser = get_args_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
+    parser.error = config.refuse  # type: ignore[method-assign]
     arguments = parser.parse_args(given)
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
         _with_hydra(lambda cfg: None, given)
         return
     for flag in ("config_name", "config_path", "config_dir", "experimental_rerun"):
         if getattr(arguments, flag):
-            _refuse(f"--{flag.replace('_', '-')} is not used here: give overrides, key=value")
+            raise ValueError(f"--{flag.replace('_', '-')} is not used here: give overrides, key=value")
     cfgs = config.expand(arguments.overrides, arguments.multirun)
     if len(cfgs) > 1 and agent_run():
         raise ValueError(f"a W&B agent must be given one cell at a time, got {len(cfgs)}: leave out -m")
@@ -148,10 +148,6 @@ def _interrupted() -> KeyboardInterrupt:
     """The first Ctrl-C ends it in order; the next at once."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     return KeyboardInterrupt()
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise ValueError(reason)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from pe_lab.config import in_one_line
+from pe_lab.config import in_one_line, refuse
 from pe_lab.ledger.files import ASKED, LedgerError, read_json
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.presence import is_present
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--study", help="only what was asked for under this name")
     parser.add_argument("--follow", action="store_true", help="look again, until nobody is at it")
     parser.add_argument("--all", action="store_true", help="commands that are complete too, and every line")
-    parser.error = _refuse  # type: ignore[method-assign]
+    parser.error = refuse  # type: ignore[method-assign]
     try:
         given = parser.parse_args()
         commands = asked(Path(given.ledger), given.study)
@@ -71,10 +71,6 @@ def main() -> None:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         sys.exit(1)
     sys.exit(int(any(len(state.done) < len(of.progress.cells) for of, state in zip(commands, states, strict=True))))
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise ValueError(reason)
 
 
 def asked(ledger: Path, study: str | None = None) -> list[Command]:

@@ -1,6 +1,7 @@
-"""A small sweep that something is to happen to: run again until it is whole, and compared with what it should be."""
+"""Small sweeps that something is to happen to: run again until they are whole, and compared with what they must be."""
 
 import random
+import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,3 +111,55 @@ def require_no_trace(errors: str) -> None:
     """Raises RuntimeError if what a program printed has a trace."""
     if "Traceback" in errors:
         raise RuntimeError(f"a trace was printed: {errors}")
+
+
+@dataclass
+class Many:
+    """What came of many cells and four workers.
+
+    Attributes:
+        cells: that are there in the end, each of them once.
+        kills: SIGKILLs; every one was followed by the same command again.
+        repeated: stops that were recorded a second time, and states that were behind an earlier one.
+    """
+
+    cells: int = 0
+    kills: int = 0
+    repeated: int = 0
+
+
+def many_cells(folder: Path, seeds: int, pause: float, rng: random.Random) -> Many:
+    """Six cells a seed, by four processes with the same command, of which a random one is killed again and again.
+
+    Between two kills something is recorded: who has to look through all cells first must come to train one.
+
+    Args:
+        pause: seconds between two kills, on average.
+
+    Raises:
+        RuntimeError: a trace is printed, or there are two cells of a name.
+    """
+    grid = ["-m", "pe=rope,none,alibi", f"seed=range({seeds})", "epochs=3,1", "hydra/launcher=basic"]
+    words = [*TINY, *grid, f"ledger={folder / 'ledger'}", "logger=none"]
+    programs: list[Program | None] = [Program(words, folder / str(number)) for number in range(4)]
+    came, recorded, steps, before = Many(), {}, {}, 0
+    while any(programs):
+        time.sleep(rng.uniform(0, 2 * pause))
+        victim = rng.choice([program for program in programs if program])
+        if not victim.ended and len(recorded) > before:
+            victim.kill(signal.SIGKILL)
+            came.kills, before = came.kills + 1, len(recorded)
+        for number, program in enumerate(programs):
+            if program and program.ended:
+                status, _, errors = program.wait()
+                require_no_trace(errors)
+                programs[number] = Program(words, folder / str(number)) if status else None
+        for road in Ledger(folder / "ledger").roads():
+            for epochs in road.stops():
+                made = road.stop(epochs).stat().st_ino
+                came.repeated += recorded.setdefault((road.name, epochs), made) != made
+            for step, _ in road.states():
+                came.repeated += step < steps.get(road.name, 0)
+                steps[road.name] = step
+    came.cells = len(cells(folder / "ledger"))
+    return came

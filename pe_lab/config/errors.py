@@ -1,5 +1,12 @@
 """Errors as one line."""
 
+from typing import NoReturn
+
+
+def refuse(reason: str) -> NoReturn:
+    """Raises ValueError: for argparse, which would print its usage and end the program."""
+    raise ValueError(reason)
+
 
 def in_one_line(error: BaseException) -> str:
     """An error as one line that names the setting, the requirement and the value."""

@@ -24,7 +24,7 @@ def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m pe_lab.data", description=__doc__, formatter_class=formatter)
     parser.add_argument("words", nargs="*", metavar="export key=value")
-    parser.error = _refuse  # type: ignore[method-assign]
+    parser.error = config.refuse  # type: ignore[method-assign]
     try:
         folder, cfg = read(parser.parse_args().words)
     except Exception as error:
@@ -40,10 +40,6 @@ def main() -> None:
 def _fail(error: Exception) -> NoReturn:
     print(f"error: {config.in_one_line(error)}", file=sys.stderr)
     sys.exit(1)
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise ValueError(reason)
 
 
 def read(words: list[str]) -> tuple[Path, DictConfig]:

@@ -4,9 +4,8 @@ import argparse
 import signal
 import sys
 from pathlib import Path
-from typing import NoReturn
 
-from pe_lab.config import in_one_line
+from pe_lab.config import in_one_line, refuse
 from pe_lab.ledger.upkeep import Counts, removable, remove, verify
 
 
@@ -34,8 +33,8 @@ def main() -> None:
     prune.set_defaults(run=_prune)
     for command in (check, prune):
         command.add_argument("ledger", metavar="LEDGER", nargs="?", default="ledger", help="its folder (%(default)s)")
-        command.error = _refuse  # type: ignore[method-assign]
-    parser.error = _refuse  # type: ignore[method-assign]
+        command.error = refuse  # type: ignore[method-assign]
+    parser.error = refuse  # type: ignore[method-assign]
     try:
         given = parser.parse_args()
         status = given.run(given)
@@ -45,10 +44,6 @@ def main() -> None:
         print(f"error: {in_one_line(error)}", file=sys.stderr)
         sys.exit(1)
     sys.exit(status)
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise ValueError(reason)
 
 
 def _verify(given: argparse.Namespace) -> int:

@@ -9,9 +9,8 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
-from pe_lab.config import in_one_line, require_trusted
+from pe_lab.config import in_one_line, refuse, require_trusted
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.road import Road
 from pe_lab.ranges import require
@@ -24,7 +23,7 @@ def main() -> None:
     parser.add_argument("ledger", metavar="LEDGER", help="the folder of the ledger")
     parser.add_argument("--study", help="only the cells of this study, and its name as their group")
     parser.add_argument("--project", default="pe_lab", help="the W&B project (pe_lab)")
-    parser.error = _refuse  # type: ignore[method-assign]
+    parser.error = refuse  # type: ignore[method-assign]
     try:
         given = parser.parse_args()
         require("logger.project", given.project)
@@ -40,10 +39,6 @@ def main() -> None:
         sys.exit(1)
     print(f"{told} of {len(stops)} runs are in W&B, {mode}, project {given.project}")
     sys.exit(int(told < len(stops)))
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise ValueError(reason)
 
 
 def listed(folder: Path, study: str | None) -> list[tuple[Road, int]]:

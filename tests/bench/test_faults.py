@@ -8,7 +8,7 @@ import pytest
 
 from pe_lab.bench import faults
 from pe_lab.bench.faults import FAULTS, put_to
-from pe_lab.bench.sweeps import SWEEP, Sweep
+from pe_lab.bench.sweeps import SWEEP, Sweep, many_cells
 from pe_lab.ledger.ledger import Ledger
 
 # each is injected less often here than by `python -m pe_lab.bench faults`, but for the signals
@@ -51,7 +51,7 @@ def test_a_sweep_that_does_not_finish_is_not_called_whole(sound, tmp_path):
 
 
 def test_many_cells_by_four_workers_of_whom_one_is_killed_every_second_are_each_trained_once(tmp_path):
-    came = faults.many_cells(tmp_path, seeds=8, pause=1.0, rng=random.Random(0))
+    came = many_cells(tmp_path, seeds=8, pause=1.0, rng=random.Random(0))
     assert (came.cells, came.repeated) == (48, 0)
     assert came.kills >= 2
     assert all(road.stops() == [1, 3] for road in Ledger(tmp_path / "ledger").roads())

@@ -239,15 +239,20 @@ def test_a_cell_that_is_in_the_ledger_is_told_to_the_agents_run(agent, tmp_path,
     assert told == trained
 
 
+RATES = read(FOLDER / "learning_rate.yaml")
+
+
+def started(command: list[str], environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
+    """What an agent starts, as a process."""
+    return subprocess.Popen(
+        [*command, *TINY, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
 def test_a_run_whose_service_dies_is_told_again_to_the_agent(agent, tmp_path, offline_runs, curves):
     """A sweep that searches needs the run of every cell."""
-    sweep = read(FOLDER / "learning_rate.yaml")
-    command, environment = agent(sweep, some(sweep)[0])
     ledger = tmp_path / "ledger"
-    process = subprocess.Popen(
-        [*command, *TINY, "epochs=16", "trainer.batch_size=64", f"ledger={ledger}"],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = started(*agent(RATES, some(RATES)[0]), "epochs=16", "trainer.batch_size=64", f"ledger={ledger}")
     wait_for(lambda: list(ledger.glob("wandb/offline-run-*/*.wandb")) and wandb_services(process.pid))
     for pid in wandb_services(process.pid):
         os.kill(pid, signal.SIGKILL)
@@ -272,13 +277,8 @@ def test_many_cells_in_an_agents_run_are_refused(agent, tmp_path):
 
 def test_a_run_that_is_stopped_early_ends_as_by_the_signal(agent, tmp_path):
     """An agent counts a positive status as a failure, and gives up after some."""
-    sweep = read(FOLDER / "learning_rate.yaml")
-    command, environment = agent(sweep, some(sweep)[0])
     ledger = tmp_path / "ledger"
-    process = subprocess.Popen(
-        [*command, *TINY, "epochs=10000", "trainer.batch_size=64", f"ledger={ledger}"],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = started(*agent(RATES, some(RATES)[0]), "epochs=10000", "trainer.batch_size=64", f"ledger={ledger}")
     wait_for(lambda: any((road.holder() or {}).get("epoch", 0) > 0 for road in Ledger(ledger).roads()))
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
