@@ -7,7 +7,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
-from hydra.utils import get_class, instantiate
+from hydra.utils import get_class, get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import metrics
@@ -23,6 +23,7 @@ from pe_lab.memory import WEIGHT, Claims, Room
 from pe_lab.model import Transformer
 from pe_lab.optimization import Optimization
 from pe_lab.ranges import LONGEST
+from pe_lab.source import origin
 from pe_lab.wandb_mode import agent_run
 
 if TYPE_CHECKING:
@@ -34,8 +35,12 @@ POLL = 0.3  # seconds between two looks at a road that somebody else serves
 def options(leaf: DictConfig, made: type) -> dict[str, Any]:
     """A leaf of the config as it enters the identity: its options and its class's revision.
 
-    Import paths are left out, and so are options added later that stand at their neutral value. A leaf within it
-    enters in the same way.
+    Import paths of this package are left out, and so are options added later that stand at their neutral value. Of
+    classes that are not of this package, import path and source enter: see `origin`. A leaf within it enters in the
+    same way.
+
+    Raises:
+        ValueError: the source of such a class cannot be read.
     """
     given = {key: value for key, value in OmegaConf.to_container(leaf, resolve=True).items() if key[0] != "_"}
     neutral = made.neutral
@@ -43,7 +48,8 @@ def options(leaf: DictConfig, made: type) -> dict[str, Any]:
     for key in kept:
         if OmegaConf.is_dict(leaf[key]) and "_target_" in leaf[key]:
             kept[key] = options(leaf[key], get_class(leaf[key]._target_))
-    return kept | {"revision": made.revision}
+    makers = [get_object(leaf["_target_"])] if "_target_" in leaf else []  # the class, or a function that makes one
+    return kept | {"revision": made.revision} | origin(made, *makers)
 
 
 def name(cfg: DictConfig, epochs: int) -> str:
@@ -193,9 +199,13 @@ class Cell:
         """See `name`; of another stop on the road, if one is given."""
         return name(self.cfg, epochs or self.epochs)
 
-    @property
+    @cached_property
     def identity(self) -> dict[str, Any]:
-        """What determines the training; its hash is the road's name."""
+        """What determines the training; its hash is the road's name.
+
+        Raises:
+            ValueError: the source of a class that is not of this package cannot be read.
+        """
         cfg = self.cfg
         identity = {
             "pe": options(cfg.pe, self.encoding_class),

@@ -170,12 +170,15 @@ def test_a_new_option_at_its_neutral_default_leaves_old_hashes(tmp_path, monkeyp
     before = road(tmp_path)
     monkeypatch.setattr(RoPE, "neutral", {"offset": 0})
     old = cell(tmp_path).identity
-    new = cell(tmp_path)
-    monkeypatch.setattr(new, "cfg", new.cfg.copy())
-    new.cfg.pe = {**new.cfg.pe, "offset": 0}
-    assert digest(new.identity) == digest(old) == before
-    new.cfg.pe = {**new.cfg.pe, "offset": 1}
-    assert digest(new.identity) != before
+
+    def with_offset(offset: int) -> str:
+        new = cell(tmp_path)
+        new.cfg = new.cfg.copy()
+        new.cfg.pe = {**new.cfg.pe, "offset": offset}
+        return digest(new.identity)
+
+    assert with_offset(0) == digest(old) == before
+    assert with_offset(1) != before
 
 
 @pytest.mark.parametrize("part", [RoPE, Transformer, Structured, Optimization, sdpa])
