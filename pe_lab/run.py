@@ -16,6 +16,7 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig
 
 from pe_lab import config
+from pe_lab.devices import gpus, use_gpu_of
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.termination import TerminatedError, raising
 from pe_lab.wandb_mode import agent_run
@@ -98,15 +99,24 @@ def _run(words: list[str], train: bool) -> None:
     from pe_lab import sweep
 
     if launcher:
-        sweep.run(cfgs, words, partial(_launch, launcher.words), launcher.workers, launcher.elsewhere, train)
+        # workers elsewhere get their GPU from the scheduler
+        shared = [] if launcher.elsewhere or cfgs[0].trainer.device == "cpu" else gpus()
+        launch = partial(_launch, launcher.words, shared)
+        sweep.run(cfgs, words, launch, launcher.workers, launcher.elsewhere, train)
     else:
         sweep.run(cfgs, words, train=train)
 
 
-def _launch(hydra_words: list[str], cfgs: list[DictConfig], workers: int) -> None:
-    """So many processes, each of which serves those of the cells that no other serves."""
+def _launch(hydra_words: list[str], shared: list[str], cfgs: list[DictConfig], workers: int) -> None:
+    """So many processes, each of which serves those of the cells that no other serves.
 
-    def work(_: DictConfig) -> None:
+    Args:
+        shared: the GPUs that they share, one per worker in turn.
+    """
+
+    def work(cfg: DictConfig) -> None:
+        if workers > 1:  # one worker may be this process
+            use_gpu_of(cfg.worker, shared)
         from pe_lab import sweep
 
         sweep.work(cfgs)

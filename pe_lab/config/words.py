@@ -3,13 +3,13 @@
 import math
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.errors import in_one_line
 from pe_lab.config.schema import folder
+from pe_lab.devices import gpus
 from pe_lab.ranges import SHOWN, shown
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
@@ -85,6 +85,11 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
         except (HydraException, ValueError, RecursionError) as error:
             raise ValueError(f"{shown(text)} cannot be read: {in_one_line(error)[:SHOWN]}") from None
         key, value = override.key_or_group, override.value()
+        if key == "trainer.devices":
+            raise ValueError(
+                f"trainer.devices cannot be set: a cell trains on one device, and a sweep starts one worker per GPU of "
+                f"CUDA_VISIBLE_DEVICES (workers=N for another number), got {shown(text)}"
+            )
         if override.is_sweep_override():
             sizes[key] = _swept(value)
             if not sizes[key]:
@@ -149,13 +154,13 @@ def launcher(overrides: list[str], cfg: DictConfig) -> Launcher:
     elsewhere = chosen in ("submitit", "submitit_slurm")
     if elsewhere and cfg.workers is None:
         raise ValueError(f"workers must be given with hydra/launcher={chosen}, the number of jobs to submit: got none")
-    return Launcher(words, 1 if chosen == "basic" else cfg.workers or _cores(cfg.trainer.device), elsewhere)
+    return Launcher(words, 1 if chosen == "basic" else cfg.workers or _places(cfg.trainer.device), elsewhere)
 
 
-def _cores(device: str) -> int:
-    """Workers that this machine has place for: one per core, or one if there is a GPU to share."""
-    if device != "cpu" and Path("/dev/nvidia0").exists():
-        return 1
+def _places(device: str) -> int:
+    """Workers that this machine has place for: one per GPU, or one per core where there is none."""
+    if device != "cpu" and (shared := gpus()):
+        return len(shared)
     from joblib import cpu_count
 
     return cpu_count()

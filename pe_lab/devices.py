@@ -1,0 +1,29 @@
+"""The GPUs that the workers of a sweep share. Nothing here imports torch."""
+
+import os
+import re
+from pathlib import Path
+
+NODES = Path("/dev")  # where the driver lists its devices, as nvidia0, nvidia1, ...
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def gpus() -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: those it lists, or all."""
+    there = [node for node in NODES.glob("nvidia*") if re.fullmatch(r"nvidia\d+", node.name)]
+    if not there or VISIBLE not in os.environ:
+        return [str(number) for number in range(len(there))]
+    listed = [name.strip() for name in os.environ[VISIBLE].split(",")]
+    end = next((number for number, name in enumerate(listed) if name in ("", "-1")), len(listed))  # as CUDA reads it
+    return listed[:end]
+
+
+def use_gpu_of(worker: int, shared: list[str]) -> None:
+    """Let this process see one GPU alone: that of its number as a worker. Called before CUDA is asked for.
+
+    Args:
+        worker: 0, 1, ...
+        shared: the GPUs of all workers; none: nothing is changed.
+    """
+    if shared:
+        os.environ[VISIBLE] = shared[worker % len(shared)]
