@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m pe_lab.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    benches = parser.add_subparsers(dest="bench", required=True)
+    benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
     study = benches.add_parser("study", help="the lab against a plain PyTorch loop")
     study.add_argument("overrides", nargs="*", default=STUDY, help="as for pe_lab.run -m")
     study.add_argument("--repeat", type=int, default=1, help="pairs of runs, in turn")
@@ -56,12 +56,21 @@ def main() -> None:
     faults.add_argument("--factor", type=float, default=1.0, help="of how often each is injected (%(default)s)")
     faults.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as Markdown")
     faults.set_defaults(run=_faults)
-    arguments = parser.parse_args()
+    for one in (parser, *benches.choices.values()):
+        one.error = _refuse  # type: ignore[method-assign]
     try:
+        if not sys.argv[1:]:
+            raise ValueError(f"BENCH must be one of {', '.join(benches.choices)}, got nothing")
+        arguments = parser.parse_args()
         arguments.run(arguments)
     except (ValueError, RuntimeError, TimeoutError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(1)
+
+
+def _refuse(reason: str) -> NoReturn:
+    """Raise ValueError instead of printing the usage; pe_lab.config has the same, but needs hydra."""
+    raise ValueError(reason)
 
 
 def _study(arguments: argparse.Namespace) -> None:

@@ -48,6 +48,8 @@ def test_another_task_is_compared_alike():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        ([], "error: BENCH must be one of study, data, kernels, resources, tune, ledger, faults, got nothing"),
+        (["study", "--repeat", "x"], "error: argument --repeat: invalid int value: 'x'"),
         (["data", "data=weather"], "error: data must be one of addition, "),
         (["data", "data=copy", "data.longest=0"], "error: data.longest must be"),
         (["study", "model.dropout=0.5", "trainer.clip=1"], "error: trainer.clip must be null here, got 1"),
