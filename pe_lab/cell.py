@@ -65,7 +65,8 @@ class Cell:
         cfg: composed, and tested by config.check.
 
     Raises:
-        ValueError: the parts do not fit each other.
+        UnfitError: the encoding is not made for the task.
+        ValueError: the parts do not fit each other otherwise.
     """
 
     def __init__(self, cfg: DictConfig) -> None:

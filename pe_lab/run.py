@@ -131,14 +131,12 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
         ValueError: a study is not good.
         CellsMissingError: cells of some are missing.
     """
-    from pe_lab.cell import Cell
-    from pe_lab.sweep import CellsMissingError
+    from pe_lab.sweep import CellsMissingError, fitting
 
     for words in studies:
         cfgs = config.expand(config.of_jobs(words), multirun=True)
         elsewhere = config.launcher(words, cfgs[0]).elsewhere
-        for cfg in cfgs:
-            cell = Cell(cfg)
+        for cell in fitting(cfgs)[0]:
             if not elsewhere:
                 cell.require_room()
 

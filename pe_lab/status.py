@@ -172,9 +172,8 @@ def _lives(command: Command) -> bool:
 
 
 def _left(state: State) -> str:
-    if not state.running and not state.waiting:
-        return ""
-    return ", ? left" if state.left is None else f", {duration(state.left)} left"
+    known = state.left is not None and (state.running or state.waiting)
+    return f", {duration(state.left)} left" if known else ""
 
 
 def duration(seconds: float) -> str:

@@ -1,18 +1,21 @@
 """Many cells: wanted before the first starts, watched while they train, collected at the end."""
 
+import csv
+import io
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 from pe_lab.cell import POLL, Cell
 from pe_lab.config import in_one_line
+from pe_lab.encodings.base import UnfitError
 from pe_lab.ledger.files import write_text
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.progress import Asked, Progress, State, write_asked
@@ -25,6 +28,14 @@ QUIET = 60  # seconds after which a log is told how far it is
 
 class CellsMissingError(RuntimeError):
     """Some cells that were asked for are not in the ledger."""
+
+
+class Unfit(NamedTuple):
+    """A pair of encoding and task that cannot be, and why."""
+
+    pe: str
+    data: str
+    reason: str
 
 
 class Launch(Protocol):
@@ -62,6 +73,8 @@ def run(
 ) -> None:
     """Bring cells into the ledger, with all that is to be measured on them, and print their tables.
 
+    In a sweep, cells whose encoding is not made for their task are left out, and listed.
+
     Args:
         cfgs: composed and tested.
         words: that asked for them, to be told by pe_lab.status; none: Python did.
@@ -76,7 +89,7 @@ def run(
         LedgerError: an entry of the ledger is not what it says it is, and there is to be no training.
         CellsMissingError: what failed or was not reached.
     """
-    cells = [Cell(cfg) for cfg in cfgs]
+    cells, unfit = fitting(cfgs)
     if not train:
         _require_trained(cells)
     for cell in cells:
@@ -91,6 +104,7 @@ def run(
         asked = list(map(_asked, cells))
         ledger = Path(cfgs[0].ledger)
         write_asked(ledger, words, cfgs[0].study_name, asked)
+        _tell_unfit(unfit, ledger, cfgs[0].study_name)
         with Watch(ledger, asked):
             if launch:
                 _launch(cells, launch, workers, elsewhere)
@@ -101,6 +115,38 @@ def run(
         for cell in cells:
             cell.unwant()
     _report(cells)
+
+
+def fitting(cfgs: list[DictConfig]) -> tuple[list[Cell], list[Unfit]]:
+    """Return the cells of a sweep, and those that cannot be: their encoding is not made for their task.
+
+    Raises:
+        ValueError: a cell cannot be built for another reason; or none fits, and this is why the first does not.
+    """
+    cells, unfit = [], []
+    for cfg in cfgs:
+        try:
+            cells.append(Cell(cfg))
+        except UnfitError as error:
+            unfit.append(Unfit(cfg.pe.name, cfg.data.name, in_one_line(error)))
+    if not cells:
+        raise UnfitError(unfit[0].reason)
+    return cells, list(dict.fromkeys(unfit))
+
+
+def _tell_unfit(unfit: list[Unfit], ledger: Path, study: str | None) -> None:
+    """Print which pairs are left out and why, and keep the list with the study."""
+    if unfit:
+        first, *others = unfit
+        of = f"{len(unfit)} pairs, as {first.pe}" if others else first.pe
+        print(f"skipped: {of} on {first.data}: {first.reason}", file=sys.stderr)
+        if others:
+            print(f"skipped as well: {', '.join(f'{one.pe} on {one.data}' for one in others)}", file=sys.stderr)
+    if study is not None:
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerows([Unfit._fields, *unfit])
+        write_text(ledger / "studies" / study / "skipped.csv", text.getvalue())
 
 
 def _launch(cells: list[Cell], launch: Launch, workers: int, elsewhere: bool) -> None:
@@ -266,6 +312,6 @@ class Watch:
 
 
 def _line(state: State, cells: int) -> str:
-    left = "?" if state.left is None else duration(state.left)
+    left = "" if state.left is None else f", {duration(state.left)} left"
     running = ", ".join(f"{of.cell.name} at epoch {of.epoch:.1f}" for of in state.running[:4])
-    return f"{len(state.done)}/{cells} cells, {left} left; {running}"
+    return f"{len(state.done)}/{cells} cells{left}; {running}"

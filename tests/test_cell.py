@@ -209,6 +209,11 @@ def test_a_batch_larger_than_the_data_is_refused(tmp_path):
         cell(tmp_path, "trainer.batch_size=4526")
 
 
+def test_a_table_that_is_shorter_than_the_sequences_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"pe.max_len must be at least the length .* got pe.max_len=8, length=16"):
+        cell(tmp_path, "pe=learnable", "pe.max_len=8")
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_device_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ValueError, match="trainer.device=cuda needs a CUDA device"):

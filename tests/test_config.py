@@ -38,7 +38,6 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["model.depth=four"], ["model.depth", "'four'", "Integer"]),
         (["model.depth=1.5"], ["model.depth", "1.5", "Integer"]),
         (["epochs=-1"], ["epochs must be an integer of at least 1, got -1"]),
-        (["pe=learnable", "pe.max_len=8"], ["pe.max_len must be at least", "pe.max_len=8", "data.length=16"]),
         (["foo=1"], ["'foo'"]),
         (["pe.foo=1"], ["pe.foo"]),
         (["+foo=1"], ["the config has the settings", "epochs", "got foo"]),

@@ -4,12 +4,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from omegaconf import DictConfig
 
 from pe_lab import config, sweep
 from pe_lab.bench.sweeps import TINY
 from pe_lab.cell import Cell
+from pe_lab.progress import State
 
 
 @pytest.fixture
@@ -73,3 +75,56 @@ def test_what_starts_no_worker_is_not_tried_again(cells, capsys):
 
     assert len(launches(cells, each)) == 1
     assert capsys.readouterr().err == "the launcher stopped: there is no such launcher\n"
+
+
+PAIRS = ["pe=none,cope,rope_2d", "data=copy,pattern", "model.depth=1", "logger=none"]
+
+
+def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsys, monkeypatch):
+    cfgs = config.expand([*PAIRS, f"ledger={tmp_path}", "study_name=s", "seed=0,1"], multirun=True)
+    served = []
+    monkeypatch.setattr(Cell, "serve", lambda cell, wait: served.append((cell.cfg.pe.name, cell.cfg.data.name)))
+    with pytest.raises(sweep.CellsMissingError, match="6 of 6 cells are missing"):  # nothing is trained here
+        sweep.run(cfgs)
+    assert served == [
+        (pe, data) for pe, data in (("none", "copy"), ("none", "pattern"), ("cope", "copy")) for _ in "12"
+    ]
+    pairs = [("cope", "pattern"), ("rope_2d", "copy"), ("rope_2d", "pattern")]
+    err = capsys.readouterr().err
+    assert err.startswith(
+        "skipped: 3 pairs, as cope on pattern: pe=cope is defined for causal attention only, this is bidirectional: "
+        "use pe=relative_bias\nskipped as well: rope_2d on copy, rope_2d on pattern\n"
+    )
+    skipped = pd.read_csv(tmp_path / "studies" / "s" / "skipped.csv")
+    assert list(zip(skipped["pe"], skipped["data"], strict=True)) == pairs
+    assert skipped["reason"].str.contains(" on a grid, | causal ").all()
+
+
+def test_a_sweep_in_which_nothing_fits_is_refused_as_one_cell_is(tmp_path):
+    for words, multirun in ((["pe=cope", "data=pattern"], False), (["pe=cope,forgetting", "data=pattern"], True)):
+        with pytest.raises(ValueError, match="^pe=cope is defined for causal attention only"):
+            sweep.run(config.expand([*words, f"ledger={tmp_path / 'none'}"], multirun))
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_is_wrong_with_a_setting_still_refuses_the_whole_sweep(tmp_path):
+    words = ["pe=none,cope", "data=copy,pattern", "trainer.batch_size=1000000", f"ledger={tmp_path / 'none'}"]
+    with pytest.raises(ValueError, match=r"^trainer\.batch_size must be at most"):
+        sweep.run(config.expand(words, multirun=True))
+
+
+def test_a_list_of_left_out_pairs_is_not_that_of_an_earlier_command(tmp_path, capsys):
+    words = [*TINY, "pe=none,cope", "epochs=1", f"ledger={tmp_path}", "study_name=s", "logger=none"]
+    sweep.run(config.expand(words, multirun=True))
+    assert "skipped: cope on pattern: " in capsys.readouterr().err
+    sweep.run(config.expand([*words, "pe=none"], multirun=True))
+    assert "skipped" not in capsys.readouterr().err
+    assert (tmp_path / "studies" / "s" / "skipped.csv").read_text() == "pe,data,reason\n"
+
+
+def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not(tmp_path):
+    def line(left: float | None) -> str:
+        return sweep._line(State([], [], [], [], [], 0.0, left), 3)
+
+    assert line(None) == "0/3 cells; "
+    assert line(61.0) == "0/3 cells, 01:01 left; "

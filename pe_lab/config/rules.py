@@ -38,11 +38,6 @@ def check(cfg: DictConfig) -> None:
         )
     if "pairing" in cfg.pe:
         require_pairs(cfg.pe.name, model.width, model.num_heads)
-    if cfg.pe.get("max_len") is not None and cfg.data.get("length") is not None and cfg.data.length > cfg.pe.max_len:
-        raise ValueError(
-            f"pe.max_len must be at least the length of the sequences, got pe.max_len={cfg.pe.max_len}, "
-            f"data.length={cfg.data.length}"
-        )
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,10 @@ from torch import Tensor, nn
 from pe_lab.encodings.layout import PADDING, Layout
 
 
+class UnfitError(ValueError):
+    """An encoding is not made for the sequences of a task."""
+
+
 @dataclass(frozen=True)
 class Softmax:
     """Weights that sum to one."""
@@ -167,11 +171,11 @@ class PositionalEncoding(nn.Module):
 
     def _require_nature(self, causal: bool, grid: bool) -> None:
         if self.causal_only and not causal:
-            raise ValueError(
+            raise UnfitError(
                 f"pe={self.name} is defined for causal attention only, this is bidirectional: use pe={self.instead}"
             )
         if self.on_grid and not grid:
-            raise ValueError(
+            raise UnfitError(
                 f"pe={self.name} needs positions on a grid, these sequences have none: use pe={self.instead}"
             )
 

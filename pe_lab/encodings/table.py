@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Absolute, sinusoid
-from pe_lab.encodings.base import Sizes
+from pe_lab.encodings.base import Sizes, UnfitError
 from pe_lab.encodings.layout import Layout
 from pe_lab.ranges import require
 
@@ -63,9 +63,9 @@ class Table(Absolute):
 
 
 def require_rows(max_len: int, length: int) -> None:
-    """Raises ValueError if there are fewer positions than training needs."""
+    """Raises UnfitError if there are fewer positions than training needs."""
     if require("pe.max_len", max_len) < length:
-        raise ValueError(
+        raise UnfitError(
             f"pe.max_len must be at least the length of the sequences, got pe.max_len={max_len}, length={length}"
         )
 
