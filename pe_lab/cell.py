@@ -1,8 +1,9 @@
 """A cell: what a config means on this machine, and its identity."""
 
+import inspect
 import time
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ class Cell:
         self.epochs: int = cfg.epochs
         self.told = False  # whether its run was told, all of it or a second time, by this process
         self.device = torch.device(_device(cfg.trainer.device))
-        self.dataset: Dataset = instantiate(cfg.data)(seed=cfg.seed)
+        self.dataset: Dataset = _maker(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
         if cfg.trainer.batch_size > self.dataset.size("train"):
             raise ValueError(
                 f"trainer.batch_size must be at most the number of training sequences, "
@@ -85,11 +86,12 @@ class Cell:
                 f"data={cfg.data.name} must have sequences of at most {LONGEST} tokens, got {self.dataset.task.length}"
             )
         self._datasets: dict[float, Dataset] = {1: self.dataset}
-        self.encoding: Callable[[Sizes], PositionalEncoding] = instantiate(cfg.pe)
+        sizes = self.dataset.task.sizes(cfg.model.width, cfg.model.num_heads)
+        self.encoding: Callable[[Sizes], PositionalEncoding] = _maker(cfg, "pe", sizes)
         room = Room(self.device)
         room.need_weights(cfg, self.dataset, WEIGHT)  # no less, whatever is missing
         with Claims(room, what := f"pe={cfg.pe.name}"):
-            encoding = self.encoding(self.dataset.task.sizes(cfg.model.width, cfg.model.num_heads))
+            encoding = self.encoding(sizes)
         self._claimed = room.needs[what] * (cfg.model.depth if encoding.per_layer else 1)
         self.encoding_class = type(encoding)
         self.implementation, self._held = self._attention(encoding.to(self.device))
@@ -325,6 +327,24 @@ class Cell:
         records = self.records
         failures = [records.failure(request) for request in self.requests if not records.has(request)]
         return failures[0] if failures and all(failures) else None
+
+
+def _maker(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable[..., Any]:
+    """What makes the object of a group when it is called with these arguments.
+
+    Raises:
+        ValueError: the class or function that the group names does not take its options.
+    """
+    made, leaf = instantiate(cfg[group]), cfg[group]
+    if not isinstance(made, partial):
+        raise ValueError(f"{group}._partial_ must be true, got {leaf.get('_partial_')}")
+    try:
+        inspect.signature(made.func).bind(*given, *made.args, **made.keywords, **named)
+    except TypeError as error:
+        options = ", ".join(str(key) for key in leaf if str(key)[0] != "_")
+        start = "; start from pe=none, which has name alone" if group == "pe" else ""
+        raise ValueError(f"{group}._target_ must take the options {options}: {leaf._target_} {error}{start}") from None
+    return made
 
 
 def _device(asked: str) -> str:
