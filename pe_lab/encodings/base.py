@@ -184,6 +184,8 @@ class PositionalEncoding(nn.Module):
     def locate(self, layout: Layout) -> Layout:
         """The layout as this encoding takes it, for all other hooks; called once per batch, on the first layer's.
 
+        What is drawn at random is drawn here, from `layout.seed`.
+
         Raises:
             ValueError: it is outside of the encoding's nature.
         """

@@ -26,7 +26,7 @@ EQUAL = {"rtol": 1e-11, "atol": 1e-11}
 
 
 def layout_at(pos: list[int], causal: bool = True) -> Layout:
-    return Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), torch.tensor([len(pos)]), causal)
+    return Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), causal)
 
 
 def terms_of(encoding: PositionalEncoding, layout: Layout, dtype: torch.dtype = torch.float64) -> Terms:
@@ -229,7 +229,7 @@ def test_padding_at_any_position_gives_no_nan(kind: type[PositionalEncoding], ca
     """Nor does it change what is there."""
     pos, segment = torch.tensor([[-900_000, -7, 0, 1, 30, 40, 70_000]]), torch.zeros(1, 7, dtype=torch.long)
     segment[0, [0, 1, 6]] = PADDING
-    encoding, layout = moved(kind), Layout(pos, segment, torch.tensor([4]), causal)
+    encoding, layout = moved(kind), Layout(pos, segment, causal)
     q, k, v = (torch.randn(1, H, 7, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
     out = attend(q, k, v, terms_of(encoding, layout), layout, "reference")
     alone = layout_at([0, 1, 30, 40], causal)
