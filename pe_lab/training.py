@@ -103,6 +103,18 @@ class Training(L.LightningModule):
             self.metrics["learning_rate"] = learning_rate
         return loss
 
+    def on_train_start(self) -> None:
+        self.constrain()  # a state of earlier versions was kept before it was
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        self.constrain()
+
+    def constrain(self) -> None:
+        """Put the encodings' parameters back into their range."""
+        for encoding in self.model.encodings:
+            encoding.constrain()
+
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
         if self.clip is not None or self.logging_due:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip or math.inf)

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from pe_lab import config
 from pe_lab.cell import Cell
+from pe_lab.encodings.bias_learned import KerpleLog
 from pe_lab.journey import Journey
 from pe_lab.model import Attention
 from pe_lab.seeding import derive
@@ -207,6 +208,16 @@ def test_encodings_share_the_order_of_the_data(tmp_path):
         order[pe] = [batch.tokens for batch in training.train_dataloader()]
     for other in ("learnable", "none"):
         assert all(torch.equal(a, b) for a, b in zip(order["rope"], order[other], strict=True))
+
+
+def test_parameters_are_put_back_into_their_range_after_every_step(tmp_path, monkeypatch):
+    """Also those of an encoding within another."""
+    seen = []
+    monkeypatch.setattr(KerpleLog, "constrain", lambda self: seen.append(self.p.detach().clone()))
+    cell = serve(tmp_path, "pe=randomized_alibi", "pe@pe.encoding=kerple_log", "epochs=1")
+    weights = load_file(cell.road.stop(1) / "weights.safetensors")
+    assert torch.equal(seen[-1], weights["encodings.0.encoding.p"])
+    assert len({tuple(p.tolist()) for p in seen[-10:]}) == 10  # before the 9 steps, and after each
 
 
 def test_the_clipped_gradient_is_no_longer_than_asked(tmp_path):

@@ -178,6 +178,9 @@ class PositionalEncoding(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the parameters of this module from torch's global generator."""
 
+    def constrain(self) -> None:
+        """Put parameters back into their range; called after every optimizer step."""
+
     def follow(self, first: "PositionalEncoding") -> None:
         """Share with the first layer's encoding what layers share; called once on those of the other layers."""
 

@@ -57,6 +57,9 @@ class Randomized(PositionalEncoding):
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         return torch.randperm(self.max_len, generator=generator)[:count].sort().values
 
+    def constrain(self) -> None:
+        self.encoding.constrain()
+
     def follow(self, first: PositionalEncoding) -> None:
         assert isinstance(first, Randomized)
         self.encoding.follow(first.encoding)

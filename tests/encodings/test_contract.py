@@ -193,6 +193,21 @@ def test_terms_have_the_same_bits_in_low_precision(name: str, causal: bool) -> N
         assert_same_bits(encoding.terms(h.float(), layout), expected)
 
 
+@pytest.mark.parametrize(("name", "causal"), MASKED)
+def test_a_forward_pass_changes_no_parameter_and_sees_it_in_its_range(name: str, causal: bool) -> None:
+    model, tokens, layout = transformer(name), random_tokens(B, T), whole(B, T, causal)
+    with torch.no_grad():
+        for parameter in model.encodings.parameters():
+            parameter += 3 * torch.randn_like(parameter)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    seen = model(tokens, layout)
+    seen.sum().backward()
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    for encoding in model.encodings:
+        encoding.constrain()
+    assert torch.equal(model(tokens, layout), seen)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_drawn_follows_from_the_seed_of_the_layout_alone(name: str) -> None:
     """torch's global generator is left as it was: dropout draws from it, the same for every encoding."""
