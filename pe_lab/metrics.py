@@ -63,10 +63,10 @@ def evaluate(
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for number, batch in enumerate(in_batches(dataset, split, torch.arange(dataset.size(split)), chunk)):
-                if offset:
-                    batch = replace(batch, layout=batch.layout.moved(offset))
+                seed = derive(0, "evaluate", split, number)
+                batch = replace(batch, layout=replace(batch.layout.moved(offset), seed=seed))
                 here = batch.to(device)
-                seed_all(derive(0, "evaluate", split, number), device)
+                seed_all(seed, device)
                 with autocast:
                     logits = model(here.tokens, here.layout)
                 losses.append(slot_losses(logits, here.targets).cpu())

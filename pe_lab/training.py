@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import lightning as L
@@ -30,15 +31,16 @@ class NotFiniteError(ArithmeticError):
 class Training(L.LightningModule):
     """Next-token training of a transformer on a dataset.
 
-    All that changes on the road is in `model`, `optimizer`, `step` and `losses`; batches, dropout and the learning rate
-    are functions of (seed, step). So a road that is left at any step goes on with the same bits.
+    All that changes on the road is in `model`, `optimizer`, `step` and `losses`; batches, dropout, what an encoding
+    draws and the learning rate are functions of (seed, step). So a road that is left at any step goes on with the same
+    bits, and dropout is the same for every encoding.
 
     Args:
         model: initialised.
         dataset: its training split is used, in the order of (seed, epoch).
         optimizer: name, lr, betas, eps, weight_decay, schedule, warmup_steps.
         trainer: batch_size, clip, log_every.
-        seed: of order and dropout.
+        seed: of order, dropout and what an encoding draws.
         epochs: of the whole training, where the schedule looks at the end.
 
     Raises:
@@ -90,7 +92,8 @@ class Training(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         seed_all(derive(self.seed, "step", self.step), batch.tokens.device)
         learning_rate = self.optimization.set_learning_rate(self.optimizer, self.step)
-        logits = self.model(batch.tokens, batch.layout)
+        layout = replace(batch.layout, seed=derive(self.seed, "positions", self.step))
+        logits = self.model(batch.tokens, layout)
         loss = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE
         )
@@ -99,6 +102,18 @@ class Training(L.LightningModule):
             self.metrics = batch_metrics(logits, batch, self.dataset.roles)
             self.metrics["learning_rate"] = learning_rate
         return loss
+
+    def on_train_start(self) -> None:
+        self.constrain()  # a state of earlier versions was kept before it was
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        self.constrain()
+
+    def constrain(self) -> None:
+        """Put the encodings' parameters back into their range."""
+        for encoding in self.model.encodings:
+            encoding.constrain()
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
         if self.clip is not None or self.logging_due:

@@ -9,7 +9,9 @@ from safetensors.torch import load_file
 
 from pe_lab import config
 from pe_lab.cell import Cell
+from pe_lab.encodings.bias_learned import KerpleLog
 from pe_lab.journey import Journey
+from pe_lab.model import Attention
 from pe_lab.seeding import derive
 from pe_lab.training import NotFiniteError, Training
 
@@ -208,6 +210,16 @@ def test_encodings_share_the_order_of_the_data(tmp_path):
         assert all(torch.equal(a, b) for a, b in zip(order["rope"], order[other], strict=True))
 
 
+def test_parameters_are_put_back_into_their_range_after_every_step(tmp_path, monkeypatch):
+    """Also those of an encoding within another."""
+    seen = []
+    monkeypatch.setattr(KerpleLog, "constrain", lambda self: seen.append(self.p.detach().clone()))
+    cell = serve(tmp_path, "pe=randomized_alibi", "pe@pe.encoding=kerple_log", "epochs=1")
+    weights = load_file(cell.road.stop(1) / "weights.safetensors")
+    assert torch.equal(seen[-1], weights["encodings.0.encoding.p"])
+    assert len({tuple(p.tolist()) for p in seen[-10:]}) == 10  # before the 9 steps, and after each
+
+
 def test_the_clipped_gradient_is_no_longer_than_asked(tmp_path):
     free, clipped = serve(tmp_path, "epochs=1"), serve(tmp_path, "epochs=1", "trainer.clip=0.05")
     assert outcome(free)[0] != outcome(clipped)[0]
@@ -217,6 +229,34 @@ def test_bf16_mixed_trains_close_to_float32(tmp_path):
     full, mixed = serve(tmp_path, "epochs=2"), serve(tmp_path, "epochs=2", "trainer.precision=bf16-mixed")
     difference = full.road.summary(2)["test"]["loss"] - mixed.road.summary(2)["test"]["loss"]
     assert 0 < abs(difference) < 0.05
+
+
+def dropped(tmp_path, name: str) -> list[torch.Tensor]:
+    """What two training steps drop: the masks of all nn.Dropout, and the seeds of dropped attention weights."""
+    (cell,) = cells(tmp_path, f"pe={name}", "model.depth=2", "model.dropout=0.5", "model.attention_dropout=0.5")
+    training, found = Journey(cell)._build(), []
+    for module in training.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.register_forward_pre_hook(lambda _, given: torch.ones_like(given[0]))
+            module.register_forward_hook(lambda _, given, out: found.append(out == 0))
+        if isinstance(module, Attention):
+            module.register_forward_pre_hook(lambda _, given: found.append(given[-1].seed))
+    for batch, _ in zip(training.train_dataloader(), range(2), strict=False):
+        training.training_step(batch, 0)
+        training.step += 1
+    return found
+
+
+def test_what_is_dropped_is_the_same_at_random_positions(tmp_path):
+    """That other encodings draw nothing where dropout draws is tested in tests/encodings/test_contract.py."""
+    expected = dropped(tmp_path, "rope")
+    for name in ("randomized_rope", "randomized_sinusoidal", "randomized_learnable", "randomized_alibi"):
+        found = dropped(tmp_path, name)
+        assert len(found) == len(expected) == 2 * (1 + 2 * 3)
+        assert all(map(torch.equal, found, expected)), name
+    masks = [mask.float().mean().item() for mask in expected if mask.dim()]
+    assert masks == pytest.approx([0.5] * len(masks), abs=0.01)  # 131,072 coins: 7 standard deviations
+    assert not torch.equal(expected[0], expected[len(expected) // 2])  # another step, another mask
 
 
 def test_derived_seeds_are_the_same_on_every_machine():

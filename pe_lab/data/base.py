@@ -77,7 +77,7 @@ class Batch:
         chosen = {name: getattr(self, name)[index] for name in ("tokens", "targets", "role", "headline")}
         layout = self.layout
         pos = layout.pos if len(layout.pos) == 1 else layout.pos[index]
-        return Batch(**chosen, layout=Layout(pos, layout.segment[index], layout.length[index], layout.causal))
+        return Batch(**chosen, layout=replace(layout, pos=pos, segment=layout.segment[index]))
 
 
 Floors = dict[str, dict[str, float]]

@@ -182,11 +182,16 @@ class PositionalEncoding(nn.Module):
     def reset_parameters(self) -> None:
         """Draw the parameters of this module from torch's global generator."""
 
+    def constrain(self) -> None:
+        """Put parameters back into their range; called after every optimizer step."""
+
     def follow(self, first: "PositionalEncoding") -> None:
         """Share with the first layer's encoding what layers share; called once on those of the other layers."""
 
     def locate(self, layout: Layout) -> Layout:
         """The layout as this encoding takes it, for all other hooks; called once per batch, on the first layer's.
+
+        What is drawn at random is drawn here, from `layout.seed`.
 
         Raises:
             ValueError: it is outside of the encoding's nature.

@@ -100,12 +100,17 @@ class T5(PositionalEncoding):
         return Terms(bias=self.table.to(at_least_float32(h))[bucket].T, clip=True)
 
 
+def clamped(x: Tensor, lowest: float, highest: float | None = None) -> Tensor:
+    """x, clamped, with the gradient of x."""
+    return x.detach().clamp(lowest, highest) + (x - x.detach())
+
+
 class KerpleLog(PositionalEncoding):
     """KERPLE, logarithmic (Chi et al. 2022, arXiv:2205.09921, the logarithmic variant).
 
     Adds -p ln(1 + a |i - j|) to the scaled logits, p and a trained per head and shared by all layers, as in its code.
-    They start as p ~ U(0, 2), a ~ U(0, 1). Where a step takes one below 0.01 it is put back there, not clamped on its
-    way: the gradient still reaches it.
+    They start as p ~ U(0, 2), a ~ U(0, 1), and are at least 0.01: `constrain` puts them back there after a step, and
+    `terms` takes one that is below as 0.01, with a gradient that still reaches it.
     """
 
     lowest = 0.01
@@ -120,18 +125,22 @@ class KerpleLog(PositionalEncoding):
     def reset_parameters(self) -> None:
         nn.init.uniform_(self.p, 0, 2)
         nn.init.uniform_(self.a, 0, 1)
+        self.constrain()
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        self.p.clamp_(self.lowest, self.highest_p)
+        self.a.clamp_(self.lowest)
 
     def bias(self, p: Tensor, a: Tensor, distance: Tensor) -> Tensor:
         """[H, 2R+1] of p and a [H, 1] and |i - j| [2R+1]."""
         return -p * (a * distance).log1p()
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        # .data: a graph that is still to be run backwards keeps its parameters; once inside, they do not move
-        self.p.data.clamp_(self.lowest, self.highest_p)
-        self.a.data.clamp_(self.lowest)
         dtype = at_least_float32(h)
         distance = distances(layout.max_distance, h.device).abs().to(dtype)
-        return Terms(bias=self.bias(self.p.to(dtype)[:, None], self.a.to(dtype)[:, None], distance))
+        p, a = clamped(self.p, self.lowest, self.highest_p), clamped(self.a, self.lowest)
+        return Terms(bias=self.bias(p.to(dtype)[:, None], a.to(dtype)[:, None], distance))
 
 
 class KerplePower(KerpleLog):

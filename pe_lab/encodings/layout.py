@@ -16,8 +16,8 @@ class Layout:
     Args:
         pos: [B|1, T] or [B|1, T, axes] integer positions, increasing within a segment.
         segment: [B, T] integers: tokens attend within their segment (packed documents); PADDING for padding.
-        length: [B] integers: tokens that count.
         causal: a token sees those before it in the sequence, and itself.
+        seed: of what an encoding draws at random for this batch; None: it draws from torch's global generator.
 
     Raises:
         ValueError: positions that are not integers.
@@ -25,8 +25,8 @@ class Layout:
 
     pos: Tensor
     segment: Tensor
-    length: Tensor
     causal: bool
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.pos.dtype == torch.bool or self.pos.is_floating_point() or self.pos.is_complex():
@@ -44,10 +44,10 @@ class Layout:
         segment = torch.where(pos < length[:, None], 0, PADDING)
         if grid_width is not None:
             pos = torch.stack((pos // grid_width, pos % grid_width), -1)
-        return cls(pos, segment, length, causal)
+        return cls(pos, segment, causal)
 
     def to(self, device: torch.device | str) -> "Layout":
-        return replace(self, pos=self.pos.to(device), segment=self.segment.to(device), length=self.length.to(device))
+        return replace(self, pos=self.pos.to(device), segment=self.segment.to(device))
 
     def moved(self, offset: int) -> "Layout":
         """The same tokens further on; on a grid the rows alone move, since columns end."""

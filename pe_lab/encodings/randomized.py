@@ -1,7 +1,7 @@
 """Randomised positions, for any encoding that takes positions."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,20 +11,29 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.table import require_in_table, require_rows
 
 
+@dataclass(frozen=True)
+class RandomizedLayout(Layout):
+    """A layout whose positions were drawn."""
+
+
 class Randomized(PositionalEncoding):
     """Another encoding at random increasing positions (Ruoss et al. 2023, arXiv:2305.16843, section 3).
 
-    Position p becomes the p-th smallest of a sample without replacement from 0 ... max_len - 1, drawn once per batch
-    from torch's global generator, in training and at test. So positions and distances of longer sequences have been
-    seen in training; how many tokens lie between two of them cannot be read off.
+    Position p becomes the p-th smallest of a sample without replacement from 0 ... max_len - 1, drawn by `locate`, once
+    per batch, in training and at test: from the layout's seed, the same on every device, or without one from torch's
+    global generator. So positions and distances of longer sequences have been seen in training; how many tokens lie
+    between two of them cannot be read off.
 
     Args:
         encoding: the other one, by name and options; its training length is max_len.
         max_len: positions to draw from, >= the length of the sequences.
 
     Raises:
-        ValueError: an option out of range; an encoding that takes no positions; later, a position beyond max_len.
+        ValueError: an option out of range; an encoding that takes no positions; later, a position beyond max_len, or a
+            layout that does not come from `locate`.
     """
+
+    revision = 2
 
     def __init__(
         self,
@@ -43,9 +52,13 @@ class Randomized(PositionalEncoding):
         for nature in ("reads_content", "per_layer", "causal_only"):
             setattr(self, nature, getattr(self.encoding, nature))
 
-    def draw(self, count: int) -> Tensor:
-        """[count] increasing positions."""
-        return torch.randperm(self.max_len)[:count].sort().values
+    def draw(self, count: int, seed: int | None = None) -> Tensor:
+        """[count] increasing positions, drawn from the seed; None: from torch's global generator."""
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        return torch.randperm(self.max_len, generator=generator)[:count].sort().values
+
+    def constrain(self) -> None:
+        self.encoding.constrain()
 
     def follow(self, first: PositionalEncoding) -> None:
         assert isinstance(first, Randomized)
@@ -54,14 +67,25 @@ class Randomized(PositionalEncoding):
     def locate(self, layout: Layout) -> Layout:
         layout = super().locate(layout)
         require_in_table(self.name, layout, self.max_len)
-        drawn = self.draw(layout.pos_range[1] + 1).to(layout.pos.device)
-        return self.encoding.locate(replace(layout, pos=drawn[layout.pos.clamp(0, len(drawn) - 1)]))
+        drawn = self.draw(layout.pos_range[1] + 1, layout.seed).to(layout.pos.device)
+        located = self.encoding.locate(replace(layout, pos=drawn[layout.pos.clamp(0, len(drawn) - 1)]))
+        return RandomizedLayout(located.pos, located.segment, located.causal, located.seed)
+
+    def _require_located(self, layout: Layout) -> None:
+        if not isinstance(layout, RandomizedLayout):
+            raise ValueError(
+                f"pe={self.name} draws positions in locate: call locate(layout) first and give the layout that it "
+                f"returns to embed, mix and terms"
+            )
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        self._require_located(layout)
         return self.encoding.embed(x, layout)
 
     def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        self._require_located(layout)
         return self.encoding.mix(h, layout)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
+        self._require_located(layout)
         return self.encoding.terms(h, layout)

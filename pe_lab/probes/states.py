@@ -99,8 +99,8 @@ def watching(model: Transformer) -> Iterator[list[Tensor]]:
 def sample(model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0) -> Iterator[Batch]:
     """Sequences of a split, drawn by the seed, on the model's device: all, or as many as SEQUENCES and TOKENS allow.
 
-    To be used `at_rest`: before each batch torch's generators are seeded, so that what an encoding draws depends on
-    (seed, split, batch) alone.
+    To be used `at_rest`: before each batch torch's generators are seeded, as the layout is, so that what an encoding
+    draws depends on (seed, split, batch) alone.
 
     Args:
         offset: as in Layout.moved.
@@ -110,8 +110,9 @@ def sample(model: Transformer, dataset: Dataset, split: str, seed: int, offset: 
     index = torch.randperm(size, generator=generator(seed, "probe", split))[:count]
     chunk = max(1, min(CHUNK, PAIRS // length**2))
     for number, batch in enumerate(in_batches(dataset, split, index, chunk)):
-        batch = replace(batch, layout=batch.layout.moved(offset))
-        seed_all(derive(seed, "probe", split, number), device)
+        draw = derive(seed, "probe", split, number)
+        batch = replace(batch, layout=replace(batch.layout.moved(offset), seed=draw))
+        seed_all(draw, device)
         yield batch.to(device)
 
 

@@ -119,8 +119,7 @@ LAYOUTS = {
 
 
 def layout_of(segments: list[list[int]], causal: bool) -> Layout:
-    length = [sum(s != PADDING for s in row) for row in segments]
-    return Layout(torch.arange(T)[None], torch.tensor(segments), torch.tensor(length), causal).to(DEVICE)
+    return Layout(torch.arange(T)[None], torch.tensor(segments), causal).to(DEVICE)
 
 
 def weights_of(implementation: str, q: Tensor, k: Tensor, layout: Layout, coins: Dropout) -> Tensor:

@@ -22,8 +22,7 @@ EQUAL = {"rtol": 1e-12, "atol": 1e-12}
 def layout_of(segments: list[list[int]], causal: bool) -> Layout:
     """Positions count from 0 in every segment."""
     pos = [[row[:i].count(row[i]) for i in range(len(row))] for row in segments]
-    length = [sum(s != PADDING for s in row) for row in segments]
-    return Layout(torch.tensor(pos), torch.tensor(segments), torch.tensor(length), causal)
+    return Layout(torch.tensor(pos), torch.tensor(segments), causal)
 
 
 SEGMENTS = {

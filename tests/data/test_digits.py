@@ -93,7 +93,7 @@ def test_positions_have_a_row_and_a_column() -> None:
     batch = dataset().batch("test", torch.tensor([3, 5]))
     assert batch.layout.pos.shape == (1, 64, 2)
     assert batch.layout.pos[0, 8 * 3 + 5].tolist() == [3, 5]
-    assert batch.layout.length.tolist() == [64, 64]
+    assert (batch.layout.segment == torch.zeros(2, 64)).all()
     assert torch.equal(batch.tokens, dataset().whole("test").tokens[[3, 5]])
     assert torch.equal(batch.targets, dataset().whole("test").targets[[3, 5]])
 

@@ -179,7 +179,7 @@ class Packed(InMemory):
         tokens = torch.tensor([[1, 2, 3, 0]]).expand(self.number, 4)
         targets = torch.tensor([[2, IGNORE, IGNORE, IGNORE]]).expand(self.number, 4)
         segment = torch.tensor([[0, 0, 1, PADDING]]).expand(self.number, 4)
-        layout = Layout(torch.tensor([[0, 1, 0, 1]]), segment, torch.full((self.number,), 3), True)
+        layout = Layout(torch.tensor([[0, 1, 0, 1]]), segment, True)
         return Batch(tokens, targets, torch.zeros_like(targets), targets != IGNORE, layout)
 
     def floors(self, split: str) -> dict:

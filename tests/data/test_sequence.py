@@ -182,7 +182,7 @@ def test_the_answer_and_its_end_are_asked_and_nothing_else(name: str) -> None:
     assert torch.equal(layout.pos, torch.arange(data.task.length)[None])
     rows = zip(*(part.tolist() for part in (batch.targets, batch.role, batch.headline, layout.segment)), strict=True)
     for (prompt, answer), length, (targets, roles, headline, segment) in zip(
-        parsed(data, batch.tokens), layout.length.tolist(), rows, strict=True
+        parsed(data, batch.tokens), (layout.segment != PADDING).sum(1).tolist(), rows, strict=True
     ):
         first, count = len(prompt) + 1, len(answer) + 1
         assert length == first + 1 + count

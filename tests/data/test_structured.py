@@ -112,9 +112,8 @@ def test_padding_fills_the_end_and_nothing_else(length: int) -> None:
     for split in SPLITS:
         batch = whole(Structured(0, length=length), split)
         assert batch.tokens.shape[1] == length
-        for row, count, segment in zip(
-            batch.tokens.tolist(), batch.layout.length.tolist(), batch.layout.segment.tolist(), strict=True
-        ):
+        for row, segment in zip(batch.tokens.tolist(), batch.layout.segment.tolist(), strict=True):
+            count = length - segment.count(PADDING)
             assert row[0] == START
             assert row[5] == MID
             assert row[count - 1] == END

@@ -26,7 +26,7 @@ F32 = torch.finfo(torch.float32).eps
 
 def layout_at(pos: list[list[int]]) -> Layout:
     size = (len(pos), len(pos[0]))
-    return Layout(torch.tensor(pos), torch.zeros(size, dtype=torch.long), torch.full(size[:1], size[1]), causal=True)
+    return Layout(torch.tensor(pos), torch.zeros(size, dtype=torch.long), causal=True)
 
 
 def paper(pos: int, width: int, theta: float = 10_000.0) -> list[float]:
@@ -131,7 +131,7 @@ def test_a_table_has_no_negative_positions(kind: type[Learnable]) -> None:
 def test_padding_may_stand_at_any_position() -> None:
     encoding, x = Learnable(SIZES, max_len=12), torch.randn(1, 4, D)
     segment = torch.tensor([[PADDING, 0, 0, PADDING]])
-    layout = Layout(torch.tensor([[-7, 0, 1, 5_000]]), segment, torch.tensor([2]), causal=True)
+    layout = Layout(torch.tensor([[-7, 0, 1, 5_000]]), segment, causal=True)
     out = encoding.embed(x, layout)
     assert torch.equal(out[:, 1:3], x[:, 1:3] + encoding.table[:2])
     assert out.isfinite().all()
@@ -232,7 +232,7 @@ def test_an_encoding_is_its_formula(kind: type[Absolute]) -> None:
 def test_normalized_divides_by_the_tokens_of_the_document() -> None:
     pos = torch.tensor([[-2, -1, 0, 1, 2, 3], [0, 1, 2, 0, 1, 0]])
     segment = torch.tensor([[PADDING, PADDING, 0, 0, 0, 0], [4, 4, 4, 5, 5, PADDING]])
-    out = Normalized(SIZES).embed(torch.zeros(2, 6, D), Layout(pos, segment, torch.tensor([4, 5]), causal=True))
+    out = Normalized(SIZES).embed(torch.zeros(2, 6, D), Layout(pos, segment, causal=True))
     assert_close(out[0, 2:, 0], torch.tensor([0, 1 / 3, 2 / 3, 1]), rtol=0, atol=1e-7)
     assert_close(out[1, :5, 0], torch.tensor([0, 0.5, 1, 0, 1]), rtol=0, atol=1e-7)
     alone = Layout.of_lengths(torch.tensor([1]), 1, causal=True)

@@ -115,7 +115,7 @@ def test_alibi_depends_only_on_offset() -> None:
 def test_the_table_covers_what_can_be_seen_and_no_more() -> None:
     """Padding at any position, and other documents, do not make it longer."""
     pos, segment = torch.tensor([[0, 1, 2, 0, 1, 90_000]]), torch.tensor([[0, 0, 0, 1, 1, PADDING]])
-    layout = Layout(pos, segment, torch.tensor([5]), causal=True)
+    layout = Layout(pos, segment, causal=True)
     bias = Alibi(Sizes(8, 2, 6)).terms(torch.zeros(1, 6, 8), layout).bias
     assert bias.shape == (2, 5)
     assert bias.dtype == torch.float32

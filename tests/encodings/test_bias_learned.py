@@ -26,7 +26,7 @@ EQUAL = {"rtol": 1e-11, "atol": 1e-11}
 
 
 def layout_at(pos: list[int], causal: bool = True) -> Layout:
-    return Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), torch.tensor([len(pos)]), causal)
+    return Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), causal)
 
 
 def terms_of(encoding: PositionalEncoding, layout: Layout, dtype: torch.dtype = torch.float64) -> Terms:
@@ -229,7 +229,7 @@ def test_padding_at_any_position_gives_no_nan(kind: type[PositionalEncoding], ca
     """Nor does it change what is there."""
     pos, segment = torch.tensor([[-900_000, -7, 0, 1, 30, 40, 70_000]]), torch.zeros(1, 7, dtype=torch.long)
     segment[0, [0, 1, 6]] = PADDING
-    encoding, layout = moved(kind), Layout(pos, segment, torch.tensor([4]), causal)
+    encoding, layout = moved(kind), Layout(pos, segment, causal)
     q, k, v = (torch.randn(1, H, 7, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
     out = attend(q, k, v, terms_of(encoding, layout), layout, "reference")
     alone = layout_at([0, 1, 30, 40], causal)
@@ -313,7 +313,7 @@ def test_t5_needs_distances_beyond_those_with_a_bucket_each(causal: bool, near: 
 def test_kerple_starts_uniform(kind: type[KerpleLog]) -> None:
     encoding = kind(Sizes(10_000, 10_000, 16))
     for parameter, high in ((encoding.p, 2), (encoding.a, 1)):
-        assert 0 <= parameter.min().item() < 0.01 * high
+        assert parameter.min() == torch.tensor(0.01)  # the lowest that it may be
         assert 0.99 * high < parameter.max().item() <= high
         assert parameter.mean().item() == pytest.approx(high / 2, rel=0.03)
     assert abs(torch.corrcoef(torch.stack((encoding.p, encoding.a)).detach())[0, 1].item()) < 0.05
@@ -322,18 +322,26 @@ def test_kerple_starts_uniform(kind: type[KerpleLog]) -> None:
 @pytest.mark.parametrize(
     ("kind", "p"), [(KerpleLog, [0.01, 0.01, 5.0]), (KerplePower, [0.01, 0.01, 2.0])], ids=["log", "power"]
 )
-def test_kerple_puts_its_parameters_back_and_keeps_their_gradient(kind: type[KerpleLog], p: list[float]) -> None:
+def test_kerple_takes_its_parameters_in_their_range_puts_them_back_and_keeps_their_gradient(
+    kind: type[KerpleLog], p: list[float]
+) -> None:
     encoding, layout = kind(SIZES).double(), layout_at([0, 1, 2, 5])
     with torch.no_grad():
         encoding.p.copy_(torch.tensor([-3.0, 0.0, 5.0]))
         encoding.a.copy_(torch.tensor([0.5, -1.0, 7.0]))
     got = added(encoding, layout)
+    assert encoding.p.tolist() == [-3.0, 0.0, 5.0]
+    assert encoding.a.tolist() == [0.5, -1.0, 7.0]
+    got[:, 3, :3].sum().backward()
+    outside = [encoding.p.grad.clone(), encoding.a.grad.clone()]
+    assert all(grad.all() for grad in outside)
+    encoding.zero_grad()
+    encoding.constrain()
     assert encoding.p.tolist() == p
     assert encoding.a.tolist() == [0.5, 0.01, 7.0]
     assert_close(got[:, 3, 0], FORMULAS[kind](encoding, 5, 0, True), **EQUAL)
-    got[:, 3, :3].sum().backward()
-    assert encoding.p.grad.all()
-    assert encoding.a.grad.all()
+    added(encoding, layout)[:, 3, :3].sum().backward()
+    assert_close(outside, [encoding.p.grad, encoding.a.grad], **EQUAL)
 
 
 @pytest.mark.parametrize("kind", [KerpleLog, KerplePower])

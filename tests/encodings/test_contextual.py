@@ -28,7 +28,7 @@ def layout_of(batch: int, length: int) -> Layout:
 def left_padded(pads: int, length: int) -> Layout:
     """One sequence of `length`, after `pads` of padding."""
     pos = torch.arange(-pads, length)[None]
-    return Layout(pos, torch.where(pos < 0, PADDING, 0), torch.tensor([length]), causal=True)
+    return Layout(pos, torch.where(pos < 0, PADDING, 0), causal=True)
 
 
 def random_qkv(batch: int, length: int) -> list[Tensor]:
@@ -121,7 +121,7 @@ def test_cope_counts_no_padding_and_no_other_document() -> None:
     """Two documents after padding, with positions of any kind: each as it is alone."""
     encoding, splits = random_cope(), [(2, 6), (6, 9)]
     segment, pos = torch.tensor([[PADDING] * 2 + [0] * 4 + [1] * 3]), torch.tensor([[-2, -1, 5, 6, 7, 90, 0, 1, 2]])
-    layout = Layout(pos, segment, torch.tensor([7]), causal=True)
+    layout = Layout(pos, segment, causal=True)
     q, k, v = random_qkv(1, 9)
     packed = attend(q, k, v, cope_terms(encoding, layout), layout, "reference")
     for start, end in splits:

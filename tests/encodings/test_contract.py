@@ -55,7 +55,7 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
     encoding.locate = located
     if isinstance(encoding, Randomized):
         draw = encoding.draw
-        encoding.draw = lambda count: 3 * torch.arange(count) if count < 500 else draw(count)
+        encoding.draw = lambda count, seed: 3 * torch.arange(count) if count < 500 else draw(count, seed)
     return encoding
 
 
@@ -104,7 +104,7 @@ def whole(batch: int, length: int, causal: bool) -> Layout:
 
 
 def at_positions(pos: list[int], causal: bool = True) -> Layout:
-    return Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), torch.tensor([len(pos)]), causal)
+    return Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), causal)
 
 
 def random_tokens(*shape: int) -> Tensor:
@@ -193,6 +193,37 @@ def test_terms_have_the_same_bits_in_low_precision(name: str, causal: bool) -> N
         assert_same_bits(encoding.terms(h.float(), layout), expected)
 
 
+@pytest.mark.parametrize(("name", "causal"), MASKED)
+def test_a_forward_pass_changes_no_parameter_and_sees_it_in_its_range(name: str, causal: bool) -> None:
+    model, tokens, layout = transformer(name), random_tokens(B, T), whole(B, T, causal)
+    with torch.no_grad():
+        for parameter in model.encodings.parameters():
+            parameter += 3 * torch.randn_like(parameter)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    seen = model(tokens, layout)
+    seen.sum().backward()
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+    for encoding in model.encodings:
+        encoding.constrain()
+    assert torch.equal(model(tokens, layout), seen)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_drawn_follows_from_the_seed_of_the_layout_alone(name: str) -> None:
+    """torch's global generator is left as it was: dropout draws from it, the same for every encoding."""
+    encoding, x = hydra.utils.instantiate(settings(name))(Sizes(D, H, T, grid_width=grid(name))), torch.randn(B, T, D)
+    layout = replace(Layout.of_lengths(torch.full((B,), T), T, True, grid_width=grid(name)), seed=4)
+    state, seen = torch.get_rng_state(), []
+    for _ in range(2):
+        located = encoding.locate(layout)
+        seen.append((encoding.embed(x, located), *encoding.mix(x, located), encoding.terms(x, located)))
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.rand(3)
+        state = torch.get_rng_state()
+    assert all(map(torch.equal, seen[0][:3], seen[1][:3]))
+    assert_same_bits(seen[0][3], seen[1][3])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_added_to_embeddings_is_formed_in_float32(name: str) -> None:
     length = 400
@@ -224,7 +255,7 @@ def test_positions_beyond_256_stay_distinct_in_low_precision(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.bool])
 def test_positions_that_are_not_integers_are_refused(dtype: torch.dtype) -> None:
     with pytest.raises(ValueError, match="positions must be integers"):
-        Layout(torch.arange(T).to(dtype)[None], torch.zeros(1, T, dtype=torch.long), torch.tensor([T]), True)
+        Layout(torch.arange(T).to(dtype)[None], torch.zeros(1, T, dtype=torch.long), True)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -263,7 +294,7 @@ def test_left_padding_equals_right_padding(name: str, causal: bool, trained: int
     right = model(tokens, Layout.of_lengths(torch.tensor(lengths), T, causal))
     pads = T - torch.tensor(lengths)[:, None]
     pos = torch.arange(T) - pads
-    layout = Layout(pos, torch.where(pos < 0, PADDING, 0), torch.tensor(lengths), causal)
+    layout = Layout(pos, torch.where(pos < 0, PADDING, 0), causal)
     left = model(torch.stack([row.roll(T - n) for row, n in zip(tokens, lengths, strict=True)]), layout)
     for b, n in enumerate(lengths):
         assert_close(left[b, T - n :], right[b, :n], **EQUAL)
@@ -287,7 +318,7 @@ def test_packed_documents_equal_each_alone(name: str, causal: bool, trained: int
         end = first + second
         pos[b, :end] = torch.cat((torch.arange(first), torch.arange(second)))
         segment[b, :end] = torch.tensor([0] * first + [1] * second)
-    packed = model(tokens, Layout(pos, segment, torch.tensor([sum(split) for split in splits]), causal))
+    packed = model(tokens, Layout(pos, segment, causal))
     for b, (first, second) in enumerate(splits):
         for start, n in ((0, first), (first, second)):
             alone = model(tokens[b : b + 1, start : start + n], whole(1, n, causal))[0]

@@ -55,7 +55,7 @@ def test_it_does_not_reach_into_another_document_or_padding(causal: bool) -> Non
     encoding, x = made(), torch.randn(1, 9, D, dtype=torch.float64)
     segment = torch.tensor([[PADDING, 3, 3, 3, 4, 4, 5, PADDING, PADDING]])
     pos = torch.tensor([[-1, 0, 1, 2, 0, 1, 0, 1, 2]])
-    out = encoding.embed(x, Layout(pos, segment, torch.tensor([6]), causal))
+    out = encoding.embed(x, Layout(pos, segment, causal))
     for start, end in ((1, 4), (4, 6), (6, 7)):
         length = end - start
         alone = encoding.embed(x[:, start:end], Layout.of_lengths(torch.tensor([length]), length, causal))

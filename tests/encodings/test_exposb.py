@@ -152,7 +152,7 @@ def test_padding_before_position_0_does_not_overflow(dtype: torch.dtype, raw: fl
     with torch.no_grad():
         encoding.raw.fill_(raw)
     pos, segment = torch.tensor([[-(10**6), -1, 0, 1, 2]]), torch.tensor([[PADDING, PADDING, 0, 0, 0]])
-    layout = Layout(pos, segment, torch.tensor([3]), causal=True)
+    layout = Layout(pos, segment, causal=True)
     terms = terms_of(encoding, layout, dtype)
     size = (terms.rotary_q.cos**2 + terms.rotary_q.sin**2).sqrt()[0, 0, :, 0]
     assert_close(size[:3], torch.full((3,), 1.2, dtype=dtype))

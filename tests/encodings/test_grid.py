@@ -159,7 +159,7 @@ def test_logits_depend_on_the_offset_alone(kind: type[AxialRoPE], offset: tuple[
     initialise(encoding, seed=0)
     encoding = encoding.double()
     q, k = torch.randn(2, 1, H, T, D // H, dtype=torch.float64)
-    moved = Layout(LAYOUT.pos + torch.tensor(offset), LAYOUT.segment, LAYOUT.length, causal=False)
+    moved = Layout(LAYOUT.pos + torch.tensor(offset), LAYOUT.segment, causal=False)
     zero = torch.zeros(1, T, D, dtype=torch.float64)
     z, shifted = (reference.logits(q, k, encoding.terms(zero, at), at) for at in (LAYOUT, moved))
     assert_close(shifted, z, rtol=0, atol=1e-10)

@@ -36,7 +36,7 @@ POSITIONS = ([0, 1, 2, 3, 10, 700], [5, 6, 9, 255, 256, 257])
 def layout_at(*pos: list[int], causal: bool = True) -> Layout:
     """A row of positions for each of B sequences, or one for all."""
     segment = torch.zeros(B, len(pos[0]), dtype=torch.long)
-    return Layout(torch.tensor(pos), segment, torch.full((B,), len(pos[0])), causal)
+    return Layout(torch.tensor(pos), segment, causal)
 
 
 def by_turns(layout: Layout) -> float:

@@ -19,7 +19,7 @@ def made(name: str, *overrides: str) -> PositionalEncoding:
 
 def layout(length: int, offset: int = 0) -> Layout:
     given = Layout.of_lengths(torch.tensor([length]), length, causal=True)
-    return Layout(given.pos + offset, given.segment, given.length, True)
+    return Layout(given.pos + offset, given.segment, True)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_randomized_is_the_trained_encoding_at_other_positions(name):
     assert not torch.equal(pos, torch.arange(32))
     rows = 512 if name == "learnable" else POSITIONS
     assert 32 <= pos.max() < rows
-    assert torch.equal(wrapped.embed(x, where), trained.embed(x, Layout(pos[None], where.segment, where.length, True)))
+    assert torch.equal(wrapped.embed(x, where), trained.embed(x, Layout(pos[None], where.segment, True)))
 
 
 @pytest.mark.parametrize("policy", ["pi", "ntk", "dynamic_ntk", "yarn"])

@@ -22,8 +22,8 @@ def made(name: str, *overrides: str, sizes: Sizes = SIZES) -> PositionalEncoding
     return hydra.utils.instantiate(expand([f"pe={name}", *overrides], False)[0].pe)(sizes)
 
 
-def whole(batch: int, length: int) -> Layout:
-    return Layout.of_lengths(torch.full((batch,), length), length, causal=True)
+def whole(batch: int, length: int, seed: int | None = None) -> Layout:
+    return replace(Layout.of_lengths(torch.full((batch,), length), length, causal=True), seed=seed)
 
 
 @pytest.mark.parametrize("name", INNER)
@@ -31,12 +31,10 @@ def test_it_is_the_other_encoding_at_the_drawn_positions(name: str) -> None:
     wrapped, inner = made(f"randomized_{name}"), made(name, *(["pe.max_len=2048"] if name == "learnable" else []))
     inner.load_state_dict(wrapped.encoding.state_dict())
     x = torch.randn(3, 9, 16)
-    torch.manual_seed(5)
-    layout = wrapped.locate(whole(3, 9))
-    torch.manual_seed(5)
-    drawn = torch.randperm(2048)[:9].sort().values
+    layout = wrapped.locate(whole(3, 9, seed=5))
+    drawn = torch.randperm(2048, generator=torch.Generator().manual_seed(5))[:9].sort().values
     assert torch.equal(layout.pos, drawn[None])
-    at = Layout(drawn[None], torch.zeros(3, 9, dtype=torch.long), torch.full((3,), 9), causal=True)
+    at = Layout(drawn[None], torch.zeros(3, 9, dtype=torch.long), causal=True)
     assert torch.equal(wrapped.embed(x, layout), inner.embed(x, at))
     got, want = wrapped.terms(x, layout), inner.terms(x, at)
     assert (got.bias is None) == (want.bias is None)
@@ -66,6 +64,41 @@ def test_every_batch_has_one_draw_and_the_next_another() -> None:
     assert not torch.equal(first, second)
 
 
+def test_positions_follow_from_the_seed_of_the_layout_and_leave_the_global_generator() -> None:
+    encoding = made("randomized_rope")
+    first, before = encoding.locate(whole(4, 9, seed=7)).pos, torch.get_rng_state()
+    torch.rand(100)
+    again, other = (encoding.locate(whole(4, 9, seed)).pos for seed in (7, 8))
+    torch.set_rng_state(before)
+    assert torch.equal(again, first)
+    assert not torch.equal(other, first)
+    assert torch.equal(encoding.locate(whole(4, 9, seed=7)).pos, first)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_without_a_seed_positions_follow_from_the_global_generator() -> None:
+    encoding = made("randomized_rope")
+    drawn = []
+    for seed in (5, 5, 6):
+        torch.manual_seed(seed)
+        drawn.append(encoding.locate(whole(4, 9)).pos)
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+@pytest.mark.parametrize("hook", ["embed", "mix", "terms"])
+@pytest.mark.parametrize("name", INNER)
+def test_a_layout_that_was_not_located_is_refused(name: str, hook: str) -> None:
+    encoding, x = made(f"randomized_{name}"), torch.randn(2, 9, 16)
+    getattr(encoding, hook)(x, encoding.locate(whole(2, 9)))
+    message = (
+        rf"^pe=randomized_{name} draws positions in locate: call locate\(layout\) first and give the layout that it "
+        r"returns to embed, mix and terms$"
+    )
+    with pytest.raises(ValueError, match=message):
+        getattr(encoding, hook)(x, whole(2, 9))
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_positions_are_drawn_in_training_and_at_test(training: bool) -> None:
     encoding = made("randomized_rope").train(training)
@@ -76,7 +109,7 @@ def test_positions_are_drawn_in_training_and_at_test(training: bool) -> None:
 
 def test_positions_that_begin_late_are_drawn_apart_too() -> None:
     pos, segment = torch.arange(100, 109)[None], torch.zeros(1, 9, dtype=torch.long)
-    located = made("randomized_rope").locate(Layout(pos, segment, torch.tensor([9]), causal=True)).pos[0]
+    located = made("randomized_rope").locate(Layout(pos, segment, causal=True)).pos[0]
     assert (located.diff() > 0).all()
     assert located[0] >= 100
 
@@ -85,7 +118,7 @@ def test_packed_documents_and_padding_keep_their_order() -> None:
     encoding = made("randomized_rope")
     pos = torch.tensor([[-2, -1, 0, 1, 2, 0, 1]])
     segment = torch.tensor([[PADDING, PADDING, 0, 0, 0, 1, 1]])
-    located = encoding.locate(Layout(pos, segment, torch.tensor([5]), causal=True)).pos[0]
+    located = encoding.locate(Layout(pos, segment, causal=True)).pos[0]
     assert torch.equal(located[2:4], located[5:7])
     assert (located[2:5].diff() > 0).all()
 
@@ -130,10 +163,8 @@ def test_the_other_encoding_takes_the_range_for_its_training_length() -> None:
 def test_a_grid_is_drawn_in_reading_order() -> None:
     encoding = made("randomized_rope", sizes=Sizes(width=16, num_heads=2, length=9, grid_width=3))
     assert encoding.encoding.sizes.grid_width is None
-    torch.manual_seed(5)
-    on_grid = encoding.locate(Layout.of_lengths(torch.full((2,), 9), 9, True, grid_width=3)).pos
-    torch.manual_seed(5)
-    assert torch.equal(on_grid, made("randomized_rope").locate(whole(2, 9)).pos)
+    layout = replace(Layout.of_lengths(torch.full((2,), 9), 9, True, grid_width=3), seed=5)
+    assert torch.equal(encoding.locate(layout).pos, made("randomized_rope").locate(whole(2, 9, seed=5)).pos)
 
 
 def test_queries_and_keys_get_the_drawn_positions_and_values_none() -> None:

@@ -201,7 +201,7 @@ def test_padding_may_stand_anywhere(kind: type[PositionalEncoding], causal: bool
     outs = []
     for pad in (-1, -(10**9), 10**9):
         pos, segment = torch.tensor([[pad, 0, 1, 2, 5, pad]]), torch.tensor([[PADDING, 0, 0, 0, 0, PADDING]])
-        layout = Layout(pos, segment, torch.tensor([4]), causal)
+        layout = Layout(pos, segment, causal)
         outs.append(attend(q, k, v, terms_of(encoding, layout), layout, "reference"))
         assert outs[-1].isfinite().all()
     for out in outs[1:]:

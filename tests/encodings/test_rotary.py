@@ -27,7 +27,7 @@ EQUAL = {"rtol": 0, "atol": 1e-11}
 
 def layout_at(*pos: list[int]) -> Layout:
     size = (len(pos), len(pos[0]))
-    return Layout(torch.tensor(pos), torch.zeros(size, dtype=torch.long), torch.full(size[:1], size[1]), causal=True)
+    return Layout(torch.tensor(pos), torch.zeros(size, dtype=torch.long), causal=True)
 
 
 def logits(encoding: RoPE, q: Tensor, k: Tensor, layout: Layout) -> Tensor:
@@ -373,7 +373,7 @@ def test_xpos_is_scaled_from_the_middle_of_the_positions() -> None:
 def test_xpos_keeps_padding_finite_wherever_it_lies() -> None:
     pos = torch.tensor([[-(10**9), -1, 0, 1], [0, 1, 2, 10**9]])
     segment = torch.tensor([[-1, -1, 0, 0], [0, 0, 0, -1]])
-    layout = Layout(pos, segment, torch.tensor([2, 3]), causal=True)
+    layout = Layout(pos, segment, causal=True)
     nothing = replace(layout, segment=torch.full_like(segment, -1), length=torch.tensor([0, 0]))
     for at in (layout, nothing):
         terms = XPos(SIZES).terms(torch.zeros(2, 4, H * d), at)

@@ -27,7 +27,7 @@ F32 = torch.finfo(torch.float32).eps
 
 def layout_at(*pos: list[int]) -> Layout:
     size = (len(pos), len(pos[0]))
-    return Layout(torch.tensor(pos), torch.zeros(size, dtype=torch.long), torch.full(size[:1], size[1]), causal=True)
+    return Layout(torch.tensor(pos), torch.zeros(size, dtype=torch.long), causal=True)
 
 
 def terms(encoding: RoPE, layout: Layout, dtype: torch.dtype = torch.float32) -> Terms:
@@ -257,7 +257,7 @@ def test_every_sequence_of_a_batch_has_its_own_base(factor: float) -> None:
     lengths = [7, 63, 129, 20]
     right = as_complex(encoding, Layout.of_lengths(torch.tensor(lengths), 129, causal=True))
     pos = torch.arange(129) - (129 - torch.tensor(lengths)[:, None])
-    left = Layout(pos, torch.where(pos < 0, PADDING, 0), torch.tensor(lengths), causal=True)
+    left = Layout(pos, torch.where(pos < 0, PADDING, 0), causal=True)
     for b, n in enumerate(lengths):
         expected = alone(encoding, list(range(n)))
         assert_close(right[b, :n], expected, **TURNS)
@@ -280,7 +280,7 @@ def test_every_packed_document_has_its_own_base() -> None:
             pos[b, start : start + n] = torch.arange(n)
             segment[b, start : start + n] = 50 * b + 7 * name  # any integers will do
             start += n
-    packed = as_complex(encoding, Layout(pos, segment, torch.tensor([110, 105]), causal=True))
+    packed = as_complex(encoding, Layout(pos, segment, causal=True))
     for b, row in enumerate(rows):
         start = 0
         for n in row:
@@ -292,7 +292,7 @@ def test_more_documents_than_tokens_in_a_row_are_told_apart() -> None:
     encoding, n = DynamicNTKRoPE(SIZES, original_length=20), 3
     pos = torch.arange(n) + 30 * torch.arange(5)[:, None]
     segment = torch.arange(5 * n).view(5, n)
-    turn = as_complex(encoding, Layout(pos, segment, torch.full((5,), n), causal=True))
+    turn = as_complex(encoding, Layout(pos, segment, causal=True))
     for b in range(5):
         for t in range(n):
             assert_close(turn[b, t], alone(encoding, [int(pos[b, t])])[0], **TURNS)
@@ -332,7 +332,7 @@ def test_whole_sequences_share_one_table(length: int) -> None:
 
 def test_padding_stays_finite_wherever_it_lies() -> None:
     pos = torch.tensor([[-(10**9), -1, 0, 40], [0, 1, 2, 10**9]])
-    layout = Layout(pos, torch.tensor([[-1, -1, 0, 0], [0, 0, 0, -1]]), torch.tensor([2, 3]), causal=True)
+    layout = Layout(pos, torch.tensor([[-1, -1, 0, 0], [0, 0, 0, -1]]), causal=True)
     nothing = replace(layout, segment=torch.full_like(pos, PADDING), length=torch.tensor([0, 0]))
     for kind in SCALED:
         for at in (layout, nothing):

@@ -108,7 +108,7 @@ def test_every_stick_is_the_product_loop(stick: Stick, length: int, causal: bool
     """Values, and gradients of q, k and v; on one document with padding and other documents around it."""
     q, k, v = (torch.randn(B, H, length + 3, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
     segment = torch.tensor([[5, *[0] * length, PADDING, 7]] * B)
-    layout = Layout(torch.arange(length + 3)[None], segment, torch.full((B,), length + 2), causal)
+    layout = Layout(torch.arange(length + 3)[None], segment, causal)
     middle = slice(1, length + 1)
     got = attend(q, k, v, Terms(weights=stick), layout, "reference")[..., middle, :]
     z = q[..., middle, :] @ k[..., middle, :].mT / math.sqrt(d)

@@ -57,10 +57,10 @@ class Toy(InMemory):
         slot = torch.arange(T).expand(SIZE, T)
         if self.kind == "left":
             slot = (slot - (T - length)[:, None]) % T
-            layout = Layout(slot, layout.segment.gather(1, slot), length, True)
+            layout = Layout(slot, layout.segment.gather(1, slot), True)
         if self.kind == "packed":
             segment = layout.segment.where((layout.segment == PADDING) | (slot < 2), 1)
-            layout = Layout(slot[:1] - 2 * (slot[:1] >= 2), segment, length, True)
+            layout = Layout(slot[:1] - 2 * (slot[:1] >= 2), segment, True)
         real = layout.segment != PADDING
         tokens = torch.randint(VOCABULARY - 1, (SIZE, T), generator=draw).gather(1, slot).where(real, self.mark)
         if self.task.pooled:

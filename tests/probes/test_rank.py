@@ -11,6 +11,7 @@ from pe_lab.config import Model
 from pe_lab.data.base import IGNORE
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
+from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.probes import rank
 from pe_lab.probes.rank import effective_rank, probe, spectrum, stable_rank, token_cosine
@@ -86,7 +87,8 @@ def by_hand(model: Transformer, data: Structured) -> tuple[list[float], list[flo
     model = deepcopy(model)
     batches = list(sample(model, data, "test", 0))
     tokens, targets = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("tokens", "targets"))
-    layout = data.task.layout(torch.cat([batch.layout.length for batch in batches]), tokens.shape[1])
+    lengths = torch.cat([(batch.layout.segment != PADDING).sum(1) for batch in batches])
+    layout = data.task.layout(lengths, tokens.shape[1])
     x = model.encodings[0].embed(model.tokens(tokens), layout)
     hidden = [x]
     for layer in model.layers:

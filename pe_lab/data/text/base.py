@@ -252,9 +252,8 @@ def packed(ends: Tensor, causal: bool) -> Layout:
     Args:
         ends: [B, T] bool, the last token of a document.
     """
-    B, T = ends.shape
     segment = ends.cumsum(1) - ends.long()
     begins = torch.nn.functional.pad(ends[:, :-1], (1, 0))
-    slot = torch.arange(T)
+    slot = torch.arange(ends.shape[1])
     pos = slot - slot.where(begins, 0).cummax(1).values
-    return Layout(pos, segment, torch.full((B,), T), causal)
+    return Layout(pos, segment, causal)

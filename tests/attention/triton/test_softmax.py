@@ -87,8 +87,7 @@ def dropout_of(options: Case) -> Dropout | None:
 def layout_of(segments: list[list[int]], causal: bool, late: int = 0) -> Layout:
     """Positions count from `late` in every segment; those of padding mean nothing."""
     pos = [[0 if s == PADDING else late + row[:i].count(s) for i, s in enumerate(row)] for row in segments]
-    length = [sum(s != PADDING for s in row) for row in segments]
-    return Layout(torch.tensor(pos), torch.tensor(segments), torch.tensor(length), causal).to(DEVICE)
+    return Layout(torch.tensor(pos), torch.tensor(segments), causal).to(DEVICE)
 
 
 def whole(T: int, causal: bool) -> Layout:
@@ -190,7 +189,7 @@ def test_a_table_covers_no_more_than_the_longest_document() -> None:
 
 def test_positions_need_not_run_on_where_no_table_is_read() -> None:
     T = 33
-    layout = Layout(3 * torch.arange(T)[None], torch.zeros(B, T).long(), torch.full((B,), T), causal=True).to(DEVICE)
+    layout = Layout(3 * torch.arange(T)[None], torch.zeros(B, T).long(), causal=True).to(DEVICE)
     assert_equal_but_for_rounding(*drawn({"decay": (B, H, T)}, T, 16), layout)
 
 
@@ -383,7 +382,7 @@ def test_blocks_change_the_result_within_rounding_only(
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
-SKIPPING = Layout(2 * torch.arange(9)[None], torch.zeros(1, 9).long(), torch.tensor([9]), causal=True)
+SKIPPING = Layout(2 * torch.arange(9)[None], torch.zeros(1, 9).long(), causal=True)
 GRID = Layout.of_lengths(torch.tensor([9]), 9, causal=True, grid_width=3)
 LINE = Layout.of_lengths(torch.tensor([9]), 9, causal=True)
 TABLE = torch.zeros(1, 41)
@@ -510,8 +509,7 @@ def test_auto_never_takes_the_interpreter(terms: Terms, dtype: torch.dtype) -> N
 def test_positions_run_on_if_those_that_see_each_other_differ_as_their_places_do(
     pos: list, segment: list[list[int]], expected: bool
 ) -> None:
-    length = torch.tensor([len(row) - row.count(PADDING) for row in segment])
-    assert Layout(torch.tensor(pos), torch.tensor(segment), length, causal=False).runs_on is expected
+    assert Layout(torch.tensor(pos), torch.tensor(segment), causal=False).runs_on is expected
 
 
 @pytest.mark.parametrize(
@@ -529,6 +527,6 @@ def test_positions_run_on_if_those_that_see_each_other_differ_as_their_places_do
 )
 def test_one_segment_means_that_every_token_sees_every_other(segment: list[list[int]], expected: bool) -> None:
     T = len(segment[0])
-    layout = Layout(torch.arange(T)[None], torch.tensor(segment), torch.full((len(segment),), T), causal=False)
+    layout = Layout(torch.arange(T)[None], torch.tensor(segment), causal=False)
     assert layout.one_segment is expected
     assert bool(layout.allowed.all()) is expected

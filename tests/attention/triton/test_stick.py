@@ -147,8 +147,7 @@ def by_reference(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) 
 def layout_of(segments: list[list[int]], causal: bool, late: int = 0) -> Layout:
     """Positions count from `late` in every segment; those of padding mean nothing."""
     pos = [[0 if s == PADDING else late + row[:i].count(s) for i, s in enumerate(row)] for row in segments]
-    length = [sum(s != PADDING for s in row) for row in segments]
-    return Layout(torch.tensor(pos), torch.tensor(segments), torch.tensor(length), causal).to(DEVICE)
+    return Layout(torch.tensor(pos), torch.tensor(segments), causal).to(DEVICE)
 
 
 def whole(T: int, causal: bool) -> Layout:
@@ -316,7 +315,7 @@ def test_a_table_may_be_shorter_and_longer_than_the_sequence(table: Case) -> Non
 def test_positions_need_not_run_on_where_no_table_is_read() -> None:
     """The places of the tokens order the stick."""
     T = 21
-    skipping = Layout(3 * torch.arange(T)[None], torch.zeros(1, T).long(), torch.tensor([T]), causal=True).to(DEVICE)
+    skipping = Layout(3 * torch.arange(T)[None], torch.zeros(1, T).long(), causal=True).to(DEVICE)
     assert_equal_but_for_rounding(*drawn({"weights": Stick("nearest", False, "own")}, skipping, 16), skipping)
 
 
@@ -622,7 +621,7 @@ def test_the_compiler_sees_through_it() -> None:
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 LINE = Layout.of_lengths(torch.tensor([9]), 9, causal=True)
-SKIPPING = Layout(2 * torch.arange(9)[None], torch.zeros(1, 9).long(), torch.tensor([9]), causal=True)
+SKIPPING = Layout(2 * torch.arange(9)[None], torch.zeros(1, 9).long(), causal=True)
 GRID = Layout.of_lengths(torch.tensor([9]), 9, causal=True, grid_width=3)
 TABLE = torch.zeros(1, 41)
 NO_PLACE = "the kernels of stick-breaking have no place for {}"
