@@ -238,17 +238,17 @@ ON_A_GRID = {
 }
 # with sinusoidal
 DATA = {
-    "addition": "f6f6321753339549",
+    "addition": "00a1bb5512813597",
     "bag": "b2addebea99e87c0",
-    "copy": "857d34f4fe0f08a7",
+    "copy": "b6e08a417e14dbf4",
     "digits": "05c0d467d14ded5a",
     "mqar": "05149d2121680228",
-    "parity": "bc915e99158359c8",
+    "parity": "20886bfafdc8f9f3",
     "pattern": "92ee2a2a787152eb",
     "pattern_hard": "0e6d624e192267da",
     "repeat": "f5995201604c406f",
-    "reverse": "1c066812f3c724f8",
-    "sort": "eec2541e7896cc42",
+    "reverse": "fb1e548714f33700",
+    "sort": "645f24a80c3976c0",
     "structured": "755524f61dcab714",
 }
 
