@@ -47,7 +47,8 @@ def tell_stop(loggers: list[Logger], summary: dict[str, Any]) -> None:
 def way_to_bayes(summary: dict[str, Any]) -> dict[str, float]:
     """The share of the way from the position-blind floor to the best possible loss, if there is such a way.
 
-    1 is the best possible, 0 what the unordered tokens allow; below 0 the model has not even learned that.
+    1 is the best possible, 0 what the unordered tokens allow who does not know which sequences are held out; below 0
+    the model has not even learned that.
     """
     bayes, blind = (summary["floors"].get(level, {}).get("loss") for level in ("bayes", "position_blind"))
     if bayes is None or blind is None or blind - bayes < 1e-9:

@@ -74,8 +74,8 @@ def parts() -> list[Part]:
         ),
         Part(
             "Floors",
-            "Below the position-blind floor a model uses order; the Bayes floor is the best possible. On the way from "
-            "one to the other, 0 is the first and 1 the second.",
+            "Below the position-blind floor a model uses order, or knows what is held out; the Bayes floor is the best "
+            "possible. On the way from one to the other, 0 is the first and 1 the second.",
             [
                 curve(
                     "Validation loss and floors",

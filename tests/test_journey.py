@@ -116,7 +116,7 @@ def test_a_stop_holds_what_is_needed_to_use_it(tmp_path):
     assert summary["attention"] == "sdpa"
     assert summary["steps"] == 18
     assert summary["positional_parameters"] == 2 * 4
-    assert set(summary["floors"]) == {"bayes", "position_blind"}
+    assert set(summary["floors"]) == {"bayes", "position_blind", "position_blind_split_known"}
     environment = json.loads((stop / "environment.json").read_text())
     assert environment["threads"] == 1
     assert environment["torch"] == torch.__version__.split("+")[0] or environment["torch"] == torch.__version__

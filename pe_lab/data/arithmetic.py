@@ -18,7 +18,8 @@ class Addition(Drawn):
     first by default: then each digit of the sum depends on two digits and on a carry that has just been found, while
     the most significant one depends on all. With n = 2, for instance, 58 + 67 = 125 is
     `START 8 5 + 7 6 SEP 5 2 1 END PAD PAD ...`, and with order = big `START 5 8 + 6 7 SEP 1 2 5 END PAD PAD ...`,
-    up to T = 3 longest + 5. How n is distributed, and split, is said in Drawn; a + b is in the same split as b + a.
+    up to T = 3 longest + 5. How n is distributed, and split, is said in Drawn; a + b is in the same split as b + a, but
+    15 % of the test's problems are in training with the digits of a column exchanged, which has the same sum.
     The position-blind floor is left out where numbers have more than 3 digits.
 
     Args:
@@ -27,7 +28,7 @@ class Addition(Drawn):
         train, validation, test: problems in each split, >= 1.
 
     Raises:
-        ValueError: an option out of its range, or fewer than 500 different problems.
+        ValueError: an option out of its range, or too few problems, see Drawn.
     """
 
     prompt_length = (2, 1)
@@ -52,6 +53,9 @@ class Addition(Drawn):
         digits = torch.randint(10, (len(n), 2 * self.n[-1] + 1), generator=source)
         return digits.where(torch.arange(digits.shape[1]) != n[:, None], PLUS)
 
+    def prompts(self, n: int) -> int:
+        return 100**n
+
     def different(self, n: int) -> int:
         return 10**n * (10**n + 1) // 2
 
@@ -73,17 +77,17 @@ class Addition(Drawn):
         written = torch.stack(digits, 1)
         return written if self.little else written.gather(1, (n[:, None] - torch.arange(most + 1)).clamp(min=0))
 
-    def marginal(self) -> Tensor:
+    def marginal(self, share: Tensor) -> Tensor:
         # all digits but the most significant are uniform; that one is the last carry, which is 1 with probability
         # (1 - 10^-n) / 2
         expected = torch.zeros(PLUS + 1, dtype=torch.float64)
         for n in self.n:
             carry = (1 - 10.0**-n) / 2
-            expected[:PLUS] += n / 10 / len(self.n)
-            expected[:2] += torch.tensor([1 - carry, carry], dtype=torch.float64) / len(self.n)
+            expected[:PLUS] += n / 10 * share[n]
+            expected[:2] += torch.tensor([1 - carry, carry], dtype=torch.float64) * share[n]
         return expected
 
-    def blind(self, counts: Tensor) -> Tensor | None:
+    def blind(self, counts: Tensor, share: Tensor) -> Tensor | None:
         """All problems are listed, and those whose multiset of digits is one of these are counted by what follows."""
         if self.n[-1] > LISTED:
             return None
@@ -101,7 +105,7 @@ class Addition(Drawn):
                 follows = answer[:, slot] if slot <= n else torch.full_like(seen, END)
                 place = torch.searchsorted(known, seen).clamp(max=len(known) - 1)
                 cell = (place * (END + 1) + follows)[known[place] == seen]
-                found += cell.bincount(minlength=found.numel()).view_as(found) * 100 ** (most - n)
+                found += cell.bincount(minlength=found.numel()).view_as(found) * (share[n] * 100 ** (most - n))
                 if slot <= n:
                     seen = seen + base[follows]
         return (found / found.sum(1, keepdim=True))[row]
@@ -111,15 +115,16 @@ class Parity(Drawn):
     """Whether the number of ones among n bits is odd: START bits SEP parity END.
 
     With n = 5, for instance `START 1 0 1 1 0 SEP 1 END PAD PAD ...` up to T = longest + 4. How n is distributed, and
-    split, is said in Drawn: of short strings the splits have few, which come often. Order does not matter here: what a
-    position-blind model lacks is only whether the last of its bits is the answer, and on longer problems not even that.
+    split, is said in Drawn. Order does not matter here: what a position-blind model lacks is only whether the last of
+    its bits is the answer, and on longer problems not even that. Every string of the test is in training with its bits
+    in another order.
 
     Args:
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
         train, validation, test: problems in each split, >= 1.
 
     Raises:
-        ValueError: an option out of its range, or fewer than 500 different problems.
+        ValueError: an option out of its range, or too few problems, see Drawn.
     """
 
     answer_length = (0, 1)
@@ -140,22 +145,20 @@ class Parity(Drawn):
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         return torch.randint(2, (len(n), self.n[-1]), generator=source)
 
-    def different(self, n: int) -> int:
+    def prompts(self, n: int) -> int:
         return 2**n
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
         inside = torch.arange(prompt.shape[1]) < n[:, None]
         return (prompt * inside).sum(1, keepdim=True) % 2
 
-    def marginal(self) -> Tensor:
+    def marginal(self, share: Tensor) -> Tensor:
         return torch.full((2,), 0.5, dtype=torch.float64)
 
-    def blind(self, counts: Tensor) -> Tensor:
+    def blind(self, counts: Tensor, share: Tensor) -> Tensor:
         # k bits are the prompt, or k - 1 are and the answer is there: then their ones, with it, are even. Either way as
-        # many prompts have these counts, and each is twice as likely when it is one bit shorter
-        zeros, ones = counts.T
-        k = zeros + ones
-        asks = (k >= self.n[0]) & (k <= self.n[-1])
-        ends = (k > self.n[0]) & (k <= self.n[-1] + 1) & (ones % 2 == 0)
-        weights = torch.stack((asks & (ones % 2 == 0), asks & (ones % 2 == 1), ends), 1) * torch.tensor([1.0, 1.0, 2.0])
-        return weights.double() / weights.sum(1, keepdim=True)
+        # many prompts have these counts, of 2^k or of half as many
+        k, even = counts.sum(1), counts[:, 1] % 2 == 0
+        share = torch.cat((share, torch.zeros(1, dtype=torch.float64)))  # the answer may follow the most bits
+        weights = torch.stack((share[k] * even, share[k] * ~even, 2 * share[k - 1] * even), 1)
+        return weights / weights.sum(1, keepdim=True)

@@ -129,7 +129,9 @@ class Dataset(ABC):
         """What a result on a split is held against: for each level, by name, the values of metrics, by name.
 
         Losses are mean cross-entropies in nats: "loss" over the headline, "loss_all" over all that is asked,
-        "loss_<role>". An exact floor is named "bayes" or "position_blind"; others are reference levels.
+        "loss_<role>". Exact floors are "bayes", "position_blind" (of the unordered tokens, for who knows how sequences
+        are made) and "position_blind_split_known" (the same for who also knows which the split has: the lowest there
+        is); others are reference levels.
         """
 
     def longer(self, factor: float) -> "Dataset":
@@ -171,6 +173,43 @@ class InMemory(Dataset):
 
     def batch(self, split: str, index: Tensor, epoch: int = 0) -> Batch:
         return self.whole(split)[index]
+
+
+def surprise(batch: Batch, ordered: bool = True) -> Tensor:
+    """[B, T] -ln P(target | prefix) when every sequence of the batch is equally likely, 0 where nothing is asked.
+
+    Its mean over the batch is the lowest that a function of the prefix can have there, whatever it knows.
+
+    Args:
+        batch: something is asked at slots, of the tokens up to them; nothing of padding.
+        ordered: whether prefixes are told apart by their tokens in order, or by the multiset of them.
+    """
+    loss = torch.zeros(batch.tokens.shape, dtype=torch.float64)
+    vocabulary = 1 + int(max(batch.tokens.max(), batch.targets.max()))
+    for slot in range(batch.tokens.shape[1]):
+        rows = (batch.targets[:, slot] != IGNORE).nonzero()[:, 0]
+        if not len(rows):
+            continue
+        prefix = batch.tokens[rows, : slot + 1]
+        if not ordered:
+            prefix = prefix.sort(1).values
+        known = torch.zeros(len(rows), dtype=torch.long)
+        for column in prefix.T:
+            known = (known * vocabulary + column).unique(return_inverse=True)[1]
+        answer = (known * vocabulary + batch.targets[rows, slot]).unique(return_inverse=True)[1]
+        loss[rows, slot] = known.bincount()[known].double().log() - answer.bincount()[answer].double().log()
+    return loss
+
+
+def fresh(rows: Tensor, seen: set[bytes]) -> Tensor:
+    """[N'] indices of the rows [N, T] that are not in `seen`, where all are put, nor stand here before."""
+    new = []
+    for index, row in enumerate(rows.numpy()):
+        key = row.tobytes()
+        if key not in seen:
+            seen.add(key)
+            new.append(index)
+    return torch.tensor(new, dtype=torch.long)
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> Tensor:

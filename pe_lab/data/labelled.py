@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task
+from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task, fresh
 from pe_lab.data.labelled_csv import Rows, read
 from pe_lab.encodings.layout import PADDING
 from pe_lab.ranges import require
@@ -169,17 +169,6 @@ class Sampled(Labelled):
             "prior": uniform(len(tokens), classes),
         }
         return {name: scores(log_p, labels) for name, log_p in known.items()}
-
-
-def fresh(tokens: Tensor, seen: set[bytes]) -> Tensor:
-    """[N'] indices of the rows of tokens [N, T] that are not in `seen`, where all are put, nor stand here before."""
-    new = []
-    for index, row in enumerate(tokens.numpy()):
-        key = row.tobytes()
-        if key not in seen:
-            seen.add(key)
-            new.append(index)
-    return torch.tensor(new, dtype=torch.long)
 
 
 def certain(labels: Tensor, classes: int) -> Tensor:

@@ -4,9 +4,8 @@ from functools import cached_property
 from itertools import islice
 
 import torch
-from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages
+from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, surprise
 from pe_lab.ranges import require
 from pe_lab.seeding import derive
 
@@ -48,7 +47,12 @@ class Structured(InMemory):
 
     The headline averages the slots that the prefix determines: terms 3 and 4, MID, the four terms that always follow,
     and END after the eighth. There the Bayes loss is 0, and the position-blind one is not, because an unordered
-    prefix does not tell the sign of s. Second terms on held-out pairs get worse with training: P(s | a) differs there.
+    prefix does not tell the sign of s: 0.33 (seed 0), or 0.06 for who knows which pairs are held out, since a
+    progression that is, told from its other end, mostly is not. Second terms on held-out pairs get worse with training:
+    P(s | a) differs there.
+
+    The test asks for new starting points rather than for new transitions: of its 251 progressions (seed 0) 222 are one
+    of training moved by a step, and 97 % of their transitions from x to x + s stand in a progression of training.
 
     Longer sequences have longer tails, of those held-out pairs whose terms stay in range: few at 4 x, none at 16 x.
 
@@ -61,6 +65,7 @@ class Structured(InMemory):
         ValueError: length < 15 + extra.
     """
 
+    floors_revision = 2
     roles = ("first", "second", "middle", "continuation", "end")
 
     def __init__(self, seed: int, name: str = "structured", length: int = 16, extra: int = 0) -> None:
@@ -124,9 +129,13 @@ class Structured(InMemory):
         return len(self.chosen[split]) * len(self.tails)
 
     def floors(self, split: str) -> Floors:
-        """Mean loss on a split of two predictors that know how all sequences of this length, 6,280, are made.
+        """Mean losses on a split of predictors that know how sequences of this length are made; enumerated exactly.
 
-        "bayes" knows the prefix, "position_blind" only which tokens are in it and how often. Enumerated exactly.
+        "bayes" knows the prefix, "position_blind" only which tokens are in it and how often; to both, all sequences of
+        this length, 6,280, are equally likely. "position_blind_split_known" knows besides which pairs the split has:
+        no function of the unordered tokens has a lower mean loss there. Of "bayes", the losses of what the prefix
+        determines, 0, are the lowest that there can be; the others ("first", "second", "all") are not, once it is known
+        which pairs are held out.
         """
         everything = self._write(pairs(self.terms))
         chosen = self.whole(split)
@@ -134,27 +143,7 @@ class Structured(InMemory):
         rows = {tuple(row): index for index, row in enumerate(everything.tokens.tolist())}
         index = torch.tensor([rows[tuple(row)] for row in chosen.tokens.tolist()])
         return {
-            floor: averages(_surprise(everything, ordered)[index], chosen, self.roles)
-            for floor, ordered in (("bayes", True), ("position_blind", False))
+            "bayes": averages(surprise(everything)[index], chosen, self.roles),
+            "position_blind": averages(surprise(everything, ordered=False)[index], chosen, self.roles),
+            "position_blind_split_known": averages(surprise(chosen, ordered=False), chosen, self.roles),
         }
-
-
-def _surprise(batch: Batch, ordered: bool) -> Tensor:
-    """[B, T] -ln P(target | prefix) when every sequence of the batch is equally likely, 0 where nothing is asked.
-
-    Prefixes are told apart by their tokens in order, or by the multiset of them.
-    """
-    loss = torch.zeros(batch.tokens.shape, dtype=torch.float64)
-    for slot in range(batch.tokens.shape[1]):
-        rows = (batch.targets[:, slot] != IGNORE).nonzero()[:, 0]
-        if not len(rows):
-            continue
-        prefix = batch.tokens[rows, : slot + 1]
-        if not ordered:
-            prefix = prefix.sort(1).values
-        known = torch.zeros(len(rows), dtype=torch.long)
-        for column in prefix.T:
-            known = (known * (VALUES + 4) + column).unique(return_inverse=True)[1]
-        answer = (known * (VALUES + 4) + batch.targets[rows, slot]).unique(return_inverse=True)[1]
-        loss[rows, slot] = known.bincount()[known].double().log() - answer.bincount()[answer].double().log()
-    return loss

@@ -158,8 +158,16 @@ def _grid(asked: Question) -> Section:
     if "bayes" in known:
         parts.append("`bayes` is what the best possible model reaches; nobody can be below it.")
     if "position_blind" in known:
-        parts.append("`position-blind` is what the best model reaches that cannot tell positions apart.")
-    if others := [name.replace("_", "-") for name in known if name not in ("bayes", "position_blind")]:
+        parts.append(
+            "`position-blind` is what the best model reaches that cannot tell positions apart and does not know which "
+            "problems are held out."
+        )
+    if "position_blind_split_known" in known:
+        parts.append(
+            "`position-blind-split-known` is the same for who does; no model that cannot tell positions apart "
+            "is below it."
+        )
+    if others := [name.replace("_", "-") for name in known if not name.startswith(("bayes", "position_blind"))]:
         parts.append(f"{', '.join(f'`{name}`' for name in others)}: reference levels, not bounds.")
     parts.append(Drawn(plots.heatmap(cells, metric), caption, code))
     return Section("The grid", parts)

@@ -204,8 +204,8 @@ def _in_words(floor: str) -> str:
 
 
 def _kind(floor: str) -> str:
-    """Whether it bounds what can be reached, or is only something to compare with."""
-    return "floor" if floor in ("bayes", "position_blind") else "level"
+    """Whether it is the best that can be reached by who knows what its name says, or only something to compare with."""
+    return "floor" if floor == "bayes" or floor.startswith("position_blind") else "level"
 
 
 def _intervals(low: pd.Series, high: pd.Series) -> list[str]:

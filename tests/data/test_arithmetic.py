@@ -8,10 +8,11 @@ import torch
 from pe_lab.data.arithmetic import PLUS, Addition, Parity
 
 START, SEP, END = 11, 12, 13
+FEW = {"validation": 9, "test": 500}  # of numbers of 2 digits
 
 
 def test_the_worked_example_is_58_plus_67() -> None:
-    little, big = Addition(0, longest=2), Addition(0, longest=2, order="big")
+    little, big = Addition(0, longest=2, **FEW), Addition(0, longest=2, order="big", **FEW)
     n = torch.tensor([2])
     assert little.write(n, torch.tensor([[8, 5, PLUS, 7, 6]])).tokens.tolist() == [
         [START, 8, 5, PLUS, 7, 6, SEP, 5, 2, 1, END]
@@ -50,32 +51,39 @@ def test_numbers_are_uniform_with_leading_zeros() -> None:
 
 
 def test_a_carry_is_as_rare_as_the_prior_says() -> None:
-    data = Addition(0, shortest=2, longest=2)
+    data = Addition(0, shortest=2, longest=2, **FEW)
     sums = [a + b for a in range(100) for b in range(100)]
     digits = [f"{total:03d}" for total in sums]
     expected = [sum(digit.count(str(value)) for digit in digits) / 10**4 for value in range(10)]
-    assert data.marginal().tolist() == pytest.approx([*expected, 0])
+    assert data.marginal(torch.tensor([0.0, 0.0, 1.0])).tolist() == pytest.approx([*expected, 0])
 
 
 def test_the_order_of_digits_changes_the_position_blind_floor() -> None:
     """With the least significant digit first, the prefix tells more of the next one."""
-    floors = {order: Addition(0, order=order, longest=2).floors("test") for order in ("little", "big")}
+    floors = {order: Addition(0, order=order, longest=2, **FEW).floors("test") for order in ("little", "big")}
     assert floors["little"]["position_blind"]["loss"] != floors["big"]["position_blind"]["loss"]
     assert floors["little"]["prior"] != floors["big"]["position_blind"]
 
 
 def test_the_worked_example_of_parity() -> None:
-    data = Parity(0, longest=9)
+    data = Parity(0, longest=9, validation=9, test=9)
     batch = data.write(torch.tensor([5]), torch.tensor([[1, 0, 1, 1, 0, 1, 1, 1, 1]]))
     assert batch.tokens.tolist() == [[2, 1, 0, 1, 1, 0, 3, 1, 4, 5, 5, 5, 5]]
 
 
 def test_parity_is_blind_to_positions_only_in_when_it_ends() -> None:
     """An odd number of ones is always a prompt; an even one is an answered prompt twice as often as one to answer."""
-    p = Parity(0).blind(torch.tensor([[4, 2], [3, 3], [0, 1], [17, 0], [16, 0]]))
+    share = torch.tensor([0.0] + [1 / 16] * 16, dtype=torch.float64)
+    p = Parity(0).blind(torch.tensor([[4, 2], [3, 3], [0, 1], [17, 0], [16, 0]]), share)
     torch.testing.assert_close(
         p,
         torch.tensor([[1 / 3, 0, 2 / 3], [0, 1, 0], [0, 1, 0], [0, 0, 1], [1 / 3, 0, 2 / 3]], dtype=torch.float64),
         rtol=1e-15,
         atol=0,
     )
+
+
+def test_a_size_that_is_rarer_is_less_likely_to_be_answered_already() -> None:
+    """Half as many of 5 bits as of 6: both ways to have 6 bits with an even number of ones are equally likely."""
+    p = Parity(0).blind(torch.tensor([[4, 2]]), torch.tensor([0, 0, 0, 0, 0, 1 / 3, 2 / 3], dtype=torch.float64))
+    torch.testing.assert_close(p, torch.tensor([[0.5, 0, 0.5]], dtype=torch.float64), rtol=1e-15, atol=0)

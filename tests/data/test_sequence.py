@@ -68,8 +68,13 @@ LISTED: dict[str, dict[str, dict[str, int]]] = {
 
 def listed(case: str) -> Problems:
     ((name, options),) = LISTED[case].items()
-    fewer = {} if name == "repeat" else {"train": 300, "validation": 200, "test": 400}
+    fewer = {} if name == "repeat" else {"train": 300, "validation": 50, "test": 50}
     return CLASSES[name](0, **options, **fewer)
+
+
+def equal(sizes: range) -> Tensor:
+    """[n + 1] the shares of these sizes, all equal."""
+    return torch.tensor([(n in sizes) / len(sizes) for n in range(sizes[-1] + 1)], dtype=torch.float64)
 
 
 def prompts(data: Problems, n: int) -> list[Prompt]:
@@ -84,16 +89,16 @@ def prompts(data: Problems, n: int) -> list[Prompt]:
 Following = dict[Prompt, dict[int, Fraction]]
 
 
-def following(data: Problems, sizes: range) -> tuple[Following, dict[int, Fraction]]:
+def following(data: Problems, share: dict[int, Fraction]) -> tuple[Following, dict[int, Fraction]]:
     """What follows each bag of tokens after SEP, and what is asked at all, by how often; END is the number of symbols.
 
-    Sizes are equally likely, and problems of a size.
+    Problems of a size are equally likely.
     """
     bags: Following = defaultdict(lambda: defaultdict(Fraction))
     asked: dict[int, Fraction] = defaultdict(Fraction)
-    for n in sizes:
+    for n in share:
         everything = prompts(data, n)
-        weight = Fraction(1, len(everything))
+        weight = share[n] / len(everything)
         found = Counter()
         for prompt in everything:
             answer = (*ANSWERS[data.name](prompt), data.symbols)
@@ -212,14 +217,39 @@ def test_the_splits_depend_on_the_seed(name: str) -> None:
 @pytest.mark.parametrize("case", ["copy", "parity"])
 def test_drawn_splits_are_about_eight_one_and_one_tenths_of_all_problems(case: str) -> None:
     ((name, options),) = LISTED[case].items()
-    data = CLASSES[name](3, **options, train=30_000, validation=6000, test=6000)
-    found = {split: {prompt for prompt, _ in parsed(data, whole(data, split).tokens)} for split in SPLITS}
+    data = CLASSES[name](3, **options, train=30_000, validation=50, test=50)
     everything = {prompt for n in data.n for prompt in prompts(data, n)}
-    assert set.union(*found.values()) <= everything
-    assert len(set.union(*found.values())) > 0.95 * len(everything)
     for split, share in (("train", 0.8), ("validation", 0.1), ("test", 0.1)):
+        mine = {prompt for prompt in everything if data._split_of(list(prompt)) == split}
+        found = {prompt for prompt, _ in parsed(data, whole(data, split).tokens)}
+        assert found <= mine
         deviation = math.sqrt(share * (1 - share) / len(everything))
-        assert len(found[split]) / len(everything) == pytest.approx(share, abs=4 * deviation + 0.02)
+        assert len(mine) / len(everything) == pytest.approx(share, abs=4 * deviation)
+        assert split != "train" or len(found) > 0.95 * len(mine)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_no_problem_is_held_out_twice_and_small_sizes_have_all_of_theirs(name: str, split: str) -> None:
+    data = default(name)
+    found = [prompt for prompt, _ in parsed(data, whole(data, split).tokens)]
+    assert len(set(found)) == len(found) == 1000
+    sizes = Counter(SIZE[name](len(prompt)) for prompt in found)
+    few = [n for n in data.n if data.prompts(n) <= 100]
+    for n in few:
+        assert sizes[n] == sum(data._split_of(list(prompt)) == split for prompt in prompts(data, n))
+    many = [n for n in data.n if data.prompts(n) > 10_000 and name != "addition"]  # addition has one such size
+    share = sum(sizes[n] for n in many) / max(1, len(many))
+    for n in many:
+        assert abs(sizes[n] - share) < 5 * math.sqrt(share)
+
+
+def test_problems_that_run_out_are_refused_when_they_are_drawn() -> None:
+    """As where sorted prompts with the same symbols, which are in one split, are many."""
+    data = CLASSES["parity"](0, longest=9, validation=9, test=51)
+    data.sizes["test"] = 200
+    with pytest.raises(ValueError, match=r"^data\.test must be at most 1\d\d, the different .* data=parity, got 200$"):
+        whole(data, "test")
 
 
 def test_problems_with_the_same_answer_for_the_same_reason_are_in_the_same_split() -> None:
@@ -252,12 +282,12 @@ def test_all_sizes_with_many_problems_are_equally_likely_in_training(name: str) 
 @pytest.mark.parametrize(
     ("name", "digest"),
     [
-        ("copy", "b09604fb2df276f0e3af31e8524077d04a9a104f1bba2c5cdac09123939c5170"),
-        ("reverse", "16a4854584dfa5c6cd38fedc8f7639d64c4743371f375603e2a7ae412912ec36"),
-        ("sort", "f734fa1eec5d7d41563ddc5ee719bea239aa2950f78b294cd4bb3d53e680e330"),
+        ("copy", "f484788115ed21da9808dfc2cd74e5a033e0e35bf0ff05e190e6a3654a1af422"),
+        ("reverse", "643a41a19ea11848e43012876db590fa88d0206a1c6dacdd1b6651444c76a4d4"),
+        ("sort", "37e65c0f74934b7740f8fdab8a4be3b48d6023afe0d50358b9d16bc82f856500"),
         ("repeat", "87e46920493c1e00211dae5e67b8ee80a7a6df3eaba5fdd067ca028e9d8d0318"),
-        ("addition", "a2e3a26e28ac1ef0c2e640c3e42c70596f1de92ca2cc44e2ad3a471b7256a900"),
-        ("parity", "8f9220f792acf9bc99ceaf79d8a7276b6a6c6e1fe5a189eb8b3f78d840d79e89"),
+        ("addition", "570e0baff9251576869a9c9fc5769ad81f386b833b60ad82cd9e584e8def9265"),
+        ("parity", "813bebd60c24f73f2323451333963da22def5dc69875329de9d1b5f7fbd16d93"),
     ],
 )
 def test_the_sequences_are_the_same_in_every_process_and_on_every_machine(name: str, digest: str) -> None:
@@ -295,7 +325,10 @@ def test_a_batch_is_the_rows_that_were_asked_for(name: str) -> None:
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_the_floors_are_those_of_a_slow_enumeration(case: str, split: str) -> None:
     data = listed(case)
-    bags, marginal = following(data, data.n)
+    known = Counter(SIZE[data.name](len(prompt)) for prompt, _ in parsed(data, whole(data, split).tokens))
+    if data.name == "repeat":  # the sizes are as likely as they are drawn
+        known = Counter(data.n)
+    bags, marginal = following(data, {n: Fraction(count, known.total()) for n, count in known.items()})
     losses: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
 
     def ask(level: str, answers: dict[int, Fraction], right: int) -> None:
@@ -317,6 +350,7 @@ def test_the_floors_are_those_of_a_slow_enumeration(case: str, split: str) -> No
     }
     expected["bayes"]["exact_match"] = 1.0
     floors = data.floors(split)
+    floors.pop("position_blind_split_known", None)
     assert floors.keys() == expected.keys()
     for level in floors:
         assert floors[level] == pytest.approx(expected[level], **EXACT), level
@@ -324,11 +358,28 @@ def test_the_floors_are_those_of_a_slow_enumeration(case: str, split: str) -> No
     assert floors["position_blind"]["loss"] < floors["prior"]["loss"]
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_who_knows_the_split_of_repeat_has_the_lowest_loss_that_unordered_tokens_allow(split: str) -> None:
+    """By the counts of what follows each bag of tokens, in the split itself."""
+    data = default("repeat")
+    follow: dict[Prompt, Counter[int]] = defaultdict(Counter)
+    for prompt, answer in parsed(data, whole(data, split).tokens):
+        for slot, right in enumerate((*answer, data.symbols)):
+            follow[tuple(sorted(prompt + answer[:slot]))][right] += 1
+    surprise = [-n * math.log(n / found.total()) for found in follow.values() for n in found.values()]
+    floors = data.floors(split)
+    known = floors["position_blind_split_known"]
+    assert known["loss"] == pytest.approx(math.fsum(surprise) / sum(map(Counter.total, follow.values())), **EXACT)
+    assert known["loss"] < 0.3 * floors["position_blind"]["loss"]
+
+
 @pytest.mark.parametrize(("name", "order"), [*((name, "little") for name in CLASSES), ("addition", "big")])
 def test_what_follows_each_multiset_is_that_of_a_slow_enumeration(name: str, order: str) -> None:
     """All multisets, and not only those that a split happens to have."""
     options = {"addition": {"longest": 2, "order": order}, "parity": {"shortest": 2, "longest": 9}}
-    data = CLASSES[name](0, **options.get(name, {"symbols": 3, "longest": 6} if name != "sort" else {"longest": 4}))
+    options = options.get(name, {"symbols": 3, "longest": 6} if name != "sort" else {"longest": 4})
+    fewer = {} if name == "repeat" else {"validation": 9, "test": 9}
+    data = CLASSES[name](0, **options, **fewer)
     if name == "sort":
         data.symbols = 4  # too few to be split, but not to be counted
     bags: Following = defaultdict(lambda: defaultdict(Fraction))
@@ -348,21 +399,26 @@ def test_what_follows_each_multiset_is_that_of_a_slow_enumeration(name: str, ord
         ],
         dtype=torch.float64,
     )
-    torch.testing.assert_close(data.blind(counts), expected, rtol=1e-11, atol=1e-13)
+    torch.testing.assert_close(data.blind(counts, equal(data.n)), expected, rtol=1e-11, atol=1e-13)
 
 
 @pytest.mark.parametrize("sizes", [range(1, 2), range(4, 5), range(2, 6), range(1, 6)])
+@pytest.mark.parametrize("unequal", [False, True])
 @pytest.mark.parametrize(("name", "count"), [("copy", half_written), ("reverse", half_written), ("sort", half_sorted)])
 def test_multisets_are_counted_right_for_one_size_and_for_several(
-    name: str, count: Callable[[Tensor, range], Tensor], sizes: range
+    name: str, count: Callable[[Tensor, Tensor], Tensor], unequal: bool, sizes: range
 ) -> None:
     data = default(name)
     three = type(data)(0, **({"symbols": 3} if name != "sort" else {"symbols": 3, "longest": 40}))
-    bags, _ = following(three, sizes)
+    share = [n % 3 * unequal if n in sizes else 0 for n in range(sizes[-1] + 1)]
+    if not any(share):
+        share = [int(n in sizes) for n in range(sizes[-1] + 1)]
+    bags, _ = following(three, {n: Fraction(of, sum(share)) for n, of in enumerate(share) if of})
     counts = torch.tensor([[bag.count(symbol) for symbol in range(3)] for bag in bags])
     expected = [[float(follow[t] / sum(follow.values())) for t in range(4)] for follow in bags.values()]
+    share = torch.tensor(share, dtype=torch.float64) / sum(share)
     torch.testing.assert_close(
-        count(counts, sizes), torch.tensor(expected, dtype=torch.float64), rtol=1e-11, atol=1e-13
+        count(counts, share), torch.tensor(expected, dtype=torch.float64), rtol=1e-11, atol=1e-13
     )
 
 
@@ -415,16 +471,17 @@ def test_many_symbols_are_counted_as_in_whole_numbers(symbols: int, sizes: range
         rows.append((2 * prompt.bincount(minlength=symbols)).tolist())
     expected = torch.tensor([in_integers(row, sizes) for row in rows], dtype=torch.float64)
     counts = torch.tensor(rows)
-    torch.testing.assert_close(half_written(counts, sizes), expected, rtol=1e-9, atol=1e-13)
-    alone = torch.cat([half_written(row, sizes) for row in counts[:, None]])
+    share = equal(sizes)
+    torch.testing.assert_close(half_written(counts, share), expected, rtol=1e-9, atol=1e-13)
+    alone = torch.cat([half_written(row, share) for row in counts[:, None]])
     torch.testing.assert_close(alone, expected, rtol=1e-9, atol=1e-13)
 
 
 def test_symbols_that_come_once_have_not_been_written() -> None:
-    p = half_written(torch.tensor([[1, 1, 1, 0, 0], [1, 0, 2, 1, 0]]), range(3, 4))
+    p = half_written(torch.tensor([[1, 1, 1, 0, 0], [1, 0, 2, 1, 0]]), equal(range(3, 4)))
     expected = [[1 / 3, 1 / 3, 1 / 3, 0, 0, 0], [1 / 2, 0, 0, 1 / 2, 0, 0]]
     torch.testing.assert_close(p, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=0)
-    alone = half_written(torch.ones(1, 3, dtype=torch.long), range(3, 4))
+    alone = half_written(torch.ones(1, 3, dtype=torch.long), equal(range(3, 4)))
     torch.testing.assert_close(alone[0], torch.tensor([1, 1, 1, 0]).double() / 3, rtol=1e-12, atol=0)
 
 
@@ -436,10 +493,10 @@ def test_the_most_symbols_counted_are_within_the_range_of_floats() -> None:
     for written in (0, 1, 64, 127, 128):
         so_far = counts + torch.stack([(prompt[:, :written] == symbol).sum(1) for symbol in range(10)], 1)
         for sizes in (range(128, 129), range(1, 129)):
-            p = half_written(so_far, sizes)
+            p = half_written(so_far, equal(sizes))
             assert p.isfinite().all()
             torch.testing.assert_close(p.sum(1), torch.ones(51, dtype=torch.float64), rtol=1e-10, atol=0)
-    assert half_written(2 * counts, range(128, 129))[:, 10].eq(1).all()
+    assert half_written(2 * counts, equal(range(128, 129)))[:, 10].eq(1).all()
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -453,7 +510,7 @@ def test_the_position_blind_predictor_is_as_surprised_as_it_expects(name: str) -
     else:
         prompt = data.draw(n, draw)
     batch = data.write(n, prompt)
-    p = data.blind(data.counts(batch))
+    p = data.blind(data.counts(batch), equal(data.n))
     torch.testing.assert_close(p.sum(1), torch.ones(len(p), dtype=torch.float64), rtol=1e-10, atol=0)
     asked = batch.targets != IGNORE
     right = batch.targets[asked].clamp(max=data.symbols)
@@ -476,7 +533,7 @@ def test_perfect_predictors_reach_the_floors(name: str) -> None:
     right = batch.targets[asked]
     sure = torch.full((len(right), data.task.outputs), -torch.inf).scatter(1, right[:, None], 0.0)
     blind = torch.zeros(len(right), data.task.outputs, dtype=torch.float64)
-    blind[:, [*range(data.symbols), data.symbols + 2]] = data.blind(data.counts(batch))
+    blind[:, [*range(data.symbols), data.symbols + 2]] = data.blind(data.counts(batch), data.share(batch))
     for level, logits in (("bayes", sure), ("position_blind", blind.log().float())):
         everywhere = torch.zeros(*asked.shape, data.task.outputs)
         everywhere[asked] = logits
@@ -501,7 +558,7 @@ def test_longer_problems_have_one_size_and_are_right(name: str, factor: float) -
     for prompt, answer in found:
         assert SIZE[name](len(prompt)) == n
         assert answer == ANSWERS[name](prompt)
-    assert len(set(found)) > 0.99 * len(found)
+    assert len(set(found)) == len(found)
     trained = {prompt for split in SPLITS for prompt, _ in parsed(data, whole(data, split).tokens)}
     assert not trained & {prompt for prompt, _ in found}
     assert (longer.size("train"), longer.size("validation")) == (0, 0)
@@ -559,6 +616,18 @@ def test_a_factor_that_leads_to_no_longer_size_is_refused(factor: float) -> None
         ("sort", {"longest": 3}, "data.longest must leave at least 500 different problems to split, got 3"),
         ("addition", {"longest": 1}, "data.longest must leave at least 500 different problems to split, got 1"),
         ("parity", {"longest": 7}, "data.longest must leave at least 500 different problems to split, got 7"),
+        (
+            "parity",
+            {"longest": 9, "validation": 51},
+            "data.test must be at most 51, a twentieth of the 1,022 problems of data=parity, so that none comes twice, "
+            "got 1000",
+        ),
+        (
+            "addition",
+            {"longest": 2, "validation": 506, "test": 505},
+            "data.validation must be at most 505, a twentieth of the 10,100 problems of data=addition, so that none "
+            "comes twice, got 506",
+        ),
         ("repeat", {"symbols": 3, "longest": 3}, "data.longest must leave at least 10 problems to split, got 3"),
         ("addition", {"order": "middle"}, "data.order must be one of little, big, got 'middle'"),
     ],

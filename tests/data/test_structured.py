@@ -251,10 +251,40 @@ def test_the_floors_are_those_of_a_slow_enumeration(split: str, floor: str, orde
             losses[f"loss_{role_of(known, sequence[known])}"].append(loss)
             if len(continuations(True)[sequence[:known]]) == 1:
                 losses["loss"].append(loss)
-    assert floors(split).keys() == {"bayes", "position_blind"}
+    assert floors(split).keys() == {"bayes", "position_blind", "position_blind_split_known"}
     assert floors(split)[floor] == pytest.approx(
         {name: math.fsum(values) / len(values) for name, values in losses.items()}, **EXACT
     )
+
+
+@pytest.mark.parametrize(("seed", "loss"), [(0, 0.064), (1, 0.075), (2, 0.059)])
+def test_who_knows_which_pairs_are_held_out_needs_less_order(seed: int, loss: float) -> None:
+    """By the counts of what follows each bag of tokens, in the test split itself."""
+    data = dataset(seed)
+    follow = defaultdict(Counter)
+    asked = []
+    for sequence in unpadded(whole(data, "test").tokens):
+        for known in range(1, len(sequence)):
+            bag = key(sequence[:known], ordered=False)
+            follow[bag][sequence[known]] += 1
+            if len(continuations(True)[sequence[:known]]) == 1:
+                asked.append((bag, sequence[known]))
+    losses = [-math.log(follow[bag][token] / follow[bag].total()) for bag, token in asked]
+    found = data.floors("test")
+    known = found["position_blind_split_known"]["loss"]
+    assert known == pytest.approx(math.fsum(losses) / len(losses), **EXACT)
+    assert known == pytest.approx(loss, abs=5e-4)
+    assert known < 0.25 * found["position_blind"]["loss"]
+
+
+def test_held_out_progressions_are_mostly_those_of_training_moved_by_a_step() -> None:
+    """As the task's description says: they hold out starting points more than transitions."""
+    train, test = chosen_pairs(0, "train"), chosen_pairs(0, "test")
+    moved = [(a, s) for a, s in test if {(a - s, s), (a + s, s)} & train]
+    steps = {(a + n * s, s) for a, s in train for n in range(11)}
+    needed = [(a + n * s, s) for a, s in test for n in range(11)]
+    assert (len(moved), len(test)) == (222, 251)
+    assert sum(step in steps for step in needed) / len(needed) == pytest.approx(0.971, abs=5e-4)
 
 
 def test_without_positions_the_headline_costs_one_bit_where_the_reversed_progression_exists() -> None:

@@ -313,7 +313,8 @@ def of_task(data: str, losses: dict[str, tuple[float, ...]], floors: dict) -> li
 
 def test_several_tasks_have_a_column_each_relative_to_their_floors() -> None:
     losses = {"rope": (0.2, 0.4), "none": (1.0, 1.4)}
-    cells = of_task("one", losses, {"bayes": {"loss": 0.1}, "position_blind": {"loss": 1.1}, "prior": {"loss": 9.0}})
+    blind = {"position_blind": {"loss": 1.1}, "position_blind_split_known": {"loss": 0.4}}
+    cells = of_task("one", losses, {"bayes": {"loss": 0.1}, **blind, "prior": {"loss": 9.0}})
     cells += of_task(
         "control", losses, {"bayes": {"loss": 0.0}, "position_blind": {"loss": 0.0}, "prior": {"loss": 2.0}}
     )
@@ -331,6 +332,7 @@ def test_several_tasks_have_a_column_each_relative_to_their_floors() -> None:
             expected = f"{(mean - low) / (high - low):.3f} ± {half / (high - low):.3f}"
             assert wide.loc[pe, column] == expected
     assert "level: ngram" in render(table)
+    assert "floor: position-blind-split-known" in render(table)
 
 
 def test_a_task_without_any_level_is_its_loss() -> None:

@@ -36,7 +36,8 @@ class Text(Dataset):
         position  0    1    2    0    1    2    3    4
 
     A window of validation or test that is found anywhere in the text of a split before it is left out: of the standard
-    library 6 % of the test windows of 256 bytes, and more of shorter ones.
+    library 6 % of the test windows of 256 bytes, and more of shorter ones. Those that stay may have shorter pieces in
+    common with a split before: 7 of 256 a half of 128 bytes.
 
     Args:
         seed: of what is drawn; the text and its split do not depend on it.
