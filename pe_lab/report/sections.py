@@ -145,24 +145,16 @@ def _what(asked: Question) -> Section:
             f"Others are compared with `{asked.baseline}`."
         )
         if cells["pe"].nunique() > 1:
-            parts.append(_families(asked.compared))
+            parts.append(
+                f"**The families of this report**: {asked.compared}. Every verdict on this page, in differences, "
+                "ranks, seeds needed and choice, is one of these."
+            )
     parts += [f"**Note.** {line}" for line in cautions(results, asked.baseline)]
     if asked.command:
         parts.append(f"Trained with `{asked.command}`.")
     lines = f"`{IMPORTS}`, `{asked.load}`" + (f" and `{asked.compares}`" if len(cells) else "")
     parts.append(f"Every figure names the line that draws it, after {lines}.")
     return Section("The question", parts)
-
-
-def _families(compared: Families) -> str:
-    """What is compared in this report, in a paragraph."""
-    first, second = compared.sizes()
-    told = "; ".join(f"{name} {' and '.join(map(str, compared.sizes(name)))}" for name in compared.tables)
-    return (
-        f"**The families of this report**: {first} comparisons with `{compared.baseline}`, and {second} of two other "
-        f"encodings ({told}). Holm's correction goes over each family. Every verdict on this page, in differences, "
-        "ranks, seeds needed and choice, is one of these."
-    )
 
 
 def _varied(data: pd.DataFrame, names: list[str]) -> list[str]:

@@ -280,6 +280,15 @@ class Families:
             done += len(of)
         return cls(baseline, tables, judged)
 
+    def __str__(self) -> str:
+        """What is compared, in a sentence."""
+        first, second = self.sizes()
+        places = "; ".join(f"{name} {' and '.join(map(str, self.sizes(name)))}" for name in self.tables)
+        return (
+            f"{first} comparisons with {self.baseline}, and {second} of two other encodings ({places}), paired over "
+            "shared seeds; Holm's correction over each of the two"
+        )
+
     def sizes(self, name: str | None = None) -> tuple[int, int]:
         """How many comparisons each family has, in one table or in all."""
         counts = [0, 0]
