@@ -33,9 +33,9 @@ def main() -> None:
     parser.add_argument("--metric", default="loss", help="of the test (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
     parser.add_argument("--out", help="folder for report.html and report.md (default: beside the study's tables)")
-    arguments = parser.parse_args()
+    parser.error = config.refuse  # type: ignore[method-assign]
     try:
-        report(arguments)
+        report(parser.parse_args())
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except (ValueError, OSError) as error:

@@ -80,7 +80,7 @@ def _svg(figure: Figure, caption: str) -> Markup:
     """A figure as SVG, the same bytes every time, with a name for those who do not see it."""
     with mpl.rc_context({"svg.hashsalt": caption, "svg.fonttype": "none", "font.family": "sans-serif"}):
         content = io.StringIO()
-        figure.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawn = content.getvalue()
     drawn = drawn[drawn.index("<svg") :]
     # several figures stand on one page: their ids must not meet

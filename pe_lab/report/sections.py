@@ -1,19 +1,21 @@
 """What a report says of results: its sections, each made of text, tables and figures."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
-from pe_lab.report.choice import choices
+from pe_lab.report import choice
 from pe_lab.results import plots, statistics
 from pe_lab.results.frame import Results
 from pe_lab.results.plots import Plot
-from pe_lab.results.rates import tuned
+from pe_lab.results.rates import LR, tuned
+from pe_lab.results.statistics import Families
 from pe_lab.results.table import by_task, floors, place, summarise
 
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
-IMPORTS = "from pe_lab.results import frame, plots, rates, statistics, wandb_project"
+IMPORTS = "from pe_lab.report import choice; from pe_lab.results import frame, plots, rates, statistics, wandb_project"
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,21 @@ class Question:
     metric: str
     audit: pd.DataFrame
 
+    @cached_property
+    def compared(self) -> Families:
+        """All comparisons of the report; every verdict in it is one of these."""
+        return choice.families(self.results.cells, self.results.records, self.baseline, self.metric)
+
+    @property
+    def compares(self) -> str:
+        """The line that makes them."""
+        return f"compared = choice.families(results.cells, results.records, {self.baseline!r}, {self.metric!r})"
+
 
 def sections(asked: Question) -> list[Section]:
     """All sections that the results have something for, in order."""
     if len(asked.results.cells):
-        statistics.wide(asked.results.cells, asked.metric)  # says what is wrong with the metric
+        _ = asked.compared  # says what is wrong with the metric, or with the baseline
     found = [_what(asked), _failed(asked)]
     if len(asked.results.cells):
         found += [_grid(asked), _differences(asked), _ranks(asked), _effects(asked), _seeds(asked)]
@@ -132,11 +144,22 @@ def _what(asked: Question) -> Section:
             f"The metric is test {asked.metric} ({_direction(asked.metric)} is better; losses are in nats per slot). "
             f"Others are compared with `{asked.baseline}`."
         )
+        if cells["pe"].nunique() > 1:
+            parts.append(
+                f"**The families of this report**: {asked.compared}. Every verdict on this page, in differences, "
+                "ranks, seeds needed and choice, is one of these."
+            )
     parts += [f"**Note.** {line}" for line in cautions(results, asked.baseline)]
     if asked.command:
         parts.append(f"Trained with `{asked.command}`.")
-    parts.append(f"Every figure names the line that draws it, after `{IMPORTS}` and `{asked.load}`.")
+    lines = f"`{IMPORTS}`, `{asked.load}`" + (f" and `{asked.compares}`" if len(cells) else "")
+    parts.append(f"Every figure names the line that draws it, after {lines}.")
     return Section("The question", parts)
+
+
+def _varied(data: pd.DataFrame, names: list[str]) -> list[str]:
+    """Those of the columns that are there and tell lines apart."""
+    return [name for name in names if name in data and data[name].nunique(dropna=False) > 1]
 
 
 def _failed(asked: Question) -> Section:
@@ -174,37 +197,36 @@ def _grid(asked: Question) -> Section:
 
 
 def _differences(asked: Question) -> Section:
-    cells = asked.results.cells
+    cells, families = asked.results.cells, asked.compared
     if cells["pe"].nunique() < 2:
         return Section("Differences")
-    call = f"results.cells, {asked.baseline!r}, {asked.metric!r}"
-    compared = statistics.compare(cells, asked.baseline, asked.metric)
-    counts = compared["verdict"].value_counts()
-    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    compared = families.compare()
+    told = ", ".join(f"{count} {verdict}" for verdict, count in compared["verdict"].value_counts().items())
     caption = "Paired differences with 95 % t intervals; blue, left: better; red, right: worse; hollow: not separable"
-    code = f"plots.forest(statistics.compare({call}), {asked.metric!r})"
-    parts: list[str | Drawn | Table] = [f"The family: {compared.attrs['family']}. {told}."]
+    code = f"plots.forest(compared.compare(), {asked.metric!r})"
+    parts: list[str | Drawn | Table] = [f"Every encoding with `{asked.baseline}`, in every setting: {told}."]
     parts.append(Drawn(plots.forest(compared, asked.metric), caption, code))
     if len(cells[place(cells)].drop_duplicates()) > 1:
-        pooled = statistics.compare(cells, asked.baseline, asked.metric, pooled=True)
-        shown = pooled[["pe", "seeds", "settings", "difference", "low", "high", "p_holm", "verdict"]]
-        code = f"statistics.compare({call}, pooled=True)"
-        parts.append(f"The family: {pooled.attrs['family']}.")
-        parts.append(Table(shown, "Pooled: of each seed, the mean difference over all settings", code))
+        parts.append(statistics.pool(cells, asked.metric).note)
+        if choice.POOLED in families.tables:
+            pooled = families.compare(choice.POOLED)
+            shown = pooled[["pe", "seeds", "difference", "low", "high", "p_holm", "verdict"]]
+            code = f"compared.compare({choice.POOLED!r})"
+            parts.append(Table(shown, f"Pooled differences from {asked.baseline}", code))
     return Section("Differences", parts)
 
 
 def _ranks(asked: Question) -> Section:
-    found = statistics.ranks(asked.results.cells, asked.metric)
+    found = asked.compared.ranks()
     if found.empty or asked.results.cells["pe"].nunique() < 2:
         return Section("Ranks")
     text = (
-        "An encoding's rank lies between `best` and `worst`: it is behind those that are better by a paired t test, "
-        "Holm-corrected over all pairs of the setting, and before those that are worse. `tied` counts the rest: not "
-        "separable at these seeds, which does not mean equal."
+        "An encoding's rank lies between `best` and `worst`: it is behind those that are better, by the verdicts of "
+        "the report's families, and before those that are worse. `tied` counts the rest: not separable at these "
+        "seeds, which does not mean equal."
     )
-    code = f"statistics.ranks(results.cells, {asked.metric!r})"
-    return Section("Ranks, with ties", [text, Table(found, "Best mean first", code)])
+    names = [*_varied(found, place(asked.results.cells)), "pe", "mean", "best", "worst", "tied"]
+    return Section("Ranks, with ties", [text, Table(found[names], "Best mean first", "compared.ranks()")])
 
 
 def _effects(asked: Question) -> Section:
@@ -222,50 +244,62 @@ def _effects(asked: Question) -> Section:
 def _seeds(asked: Question) -> Section:
     if asked.results.cells["pe"].nunique() < 2:
         return Section("Seeds needed")
-    compared = statistics.compare(asked.results.cells, asked.baseline, asked.metric)
-    found = statistics.seeds_needed(compared)
+    found = statistics.seeds_needed(asked.compared.compare())
     if found["deviation"].isna().all():
         return Section("Seeds needed")
-    names = [
-        *place(asked.results.cells),
-        "pe",
-        "seeds",
-        "difference",
-        "deviation",
-        "separable",
-        "seeds_needed",
-        "verdict",
-    ]
+    names = [*_varied(found, place(asked.results.cells)), "pe", "seeds", "difference", "deviation", "separable"]
+    names += ["seeds_needed", "verdict"]
     text = (
-        "For a power of 80 % at the level that the first step of Holm's correction has in this family, were difference "
-        "and deviation as observed. `separable` is the smallest difference that the seeds that are there would "
-        "separate. An observed difference is an estimate; read the numbers as orders of magnitude."
+        f"For a power of 80 % at the level that the first step of Holm's correction has in the family of the "
+        f"{asked.compared.sizes()[0]} comparisons with `{asked.baseline}`, were difference and deviation as observed. "
+        "`separable` is the smallest difference that the seeds that are there would separate. An observed difference "
+        "is an estimate; read the numbers as orders of magnitude."
     )
-    code = f"statistics.seeds_needed(statistics.compare(results.cells, {asked.baseline!r}, {asked.metric!r}))"
+    code = "statistics.seeds_needed(compared.compare())"
     return Section(
         "Seeds needed", [text, Table(found[names], f"To separate each encoding from {asked.baseline}", code)]
     )
 
 
 def _rates(asked: Question) -> Section:
-    results = asked.results
-    if "optimizer.lr" not in place(results.cells) or results.curves.empty:
-        return Section("Learning rates")
-    chosen = tuned(results)
+    results, title = asked.results, "How far the ranking hangs on the learning rate"
+    if LR not in results.cells and results.cells["pe"].nunique() > 1:
+        text = (
+            "**Note.** All encodings were trained at one learning rate, which was not tuned for each of them: at rates "
+            "of their own, their order can be another one. `+study=tune_lr` tells how far."
+        )
+        return Section(title, [text])
+    if LR not in place(results.cells) or results.curves.empty:
+        return Section(title)
+    found = tuned(results)
     text = (
         "Each encoding at the learning rate with the lowest validation loss, and how the ranking by test loss at one "
         "rate for all agrees with the ranking at those (Kendall's tau: 1 the same, 0 unrelated)."
     )
-    parts: list[str | Drawn | Table] = [text, Table(chosen.rates, "Tuned rates", "rates.tuned(results).rates")]
-    parts.append(Table(chosen.agreement, "Rankings at one rate against tuned", "rates.tuned(results).agreement"))
-    return Section("How far the ranking hangs on the learning rate", parts)
+    parts: list[str | Drawn | Table] = [text]
+    if edge := int(found.rates["at_edge"].sum()):
+        parts.append(
+            f"**Note.** {edge} of {len(found.rates)} tuned rates are the lowest or the highest that was tried: the "
+            "best may lie beyond, and the order at it may be another one."
+        )
+    settings = [name for name in place(results.cells) if name != LR]
+    rates = statistics.in_order(found.rates, settings)
+    rates = rates[[*_varied(rates, settings), *(name for name in rates if name not in settings)]]
+    agreement = found.agreement
+    agreement = agreement[[*_varied(agreement, settings), *(name for name in agreement if name not in settings)]]
+    code = "rates.tuned(results)"
+    parts.append(Table(rates, "Tuned rates", f"statistics.in_order({code}.rates, {settings})"))
+    parts.append(Table(agreement, "Rankings at one rate against tuned", f"{code}.agreement"))
+    return Section(title, parts)
 
 
 def _tasks(asked: Question) -> Section:
     cells = asked.results.cells
     if "data" not in cells or cells["data"].nunique() < 2:
         return Section("Tasks")
-    return Section("Tasks", [Table(by_task(summarise(cells)), "Where the loss lies between each task's levels")])
+    found, settings = by_task(summarise(cells)), place(cells)
+    found = found[["pe", *_varied(found, settings), *(name for name in found if name not in ("pe", *settings))]]
+    return Section("Tasks", [Table(found, "Where the loss lies between each task's levels")])
 
 
 def _curves(asked: Question) -> Section:
@@ -302,16 +336,22 @@ def _cost(asked: Question) -> Section:
         if cells[against].nunique() > 1:
             words = against.replace("_", " ")
             code = f"plots.cost(results.cells, {asked.metric!r}, {against!r})"
-            parts.append(Drawn(plots.cost(cells, asked.metric, against), f"Test {asked.metric} against {words}", code))
-    paid = cells.groupby(["pe", "depth"], sort=False).agg(
-        parameters=("parameters", "median"),
-        positional_parameters=("positional_parameters", "median"),
-        flops_per_token=("flops_per_token", "median"),
-        seconds=("seconds", "median"),
-        attention=("attention", lambda of: ", ".join(sorted(set(of)))),
+            caption = f"Test {asked.metric} against {words}; the best are named first, as far as there is room"
+            parts.append(Drawn(plots.cost(cells, asked.metric, against), caption, code))
+    settings = _varied(cells, place(cells))
+    paid = (
+        statistics.in_order(cells, settings)
+        .groupby([*settings, "pe"], sort=False, dropna=False)
+        .agg(
+            parameters=("parameters", "median"),
+            positional_parameters=("positional_parameters", "median"),
+            flops_per_token=("flops_per_token", "median"),
+            seconds=("seconds", "median"),
+            attention=("attention", lambda of: ", ".join(sorted(set(of)))),
+        )
     )
     text = "Seconds are of training steps on the machine that trained the cell, other work beside it included."
-    return Section("Cost against quality", [text, *parts, Table(paid.reset_index(), "Medians over cells")])
+    return Section("Cost against quality", [text, *parts, Table(paid.reset_index(), "Medians over seeds")])
 
 
 def _audit(asked: Question) -> Section:
@@ -339,17 +379,24 @@ def _methods(asked: Question) -> Section:
         "Cells of one seed share data, order and all weights that are not positional, so encodings are compared "
         "within seeds, and seeds are the independent units. Stops of one training at several epochs are settings, not "
         "seeds.",
-        "Intervals are 95 % t intervals, of one mean each; verdicts come from p values after Holm's correction over "
-        "the family that is named, so that an interval without 0 can belong to a difference that does not stand.",
+        "Intervals are 95 % t intervals, of one mean each. Verdicts come from p values after Holm's correction, so "
+        "that an interval without 0 can belong to a difference that does not stand.",
+        "A comparison belongs to one of two families. The comparisons with the baseline, in every setting, pooled and "
+        "at the longest length, are what the report asks; the comparisons of two other encodings, in the same places, "
+        "are the other family, so that asking about every pair does not hide the answer. In each family, the chance "
+        "that any verdict of better or worse is wrong is at most 5 %. Another baseline makes other families: choose it "
+        "before looking.",
     ]
     return Section("Methods", [*text, Table(pd.DataFrame(lines), "How often an interval for 95 % contains the truth")])
 
 
 def _choice(asked: Question) -> Section:
-    found = choices(asked.results.cells, asked.results.records, asked.metric)
+    results = asked.results
+    found = choice.choices(results.cells, results.records, asked.metric, asked.compared)
     if found.empty:
         return Section("Choice")
-    return Section("Which encoding for which need", [Table(found, "Drawn from these results alone")])
+    code = f"choice.choices(results.cells, results.records, {asked.metric!r}, compared)"
+    return Section("Which encoding for which need", [Table(found, "Drawn from these results alone", code)])
 
 
 def _plain(value: object) -> str:

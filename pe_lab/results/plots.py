@@ -8,9 +8,10 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.transforms import Bbox
 
-from pe_lab.results.statistics import interval, lower_is_better
+from pe_lab.results.statistics import in_order, interval, lower_is_better
 from pe_lab.results.table import floors, place
 
 # Okabe and Ito's colours, with a line style and a marker each
@@ -38,7 +39,7 @@ class Plot:
 
 def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     """A row per encoding, a column per setting, the mean of the test metric in each; floors as the last rows."""
-    rows = _in_order(rows, place(rows))
+    rows = in_order(rows, place(rows))
     data = _means(rows.assign(value=rows[f"test_{metric}"]))
     floor_rows = {}
     for floor in floors(rows, metric):
@@ -84,7 +85,7 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[
     curves = curves[curves["metric"] == metric]
     names = [name for name in curves.columns[: list(curves.columns).index("epoch")] if name not in ("pe", "seed")]
     names.remove("epochs")
-    data = _means(_in_order(curves, names), ["epoch"], names)
+    data = _means(in_order(curves, names), ["epoch"], names)
     if highlight is None:
         last = data.sort_values("epoch", kind="stable").drop_duplicates(["setting", "pe"], keep="last")
         order = (last["mean"] if lower_is_better(metric) else -last["mean"]).groupby(last["setting"]).rank()
@@ -108,7 +109,7 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
         compared: from statistics.compare.
     """
     where = list(compared.columns[: list(compared.columns).index("pe")])
-    data = _in_order(compared, where)
+    data = in_order(compared, where)
     data = data.assign(setting=_settings(data, where))
     baseline = compared["baseline"].iloc[0]
     names = list(dict.fromkeys(data["pe"]))
@@ -141,7 +142,7 @@ def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[s
     of = records[(records["kind"] == "length") & (records["metric"] == metric)]
     names = [name for name in of.columns[: list(of.columns).index("kind")] if name not in ("pe", "seed")]
     names += ["policy", "offset"]
-    data = _means(_in_order(of, names), ["length"], names)
+    data = _means(in_order(of, names), ["length"], names)
     highlight = highlight or _most_different(data, "length")
     figure, panels = _panels(data["setting"].unique(), 2.9)
     for setting, axes in panels.items():
@@ -159,7 +160,7 @@ def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list
     names = [name for name in of.columns[: list(of.columns).index("kind")] if name not in ("pe", "seed")]
     names.append("length")
     heads = of.groupby([*names, "pe", "seed", "layer"], sort=False, dropna=False)["value"].mean().reset_index()
-    data = _means(_in_order(heads, names), ["layer"], names)
+    data = _means(in_order(heads, names), ["layer"], names)
     highlight = highlight or _most_different(data, "layer")
     figure, panels = _panels(data["setting"].unique(), 2.9)
     for setting, axes in panels.items():
@@ -171,12 +172,12 @@ def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list
 
 
 def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> Plot:
-    """What an encoding reaches against what it costs, a panel per setting, a labelled point per encoding.
+    """What an encoding reaches against what it costs, a panel per setting, a point per encoding, named if room is left.
 
     Args:
         against: seconds (in training steps), positional_parameters or flops_per_token.
     """
-    rows = _in_order(rows, place(rows))
+    rows = in_order(rows, place(rows))
     paid = rows.assign(setting=_settings(rows, place(rows)))
     value = _means(rows.assign(value=rows[f"test_{metric}"])).drop(columns=["low", "high"])
     price = paid.groupby(["setting", "pe"], sort=False)[against].median().reset_index()
@@ -185,13 +186,19 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
     for setting, axes in panels.items():
         of = data[data["setting"] == setting]
         axes.plot(of[against], of[metric], "o", color=STYLES[0][0], ms=4)
-        for line in of.itertuples(index=False):
-            point = (getattr(line, against), getattr(line, metric))
-            axes.annotate(line.pe, point, fontsize=6, xytext=(3, 2), textcoords="offset points")
-        axes.margins(x=0.18)
+        axes.margins(0.1)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.yaxis.set_major_locator(MaxNLocator(6))
         axes.set_title(setting, fontsize=9)
         axes.set(xlabel=against.replace("_", " "), ylabel=f"test {metric}")
         axes.tick_params(labelsize=8)
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine("none")  # panels stay where they are, and names are placed in them
+    best = data.sort_values(metric, ascending=lower_is_better(metric), kind="stable")
+    for setting, axes in panels.items():
+        of = best[best["setting"] == setting]
+        _name(axes, dict(zip(of["pe"], of[[against, metric]].to_numpy().tolist(), strict=True)))
     return Plot(figure, data)
 
 
@@ -210,20 +217,6 @@ def shares(effects: pd.DataFrame) -> Plot:
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     axes.set_xlabel("share of the sum of squares within a seed's grid")
     return Plot(figure, effects)
-
-
-def _in_order(rows: pd.DataFrame, names: list[str]) -> pd.DataFrame:
-    """Rows by their settings: tasks and policies as they come, numbers upwards; encodings stay as they come."""
-    keys = [name for name in names if name in rows]
-    first = {name: {value: number for number, value in enumerate(rows[name].unique())} for name in keys}
-    encodings = {value: number for number, value in enumerate(rows["pe"].unique())}
-
-    def key(column: pd.Series) -> pd.Series:
-        if column.name == "pe":
-            return column.map(encodings)
-        return column if pd.api.types.is_numeric_dtype(column) else column.map(first[column.name])
-
-    return rows.sort_values([*keys, "pe"], kind="stable", key=key)
 
 
 def _settings(rows: pd.DataFrame, names: list[str]) -> list[str]:
@@ -251,9 +244,13 @@ def _means(rows: pd.DataFrame, along: list[str] | None = None, names: list[str] 
 
 
 def _most_different(data: pd.DataFrame, along: str) -> list[str]:
-    """The encodings that get a colour where not all can: those whose curves lie farthest from the mean curve."""
+    """The encodings that get a colour where not all can: those whose curves lie farthest from the mean curve.
+
+    By how the distances rank within a setting: a nat of one task is not a nat of another.
+    """
     middle = data.groupby(["setting", along])["mean"].transform("mean")
-    far = (data["mean"] - middle).abs().groupby(data["pe"], sort=False).mean()
+    apart = (data["mean"] - middle).abs().groupby([data["setting"], data["pe"]], sort=False).mean()
+    far = apart.groupby(level="setting", sort=False).rank().groupby(level="pe", sort=False).mean()
     chosen = set(far.sort_values(ascending=False, kind="stable").index[: len(STYLES)])
     return [name for name in data["pe"].unique() if name in chosen]
 
@@ -283,6 +280,29 @@ def _lines(axes: Axes, data: pd.DataFrame, along: str, highlight: list[str]) -> 
             axes.fill_between(of[along], of["low"], of["high"], color=colour, alpha=0.12, linewidth=0)
     axes.title.set_fontsize(9)
     axes.tick_params(labelsize=8)
+
+
+def _name(axes: Axes, points: dict[str, list[float]]) -> None:
+    """Write names beside points, the first ones first; one that would lie on another name is left out."""
+    taken: list[Bbox] = []
+    for name, point in points.items():
+        for right, above in ((True, True), (True, False), (False, True), (False, False)):
+            text = axes.annotate(
+                name,
+                point,
+                xytext=(4 if right else -4, 2 if above else -2),
+                textcoords="offset points",
+                ha="left" if right else "right",
+                va="bottom" if above else "top",
+                fontsize=7,
+                in_layout=False,
+            )
+            box = text.get_window_extent()
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
 
 
 def _legend(figure: Figure, panels: dict[str, Axes], highlight: list[str]) -> None:

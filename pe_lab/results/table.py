@@ -236,7 +236,7 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
     for data, of in table.groupby("data", sort=False):
         known = [floor for floor in table.attrs["floors"] if of[floor].notna().all()]
         best = of["bayes"] if "bayes" in known else 0.0 * of["loss"]
-        level = next((floor for floor in _levels(known) if (of[floor] - best > 1e-9).all()), None)
+        level = next((floor for floor in levels(known) if (of[floor] - best > 1e-9).all()), None)
         size = 1.0 if level is None else of[level] - best
         means, halves = (of["loss"] - best) / size, (of["high"] - of["low"]) / 2 / size
         zero = "bayes" if "bayes" in known else "no loss"
@@ -246,7 +246,7 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns).reindex(order).fillna("").reset_index()
 
 
-def _levels(known: list[str]) -> list[str]:
+def levels(known: list[str]) -> list[str]:
     """What can stand for 1, the most telling first."""
     first = [floor for floor in ("position_blind", "prior") if floor in known]
     return first or [floor for floor in known if floor != "bayes"]

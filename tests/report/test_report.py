@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pe_lab.report import choice
 from pe_lab.report.__main__ import main
-from pe_lab.report.choice import choices
+from pe_lab.report.choice import POOLED, choices, families
 from pe_lab.report.page import as_text, html, markdown
 from pe_lab.report.sections import Drawn, Question, Section, Table, cautions, sections
 from pe_lab.results import frame, plots, rates, statistics
@@ -70,6 +71,12 @@ def store(folder: Path, cells: pd.DataFrame, **more: pd.DataFrame) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _no_simulation(monkeypatch) -> None:
+    """How often intervals contain the truth takes seconds to simulate; test_statistics does."""
+    monkeypatch.setattr(statistics, "coverage", lambda *_: 0.95)
+
+
 @pytest.fixture
 def cells() -> pd.DataFrame:
     return made_cells()
@@ -107,9 +114,11 @@ def test_a_study_has_every_section(study):
 
 def test_every_line_that_a_figure_names_draws_it_again(study):
     results = frame.load(study)
-    names = {"results": results, "plots": plots, "statistics": statistics, "rates": rates, "frame": frame}
-    count = 0
-    for section in sections(question(results)):
+    names = {"results": results, "plots": plots, "statistics": statistics, "rates": rates, "choice": choice}
+    count, asked = 0, question(results)
+    name, line = asked.compares.split(" = ")
+    names[name] = eval(line, names)
+    for section in sections(asked):
         for part in section.parts:
             if isinstance(part, str) or not part.code:
                 continue
@@ -117,12 +126,13 @@ def test_every_line_that_a_figure_names_draws_it_again(study):
             data, expected = (part.plot.data, again.data) if isinstance(part, Drawn) else (part.data, again)
             pd.testing.assert_frame_equal(data.reset_index(drop=True), expected.reset_index(drop=True)[list(data)])
             count += 1
-    assert count >= 8
+    assert count >= 10
 
 
 def test_the_page_needs_nothing_else_and_shows_the_numbers_of_its_figures(study):
     page = html("question", sections(question(frame.load(study))))
     assert "<script" not in page
+    assert "max-height" not in page  # a table shows all of its rows
     assert not re.search(r"""(?:src|href)=["'](?!#)""", re.sub(r"<svg.*?</svg>", "", page, flags=re.S))
     assert page.count("<svg") == page.count("The numbers of this figure") >= 6
     ids = re.findall(r'\bid="([^"]+)"', page)
@@ -164,16 +174,162 @@ def test_a_value_is_shown_with_four_digits_or_not_at_all(value, shown):
     assert as_text(pd.DataFrame({"a": [value]}, dtype=object)).loc[0, "a"] == shown
 
 
-def test_differences_are_those_of_the_statistics(study):
+def made_study(number: int) -> frame.Results:
+    """Cells of any number of encodings, settings and tasks, some absent, with lengths measured on some of them."""
+    rng = np.random.default_rng(number)
+    encodings = [f"pe{k}" for k in range(rng.integers(2, 6))]
+    seeds, tasks = int(rng.integers(2, 7)), ["copy", "sort"][: rng.integers(1, 3)]
+    effect = dict(zip(encodings, rng.normal(0, 0.15, len(encodings)), strict=True))
+    rows = []
+    for task in tasks:
+        for depth in [16, 4, 1][: rng.integers(1, 4)]:
+            shared = rng.normal(0, 0.3, seeds)
+            for pe in encodings:
+                for seed in range(seeds):
+                    if rng.random() < 0.03:
+                        continue
+                    value = 1 + 0.1 * depth + effect[pe] + shared[seed] + rng.normal(0, 0.05)
+                    rows.append(
+                        {"pe": pe, "data": task, "depth": depth, "epochs": 4, "seed": seed, "test_loss": value}
+                        | {"floor_bayes_loss": 0.0, "floor_position_blind_loss": 1.0 + (task == "sort")}
+                        | {"parameters": 1000, "positional_parameters": 8 * (pe == "pe1"), "flops_per_token": 1e5}
+                        | {"seconds": 1.0, "attention": "sdpa", "device": "cpu", "road": f"{task}{depth}{pe}{seed}"}
+                    )
+    results = results_of(pd.DataFrame(rows))
+    cells = results.cells[["pe", "data", "depth", "epochs", "seed"]]
+    noise = rng.normal(0, 0.05, len(cells)) + cells["pe"].map(effect)
+    far = cells.assign(kind="length", length=2.0, policy="raw", offset=0, metric="exact_match", value=0.5 - noise)
+    columns = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
+    results.__dict__["records"] = far.reindex(columns=[*cells, *columns])
+    return results
+
+
+def told_by(found: dict[str, Section]) -> dict[str, dict[frozenset[str], set[str]]]:
+    """What the sections of a report say of a pair in a setting, each in its own way: of each pair, who is better."""
+    said: dict[str, dict[frozenset[str], set[str]]] = {}
+
+    def say(where: str, pe: str, other: str, better: str) -> None:
+        said.setdefault(where, {}).setdefault(frozenset((pe, other)), set()).add(better)
+
+    def say_line(where: str, line: pd.Series, baseline: str) -> None:
+        better = {"better": line["pe"], "worse": baseline}.get(line["verdict"], "nobody")
+        say(where, line["pe"], baseline, better)
+
+    def place(line: pd.Series) -> str:
+        return f"{line.get('data', '')} {line.get('depth', '')}"
+
+    baseline = "pe0"
+    tables = {part.caption: part.data for of in found.values() for part in of.parts if isinstance(part, Table)}
+    for line in tables[f"To separate each encoding from {baseline}"].to_dict("records"):
+        say_line(place(line), line, baseline)
+    for line in tables.get(f"Pooled differences from {baseline}", pd.DataFrame()).to_dict("records"):
+        say_line(POOLED, line, baseline)
+    (forest,) = (part.plot.data for part in found["Differences"].parts if isinstance(part, Drawn))
+    for line in forest.to_dict("records"):
+        words = line["setting"]
+        depth = re.search(r"depth (\d+)", words)
+        task = re.search(r"copy|sort", words)
+        known = {"data": task[0]} if task else {}
+        where = place(known | ({"depth": depth[1]} if depth and "epochs" not in words else {}))
+        say_line(where, line, baseline)
+    ranked = tables["Best mean first"]
+    keys = [name for name in ("data", "depth") if name in ranked] or [lambda _: 0]
+    for _, of in ranked.groupby(keys):
+        where = place(of.iloc[0])
+        rank = of.set_index("pe")
+        for pe in of["pe"]:
+            for other in of["pe"]:
+                if pe != other and rank.loc[pe, "worst"] == 1:
+                    say(where, pe, other, pe)
+                if pe != other and rank.loc[pe, "best"] == 1:
+                    say(where, pe, other, f"not {other}")
+                if pe != other and rank.loc[pe, "tied"] == len(of) - 1:
+                    say(where, pe, other, "nobody")
+    for line in tables["Drawn from these results alone"].to_dict("records"):
+        need, first = line["need"], line["encoding"]
+        if "cheapest" in need or "no parameters" in need:
+            continue
+        where = POOLED if "all settings" in need else ("far " if "exact_match" in need else "")
+        if where != POOLED:
+            task, depth = re.search(r"data (\w+)", need), re.search(r"depth (\d+)(?!, epochs)\b", need)
+            where += place(({"data": task[1]} if task else {}) | ({"depth": depth[1]} if depth else {}))
+        others = [pe for pe in {pe for of in said.values() for pair in of for pe in pair} if pe != first]
+        if line["how sure"].startswith("better than each"):
+            for pe in others:
+                say(where, pe, first, first)
+        elif tied := re.search(r"may also be (.*);", line["how sure"]):
+            for pe in tied[1].split(", "):
+                say(where, pe, first, f"not {first}")
+    return said
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_no_two_statements_on_a_page_about_a_pair_in_a_setting_differ(number):
+    found = {section.title: section for section in sections(question(made_study(number), baseline="pe0"))}
+    said = told_by(found)
+    assert len(said) > 1 or "Differences" in found
+    for where, pairs in said.items():
+        for pair, told in pairs.items():
+            winners = {name for name in told if name in pair}
+            assert len(winners | (told & {"nobody"})) <= 1, f"{where}: {sorted(pair)}: {told}"
+            assert not {f"not {name}" for name in winners} & told, f"{where}: {sorted(pair)}: {told}"
+
+
+def test_the_studies_that_are_compared_have_something_to_differ_in():
+    """Verdicts of both kinds, in both families, or the test of statements above would compare nothing."""
+    counts: dict[str, int] = {}
+    for number in range(12):
+        results = made_study(number)
+        compared = families(results.cells, results.records, "pe0")
+        for name, lines in compared.lines.items():
+            for line in lines.itertuples():
+                stands = line.verdict in ("better", "worse")
+                key = f"{name[:4]} {'pe0' if line.baseline == 'pe0' else 'others'} {stands}"
+                counts[key] = counts.get(key, 0) + 1
+    assert len(counts) == 12
+    assert min(counts.values()) >= 5
+
+
+def test_differences_are_those_of_the_families(study):
     results = frame.load(study)
-    (section,) = (one for one in sections(question(results)) if one.title == "Differences")
-    (drawn,) = (part for part in section.parts if isinstance(part, Drawn))
+    found = {section.title: section for section in sections(question(results))}
+    (drawn,) = (part for part in found["Differences"].parts if isinstance(part, Drawn))
     compared = statistics.compare(results.cells, "rope")
     alibi = drawn.plot.data[drawn.plot.data["pe"] == "alibi"]
     assert sorted(alibi["difference"]) == sorted(compared[compared["pe"] == "alibi"]["difference"])
     assert set(alibi["verdict"]) == {"better"}
     assert set(drawn.plot.data[drawn.plot.data["pe"] == "none"]["verdict"]) == {"worse"}
-    assert "12 comparisons: 3 encodings with rope, in 4 settings" in section.parts[0]
+    told = " ".join(part for part in found["The question"].parts if isinstance(part, str))
+    # 3 encodings with rope: 4 settings, pooled, and the longest length at two depths; as many pairs of the others
+    assert "21 comparisons with rope, and 21 of two other encodings (each setting 12 and 12; pooled over" in told
+
+
+def test_tables_do_not_repeat_what_is_the_same_in_every_line(cells):
+    one = cells[cells["epochs"] == 4].assign(data="structured")
+    one = one[["pe", "data", *(name for name in one if name not in ("pe", "data"))]]
+    for rows in (one, one.drop(columns="data")):
+        for section in sections(question(results_of(rows))):
+            for part in section.parts:
+                if isinstance(part, Table):
+                    assert not {"data", "epochs"} & set(part.data), section.title
+        needs = choices(rows, pd.DataFrame())["need"]
+        assert needs[0] == "test loss, depth 1"
+
+
+def test_settings_stand_in_ascending_order_in_tables_and_figures(cells):
+    rows = cells.sort_values(["depth", "epochs"], ascending=False, kind="stable")
+    for section in sections(question(results_of(rows))):
+        for part in section.parts:
+            if isinstance(part, str):
+                continue
+            data = part.plot.data if isinstance(part, Drawn) else part.data
+            if "depth" in data:
+                assert data["depth"].is_monotonic_increasing, section.title
+            if "setting" in data:
+                words = [f"depth {depth}, epochs {epochs}" for depth in (1, 4) for epochs in (1, 4)]
+                named = data[~data["pe"].isin(["bayes", "position-blind", "prior"])]
+                assert list(dict.fromkeys(named["setting"])) == words, section.title
+    assert list(choices(rows, pd.DataFrame())["need"][:4]) == [f"test loss, {setting}" for setting in words]
 
 
 def test_the_choice_names_the_best_and_those_that_are_not_told_from_it(cells):
@@ -184,8 +340,52 @@ def test_the_choice_names_the_best_and_those_that_are_not_told_from_it(cells):
     tied = made_cells({"rope": 0.5, "learnable": 0.5, "none": 0.9})
     line = choices(tied, pd.DataFrame()).set_index("need").loc["test loss, all settings"]
     assert {line["encoding"], *re.findall("may also be (.*);", line["how sure"])} == {"rope", "learnable"}
-    cheapest = choices(tied, pd.DataFrame()).set_index("need").loc["test loss, all settings, cheapest"]
+
+
+def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named():
+    """Not told apart is not as good: what varies much between seeds is told from nothing."""
+    cells = made_cells({"learnable": 0.5, "rope": 0.505, "none": 0.6})
+    noisy = cells["pe"] == "none"
+    cells.loc[noisy, "test_loss"] += np.random.default_rng(1).normal(0, 0.4, noisy.sum())
+    found = choices(cells, pd.DataFrame()).set_index("need")
+    assert "none" in found.loc["test loss, all settings", "how sure"]
+    cheapest = found.loc["test loss, all settings, cheapest"]
     assert cheapest["encoding"] == "rope"  # equal FLOPs, no parameters
+    assert cheapest["how sure"] == (
+        "fewest FLOPs, then parameters, of the 2 within 0.02 nats of the best mean (5 % of the way from position-blind "
+        "to bayes)"
+    )
+    alone = choices(made_cells({"learnable": 0.5, "rope": 0.6}), pd.DataFrame()).set_index("need")
+    cheapest = alone.loc["test loss, all settings, cheapest"]
+    assert cheapest["encoding"] == "learnable"
+    assert cheapest["how sure"].startswith("no other is within 0.02 nats of the best mean")
+    bare = cells.drop(columns=[name for name in cells if name.startswith("floor_")])
+    assert not choices(bare, pd.DataFrame())["need"].str.contains("cheapest").any()
+
+
+def test_over_tasks_nobody_wins_by_the_size_of_a_tasks_losses(cells):
+    """In nats, the task with the large losses would decide alone."""
+    cells = cells[(cells["epochs"] == 4) & (cells["depth"] == 1)]
+    copy, sort = cells.assign(data="copy"), cells.assign(data="sort")
+    floors = [name for name in cells if name.startswith("floor_")]
+    sort["test_loss"] = sort["test_loss"] - sort["pe"].map({"alibi": 0.0, "none": 0.9}).fillna(0.0)
+    copy["test_loss"] = 100 * (copy["test_loss"] - copy["pe"].map({"none": 0.5}).fillna(0.0))
+    copy[floors] *= 100
+    rows = pd.concat([copy, sort], ignore_index=True)
+    rows = rows[["pe", "data", *(name for name in rows if name not in ("pe", "data"))]]
+    found = choices(rows, pd.DataFrame()).set_index("need")
+    assert found.loc["test loss, data copy", "encoding"] == "alibi"
+    line = found.loc["test loss, all settings (share of the way that remains)"]
+    assert line["encoding"] == "none"  # a little worse on copy, much better on sort
+    assert statistics.ranks(rows.groupby(["pe", "depth", "epochs", "seed"])["test_loss"].mean().reset_index())[
+        "pe"
+    ].iloc[0] == ("alibi")
+    told = [part for section in sections(question(results_of(rows))) for part in section.parts if isinstance(part, str)]
+    assert any("copy from position-blind to bayes; sort from position-blind to bayes" in text for text in told)
+    bare = rows.drop(columns=floors)
+    assert not choices(bare, pd.DataFrame())["need"].str.contains("all settings").any()
+    note = "Not pooled over tasks: of test loss, no level is known for copy, sort."
+    assert statistics.pool(bare).note == note
 
 
 def test_the_choice_for_longer_sequences_is_that_of_the_longest(cells):
@@ -239,10 +439,23 @@ def test_learning_rates_are_compared(cells):
     assert (chosen.loc["none"] == 1e-2).all()
     assert (chosen.loc["rope"] == 1e-3).all()
     assert found.rates["at_edge"].all()  # of two
+    told = {section.title: section for section in sections(question(results))}
+    told = told["How far the ranking hangs on the learning rate"].parts
+    assert any(isinstance(part, str) and part.startswith("**Note.** 16 of 16 tuned rates are the low") for part in told)
     agreement = found.agreement.set_index(["depth", "epochs", "optimizer.lr"])
     assert agreement.loc[(4, 4, 1e-3), "best here"] == "alibi"
     assert agreement.loc[(1, 4, 1e-2), "best when tuned"] == "none"
     assert agreement["tau"].between(-1, 1).all()
+
+
+def test_one_learning_rate_for_all_is_told(cells):
+    def told(rows: pd.DataFrame) -> list[str]:
+        return [part for of in sections(question(results_of(rows))) for part in of.parts if isinstance(part, str)]
+
+    note = "All encodings were trained at one learning rate, which was not tuned for each of them"
+    assert any(note in text for text in told(cells))
+    own = cells.assign(**{"optimizer.lr": cells["pe"].map({"none": 1e-2}).fillna(1e-3)})
+    assert not any(note in text for text in told(own))
 
 
 def test_the_command_writes_both_files(study, monkeypatch, capsys):
@@ -250,13 +463,15 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
     assert (study / "report.html").stat().st_size > 10_000
     text = (study / "report.md").read_text()
     assert "## Which encoding for which need" in text
-    assert "3 encodings with none" in text
+    assert "comparisons with none, and" in text
     assert "80 cells" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
+        ([], "the following arguments are required: source"),
+        (["{study}", "--colour", "x"], "unrecognized arguments: --colour x"),
         (["nowhere"], "source must be a folder, or a study in ledger (there is none), got 'nowhere'"),
         (["{study}", "--baseline", "ropes"], "baseline must be one of rope, alibi, none, learnable, got 'ropes'"),
         (["{study}", "--metric", "f1"], "metric must be one of loss, accuracy, got 'f1'"),

@@ -11,7 +11,19 @@ from statsmodels.stats.anova import anova_lm
 from statsmodels.stats.power import TTestPower
 
 from pe_lab.results import statistics
-from pe_lab.results.statistics import all_pairs, compare, coverage, effects, ranks, seeds_needed, wide
+from pe_lab.results.statistics import (
+    GRID,
+    REMAINING,
+    Families,
+    all_pairs,
+    compare,
+    coverage,
+    effects,
+    pool,
+    ranks,
+    seeds_needed,
+    wide,
+)
 
 Values = dict[str, dict[int, float] | list[float]]
 
@@ -101,7 +113,7 @@ def test_differences_and_intervals_are_those_of_a_paired_t_test():
         a, b = here[found.pe].to_numpy(), here["pe1"].to_numpy()
         expected = stats.ttest_rel(a, b)
         within = expected.confidence_interval(0.95)
-        assert (found.baseline, found.seeds, found.settings) == ("pe1", 5, 1)
+        assert (found.baseline, found.seeds) == ("pe1", 5)
         assert found.difference == pytest.approx(np.mean(a - b), rel=1e-12)
         assert found.deviation == pytest.approx(np.std(a - b, ddof=1), rel=1e-12)
         assert found.p == pytest.approx(expected.pvalue, rel=1e-12)
@@ -117,8 +129,8 @@ def test_p_values_are_corrected_by_holm_over_the_whole_family():
     assert compare(rows[rows["depth"] == 0]).attrs["family"].startswith("3 comparisons: 3 encodings with pe0, in 1 set")
     pairs = all_pairs(rows)
     assert len(pairs) == 18
-    for _, of in pairs.groupby("depth"):
-        np.testing.assert_allclose(of["p_holm"], holm(of["p"].to_numpy()), rtol=1e-12)
+    np.testing.assert_allclose(pairs["p_holm"], holm(pairs["p"].to_numpy()), rtol=1e-12)
+    assert pairs.attrs["family"].startswith("18 comparisons: every two of 4 encodings, in 3 settings,")
 
 
 def test_a_difference_that_is_separable_alone_is_not_so_in_a_large_family():
@@ -204,33 +216,178 @@ def test_a_constant_difference_is_separable():
 
 
 def test_pooled_differences_are_means_over_settings_within_a_seed():
-    rows = settings(4, encodings=3)
-    # pe1 lacks depth 2 in one seed, and has nothing at depth 3
-    rows = rows[~((rows["pe"] == "pe1") & ((rows["depth"] == 3) | ((rows["depth"] == 2) & (rows["seed"] == 1))))]
+    rows = settings(3, encodings=4)
+    # pe1 lacks a setting in one seed, pe2 has nothing at depth 2
+    rows = rows[~((rows["pe"] == "pe1") & (rows["depth"] == 2) & (rows["seed"] == 1))]
+    rows = rows[~((rows["pe"] == "pe2") & (rows["depth"] == 2))]
     compared = compare(rows, pooled=True).set_index("pe")
+    assert list(compared.index) == ["pe1", "pe3"]
     table = rows.set_index(["depth", "seed", "pe"])["test_loss"]
-    for pe, depths in (("pe1", [0, 1]), ("pe2", [0, 1, 2, 3])):
-        samples = [np.mean([table[d, s, pe] - table[d, s, "pe0"] for d in depths]) for s in range(5)]
+    for pe, seeds in (("pe1", [0, 2, 3, 4]), ("pe3", range(5))):
+        samples = [np.mean([table[d, s, pe] - table[d, s, "pe0"] for d in range(3)]) for s in seeds]
         found, expected = compared.loc[pe], stats.ttest_1samp(samples, 0)
-        assert (found["seeds"], found["settings"]) == (5, len(depths))
-        assert found["difference"] == pytest.approx(np.mean(samples), rel=1e-12)
-        assert found["p"] == pytest.approx(expected.pvalue, rel=1e-9)
-        assert found["low"] == pytest.approx(expected.confidence_interval().low, rel=1e-9)
+        assert (found["seeds"], found["settings"]) == (len(samples), 3)
+        assert found["difference"] == pytest.approx(np.mean(samples), rel=1e-9)
+        assert found["p"] == pytest.approx(expected.pvalue, rel=1e-7)
+        assert found["low"] == pytest.approx(expected.confidence_interval().low, rel=1e-7)
     np.testing.assert_allclose(compared["p_holm"], holm(compared["p"].to_numpy()))
-    assert compared.attrs["family"].startswith("2 comparisons: 2 encodings with pe0, pooled over 4 settings,")
+    assert compare(rows, pooled=True).attrs["family"].startswith("2 comparisons: 2 encodings with pe0, pooled over 3")
+    assert pool(rows).note.endswith("the mean test loss, in nats. Not in it: pe2, which no seed has in all settings.")
 
 
-def test_a_seed_that_has_no_setting_of_the_encoding_does_not_spoil_the_pool():
+def test_a_seed_that_lacks_the_encoding_does_not_spoil_the_pool():
     rows = pd.concat([rows_of({"a": [1.0, 2.0, 3.0], "b": [1.5, 2.7]}, depth=depth) for depth in (1, 2)])
     found = compare(rows, pooled=True).iloc[0]
     assert (found["seeds"], found["settings"]) == (2, 2)
     assert found["difference"] == pytest.approx(0.6)
 
 
-def test_seeds_without_a_setting_in_common_are_not_called_equal():
-    parts = [rows_of({"a": [1.0, 2.0], "b": {depth: 1.5}}, depth=depth) for depth in (0, 1)]
-    found = compare(pd.concat(parts), pooled=True).iloc[0]
-    assert (found["seeds"], found["settings"], found["verdict"]) == (0, 0, "no shared seed")
+def test_a_value_that_is_not_finite_takes_its_seed_out_of_the_pool():
+    rows = pd.concat([rows_of({"a": [1.0, 2.0, 3.0], "b": [1.5, 2.7, 9.0]}, depth=depth) for depth in (1, 2)])
+    rows.loc[(rows["depth"] == 2) & (rows["seed"] == 2) & (rows["pe"] == "b"), "test_loss"] = np.nan
+    assert compare(rows, pooled=True)["seeds"].tolist() == [2]
+
+
+def tasks(metric: str = "loss", **levels: dict[str, float | None]) -> pd.DataFrame:
+    """Two tasks: of one, values a hundred times as large; with these floors, of each task in turn."""
+    parts = []
+    for number, (data, scale) in enumerate((("large", 100.0), ("small", 1.0))):
+        values = {"a": [1.0, 1.1, 1.3], "b": [1.2, 1.5, 1.4], "c": [2.0, 2.1, 2.05]}
+        if data == "small":
+            values["a"], values["c"] = values["c"], values["a"]
+        rows = rows_of({pe: [scale * value for value in of] for pe, of in values.items()}, metric, data=data)
+        floors = {f"floor_{name}_{metric}": value[number] for name, value in levels.items()}
+        parts.append(rows.assign(**floors))
+    rows = pd.concat(parts, ignore_index=True)
+    return rows[["pe", "data", "depth", "epochs", "seed", *(name for name in rows if "_" in name)]]
+
+
+def test_tasks_are_pooled_by_the_way_that_remains_and_not_in_nats():
+    rows = tasks(bayes=(50.0, 0.5), position_blind=(150.0, 1.5), prior=(900.0, 9.0))
+    pooled = pool(rows)
+    assert (pooled.metric, pooled.way) == (REMAINING, 1)
+    assert pooled.note == (
+        "Pooled over 2 settings: of each seed, the mean share of the way to the best possible that remains, "
+        "(test loss − best) / (level − best); large from position-blind to bayes; small from position-blind to bayes."
+    )
+    values = pooled.rows.set_index(["pe", "seed"])["test_remaining"]
+    # large: 100 to 130 of 50 to 150; small: 2.0 to 2.1 of 0.5 to 1.5
+    assert values["a"].tolist() == pytest.approx([(0.5 + 1.5) / 2, (0.6 + 1.6) / 2, (0.8 + 1.55) / 2])
+    assert values["a"].tolist() == pytest.approx(values["c"].tolist())
+    compared = compare(rows, "c", pooled=True).set_index("pe")
+    assert compared.loc["a", "difference"] == pytest.approx(0, abs=1e-12)  # in nats, a would be better by 37
+    assert compared.loc["b", "difference"] == pytest.approx(-0.225)
+
+
+def test_each_setting_is_scaled_by_its_own_levels():
+    one = tasks(bayes=(0.0, 0.0), position_blind=(100.0, 1.0))
+    two = tasks(bayes=(0.0, 0.0), position_blind=(200.0, 4.0)).assign(depth=2)
+    values = pool(pd.concat([one, two], ignore_index=True)).rows.set_index(["pe", "seed"])["test_remaining"]
+    assert values["b", 0] == pytest.approx((1.2 + 1.2 + 0.6 + 0.3) / 4)
+
+
+def test_the_level_of_the_pool_is_that_of_the_table_of_tasks():
+    """Where a blind model can reach the best possible, the level is the prior."""
+    rows = tasks(bayes=(50.0, 0.5), position_blind=(50.0, 1.5), prior=(150.0, 9.0))
+    assert pool(rows).metric == REMAINING  # by_task, too, looks no further than position_blind and prior
+    assert "large from prior to bayes; small from position-blind to bayes" in pool(rows).note
+    assert "large from unigram to no loss" in pool(tasks(unigram=(400.0, 4.0), xz=(200.0, 2.0))).note
+
+
+def test_accuracies_are_pooled_by_the_way_that_remains_too():
+    rows = tasks("accuracy", bayes=(400.0, 4.0), position_blind=(0.0, 0.0))
+    values = pool(rows, "accuracy").rows.set_index(["pe", "seed"])["test_remaining"]
+    assert values["b", 0] == pytest.approx((2.8 / 4 + 2.8 / 4) / 2)
+    assert statistics.lower_is_better(pool(rows, "accuracy").metric)
+    ranked = ranks(pool(rows, "accuracy").rows, REMAINING)
+    assert list(ranked["pe"])[-1] == "b"  # the lowest accuracies, the longest way
+
+
+@pytest.mark.parametrize(
+    ("rows", "metric", "names"),
+    [
+        (tasks(), "loss", "large, small"),
+        (tasks(position_blind=(3.0, None)), "loss", "small"),
+        (tasks(bayes=(1.0, 1.0), position_blind=(1.0, 2.0)), "loss", "large"),
+        (tasks("accuracy", unigram=(0.1, 0.1)), "accuracy", "large, small"),  # nobody knows what the best is
+    ],
+)
+def test_tasks_without_levels_are_not_pooled(rows, metric, names):
+    pooled = pool(rows, metric)
+    assert pooled.rows.empty
+    assert pooled.note == f"Not pooled over tasks: of test {metric}, no level is known for {names}."
+    assert compare(rows, None, metric, pooled=True).empty
+
+
+def test_a_column_of_one_task_changes_nothing_in_the_pool():
+    rows = settings(3)
+    named = rows.assign(data="structured")[["pe", "data", *(name for name in rows if name != "pe")]]
+    pd.testing.assert_frame_equal(pool(rows).rows, pool(named).rows)
+    assert pool(rows).note == pool(named).note == "Pooled over 3 settings: of each seed, the mean test loss, in nats."
+
+
+def test_settings_stand_in_ascending_order_whatever_the_order_of_the_rows():
+    rows = pd.concat([rows_of({"b": [1.0, 2.0], "a": [2.0, 2.5]}, depth=depth) for depth in (16, 1, 4)])
+    for found in (compare(rows), all_pairs(rows), ranks(rows)):
+        assert list(found["depth"].unique()) == [1, 4, 16]
+    assert list(compare(rows)["baseline"].unique()) == ["b"]  # still the first of the rows
+
+
+def families(number: int, encodings: int = 4) -> tuple[Families, dict[str, tuple[pd.DataFrame, str]]]:
+    means = {f"pe{k}": 0.08 * k for k in range(encodings)}
+    grid = pd.concat([rows_of(noisy(means, 5, number=10 * number + d), depth=d) for d in range(3)], ignore_index=True)
+    longer = rows_of(noisy(means, 4, number=10 * number + 5), "exact_match")
+    tables = {GRID: (grid, "loss"), "pooled": (pool(grid).rows, "loss"), "longer": (longer, "exact_match")}
+    return Families.of(tables, "pe2"), tables
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_report_has_two_families_and_every_comparison_is_in_one_of_them(number):
+    compared, _ = families(number)
+    lines = pd.concat(compared.lines.values())
+    with_baseline = lines["baseline"] == "pe2"
+    assert not (lines["pe"] == "pe2").any()
+    assert compared.sizes() == (with_baseline.sum(), (~with_baseline).sum()) == (15, 15)
+    assert compared.sizes("longer") == (3, 3)
+    for family in (with_baseline, ~with_baseline):
+        np.testing.assert_allclose(lines.loc[family, "p_holm"], holm(lines.loc[family, "p"].to_numpy()), rtol=1e-12)
+    alone = compare(compared.tables[GRID][0], "pe2")
+    pd.testing.assert_frame_equal(compared.compare()[list(alone)[:8]], alone[list(alone)[:8]])
+    assert (compared.compare()["p_holm"] >= alone["p_holm"]).all()  # there are more of them in the family
+    assert compared.compare().attrs["comparisons"] == 15
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_ranks_are_those_of_the_families(number):
+    compared, tables = families(number)
+    for name, (_, metric) in tables.items():
+        lines, ranked = compared.lines[name], compared.ranks(name)
+        place = [column for column in ("depth",) if name == GRID]
+        for line in ranked.itertuples():
+            here = lines[(lines["depth"] == line.depth)] if place else lines
+            wins = ((here["pe"] == line.pe) & (here["verdict"] == "better")).sum()
+            wins += ((here["baseline"] == line.pe) & (here["verdict"] == "worse")).sum()
+            losses = ((here["pe"] == line.pe) & (here["verdict"] == "worse")).sum()
+            losses += ((here["baseline"] == line.pe) & (here["verdict"] == "better")).sum()
+            assert (line.best, line.worst, line.tied) == (1 + losses, 4 - wins, 3 - wins - losses)
+        few = compared.ranks(name, {"pe0", "pe3"})
+        assert set(few["pe"]) == {"pe0", "pe3"}
+        pair = lines[(lines["pe"] == "pe0") & (lines["baseline"] == "pe3")]
+        apart = (few[few["pe"] == few["pe"].iloc[0]]["worst"] == 1).to_list()
+        assert len(few) == 2 * len(pair)
+        if not place:
+            assert apart == pair["verdict"].isin(["better", "worse"]).to_list()
+        assert (few["mean"].head(2).is_monotonic_increasing) == statistics.lower_is_better(metric)
+
+
+def test_the_seeds_needed_are_for_the_level_of_the_whole_family():
+    compared, _ = families(0)
+    found = seeds_needed(compared.compare())
+    line = found.iloc[0]
+    level = 0.05 / 15
+    critical = stats.t.isf(level / 2, line["seeds"] - 1)
+    power = stats.nct.sf(critical, line["seeds"] - 1, line["separable"] / line["deviation"] * line["seeds"] ** 0.5)
+    assert power == pytest.approx(0.8, rel=1e-6)
 
 
 def test_one_encoding_has_nothing_to_be_compared_with():
@@ -296,10 +453,10 @@ def test_ranks_are_taken_within_a_setting_and_among_those_that_are_there():
 
 
 def test_the_true_rank_lies_within_the_ranks_in_95_of_100_studies():
-    """Every study is a setting; all of its ranks have to be right."""
+    """All ranks of a study have to be right."""
     means = {f"pe{number}": value for number, value in enumerate((0.0, 0.05, 0.1, 0.2, 0.6))}
-    studies = pd.concat([rows_of(noisy(means, 5, number=number), depth=number) for number in range(200)])
-    ranked = ranks(studies)
+    found = [ranks(rows_of(noisy(means, 5, number=number), depth=number)) for number in range(200)]
+    ranked = pd.concat(found, ignore_index=True)
     true = ranked["pe"].map({pe: number + 1 for number, pe in enumerate(means)})
     right = ((ranked["best"] <= true) & (true <= ranked["worst"])).groupby(ranked["depth"]).all()
     assert len(right) == 200
@@ -367,6 +524,8 @@ def test_seeds_whose_grid_has_a_gap_have_no_part_in_the_shares():
     assert list(effects(twice)["seeds"].unique()) == [1]
     assert effects(rows.assign(test_loss=0.1)).empty
     assert effects(pd.concat([rows.assign(rate=1), rows.assign(rate=2)])).empty
+    nested = rows[["pe", "depth", "epochs", "seed"]].assign(data=rows["depth"].map({1: "copy", 2: "sort"}))
+    assert effects(nested.assign(test_loss=rows["test_loss"])).empty  # depth or task: nobody can tell
     assert effects(rows[(rows["depth"] == 1) & (rows["epochs"] == 1)]).empty
     two = effects(rows[rows["depth"] == 1])
     assert list(two["effect"]) == ["pe", "epochs", "pe × epochs and noise"]
