@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import in_one_line
 from pe_lab.termination import TerminatedError
+from pe_lab.wandb_config import flat, tags
 from pe_lab.wandb_mode import agent_run, wandb_mode
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # what a metric is drawn over, by the first part of its name; patterns that overlap would be matched in any order
 AXES = {"train": "step", "length": "length/tokens", "probe": "probe/layer"}
 AXES |= dict.fromkeys(("validation", "test", "floor", "cost", "picture"), "epoch")
+# validation metrics whose best value stands in the summary beside the last, and which of their values that is
+BEST = {"loss": "min", "accuracy": "max", "exact_match": "max", "bits_per_byte": "min"}
 
 
 def load(cfg: DictConfig) -> None:
@@ -87,8 +90,8 @@ def open_run(
 ) -> list[Logger]:
     """A W&B run of a stop on a road; train is drawn over steps, all else over epochs.
 
-    Its config is the cell's, and what panels group by under names of its own: an agent's choices, "pe" and
-    "model.depth", take the place of the config's "pe" and stand beside its "model".
+    Its config is the cell's, and what panels group by under flat names: an agent's choices, "pe" and "model.depth",
+    take the place of the config's "pe" and stand beside its "model". Its tags are study, task and encoding.
 
     A run that cannot be opened is told on the terminal, and there is none: the ledger has all of it.
 
@@ -100,12 +103,7 @@ def open_run(
     """
     import wandb
 
-    known = {
-        "encoding": settings["pe"]["name"],
-        "task": settings["data"]["name"],
-        "depth": settings["model"]["depth"],
-        "attention_resolved": attention,
-    }
+    known = flat(settings)
     try:
         run = wandb.init(
             project=project,
@@ -114,7 +112,8 @@ def open_run(
             id=f"{road}-{epochs}" if job == "training" else f"{road}-{epochs}-{job}",
             job_type=job.partition("-")[0],
             group=group,
-            config=settings | known,
+            tags=tags(group, known),
+            config=settings | known | {"attention_resolved": attention},
             dir=str(folder.absolute()),
             mode=wandb_mode(mode),
             reinit="create_new",
@@ -130,8 +129,10 @@ def open_run(
         return []
     run.define_metric("step", hidden=True)
     run.define_metric("epoch", hidden=True)
-    for group, axis in AXES.items():
-        run.define_metric(f"{group}/*", step_metric=axis)
+    for split, axis in AXES.items():
+        run.define_metric(f"{split}/*", step_metric=axis)
+    for metric, best in BEST.items():
+        run.define_metric(f"validation/{metric}", step_metric=AXES["validation"], summary=f"{best},last")
     return [Run(run, images and not run.disabled)]
 
 

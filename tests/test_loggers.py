@@ -19,10 +19,12 @@ from pe_lab import config
 from pe_lab.audit import pictures as audit
 from pe_lab.cell import Cell
 from pe_lab.journey import Journey
+from pe_lab.loggers import BEST
 from pe_lab.measurement import trained
 from pe_lab.pictures import GAP, TILE, attention_picture, encoding_picture
 from pe_lab.probes.attention import layer_weights
 from pe_lab.telling import way_to_bayes
+from pe_lab.wandb_config import tags
 from pe_lab.wandb_mode import wandb_mode
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
@@ -81,6 +83,7 @@ def test_metrics_have_their_axes(records):
         metric.get("name") or metric.get("glob_name"): metric.get("step_metric")
         for metric in of_type(records["rope-d1-e2-s0"], "metric")
     }
+    assert {axes[f"validation/{metric}"] for metric in BEST} == {"epoch"}
     assert axes["train/*"] == "step"
     assert axes["validation/*"] == axes["test/*"] == axes["floor/*"] == axes["cost/*"] == "epoch"
     assert axes["length/*"] == "length/tokens"
@@ -117,6 +120,37 @@ def test_a_run_has_its_place_in_the_grid_whatever_an_agent_calls_it(records):
     (run,) = of_type(records["rope-d1-e2-s0"], "run")
     logged = run["config"]["update"]
     assert (logged["encoding"], logged["task"], logged["depth"], logged["epochs"]) == ("rope", "structured", 1, 2)
+    assert (logged["width"], logged["norm"], logged["learning_rate"]) == (16, "pre", 1e-3)
+    assert logged["condition"] == "rope, structured, depth 1, epochs 2, width 16, norm pre, learning_rate 0.001"
+
+
+def test_a_run_has_its_study_task_and_encoding_as_tags(records):
+    for inside in records.values():
+        (run,) = of_type(inside, "run")
+        assert run["tags"] == ["question", "structured", "rope"]
+
+
+def test_what_is_too_long_for_a_tag_or_there_already_is_no_tag():
+    """W&B refuses tags of more than 64 characters, and with them the run."""
+    place = {"encoding": "e" * 65, "task": "bag"}
+    assert tags("s" * 64, place) == ["s" * 64, "bag"]
+    assert tags("s" * 65, place) == tags(None, place) == tags("bag", place) == ["bag"]
+
+
+def test_the_summary_has_the_best_validation_and_the_last(records):
+    """Which of their values is the best is told as well: losses are minimised, accuracies maximised."""
+    inside = records["rope-d1-e2-s0"]
+    told = {metric["name"]: metric["summary"] for metric in of_type(inside, "metric") if "summary" in metric}
+    assert told["validation/loss"] == {"min": True, "last": True}
+    assert told["validation/accuracy"] == told["validation/exact_match"] == {"max": True, "last": True}
+    updates: dict[str, object] = {}
+    for summary in of_type(inside, "summary"):
+        updates |= summary["update"]
+    for metric, best in BEST.items():
+        values = [line[f"validation/{metric}"] for line in history(inside) if f"validation/{metric}" in line]
+        if metric != "bits_per_byte":  # that texts have
+            assert updates[f"validation/{metric}"] == {best: {"min": min, "max": max}[best](values), "last": values[-1]}
+    assert isinstance(updates["test/loss"], float)  # one value: by its own name, as reports read it
 
 
 def test_the_way_to_the_best_loss_starts_at_the_position_blind_floor(records):

@@ -51,7 +51,7 @@ def program(monkeypatch, capsys, *words: object) -> tuple[int, str, str]:
 
 
 def of_run(inside: dict[str, list[dict]]) -> dict:
-    """What tells a run from others, and its axes."""
+    """What tells a run from others, and its metrics."""
     ((run,), (end,)) = inside["run"], inside["exit"]
     return {
         "name": run["display_name"],
@@ -59,7 +59,8 @@ def of_run(inside: dict[str, list[dict]]) -> dict:
         "project": run["project"],
         "job": run["job_type"],
         "config": run["config"]["update"] | {"ledger": None},
-        "axes": sorted((of.get("name") or of["glob_name"], of.get("step_metric") or "") for of in inside["metric"]),
+        "tags": run["tags"],
+        "metrics": sorted(map(str, inside["metric"])),  # their axes, and which of their values is the best
         "exit": end["exit_code"],
     }
 
@@ -70,6 +71,7 @@ def test_rebuilt_runs_are_the_runs_that_training_told(logged, copy, monkeypatch,
     told, rebuilt = offline_runs(logged), offline_runs(copy)
     assert set(rebuilt) == set(told)
     assert len(told) == 2
+    assert {of_run(inside)["tags"][0] for inside in told.values()} == {"question"}
     for name, inside in told.items():
         assert of_run(rebuilt[name]) == of_run(inside)
         assert curves(rebuilt[name]) == curves(inside)
@@ -89,6 +91,7 @@ def test_a_study_is_rebuilt_alone_and_under_its_name(copy, monkeypatch, capsys, 
     assert name.endswith("-2")
     found = of_run(inside)
     assert (found["group"], found["project"]) == ("other", "mine")
+    assert found["tags"] == ["other", "structured", "rope"]
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_rebuilt(copy, monkeypatch, capsys, offline_runs):

@@ -19,7 +19,9 @@ pytest.importorskip("wandb_workspaces", reason="wandb-workspaces is not installe
 pytestmark = pytest.mark.filterwarnings("ignore:.*:pydantic.warnings.PydanticDeprecatedSince20")
 
 FILE = Path(__file__).parents[2] / "sweeps" / "dashboard.py"
-SECTIONS = ["grid", "Learning curves", "Floors", "Lengths", "Cost", "Probes"]
+SECTIONS = ["All runs", "floors", "Learning curves", "Lengths", "Probes", "Cost", "Pictures"]
+WORDS = ["study_name=question", "pe=rope,none", "epochs=1,4", "model.depth=1,4", "seed=0,1"]
+FACETS = [{"depth": depth, "epochs": epochs} for depth in (1, 4) for epochs in (1, 4)]
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
@@ -31,6 +33,21 @@ def dashboard() -> ModuleType:
     named.loader.exec_module(module)
     yield module
     del sys.modules["dashboard"]
+
+
+@pytest.fixture(scope="module")
+def study(dashboard):
+    return dashboard.asked(WORDS)
+
+
+@pytest.fixture(scope="module")
+def view(dashboard, study) -> dict[str, Any]:
+    return dashboard.spec(dashboard.workspace(study, "team", "pe_lab"))["section"]
+
+
+@pytest.fixture(scope="module")
+def blocks(dashboard, study) -> list[dict[str, Any]]:
+    return dashboard.spec(dashboard.report(study, "team", "pe_lab", online=False))["blocks"]
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +63,7 @@ def logged(tmp_path_factory, offline_runs) -> dict[str, set[str]]:
     (inside,) = offline_runs(ledger).values()
     names = {name for record in inside["history"] for name in record["item"]}
     names |= {name.removesuffix(".path") for name in names}
+    names |= {name for summary in inside["summary"] for name in config.flatten(summary["update"])}
     return {"metrics": names, "settings": set(inside["run"][0]["config"]["update"])}
 
 
@@ -87,17 +105,29 @@ def check(asked: str, logged: dict[str, set[str]]) -> None:
         assert name in logged["metrics"], asked
 
 
-def test_the_workspace_has_a_section_for_every_question(dashboard):
-    sections = dashboard.spec(dashboard.workspace("team", "pe_lab"))["section"]["panelBankConfig"]["sections"]
+def filtered(runs: dict[str, Any]) -> dict[str, Any]:
+    """What a set of runs is filtered by: all of it must hold."""
+    assert {(each["op"], each["disabled"], each.get("connector", "AND")) for each in runs["filters"]["filters"]} == {
+        ("=", False, "AND")
+    }
+    return {f"{each['key']['section']}:{each['key']['name']}": each["value"] for each in runs["filters"]["filters"]}
+
+
+def panels(view: dict[str, Any]) -> list[dict[str, Any]]:
+    return [panel for section in view["panelBankConfig"]["sections"] for panel in section["panels"]]
+
+
+def test_the_workspace_has_a_section_for_every_question(view):
+    sections = view["panelBankConfig"]["sections"]
     assert len(sections) == len(SECTIONS)
     for section, word in zip(sections, SECTIONS, strict=True):
         assert word in section["name"]
-        assert len(section["panels"]) >= 2
+        assert section["panels"]
 
 
-def test_every_panel_shows_what_runs_log(dashboard, logged):
-    sections = dashboard.spec(dashboard.workspace("team", "pe_lab"))["section"]["panelBankConfig"]["sections"]
-    asked = {one for section in sections for panel in section["panels"] for one in shown(panel)}
+def test_every_panel_shows_what_runs_log(view, blocks, logged):
+    grids = [block["metadata"]["panelBankSectionConfig"]["panels"] for block in blocks if block["type"] == "panel-grid"]
+    asked = {one for panel in [*panels(view), *(panel for grid in grids for panel in grid)] for one in shown(panel)}
     assert len(asked) > 25
     for one in asked:
         check(one, logged)
@@ -105,8 +135,8 @@ def test_every_panel_shows_what_runs_log(dashboard, logged):
         check("metric:validation/perplexity", logged)
 
 
-def test_the_columns_of_the_table_are_what_runs_have(dashboard, logged):
-    (runs,) = dashboard.spec(dashboard.workspace("team", "pe_lab"))["section"]["runSets"]
+def test_the_columns_of_the_table_are_what_runs_have(dashboard, view, logged):
+    (runs,) = view["runSets"]
     columns = runs["runFeed"]["columnOrder"]
     assert columns == ["run:displayName", *dashboard.COLUMNS]
     for column in dashboard.COLUMNS:
@@ -114,24 +144,107 @@ def test_the_columns_of_the_table_are_what_runs_have(dashboard, logged):
     assert [(key["key"]["name"], key["ascending"]) for key in runs["sort"]["keys"]] == [("test/loss", True)]
 
 
-def test_the_report_has_the_sections_and_the_panels_of_the_workspace(dashboard):
-    sections = dashboard.spec(dashboard.workspace("team", "pe_lab"))["section"]["panelBankConfig"]["sections"]
-    blocks = dashboard.spec(dashboard.report("team", "pe_lab", online=False))["blocks"]
-    headings = [block["children"][0]["text"] for block in blocks if block["type"] == "heading"]
+def test_only_runs_of_the_study_are_shown(dashboard, view, blocks):
+    assert [filtered(runs) for runs in view["runSets"]] == [{"run:group": "question"}]
+    for block in blocks:
+        for runs in block.get("metadata", {}).get("runSets", []):
+            assert filtered(runs)["run:group"] == "question"
+    (runs,) = dashboard.spec(dashboard.workspace(dashboard.asked([]), "team", "pe_lab"))["section"]["runSets"]
+    assert runs["filters"]["filters"] == []  # without a study, all runs of the project
+
+
+def test_no_panel_of_the_workspace_averages_over_depth_or_epochs(dashboard, view):
+    """Its runs are one set: what averages is grouped by all settings but the seed."""
+    averaging = [panel["config"] for panel in panels(view) if panel["config"].get("groupAgg")]
+    assert len(averaging) > 10
+    assert {of["groupBy"] for of in averaging} == {"condition.value"}
+    lines = [panel["config"] for panel in panels(view) if panel["viewType"] in ("Run History Line Plot", "Bar Chart")]
+    assert lines == averaging
+    cells = [dashboard.flat(settings) for settings in dashboard.asked(WORDS).settings]
+    together: dict[str, list[dict]] = {}
+    for cell in cells:
+        together.setdefault(cell["condition"], []).append(cell)
+    assert len(together) == 8
+    for same in together.values():
+        assert len(same) == 2  # its seeds
+        assert same[0] == same[1]
+
+
+def test_the_report_compares_encodings_within_each_depth_and_epochs(blocks):
+    grids = [block["metadata"] for block in blocks if block["type"] == "panel-grid"]
+    averaging = [grid for grid in grids if any(of["config"].get("groupAgg") for of in by_panel(grid))]
+    assert len(averaging) == 4 * len(FACETS)
+    for number, grid in enumerate(averaging):
+        (runs,) = grid["runSets"]
+        facet = FACETS[number % len(FACETS)]
+        assert filtered(runs) == {"run:group": "question"} | {f"config:{name}.value": of for name, of in facet.items()}
+        assert {panel["config"]["groupBy"] for panel in by_panel(grid)} == {"encoding.value"}
+        assert runs["name"] == f"depth {facet['depth']}, epochs {facet['epochs']}"
+    headings = [block["children"][0]["text"] for block in blocks if block.get("level") == 2]
+    assert headings == [grid["runSets"][0]["name"] for grid in averaging]
+    for grid in grids:
+        if grid not in averaging:
+            assert [filtered(runs) for runs in grid["runSets"]] == [{"run:group": "question"}]
+
+
+def by_panel(grid: dict[str, Any]) -> list[dict[str, Any]]:
+    return grid["panelBankSectionConfig"]["panels"]
+
+
+def test_no_panel_cuts_a_study(view, blocks):
+    """Left alone, a panel shows 10 runs."""
+    assert view["settings"]["maxRuns"] >= 10_000
+    grids = [block["metadata"] for block in blocks if block["type"] == "panel-grid"]
+    for panel in [*panels(view), *(panel for grid in grids for panel in by_panel(grid))]:
+        if panel["viewType"] in ("Run History Line Plot", "Bar Chart"):
+            assert panel["config"]["limit"] >= 10_000
+        if panel["viewType"] == "Bar Chart":
+            assert panel["config"]["barLimit"] >= 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "facets", "averaged"),
+    [
+        (["pe=rope,none"], [{}], ["seed"]),
+        (["data=bag,copy", "model.norm=pre,post"], ["task", "norm"], ["seed"]),
+        (["optimizer.lr=3e-4,1e-3", "model.width=32,64"], ["width", "learning_rate"], ["seed"]),
+        (["pe.theta=100,1000", "model.depth=1,2"], ["depth"], ["pe.theta", "seed"]),
+    ],
+)
+def test_facets_are_what_varies_in_the_study_and_the_rest_is_told(words, facets, averaged, dashboard):
+    study = dashboard.asked(words)
+    assert study.averaged == averaged
+    if facets == [{}]:
+        assert study.facets == facets
+    else:
+        assert [list(facet) for facet in study.facets] == [facets] * (2 ** len(facets))
+    made = dashboard.spec(dashboard.report(study, "team", "pe_lab", online=False))
+    assert f"Means are over {', '.join(averaged)}, each" in json.dumps(made)
+
+
+def test_the_report_has_the_sections_and_the_panels_of_the_workspace(view, blocks):
+    sections = view["panelBankConfig"]["sections"]
+    headings = [block["children"][0]["text"] for block in blocks if block.get("level") == 1]
     assert headings == [section["name"] for section in sections]
     grids = [block["metadata"]["panelBankSectionConfig"]["panels"] for block in blocks if block["type"] == "panel-grid"]
-    assert [[shown(panel) for panel in panels] for panels in grids] == [
-        [shown(panel) for panel in section["panels"]] for section in sections
-    ]
+    titles = [[title(panel) for panel in grid] for grid in grids]
+    for section in sections:
+        assert [title(panel) for panel in section["panels"]] in titles
+
+
+def title(panel: dict[str, Any]) -> str:
+    return panel["config"].get("chartTitle", panel["viewType"])
 
 
 def test_it_prints_both_as_json_and_needs_no_server():
-    status, out, err = run("--project", "mine")
+    status, out, err = run("study_name=question", "--project", "mine", "epochs=1,2")
     assert status == 0, err
     made = json.loads(out)
     assert set(made) == {"workspace", "report"}
     runsets = [of for block in made["report"]["blocks"] for of in block.get("metadata", {}).get("runSets", [])]
-    assert [of["name"] for of in runsets] == ["mine"] * len(SECTIONS)
+    assert [of["name"] for of in runsets] == [
+        *["question", *["epochs 1", "epochs 2"] * 4, "question", "question"],
+    ]
     assert not any("project" in of for of in runsets)  # it would have been asked for
 
 
@@ -164,7 +277,7 @@ def test_pushed_it_is_a_view_and_a_report_of_the_project(dashboard, monkeypatch,
     monkeypatch.setattr(reports, "_get_api", Api)
     for module in (reports, workspaces):
         monkeypatch.setattr(module, "get_app_url", lambda api: "https://server")
-    monkeypatch.setattr(sys, "argv", ["dashboard.py", "--push", "--entity", "team", "--project", "mine"])
+    monkeypatch.setattr(sys, "argv", ["dashboard.py", "--push", "--entity", "team", "--project", "mine", "epochs=1,2"])
     dashboard.main()
     view, project, report = sent
     assert project == {"project": "mine", "entity": "team"}
@@ -183,6 +296,11 @@ def test_pushed_it_is_a_view_and_a_report_of_the_project(dashboard, monkeypatch,
     [
         (["--push"], "--push needs --entity, the user or team that the project is of: got none"),
         (["--colour"], "unrecognized arguments: --colour"),
+        (["model.depth=0,1"], "model.depth must be an integer of at least 1, got 0"),
+        (
+            ["+study=claims"],
+            "a dashboard is of one study, got 7: give the words of one, ['+study=depth_epochs_pe', 'seed=range(3)']",
+        ),
     ],
 )
 def test_bad_input_gets_one_line(words, expected, dashboard, monkeypatch, capsys):
@@ -209,7 +327,7 @@ def test_without_the_package_it_says_what_to_install(dashboard, monkeypatch, cap
     for name in [name for name in sys.modules if name.partition(".")[0] == "wandb_workspaces"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
-    monkeypatch.setattr(sys, "argv", ["dashboard.py"])
+    monkeypatch.setattr(sys, "argv", ["dashboard.py", "epochs=1"])
     with pytest.raises(SystemExit) as status:
         dashboard.main()
     expected = 'error: the dashboard needs wandb-workspaces: pip install -e ".[dashboard]"\n'
