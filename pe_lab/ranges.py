@@ -117,6 +117,8 @@ RANGES: dict[str, Range] = {
     "pe.share": _one_of("none", "heads", "layers", "all"),
     "pe.lr": POSITIVE,
     "pe.max_len": replace(COUNT, most=POSITIONS),
+    "pe.std": _at_least(0),
+    "pe.size": POSITIVE,
     "pe.decay": POSITIVE,
     "pe.at": _one_of("input", "every_layer", "query_key"),
     "pe.combine": _one_of("add", "concat"),
@@ -155,23 +157,25 @@ OPTIONAL = {
     "workers",
     "trainer.clip",
     "pe.lr",
+    "pe.std",
     "pe.scale",
     "pe.original_length",
     "logger.mode",
 }
 
 
-def require(setting: str, value: Any, where: str | None = None) -> Any:
+def require(setting: str, value: Any, where: str | None = None, optional: bool = True) -> Any:
     """The value, if it is in the setting's range.
 
     Args:
         setting: dotted name, a key of RANGES.
         where: the name to tell, if it stands elsewhere.
+        optional: whether None is taken, where OPTIONAL has the setting.
 
     Raises:
         ValueError: one line with the setting, what it must be, and what it was.
     """
-    if value is None and setting in OPTIONAL:
+    if value is None and optional and setting in OPTIONAL:
         return value
     of = RANGES[setting]
     if not of.holds(value):

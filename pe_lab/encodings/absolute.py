@@ -17,27 +17,32 @@ class Absolute(PositionalEncoding, ABC):
         at: "input": on the token embedding, once. "every_layer": on the attention's input of every layer, not on the
             residual stream. "query_key": the same, but not on what goes to the values.
         combine: "add", or "concat": Linear(2D -> D) of both side by side.
+        size: > 0, factor on the vectors.
 
     Raises:
-        ValueError: at or combine out of range.
+        ValueError: at, combine or size out of range.
     """
 
-    neutral = {"at": "input", "combine": "add"}
+    neutral = {"at": "input", "combine": "add", "size": 1.0}
 
-    def __init__(self, sizes: Sizes, name: str, at: str = "input", combine: str = "add") -> None:
+    def __init__(self, sizes: Sizes, name: str, at: str = "input", combine: str = "add", size: float = 1.0) -> None:
         super().__init__(sizes, name)
         self.at = require("pe.at", at)
+        self.size = require("pe.size", size)
         concat = require("pe.combine", combine) == "concat"
         self.merge = nn.Linear(2 * sizes.width, sizes.width) if concat else None
 
     @abstractmethod
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
-        """[B|1, T, D] one vector per position; formed in dtype, or in the parameters' own."""
+        """[B|1, T, D] one vector per position, before `size`; formed in dtype, or in the parameters' own."""
 
     def join(self, x: Tensor, layout: Layout) -> Tensor:
         """x [B, T, D] with the vectors."""
         with torch.autocast(x.device.type, enabled=False):
-            vectors = self.vectors(layout, at_least_float32(x)).to(x.dtype)
+            vectors = self.vectors(layout, at_least_float32(x))
+            if self.size != 1:
+                vectors = self.size * vectors
+            vectors = vectors.to(x.dtype)
         if self.merge is None:
             return x + vectors
         both = torch.cat((x, vectors.expand_as(x)), -1)
@@ -75,12 +80,12 @@ def sinusoid(pos: Tensor, width: int, theta: float, dtype: torch.dtype) -> Tenso
 class Sinusoidal(Absolute):
     """Fixed sinusoids (Vaswani et al. 2017, arXiv:1706.03762, section 3.5).
 
-    Nothing is learned; any position has a value. Its lanes are of size 1: on embeddings much smaller than that it
-    drowns the token. `sinusoidal_qk` is the same, given to queries and keys of every layer.
+    Nothing is learned; any position has a value. Its lanes are sines of amplitude `size`: on embeddings much smaller
+    than that it drowns the token. `sinusoidal_qk` is the same, given to queries and keys of every layer.
 
     Args:
         theta: > 0; wavelengths run from 2 pi to 2 pi theta.
-        at, combine: as Absolute.
+        at, combine, size: as Absolute.
 
     Raises:
         ValueError: an option out of range.
@@ -93,8 +98,9 @@ class Sinusoidal(Absolute):
         theta: float = 10_000.0,
         at: str = "input",
         combine: str = "add",
+        size: float = 1.0,
     ) -> None:
-        super().__init__(sizes, name, at, combine)
+        super().__init__(sizes, name, at, combine, size)
         self.theta = require("pe.theta", theta)
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
@@ -108,11 +114,13 @@ class Integer(Absolute):
     is that of `none`. It is seen with model.norm=post, pe.at=every_layer or pe.combine=concat.
 
     Args:
-        at, combine: as Absolute.
+        at, combine, size: as Absolute.
     """
 
-    def __init__(self, sizes: Sizes, name: str = "integer", at: str = "input", combine: str = "add") -> None:
-        super().__init__(sizes, name, at, combine)
+    def __init__(
+        self, sizes: Sizes, name: str = "integer", at: str = "input", combine: str = "add", size: float = 1.0
+    ) -> None:
+        super().__init__(sizes, name, at, combine, size)
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         return layout.pos[..., None].to(dtype).expand(*layout.pos.shape, self.sizes.width)
@@ -125,11 +133,13 @@ class Normalized(Absolute):
     sequence will be. A sequence of one token has 0. Where `integer` is not seen, neither is this.
 
     Args:
-        at, combine: as Absolute.
+        at, combine, size: as Absolute.
     """
 
-    def __init__(self, sizes: Sizes, name: str = "normalized", at: str = "input", combine: str = "add") -> None:
-        super().__init__(sizes, name, at, combine)
+    def __init__(
+        self, sizes: Sizes, name: str = "normalized", at: str = "input", combine: str = "add", size: float = 1.0
+    ) -> None:
+        super().__init__(sizes, name, at, combine, size)
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         last = (layout.document_length - 1).clamp(min=1)

@@ -20,20 +20,21 @@ def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:
 class RelativeBias(PositionalEncoding):
     """One trained scalar per head and distance, added to the scaled logits; one table for all layers.
 
-    Distances beyond `max_distance` count as that, on either side; the table starts as N(0, 0.02^2). It has
-    (2 max_distance + 1) H parameters.
+    Distances beyond `max_distance` count as that, on either side. It has (2 max_distance + 1) H parameters.
 
     Args:
         max_distance: k >= 1; distances -k ... k have a scalar each.
+        std: >= 0, in units of logits: the table starts as N(0, std^2).
 
     Raises:
-        ValueError: max_distance out of range.
+        ValueError: max_distance or std out of range.
     """
 
-    std = 0.02
+    neutral = {"std": 0.02}
 
-    def __init__(self, sizes: Sizes, name: str = "relative_bias", max_distance: int = 128) -> None:
+    def __init__(self, sizes: Sizes, name: str = "relative_bias", max_distance: int = 128, std: float = 0.02) -> None:
         super().__init__(sizes, name)
+        self.std = require("pe.std", std, optional=False)
         self.table = nn.Parameter(torch.empty(sizes.num_heads, 2 * require("pe.max_distance", max_distance) + 1))
         self.reset_parameters()
 
@@ -61,18 +62,29 @@ class T5(PositionalEncoding):
 
     One trained scalar per head and bucket of distances, added to the scaled logits; one table for all layers. Near
     distances have a bucket each, far ones share, in logarithmic steps. Causal: all buckets for what lies before;
-    bidirectional: one half for keys at or before the query, the other for those after. Starts as N(0, 1 / D).
+    bidirectional: one half for keys at or before the query, the other for those after.
 
     Args:
         num_buckets: rows of the table, even.
         max_distance: from here on all distances share a bucket; above the number of near distances.
+        std: >= 0, in units of logits: the table starts as N(0, std^2); None: D ** -0.5, as in its code.
 
     Raises:
-        ValueError: num_buckets or max_distance out of range.
+        ValueError: an option out of range.
     """
 
-    def __init__(self, sizes: Sizes, name: str = "t5", num_buckets: int = 32, max_distance: int = 128) -> None:
+    neutral = {"std": None}
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "t5",
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        std: float | None = None,
+    ) -> None:
         super().__init__(sizes, name)
+        self.std = sizes.width**-0.5 if require("pe.std", std) is None else std
         self.num_buckets = require("pe.num_buckets", num_buckets)
         self.max_distance = require("pe.max_distance", max_distance)
         near = num_buckets // 2 if sizes.causal else num_buckets // 4
@@ -88,7 +100,7 @@ class T5(PositionalEncoding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.table, std=self.sizes.width**-0.5)
+        nn.init.normal_(self.table, std=self.std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         offset = distances(self.max_distance, h.device)

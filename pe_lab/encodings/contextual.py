@@ -15,15 +15,17 @@ class Counted(nn.Module):
     Args:
         head_dim: d.
         max_position: p_max, where counting ends.
+        std: the table e starts as N(0, std^2).
     """
 
-    def __init__(self, head_dim: int, max_position: int) -> None:
+    def __init__(self, head_dim: int, max_position: int, std: float) -> None:
         super().__init__()
+        self.std = std
         self.table = nn.Parameter(torch.empty(max_position + 1, head_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.zeros_(self.table)
+        nn.init.normal_(self.table, std=self.std)
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         gate = z.sigmoid().masked_fill(~layout.allowed, 0)
@@ -39,26 +41,29 @@ class CoPE(PositionalEncoding):
 
     Gates g_ij = sigmoid(z_ij) of the scaled logits say which keys count; their sum from j to i, p_ij <= p_max, is the
     position of key j, a fraction. Added to the scaled logits is q_i . e[p_ij], interpolated between the two nearest
-    of p_max + 1 trained vectors, which start at zero, are shared by heads and differ between layers. As in the
-    paper's listing q . e is not divided by sqrt(d) (the released program divides unless told not to).
+    of p_max + 1 trained vectors, which are shared by heads and differ between layers. As in the paper's listing q . e
+    is not divided by sqrt(d) (the released program divides unless told not to).
 
     Causal only: a key is counted from the query backwards. The order of tokens is all that it sees of positions.
 
     Args:
         max_position: p_max >= 1; counting ends there.
+        std: >= 0, the vectors start as N(0, std^2); 0, the listing's, starts them at zero.
 
     Raises:
-        ValueError: max_position out of range; bidirectional attention.
+        ValueError: an option out of range; bidirectional attention.
     """
 
+    neutral = {"std": 0.0}
     per_layer = True
     causal_only = True
     reads_positions = False
     instead = "relative_bias"
 
-    def __init__(self, sizes: Sizes, name: str = "cope", max_position: int = 64) -> None:
+    def __init__(self, sizes: Sizes, name: str = "cope", max_position: int = 64, std: float = 0.0) -> None:
         super().__init__(sizes, name)
-        self.score = Counted(sizes.head_dim, require("pe.max_position", max_position))
+        std = require("pe.std", std, optional=False)
+        self.score = Counted(sizes.head_dim, require("pe.max_position", max_position), std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         return Terms(score=self.score)

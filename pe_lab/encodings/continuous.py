@@ -19,7 +19,7 @@ class Continuous(Absolute):
     Args:
         hidden: h >= 1.
         scale: > 0, the position that is taken as 1; None: the training length.
-        at, combine: as Absolute.
+        at, combine, size: as Absolute.
 
     Raises:
         ValueError: an option out of range.
@@ -33,8 +33,9 @@ class Continuous(Absolute):
         scale: float | None = None,
         at: str = "input",
         combine: str = "add",
+        size: float = 1.0,
     ) -> None:
-        super().__init__(sizes, name, at, combine)
+        super().__init__(sizes, name, at, combine, size)
         self.scale = require("pe.scale", scale) or sizes.length
         self.mlp = nn.Sequential(
             nn.Linear(1, require("pe.hidden", hidden)),
@@ -58,7 +59,7 @@ class Fourier(Absolute):
         features: |F|, even.
         hidden: >= 1, between the two linear layers.
         gamma: > 0, the standard deviation of W_r at the start is 1 / gamma.
-        at, combine: as Absolute.
+        at, combine, size: as Absolute.
 
     Raises:
         ValueError: an option out of range.
@@ -73,8 +74,9 @@ class Fourier(Absolute):
         gamma: float = 1.0,
         at: str = "input",
         combine: str = "add",
+        size: float = 1.0,
     ) -> None:
-        super().__init__(sizes, name, at, combine)
+        super().__init__(sizes, name, at, combine, size)
         self.gamma = require("pe.gamma", gamma)
         self.frequency = nn.Parameter(torch.empty(require("pe.features", features) // 2))
         self.mlp = nn.Sequential(

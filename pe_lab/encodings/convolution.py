@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.layout import Layout
+from pe_lab.ranges import require
 
 
 class ConvolutionalPE(PositionalEncoding):
@@ -15,22 +16,34 @@ class ConvolutionalPE(PositionalEncoding):
     Three tokens wide on a sequence, 3 x 3 on a grid; trained. Under a causal mask the kernel ends at the token itself,
     on a grid in both directions. What is outside of the document is zero: that is where position comes from, and a
     shift of all positions changes nothing.
+
+    Args:
+        std: >= 0, kernel and bias start as N(0, std^2); None: uniform, as torch's convolutions, with a standard
+            deviation of 1/3 on a sequence and 0.19 on a grid.
+
+    Raises:
+        ValueError: std out of range.
     """
 
+    neutral = {"std": None}
     reads_positions = False
     KERNEL = 3
 
-    def __init__(self, sizes: Sizes, name: str = "cpe") -> None:
+    def __init__(self, sizes: Sizes, name: str = "cpe", std: float | None = None) -> None:
         super().__init__(sizes, name)
+        self.std = require("pe.std", std)
         self.axes = 1 if sizes.grid_width is None else 2
         self.weight = nn.Parameter(torch.empty(self.KERNEL**self.axes, sizes.width))
         self.bias = nn.Parameter(torch.empty(sizes.width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        bound = self.KERNEL ** (-self.axes / 2)  # as torch's convolutions
-        nn.init.uniform_(self.weight, -bound, bound)
-        nn.init.uniform_(self.bias, -bound, bound)
+        bound = self.KERNEL ** (-self.axes / 2)
+        for parameter in (self.weight, self.bias):
+            if self.std is None:
+                nn.init.uniform_(parameter, -bound, bound)
+            else:
+                nn.init.normal_(parameter, std=self.std)
 
     def locate(self, layout: Layout) -> Layout:
         self._require_nature(layout.causal, grid=layout.pos.dim() == 3)

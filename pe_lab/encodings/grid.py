@@ -16,7 +16,7 @@ class Sinusoidal2D(Sinusoidal):
     """Fixed sinusoids of the row on the first half of the lanes, of the column on the second (after arXiv:1706.03762).
 
     Args:
-        theta, at, combine: as Sinusoidal.
+        theta, at, combine, size: as Sinusoidal.
 
     Raises:
         ValueError: an option out of range; the width is odd; positions without a grid.
@@ -32,8 +32,9 @@ class Sinusoidal2D(Sinusoidal):
         theta: float = 10_000.0,
         at: str = "input",
         combine: str = "add",
+        size: float = 1.0,
     ) -> None:
-        super().__init__(sizes, name, theta, at, combine)
+        super().__init__(sizes, name, theta, at, combine, size)
         require_halves(name, sizes)
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
@@ -44,7 +45,7 @@ class Learnable2D(Learnable):
     """A trainable vector of D/2 lanes per row and one per column, side by side (Carion et al. 2020, arXiv:2005.12872).
 
     Args:
-        max_len: rows and columns that have one; at, combine, share: as Learnable.
+        max_len: rows and columns that have one; at, combine, share, std: as Learnable (the source starts U(0, 1)).
 
     Raises:
         ValueError: as Learnable; the width is odd; positions without a grid.
@@ -61,8 +62,9 @@ class Learnable2D(Learnable):
         at: str = "input",
         combine: str = "add",
         share: str = "layers",
+        std: float = 0.02,
     ) -> None:
-        super().__init__(sizes, name, max_len, at, combine, share)
+        super().__init__(sizes, name, max_len, at, combine, share, std)
         require_halves(name, sizes)
 
     def rows(self, pos: Tensor) -> Tensor:

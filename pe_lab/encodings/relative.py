@@ -31,28 +31,34 @@ class Shaw(PositionalEncoding):
 
     Logits q_i . (k_j + a^K) / sqrt(d), outputs sum of alpha_ij (v_j + a^V); a^K and a^V are trained vectors of the
     distance clipped to +-k, shared by the heads of a layer. Row r of both tables belongs to pos_i - pos_j = r - k, as
-    in all tables here: the paper's w_(k-r), since it counts from the query to the key. Starts Glorot-uniform, as in
-    the authors' tensor2tensor.
+    in all tables here: the paper's w_(k-r), since it counts from the query to the key.
 
     Args:
         max_distance: k, from which on all distances are one; tables have 2k + 1 rows.
+        std: >= 0, both tables start as N(0, std^2); None: Glorot-uniform, as in the authors' tensor2tensor, whose
+            standard deviation is (2 / (2k + 1 + d)) ** 0.5.
 
     Raises:
-        ValueError: max_distance out of range.
+        ValueError: an option out of range.
     """
 
+    neutral = {"std": None}
     per_layer = True
 
-    def __init__(self, sizes: Sizes, name: str = "shaw", max_distance: int = 16) -> None:
+    def __init__(self, sizes: Sizes, name: str = "shaw", max_distance: int = 16, std: float | None = None) -> None:
         super().__init__(sizes, name)
+        self.std = require("pe.std", std)
         self.max_distance = require("pe.max_distance", max_distance)
         self.keys = nn.Parameter(torch.empty(2 * max_distance + 1, sizes.head_dim))
         self.values = nn.Parameter(torch.empty_like(self.keys))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.xavier_uniform_(self.keys)
-        nn.init.xavier_uniform_(self.values)
+        for table in (self.keys, self.values):
+            if self.std is None:
+                nn.init.xavier_uniform_(table)
+            else:
+                nn.init.normal_(table, std=self.std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         return Terms(score=self, values=self.values.to(at_least_float32(h))[None], clip=True)
@@ -71,13 +77,22 @@ class TransformerXL(PositionalEncoding):
 
     Logits ((q_i + u) . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d); s are sinusoids of the distance, of width D; u and v,
     a vector per head, and W_r (D to D, no bias) are trained. No recurrence over segments: the encoding alone. Every
-    layer has u and v of its own, as the authors' `untie_r` and XLNet; they start as N(0, 0.02^2), like theirs.
+    layer has u and v of its own, as the authors' `untie_r` and XLNet.
+
+    Args:
+        theta: > 0, of the sinusoids.
+        std: >= 0, u and v start as N(0, std^2); 0.02 is the authors'.
+
+    Raises:
+        ValueError: an option out of range.
     """
 
+    neutral = {"std": 0.02}
     per_layer = True
 
-    def __init__(self, sizes: Sizes, name: str = "transformer_xl", theta: float = 10_000.0) -> None:
+    def __init__(self, sizes: Sizes, name: str = "transformer_xl", theta: float = 10_000.0, std: float = 0.02) -> None:
         super().__init__(sizes, name)
+        self.std = require("pe.std", std, optional=False)
         self.theta = require("pe.theta", theta)
         self.u = nn.Parameter(torch.empty(sizes.num_heads, sizes.head_dim))
         self.v = nn.Parameter(torch.empty_like(self.u))
@@ -85,8 +100,8 @@ class TransformerXL(PositionalEncoding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.u, std=0.02)
-        nn.init.normal_(self.v, std=0.02)
+        nn.init.normal_(self.u, std=self.std)
+        nn.init.normal_(self.v, std=self.std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         return Terms(score=self)
@@ -121,23 +136,33 @@ class Deberta(PositionalEncoding):
     """Disentangled attention (He et al. 2020, arXiv:2006.03654, eq. 3 and 4).
 
     Logits (q_i . k_j + q_i . W_k,r P[delta(i, j)] + k_j . W_q,r P[delta(j, i)]) / sqrt(3d), delta(i, j) being
-    i - j + k clipped to 0 ... 2k - 1. The table P, 2k vectors of width D that start as N(0, 0.02^2), is one for all
-    layers; each has its own W_q,r and W_k,r (D to D, no bias). The authors' code, and transformers after it, takes
-    delta(i, j) in the third product too.
+    i - j + k clipped to 0 ... 2k - 1. The table P, 2k vectors of width D, is one for all layers; each has its own
+    W_q,r and W_k,r (D to D, no bias). The authors' code, and transformers after it, takes delta(i, j) in the third
+    product too.
 
     Args:
         max_distance: k, rows to each side.
         buckets: "clip", the paper: a row per distance, up to k; "log", the second version's code: a row per distance up
             to k/2, logarithmic from there to 2k (k = 256 as released).
+        std: >= 0, the table starts as N(0, std^2); 0.02 is the authors', as for all of their weights.
 
     Raises:
         ValueError: an option out of range; an odd max_distance with buckets=log.
     """
 
+    neutral = {"std": 0.02}
     per_layer = True
 
-    def __init__(self, sizes: Sizes, name: str = "deberta", max_distance: int = 512, buckets: str = "clip") -> None:
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "deberta",
+        max_distance: int = 512,
+        buckets: str = "clip",
+        std: float = 0.02,
+    ) -> None:
         super().__init__(sizes, name)
+        self.std = require("pe.std", std, optional=False)
         self.max_distance = require("pe.max_distance", max_distance)
         self.buckets = require("pe.buckets", buckets)
         if buckets == "log" and max_distance % 2:
@@ -150,7 +175,7 @@ class Deberta(PositionalEncoding):
 
     def reset_parameters(self) -> None:
         if not self.owner:
-            nn.init.normal_(self.table, std=0.02)
+            nn.init.normal_(self.table, std=self.std)
 
     def follow(self, first: "Deberta") -> None:
         del self.table

@@ -21,7 +21,7 @@ class Table(Absolute):
         ValueError: an option out of range; later, a position < 0 or >= max_len.
     """
 
-    neutral = {**Absolute.neutral, "share": "layers"}
+    neutral = {"at": "input", "combine": "add", "share": "layers"}
     table: Tensor
 
     def __init__(
@@ -83,17 +83,19 @@ def require_in_table(name: str, layout: Layout, max_len: int) -> None:
 class Learnable(Table):
     """A trainable vector per position (Devlin et al. 2019, arXiv:1810.04805).
 
-    Starts as N(0, 0.02^2). It has no value beyond its table. `learnable_per_layer` is the same with a table in every
-    layer, given to queries, keys and values.
+    It has no value beyond its table. `learnable_per_layer` is the same with a table in every layer, given to queries,
+    keys and values.
 
     Args:
         max_len, at, combine, share: as Table.
+        std: >= 0, the table starts as N(0, std^2). The source's 0.02 is that of its token embeddings too; beside those
+            of the lab, whose standard deviation is 1, a short training does not make it large enough to matter.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
     """
 
-    std = 0.02
+    neutral = {**Table.neutral, "std": 0.02}
 
     def __init__(
         self,
@@ -103,7 +105,9 @@ class Learnable(Table):
         at: str = "input",
         combine: str = "add",
         share: str = "layers",
+        std: float = 0.02,
     ) -> None:
+        self.std = require("pe.std", std, optional=False)
         super().__init__(sizes, name, max_len, at, combine, share)
 
     def reset_parameters(self) -> None:
@@ -116,10 +120,13 @@ class SinInit(Table):
     Args:
         theta: > 0, of the sinusoids at the start.
         max_len, at, combine, share: as Table.
+        size: > 0, factor on the sinusoids at the start.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
     """
+
+    neutral = {**Table.neutral, "size": 1.0}
 
     def __init__(
         self,
@@ -130,23 +137,26 @@ class SinInit(Table):
         at: str = "input",
         combine: str = "add",
         share: str = "layers",
+        size: float = 1.0,
     ) -> None:
         self.theta = require("pe.theta", theta)
+        self.start_size = require("pe.size", size)
         super().__init__(sizes, name, max_len, at, combine, share)
 
     def reset_parameters(self) -> None:
         with torch.no_grad():
             pos = torch.arange(len(self.table))
-            self.table.copy_(sinusoid(pos, self.sizes.width, self.theta, torch.float32))
+            self.table.copy_(self.start_size * sinusoid(pos, self.sizes.width, self.theta, torch.float32))
 
 
 class Random(Table):
-    """A fixed random vector per position, U(-1, 1), drawn with the initial weights and never trained: a baseline.
+    """A fixed random vector per position, U(-size, size), drawn with the initial weights and never trained: a baseline.
 
     It tells positions apart and nothing else about them: near ones are no more alike than far ones.
 
     Args:
         max_len, at, combine: as Table.
+        size: > 0, factor on the vectors, U(-1, 1) without it.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -155,12 +165,19 @@ class Random(Table):
     neutral = Absolute.neutral
 
     def __init__(
-        self, sizes: Sizes, name: str = "random", max_len: int = 512, at: str = "input", combine: str = "add"
+        self,
+        sizes: Sizes,
+        name: str = "random",
+        max_len: int = 512,
+        at: str = "input",
+        combine: str = "add",
+        size: float = 1.0,
     ) -> None:
+        self.start_size = require("pe.size", size)
         super().__init__(sizes, name, max_len, at, combine)
 
     def make(self, table: Tensor) -> None:
         self.register_buffer("table", table)
 
     def reset_parameters(self) -> None:
-        nn.init.uniform_(self.table, -1, 1)
+        nn.init.uniform_(self.table, -self.start_size, self.start_size)

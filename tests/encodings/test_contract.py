@@ -1,5 +1,6 @@
 """What every encoding promises: a new file in conf/pe is tested by existing."""
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
@@ -15,6 +16,7 @@ from torch.testing import assert_close
 from pe_lab.attention import reference, sdpa
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
+from pe_lab.encodings.absolute import Absolute
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.randomized import Randomized
@@ -31,8 +33,8 @@ EQUAL = {"rtol": 0, "atol": 1e-11}
 
 
 @cache
-def settings(name: str) -> DictConfig:
-    return expand([f"pe={name}"], False)[0].pe
+def settings(name: str, *overrides: str) -> DictConfig:
+    return expand([f"pe={name}", *overrides], False)[0].pe
 
 
 def build(name: str, length: int = T) -> PositionalEncoding:
@@ -134,6 +136,101 @@ def test_class_declares_a_revision(name: str) -> None:
     assert isinstance(encoding.revision, int)
     assert encoding.revision >= 1
     assert encoding.neutral.keys() <= settings(name).keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_option_added_since_is_neutral_where_it_is_not_given(name: str) -> None:
+    """A config that was kept before has no such option, and means what it did."""
+    parameters = inspect.signature(CLASSES[name].__init__).parameters
+    assert {key: parameters[key].default for key in CLASSES[name].neutral} == CLASSES[name].neutral
+
+
+def drawn_with(name: str, *overrides: str) -> PositionalEncoding:
+    encoding = hydra.utils.instantiate(settings(name, *overrides))(Sizes(64, 2, T, grid_width=grid(name)))
+    initialise(encoding, seed=5)
+    return encoding
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "std" in settings(name)])
+def test_std_is_the_standard_deviation_of_what_is_drawn(name: str) -> None:
+    default, zero, one, two = (
+        {key: value.detach() for key, value in drawn_with(name, *given).named_parameters()}
+        for given in ([], ["pe.std=0"], ["pe.std=0.3"], ["pe.std=0.6"])
+    )
+    drawn = [key for key in default if not torch.equal(one[key], two[key])]
+    assert drawn
+    for key in default:
+        if key in drawn:
+            assert not zero[key].any()
+            assert torch.equal(two[key], 2 * one[key])
+            values = one[key].flatten() / 0.3  # normal: 5 standard errors of mean and standard deviation
+            assert abs(values.mean()) < 5 / len(values) ** 0.5
+            assert abs(values.square().mean().sqrt() - 1) < 5 / (2 * len(values)) ** 0.5
+        else:
+            assert torch.equal(one[key], default[key]), key
+    if name == "t5":
+        same = dict(drawn_with(name, f"pe.std={64**-0.5}").named_parameters())
+        assert torch.equal(same["table"], default["table"])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "size" in settings(name)])
+@pytest.mark.parametrize("size", [0.25, 4])
+def test_size_is_a_factor_on_the_vectors(name: str, size: float) -> None:
+    zero = torch.zeros(1, T, 64)
+    seen = []
+    for given in ([], [f"pe.size={size}"]):
+        encoding = drawn_with(name, *given)
+        layout = encoding.locate(Layout.of_lengths(torch.tensor([T]), T, True, grid_width=grid(name)))
+        seen.append(torch.cat((encoding.embed(zero, layout), encoding.mix(zero, layout)[0])))
+    assert seen[0].any()
+    assert torch.equal(seen[1], size * seen[0])
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if {"std", "size"} & settings(name).keys()])
+@pytest.mark.parametrize("value", [0.1, 1.0])
+def test_gradients_reach_every_parameter_at_every_std_and_size(name: str, value: float) -> None:
+    option = "std" if "std" in settings(name) else "size"
+    made = hydra.utils.instantiate(settings(name, f"pe.{option}={value}"))
+    model = Transformer(small(), made, task(T, grid(name)))
+    initialise(model, seed=0)
+    logits = model(random_tokens(B, T), Layout.of_lengths(torch.full((B,), T), T, True, grid_width=grid(name)))
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), random_tokens(B * T)).backward()
+    for key, parameter in model.encodings.named_parameters():
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.any(), key
+
+
+def test_every_vector_and_table_of_fixed_size_has_a_setting_for_it() -> None:
+    with_std = {name for name in NAMES if "std" in settings(name)}
+    with_size = {name for name in NAMES if "size" in settings(name)}
+    assert not with_std & with_size
+    assert {name for name in NAMES if issubclass(CLASSES[name], Absolute)} <= with_std | with_size
+    assert with_std == {
+        *("learnable", "learnable_per_layer", "learnable_2d", "relative_bias", "t5", "shaw", "transformer_xl"),
+        *("deberta", "cope", "cpe"),
+    }
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "size" in settings(name)])
+def test_a_size_out_of_range_is_refused(name: str) -> None:
+    make = hydra.utils.instantiate(settings(name))
+    for value in (0, -1.0, float("nan"), None):
+        with pytest.raises(ValueError, match=r"^pe\.size must be a positive number, got "):
+            make(Sizes(D, H, T, grid_width=grid(name)), size=value)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "std" in settings(name)])
+def test_a_std_out_of_range_is_refused(name: str) -> None:
+    make = hydra.utils.instantiate(settings(name))
+    sizes = Sizes(D, H, T, grid_width=grid(name))
+    for value in (-1.0, float("nan"), float("inf"), "x"):
+        with pytest.raises(ValueError, match=r"^pe\.std must be at least 0, got "):
+            make(sizes, std=value)
+    if settings(name).std is None:
+        make(sizes, std=None)
+    else:
+        with pytest.raises(ValueError, match=r"^pe\.std must be at least 0, got None$"):
+            make(sizes, std=None)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -374,7 +374,7 @@ def test_xpos_keeps_padding_finite_wherever_it_lies() -> None:
     pos = torch.tensor([[-(10**9), -1, 0, 1], [0, 1, 2, 10**9]])
     segment = torch.tensor([[-1, -1, 0, 0], [0, 0, 0, -1]])
     layout = Layout(pos, segment, causal=True)
-    nothing = replace(layout, segment=torch.full_like(segment, -1), length=torch.tensor([0, 0]))
+    nothing = replace(layout, segment=torch.full_like(segment, -1))
     for at in (layout, nothing):
         terms = XPos(SIZES).terms(torch.zeros(2, 4, H * d), at)
         for rotary in (terms.rotary_q, terms.rotary_k):

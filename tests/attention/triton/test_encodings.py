@@ -57,7 +57,7 @@ def build(name: str, causal: bool, dtype: torch.dtype) -> Transformer:
         for parameter in made.encodings.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     if isinstance(made.encodings[0], Randomized):
-        made.encodings[0].draw = lambda count: 3 * torch.arange(count)
+        made.encodings[0].draw = lambda count, seed: 3 * torch.arange(count)
     return made.to(DEVICE, dtype)
 
 

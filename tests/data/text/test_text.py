@@ -175,7 +175,7 @@ def test_a_batch_is_the_rows_that_were_asked_for(task: str, kind: str, place: Pa
         batch = data.batch(split, index, epoch=3)
         for name in ("tokens", "targets", "role", "headline"):
             assert torch.equal(getattr(batch, name), getattr(everything, name)[index]), name
-        for name in ("pos", "segment", "length"):
+        for name in ("pos", "segment"):
             assert torch.equal(getattr(batch.layout, name), getattr(everything.layout, name)[index]), name
         assert batch.layout.causal == (task == "clm")
         assert torch.equal(batch.headline, batch.targets != IGNORE)
