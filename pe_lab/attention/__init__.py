@@ -6,6 +6,7 @@ from torch import Tensor
 
 from pe_lab.attention import reference, sdpa, triton
 from pe_lab.attention.dropout import Dropout
+from pe_lab.attention.shapes import check
 from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
 
@@ -47,7 +48,9 @@ def attend(
     implementation: str = "auto",
     dropout: Dropout | None = None,
 ) -> Tensor:
-    """Attention of queries [B, H, T, d] over keys and values of the same shape, with an encoding's terms.
+    """Attention of queries [B, H, T, d] over keys and values of the same shape and dtype, with an encoding's terms.
+
+    Fewer queries than keys, as in cached decoding, and values of another head dimension are refused.
 
     Args:
         terms: what the encoding does to logits, weights and values.
@@ -59,8 +62,10 @@ def attend(
         [B, H, T, d]. Rows of padding are finite and mean nothing.
 
     Raises:
-        ValueError: the implementation cannot compute this, or a table of distances is too short.
+        ValueError: an input does not fit the queries, the implementation cannot compute this, or a table of distances
+            is too short.
     """
+    check(q, k, v, terms, layout, dropout)
     for name in ("bias", "gate", "values"):
         table = getattr(terms, name)
         if table is None or terms.clip:

@@ -56,7 +56,10 @@ def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     wide = torch.promote_types(q.dtype, torch.float32)
     z = (q.to(wide) @ k.to(wide).transpose(-2, -1)) * scale
     if terms.score is not None:
-        z = z + terms.score(q, k, z, layout)
+        scored = terms.score(q, k, z, layout)
+        if scored.shape != z.shape:
+            raise ValueError(f"score must return [B, H, T, T] = {list(z.shape)}, got {list(scored.shape)}")
+        z = z + scored
     if terms.gate is not None:
         z = z * terms.gate[:, table_index(layout, terms.gate)].transpose(0, 1)
     added = added_to_logits(terms, layout)

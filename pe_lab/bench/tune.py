@@ -43,6 +43,9 @@ def tune(device: torch.device, seconds: float) -> None:
                 for blocks in dict.fromkeys((part[entry], *_candidates(kernel, dtype)))
                 if (taken := step.milliseconds(kernel, blocks)) is not None
             }
+            if not times:
+                print(f"{entry:40} keeps its blocks: none runs", flush=True)
+                continue
             best = min(times, key=times.__getitem__)
             print(
                 f"{entry:40} {times.get(part[entry], float('nan')):8.3f} ms -> {times[best]:8.3f} ms {best}", flush=True

@@ -64,6 +64,21 @@ def test_what_the_time_does_not_reach_keeps_what_it_had(small: Path) -> None:
     assert json.loads(small.read_text()) == before
 
 
+def test_a_kernel_of_which_nothing_runs_keeps_what_it_had(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """And the others are measured all the same."""
+    milliseconds = {"stick_forward": None}
+    monkeypatch.setattr(tune._Step, "milliseconds", lambda self, kernel, blocks: milliseconds.get(kernel, blocks.m))
+    monkeypatch.setattr(tune, "_candidates", lambda kernel, dtype: [Blocks(16, 16, 4, 1)])
+    before = json.loads(small.read_text())["sm_90"]
+    tune.tune(CPU, seconds=1000)
+    after = json.loads(small.read_text())["sm_90"]
+    changed = {key.split()[0] for key in after if after[key] != before[key]}
+    assert changed == {*tune.KERNELS, *tune.STICK} - {"stick_forward"}
+    assert "stick_forward float32 16 plain           keeps its blocks: none runs" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kernel", [*tune.KERNELS, *tune.STICK])
 def test_candidates_are_blocks_that_a_kernel_can_have(kernel: str) -> None:
     found = list(tune._candidates(kernel, torch.bfloat16))

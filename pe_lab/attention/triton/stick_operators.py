@@ -79,7 +79,8 @@ def stick_attention_backward(
     q, k, v, *rest = call.tensors
     grad = lanes_adjacent(grad)
     B, H, T, _ = q.shape
-    by_row, by_key, by_place = (call.blocks(f"stick_backward_{name}") for name in ("queries", "keys", "tables"))
+    by_row, by_key = call.blocks("stick_backward_queries"), call.blocks("stick_backward_keys")
+    by_place = call.blocks("stick_backward_tables") if wants_bias else None  # without a table there are none
     tiles = triton.cdiv(T, by_row.n)
     chunk = min(CHUNK, triton.cdiv(T, 128) * 128)
     rests, beyond = q.new_empty(2, B, H, chunk, tiles, dtype=torch.float32)

@@ -1,0 +1,232 @@
+"""What attention is given fits the queries, or is refused in one line before anything is computed."""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from pe_lab.attention import IMPLEMENTATIONS, attend
+from pe_lab.attention.dropout import Dropout
+from pe_lab.attention.shapes import SHAPES, check
+from pe_lab.encodings.base import Rotary, Terms
+from pe_lab.encodings.layout import Layout
+
+B, H, T, d = 2, 3, 5, 4
+SIZES = {"B": B, "H": H, "T": T, "d": d, "d/2": d // 2, "B|1": B, "H|1": H, "2R+1": 2 * T - 1, "axes": 2}
+NAMES = [*IMPLEMENTATIONS, "auto"]
+Given = dict[str, object]  # what differs from Terms() for queries, keys, values and a layout that fit
+Make = Callable[[Tensor], Given]
+SEGMENT = torch.zeros(B, T, dtype=torch.long)
+
+
+def rotary(tensor: Tensor, part: str, of: str) -> Given:
+    """A rotation whose other part fits."""
+    parts = {"cos": torch.ones(B, H, T, d // 2), "sin": torch.zeros(B, H, T, d // 2)} | {part: tensor}
+    return {"terms": Terms(**{f"rotary_{of}": Rotary(**parts)})}
+
+
+def term(name: str) -> Make:
+    return lambda tensor: {"terms": Terms(**{name: tensor})}
+
+
+def layout_of(pos: Tensor, segment: Tensor = SEGMENT) -> Layout:
+    whole = Layout.of_lengths(torch.full((len(segment),), T), T, causal=True)
+    object.__setattr__(whole, "segment", segment)
+    object.__setattr__(whole, "pos", pos)
+    return whole
+
+
+INPUTS: dict[str, tuple[str, Make]] = {  # the shape that each must have, and how it is given
+    "k": ("B, H, T, d", lambda tensor: {"k": tensor}),
+    "v": ("B, H, T, d", lambda tensor: {"v": tensor}),
+    **{
+        f"rotary_{of}.{part}": ("B|1, H|1, T, d/2", lambda tensor, part=part, of=of: rotary(tensor, part, of))
+        for of, part in product("qk", ("cos", "sin"))
+    },
+    **{
+        name: (shape, term(name))
+        for name, shape in {
+            "gain": "H|1, d",
+            "bias": "H|1, 2R+1",
+            "gate": "H|1, 2R+1",
+            "decay": "B|1, H|1, T",
+            "bias_full": "B|1, H|1, T, T",
+            "values": "H|1, 2R+1, d",
+        }.items()
+    },
+    "layout.pos": ("B|1, T", lambda tensor: {"layout": layout_of(tensor.long())}),
+    "layout.segment": ("B|1, T", lambda tensor: {"layout": layout_of(torch.arange(T)[None], tensor.long())}),
+    "dropout.seed": ("", lambda tensor: {"dropout": Dropout(0.5, tensor.long())}),
+}
+
+
+def letters(name: str) -> list[str]:
+    return [letter for letter in INPUTS[name][0].split(", ") if letter]
+
+
+def right(name: str) -> tuple[int, ...]:
+    return tuple(SIZES[letter] for letter in letters(name))
+
+
+def wrong(name: str) -> Iterator[tuple[int, ...]]:
+    """Shapes that are not right in one thing: a size that is larger or one, a dimension too many or too few."""
+    shape = right(name)
+    yield (1, *shape)
+    if shape:
+        yield shape[1:]
+    for axis, letter in enumerate(letters(name)):
+        sizes = {shape[axis] + 1, shape[axis] - 1} if letter in ("d/2", "2R+1") else {shape[axis] + 1, 1}
+        for size in sizes - ({1} if "|1" in letter else set()):
+            yield (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def run(implementation: str = "auto", **given: object) -> Tensor:
+    """Attention of queries that are [B, H, T, d] unless others are given."""
+    shape = (B, H, T, d)
+    defaults = {
+        **{name: torch.randn(shape) for name in "qkv"},
+        "terms": Terms(),
+        "layout": Layout.of_lengths(torch.full((B,), T), T, causal=True),
+        "dropout": None,
+    }
+    return attend(**defaults | given, implementation=implementation)
+
+
+def test_every_tensor_of_the_terms_has_a_shape() -> None:
+    tensors = {name for name, annotation in Terms.__annotations__.items() if annotation == Tensor | None}
+    assert tensors == SHAPES.keys()
+    assert tensors <= INPUTS.keys()
+
+
+@pytest.mark.parametrize("implementation", NAMES)
+@pytest.mark.parametrize(("name", "shape"), [(name, shape) for name in INPUTS for shape in wrong(name)])
+def test_a_shape_that_does_not_fit_is_refused(name: str, shape: tuple[int, ...], implementation: str) -> None:
+    """And named, with what it must be and what it is."""
+    if name == "layout.pos" and shape == (1, *right(name)):
+        shape = (1, *shape)  # three dimensions are positions on a grid
+    required = f"{name} must be [{INPUTS[name][0]}] for q [B, H, T, d] = {[B, H, T, d]}, got {list(shape)}"
+    with pytest.raises(ValueError, match=f"^{re.escape(required)}$"):
+        run(implementation, **INPUTS[name][1](torch.zeros(shape)))
+
+
+ONES = [
+    (name, shape)
+    for name in INPUTS
+    for shape in product(*((SIZES[letter], 1) if "|1" in letter else (SIZES[letter],) for letter in letters(name)))
+]
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero encountered in log2:RuntimeWarning")  # of the interpreter
+@pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning")
+@pytest.mark.parametrize(("name", "shape"), ONES)
+def test_a_size_of_one_stands_for_all_in_every_implementation(name: str, shape: tuple[int, ...]) -> None:
+    """Compared with the same numbers written out; float32, sums of some ten numbers of size 10."""
+    if name in ("layout.pos", "layout.segment"):
+        tensor = torch.arange(T).expand(shape) if name == "layout.pos" else (torch.arange(T) // 3).expand(shape)
+    else:
+        tensor = torch.randn(shape)
+    written_out = tensor.expand(right(name))
+    if name.startswith("rotary"):  # the other part of a rotation has the shape of this one
+        cos, sin = ((x, x.cos()) for x in (tensor, written_out))
+        short, full = ({"terms": Terms(**{name.split(".")[0]: Rotary(*pair)})} for pair in (cos, sin))
+    else:
+        short, full = (INPUTS[name][1](x) for x in (tensor, written_out))
+    inputs = dict(zip("qkv", torch.randn(3, B, H, T, d), strict=True))
+    expected = run("reference", **inputs | full)
+    for implementation, module in IMPLEMENTATIONS.items():
+        given = inputs | short
+        terms, layout = given.get("terms", Terms()), given.get("layout", layout_of(torch.arange(T)[None]))
+        if not module.refuses(inputs["q"], terms, layout, given.get("dropout")):
+            assert_close(run(implementation, **given), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", NAMES)
+def test_fewer_queries_than_keys_are_refused(implementation: str) -> None:
+    """As in cached decoding: one new token against all; whatever layout comes with them."""
+    says = re.escape(f"k must be [B, H, T, d] for q [B, H, T, d] = {[B, H, 1, d]}, got {[B, H, T, d]}")
+    for length in (1, T):
+        layout = Layout.of_lengths(torch.full((B,), length), length, causal=True)
+        with pytest.raises(ValueError, match=f"^{says}$"):
+            run(implementation, q=torch.randn(B, H, 1, d), layout=layout)
+
+
+@pytest.mark.parametrize("implementation", NAMES)
+@pytest.mark.parametrize("q", [torch.zeros(H, T, d), torch.zeros(B, H, T, d).long(), torch.zeros(1, B, H, T, d)])
+def test_queries_are_four_dimensional_and_floating_point(q: Tensor, implementation: str) -> None:
+    name = str(q.dtype).removeprefix("torch.")
+    says = re.escape(f"q must be floating point [B, H, T, d], got {name} {list(q.shape)}")
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        run(implementation, q=q, k=q, v=q)
+
+
+def test_a_rotation_has_as_many_sines_as_cosines() -> None:
+    pair = Rotary(torch.ones(1, H, T, d // 2), torch.ones(1, 1, T, d // 2))
+    for name in ("rotary_q", "rotary_k"):
+        says = re.escape(f"{name}.sin must be {[1, H, T, d // 2]} as its cos, got {[1, 1, T, d // 2]}")
+        with pytest.raises(ValueError, match=f"^{says}$"):
+            run(terms=Terms(**{name: pair}))
+
+
+def test_a_head_that_is_rotated_is_even() -> None:
+    q = torch.randn(B, H, T, 7)
+    pair = Rotary(torch.ones(1, 1, T, 3), torch.ones(1, 1, T, 3))
+    with pytest.raises(ValueError, match=re.escape("rotary_q.cos must be [B|1, H|1, T, d/2] for q")):
+        run(q=q, k=q, v=q, terms=Terms(rotary_q=pair))
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "says"),
+    [
+        ("k", torch.bfloat16, "float32"),
+        ("v", torch.float64, "float32"),
+        ("rotary_q.cos", torch.bfloat16, "float32 or float64"),
+        ("rotary_k.sin", torch.float64, "float32"),
+        *((name, torch.int64, "float64 or float32 or bfloat16 or float16") for name in SHAPES),
+    ],
+)
+def test_a_dtype_that_does_not_fit_is_refused(name: str, dtype: torch.dtype, says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be {says}, got {str(dtype).removeprefix('torch.')}$"):
+        run(**INPUTS[name][1](torch.ones(right(name), dtype=dtype)))
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_everything_is_on_the_device_of_the_queries(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be on cpu as q is, got meta$"):
+        run(**INPUTS[name][1](torch.ones(right(name), device="meta")))
+
+
+@pytest.mark.parametrize("name", ["bias", "gate", "values"])
+def test_tables_of_distances_take_no_grid(name: str) -> None:
+    """A distance is one number; terms that read none take any positions."""
+    grid = Layout.of_lengths(torch.full((B,), T), T, causal=True, grid_width=3)
+    says = re.escape(f"layout.pos must be [B|1, T] for q [B, H, T, d] = {[B, H, T, d]}, got {[1, T, 2]}")
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        run(terms=Terms(**{name: torch.zeros(right(name))}), layout=grid)
+    assert run(terms=Terms(gain=torch.ones(1, d)), layout=grid).isfinite().all()
+
+
+class Broadcast(nn.Module):
+    """A score that is the same for all queries."""
+
+    def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
+        return z[..., :1, :]
+
+
+def test_a_score_is_given_for_every_pair() -> None:
+    says = re.escape(f"score must return [B, H, T, T] = {[B, H, T, T]}, got {[B, H, 1, T]}")
+    with pytest.raises(ValueError, match=f"^{says}$"):
+        run(terms=Terms(score=Broadcast()))
+
+
+def test_no_number_is_read() -> None:
+    """Tensors without any pass: on a GPU, nothing is waited for."""
+    given = {name: torch.empty(right(name), device="meta") for name in SHAPES}
+    pair = Rotary(*torch.empty(2, B, 1, T, d // 2, device="meta"))
+    q = torch.empty(B, H, T, d, device="meta")
+    layout = Layout.of_lengths(torch.empty(B, dtype=torch.long, device="meta"), T, causal=False)
+    seed = torch.empty((), dtype=torch.long, device="meta")
+    check(q, q, q, Terms(rotary_q=pair, rotary_k=pair, **given), layout, Dropout(0.1, seed))

@@ -1,0 +1,231 @@
+"""What would be launched on a GPU: every kernel with blocks that there are, with arguments that it has, in its limits.
+
+Launches are noted, nothing is computed. Only what is launched is looked up: a kernel that is not may have no blocks.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pytest
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+
+from pe_lab import model as transformer
+from pe_lab.attention import attend, triton
+from pe_lab.attention.dropout import Dropout
+from pe_lab.bench import kernels as bench
+from pe_lab.bench import tune
+from pe_lab.config import Model, expand, folder
+from pe_lab.data.base import Task
+from pe_lab.encodings.base import Rotary, Stick, Terms
+from pe_lab.encodings.layout import Layout
+from pe_lab.model import Transformer
+from pe_lab.seeding import initialise
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+FILES = sorted((folder() / "pe").glob("*.yaml"))
+CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
+DTYPES = (torch.float32, torch.bfloat16)
+B, H, T, d = 2, 2, 40, 16
+UNCHOSEN = {"sums", "rotate_forward", "rotate_backward"}  # kernels with blocks of their own
+FORWARD = {False: {"forward"}, True: {"stick_forward"}}  # by whether a stick is broken
+BACKWARD = {
+    False: {"sums", "backward_keys", "backward_queries"},
+    True: {"stick_mark", "stick_backward_queries", "stick_backward_keys"},
+}
+
+
+def layout_of(causal: bool, packed: bool, grid: int | None = None) -> Layout:
+    """Sequences of one document, or of two with positions that run on."""
+    layout = Layout.of_lengths(torch.full((B,), T), T, causal, grid)
+    if packed:
+        layout.segment[:, T // 2 :] = 1
+    return layout.to(DEVICE)
+
+
+def assert_sound(launches: list, looked_up: set[str]) -> set[str]:
+    """The kernels that were launched: they have what a GPU takes, and only theirs were looked up."""
+    made = {launch.kernel for launch in launches}
+    assert looked_up == made - UNCHOSEN - {"stick_mark"}  # which has the blocks of stick_backward_queries
+    for launch in launches:
+        assert len(launch.grid) == 2
+        assert 1 <= launch.grid[0] < 2**31
+        assert 1 <= launch.grid[1] <= 65535
+        devices = {x.device.type for x in launch.arguments.values() if isinstance(x, Tensor)}
+        assert devices == {DEVICE.type}
+    widths = {
+        launch.arguments["BLOCK_N"]
+        for launch in launches
+        if launch.kernel.startswith("stick_") and "forward" not in launch.kernel
+    }
+    assert len(widths) <= 1  # of the tiles of keys, whose marks these kernels share
+    return made
+
+
+# -- every encoding ----------------------------------------------------------------------------------------------------
+
+
+def encoding(name: str) -> Any:
+    """As its file says; composed with others only where it says so, which takes its time."""
+    options = OmegaConf.load(folder() / "pe" / f"{name}.yaml")
+    return hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe if "defaults" in options else options)
+
+
+def build(made: Any, causal: bool, grid: int | None) -> Transformer:
+    sizes = {"depth": 1, "width": H * d, "num_heads": H, "mlp_ratio": 1, "norm": "pre"}
+    config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
+    model = Transformer(config, made, Task(11, T, 11, causal=causal, grid_width=grid), "triton")
+    initialise(model, seed=0)
+    return model.to(DEVICE)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
+    name: str, launches: list, looked_up: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In either dtype, causal or not, packed or not, with dropout or without."""
+    asked: list[tuple] = []
+
+    def spy(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, how: str, dropout: Dropout | None) -> Tensor:
+        asked.append((q, terms, layout, dropout))
+        return attend(q, k, v, terms, layout, how, dropout)
+
+    monkeypatch.setattr(transformer, "attend", spy)
+    tokens = torch.randint(11, (B, T), device=DEVICE)
+    made, grid = encoding(name), 8 if CLASSES[name].on_grid else None
+    for causal in (True,) if CLASSES[name].causal_only else (True, False):
+        model = build(made, causal, grid)
+        for packed, dtype, p in product((False, True), DTYPES, (0.0, 0.1)):
+            for noted in (asked, launches, looked_up):
+                noted.clear()
+            model.layers[0].attention_dropout = p
+            refusal = None
+            try:
+                with torch.autocast(DEVICE.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
+                    logits = model(tokens, layout_of(causal, packed, grid))
+                logits.float().sum().backward()
+            except ValueError as error:
+                refusal = str(error)
+            (given,) = asked
+            assert given[0].dtype == dtype
+            assert (given[3] is not None) is bool(p)
+            if reason := triton.refuses(*given):  # what attention=auto asks before it takes another
+                assert refusal.startswith(f"attention=triton cannot compute this: {reason}; use attention=auto, ")
+                assert not launches
+                continue
+            assert refusal is None
+            stick = isinstance(given[1].weights, Stick)
+            assert assert_sound(launches, looked_up) >= FORWARD[stick] | BACKWARD[stick]
+
+
+# -- every choice of terms ---------------------------------------------------------------------------------------------
+
+
+def tables(names: tuple[str, ...]) -> Iterator[tuple[dict[str, Tensor], set[str]]]:
+    """Every choice of these terms, and of those that are trained."""
+    shapes = {"bias": (H, 2 * T - 1), "gate": (1, 2 * T - 1), "decay": (B, H, T)}
+    for there in product(("", "given", "trained"), repeat=len(names)):
+        chosen = dict(zip(names, there, strict=True))
+        trained = {name for name, how in chosen.items() if how == "trained"}
+        drawn = {name: torch.rand(shapes[name], device=DEVICE) for name, how in chosen.items() if how}
+        yield {name: table.requires_grad_(name in trained) for name, table in drawn.items()}, trained
+
+
+def step(terms: Terms, layout: Layout, dropout: Dropout | None, dtype: torch.dtype) -> None:
+    """Attention and the gradients of its inputs."""
+    q, k, v = (torch.randn(B, H, T, d, device=DEVICE).to(dtype).requires_grad_() for _ in range(3))
+    attend(q, k, v, terms, layout, "triton", dropout).sum().backward()
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softmax_launches_its_kernels_and_that_of_tables_where_one_is_trained(
+    dtype: torch.dtype, causal: bool, launches: list, looked_up: set[str]
+) -> None:
+    dropout = Dropout(0.1, torch.tensor(0, device=DEVICE))
+    for (given, trained), packed, drop in product(tables(("bias", "gate", "decay")), (False, True), (None, dropout)):
+        launches.clear()
+        looked_up.clear()
+        step(Terms(**given), layout_of(causal, packed), drop, dtype)
+        by_table = {"backward_tables"} if trained & {"bias", "gate"} else set()
+        assert assert_sound(launches, looked_up) == FORWARD[False] | BACKWARD[False] | by_table
+        for launch in launches:
+            if launch.kernel not in UNCHOSEN:
+                there = {**given, "segmented": packed or None, "dropout": drop}
+                for name in ("bias", "gate", "decay", "segmented", "dropout"):
+                    assert launch.arguments[name.upper()] == (there.get(name) is not None)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_stick_launches_its_kernels_and_that_of_tables_where_one_is_trained(
+    dtype: torch.dtype, causal: bool, launches: list, looked_up: set[str]
+) -> None:
+    sticks = [Stick(*how) for how in product(("nearest", "first"), (True, False), ("drop", "own"))]
+    for (given, trained), packed, stick in product(tables(("bias",)), (False, True), sticks):
+        launches.clear()
+        looked_up.clear()
+        step(Terms(**given, weights=stick), layout_of(causal, packed), None, dtype)
+        by_table = {"stick_backward_tables"} if trained else set()
+        assert assert_sound(launches, looked_up) == FORWARD[True] | BACKWARD[True] | by_table
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rotation_launches_its_kernels(dtype: torch.dtype, trained: bool, launches: list, looked_up: set[str]) -> None:
+    for pairing, gain, shape in product(("interleaved", "half"), (False, True), product((1, B), (1, H))):
+        launches.clear()
+        looked_up.clear()
+        cos, sin = torch.randn(2, *shape, T, d // 2, device=DEVICE).requires_grad_(trained)
+        rotary = Rotary(cos, sin, pairing)
+        terms = Terms(rotary_q=rotary, rotary_k=rotary, gain=torch.ones(1, d, device=DEVICE) if gain else None)
+        step(terms, layout_of(True, False), None, dtype)
+        made = assert_sound(launches, looked_up)
+        assert made == FORWARD[False] | BACKWARD[False] | {"rotate_forward", "rotate_backward"}
+        for launch in launches:
+            if launch.kernel == "rotate_backward":
+                assert launch.arguments["TABLES"] is trained
+
+
+# -- the benches -------------------------------------------------------------------------------------------------------
+
+
+def test_tuning_gets_past_every_kernel(
+    launches: list, looked_up: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
+) -> None:
+    """With the candidate that the table has: each runs, and is written as the fastest."""
+    table = tmp_path / "blocks.json"
+    table.write_text(tune.table.TABLE.read_text())
+    monkeypatch.setattr(tune.table, "TABLE", table)
+    monkeypatch.setattr(tune.table, "architecture", lambda device: "sm_90")
+    for name, value in {"HEADS": 1, "LENGTH": T, "TOKENS": T}.items():
+        monkeypatch.setattr(tune, name, value)
+    monkeypatch.setattr(tune, "_candidates", lambda kernel, dtype: iter(()))
+    monkeypatch.setattr(tune._Step, "_time", lambda *given: 1.0)
+    before = tune.table.load()["sm_90"]
+    tune.tune(DEVICE, seconds=1000)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(before)
+    assert all("1.000 ms ->    1.000 ms" in line for line in lines), lines
+    assert tune.table.load()["sm_90"] == before
+    tune.table.load.cache_clear()
+
+
+def test_the_bench_of_kernels_gets_past_every_encoding(
+    launches: list, looked_up: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(bench, "ROUNDS", 1)
+
+    def ours(subject: bench.Subject, _: bench.Setting) -> dict[str, Callable[[], Tensor]]:
+        return {"triton": lambda: attend(subject.q, subject.k, subject.v, subject.terms, subject.layout, "triton")}
+
+    monkeypatch.setattr(bench, "_implementations", ours)
+    setting = bench.Setting(DEVICE, tokens=T, num_heads=H, head_dim=d, lengths=(T,))
+    rows = bench.compare_kernels(setting, tmp_path, folder() / "pe", [])
+    assert {row["encoding"] for row in rows} >= {"none", "alibi", "rope", "rse", "stick_breaking"}
+    assert {row["note"] for row in rows} == {""}
+    assert_sound(launches, looked_up)
