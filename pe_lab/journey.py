@@ -227,6 +227,7 @@ class Journey:
             "tokens_per_second": tokens / self.seconds if self.seconds else None,
             "attention": cell.implementation,
             "device": cell.device.type,
+            "tokens_per_sequence": cell.dataset.task.length,
         }
         resolved = OmegaConf.merge(cell.cfg, {"epochs": target})
         with self.road.recording(target) as folder:

@@ -82,13 +82,13 @@ def tell_measurements(cell: "Cell", epochs: int, loggers: list[Logger]) -> None:
     """Tell loggers all that the cell asked for and has."""
     if loggers and cell.requests:
         summary, records = cell.road.summary(epochs), Records(cell.road, epochs)
-        tell_measured(loggers, summary, records, cell.requests, lambda: cell.dataset.task.length)
+        tell_measured(loggers, summary, records, cell.requests, cell.dataset.task.length)
 
 
 def tell_again(cell: "Cell") -> None:
     """Open the run of a cell that is in the ledger, and tell it from there. What is lost now stays lost."""
     with told(instantiate(cell.cfg.logger)(cell=cell, epochs=cell.epochs)) as loggers:
-        tell_stored(loggers, cell.road, cell.epochs, lambda: cell.dataset.task.length, cell.requests)
+        tell_stored(loggers, cell.road, cell.epochs, cell.dataset.task.length, cell.requests)
         tell_pictures(cell, cell.epochs, loggers, lambda: trained(cell))
     cell.told = True
 

@@ -9,6 +9,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pe_lab.ledger.files import loads
 from pe_lab.training import Training
 
 
@@ -33,7 +34,7 @@ def save(training: Training, kept: dict[str, Any], path: Path) -> None:
 def kept_with(path: Path) -> dict[str, Any]:
     """What `save` wrote beside the tensors, and the step."""
     with safe_open(path, "pt") as file:
-        return json.loads(file.metadata()["pe_lab"])
+        return loads(file.metadata()["pe_lab"])
 
 
 def road_of(path: Path) -> str | None:

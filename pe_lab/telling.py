@@ -1,7 +1,7 @@
 """What loggers are told of a cell: while it trains, and again from the ledger, under the same names."""
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -11,6 +11,7 @@ import pandas as pd
 from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Floors, flat_floors
+from pe_lab.ledger.files import read_verified
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.road import Road
 from pe_lab.loggers import Run
@@ -61,19 +62,20 @@ def tell_measured(
     summary: dict[str, Any],
     records: Records,
     requests: Iterable[dict[str, Any]],
-    tokens: Callable[[], int],
+    tokens: int | None,
 ) -> None:
     """Tell what was measured on a stop beyond its test: curves over tokens, and a table of them; curves over layers.
 
     Args:
         requests: those that have no record are left out.
-        tokens: the training length; the test itself is the length 1. Asked for if there are other lengths.
+        tokens: the training length, at which the test itself is told; None: it is not known, and that is left out.
     """
     recorded = [request for request in requests if records.has(request)]
     lengths = [request for request in recorded if request["kind"] == "length"]
     if lengths:
         metrics = summary["test"] | flat_floors(summary["floors"])
-        points = [{"policy": "raw", "offset": 0, "length": 1.0, "tokens": tokens()} | metrics]
+        test = {"policy": "raw", "offset": 0, "length": 1.0, "tokens": tokens} | metrics
+        points = [test] if tokens is not None else []
         for request in lengths:
             rows = records.get(request)
             place = {"policy": request["policy"], "offset": request["offset"], "length": float(request["length"])}
@@ -95,7 +97,7 @@ def tell_stored(
     loggers: list[Logger],
     road: Road,
     epochs: int,
-    tokens: Callable[[], int],
+    tokens: int | None,
     requests: Iterable[dict[str, Any]] | None = None,
 ) -> None:
     """Tell all that the ledger has of a stop: floors, the whole curve, test, cost, what was measured later.
@@ -109,22 +111,18 @@ def tell_stored(
     """
     summary, records = road.summary(epochs), Records(road, epochs)
     tell_floors(loggers, summary["floors"], 0, 0)
-    tell_curve(loggers, _rows(road.stop(epochs) / "metrics.csv"))
+    tell_curve(loggers, _rows(road.stop(epochs)))
     tell_stop(loggers, summary)
     tell_measured(loggers, summary, records, records.requests() if requests is None else requests, tokens)
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
+def _rows(stop: Path) -> Iterator[dict[str, Any]]:
     """The rows of a curve, to the bit; without the test, which the summary has."""
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["split"] != "test":
-                numbers = {
-                    "step": int(row["step"]),
-                    "epoch": float(row["epoch"]),
-                    "value": float(row["value"] or "nan"),
-                }
-                yield row | numbers
+    (content,) = read_verified(stop, "metrics.csv")
+    for row in csv.DictReader(content.decode().splitlines()):
+        if row["split"] != "test":
+            numbers = {"step": int(row["step"]), "epoch": float(row["epoch"]), "value": float(row["value"] or "nan")}
+            yield row | numbers
 
 
 def _tell_length(loggers: list[Logger], point: dict[str, Any]) -> None:

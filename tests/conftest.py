@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -178,6 +179,34 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Call
         return status, out.splitlines(), err
 
     return tell
+
+
+@pytest.fixture(scope="session")
+def sign() -> Callable[[Path], None]:
+    """Gives a checkpoint's folder checksums that fit, as a stranger would make them."""
+    from pe_lab.ledger.files import CHECKSUMS, file_digest
+
+    def make(stop: Path) -> None:
+        names = [path.name for path in stop.iterdir() if path.name != CHECKSUMS]
+        (stop / CHECKSUMS).write_text(json.dumps({name: file_digest(stop / name) for name in names}))
+
+    return make
+
+
+class Evil:
+    """What is executed by whoever unpickles it."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.fixture(scope="session")
+def evil() -> Callable[[Path], bytes]:
+    """Makes a pickle that makes a file."""
+    return lambda marker: pickle.dumps(Evil(marker))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

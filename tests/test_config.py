@@ -15,7 +15,6 @@ from hydra.utils import get_class
 from omegaconf import OmegaConf
 
 from pe_lab import config
-from pe_lab.data.base import Dataset
 from pe_lab.ranges import RANGES, require
 
 
@@ -110,31 +109,6 @@ def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
     ]
 
 
-@pytest.mark.parametrize(
-    ("given", "trusted"),
-    [
-        ({"data": {"_target_": "pe_lab.data.structured.Structured"}}, True),
-        ({"data": {"_target_": "torch.load"}}, False),
-        ({"data": {"_target_": "os.system"}}, False),
-        ({"pe": {"encoding": {"_target_": "builtins.exec"}}}, False),
-        ({"pe": {"_target_": "pe_lab_of_mine.Evil"}}, False),
-        ({"pe": {"_target_": "pe_lab.run.os.system"}}, False),
-        ({"pe": {"_target_": "pe_lab.run.main"}}, False),
-        ({"pe": {"_target_": "pe_lab.bench.programs.Program"}}, False),
-        ({"pe": {"_target_": "pe_lab.data.base.Tensor"}}, False),
-        ({"pe": {"_target_": "pe_lab.data.structured.Structured", "x": [{"_target_": "os.system"}]}}, False),
-        ({"pe": {"_target_": "${oc.env:HOME}"}}, False),
-        ({"pe": {"_target_": None}}, False),
-    ],
-)
-def test_what_a_ledger_asks_to_call_is_the_labs_own(given, trusted):
-    if trusted:
-        config.require_trusted(OmegaConf.create(given), Dataset, "here")
-    else:
-        with pytest.raises(ValueError, match="_target_ must be a Dataset of pe_lab, got"):
-            config.require_trusted(OmegaConf.create(given), Dataset, "here")
-
-
 RATES = "pe,depth,epochs,optimizer.lr,at_edge\nrope,4,4,0.003,False\nrope,4,16,0.001,False\nrope,1,4,0.01,True\n"
 
 
@@ -157,6 +131,33 @@ def test_a_table_of_rates_that_is_not_there_is_named_with_the_study_that_makes_i
     line = complaint("optimizer=adam_tuned", f"ledger={tmp_path}")
     for part in ("optimizer.lr must come from a table of tuned rates", "+study=tune_lr", str(tmp_path)):
         assert part in line
+
+
+@pytest.mark.parametrize(
+    ("table", "part"),
+    [
+        (RATES.replace("0.003", "${oc.env:SECRET_TOKEN}"), "could not convert string to float"),
+        (RATES.replace("0.003", ""), "could not convert string to float"),
+        (RATES.replace("0.003", "nan"), "optimizer.lr must be a positive number"),
+        (RATES.replace("0.003", "-1"), "optimizer.lr must be a positive number"),
+        (RATES.replace("rope,4,4", "rope,4,four"), "invalid literal for int"),
+        (RATES.replace("epochs", "other"), "got another at"),
+        (RATES.replace("pe,", "${oc.env:SECRET_TOKEN},"), "got another at"),
+        ("pe,depth,epochs,optimizer.lr\nrope,4\n", "got another at"),
+        ("pe,depth,epochs,optimizer.lr\n\x1b[2J${oc.env:SECRET_TOKEN},4,4,1\n", "must come from a table that has rope"),
+        ("", "must come from a table that has rope at depth 4"),
+        ("\xff\xfe", "got another at"),
+    ],
+)
+def test_a_table_of_rates_that_somebody_else_wrote_is_one_line(table, part, tmp_path, monkeypatch):
+    """It is read as numbers: nothing in it is resolved."""
+    monkeypatch.setenv("SECRET_TOKEN", "0.5")
+    (tmp_path / "studies" / "tune_lr").mkdir(parents=True)
+    (tmp_path / "studies" / "tune_lr" / "rates.csv").write_bytes(table.encode("latin-1"))
+    line = complaint("optimizer=adam_tuned", f"ledger={tmp_path}", "pe=rope", "model.depth=4")
+    assert part in line
+    assert "0.5" not in line
+    assert line.isprintable()
 
 
 def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():

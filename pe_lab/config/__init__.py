@@ -5,7 +5,7 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 
 from pe_lab.config.compose import expand
 from pe_lab.config.errors import in_one_line, refuse
-from pe_lab.config.rules import check, require_trusted
+from pe_lab.config.rules import check
 from pe_lab.config.schema import Config, Model, Optimizer, Trainer, flatten, folder
 from pe_lab.config.words import Launcher, as_lists, launcher, of_jobs, studies
 
@@ -24,6 +24,5 @@ __all__ = [
     "launcher",
     "of_jobs",
     "refuse",
-    "require_trusted",
     "studies",
 ]

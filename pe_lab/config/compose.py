@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from pe_lab.config.errors import in_one_line
 from pe_lab.config.rules import check
 from pe_lab.config.schema import folder
 from pe_lab.config.words import parsed
@@ -74,18 +75,24 @@ def _tuned_rate(path: str, _root_: DictConfig) -> float:
             f"optimizer.lr must come from a table of tuned rates, got none at {path}: "
             f"python -m pe_lab.run -m +study=tune_lr ledger={_root_.ledger} makes it"
         )
-    with Path(path).open() as file:
-        rows = list(csv.DictReader(file))
     there = {"pe": _root_.pe.name, "depth": str(_root_.model.depth), "data": _root_.data.name}
-    found = [row for row in rows if all(row.get(name, value) == value for name, value in there.items())]
-    if not found:
+    try:
+        with Path(path).open() as file:
+            rows = list(csv.DictReader(file))
         known = sorted({f"{row['pe']} at depth {row['depth']}" for row in rows})
+        found = [row for row in rows if all(row.get(name, value) == value for name, value in there.items())]
+        rates = {int(row["epochs"]): float(row["optimizer.lr"]) for row in found}
+    except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:
+        raise ValueError(
+            f"optimizer.lr must come from a table with pe, depth, epochs and optimizer.lr, got another at {path}: "
+            f"{in_one_line(error)}"
+        ) from None
+    if not found:
         raise ValueError(
             f"optimizer.lr must come from a table that has {there['pe']} at depth {there['depth']}, got {path} with "
             f"{', '.join(known)}"
         )
-    same = [row for row in found if row["epochs"] == str(_root_.epochs)]
-    return float((same or sorted(found, key=lambda row: int(row["epochs"])))[-1]["optimizer.lr"])
+    return rates.get(_root_.epochs, rates[max(rates)])
 
 
 OmegaConf.register_new_resolver("tuned_rate", _tuned_rate, replace=True)

@@ -1,8 +1,6 @@
 """The rules that the config alone decides."""
 
-import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.schema import TYPED, Config, folder
+from pe_lab.ledger.plain import complaint
 from pe_lab.ranges import NAME, RANGES, require, require_pairs, shown
 
 
@@ -38,6 +37,8 @@ def check(cfg: DictConfig) -> None:
         )
     if "pairing" in cfg.pe:
         require_pairs(cfg.pe.name, model.width, model.num_heads)
+    if found := complaint(_plain(cfg)):  # or nobody could read what is written of it
+        raise ValueError(f"the config {found}")
 
 
 def _plain(value: Any) -> Any:
@@ -107,34 +108,3 @@ def _require_known(given: DictConfig, leaf: str, names: set[str]) -> None:
 def _written(file: Path, changed: int) -> DictConfig:
     """A YAML file as it was at that time: the cells of a sweep share a few."""
     return OmegaConf.load(file)
-
-
-def require_trusted(leaf: DictConfig, base: type, where: str) -> None:
-    """Test that a leaf of a config that comes from a ledger, whoever wrote it, makes nothing but the lab's own objects.
-
-    Not torch's: torch.load would run what a file tells it to. Nor what the lab's modules have imported: pe_lab.run.os.
-
-    Args:
-        base: the class of which each must be.
-
-    Raises:
-        ValueError: a `_target_` that is none.
-    """
-    from hydra.utils import get_class
-
-    for target in _targets(OmegaConf.to_container(leaf, resolve=False)):
-        made = None
-        if re.fullmatch(r"pe_lab(\.\w+)+", str(target)):
-            with suppress(Exception):  # whatever its name leads to
-                made = get_class(target)
-        if made is None or not issubclass(made, base) or not made.__module__.startswith("pe_lab."):
-            raise ValueError(f"{where}: _target_ must be a {base.__name__} of pe_lab, got {target!r}")
-
-
-def _targets(tree: Any) -> Iterator[Any]:
-    """All that is to be called in a config, however deep it stands."""
-    if isinstance(tree, dict):
-        yield from ([tree["_target_"]] if "_target_" in tree else [])
-        tree = list(tree.values())
-    for part in tree if isinstance(tree, list) else []:
-        yield from _targets(part)

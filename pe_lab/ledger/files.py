@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 CHECKSUMS = "checksums.json"
 ASIDE = ".aside"  # the folder of a ledger that keeps what was found damaged
 ASKED = "asked"  # the folder of a ledger that says which cells a command asked for
+DEEPEST = 64  # levels of what is nested
 NOT_READ = "it is not read; the command that made it, run again, sets it aside and makes it again"
 
 
@@ -59,14 +61,44 @@ def read_json(path: Path) -> Any:
     """The content, or None if there is no such file.
 
     Raises:
-        LedgerError: the file is not JSON.
+        LedgerError: it is no file, or not JSON, or nested too deep.
     """
+    if not path.is_file():
+        if path.exists():  # nobody may ever write to a pipe, and a device has no end
+            raise LedgerError(f"{path} must be a file, got something else")
+        return None
     try:
-        return json.loads(path.read_text())
+        return loads(path.read_text())
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise LedgerError(f"{path} cannot be read: {error}") from None
+
+
+def loads(text: str | bytes) -> Any:
+    """JSON as the ledger writes it.
+
+    Raises:
+        ValueError: it is not JSON, has a number that is not finite, or is nested deeper than can be followed.
+    """
+    try:
+        content = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    level, depth = [content], 0
+    while level:
+        if depth > DEEPEST:
+            raise ValueError(f"it must have at most {DEEPEST} levels, got more")
+        inner = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list))]
+        level, depth = [part for parts in inner for part in parts], depth + 1
+    return content
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"numbers must be finite, got {text[:20]}")
+    return value
 
 
 def set_aside(entry: Path, ledger: Path, reason: object) -> None:
@@ -105,6 +137,8 @@ def read_verified(folder: Path, *names: str) -> list[bytes]:
     checksums, contents = _checksums(folder), []
     for name in names:
         try:
+            if not (folder / name).is_file():
+                raise FileNotFoundError
             contents.append((folder / name).read_bytes())
             found = hashlib.sha256(contents[-1]).hexdigest()
         except OSError:

@@ -1,6 +1,5 @@
 """Records beside a stop: what was measured on its weights after it was made, one folder per request."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pe_lab.ledger.files import (
     LedgerError,
     canonical,
     digest,
+    loads,
     read_json,
     read_verified,
     set_aside,
@@ -103,7 +103,7 @@ class Records:
         """
         contents = read_verified(entry, "request.json", "rows.csv")
         try:
-            request, rows = json.loads(contents[0]), pd.read_csv(BytesIO(contents[1]))
+            request, rows = loads(contents[0]), pd.read_csv(BytesIO(contents[1]))
         except ValueError as error:
             raise LedgerError(f"ledger entry {entry} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(request, dict) or request.get("kind") not in KINDS or not {"metric", "value"} <= set(rows):

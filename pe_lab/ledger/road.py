@@ -24,6 +24,7 @@ from pe_lab.ledger.files import (
     write_json,
     writing,
 )
+from pe_lab.ledger.plain import complaint
 from pe_lab.ledger.presence import announce, first_come, is_present
 
 HOLDER = "holder.json"  # who has a lease, as long as he has it
@@ -46,7 +47,7 @@ class Road:
         """What determines the training.
 
         Raises:
-            LedgerError: it does not hash to the folder's name.
+            LedgerError: it does not hash to the folder's name, or is not plain data.
         """
         identity = read_json(self.folder / "road.json")
         if not isinstance(identity, dict) or digest(identity) != self.name:
@@ -54,6 +55,8 @@ class Road:
             raise LedgerError(
                 f"ledger entry {self.folder} must hold what its name is the hash of, got {found}: {NOT_READ}"
             )
+        if found := complaint(identity):
+            raise LedgerError(f"ledger entry {self.folder / 'road.json'} {found}: {NOT_READ}")
         return identity
 
     # -- wishes ---------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def _verify_road(road: Road, counts: Counts) -> Iterator[str]:
         except ValueError:
             yield f"ledger entry {stop} must be named by a number of epochs"
             continue
-        damaged = list(_complaint(_verify_stop, road, epochs))
+        damaged = list(_complaint(verify_stop, road, epochs))
         yield from damaged
         records = Records(road, epochs)
         for entry in records.entries():
@@ -89,7 +89,8 @@ def _verify_road(road: Road, counts: Counts) -> Iterator[str]:
     yield from _complaint(read_cost, road.folder / "cost.json")
 
 
-def _verify_stop(road: Road, epochs: int) -> None:
+def verify_stop(road: Road, epochs: int) -> None:
+    """Raises LedgerError unless a stop has all files that it must have, with the checksums of each."""
     road.verify(epochs)
     lacking = [name for name in STOP_FILES if name not in json.loads((road.stop(epochs) / CHECKSUMS).read_text())]
     if lacking:

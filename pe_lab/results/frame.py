@@ -1,7 +1,6 @@
 """A ledger, or a study of it, as tidy pandas frames."""
 
 import csv
-import json
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.config import flatten
-from pe_lab.ledger.files import CHECKSUMS, LedgerError, read_json, read_verified
+from pe_lab.ledger.files import CHECKSUMS, LedgerError, loads, read_json, read_verified
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.road import Road
@@ -143,7 +142,7 @@ def _gather(folder: Path, study: str | None, wanted: dict[tuple[str, int], int] 
             continue
         for epochs in _stops(road, refused) if wanted is None else stops[road.name]:
             try:
-                found.append((of_road | {"epochs": epochs}, _summary(road, epochs)))
+                found.append((of_road | {"epochs": epochs}, summary_of(road, epochs)))
             except (OSError, ValueError) as error:
                 refused.append(_line(error))
         for path in sorted(road.folder.glob("failed/*.json")) if wanted is None else []:
@@ -224,7 +223,7 @@ def _is_count(name: str) -> bool:
     return name.isdecimal() and str(int(name)) == name
 
 
-def _summary(road: Road, epochs: int) -> dict[str, Any]:
+def summary_of(road: Road, epochs: int) -> dict[str, Any]:
     """What a stop came to, with the environment it was made in; only these files are compared with their checksums.
 
     Raises:
@@ -233,7 +232,7 @@ def _summary(road: Road, epochs: int) -> dict[str, Any]:
     stop = road.stop(epochs)
     contents = read_verified(stop, "summary.json", "environment.json")
     try:
-        summary, environment = map(json.loads, contents)
+        summary, environment = map(loads, contents)
     except ValueError as error:
         raise LedgerError(f"ledger entry {stop} cannot be read: {_line(error)}") from None
     if not isinstance(summary, dict) or not isinstance(environment, dict):

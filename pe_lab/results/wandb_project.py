@@ -7,6 +7,8 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.config import Config, flatten
+from pe_lab.ledger.plain import complaint
+from pe_lab.ranges import NAME, shown
 from pe_lab.results.curves import SHOWN
 from pe_lab.results.frame import Results
 from pe_lab.results.table import Settings, rows_of
@@ -46,11 +48,15 @@ def load(project: str, runs: Iterable[Any] | None = None) -> Results:
         if run.job_type == "evaluation":
             continue  # of a cell that has a run of its own
         try:
-            summary = _summary(run)
+            of_run = _settings(run.config)
+            summary = _summary(run, of_run)
         except KeyError as error:
             refused.append(f"run {run.id} must have {error.args[0]}, got none: it is {run.state}")
             continue
-        settings.append(_settings(run.config))
+        except ValueError as error:
+            refused.append(f"run {run.id} {error}")
+            continue
+        settings.append(of_run)
         summaries.append(summary)
         told.append(run)
     if not settings:
@@ -62,34 +68,52 @@ def load(project: str, runs: Iterable[Any] | None = None) -> Results:
 
 
 def _settings(config: dict[str, Any]) -> Settings:
-    """The cell's own config; what else a run's config has is left out."""
-    return flatten({name: config[name] for name in Config.__dataclass_fields__ if name in config})
+    """The cell's own config; what else a run's config has is left out.
+
+    Raises:
+        KeyError: the run is no cell.
+        ValueError: somebody else wrote it.
+    """
+    own = {name: config[name] for name in Config.__dataclass_fields__ if name in config}
+    for needed in ("pe", "model", "data", "epochs", "seed"):
+        if needed not in own:
+            raise KeyError(f"config.{needed}")
+    if found := complaint(own):
+        raise ValueError(found)
+    settings = flatten(own)
+    names = all(isinstance(own[group], dict) and NAME.holds(own[group].get("name")) for group in ("pe", "data"))
+    if not names or not all(type(settings.get(name)) is int for name in ("model.depth", "epochs", "seed")):
+        raise ValueError("must have pe.name, data.name, model.depth, epochs and seed of a cell, got others")
+    return settings
 
 
-def _summary(run: Any) -> dict[str, Any]:
+def _summary(run: Any, settings: Settings) -> dict[str, Any]:
     """What a cell came to, as the ledger has it.
 
     Raises:
         KeyError: the run is no finished cell.
+        ValueError: somebody else wrote it.
     """
-    flat, config = dict(run.summary), run.config
+    flat, attention = dict(run.summary), run.config.get("attention_resolved")
     for needed in ("test/loss", "cost/parameters", "cost/seconds"):
         if needed not in flat:
             raise KeyError(needed)
-    for needed in ("pe", "model", "data", "epochs", "seed"):
-        if needed not in config:
-            raise KeyError(f"config.{needed}")
+    for name, value in flat.items():
+        if name.startswith(("test/", "floor/", "cost/")) and type(value) not in (int, float):
+            raise ValueError(f"must have a number as {name}, got {shown(value)}")
+    if not (attention is None or NAME.holds(attention)):
+        raise ValueError(f"must have as attention_resolved {NAME.words}, got {shown(attention)}")
     floors: dict[str, dict[str, float]] = {}
     for name, value in flat.items():
         if name.startswith("floor/"):
-            _, floor, metric = name.split("/")
+            floor, _, metric = name.removeprefix("floor/").partition("/")
             floors.setdefault(floor, {})[metric] = value
     cost = ("parameters", "positional_parameters", "flops_per_token", "seconds")
     return {
         "test": {name.removeprefix("test/"): value for name, value in flat.items() if name.startswith("test/")},
         "floors": floors,
-        "attention": config.get("attention_resolved"),
-        "device": flatten(config).get("trainer.device"),
+        "attention": attention,
+        "device": settings.get("trainer.device"),
         "road": run.id.rpartition("-")[0] or run.id,
     } | {name: flat.get(f"cost/{name}") for name in cost}
 

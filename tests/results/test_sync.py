@@ -1,5 +1,6 @@
 """W&B is rebuilt from the ledger: the same runs, with all that they were told."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -103,6 +104,42 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_rebuilt(copy, monkeypatch, 
     (line,) = err.splitlines()
     assert line.startswith(f"skipped: {road.name}, 1 epochs: ledger entry {summary} must have the digest")
     assert set(offline_runs(copy)) == {f"{road.name}-2"}
+
+
+def test_a_class_of_the_users_own_is_not_imported(copy, monkeypatch, capsys, offline_runs, sign, tmp_path):
+    """Its module may be anywhere, or gone; the run is rebuilt all the same, other lengths included."""
+    (road,) = Ledger(copy).roads()
+    (tmp_path / "mine.py").write_text("raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for epochs in (1, 2):
+        file = road.stop(epochs) / "config.yaml"
+        file.write_text(file.read_text().replace("pe_lab.data.structured.Structured", "mine.Data"))
+        file.write_text(file.read_text().replace("name: structured", "name: mine"))
+        sign(road.stop(epochs))
+    status, out, err = program(monkeypatch, capsys, copy)
+    assert (status, out, err) == (0, "2 of 2 runs are in W&B, offline, project pe_lab\n", "")
+    for inside in offline_runs(copy).values():
+        data = of_run(inside)["config"]["data"]
+        assert (data["name"], data["_target_"], data["length"]) == ("mine", "mine.Data", 16)
+
+
+def test_a_summary_without_the_length_of_the_sequences_leaves_the_test_out_of_the_lengths(
+    copy, monkeypatch, capsys, offline_runs, curves, sign
+):
+    """As earlier versions wrote it."""
+    (road,) = Ledger(copy).roads()
+    file = road.stop(2) / "summary.json"
+    summary = json.loads(file.read_text())
+    assert summary.pop("tokens_per_sequence") == 16
+    file.write_text(json.dumps(summary))
+    sign(road.stop(2))
+    status, out, err = program(monkeypatch, capsys, copy)
+    assert (status, out) == (0, "2 of 2 runs are in W&B, offline, project pe_lab\n")
+    (line,) = err.splitlines()
+    assert line.startswith(f"{summary['name']}: the test is left out of the curves over tokens")
+    runs = {name: curves(inside) for name, inside in offline_runs(copy).items()}
+    assert [len(points["length/raw/loss"]) for _, points in sorted(runs.items())] == [2, 1]
+    assert [points["lengths.nrows"][0][-1] for _, points in sorted(runs.items())] == [4, 3]
 
 
 def test_a_cell_of_a_study_that_is_not_there_is_told(copy, monkeypatch, capsys):

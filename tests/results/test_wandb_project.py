@@ -83,6 +83,39 @@ def test_runs_that_are_no_finished_cells_are_listed_and_left_out(cells):
     ]
 
 
+@pytest.mark.parametrize(
+    ("config", "summary", "line"),
+    [
+        ({"study_name": "${oc.env:SECRET_TOKEN}"}, {}, "must have no interpolation"),
+        ({"pe": {"name": "rope", "${x}": 1}}, {}, "must have no interpolation"),
+        ({"pe": {"name": "rope", "x": [["${x}"]]}}, {}, "must have no interpolation"),
+        ({"pe": {"name": ["rope"]}}, {}, "must have pe.name, data.name"),
+        ({"pe": "rope"}, {}, "must have pe.name, data.name"),
+        ({"model": None}, {}, "must have pe.name, data.name"),
+        ({"seed": "many"}, {}, "must have pe.name, data.name"),
+        ({"attention_resolved": {"x": 1}}, {}, "must have as attention_resolved a name"),
+        ({}, {"test/loss": "${oc.env:SECRET_TOKEN}"}, "must have a number as test/loss"),
+        ({}, {"floor/bayes": {"x": 1}}, "must have a number as floor/bayes"),
+        ({}, {"cost/seconds": None}, "must have a number as cost/seconds"),
+    ],
+)
+def test_a_run_that_somebody_else_wrote_is_one_line(config, summary, line, cells, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "hush")
+    deep: dict = {}
+    for _ in range(500):
+        deep = {"a": deep}
+    runs = [run_of(Path(cell.cfg.ledger), cell) for cell in cells]
+    runs[0].config |= config
+    runs[0].summary |= summary
+    runs[1].config["pe"] = {"name": "rope"} | deep
+    found = wandb_project.load("mine", runs)
+    assert len(found.cells) == len(cells) - 2
+    assert [of.partition(" must")[0] for of in found.refused] == [f"run {run.id}" for run in runs[:2]]
+    assert line in found.refused[0]
+    assert "at most 64 levels" in found.refused[1]
+    assert "hush" not in "".join(found.refused)
+
+
 def test_a_project_without_a_finished_cell_is_refused():
     with pytest.raises(ValueError, match="must have a finished cell, got none in mine"):
         wandb_project.load("mine", [])
