@@ -70,6 +70,8 @@ def listed(folder: Path, study: str | None) -> list[tuple[Road, int]]:
 def sync(stops: list[tuple[Road, int]], group: str | None, project: str, mode: str) -> int:
     """Tell W&B the stops; what cannot be read is told on the terminal, and the others go on.
 
+    It ends when the server does not take a run in time.
+
     Args:
         group: None: the study that a cell was trained for.
         mode: "online" or "offline".
@@ -81,6 +83,8 @@ def sync(stops: list[tuple[Road, int]], group: str | None, project: str, mode: s
 
     done = 0
     for road, epochs in tqdm(stops, unit="run", disable=None):
+        if wandb_mode(mode) != mode:  # the server did not take a run in time
+            break
         try:
             done += sync_stop(road, epochs, group, project, mode)
         except Exception as error:  # whatever the entry has in it
@@ -89,7 +93,7 @@ def sync(stops: list[tuple[Road, int]], group: str | None, project: str, mode: s
 
 
 def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: str) -> bool:
-    """Tell W&B a stop; returns whether there was a run to tell.
+    """Tell W&B a stop; returns whether it took all of it.
 
     Raises:
         ValueError: the stop is not in the ledger, or an entry is not what was written.
@@ -98,7 +102,7 @@ def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: st
     from omegaconf import OmegaConf
 
     from pe_lab.data.base import Dataset
-    from pe_lab.loggers import open_run, told
+    from pe_lab.loggers import heard, open_run, told
     from pe_lab.telling import tell_stored
 
     if not road.done(epochs):
@@ -120,7 +124,7 @@ def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: st
     )
     with told(run) as loggers:
         tell_stored(loggers, road, epochs, partial(_tokens, instantiate(cfg.data), cfg.seed))
-    return bool(run)
+    return heard(run)
 
 
 def _tokens(dataset: partial, seed: int) -> int:
