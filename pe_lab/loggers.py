@@ -6,7 +6,8 @@ Each function makes the loggers of one cell, a list that may be empty.
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from pe_lab.config import in_one_line
 from pe_lab.termination import TerminatedError
 from pe_lab.wandb_config import flat, tags
 from pe_lab.wandb_mode import agent_run, wandb_mode
+from pe_lab.wandb_service import CLOSING, LateError, end_service, end_service_at_exit, within
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 # what a metric is drawn over, by the first part of its name; patterns that overlap would be matched in any order
 AXES = {"train": "step", "length": "length/tokens", "probe": "probe/layer"}
 AXES |= dict.fromkeys(("validation", "test", "floor", "cost", "picture"), "epoch")
+LOCAL = 60.0  # seconds at least to open and to finish a run without a server: its own service is waited for
 # validation metrics whose best value stands in the summary beside the last, and which of their values that is
 BEST = {"loss": "min", "accuracy": "max", "exact_match": "max", "bits_per_byte": "min"}
 
@@ -40,16 +43,26 @@ def load(cfg: DictConfig) -> None:
 
 
 def wandb_logger(
-    cell: "Cell", epochs: int, name: str, project: str, mode: str | None, images: bool, job: str = "training"
+    cell: "Cell",
+    epochs: int,
+    name: str,
+    project: str,
+    mode: str | None,
+    images: bool,
+    decide_timeout: float,
+    open_timeout: float,
+    finish_timeout: float,
+    job: str = "training",
 ) -> list[Logger]:
     """One W&B run for the cell, grouped by study. A W&B agent's run is for the stop that it asked for, and no other.
 
-    When it cannot be opened online, this process goes on offline, and says so.
+    When it cannot be opened online, or not be finished in time, this process goes on offline, and says so.
 
     Args:
         epochs: the stop that the run leads to.
         mode: "online", "offline" or "disabled"; None: see `wandb_mode`.
         images: whether it gets pictures of the encoding and of attention.
+        decide_timeout, open_timeout, finish_timeout: seconds to wait for the server, see conf/logger/wandb.yaml.
         job: "training", or another name for what is measured on the trained cell in a run of its own.
     """
     if agent_run() and epochs != cell.epochs:
@@ -66,13 +79,11 @@ def wandb_logger(
         "project": project,
         "images": images,
         "job": job,
+        "open_timeout": open_timeout,
+        "finish_timeout": finish_timeout,
     }
-    runs = open_run(mode=mode, **given)
-    if not runs and wandb_mode(mode) == "online":  # its server would be waited for in every cell
-        print("W&B: the runs of this process are offline from here on (wandb sync uploads them)", file=sys.stderr)
-        os.environ["WANDB_MODE"] = "offline"
-        runs = open_run(mode=mode, **given)
-    return runs
+    mode = wandb_mode(mode, decide_timeout)
+    return open_run(mode=mode, **given, then_offline=mode == "online")
 
 
 def open_run(
@@ -87,6 +98,9 @@ def open_run(
     mode: str | None,
     images: bool = False,
     job: str = "training",
+    open_timeout: float = 30,
+    finish_timeout: float = 60,
+    then_offline: bool = False,
 ) -> list[Logger]:
     """A W&B run of a stop on a road; train is drawn over steps, all else over epochs.
 
@@ -99,49 +113,79 @@ def open_run(
         settings: the cell's resolved config.
         attention: the implementation that ran.
         folder: the ledger; its wandb/ gets the run's files.
-        mode, images, job: as in `wandb_logger`.
+        mode, images, job, open_timeout, finish_timeout: as in `wandb_logger`.
+        then_offline: open it offline if it cannot be opened, and go on so; its server would be waited for in each cell.
     """
+    given = locals() | {"mode": "offline", "then_offline": False}
     import wandb
 
+    mode = wandb_mode(mode)
+    if mode != "online":  # no server is waited for
+        open_timeout, finish_timeout = max(open_timeout, LOCAL), max(finish_timeout, LOCAL)
+
     known = flat(settings)
+    own = {"finish_timeout": finish_timeout, "finish_timeout_raises": True}
+    limits = {name: value for name, value in own.items() if name in wandb.Settings.model_fields}
+    start = partial(
+        wandb.init,
+        project=project,
+        name=name,
+        # an agent has given its run an id and a project already: W&B ignores others
+        id=f"{road}-{epochs}" if job == "training" else f"{road}-{epochs}-{job}",
+        job_type=job.partition("-")[0],
+        group=group,
+        tags=tags(group, known),
+        config=settings | known | {"attention_resolved": attention},
+        dir=str(folder.absolute()),
+        mode=mode,
+        reinit="create_new",
+        settings=wandb.Settings(
+            silent=True,
+            console="off",
+            init_timeout=open_timeout * 2 / 3,  # its own error says more than ours
+            x_service_wait=open_timeout,
+            x_disable_stats=True,
+            x_save_requirements=False,
+            **limits,
+        ),
+    )
     try:
-        run = wandb.init(
-            project=project,
-            name=name,
-            # an agent has given its run an id and a project already: W&B ignores others
-            id=f"{road}-{epochs}" if job == "training" else f"{road}-{epochs}-{job}",
-            job_type=job.partition("-")[0],
-            group=group,
-            tags=tags(group, known),
-            config=settings | known | {"attention_resolved": attention},
-            dir=str(folder.absolute()),
-            mode=wandb_mode(mode),
-            reinit="create_new",
-            settings=wandb.Settings(
-                silent=True, console="off", init_timeout=20, x_disable_stats=True, x_save_requirements=False
-            ),
-        )
+        with _killing_service_when_ended():
+            run = within(open_timeout, start, "opening the run")
     except TerminatedError:
         raise
     except Exception as error:  # whatever its service, its server or its files come to
-        print(f"{name}: W&B did not start, the ledger has the run: {in_one_line(error)}", file=sys.stderr)
-        _start_anew()
+        end_service(kill=mode == "online")
+        reason = f"{name}: W&B did not start, the ledger has the run: {in_one_line(error)}"
+        if then_offline:
+            _go_offline(reason)
+            return open_run(**given)
+        print(reason, file=sys.stderr)
         return []
+    end_service_at_exit()
     run.define_metric("step", hidden=True)
     run.define_metric("epoch", hidden=True)
     for split, axis in AXES.items():
         run.define_metric(f"{split}/*", step_metric=axis)
     for metric, best in BEST.items():
         run.define_metric(f"validation/{metric}", step_metric=AXES["validation"], summary=f"{best},last")
-    return [Run(run, images and not run.disabled)]
+    return [Run(run, images and not run.disabled, finish_timeout)]
 
 
-def _start_anew() -> None:
-    """Let go of W&B's service, so that the next run starts another."""
-    import wandb
+def _go_offline(reason: str) -> None:
+    """Open the runs of this process, and of those it starts, offline from here on."""
+    print(f"{reason}; the runs of this process are offline from here on (wandb sync uploads them)", file=sys.stderr)
+    os.environ["WANDB_MODE"] = "offline"
 
-    with suppress(Exception):
-        wandb.teardown()
+
+@contextmanager
+def _killing_service_when_ended() -> Iterator[None]:
+    """Kill W&B's service when the program is ended while it waits for W&B."""
+    try:
+        yield
+    except (TerminatedError, KeyboardInterrupt, SystemExit):
+        end_service(kill=True)
+        raise
 
 
 class Run(WandbLogger):
@@ -151,11 +195,13 @@ class Run(WandbLogger):
 
     Args:
         images: whether it is to get pictures.
+        finish_timeout: seconds to upload what is left of it in the end.
     """
 
-    def __init__(self, run: Any, images: bool) -> None:
+    def __init__(self, run: Any, images: bool, finish_timeout: float) -> None:
         super().__init__(experiment=run)
         self.images = images
+        self.finish_timeout = finish_timeout
         self.lost = False
 
     @contextmanager
@@ -168,7 +214,7 @@ class Run(WandbLogger):
             if not self.lost:
                 name = self.experiment.name
                 print(f"{name}: W&B is lost, the ledger has the run: {in_one_line(error)}", file=sys.stderr)
-                _start_anew()
+                end_service(kill=isinstance(error, LateError))
             self.lost, self.images = True, False
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
@@ -191,9 +237,28 @@ class Run(WandbLogger):
         self.log_metrics(images | {"step": step, "epoch": epoch})
 
     def finalize(self, status: str) -> None:
-        if not self.lost:
-            with self._telling():
-                self.experiment.finish(exit_code=0 if status == "success" else 1)
+        """End the run. What W&B's server has not taken in time stays in the run's files, and later runs are offline."""
+        if self.lost:
+            return
+        run, seconds = self.experiment, self.finish_timeout
+        name, online, files = run.name, not (run.offline or run.disabled), Path(run.dir).parent
+        finish = partial(run.finish, exit_code=0 if status == "success" else 1)
+        with self._telling(), _killing_service_when_ended():
+            try:
+                within(seconds + CLOSING, finish, "finishing the run")
+            except TimeoutError as error:
+                self.lost = True
+                hangs = isinstance(error, LateError)
+                end_service(kill=hangs)
+                reason = f"W&B is lost, the ledger has the run: {error}"
+                if not hangs:
+                    reason = (
+                        f"W&B did not take the run in {seconds:g} s: wandb sync --no-skip-online {files} uploads it"
+                    )
+                if online:
+                    _go_offline(f"{name}: {reason}")
+                else:
+                    print(f"{name}: {reason}", file=sys.stderr)
 
 
 @contextmanager

@@ -50,6 +50,7 @@ NAME = Range(
 )
 COUNT = Range("an integer of at least 1", lambda x: isinstance(x, int) and not isinstance(x, bool) and x >= 1)
 EVEN = Range("an even integer of at least 2", lambda x: COUNT.holds(x) and x % 2 == 0)
+SECONDS = Range("a number of seconds above 0 and up to 3600", lambda x: _number(x) and 0 < x <= 3600)
 PATH = Range("the path of a folder", _text)
 LENGTH = replace(COUNT, most=LONGEST)
 VOCABULARY = 65_536
@@ -146,6 +147,9 @@ RANGES: dict[str, Range] = {
     "logger.mode": _one_of("online", "offline", "disabled"),
     "logger.project": NAME,
     "logger.images": Range("true or false", lambda x: isinstance(x, bool)),
+    "logger.decide_timeout": SECONDS,
+    "logger.open_timeout": SECONDS,
+    "logger.finish_timeout": SECONDS,
 }
 OPTIONAL = {
     "data.path",

@@ -10,8 +10,12 @@ from urllib.request import urlopen
 
 from omegaconf import DictConfig
 
+from pe_lab.wandb_service import within
+
 MODES = ("online", "offline", "disabled")
-REACH = 2.0  # seconds to wait for the W&B server to answer before going offline
+# nothing but this program's own lines; no telemetry, which the end of a program would wait for
+QUIET = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+REACH = 5.0  # seconds to wait for the W&B server to answer before going offline
 
 
 def settle_wandb(cfg: DictConfig) -> None:
@@ -21,7 +25,7 @@ def settle_wandb(cfg: DictConfig) -> None:
         ValueError: it is to be online and there is no key; W&B would ask for one.
     """
     if cfg.logger.name == "wandb":
-        os.environ["WANDB_MODE"] = wandb_mode(cfg.logger.mode)
+        os.environ["WANDB_MODE"] = wandb_mode(cfg.logger.mode, cfg.logger.decide_timeout)
 
 
 def agent_run() -> str | None:
@@ -29,13 +33,20 @@ def agent_run() -> str | None:
     return os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
 
 
-def wandb_mode(asked: str | None) -> str:
+def wandb_mode(asked: str | None, seconds: float = REACH) -> str:
     """The mode that neither asks nor hangs: WANDB_MODE, else what the config asks for, else online when there is a key
-    and the server answers, else offline.
+    and the server answers, else offline. An empty WANDB_MODE is none, and is removed: W&B would refuse it.
+
+    Args:
+        seconds: for the server to answer, all in all.
 
     Raises:
         ValueError: it is to be online and there is no key; or there is no such mode.
     """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    if os.environ.get("WANDB_MODE") == "":
+        del os.environ["WANDB_MODE"]
     mode = os.environ.get("WANDB_MODE") or asked
     if mode not in (None, *MODES):
         raise ValueError(f"WANDB_MODE must be one of {', '.join(MODES)}, got {mode!r}")
@@ -44,7 +55,7 @@ def wandb_mode(asked: str | None) -> str:
     known = has_key()
     if mode == "online" and not known:
         raise ValueError("logger.mode=online needs a W&B key: wandb login, or logger.mode=offline")
-    return mode or ("online" if known and _answers(_server()) else "offline")
+    return mode or ("online" if known and _answers(_server(), seconds) else "offline")
 
 
 def has_key() -> bool:
@@ -57,15 +68,18 @@ def has_key() -> bool:
 
 
 def _server() -> str:
-    import wandb
+    from wandb.sdk import wandb_setup
 
-    return wandb.setup().settings.base_url
+    return wandb_setup.singleton().settings.base_url  # wandb.setup would start its service
 
 
-def _answers(url: str) -> bool:
-    """Whether something at this address speaks HTTP, whatever it says."""
+def _answers(url: str, seconds: float) -> bool:
+    """Whether something at this address speaks HTTP, whatever it says, and says it in time.
+
+    The time limit of `urlopen` is for each read, and not for the name's look-up.
+    """
     try:
-        urlopen(url, timeout=REACH).close()
+        within(seconds, lambda: urlopen(url, timeout=seconds).close(), "asking the W&B server")
     except HTTPError:
         return True
     except (OSError, HTTPException):

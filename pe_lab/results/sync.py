@@ -72,6 +72,8 @@ def listed(folder: Path, study: str | None) -> list[tuple[Road, int]]:
 def sync(stops: list[tuple[Road, int]], group: str | None, project: str, mode: str) -> int:
     """Tell W&B the stops; what cannot be read is told on the terminal, and the others go on.
 
+    It ends when the server does not take a run in time.
+
     Args:
         group: None: the study that a cell was trained for.
         mode: "online" or "offline".
@@ -83,6 +85,8 @@ def sync(stops: list[tuple[Road, int]], group: str | None, project: str, mode: s
 
     done = 0
     for road, epochs in tqdm(stops, unit="run", disable=None):
+        if wandb_mode(mode) != mode:  # the server did not take a run in time
+            break
         try:
             done += sync_stop(road, epochs, group, project, mode)
         except Exception as error:  # whatever the entry has in it
@@ -91,7 +95,7 @@ def sync(stops: list[tuple[Road, int]], group: str | None, project: str, mode: s
 
 
 def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: str) -> bool:
-    """Tell W&B a stop; returns whether there was a run to tell.
+    """Tell W&B a stop; returns whether it took all of it.
 
     No object is made of its config, which a stranger may have written, and no class of the user's own is imported: the
     length of the training sequences, all that is wanted of the dataset, is in the summary.
@@ -101,7 +105,7 @@ def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: st
     """
     from tqdm import tqdm
 
-    from pe_lab.loggers import open_run, told
+    from pe_lab.loggers import heard, open_run, told
     from pe_lab.telling import tell_stored
 
     if not road.done(epochs):
@@ -130,7 +134,7 @@ def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: st
             f"does not say how many tokens a training sequence has",
             file=sys.stderr,
         )
-    return bool(run)
+    return heard(run)
 
 
 if __name__ == "__main__":
