@@ -104,7 +104,7 @@ class Records:
         contents = read_verified(entry, "request.json", "rows.csv")
         try:
             request, rows = json.loads(contents[0]), pd.read_csv(BytesIO(contents[1]))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise LedgerError(f"ledger entry {entry} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(request, dict) or request.get("kind") not in KINDS or not {"metric", "value"} <= set(rows):
             raise LedgerError(f"ledger entry {entry} must be a request with its rows, got something else")

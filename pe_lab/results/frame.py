@@ -16,6 +16,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.road import Road
 from pe_lab.results.curves import MEASURED, SHOWN
+from pe_lab.results.stored import require_curves, require_records, require_rows
 from pe_lab.results.table import COST, Settings, describe, rows_of
 
 # settings of a cell by their names in the identity of its road
@@ -77,11 +78,13 @@ class Stored(Results):
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        return _csv(self.source / "curves.csv")
+        path = self.source / "curves.csv"
+        return require_curves(_csv(path), path)
 
     @cached_property
     def records(self) -> pd.DataFrame:
-        return _csv(self.source / "records.csv")
+        path = self.source / "records.csv"
+        return require_records(_csv(path), path)
 
 
 def load(source: str | Path, study: str | None = None) -> Results:
@@ -114,6 +117,7 @@ def _stored(folder: Path) -> Results:
     cells = _csv(folder / "rows.csv")
     if cells.empty or not {"pe", "depth", "epochs", "seed", "road", "test_loss"} <= set(cells):
         raise ValueError(f"rows.csv must have the cells of a study, got {len(cells)} rows of another kind in {folder}")
+    require_rows(cells, folder / "rows.csv")
     return Stored(folder, folder.name, cells, _csv(folder / "failed.csv"))
 
 
@@ -234,7 +238,7 @@ def _summary(road: Road, epochs: int) -> dict[str, Any]:
     contents = read_verified(stop, "summary.json", "environment.json")
     try:
         summary, environment = map(json.loads, contents)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LedgerError(f"ledger entry {stop} cannot be read: {_line(error)}") from None
     if not isinstance(summary, dict) or not isinstance(environment, dict):
         raise LedgerError(f"ledger entry {stop} must have a summary and an environment, got something else")
