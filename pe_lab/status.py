@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pe_lab.config import in_one_line, refuse
+from pe_lab.config import in_one_line, printable, refuse
 from pe_lab.ledger.files import ASKED, LedgerError, read_json
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.presence import is_present
@@ -84,7 +84,8 @@ def asked(ledger: Path, study: str | None = None) -> list[Command]:
         try:
             found.append(_command(ledger, read_json(path)))
         except (LedgerError, TypeError, KeyError, ValueError, AttributeError, OverflowError, OSError) as error:
-            print(f"not told: {path} must say what was asked for, got {in_one_line(error)}", file=sys.stderr)
+            line = f"not told: {path} must say what was asked for, got {in_one_line(error)}"
+            print(printable(line), file=sys.stderr)
     if not found:
         raise ValueError(f"LEDGER must be a folder that cells were asked for in, got {str(ledger)!r}")
     found.sort(key=lambda command: command.since)
@@ -120,7 +121,7 @@ def tell(commands: list[Command], states: list[State], most: int | None) -> list
         if most is not None and command is not commands[-1] and len(state.done) == len(command.progress.cells):
             complete += 1
             continue
-        texts.append("\n".join(map(_printable, _lines(command, state, most))))
+        texts.append("\n".join(map(printable, _lines(command, state, most))))
     if complete:
         texts.insert(0, f"{complete} earlier commands are complete (--all tells them)")
     return texts
@@ -150,11 +151,6 @@ def _lines(command: Command, state: State, most: int | None) -> list[str]:
     if state.missing or state.failed:
         lines.append("  the same command, run again, trains what failed or is missing")
     return lines
-
-
-def _printable(line: str) -> str:
-    """Without what a terminal would obey: names come from files."""
-    return "".join(character if character.isprintable() else "?" for character in line)
 
 
 def _running(of: Any) -> str:

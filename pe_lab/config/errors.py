@@ -8,8 +8,13 @@ def refuse(reason: str) -> NoReturn:
     raise ValueError(reason)
 
 
+def printable(text: str) -> str:
+    """Text for a terminal: control characters, which could move its cursor or change its title, are shown escaped."""
+    return "".join(of if of.isprintable() else of.encode("unicode_escape").decode() for of in text)
+
+
 def in_one_line(error: BaseException) -> str:
-    """An error as one line that names the setting, the requirement and the value."""
+    """An error as one printable line that names the setting, the requirement and the value."""
     from hydra.errors import MissingConfigException
 
     if isinstance(error, MissingConfigException) and error.options is not None and error.missing_cfg_file:
@@ -22,4 +27,4 @@ def in_one_line(error: BaseException) -> str:
     if not line:
         within = cause or error.__context__
         return in_one_line(within) if within else type(error).__name__
-    return f"{key}: {line}" if key and key not in line else line
+    return printable(f"{key}: {line}" if key and key not in line else line)

@@ -5,7 +5,7 @@ import signal
 import sys
 from pathlib import Path
 
-from pe_lab.config import in_one_line, refuse
+from pe_lab.config import in_one_line, printable, refuse
 from pe_lab.ledger.upkeep import Counts, removable, remove, verify
 
 
@@ -50,7 +50,7 @@ def _verify(given: argparse.Namespace) -> int:
     counts, damaged = Counts(), 0
     for line in verify(Path(given.ledger), counts):
         damaged += 1
-        print(line)
+        print(printable(line))
     print(
         f"{counts.roads} trainings, {counts.stops} cells, {counts.records} records, {counts.states} states, "
         f"{counts.kept} floors: {damaged} damaged"

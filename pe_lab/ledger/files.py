@@ -71,7 +71,7 @@ def read_json(path: Path) -> Any:
         return loads(path.read_text())
     except FileNotFoundError:
         return None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LedgerError(f"{path} cannot be read: {error}") from None
 
 

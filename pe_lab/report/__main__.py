@@ -38,7 +38,7 @@ def main() -> None:
         report(parser.parse_args())
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError, MemoryError) as error:
         print(f"error: {config.in_one_line(error)}", file=sys.stderr)
         sys.exit(1)
 

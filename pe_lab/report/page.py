@@ -3,6 +3,7 @@
 import io
 import re
 from functools import cache
+from html import escape as escaped
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -15,6 +16,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from pe_lab.report.sections import Drawn, Section, Table
+from pe_lab.results.plots import AS_WRITTEN
 from pe_lab.results.table import as_markdown
 
 
@@ -26,23 +28,34 @@ def html(title: str, sections: list[Section]) -> str:
 
 def markdown(title: str, sections: list[Section]) -> str:
     """The same for a terminal or a repository: the numbers of the figures instead of the figures."""
-    blocks = [f"# {title}"]
+    blocks = [f"# {_unmarked(title)}"]
     for section in sections:
-        blocks.append(f"## {section.title}")
+        blocks.append(f"## {_unmarked(section.title)}")
         for part in section.parts:
             if isinstance(part, str):
-                blocks.append(part)
+                blocks.append(_unmarked(part))
                 continue
             data = part.plot.data if isinstance(part, Drawn) else part.data
-            blocks.append(f"{part.caption}." + (f" `{part.code}`" if part.code else ""))
-            texts = [name for name in data if not pd.api.types.is_numeric_dtype(data[name])]
-            blocks.append(as_markdown(as_text(data).map(lambda value: value.replace("|", "\\|")), left=texts))
+            blocks.append(_unmarked(f"{part.caption}." + (f" `{part.code}`" if part.code else "")))
+            texts = [_cell(name) for name in data if not pd.api.types.is_numeric_dtype(data[name])]
+            blocks.append(as_markdown(as_text(data).map(_cell).rename(columns=_cell), left=texts))
     return "\n\n".join(blocks) + "\n"
 
 
 def as_text(data: pd.DataFrame) -> pd.DataFrame:
     """Every value as it is shown: four significant digits; nothing where nothing is known."""
     return pd.DataFrame({name: [_value(value) for value in data[name]] for name in data}, dtype=object)
+
+
+def _unmarked(text: str) -> str:
+    """Markdown without HTML of anybody's; what stands between backticks is shown as it is anyway."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    return "".join(part if part.startswith("`") and len(part) > 1 else escaped(part, quote=False) for part in parts)
+
+
+def _cell(text: str) -> str:
+    """Text in a table in Markdown: one line, without HTML, and no pipe that would begin the next cell."""
+    return escaped(" ".join(str(text).split()), quote=False).replace("|", "\\|")
 
 
 def _value(value: Any) -> str:
@@ -78,7 +91,7 @@ def _inline(text: str) -> Markup:
 
 def _svg(figure: Figure, caption: str) -> Markup:
     """A figure as SVG, the same bytes every time, with a name for those who do not see it."""
-    with mpl.rc_context({"svg.hashsalt": caption, "svg.fonttype": "none", "font.family": "sans-serif"}):
+    with mpl.rc_context(AS_WRITTEN | {"svg.hashsalt": caption, "svg.fonttype": "none", "font.family": "sans-serif"}):
         content = io.StringIO()
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawn = content.getvalue()

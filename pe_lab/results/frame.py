@@ -15,6 +15,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.road import Road
 from pe_lab.results.curves import MEASURED, SHOWN
+from pe_lab.results.study_tables import require_curves, require_records, require_rows
 from pe_lab.results.table import COST, Settings, describe, rows_of
 
 # settings of a cell by their names in the identity of its road
@@ -76,11 +77,13 @@ class Stored(Results):
 
     @cached_property
     def curves(self) -> pd.DataFrame:
-        return _csv(self.source / "curves.csv")
+        path = self.source / "curves.csv"
+        return require_curves(_csv(path), path)
 
     @cached_property
     def records(self) -> pd.DataFrame:
-        return _csv(self.source / "records.csv")
+        path = self.source / "records.csv"
+        return require_records(_csv(path), path)
 
 
 def load(source: str | Path, study: str | None = None) -> Results:
@@ -113,6 +116,7 @@ def _stored(folder: Path) -> Results:
     cells = _csv(folder / "rows.csv")
     if cells.empty or not {"pe", "depth", "epochs", "seed", "road", "test_loss"} <= set(cells):
         raise ValueError(f"rows.csv must have the cells of a study, got {len(cells)} rows of another kind in {folder}")
+    require_rows(cells, folder / "rows.csv")
     return Stored(folder, folder.name, cells, _csv(folder / "failed.csv"))
 
 

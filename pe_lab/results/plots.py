@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
 from pe_lab.results.statistics import in_order, interval, lower_is_better
@@ -27,6 +28,7 @@ STYLES = (
 )
 GREY = "#B5B5B5"
 ACROSS = 3  # panels side by side
+AS_WRITTEN = {"text.parse_math": False}  # a name with dollars in it is no formula
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Plot:
     data: pd.DataFrame
 
 
+@mpl.rc_context(AS_WRITTEN)
 def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     """A row per encoding, a column per setting, the mean of the test metric in each; floors as the last rows."""
     rows = in_order(rows, place(rows))
@@ -76,6 +79,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     return Plot(figure, pd.concat([data, pd.DataFrame(floor_lines)], ignore_index=True) if floor_lines else data)
 
 
+@mpl.rc_context(AS_WRITTEN)
 def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None) -> Plot:
     """Validation over epochs, a panel per setting; mean over seeds, with its t interval where few lines are drawn.
 
@@ -94,12 +98,14 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[
     for setting, axes in panels.items():
         _lines(axes, data[data["setting"] == setting], "epoch", highlight)
         axes.set_xscale("log", base=2)
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.set(xlabel="epoch", ylabel=f"validation {metric}", title=setting)
     _legend(figure, panels, highlight)
     return Plot(figure, data)
 
 
+@mpl.rc_context(AS_WRITTEN)
 def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     """Paired differences from the baseline with their t intervals, a panel per setting.
 
@@ -137,6 +143,7 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     return Plot(figure, data[columns].reset_index(drop=True))
 
 
+@mpl.rc_context(AS_WRITTEN)
 def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None) -> Plot:
     """The metric against length, in training lengths, a panel per setting, policy and offset."""
     of = records[(records["kind"] == "length") & (records["metric"] == metric)]
@@ -154,6 +161,7 @@ def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[s
     return Plot(figure, data)
 
 
+@mpl.rc_context(AS_WRITTEN)
 def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list[str] | None = None) -> Plot:
     """What a probe finds in each layer, a panel per setting; heads are averaged."""
     of = records[(records["probe"] == probe) & (records["metric"] == metric) & records["layer"].notna()]
@@ -171,6 +179,7 @@ def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list
     return Plot(figure, data)
 
 
+@mpl.rc_context(AS_WRITTEN)
 def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> Plot:
     """What an encoding reaches against what it costs, a panel per setting, a point per encoding, named if room is left.
 
@@ -202,6 +211,7 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
     return Plot(figure, data)
 
 
+@mpl.rc_context(AS_WRITTEN)
 def shares(effects: pd.DataFrame) -> Plot:
     """How much of what varies is due to what, from statistics.effects; on a logarithmic scale."""
     figure = Figure(figsize=(7, 1 + 0.35 * len(effects)), layout="constrained")
@@ -214,6 +224,7 @@ def shares(effects: pd.DataFrame) -> Plot:
     axes.set_yticks(y, effects["effect"], fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:g} %")
     axes.set_xlabel("share of the sum of squares within a seed's grid")
     return Plot(figure, effects)

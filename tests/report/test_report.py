@@ -158,6 +158,23 @@ def test_a_pipe_does_not_break_the_markdown():
     assert "| x\\|y |" in text
 
 
+def test_a_name_with_dollars_or_html_is_a_name(cells, monkeypatch, tmp_path):
+    hostile = {"rope": "$\\foo$", "none": "<script>alert(1)</script>", "alibi": "$x|`<img src=x>`"}
+    few = cells[(cells["depth"] == 1) & (cells["seed"] < 3)]
+    few = few.assign(pe=few["pe"].replace(hostile))
+    folder = store(tmp_path / "$\\study$", few, curves=made_curves(few), records=made_records(few))
+    run(monkeypatch, folder)
+    page, text = (folder / "report.html").read_text(), (folder / "report.md").read_text()
+    assert "<script" not in page
+    assert page.count(">$\\foo$<") >= 3  # in figures and tables, as written
+    assert not re.search("<script|<img", re.sub("`[^`\n]*`", "", text))
+    assert "&lt;script&gt;alert(1)" in text
+    assert text.startswith("# pe_lab: $\\study$\n")
+    for line in text.splitlines():
+        if line.startswith("| ") and "&lt;img" in line:
+            assert "$x\\|`" in line
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
@@ -479,12 +496,23 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
         (["{empty}"], "the ledger must have a finished cell, got none"),
         (["{empty}", "--study", "x"], "study must be one of none yet"),
         (["{broken}"], "rows.csv must have the cells of a study"),
+        (["{words}"], "rows.csv must have a number or nothing in the column test_loss, got 'low' in line 4"),
+        (["{curves}"], "curves.csv must have the columns epoch, got none of that name"),
+        (["{records}"], "records.csv must have a number or nothing in the column value, got 'low' in line 2"),
     ],
 )
 def test_bad_input_is_one_line(words, line, study, tmp_path, monkeypatch, capsys):
     (tmp_path / "empty").mkdir()
     store(tmp_path / "broken", pd.DataFrame({"a": [1]}))
-    places = {"study": study, "empty": tmp_path / "empty", "broken": tmp_path / "broken"}
+    places = {name: tmp_path / name for name in ("empty", "broken", "words", "curves", "records")} | {"study": study}
+    cells = made_cells()
+    low = cells.astype({"test_loss": object})
+    low.loc[2, "test_loss"] = "low"
+    store(tmp_path / "words", low)
+    store(tmp_path / "curves", cells, curves=made_curves(cells).drop(columns="epoch"))
+    records = made_records(cells).astype({"value": object})
+    records.loc[0, "value"] = "low"
+    store(tmp_path / "records", cells, records=records)
     with pytest.raises(SystemExit) as stop:
         run(monkeypatch, *(word.format(**places) for word in words))
     assert stop.value.code == 1
@@ -492,6 +520,18 @@ def test_bad_input_is_one_line(words, line, study, tmp_path, monkeypatch, capsys
     assert error.startswith("error: ")
     assert line in error
     assert "\n" not in error
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RecursionError("maximum recursion depth exceeded")])
+def test_what_runs_out_is_one_line(error, study, monkeypatch, capsys):
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("pe_lab.report.sections.sections", fail)
+    with pytest.raises(SystemExit) as stop:
+        run(monkeypatch, study)
+    assert stop.value.code == 1
+    assert capsys.readouterr().err == f"error: {str(error) or 'MemoryError'}\n"
 
 
 def test_one_encoding_and_one_cell_have_a_report_too(tmp_path, cells, monkeypatch):

@@ -1,0 +1,38 @@
+"""What comes from files cannot command the terminal, and what is too deep to be read is refused."""
+
+import sys
+
+import pytest
+
+from pe_lab.config import in_one_line, printable
+from pe_lab.ledger.__main__ import main
+from pe_lab.ledger.files import LedgerError, read_json
+
+TITLE = "\x1b]0;mine\x07"  # sets the title of a terminal
+
+
+def test_control_characters_are_shown_escaped():
+    assert printable(TITLE) == "\\x1b]0;mine\\x07"
+    assert printable("\x9b2J \u202e \udcff") == "\\x9b2J \\u202e \\udcff"
+    assert printable("α – [2K|$") == "α – [2K|$"
+    assert in_one_line(ValueError(f"{TITLE}\nx")) == "\\x1b]0;mine\\x07 x"
+
+
+def test_a_ledger_that_is_verified_does_not_command_the_terminal(tmp_path, monkeypatch, capsys):
+    road = tmp_path / f"road{TITLE}"
+    (road / "stops").mkdir(parents=True)
+    (road / "road.json").write_text("{}")
+    monkeypatch.setattr(sys, "argv", ["pe_lab.ledger", "verify", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capsys.readouterr()
+    assert stop.value.code == 1
+    assert "road\\x1b]0;mine\\x07" in out
+    assert "\x1b" not in out + err
+
+
+def test_json_that_is_too_deep_is_not_read(tmp_path):
+    path = tmp_path / "road.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(LedgerError, match="cannot be read: maximum recursion depth"):
+        read_json(path)
