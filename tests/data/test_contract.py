@@ -1,0 +1,407 @@
+"""What every dataset promises: a new file in conf/data is tested by existing."""
+
+import copy
+import hashlib
+import json
+import math
+import pickle
+import random
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable
+from functools import cache
+from itertools import permutations, product
+from pathlib import Path
+
+import hydra
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from pe_lab.config import expand, folder
+from pe_lab.data.bag import Bag
+from pe_lab.data.base import IGNORE, Batch, Dataset
+from pe_lab.data.mqar import MQAR
+from pe_lab.data.problem import Problems
+from pe_lab.data.structured import Structured, pairs
+from pe_lab.encodings.layout import PADDING
+from pe_lab.ranges import RANGES
+
+NAMES = sorted(path.stem for path in (folder() / "data").glob("*.yaml"))
+USUAL = ("train", "validation", "test")
+# wherever a dataset has one of these options
+SIZES = {"train": 300, "validation": 50, "test": 50, "demo": 20, "train_sequences": 100, "test_sequences": 30}
+PARTS = ("tokens", "targets", "role", "headline")
+
+every_dataset = pytest.mark.parametrize("name", NAMES)
+
+
+@cache
+def settings(name: str, place: Path | None = None) -> DictConfig:
+    """The options of a dataset; with a place, such as make it small, a text being that of the place."""
+    if place is None:
+        return expand([f"data={name}"], False)[0].data
+    options = settings(name)
+    small = {option: size for option, size in SIZES.items() if option in options}
+    if "corpus" in options:
+        small |= {"path": str(place / "text.txt"), "cache": str(place / "cache"), "length": 32}
+    return OmegaConf.merge(options, small)
+
+
+def make(name: str, place: Path, seed: int = 0) -> Dataset:
+    return hydra.utils.instantiate(settings(name, place))(seed=seed)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("contract")
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefghij", k=draw.randint(1, 8))) for _ in range(400)]
+    (made / "text.txt").write_text("".join(f"{' '.join(draw.choices(words, k=9))}\n" for _ in range(800)))
+    return made
+
+
+@cache
+def shared(name: str, place: Path) -> Dataset:
+    return make(name, place)
+
+
+def whole(data: Dataset, split: str, epoch: int = 0) -> Batch:
+    return data.batch(split, torch.arange(data.size(split)), epoch)
+
+
+def sequences(batch: Batch) -> list[tuple[int, ...]]:
+    """The tokens that count."""
+    real = batch.layout.segment != PADDING
+    return [tuple(row[keep].tolist()) for row, keep in zip(batch.tokens, real, strict=True)]
+
+
+def same(one: Batch, other: Batch) -> bool:
+    layouts = all(torch.equal(getattr(one.layout, p), getattr(other.layout, p)) for p in ("pos", "segment", "length"))
+    return layouts and all(torch.equal(getattr(one, part), getattr(other, part)) for part in PARTS)
+
+
+def fingerprint(data: Dataset) -> str:
+    digest = hashlib.sha256()
+    for split in data.splits:
+        batch = whole(data, split)
+        for part in (*(getattr(batch, part) for part in PARTS), batch.layout.pos, batch.layout.segment):
+            digest.update(part.numpy().astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+@every_dataset
+def test_the_config_has_the_dataset_s_name_and_options_with_ranges(name: str, place: Path) -> None:
+    options = settings(name)
+    assert options.name == shared(name, place).name == name
+    assert {f"data.{option}" for option in options if option[0] != "_"} <= RANGES.keys()
+
+
+@every_dataset
+def test_sequences_are_what_the_task_says(name: str, place: Path) -> None:
+    data = shared(name, place)
+    task = data.task
+    assert set(USUAL) <= set(data.splits)
+    for split in data.splits:
+        size = data.size(split)
+        batch = whole(data, split)
+        assert size >= 1
+        assert batch.tokens.shape == (size, task.length)
+        for part in ("targets", "role", "headline"):
+            assert getattr(batch, part).shape == (size, 1 if task.pooled else task.length), part
+        assert {getattr(batch, part).dtype for part in ("tokens", "targets", "role")} == {torch.int64}
+        assert batch.headline.dtype == torch.bool
+        assert batch.tokens.min() >= 0
+        assert batch.tokens.max() < task.vocabulary
+        asked = batch.targets != IGNORE
+        assert batch.targets[asked].min() >= 0
+        assert batch.targets[asked].max() < task.outputs
+        assert batch.role[asked].min() >= 0
+        assert batch.role[asked].max() < len(data.roles)
+        assert batch.layout.causal == task.causal
+        real = (batch.layout.segment != PADDING).sum(1)
+        assert real.min() >= 1
+        assert torch.equal(batch.layout.length, real)
+
+
+@every_dataset
+def test_padding_is_never_asked_and_the_headline_only_of_what_is(name: str, place: Path) -> None:
+    data = shared(name, place)
+    for split in data.splits:
+        batch = whole(data, split)
+        asked = batch.targets != IGNORE
+        assert asked.any(1).all()
+        assert not (batch.headline & ~asked).any()
+        assert batch.headline.any()
+        if not data.task.pooled:
+            assert not (asked & (batch.layout.segment == PADDING)).any()
+
+
+@every_dataset
+def test_no_sequence_is_in_two_splits_nor_held_out_twice(name: str, place: Path) -> None:
+    data = shared(name, place)
+    found = {split: sequences(whole(data, split)) for split in data.splits}
+    for split, rows in found.items():
+        assert split == "train" or len(set(rows)) == len(rows)
+        for other in data.splits:
+            assert split == other or not set(rows) & set(found[other])
+
+
+@pytest.fixture(scope="module")
+def elsewhere(place: Path) -> dict[str, str]:
+    """The fingerprints of all datasets, as another process finds them."""
+    code = (
+        "import sys, json, pathlib; sys.path.insert(0, sys.argv[1]); import test_contract as t;"
+        "place = pathlib.Path(sys.argv[2]);"
+        "print(json.dumps({name: t.fingerprint(t.make(name, place)) for name in t.NAMES}))"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(place)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return json.loads(out.splitlines()[-1])
+
+
+@every_dataset
+def test_a_seed_determines_every_number(name: str, place: Path, elsewhere: dict[str, str]) -> None:
+    state = torch.random.get_rng_state()
+    here = fingerprint(make(name, place))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert here == fingerprint(shared(name, place)) == elsewhere[name]
+    other = make(name, place, seed=1)
+    if getattr(other, "seeded", True):  # a text may be the same for all seeds
+        assert not same(whole(other, "test"), whole(shared(name, place), "test"))
+    else:
+        assert fingerprint(other) == here
+
+
+@every_dataset
+def test_a_batch_is_the_sequences_that_were_asked_for_in_their_order(name: str, place: Path) -> None:
+    data = shared(name, place)
+    size = data.size("test")
+    index = torch.tensor([size - 1, 0, 3, 3, size // 2])
+    batch, everything = data.batch("test", index), whole(data, "test")
+    assert same(batch, everything[index])
+    assert same(data.batch("test", index[[4, 0, 2, 1, 3]]), everything[index[[4, 0, 2, 1, 3]]])
+    assert len(batch) == 5
+
+
+@every_dataset
+def test_an_epoch_changes_only_what_is_asked_in_training(name: str, place: Path) -> None:
+    data = shared(name, place)
+    for split in USUAL:
+        first, second = (whole(data, split, epoch) for epoch in (0, 1))
+        if split != "train":
+            assert same(first, second)
+        for part in ("pos", "segment", "length"):
+            assert torch.equal(getattr(first.layout, part), getattr(second.layout, part))
+        if data.task.pooled:
+            assert torch.equal(first.tokens, second.tokens)
+            continue
+        # what is asked may be hidden or shown otherwise; the rest of the sequence is the same
+        kept = (first.targets == IGNORE) & (second.targets == IGNORE)
+        assert torch.equal(first.tokens[kept], second.tokens[kept])
+        assert same(second, whole(data, split, epoch=1))
+
+
+@every_dataset
+def test_a_dataset_can_be_copied_and_pickled(name: str, place: Path) -> None:
+    """Before any sequence is made, and after."""
+    for data in (make(name, place), shared(name, place)):
+        for twin in (pickle.loads(pickle.dumps(data)), copy.deepcopy(data), copy.copy(data)):
+            assert same(whole(twin, "test"), whole(shared(name, place), "test"))
+
+
+@every_dataset
+@pytest.mark.parametrize("factor", [1.5, 2, 4])
+def test_longer_sequences_are_of_the_same_task_or_refused_in_one_line(name: str, factor: float, place: Path) -> None:
+    data = shared(name, place)
+    before = fingerprint(data)
+    longer = lengthened(data, factor)
+    if isinstance(longer, str):
+        assert longer.startswith("evaluate.lengths")
+        assert "\n" not in longer
+        return
+    for known in ("vocabulary", "outputs", "causal", "pooled", "grid_width"):
+        assert getattr(longer.task, known) == getattr(data.task, known)
+    assert longer.roles == data.roles
+    # a problem of twice the size has no more marks, of which there are at most 5
+    assert 0 <= round(factor * data.task.length) - longer.task.length <= 5 * factor
+    batch = whole(longer, "test")
+    assert batch.tokens.shape[1] == longer.task.length
+    assert batch.layout.length.max() > data.task.length
+    assert batch.tokens.max() < data.task.vocabulary
+    assert not set(sequences(batch)) & set(sequences(whole(data, "train")))
+    assert fingerprint(data) == before
+    for metrics in longer.floors("test").values():
+        assert all(map(math.isfinite, metrics.values()))
+
+
+@every_dataset
+def test_a_length_beyond_all_is_taken_or_refused_in_one_line(name: str, place: Path) -> None:
+    longer = lengthened(shared(name, place), 3000)
+    if isinstance(longer, str):
+        assert longer.startswith("evaluate.lengths")
+        assert "\n" not in longer
+    else:
+        assert longer.task.length > 1000
+
+
+def lengthened(data: Dataset, factor: float) -> Dataset | str:
+    """The longer dataset, or why there is none."""
+    try:
+        return data.longer(factor)
+    except ValueError as error:
+        return str(error)
+
+
+@every_dataset
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_levels_are_finite_named_and_in_order(name: str, split: str, place: Path) -> None:
+    data = shared(name, place)
+    floors = data.floors(split)
+    batch = whole(data, split)
+    own = data.metrics(torch.zeros(batch.targets.shape), batch)
+    known = {"loss", "loss_all", "accuracy", "accuracy_all", "exact_match", *own, *(f"loss_{r}" for r in data.roles)}
+    assert floors
+    for level, metrics in floors.items():
+        assert level.isidentifier()
+        assert "loss" in metrics
+        assert metrics.keys() <= known
+        for metric, value in metrics.items():
+            assert math.isfinite(value), (level, metric)
+            assert 0 <= value <= (math.inf if metric.startswith("loss") or metric in own else 1), (level, metric)
+    order = ["bayes", "position_blind_split_known", "position_blind"]
+    losses = [floors[level]["loss"] for level in order if level in floors]
+    assert losses == sorted(losses)
+
+
+# Everything that a dataset with exact floors may make, at options that leave little: sequences, and their weights.
+Everything = tuple[Dataset, Batch, Tensor]
+
+
+def problems(name: str, **options: int) -> Everything:
+    """All problems of a size are equally likely, and sizes as they are in the test."""
+    data: Problems = hydra.utils.instantiate(settings(name))(seed=0, **options)
+    sizes, rows = [], []
+    for n in data.n:
+        everything = [(symbol,) * n for symbol in range(data.symbols)]
+        if name == "addition":
+            digits = list(product(range(10), repeat=n))
+            everything = [(*a, 10, *b) for a in digits for b in digits]
+        elif name != "repeat":
+            everything = list(product(range(data.symbols), repeat=n))
+        rows += everything
+        sizes += [n] * len(everything)
+    longest = max(map(len, rows))
+    n = torch.tensor(sizes)
+    batch = data.write(n, torch.tensor([row + (0,) * (longest - len(row)) for row in rows]))
+    of_length = batch.layout.length.bincount()
+    drawn = whole(data, "test").layout.length.bincount(minlength=len(of_length)).double()
+    if name == "repeat":  # sizes are as likely as they are listed
+        drawn = of_length.double()
+    return data, batch, (drawn / of_length)[batch.layout.length]
+
+
+def associations() -> Everything:
+    data = MQAR(0, length=8, pairs=2, vocabulary=12, train=300, validation=50, test=50)
+    weights = data.weights.double() / data.weights.sum()
+    gaps = list(permutations(range(len(weights)), 2))
+    rows = [(*k, *v, *g) for k in permutations(range(1, 6), 2) for v in permutations(range(6, 12), 2) for g in gaps]
+    first, second = torch.tensor(rows)[:, 4], torch.tensor(rows)[:, 5]
+    likely = weights[first] * weights[second] / (1 - weights[first])
+    return data, data.write(*torch.tensor(rows).split(2, 1)), likely
+
+
+def frequent() -> Everything:
+    data = Bag(0, length=7, vocabulary=3, train=100, validation=50, test=50, demo=20)
+    tokens = torch.tensor(list(product(range(3), repeat=7)))
+    counts = (tokens[..., None] == torch.arange(3)).sum(1)
+    most = counts.sort(1, descending=True)
+    tokens, labels = (part[most.values[:, 0] > most.values[:, 1]] for part in (tokens, most.indices[:, :1]))
+    layout = data.task.layout(torch.full((len(tokens),), 7), 7)
+    batch = Batch(tokens, labels, torch.zeros_like(labels), torch.ones_like(labels, dtype=torch.bool), layout)
+    return data, batch, torch.ones(len(tokens), dtype=torch.float64)
+
+
+def progressions() -> Everything:
+    data = Structured(0)
+    batch = data._write(pairs())
+    return data, batch, torch.ones(len(batch), dtype=torch.float64)
+
+
+FEW = {"train": 300, "validation": 50, "test": 50}
+EVERYTHING: dict[str, Callable[[], Everything]] = {
+    "structured": progressions,
+    "copy": lambda: problems("copy", symbols=3, longest=6, **FEW),
+    "reverse": lambda: problems("reverse", symbols=3, longest=6, **FEW),
+    "sort": lambda: problems("sort", symbols=9, longest=4, **FEW),
+    "repeat": lambda: problems("repeat", symbols=7, longest=9),
+    "addition": lambda: problems("addition", longest=2, **FEW),
+    "parity": lambda: problems("parity", longest=9, **FEW),
+    "mqar": associations,
+    "bag": frequent,
+}
+# 20^21 sequences at least: there the orders of single multisets are counted, by these tests
+COUNTED = {
+    "pattern": "test_the_position_blind_posterior_is_that_of_a_slow_enumeration",
+    "pattern_hard": "test_each_class_can_be_made_of_hard_tokens_in_equally_many_orders",
+}
+
+
+@every_dataset
+def test_exact_floors_are_those_of_a_slow_count_of_everything(name: str, place: Path) -> None:
+    floors = shared(name, place).floors("test")
+    if "bayes" not in floors:
+        pytest.skip("reference levels, which bound nothing")
+    if name in COUNTED:
+        assert f"def {COUNTED[name]}(" in (Path(__file__).parent / "test_pattern.py").read_text()
+        pytest.skip(f"too many sequences; see test_pattern.py::{COUNTED[name]}")
+    assert name in EVERYTHING, "exact floors need a listing of everything at small options"
+    data, everything, weights = EVERYTHING[name]()
+    test = whole(data, "test")
+    each = torch.ones(len(test), dtype=torch.float64)
+    ways: dict[str, tuple[Batch, Tensor, Known]] = {
+        "bayes": (everything, weights, lambda seen, slot: (seen, slot)),
+        "position_blind": (everything, weights, lambda seen, slot: tuple(sorted(seen))),
+        "position_blind_split_known": (test, each, lambda seen, slot: tuple(sorted(seen))),
+        "prior": (everything, weights, lambda seen, slot: ()),
+    }
+    floors = data.floors("test")
+    assert floors.keys() <= ways.keys()
+    for level, metrics in floors.items():
+        losses = {metric: value for metric, value in metrics.items() if metric.startswith("loss")}
+        assert losses == pytest.approx(slow(data, test, *ways[level]), rel=1e-9, abs=1e-9), level
+
+
+Known = Callable[[tuple[int, ...], int], Hashable]  # what is known of the tokens that may be seen, and the slot
+
+
+def slow(data: Dataset, test: Batch, everything: Batch, weights: Tensor, known: Known) -> dict[str, float]:
+    """Mean losses on a test of who knows this of a question, and how often each answer is right then in everything."""
+    follow: dict[Hashable, Counter[int]] = defaultdict(Counter)
+    for row, weight in zip(asked(everything), weights.tolist(), strict=True):
+        for seen, slot, target, _, _ in row:
+            follow[known(seen, slot)][target] += weight
+    losses = defaultdict(list)
+    for row in asked(test):
+        for seen, slot, target, role, headline in row:
+            likely = follow[known(seen, slot)]
+            loss = -math.log(likely[target] / likely.total())
+            for metric in ("loss_all", f"loss_{data.roles[role]}", *(["loss"] if headline else [])):
+                losses[metric].append(loss)
+    return {metric: math.fsum(values) / len(values) for metric, values in losses.items()}
+
+
+def asked(batch: Batch) -> list[list[tuple[tuple[int, ...], int, int, int, bool]]]:
+    """For each sequence what is asked: the tokens that may be seen, slot, target, role, whether it is headline."""
+    found = []
+    for tokens, *slots in zip(*(getattr(batch, part).tolist() for part in PARTS), strict=True):
+        found.append(
+            [
+                (tuple(tokens[: slot + 1] if batch.layout.causal else tokens), slot, target, role, headline)
+                for slot, (target, role, headline) in enumerate(zip(*slots, strict=True))
+                if target != IGNORE
+            ]
+        )
+    return found
