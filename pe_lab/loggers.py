@@ -252,9 +252,8 @@ class Run(WandbLogger):
                 end_service(kill=hangs)
                 reason = f"W&B is lost, the ledger has the run: {error}"
                 if not hangs:
-                    reason = (
-                        f"W&B did not take the run in {seconds:g} s: wandb sync --no-skip-online {files} uploads it"
-                    )
+                    later = f"wandb sync --no-skip-online {files} uploads it"
+                    reason = f"W&B did not take the run in {seconds:g} s: {later}"
                 if online:
                     _go_offline(f"{name}: {reason}")
                 else:
