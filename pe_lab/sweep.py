@@ -219,48 +219,53 @@ def _require_trained(cells: list[Cell]) -> None:
 
 
 def _report(cells: list[Cell]) -> None:
-    """Print the tables of what is there, keep them beside the study's rows, and name what is missing."""
-    present = [cell for cell in cells if cell.trained]
-    if present:
-        from pe_lab.results import curves, rates
-        from pe_lab.results.frame import Results, failures
-        from pe_lab.results.table import as_markdown, by_task, markdown, place, render, settings_of, tabulate
+    """Print the tables of what is there, keep them beside the study's rows, and name what is missing.
 
-        rows, table = tabulate([(cell.cfg, cell.road.summary(cell.epochs)) for cell in present])
-        texts, files = {"table": render(table)}, {"table.md": markdown(table) + "\n"}
-        files |= {"rows.csv": rows.to_csv(index=False), "table.csv": table.to_csv(index=False)}
-        results = Results(Path(cells[0].cfg.ledger), cells[0].cfg.study_name, rows)
-        files["curves.csv"] = results.curves.to_csv(index=False)
-        failed = [cell for cell in cells if not cell.trained and cell.failure]
-        told = ([settings_of(cell.cfg) for cell in of] for of in (present, failed))
-        lost = failures(*told, [cell.failure or {} for cell in failed])
-        files["failed.csv"] = lost.to_csv(index=False)
-        wide = {"tasks": by_task(table)} if "data" in table else {}
-        if rates.LR in place(rows):
-            wide["rates"] = rates.tuned(results).rates
-            files["rates.csv"] = wide["rates"].to_csv(index=False)
-        measured = curves.gather(present)
-        if len(measured):
-            files["records.csv"] = measured.to_csv(index=False)
-            wide |= {"lengths": curves.lengths(measured), "layers": curves.layers(measured)}
-        for name, of in wide.items():
-            if len(of):
-                texts[name] = of.to_string(index=False)
-                files[f"{name}.md"] = as_markdown(of) + "\n"
-        print("\n\n".join(texts.values()))
-        study = cells[0].cfg.study_name
-        if study:
-            folder = Path(cells[0].cfg.ledger) / "studies" / study
-            for name, content in (files | {f"{name}.txt": text + "\n" for name, text in texts.items()}).items():
-                write_text(folder / name, content)
+    Raises:
+        CellsMissingError: cells are missing.
+        OSError: the tables cannot be written.
+        LedgerError: a checkpoint is not what was written.
+    """
+    present = [cell for cell in cells if cell.trained]
     absent = [cell for cell in cells if cell.missing]
-    if absent:
+    try:
+        if present:
+            _tell_tables(present, [cell for cell in cells if not cell.trained and cell.failure])
+    finally:  # whatever keeps the tables from being made
         for cell in absent:
             failure = cell.failure
             print(f"missing: {cell.name()}: {failure['reason'] if failure else 'not reached'}", file=sys.stderr)
+    if absent:
         raise CellsMissingError(
             f"{len(absent)} of {len(cells)} cells are missing; the same command, run again, trains what is missing"
         )
+
+
+def _tell_tables(present: list[Cell], failed: list[Cell]) -> None:
+    """Print the tables of cells that are there, and write them into the study's folder.
+
+    Raises:
+        OSError: they cannot be written.
+        LedgerError: a checkpoint is not what was written.
+    """
+    from pe_lab.results import curves, study
+    from pe_lab.results.frame import Results, failures, outcome
+    from pe_lab.results.table import rows_of, settings_of
+
+    ledger, name = Path(present[0].cfg.ledger), present[0].cfg.study_name
+    settings, of_failed = ([settings_of(cell.cfg) for cell in cells] for cells in (present, failed))
+    rows = rows_of(settings, [outcome(cell.road, cell.epochs) for cell in present])
+    lost = failures(settings, of_failed, [(cell.failure or {}) | {"road": cell.road.name} for cell in failed])
+    texts, files = study.tables(Results(ledger, name, rows, lost), curves.gather(present))
+    print("\n\n".join(texts.values()))
+    if name:
+        folder = ledger / "studies" / name
+        try:
+            for file, content in files.items():
+                write_text(folder / file, content)
+        except OSError as error:
+            line = f"the tables of study_name={name} must be written to {folder}, got {error.strerror or error}"
+            raise OSError(f"{line}: the same command, run again, writes them") from None
 
 
 class Watch:

@@ -1,8 +1,11 @@
 """Ten claims of the literature, each with what was measured and a verdict.
 
-A claim is a set of parts, each a comparison that can come out one way or the other. It is supported if every part
-holds, refuted if one is contradicted, not separable if neither, and not testable at this budget if what it needs was
-not trained, or with one seed only. Comparisons are paired over seeds; several in one claim are corrected by Holm.
+A claim is a set of parts. A part is tested over seeds, by a t test: a mean, or a difference paired by seed, against 0,
+a claimed figure or a margin of 0.05, which was declared before. All tests of a claim are one family, corrected by Holm:
+a part holds or is contradicted where the corrected p is below 0.05, and is open elsewhere. A claim is supported if
+every part holds, refuted if one is contradicted, not separable if neither, and not testable at this budget if what it
+needs was not trained, or with one seed only. Brackets are 95 % t intervals of one mean each and are not corrected: one
+without 0 can belong to a part that is open. What has no p was computed, not sampled, or stands there to compare with.
 """
 
 from collections.abc import Callable
@@ -13,20 +16,47 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from scipy import stats
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import pdist
 
 from pe_lab.ledger.files import write_text
 from pe_lab.report.page import html, markdown
 from pe_lab.report.sections import Section, Table
 from pe_lab.results import frame, statistics
-from pe_lab.results.frame import Results
-from pe_lab.results.table import place
+from pe_lab.results.frame import UNKNOWN, Results
 
-MARGIN = 0.05  # of an accuracy, an R2 or a cosine: a smaller change is none
+MANY = 12  # parts beyond which those that are open are only counted
+MARGIN = 0.05  # of an accuracy, an R2, a cosine or a loss in nats: a smaller difference is none
 HOLDS, FAILS, OPEN = "holds", "contradicted", "open"
 
 
 class MissingError(LookupError):
     """A study that a claim needs is not there, or has one seed."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a claim, and what is known of it.
+
+    Attributes:
+        words: what was measured.
+        holds: the p of the test that shows that it holds.
+        fails: the p of the test that contradicts it.
+        tested: whether these are tests, and belong to the claim's family; otherwise they are 0 or 1.
+    """
+
+    words: str
+    holds: float
+    fails: float
+    tested: bool = True
+
+    @property
+    def p(self) -> float:
+        """Two-sided."""
+        return min(1.0, 2 * min(self.holds, self.fails))
+
+
+Found = list[Part | str]  # the parts of a claim, and what is told beside them
 
 
 @dataclass(frozen=True)
@@ -65,23 +95,26 @@ class Studies:
         return pd.read_csv(table).set_index("pe")
 
 
-Found = tuple[list[str], list[str]]  # the states of the parts, and what was measured, in words
-
-
 def lowest(studies: Studies) -> Found:
     """Learnable has the lowest test loss in every cell; sininit is close behind; RoPE and LRoPE trail."""
     cells = studies["depth_epochs_pe"].cells
     _require(cells, "learnable", "sininit", "rope")
-    ranked = statistics.ranks(cells)
-    of = ranked[ranked["pe"] == "learnable"]
-    settings = len(of)
-    first = int((ranked.groupby(place(cells), sort=False)["mean"].transform("min") == ranked["mean"])[of.index].sum())
-    behind = int((of["best"] > 1).sum())
+    losses = statistics.wide(cells)
+    settings = [name for name in losses.index.names if name != "seed"]
+    found: Found = []
+    for key, of in losses.groupby(level=settings, sort=False, dropna=False):
+        where = ", ".join(f"{name} {value}" for name, value in zip(settings, key, strict=True) if name != "data")
+        differences = of.sub(of["learnable"], axis=0).droplevel(settings)
+        found += [above(f"{where}: `{pe}` − `learnable`", differences[pe].dropna()) for pe in of if pe != "learnable"]
+    means = losses.groupby(level=settings, sort=False, dropna=False).mean()
+    first = int((means.idxmin(axis=1) == "learnable").sum())
     pooled = statistics.compare(cells, "learnable", pooled=True).set_index("pe")
-    told = [f"`learnable` has the lowest mean in {first} of {settings} settings and is behind another in {behind}"]
-    told += [f"pooled, `{name}` − `learnable` {_interval(pooled.loc[name])}" for name in ("sininit", "rope")]
-    state = FAILS if behind else HOLDS if (of["worst"] == 1).all() else OPEN
-    return [state], told
+    told = [
+        f"over all settings, `{name}` − `learnable` {pooled.loc[name, 'difference']:+.3f} "
+        f"[{pooled.loc[name, 'low']:+.3f}, {pooled.loc[name, 'high']:+.3f}]"
+        for name in ("sininit", "rope")
+    ]
+    return [f"`learnable` has the lowest mean in {first} of {len(means)} settings", *told, *found]
 
 
 CLAIMED = {"learnable": 0.95, "relative_bias": 0.93, "continuous": 0.89, "sinusoidal": 0.78, "none": 0.35}
@@ -91,158 +124,129 @@ def ranking(studies: Studies) -> Found:
     """On `pattern`: learned absolute ≈ 95 %, relative bias ≈ 93, continuous ≈ 89, sinusoidal ≈ 78, none ≈ 35."""
     cells = _of_task(studies["pattern"].cells, "pattern")
     _require(cells, *CLAIMED)
-    states, told = [], []
-    for name, claimed in CLAIMED.items():
-        values = cells[cells["pe"] == name]["test_accuracy"]
-        low, high = statistics.interval(values)
-        states.append(OPEN if low - MARGIN <= claimed <= high + MARGIN else FAILS)
-        told.append(f"`{name}` {values.mean():.3f} [{low:.3f}, {high:.3f}] (claimed {claimed})")
-    return _narrow(states, cells), told
+    accuracy = {name: cells[cells["pe"] == name].set_index("seed")["test_accuracy"] for name in CLAIMED}
+    found: Found = [near(f"`{name}` (claimed {claimed})", accuracy[name], claimed) for name, claimed in CLAIMED.items()]
+    return found + [
+        above(f"`{one}` − `{next_}`", _paired(accuracy[one], accuracy[next_])) for one, next_ in pairwise(CLAIMED)
+    ]
 
 
 def carried(studies: Studies) -> Found:
     """Relative bias, continuous and sinusoidal carry over to unseen lengths; learned absolute does not."""
     records = _of_task(studies["pattern"].records, "pattern")
-    states, told = [], []
-    for name, carries in (("relative_bias", True), ("continuous", True), ("sinusoidal", True), ("learnable", False)):
+    found: Found = []
+    for name, test in (("relative_bias", above), ("continuous", above), ("sinusoidal", above), ("learnable", below)):
         curve = _lengths(records, name, "accuracy")
-        change = curve[curve.columns.max()] - curve[1.0]
-        low, high = statistics.interval(change)
-        kept, lost = low > -MARGIN, high < -MARGIN
-        states.append((HOLDS if carries else FAILS) if kept else (FAILS if carries else HOLDS) if lost else OPEN)
-        told.append(f"`{name}` changes by {change.mean():+.3f} [{low:+.3f}, {high:+.3f}] at {curve.columns.max():g} ×")
-    return states, told
+        longest = curve.columns.max()
+        found.append(test(f"change of `{name}` at {longest:g} ×", curve[longest] - curve[1.0], -MARGIN))
+    return found
 
 
 def fades(studies: Studies) -> Found:
     """Position added only at the input fades with depth."""
     records = _deepest(studies["layers"].records)
-    states, told = [], []
-    for name in ("sinusoidal", "learnable", "continuous"):
+    found: Found = []
+    for name in ("sinusoidal", "learnable", "continuous", "none"):
         wide = _by_layer(records, name, "position", "r2", "pre")
-        change = wide[wide.columns.max()] - wide[0]
-        low, high = statistics.interval(change)
-        states.append(HOLDS if high < -MARGIN else FAILS if low > -MARGIN else OPEN)
-        told.append(
-            f"`{name}`: R² {wide[0].mean():.3f} at the embedding, {wide[wide.columns.max()].mean():.3f} after layer "
-            f"{wide.columns.max():g}, change {change.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
+        last = wide.columns.max()
+        found.append(
+            f"R² of `{name}` {wide[0].mean():.3f} at the embedding, {wide[last].mean():.3f} after layer {last:g}"
         )
-    none = _by_layer(records, "none", "position", "r2", "pre")
-    told.append(f"for comparison `none`: {none[0].mean():.3f}, {none[none.columns.max()].mean():.3f}")
-    return states, told
+        if name != "none":
+            found.append(below("its change", wide[last] - wide[0], -MARGIN))
+    return found
 
 
 def extrapolates(studies: Studies) -> Found:
     """RSE and ExpoSB extrapolate; stick-breaking keeps attention from thinning out as T grows."""
-    results = studies["extrapolation"]
-    records = results.records
+    records = studies["extrapolation"].records
     longest = records[records["kind"] == "length"]["length"].max()
-    samples, words, lower = [], [], []
-    rope = _lengths(records, "rope", "loss")
-    for name in ("rse", "exposb"):
-        samples.append((_lengths(records, name, "loss")[longest] - rope[longest]).dropna())
-        words.append(f"loss at {longest:g} ×, `{name}` − `rope`")
+    rope = _lengths(records, "rope", "loss")[longest]
+    found: Found = [
+        below(f"loss at {longest:g} ×, `{name}` − `rope`", _paired(_lengths(records, name, "loss")[longest], rope))
+        for name in ("rse", "exposb")
+    ]
     entropy = {name: _entropy(records, name) for name in ("stick_breaking", "rope")}
-    growth = {name: (of[longest] - of[1.0]) for name, of in entropy.items()}
-    samples.append((growth["stick_breaking"] - growth["rope"]).dropna())
-    words.append(f"growth of attention's entropy from 1 to {longest:g} ×, `stick_breaking` − `rope`")
-    lower = [True] * len(samples)
-    states, told = _signs(samples, words, lower)
-    told.append(
-        "entropy in nats at 1 and the longest: "
-        + ", ".join(f"`{name}` {of[1.0].mean():.2f}, {of[longest].mean():.2f}" for name, of in entropy.items())
+    stick, rope = (of[longest] - of[1.0] for of in entropy.values())
+    found.append(
+        below(f"growth of attention's entropy from 1 to {longest:g} ×, `stick_breaking` − `rope`", stick - rope)
     )
-    return states, told
+    ends = [f"`{name}` {of[1.0].mean():.2f}, {of[longest].mean():.2f}" for name, of in entropy.items()]
+    return [*found, f"entropy in nats at 1 and the longest: {', '.join(ends)}"]
 
 
 def blind(studies: Studies) -> Found:
     """Without any encoding a bidirectional model is order-blind; a causal one is not."""
     none = studies.audit().loc["none"]
-    states = [HOLDS if none["order_bidirectional"] < 1e-9 else FAILS, HOLDS if none["order_causal"] > 1e-3 else FAILS]
-    told = [
-        f"effect of shuffling over that of replacing, untrained, float64: bidirectional "
-        f"{none['order_bidirectional']:.1e}, causal {none['order_causal']:.3f}"
+    what = "effect of shuffling over that of replacing, untrained, float64"
+    both, causal = none["order_bidirectional"], none["order_causal"]
+    found: Found = [
+        exact(f"{what}: bidirectional {both:.1e}", both < 1e-9),
+        exact(f"causal {causal:.3f}", causal > 1e-3),
     ]
     cells = _of_task(studies["pattern"].cells, "pattern")
     of = cells[cells["pe"] == "none"].set_index("seed")
-    above = of["test_loss"] - of["floor_position_blind_loss"]
-    low, high = statistics.interval(above)
-    states.append(FAILS if high < 0 else HOLDS)
-    told.append(
-        f"trained on `pattern`, loss above the position-blind floor: {above.mean():.3f} [{low:.3f}, {high:.3f}]"
-    )
-    return states, told
+    words = "trained on `pattern`, loss above the position-blind floor"
+    return [*found, above(words, of["test_loss"] - of["floor_position_blind_loss"], -MARGIN)]
 
 
 def longer(studies: Studies) -> Found:
     """NoPE and T5 beat ALiBi, rotary and sinusoidal on longer copy, reverse and repeat."""
-    of_tasks = []
-    for study in ("lengths", "lengths_repeat"):
+    tasks = []
+    for study, names in (("lengths", ("copy", "reverse")), ("lengths_repeat", ("repeat",))):
         records = studies[study].records
-        records = records.assign(data=records.get("data", "repeat"))
-        at = records[(records["metric"] == "exact_match") & (records["length"] > 1)]
-        of_tasks.append(at.groupby(["data", "pe", "seed"])["value"].mean().unstack("pe"))
-    whole = pd.concat(of_tasks)
+        parts = [_of_task(records, name) for name in names]
+        at = pd.concat([of[(of["metric"] == "exact_match") & (of["length"] > 1)] for of in parts])
+        tasks.append(at.groupby(["data", "pe", "seed"])["value"].mean().unstack("pe"))
+    whole = pd.concat(tasks)
     _require_columns(whole, "none", "t5", "alibi", "rope", "sinusoidal")
-    means = whole.groupby("data").mean()
-    samples, words = [], []
+    found: Found = ["exact match on unseen lengths, mean over the three tasks"]
     for name in ("none", "t5"):
         for other in ("alibi", "rope", "sinusoidal"):
             difference = (whole[name] - whole[other]).unstack("data").dropna().mean(axis=1)
-            samples.append(difference)
-            words.append(f"`{name}` − `{other}`")
-    states, told = _signs(samples, words, [False] * len(samples))
-    told = ["exact match on unseen lengths, mean over the three tasks: " + "; ".join(told)]
-    for task, line in means.iterrows():
-        told.append(f"{task}: " + ", ".join(f"`{name}` {value:.3f}" for name, value in line.items()))
-    return states, told
+            found.append(above(f"`{name}` − `{other}`", difference))
+    for task, line in whole.groupby("data").mean().iterrows():
+        found.append(f"{task}: " + ", ".join(f"`{name}` {value:.3f}" for name, value in line.items()))
+    return found
 
 
 def collapses(studies: Studies) -> Found:
     """Deep stacks collapse: effective rank and attention entropy by layer, gradient norm over depth, pre and post."""
     records = _deepest(studies["layers"].records)
-    states, told = [], []
+    found: Found = []
     for norm in ("pre", "post"):
-        for probe, metric, what in (("rank", "effective_rank", "effective rank"), ("attention", "entropy", "entropy")):
+        for probe, metric, what in (
+            ("rank", "effective_rank", "effective rank"),
+            ("attention", "entropy", "entropy of attention"),
+            ("rank", "gradient_parameters", "gradient norm"),
+        ):
             wide = _by_layer(records, "rope", probe, metric, norm)
-            first, last = wide[wide.columns.min()], wide[wide.columns.max()]
-            ratio = np.log(last / first)
+            first, last = wide.columns.min(), wide.columns.max()
+            ratio = np.log(wide[last] / wide[first])
             low, high = np.exp(statistics.interval(ratio))
-            if metric == "effective_rank":
-                states.append(HOLDS if high < 0.5 else FAILS if low > 0.5 else OPEN)
-            told.append(
-                f"{norm}-norm, `rope`: {what} {first.mean():.2f} in layer {wide.columns.min():g}, {last.mean():.2f} in "
-                f"layer {wide.columns.max():g} (ratio {np.exp(ratio.mean()):.2f} [{low:.2f}, {high:.2f}])"
+            words = (
+                f"{norm}-norm, `rope`: {what} {wide[first].mean():.2f} in layer {first:g}, {wide[last].mean():.2f} in "
+                f"layer {last:g}, ratio {np.exp(ratio.mean()):.2f} [{low:.2f}, {high:.2f}]"
             )
-        wide = _by_layer(records, "rope", "rank", "gradient_parameters", norm)
-        ratio = np.log(wide[wide.columns.min()] / wide[wide.columns.max()])
-        low, high = np.exp(statistics.interval(ratio))
-        told.append(
-            f"gradient norm of the first layer over the last {np.exp(ratio.mean()):.2f} [{low:.2f}, {high:.2f}]"
-        )
-    return states, told
+            half = _above(-ratio, -np.log(0.5)), _above(ratio, np.log(0.5))
+            found.append(Part(f"{words}, against one half", *half) if metric == "effective_rank" else words)
+    return found
 
 
 def harmless(studies: Studies) -> Found:
     """Adding position does no harm to the word: subspaces apart, and the same phrase moved along stays what it was."""
     records = _deepest(studies["layers"].records)
-    states, told = [], []
+    found: Found = []
     for name in ("sinusoidal", "learnable", "continuous"):
         own, chance = (
             _by_layer(records, name, "subspace", metric, "pre") for metric in ("mean_cosine", "mean_cosine_random")
         )
-        closer = (own - chance).mean(axis=1)
-        low, high = statistics.interval(closer)
-        states.append(HOLDS if high < MARGIN else FAILS if low > MARGIN else OPEN)
-        told.append(
-            f"`{name}`: cosine of the subspaces − that of random ones {closer.mean():+.3f} [{low:+.3f}, {high:+.3f}]"
-        )
+        words = f"`{name}`: cosine of the subspaces − that of random ones"
+        found.append(below(words, (own - chance).mean(axis=1), MARGIN))
         moved = _by_layer(records, name, "subspace", "moved_by_1", "pre")
-        last = moved[moved.columns.max()]
-        low, high = statistics.interval(last)
-        states.append(HOLDS if high < MARGIN else FAILS if low > MARGIN else OPEN)
-        told.append(f"moved on by one, states change by {last.mean():.3f} [{low:.3f}, {high:.3f}] of their norm")
-    return states, told
+        words = f"`{name}`: change of the states, over their norm, when moved on by one"
+        found.append(below(words, moved[moved.columns.max()], MARGIN))
+    return found
 
 
 def good(studies: Studies) -> Found:
@@ -262,23 +266,45 @@ def good(studies: Studies) -> Found:
             "extends": audit["reach"] > 1,
         }
     )
-    loss = deepest.groupby("pe")["test_loss"].mean()
-    both = has.join(loss, how="inner")
-    count = both[list(has)].sum(axis=1)
-    found = stats.spearmanr(count, both["test_loss"])
-    told = [
-        f"{len(both)} encodings at depth {deepest['depth'].iloc[0]}: Spearman's ρ of how many of the six properties "
-        f"one has (audit) and its loss {found.statistic:+.2f} (p = {found.pvalue:.2g}; the claim asks for < 0)",
-        f"all six: {', '.join(f'`{name}`' for name in both.index[count == len(has.columns)]) or 'none'}",
-    ]
+    losses = deepest.pivot(index="seed", columns="pe", values="test_loss")
+    losses = losses[[name for name in losses if name in has.index]].dropna()
+    if losses.empty:
+        raise MissingError("needs encodings that share seeds, and an audit of them")
+    both = has.loc[list(losses)].assign(count=has.sum(axis=1), loss=losses.mean())
+    once = both.groupby(groups(losses))[["count", "loss"]].mean()
+    if len(once) < 3 or (once.nunique() == 1).any():
+        raise MissingError("needs encodings that differ in their properties and in their losses")
+    rho, p = stats.spearmanr(once["count"], once["loss"])
+    words = (
+        f"{len(both)} encodings at depth {deepest['depth'].iloc[0]}, of which those whose losses differ by less than "
+        f"{MARGIN} in every seed count once, which makes {len(once)}: Spearman's ρ of how many of the six properties "
+        f"one has (audit) and its loss {rho:+.2f} (the claim asks for < 0)"
+    )
+    found: Found = [Part(words, p / 2 if rho < 0 else 1 - p / 2, p / 2 if rho > 0 else 1 - p / 2)]
+    names = ", ".join(f"`{name}`" for name in both.index[both["count"] == len(has.columns)])
+    found.append(f"all six: {names or 'none'}")
     for name in has:
-        with_it, without = both.loc[both[name], "test_loss"], both.loc[~both[name], "test_loss"]
+        with_it, without = both.loc[both[name], "loss"], both.loc[~both[name], "loss"]
         if len(without):
-            told.append(
+            found.append(
                 f"{name}: mean loss {with_it.mean():.3f} with it ({len(with_it)}), {without.mean():.3f} without"
             )
-    state = OPEN if found.pvalue >= 0.05 else HOLDS if found.statistic < 0 else FAILS
-    return [state], told
+    return found
+
+
+def groups(losses: pd.DataFrame) -> pd.Series:
+    """A number for each encoding, the same for those whose losses differ by less than the margin in every seed.
+
+    They are often one function at this length: `rope_dynamic_ntk` is `rope` to the bit, and `integer` is `none` but for
+    rounding. As points of a correlation they are not independent. Any two of a group are that close (complete linkage).
+
+    Args:
+        losses: a row per seed, a column per encoding.
+    """
+    if losses.shape[1] < 2:
+        return pd.Series(1, index=losses.columns)
+    distances = pdist(losses.T, "chebyshev")
+    return pd.Series(fcluster(linkage(distances, "complete"), np.nextafter(MARGIN, 0), "distance"), losses.columns)
 
 
 CLAIMS: tuple[Callable[[Studies], Found], ...] = (
@@ -301,19 +327,101 @@ def verdicts(studies: Studies) -> list[Verdict]:
     for number, claim in enumerate(CLAIMS, 1):
         statement = " ".join((claim.__doc__ or "").split())
         try:
-            states, told = claim(studies)
+            parts = claim(studies)
         except MissingError as missing:
             found.append(Verdict(number, statement, str(missing), "not testable at this budget"))
             continue
+        states, told = decide(parts)
         if FAILS in states:
             verdict = "refuted"
         elif set(states) == {HOLDS}:
             verdict = "supported"
         else:
             verdict = "not separable"
-        parts = f"{states.count(HOLDS)} of {len(states)} parts hold, {states.count(FAILS)} contradicted"
-        found.append(Verdict(number, statement, "; ".join([*told, parts]) + ".", verdict))
+        found.append(Verdict(number, statement, "; ".join(told) + ".", verdict))
     return found
+
+
+def decide(found: Found) -> tuple[list[str], list[str]]:
+    """The state of each part, all tests corrected by Holm as one family; and all in words."""
+    from statsmodels.stats.multitest import multipletests
+
+    tested = [part for part in found if isinstance(part, Part) and part.tested]
+    corrected = iter(multipletests([part.p for part in tested], method="holm")[1] if tested else [])
+    states, told, parts = [], [], sum(isinstance(part, Part) for part in found)
+    for part in found:
+        if isinstance(part, str):
+            told.append(part)
+            continue
+        p = next(corrected) if part.tested else part.p
+        state = OPEN if p >= 1 - statistics.CONFIDENCE else HOLDS if part.holds < part.fails else FAILS
+        states.append(state)
+        if state == OPEN and parts > MANY:
+            continue
+        told.append(f"{part.words} ({_p(p)}, {state})" if part.tested else f"{part.words} ({state})")
+    counts = (
+        f"{states.count(HOLDS)} of {parts} parts hold, {states.count(FAILS)} contradicted, {states.count(OPEN)} open"
+    )
+    if tested:
+        counts += f"; p corrected by Holm over {len(tested)} test{'s' if len(tested) > 1 else ''}"
+    return states, [*told, counts]
+
+
+def above(words: str, sample: pd.Series, bound: float = 0.0) -> Part:
+    """A part that holds where the mean of a sample over seeds is above a bound; contradicted where it is below."""
+    return Part(f"{words} {_mean(sample)}", _above(sample, bound), _above(-sample, -bound))
+
+
+def below(words: str, sample: pd.Series, bound: float = 0.0) -> Part:
+    """The opposite of `above`."""
+    return Part(f"{words} {_mean(sample)}", _above(-sample, -bound), _above(sample, bound))
+
+
+def near(words: str, sample: pd.Series, claimed: float) -> Part:
+    """A part that holds where the mean is within the margin of a claimed figure; contradicted where it is beyond.
+
+    Within: two one-sided tests, both of which must reject. Beyond: above the margin or below it. Where the mean is at
+    the upper border of the margin, "within" and "below" are parts of one tail and "above" is the other, so that the
+    two-sided p keeps its level.
+    """
+    low, high = claimed - MARGIN, claimed + MARGIN
+    within = max(_above(sample, low), _above(-sample, -high))
+    beyond = min(_above(sample, high), _above(-sample, -low))
+    return Part(f"{words} {_mean(sample, sign='')}", within, beyond)
+
+
+def exact(words: str, holds: bool) -> Part:
+    """A part that was computed, and needs no test."""
+    return Part(words, 1.0 - holds, float(holds), tested=False)
+
+
+def _paired(first: pd.Series, second: pd.Series) -> pd.Series:
+    """The differences in the seeds that both have."""
+    shared = first.index.intersection(second.index)
+    return first[shared] - second[shared]
+
+
+def _above(sample: pd.Series, bound: float) -> float:
+    """The p of a one-sided t test of whether the mean of a sample is above a bound; 1 where nothing can be tested."""
+    values = sample.to_numpy(float)
+    if len(values) < 2 or not np.isfinite(values).all() or abs(values.mean() - bound) < 1e-12:
+        return 1.0
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    if error < 1e-12:  # all are the same
+        return float(values.mean() < bound)
+    return float(stats.t.sf((values.mean() - bound) / error, len(values) - 1))
+
+
+def _mean(sample: pd.Series, sign: str = "+") -> str:
+    if not np.isfinite(sample).all():
+        return f"not finite in {int((~np.isfinite(sample)).sum())} of {len(sample)} seeds"
+    low, high = statistics.interval(sample)
+    same = ", equal in every seed" if len(sample) > 1 and sample.nunique() == 1 else ""
+    return f"{sample.mean():{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]{same}"
+
+
+def _p(p: float) -> str:
+    return "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
 
 
 def report(ledger: Path, out: Path | None) -> None:
@@ -349,8 +457,17 @@ def _require_columns(table: pd.DataFrame, *names: str) -> None:
 
 
 def _of_task(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Rows of one task of a study."""
-    return rows[rows["data"] == name] if "data" in rows else rows
+    """Rows of one task of a study.
+
+    Raises:
+        MissingError: there are none, or it is not known whether they are.
+    """
+    if len(rows) and (rows["data"] == UNKNOWN).all():
+        raise MissingError(f"needs cells of {name}, got a folder that does not say the task of its cells")
+    of = rows[rows["data"] == name] if len(rows) else rows
+    if of.empty:
+        raise MissingError(f"needs cells of {name}")
+    return of
 
 
 def _lengths(records: pd.DataFrame, name: str, metric: str) -> pd.DataFrame:
@@ -392,33 +509,3 @@ def _by_layer(records: pd.DataFrame, name: str, probe: str, metric: str, norm: s
     if of.empty:
         raise MissingError(f"needs the probe {probe} of {name}, {norm}-norm")
     return of.groupby(["seed", "layer"])["value"].mean().unstack("layer")
-
-
-def _signs(samples: list[pd.Series], words: list[str], lower: list[bool]) -> Found:
-    """Whether differences have the sign that a claim gives them, Holm-corrected; and the differences in words."""
-    from statsmodels.stats.multitest import multipletests
-
-    p = np.array([stats.ttest_1samp(of, 0).pvalue if of.any() and len(of) > 1 else 1.0 for of in samples])
-    stands = multipletests(p, method="holm")[1] < 1 - statistics.CONFIDENCE
-    states, told = [], []
-    for of, word, down, sure in zip(samples, words, lower, stands, strict=True):
-        low, high = statistics.interval(of)
-        states.append(OPEN if not sure else HOLDS if (of.mean() < 0) == down else FAILS)
-        told.append(f"{word} {of.mean():+.3f} [{low:+.3f}, {high:+.3f}]")
-    return states, told
-
-
-def _narrow(states: list[str], cells: pd.DataFrame) -> list[str]:
-    """States of figures that are contained in their intervals: they hold if the order of the means is separable too."""
-    if FAILS in states:
-        return states
-    compared = statistics.all_pairs(cells, "accuracy")
-    for better, worse in pairwise(CLAIMED):
-        line = compared[compared["pe"].isin([better, worse]) & compared["baseline"].isin([better, worse])].iloc[0]
-        if line["verdict"] != ("better" if line["pe"] == better else "worse"):
-            return states
-    return [HOLDS] * len(states)
-
-
-def _interval(line: pd.Series) -> str:
-    return f"{line['difference']:+.3f} [{line['low']:+.3f}, {line['high']:+.3f}]"

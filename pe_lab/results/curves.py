@@ -57,24 +57,18 @@ def _wide(rows: pd.DataFrame, across: str, extra: tuple[str, ...]) -> pd.DataFra
     row's first column says, the cell says how many.
     """
     place = [name for name in rows if name not in ("seed", *MEASURED)] + [*extra, "metric"]
-    keys = [*place, across, "seed"]
-    seeds = rows.groupby(keys, sort=False, dropna=False)["value"].agg(lambda heads: heads.mean(skipna=False))
-    most = seeds.groupby(level=place, sort=False, dropna=False).agg(
-        lambda of: of.groupby(level=across, sort=False).size().max()
-    )
-    cells = {}
-    for key, of in seeds.groupby(level=[*place, across], sort=False, dropna=False):
-        bad = int((~np.isfinite(of)).sum())
-        text = f"not finite in {bad} of {len(of)}" if bad else _mean_and_half(of)
-        cells[key] = text if len(of) == most[key[:-1]] else f"{text} ({len(of)} seeds)"
-    if not cells:
-        return pd.DataFrame()
-    series = pd.Series(cells.values(), index=pd.MultiIndex.from_tuples(cells, names=[*place, across]))
-    wide = series.unstack(across, sort=False).fillna("")
-    wide = wide[sorted(wide.columns)]
-    wide.columns = [f"{across} {value:g}" for value in wide.columns]
-    wide.insert(0, "seeds", most.loc[wide.index])
-    return wide.reset_index()
+    lines = []
+    for key, of in rows.groupby(place, sort=False, dropna=False):
+        seeds = of.groupby([across, "seed"], sort=False)["value"].agg(lambda heads: heads.mean(skipna=False))
+        most = seeds.groupby(level=across).size().max()
+        line = dict(zip(place, key, strict=True)) | {"seeds": most}
+        for value, at in seeds.groupby(level=across):
+            bad = int((~np.isfinite(at)).sum())
+            text = f"not finite in {bad} of {len(at)}" if bad else _mean_and_half(at)
+            line[f"{across} {value:g}"] = text if len(at) == most else f"{text} ({len(at)} seeds)"
+        lines.append(line)
+    values = [f"{across} {value:g}" for value in sorted(rows[across].unique())]
+    return pd.DataFrame(lines, columns=[*place, "seeds", *values] if lines else None).fillna(dict.fromkeys(values, ""))
 
 
 def _mean_and_half(values: pd.Series) -> str:

@@ -16,7 +16,7 @@ from pe_lab.ledger.records import Records
 from pe_lab.ledger.road import Road
 from pe_lab.results.curves import MEASURED, SHOWN
 from pe_lab.results.study_tables import require_curves, require_records, require_rows
-from pe_lab.results.table import COST, Settings, describe, rows_of
+from pe_lab.results.table import COST, ENVIRONMENT, PLACE, Settings, describe, rows_of
 
 # settings of a cell by their names in the identity of its road
 _RENAMED = {
@@ -28,7 +28,12 @@ _RENAMED = {
     "attention_revision": "attention.revision",
 }
 _COUNTS = ("model.depth", "seed")
-NO_CELLS = pd.DataFrame(columns=["pe", "depth", "epochs", "seed", "road"])
+NO_CELLS = pd.DataFrame(columns=[*PLACE, "road"])
+NO_FAILED = pd.DataFrame(columns=[*PLACE, "reason", "step", "road"])
+NO_SKIPPED = pd.DataFrame(columns=["pe", "data", "reason"])
+UNKNOWN = "unknown"  # the task, in a study's files that were written before they all said it
+# a road, a version or a commit may consist of digits, and an encoding or a task may be called 1e5
+_TYPES = dict.fromkeys(("pe", "data", "road", "python", "torch", "pe_lab", "commit"), str) | {"offset": "Int64"}
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,14 @@ class Results:
         source: the folder it was read from.
         study: its name, or None for all of a ledger.
         cells: one row per finished cell, in the order of the study, or by encoding, task, depth, seed and epochs. pe
-            (the encoding, with the options in which cells of that name differ), data (if there are several), depth,
-            epochs, seed, further settings that vary; test_<metric> (losses in nats per slot, accuracies from 0 to 1);
-            floor_<floor>_<metric>; parameters, positional_parameters, flops_per_token (of a forward pass), seconds (in
-            training steps, from the road's start), attention and device (which really ran), road (the hash of all that
-            determines the training), torch, commit.
-        failed: one row per cell that was tried and not reached: settings, reason, step. None of one study of a ledger:
-            its rows do not name them.
+            (the encoding, with the options in which cells of that name differ), data (the task; unknown in old files),
+            depth, epochs, seed, further settings that vary; test_<metric> (losses in nats per slot, accuracies from 0
+            to 1); floor_<floor>_<metric>; parameters, positional_parameters, flops_per_token (of a forward pass),
+            seconds (in training steps, from the road's start), attention and device (which really ran), road (the hash
+            of all that determines the training), python, torch, pe_lab, commit, hardware, threads.
+        failed: one row per cell that was tried and not reached: settings, reason, step, road. Of one study of a
+            ledger, those that its folder names.
+        skipped: one row per pair of encoding and task that a study left out, since it is impossible: pe, data, reason.
         refused: one line per entry that is not what it says it is, or was left half-written, or is gone; those of
             curves and records once these have been asked for.
         curves: validation during training, of each road's longest stop: settings, epoch, metric, value.
@@ -56,8 +62,9 @@ class Results:
     source: Path
     study: str | None
     cells: pd.DataFrame
-    failed: pd.DataFrame = field(default_factory=pd.DataFrame)
+    failed: pd.DataFrame = field(default_factory=NO_FAILED.copy)
     refused: list[str] = field(default_factory=list)
+    skipped: pd.DataFrame = field(default_factory=NO_SKIPPED.copy)
 
     @cached_property
     def curves(self) -> pd.DataFrame:
@@ -105,7 +112,7 @@ def load(source: str | Path, study: str | None = None) -> Results:
         stored = _stored(rows.parent)
         named = stored.cells[["road", "epochs"]].itertuples(index=False, name=None)
         wanted = {cell: number for number, cell in enumerate(named)}
-        return replace(_gather(folder, study, wanted), failed=stored.failed)
+        return replace(_gather(folder, study, wanted), failed=stored.failed, skipped=stored.skipped)
     results = _gather(folder, None, None)
     if results.cells.empty and results.failed.empty and not results.refused:
         raise ValueError(f"the ledger must have a finished cell, got none in {folder}: python -m pe_lab.run makes one")
@@ -117,19 +124,33 @@ def _stored(folder: Path) -> Results:
     if cells.empty or not {"pe", "depth", "epochs", "seed", "road", "test_loss"} <= set(cells):
         raise ValueError(f"rows.csv must have the cells of a study, got {len(cells)} rows of another kind in {folder}")
     require_rows(cells, folder / "rows.csv")
-    return Stored(folder, folder.name, cells, _csv(folder / "failed.csv"))
+    cells = cells.reindex(columns=[*cells, *(name for name in ENVIRONMENT if name not in cells)])
+    failed, skipped = _csv(folder / "failed.csv", NO_FAILED), _csv(folder / "skipped.csv", NO_SKIPPED)
+    if not set(NO_SKIPPED) <= set(skipped):
+        needed, found = ", ".join(NO_SKIPPED), ", ".join(skipped)
+        raise ValueError(f"{folder / 'skipped.csv'} must have the columns {needed}, got {found}")
+    return Stored(folder, folder.name, cells, failed, skipped=skipped)
 
 
-def _csv(path: Path) -> pd.DataFrame:
+def _csv(path: Path, empty: pd.DataFrame | None = None) -> pd.DataFrame:
+    """A table of a study's folder; one without a column for the task says that it is unknown.
+
+    Args:
+        empty: what a file that is not there, or has nothing in it, is read as.
+    """
+    empty = pd.DataFrame() if empty is None else empty.copy()
     if not path.is_file():
-        return pd.DataFrame()
+        return empty
     try:
-        # a road may consist of digits, and the text null is a value
-        return pd.read_csv(path, dtype={"road": str}, keep_default_na=False, na_values=[""])
+        # the text null is a value
+        table = pd.read_csv(path, dtype=_TYPES, keep_default_na=False, na_values=[""], low_memory=False)
     except pd.errors.EmptyDataError:
-        return pd.DataFrame()
+        return empty
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} must be a table in CSV, got {_line(error)}") from None
+    if "pe" in table and "data" not in table:
+        table.insert(table.columns.get_loc("pe") + 1, "data", UNKNOWN)
+    return table
 
 
 def _gather(folder: Path, study: str | None, wanted: dict[tuple[str, int], int] | None) -> Results:
@@ -146,7 +167,7 @@ def _gather(folder: Path, study: str | None, wanted: dict[tuple[str, int], int] 
             continue
         for epochs in _stops(road, refused) if wanted is None else stops[road.name]:
             try:
-                found.append((of_road | {"epochs": epochs}, summary_of(road, epochs)))
+                found.append((of_road | {"epochs": epochs}, outcome(road, epochs)))
             except (OSError, ValueError) as error:
                 refused.append(_line(error))
         for path in sorted(road.folder.glob("failed/*.json")) if wanted is None else []:
@@ -172,11 +193,13 @@ def failures(settings: list[Settings], failed: list[Settings], reasons: list[dic
 
     Args:
         settings: of the cells that did not.
+        failed: settings of those that did.
+        reasons: of each of them, a reason, a step and a road.
     """
     if not failed:
-        return pd.DataFrame()
+        return NO_FAILED.copy()
     told = describe(settings + failed).tail(len(failed)).reset_index(drop=True)
-    return pd.concat([told, pd.DataFrame(reasons)], axis=1)
+    return pd.concat([told, pd.DataFrame(reasons, columns=["reason", "step", "road"])], axis=1)
 
 
 def _without_road(folder: Path) -> list[str]:
@@ -227,7 +250,7 @@ def _is_count(name: str) -> bool:
     return name.isdecimal() and str(int(name)) == name
 
 
-def summary_of(road: Road, epochs: int) -> dict[str, Any]:
+def outcome(road: Road, epochs: int) -> dict[str, Any]:
     """What a stop came to, with the environment it was made in; only these files are compared with their checksums.
 
     Raises:

@@ -48,13 +48,21 @@ def tuned(results: Results) -> Tuned:
         seeds=("seed", "size"),
     )
     means = means.reset_index()
-    best = means.loc[means.groupby(["pe", *where], sort=False, dropna=False)["validation_loss"].idxmin()]
+    of_each = means.dropna(subset="validation_loss").groupby(["pe", *where], sort=False, dropna=False)
+    best = means.loc[of_each["validation_loss"].idxmin()]
     tried = means.groupby(["pe", *where], sort=False, dropna=False)[LR]
     edge = best[LR].eq(tried.transform("min")[best.index]) | best[LR].eq(tried.transform("max")[best.index])
-    spread = [interval(both.loc[(both[keys] == line[keys]).all(axis=1), "test_loss"]) for _, line in best.iterrows()]
+    spread = both.groupby(keys, sort=False, dropna=False)["test_loss"].agg(interval).iloc[best.index]
     best = best.assign(at_edge=edge, low=[low for low, _ in spread], high=[high for _, high in spread])
     columns = ["pe", *where, LR, "at_edge", "validation_loss", "test_loss", "low", "high", "seeds"]
     return Tuned(best[columns].reset_index(drop=True), _agreement(means, best, where))
+
+
+def edges(rates: pd.DataFrame) -> str:
+    """Say in a line how many tuned rates are the lowest or highest that was tried."""
+    count = int(rates["at_edge"].sum())
+    beyond = ": the best may lie beyond" if count else ""
+    return f"{count} of {len(rates)} tuned rates stand at the edge of those that were tried{beyond}"
 
 
 def _agreement(means: pd.DataFrame, best: pd.DataFrame, where: list[str]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from pe_lab.ledger.files import LedgerError, read_verified
 from pe_lab.ledger.plain import complaint, read_yaml
 from pe_lab.ledger.road import Road
 from pe_lab.ranges import NAME, shown
-from pe_lab.results.frame import summary_of
+from pe_lab.results.frame import outcome
 
 GROUPS = ("pe", "data", "logger")  # whose settings name a class
 HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # for a class that is not the lab's
@@ -45,7 +45,7 @@ def read_summary(road: Road, epochs: int) -> dict[str, Any]:
     Raises:
         LedgerError: it is not what was written, or no summary of a cell.
     """
-    summary = summary_of(road, epochs)
+    summary = outcome(road, epochs)
     tokens = summary.get("tokens_per_sequence", 1)
     if not re.fullmatch(r"[\w.-]+", str(summary.get("name"))) or not NAME.holds(summary["attention"]):
         found = "a name and an attention of letters, digits, '_', '.' and '-'"

@@ -1,5 +1,6 @@
 """The rows of cells, and their table: encoding x depth x epochs, each mean with its interval and its floor."""
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -11,12 +12,21 @@ from pe_lab.config import flatten
 from pe_lab.ledger.files import canonical
 from pe_lab.results.statistics import column, interval
 
-Measured = tuple[DictConfig, dict[str, Any]]  # the config of a cell, and its summary
 Settings = dict[str, Any]  # of a cell, by dotted name
 
 # what the settings of a cell say of its logging, its place and what was measured on it later, not of its training
 _BESIDE = ("logger", "ledger", "hydra", "study_name", "workers", "evaluate.", "probe")
+PLACE = ("pe", "data", "depth", "epochs", "seed")  # what every row begins with
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "road")
+# columns of a row, and what they are called in the environment of its checkpoint
+ENVIRONMENT = {
+    "python": "python",
+    "torch": "torch",
+    "pe_lab": "pe_lab",
+    "commit": "commit",
+    "hardware": "device",
+    "threads": "threads",
+}
 _WITH = ("optimizer.lr", "attention.implementation", "attention.revision")  # settings that may go with the encoding
 
 
@@ -26,9 +36,10 @@ def settings_of(cfg: DictConfig) -> Settings:
 
 
 def describe(settings: list[Settings]) -> pd.DataFrame:
-    """What tells cells apart, one row each: pe, data if there are several, depth, epochs, seed, other settings.
+    """What tells cells apart, one row each: pe, data, depth, epochs, seed, and other settings that vary.
 
-    A learning rate, or an attention, that every encoding has of its own tells nothing apart: it goes with the encoding.
+    Options of the data that vary are settings; where there are several tasks, they are part of the task's name. A
+    learning rate, or an attention, that every encoding has of its own tells nothing apart: it goes with the encoding.
     Settings and options are in alphabetical order, whole numbers without a point, as the identity of a road has them.
     """
     settings = [canonical(one) for one in settings]
@@ -43,14 +54,12 @@ def describe(settings: list[Settings]) -> pd.DataFrame:
     if tasks:
         own += ("data.",)
     others = [key for key in sorted(varied) if key not in ("model.depth", "epochs", "seed") and not key.startswith(own)]
-    pes, datas = _labels("pe", settings), _labels("data", settings) if tasks else []
+    pes = _labels("pe", settings)
+    datas = _labels("data", settings) if tasks else [one["data.name"] for one in settings]
     records = []
-    for number, one in enumerate(settings):
-        record = {"pe": pes[number]}
-        if tasks:
-            record["data"] = datas[number]
-        record |= {"depth": one["model.depth"], "epochs": one["epochs"], "seed": one["seed"]}
-        records.append(record | {key: one.get(key) for key in others})
+    for pe, data, one in zip(pes, datas, settings, strict=True):
+        where = (pe, data, one["model.depth"], one["epochs"], one["seed"])
+        records.append(dict(zip(PLACE, where, strict=True)) | {key: one.get(key) for key in others})
     told = pd.DataFrame(records)
     for name in _WITH:
         others = [other for other in told.columns if other not in (name, "seed")]
@@ -80,20 +89,14 @@ def _labels(group: str, settings: list[Settings]) -> list[str]:
     return labels
 
 
-def tabulate(cells: list[Measured]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Cells as tidy rows, and the table made of them: see `rows_of` and `summarise`."""
-    rows = rows_of([settings_of(cfg) for cfg, _ in cells], [summary for _, summary in cells])
-    return rows, summarise(rows)
-
-
 def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.DataFrame:
     """One row per cell.
 
     Returns:
         What tells cells apart (see `describe`); `test_<metric>`; `floor_<floor>_<metric>`; parameters,
-        positional_parameters, flops_per_token, seconds (of training steps), attention, device, road; torch, commit
-        (of the environment it was trained in); optimizer.lr and attention.implementation where they vary and tell
-        nothing apart.
+        positional_parameters, flops_per_token, seconds (of training steps), attention, device, road; python, torch,
+        pe_lab, commit, hardware, threads (of the environment it was trained in; empty where that is not known);
+        optimizer.lr and attention.implementation where they vary and tell nothing apart.
     """
     told = describe(settings)
     along = [name for name in _WITH if name not in told and len({of.get(name) for of in settings}) > 1]
@@ -107,16 +110,13 @@ def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.Dat
             for name, value in values.items()
         }
         record |= {name: summary[name] for name in COST}
-        record |= {name: summary.get("environment", {}).get(name) for name in ("torch", "commit")}
+        environment = summary.get("environment", {})
+        record |= {name: environment.get(called) for name, called in ENVIRONMENT.items()}
         records.append(record | {name: of.get(name) for name in along})
     rows = pd.DataFrame(records).drop_duplicates(["road", "epochs"], ignore_index=True)
     floors = [name for name in rows if name.startswith("floor_")]  # the tasks of a sweep have different ones
-    return rows[[name for name in rows if name not in floors and name not in _after(rows)] + floors + _after(rows)]
-
-
-def _after(rows: pd.DataFrame) -> list[str]:
-    columns = [name for name in rows if name in (*COST, "torch", "commit", *_WITH)]
-    return [name for name in columns if name not in place(rows)]
+    after = [name for name in rows if name in (*COST, *ENVIRONMENT, *_WITH) and name not in told]
+    return rows[[name for name in rows if name not in (*floors, *after)] + floors + after]
 
 
 def place(rows: pd.DataFrame) -> list[str]:
@@ -152,7 +152,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
         raise ValueError(f"baseline must be one of {', '.join(rows['pe'].unique())}, got {baseline!r}")
     known, where, measured = floors(rows, metric), place(rows), column(rows, metric)
     base = {
-        _known(key): group.set_index("seed")[measured]
+        tuple(map(_present, key)): group.set_index("seed")[measured]
         for key, group in rows[rows["pe"] == baseline].groupby(where, sort=False, dropna=False)
     }
     lines = []
@@ -162,29 +162,55 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
         line = dict(zip(["pe", *where], key, strict=True))
         line |= {"seeds": len(losses), "loss": losses.mean(), "low": low, "high": high}
         line |= {floor: group[f"floor_{floor}_{metric}"].mean() for floor in known}
-        same = base.get(_known(key[1:]))
+        same = base.get(tuple(map(_present, key[1:])))
         if key[0] != baseline and same is not None and len(difference := (losses - same).dropna()):
             low, high = interval(difference)
             line |= {"difference": difference.mean(), "difference_low": low, "difference_high": high}
         lines.append(line)
     table = pd.DataFrame(lines)
-    order = {name: number for number, name in enumerate(dict.fromkeys(rows["pe"]))}
-    table = table.sort_values([*where, "pe"], key=lambda c: c.map(order) if c.name == "pe" else c, ignore_index=True)
+    first = list(rows["pe"].unique())
+    table = table.sort_values(
+        [*where, "pe"], key=lambda of: of.map(first.index) if of.name == "pe" else _ranked(of), ignore_index=True
+    )
     table.attrs = {"baseline": baseline, "floors": known}
     return table
 
 
-def _known(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A setting in which a value that is not there equals another that is not."""
-    return tuple(None if pd.isna(value) else value for value in key)
+def _ranked(values: pd.Series) -> pd.Series:
+    """Numbers that sort like the values: what is missing first, then numbers, then text."""
+    known = sorted(dict.fromkeys(map(_present, values)), key=lambda v: (v is not None, isinstance(v, str), v or 0))
+    return values.map(lambda value: known.index(_present(value)))
+
+
+def _present(value: Any) -> Any:
+    """The value, or None if it is one of those that pandas has for a missing one."""
+    return None if pd.api.types.is_scalar(value) and pd.isna(value) else value
+
+
+def without_constants(table: pd.DataFrame, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
+    """A line that says the columns, of those named, in which all rows are equal; and the table without them."""
+    same = {name: _present(table[name].iloc[0]) for name in names if len(set(map(_present, table[name]))) == 1}
+    line = ", ".join(f"{name} {value}" for name, value in same.items() if value not in (None, ""))
+    return line, table.drop(columns=list(same))
+
+
+def as_text(table: pd.DataFrame, names: Sequence[str]) -> str:
+    """A table for the terminal: see `without_constants`; nothing stands where a value is missing."""
+    line, table = without_constants(table, names)
+    shown = table.apply(lambda of: of if pd.api.types.is_numeric_dtype(of) else of.map(_shown))
+    text = shown.to_string(index=False, na_rep="")
+    return f"{line}\n{text}" if line else text
+
+
+def _shown(value: Any) -> str:
+    return "" if _present(value) is None else str(value)
 
 
 def render(table: pd.DataFrame) -> str:
-    """The table as text."""
+    """The table as text; settings in which all lines are equal stand once, above."""
     several = table["seeds"].max() > 1
-    columns: dict[str, list[str]] = {
-        name: [str(value) for value in table[name]] for name in table.columns[: list(table.columns).index("seeds")]
-    }
+    where = _where(table)
+    columns: dict[str, list[str]] = {name: [_shown(value) for value in table[name]] for name in ("pe", *where)}
     if several:
         columns["seeds"] = [str(value) for value in table["seeds"]]
     columns["loss"] = [f"{value:.4f}" for value in table["loss"]]
@@ -196,7 +222,12 @@ def render(table: pd.DataFrame) -> str:
         baseline = table.attrs["baseline"]
         columns[f"minus {baseline}"] = ["" if pd.isna(v) else f"{v:+.4f}" for v in table["difference"]]
         columns["95 % paired"] = _intervals(table["difference_low"], table["difference_high"])
-    return pd.DataFrame(columns).to_string(index=False)
+    return as_text(pd.DataFrame(columns), where)
+
+
+def _where(table: pd.DataFrame) -> list[str]:
+    """The columns of a table that make a setting."""
+    return [name for name in table.columns[: list(table.columns).index("seeds")] if name != "pe"]
 
 
 def _in_words(floor: str) -> str:
@@ -214,14 +245,19 @@ def _intervals(low: pd.Series, high: pd.Series) -> list[str]:
 
 def markdown(table: pd.DataFrame) -> str:
     """The means and intervals as a Markdown table with a column per encoding, the floors last."""
-    place = [name for name in table.columns[: list(table.columns).index("seeds")] if name != "pe"]
-    cell = _with_half(table["loss"], (table["high"] - table["low"]) / 2)
-    wide = table.assign(cell=cell).pivot(index=place, columns="pe", values="cell")[list(table["pe"].unique())]
-    for floor in table.attrs["floors"]:
-        means = table.groupby(place, dropna=False)[floor].mean()
-        shown = ["" if pd.isna(value) else f"{value:.3f}" for value in means.loc[wide.index]]
-        wide[f"{_in_words(floor)} {_kind(floor)}"] = shown
-    return as_markdown(wide.reset_index())
+    where, lines = _where(table), []
+    table = table.assign(cell=_with_half(table["loss"], (table["high"] - table["low"]) / 2))
+    for key, of in table.groupby(where, sort=False, dropna=False):
+        line = (
+            dict(zip(where, key, strict=True))
+            | dict.fromkeys(table["pe"])
+            | dict(zip(of["pe"], of["cell"], strict=True))
+        )
+        for floor in table.attrs["floors"]:
+            mean = of[floor].mean()
+            line[f"{_in_words(floor)} {_kind(floor)}"] = None if pd.isna(mean) else f"{mean:.3f}"
+        lines.append(line)
+    return as_markdown(pd.DataFrame(lines), names=where)
 
 
 def by_task(table: pd.DataFrame) -> pd.DataFrame:
@@ -231,8 +267,8 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
     where that is the best possible as well, what one reaches that looks at nothing; where no floor is known, the first
     reference level. The column's name says which. Without any level it is the loss itself.
     """
-    place = [name for name in table.columns[: list(table.columns).index("seeds")] if name != "data"]
-    columns = {}
+    names = ["pe", *(name for name in _where(table) if name != "data")]
+    lines = {tuple(map(_present, key)): dict(zip(names, key, strict=True)) for key in _rows(table[names])}
     for data, of in table.groupby("data", sort=False):
         known = [floor for floor in table.attrs["floors"] if of[floor].notna().all()]
         best = of["bayes"] if "bayes" in known else 0.0 * of["loss"]
@@ -241,9 +277,15 @@ def by_task(table: pd.DataFrame) -> pd.DataFrame:
         means, halves = (of["loss"] - best) / size, (of["high"] - of["low"]) / 2 / size
         zero = "bayes" if "bayes" in known else "no loss"
         name = f"{data} (loss)" if level is None else f"{data} (0: {zero}, 1: {_in_words(level)})"
-        columns[name] = pd.Series(_with_half(means, halves), index=pd.MultiIndex.from_frame(of[place]))
-    order = pd.MultiIndex.from_frame(table[place].drop_duplicates())
-    return pd.DataFrame(columns).reindex(order).fillna("").reset_index()
+        for line in lines.values():
+            line[name] = ""
+        for key, cell in zip(_rows(of[names]), _with_half(means, halves), strict=True):
+            lines[tuple(map(_present, key))][name] = cell
+    return pd.DataFrame(lines.values())
+
+
+def _rows(table: pd.DataFrame) -> list[tuple[Any, ...]]:
+    return list(table.itertuples(index=False, name=None))
 
 
 def levels(known: list[str]) -> list[str]:
@@ -256,8 +298,19 @@ def _with_half(means: pd.Series, halves: pd.Series) -> list[str]:
     return [f"{m:.3f}" if pd.isna(h) else f"{m:.3f} ± {h:.3f}" for m, h in zip(means, halves, strict=True)]
 
 
-def as_markdown(table: pd.DataFrame, left: Sequence[str] = ()) -> str:
-    """A table of text, its columns right-aligned, but for those that are named."""
+def as_markdown(table: pd.DataFrame, left: Sequence[str] = (), names: Sequence[str] = ()) -> str:
+    """A Markdown table, its columns right-aligned, but for those in `left`; nothing stands where a value is missing.
+
+    Args:
+        names: columns that stand once, in a line above, if all rows are equal in them.
+    """
+    line, table = without_constants(table, names)
     rule = [":---" if name in left else "---:" for name in table.columns]
-    lines = [list(table.columns), rule, *table.astype(str).to_numpy().tolist()]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = [list(table.columns), rule, *table.itertuples(index=False, name=None)]
+    text = "\n".join(f"| {' | '.join(_escaped(_shown(value)) for value in row)} |" for row in rows)
+    return f"{_escaped(line)}\n\n{text}" if line else text
+
+
+def _escaped(text: str) -> str:
+    """Text in one line, in which no `|` ends a cell of a Markdown table."""
+    return re.sub(r"(?<!\\)\|", r"\|", " ".join(text.split("\n")))

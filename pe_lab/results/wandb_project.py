@@ -20,7 +20,7 @@ class FromProject(Results):
     """Results whose curves were fetched; other lengths and probes stay in the runs."""
 
     def __init__(self, project: str, cells: pd.DataFrame, curves: pd.DataFrame, refused: list[str]) -> None:
-        super().__init__(Path(project), project.rpartition("/")[2], cells, pd.DataFrame(), refused)
+        super().__init__(Path(project), project.rpartition("/")[2], cells, refused=refused)
         self.__dict__["curves"] = curves
         self.__dict__["records"] = pd.DataFrame()
 

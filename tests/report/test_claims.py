@@ -6,9 +6,28 @@ from zlib import crc32
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
+from statsmodels.stats.weightstats import DescrStatsW
 
 from pe_lab.config import expand, folder, of_jobs, studies
-from pe_lab.report.claims import CLAIMED, CLAIMS, Studies, verdicts
+from pe_lab.report import claims
+from pe_lab.report.claims import (
+    CLAIMED,
+    CLAIMS,
+    FAILS,
+    HOLDS,
+    MARGIN,
+    OPEN,
+    Part,
+    Studies,
+    above,
+    below,
+    decide,
+    exact,
+    groups,
+    near,
+    verdicts,
+)
 from pe_lab.report.claims import report as write
 
 SEEDS = range(5)
@@ -36,7 +55,7 @@ def cell(pe: str, seed: int, loss: float, depth: int = 4, epochs: int = 16, **mo
     apart = {name: value for name, value in more.items() if not name.startswith(("test_", "floor_"))}
     tests = {name: value for name, value in more.items() if name.startswith(("test_", "floor_"))}
     return (
-        {"pe": pe, "depth": depth, "epochs": epochs, "seed": seed}
+        {"pe": pe, "data": "structured", "depth": depth, "epochs": epochs, "seed": seed}
         | apart
         | {"test_loss": loss + noise(pe, seed)}
         | tests
@@ -91,6 +110,12 @@ def test_a_published_ranking_is_compared_figure_by_figure(tmp_path):
     assert verdict(tmp_path, "ranking") == "refuted"
     # all within the margin, in another order
     pattern(tmp_path, CLAIMED | {"continuous": 0.93, "relative_bias": 0.91}, CLAIMED)
+    assert verdict(tmp_path, "ranking") == "refuted"
+    # all within the margin, two of them equal
+    pattern(tmp_path, CLAIMED | {"continuous": 0.93}, CLAIMED)
+    assert verdict(tmp_path, "ranking") == "not separable"
+    # the order, with figures of which one is at the border of the margin
+    pattern(tmp_path, CLAIMED | {"none": 0.35 + MARGIN}, CLAIMED)
     assert verdict(tmp_path, "ranking") == "not separable"
 
 
@@ -186,7 +211,7 @@ def test_properties_are_held_against_losses(sign, expected, tmp_path):
     audit(tmp_path)
     losses = {name: 1 + sign * 0.1 * number for number, name in enumerate("abcdef")}
     if sign == 0:
-        losses = {"a": 1.3, "b": 1.1, "c": 1.4, "d": 1.2, "e": 1.35, "f": 1.15}
+        losses = {"a": 1.3, "b": 1.1, "c": 1.4, "d": 1.2, "e": 1.5, "f": 1.0}
     save(tmp_path, "all_encodings", [cell(pe, seed, loss) for pe, loss in losses.items() for seed in SEEDS])
     assert verdict(tmp_path, "good") == expected
 
@@ -196,12 +221,12 @@ def test_properties_are_held_against_losses(sign, expected, tmp_path):
 )
 def test_longer_sequences_are_pooled_over_tasks(t5, alibi, expected, tmp_path):
     values = {"none": 0.9, "t5": t5, "alibi": alibi, "rope": 0.0, "sinusoidal": 0.05}
-    for study, tasks in (("lengths", ("copy", "reverse")), ("lengths_repeat", (None,))):
+    for study, tasks in (("lengths", ("copy", "reverse")), ("lengths_repeat", ("repeat",))):
         cells, records = [], []
         for task in tasks:
             for pe, value in values.items():
                 for seed in SEEDS:
-                    apart = {"pe": pe} | ({"data": task} if task else {}) | {"depth": 2, "epochs": 16, "seed": seed}
+                    apart = {"pe": pe, "data": task, "depth": 2, "epochs": 16, "seed": seed}
                     cells.append(apart | {"test_loss": 0.1})
                     for length, far in ((1, 1.0), (1.5, value), (2, value)):
                         known = {"kind": "length", "length": length, "policy": "raw", "offset": 0}
@@ -209,6 +234,160 @@ def test_longer_sequences_are_pooled_over_tasks(t5, alibi, expected, tmp_path):
                         records.append(apart | known | {"metric": "exact_match", "value": exact})
         save(tmp_path, study, cells, records)
     assert verdict(tmp_path, "longer") == expected
+
+
+def test_the_committed_verdicts_are_those_of_the_committed_studies_with_one_family_each(monkeypatch):
+    """Each part is tested, but for those that were computed; and whatever is tested is corrected together."""
+    results = Path(claims.__file__).parents[2] / "sweeps" / "results"
+    if not results.is_dir():
+        pytest.skip("not a checkout")
+    families = []
+
+    def recorded(found):
+        families.append(sum(isinstance(part, Part) and part.tested for part in found))
+        return decide(found)
+
+    monkeypatch.setattr(claims, "decide", recorded)
+    found, text = verdicts(Studies(results)), (results / "claims.md").read_text()
+    # 9 settings x 4 encodings; 5 figures and 4 orders; ...
+    assert families == [36, 9, 4, 3, 3, 1, 6, 2, 6, 1]
+    for one, family in zip(found, families, strict=True):
+        assert f"Holm over {family} test" in one.measured
+        assert f"| {one.number} | {one.claim} | {one.verdict} | {one.measured} |" in text
+
+
+def of(p: float, sign: int) -> Part:
+    """A part whose two-sided p is this; sign 1: on the side where it holds."""
+    return Part("x", p / 2, 1 - p / 2) if sign > 0 else Part("x", 1 - p / 2, p / 2)
+
+
+def test_parts_are_corrected_step_by_step():
+    """Holm (1979): the smallest p times their number, the next times one less; after one that is open, all are."""
+    states, _ = decide([of(0.03, 1), of(0.5, 1), of(0.6, -1)])
+    assert states == [OPEN] * 3
+    states, _ = decide([of(0.03, -1)])
+    assert states == [FAILS]
+    states, _ = decide([of(0.01, 1), of(0.04, -1), of(0.02, -1)])
+    assert states == [HOLDS, FAILS, FAILS]
+    states, _ = decide([of(0.02, 1), of(0.04, -1), of(0.02, -1)])
+    assert states == [OPEN] * 3
+
+
+def test_what_was_computed_is_not_in_the_family():
+    states, told = decide([exact("a", True), of(0.03, 1), exact("b", False), "beside"])
+    assert states == [HOLDS, HOLDS, FAILS]
+    assert told[0] == "a (holds)"
+    assert told[-1] == "2 of 3 parts hold, 1 contradicted, 0 open; p corrected by Holm over 1 test"
+
+
+def test_a_claim_of_many_parts_names_those_that_are_decided_and_counts_the_others():
+    _, told = decide([of(0.5, 1)] * 20 + [of(1e-9, -1)])
+    assert told == [
+        "x (p < 0.0001, contradicted)",
+        "0 of 21 parts hold, 1 contradicted, 20 open; p corrected by Holm over 21 tests",
+    ]
+
+
+@pytest.mark.parametrize("bound", [0.0, -MARGIN, 0.3])
+def test_a_part_is_a_two_sided_t_test_against_its_bound(bound):
+    for mean in (-0.4, bound + 0.01, 0.4):
+        sample = pd.Series(np.random.default_rng(0).normal(mean, 0.2, 5))
+        tested = stats.ttest_1samp(sample, bound)
+        up, down = above("x", sample, bound), below("x", sample, bound)
+        assert up.p == pytest.approx(tested.pvalue)
+        assert down.p == pytest.approx(tested.pvalue)
+        assert (up.holds < up.fails) == (down.fails < down.holds) == (sample.mean() > bound)
+
+
+def test_a_figure_is_near_by_two_one_sided_tests_and_far_by_one():
+    for mean in (0.5, 0.52, 0.54, 0.6, 0.9):
+        sample = pd.Series(np.random.default_rng(0).normal(mean, 0.02, 5))
+        part = near("x", sample, 0.5)
+        within = DescrStatsW(sample).ttost_mean(0.5 - MARGIN, 0.5 + MARGIN)[0]
+        beyond = stats.ttest_1samp(sample, 0.5 + MARGIN, alternative="greater").pvalue
+        assert part.p == pytest.approx(min(1, 2 * min(within, beyond)))
+        assert (part.holds < part.fails) == (within < beyond)
+    below_it = near("x", pd.Series([0.1, 0.11, 0.12]), 0.5)
+    assert decide([below_it])[0] == [FAILS]
+
+
+@pytest.mark.parametrize("deviation", [0.01, 0.05, 0.5])
+def test_a_figure_at_the_border_of_the_margin_is_decided_in_at_most_5_percent(deviation):
+    draws = np.random.default_rng(0).normal(0.5 + MARGIN, deviation, (1000, 3))
+    decided = np.mean([near("x", pd.Series(sample), 0.5).p < 0.05 for sample in draws])
+    assert decided < 0.05 + 3 * np.sqrt(0.05 * 0.95 / 1000)
+
+
+@pytest.mark.parametrize("values", [[0.3], [0.3, np.nan], [0.3, np.inf, 0.2], [0.0, 0.0, 0.0], [-0.1, 0.1, 0.0]])
+def test_what_cannot_be_tested_is_open(values):
+    part = above("x", pd.Series(values))
+    assert decide([part])[0] == [OPEN]
+    assert part.p == 1
+
+
+def test_equal_values_are_decided_and_said_to_be_equal():
+    part = above("x", pd.Series([0.2, 0.2, 0.2]))
+    assert decide([part])[0] == [HOLDS]
+    assert part.words == "x +0.200 [+0.200, +0.200], equal in every seed"
+
+
+def test_one_part_of_four_that_would_stand_alone_refutes_nothing(tmp_path):
+    """Uncorrected it has p = 0.03; the other three are at the margin."""
+    rng = np.random.default_rng(0)
+    records, cells = [], []
+    for pe in ("relative_bias", "continuous", "sinusoidal", "learnable"):
+        change = rng.normal(0, 0.05, len(SEEDS))
+        t = {"sinusoidal": -3.26}.get(pe, -0.3)  # 3.26: the two-sided p of 4 degrees of freedom is 0.03
+        change += -MARGIN - change.mean() + t * change.std(ddof=1) / np.sqrt(len(SEEDS))
+        for seed in SEEDS:
+            apart = {"pe": pe, "data": "pattern", "depth": 3, "epochs": 20, "seed": seed}
+            cells.append(apart | {"test_loss": 1.0})
+            for length, value in ((1, 0.9), (4, 0.9 + change[seed])):
+                known = {"kind": "length", "length": length, "policy": "raw", "offset": 0}
+                records.append(apart | known | {"metric": "accuracy", "value": value})
+    save(tmp_path, "pattern", cells, records)
+    found = verdicts(Studies(tmp_path))[NUMBER["carried"]]
+    assert found.verdict == "not separable"
+    assert "0 of 4 parts hold, 0 contradicted, 4 open" in found.measured
+    assert "(p = 0.12, open)" in found.measured
+
+
+def test_encodings_whose_losses_are_near_in_every_seed_are_one_group():
+    step = 0.8 * MARGIN
+    losses = pd.DataFrame({"a": [1.0, 2.0], "b": [1.0, 2.0], "c": [1 + step, 2.0], "d": [1 + 2 * step, 2.0]})
+    losses["e"] = [1.0, 2.0 + 1.01 * MARGIN]  # the same mean as c's neighbours, but not in every seed
+    found = groups(losses)
+    assert found["a"] == found["b"]
+    assert found["a"] != found["d"]  # though c is near both
+    assert found["e"] != found["a"]
+    assert groups(losses[["a"]]).tolist() == [1]
+
+
+def test_an_encoding_that_is_there_three_times_counts_once(tmp_path):
+    """The rank correlation of five does not stand; that of fifteen, each of the five three times, would."""
+    audit(tmp_path)
+    table = pd.read_csv(tmp_path / "audit" / "table.csv", index_col="pe")
+    copies = [table.rename(index={name: f"{name}{copy}" for name in "abcdef"}) for copy in "12"]
+    pd.concat([table, *(of.drop("none") for of in copies)]).to_csv(tmp_path / "audit" / "table.csv")
+    losses = {"a": 1.1, "b": 1.0, "c": 1.2, "d": 1.4, "e": 1.3}  # fewer properties, more loss: two pairs exchanged
+    cells = [cell(f"{pe}{copy}", seed, loss) for pe, loss in losses.items() for copy in ("", 1, 2) for seed in SEEDS]
+    save(tmp_path, "all_encodings", cells)
+    found = verdicts(Studies(tmp_path))[NUMBER["good"]]
+    assert found.verdict == "not separable"
+    assert "15 encodings at depth 4" in found.measured
+    assert "count once, which makes 5: Spearman's ρ" in found.measured
+
+
+def test_a_folder_that_does_not_say_its_task_is_not_testable(tmp_path):
+    audit(tmp_path)
+    pattern(tmp_path, CLAIMED, CLAIMED)
+    for name in ("rows", "records"):
+        path = tmp_path / "pattern" / f"{name}.csv"
+        pd.read_csv(path).drop(columns="data").to_csv(path, index=False)
+    found = verdicts(Studies(tmp_path))
+    for name in ("ranking", "carried", "blind"):
+        assert found[NUMBER[name]].verdict == "not testable at this budget"
+        assert "does not say the task of its cells" in found[NUMBER[name]].measured
 
 
 def test_the_claims_are_written_and_printed(tmp_path, capsys):

@@ -30,7 +30,7 @@ def mean_and_half(values: list[float]) -> str:
 def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
     cells = served(tmp_path, "pe=rope,alibi", "seed=0,1", "evaluate.lengths=[1,2]")
     rows = gather(cells)
-    assert list(rows.columns) == ["pe", "depth", "epochs", "seed", *MEASURED]
+    assert list(rows.columns) == ["pe", "data", "depth", "epochs", "seed", *MEASURED]
     assert rows["layer"].isna().all()
     for cell in cells:
         mine = rows[(rows["pe"] == cell.cfg.pe.name) & (rows["seed"] == cell.cfg.seed)]
@@ -54,7 +54,7 @@ def test_without_lengths_there_is_no_point_of_the_test(tmp_path):
     assert set(rows["kind"]) == {"probe"}
     assert len(lengths(rows)) == 0
     table = layers(rows).set_index("metric")
-    assert list(table.columns) == ["pe", "depth", "epochs", "probe", "length", "seeds", "layer 0", "layer 1"]
+    assert list(table.columns) == ["pe", "data", "depth", "epochs", "probe", "length", "seeds", "layer 0", "layer 1"]
     value = rows[(rows["metric"] == "effective_rank") & (rows["layer"] == 1)]["value"].item()
     assert table.loc["effective_rank", "layer 1"] == f"{value:.3f}"
 

@@ -18,9 +18,9 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.road import Road
 from pe_lab.results import curves
-from pe_lab.results.frame import load
+from pe_lab.results.frame import UNKNOWN, load, outcome
 from pe_lab.results.statistics import compare
-from pe_lab.results.table import place, tabulate
+from pe_lab.results.table import ENVIRONMENT, PLACE, place, rows_of, settings_of
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4525", "trainer.device=cpu"]
 
@@ -104,21 +104,22 @@ def test_a_cell_is_what_its_stop_says(trained):
         expected = {f"test_{name}": value for name, value in summary["test"].items()}
         for floor, values in summary["floors"].items():
             expected |= {f"floor_{floor}_{name}": value for name, value in values.items()}
-        expected |= {name: environment[name] for name in ("torch", "commit")}
+        expected |= {name: environment[called] for name, called in ENVIRONMENT.items()}
         names = ("road", "epochs", "parameters", "positional_parameters", "flops_per_token", "seconds")
         expected |= {name: summary[name] for name in (*names, "attention", "device")}
         assert {name: cell[name] for name in expected} == expected
-        assert set(cell) == {*expected, "pe", "seed", "depth"}
+        assert cell["data"] == of["data"]["name"] == "structured"
+        assert set(cell) == {*expected, "pe", "data", "seed", "depth"}
 
 
 def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
     made = composed(trained, "pe=rope,none", "seed=0,1", "epochs=1,2")
-    rows, _ = tabulate([(cell.cfg, cell.road.summary(cell.epochs)) for cell in made])
+    rows = rows_of([settings_of(cell.cfg) for cell in made], [outcome(cell.road, cell.epochs) for cell in made])
     found = load(trained).cells
     order = ["pe", "seed", "epochs"]
-    assert place(found) == place(rows) == ["depth", "epochs"]
+    assert place(found) == place(rows) == ["data", "depth", "epochs"]
     rows, found = (of.sort_values(order, ignore_index=True) for of in (rows, found))
-    pd.testing.assert_frame_equal(found.drop(columns=["torch", "commit"]), rows.drop(columns=["torch", "commit"]))
+    pd.testing.assert_frame_equal(found, rows)
 
 
 @pytest.mark.parametrize(
@@ -134,15 +135,13 @@ def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
 )
 def test_settings_and_labels_are_those_of_the_configs(tmp_path, overrides):
     made = composed(tmp_path, *overrides, "epochs=1", "seed=0,1")
-    summaries = []
     for number, cell in enumerate(made):
-        summaries.append(json.loads((record(cell.road, 1, 0.5 + number) / "summary.json").read_text()))
-    rows, _ = tabulate(list(zip([cell.cfg for cell in made], summaries, strict=True)))
+        record(cell.road, 1, 0.5 + number)
+    rows = rows_of([settings_of(cell.cfg) for cell in made], [outcome(cell.road, 1) for cell in made])
     found = load(tmp_path).cells
     assert len(found) == len(made)
     pd.testing.assert_frame_equal(
-        found.drop(columns=["torch", "commit"]).sort_values("road", ignore_index=True),
-        rows.drop(columns=["torch", "commit"]).sort_values("road", ignore_index=True),
+        found.sort_values("road", ignore_index=True), rows.sort_values("road", ignore_index=True)
     )
 
 
@@ -178,7 +177,7 @@ def test_mixed_versions_stand_in_their_columns(tmp_path):
     cells = load(tmp_path).cells
     assert list(cells["torch"]) == ["2.8.0", "2.9.0"]
     assert list(cells["commit"]) == ["8" * 40, "9" * 40]
-    assert place(cells) == ["depth", "epochs"]
+    assert place(cells) == ["data", "depth", "epochs"]
 
 
 def test_a_learning_rate_that_goes_with_the_encoding_tells_nothing_apart_and_is_shown(tmp_path):
@@ -186,7 +185,7 @@ def test_a_learning_rate_that_goes_with_the_encoding_tells_nothing_apart_and_is_
         for seed in (0, 1):
             add(tmp_path, pe, seed=seed, optimizer={"lr": lr}, loss=lr * (1 + seed))
     cells = load(tmp_path).cells
-    assert place(cells) == ["depth", "epochs"]
+    assert place(cells) == ["data", "depth", "epochs"]
     assert list(cells["optimizer.lr"]) == [0.003, 0.003, 0.001, 0.001]
     assert list(compare(cells)["seeds"]) == [2]
 
@@ -196,7 +195,7 @@ def test_a_learning_rate_that_is_swept_is_a_setting(tmp_path):
         for pe in ("rope", "none"):
             add(tmp_path, pe, optimizer={"lr": lr})
     cells = load(tmp_path).cells
-    assert place(cells) == ["depth", "epochs", "optimizer.lr"]
+    assert place(cells) == ["data", "depth", "epochs", "optimizer.lr"]
     assert len(compare(cells)) == 2
 
 
@@ -212,7 +211,7 @@ def test_an_attention_and_its_revision_that_go_with_the_encoding_tell_nothing_ap
         add(tmp_path, "rope", seed=seed)
         add(tmp_path, "none", seed=seed, attention="reference", attention_revision=2)
     cells = load(tmp_path).cells
-    assert place(cells) == ["depth", "epochs"]
+    assert place(cells) == ["data", "depth", "epochs"]
     assert list(compare(cells)["seeds"]) == [2]
 
 
@@ -256,24 +255,83 @@ def test_the_folder_of_a_study_has_all_of_it(real):
     folder = real / "studies" / "two"
     stored, loaded = load(folder), load(real, "two")
     assert stored.name == "two"
-    shared = [name for name in loaded.cells if name in stored.cells]
-    assert {"pe", "seed", "test_loss", "road"} <= set(shared)
-    shared = [name for name in shared if name not in ("torch", "commit")]
-    pd.testing.assert_frame_equal(stored.cells[shared], loaded.cells[shared])
-    loaded.curves.to_csv(folder / "curves.csv", index=False)
-    pd.DataFrame({"pe": ["rope"], "reason": ["so"]}).to_csv(folder / "failed.csv", index=False)
-    stored = load(folder)
+    pd.testing.assert_frame_equal(stored.cells, loaded.cells)
     pd.testing.assert_frame_equal(stored.curves, loaded.curves)
-    assert list(stored.failed["reason"]) == ["so"]
     assert stored.records.empty
-    (folder / "failed.csv").write_text("\n")
-    assert load(folder).failed.empty
+    assert list(stored.failed) == list(loaded.failed) == [*PLACE, "reason", "step", "road"]
+    assert stored.failed.empty
+    pd.DataFrame({"pe": ["rope"], "data": ["copy"], "reason": ["so"]}).to_csv(folder / "failed.csv", index=False)
+    for results in (load(folder), load(real, "two")):
+        assert results.failed[["data", "reason"]].to_numpy().tolist() == [["copy", "so"]]
+    for content in ("\n", ""):
+        (folder / "failed.csv").write_text(content)
+        assert load(folder).failed.empty
+
+
+def test_pairs_that_a_study_left_out_are_read_from_its_folder(real):
+    folder = real / "studies" / "two"
+    for results in (load(folder), load(real, "two"), load(real)):
+        assert results.skipped.empty
+        assert list(results.skipped) == ["pe", "data", "reason"]
+    left = pd.DataFrame({"pe": ["cope"], "data": ["pattern"], "depth": [4], "reason": ["cope is for causal tasks"]})
+    left.to_csv(folder / "skipped.csv", index=False)
+    for results in (load(folder), load(real, "two")):
+        pd.testing.assert_frame_equal(results.skipped, left)
+    (folder / "skipped.csv").write_text("")
+    assert list(load(folder).skipped) == ["pe", "data", "reason"]
+    (folder / "skipped.csv").write_text("pe,data\ncope,pattern\n")
+    with pytest.raises(ValueError, match=r"skipped.csv must have the columns pe, data, reason, got pe, data$"):
+        load(real, "two")
+
+
+def test_the_task_of_an_old_folder_is_unknown_and_nothing_else_is_lost(real):
+    folder = real / "studies" / "two"
+    records = pd.DataFrame({name: [1] for name in PLACE} | {"kind": ["length"], "value": [0.5]})
+    failed = pd.DataFrame({name: [1] for name in PLACE} | {"reason": ["so"]})
+    for name, table in (("records", records), ("failed", failed)):
+        table.assign(pe="rope", data="structured").to_csv(folder / f"{name}.csv", index=False)
+    new = load(folder)
+    for name in ("rows", "curves", "records", "failed"):
+        table = pd.read_csv(folder / f"{name}.csv", dtype=str)
+        missing = ["data", *(name for name in ENVIRONMENT if name in table)]
+        table.drop(columns=missing).to_csv(folder / f"{name}.csv", index=False)
+    old = load(folder)
+    for name in ("cells", "curves", "records", "failed"):
+        now, before = getattr(old, name), getattr(new, name)
+        assert list(now) == list(before)
+        assert set(now["data"]) == {UNKNOWN}
+        known = [column for column in now if column not in ("data", *ENVIRONMENT)]
+        pd.testing.assert_frame_equal(now[known], before[known])
+    assert old.cells[list(ENVIRONMENT)].isna().all(axis=None)
+    assert place(old.cells) == ["data", "depth", "epochs"]
+    assert set(load(real, "two").cells["data"]) == {"structured"}  # the ledger knows
+
+
+COMMITTED = sorted(path.parent for path in Path(config.__file__).parents[2].glob("sweeps/results/*/rows.csv"))
+
+
+@pytest.mark.skipif(not COMMITTED, reason="not a checkout")
+def test_the_committed_studies_say_their_tasks_and_versions():
+    assert len(COMMITTED) >= 10
+    for folder in COMMITTED:
+        results = load(folder)
+        assert UNKNOWN not in set(results.cells["data"])
+        assert results.cells[list(PLACE)].notna().all(axis=None)
+        for path in folder.glob("*.csv"):
+            header = path.read_text().partition("\n")[0].split(",")
+            assert [name for name in header if name in PLACE and name != "seed"] == ["pe", "data", "depth", "epochs"]
+            if path.stem not in ("table", "rates"):
+                assert "seed" in header
+        assert list(ENVIRONMENT) == [
+            name for name in (folder / "rows.csv").read_text().partition("\n")[0].split(",") if name in ENVIRONMENT
+        ]
 
 
 def test_a_table_in_csv_keeps_roads_of_digits_and_settings_that_are_null(tmp_path):
-    rows = "pe,depth,epochs,seed,trainer.clip,test_loss,road\nnone,1,1,0,null,0.5,0000000000000012\n"
-    (tmp_path / "rows.csv").write_text(rows)
-    assert load(tmp_path).cells.iloc[0].to_list() == ["none", 1, 1, 0, "null", 0.5, "0000000000000012"]
+    cell = {"pe": "1e5", "data": "none", "depth": 1, "epochs": 1, "seed": 0, "trainer.clip": "null", "test_loss": 0.5}
+    cell |= {"road": "0000000000000012", "python": "3.12", "torch": "2.10", "pe_lab": "0.10", "commit": "1" * 40}
+    (tmp_path / "rows.csv").write_text("\n".join([",".join(cell), ",".join(map(str, cell.values())), ""]))
+    assert load(tmp_path).cells.iloc[0].dropna().to_dict() == cell
 
 
 @pytest.mark.parametrize(
@@ -469,7 +527,7 @@ def test_checksums_of_another_kind_are_refused(tmp_path, content):
 def test_curves_are_the_validation_of_the_longest_stop(trained):
     results = load(trained)
     found = results.curves
-    assert list(found.columns) == ["pe", "depth", "epochs", "seed", "epoch", "metric", "value"]
+    assert list(found.columns) == ["pe", "data", "depth", "epochs", "seed", "epoch", "metric", "value"]
     assert set(found["epochs"]) == {2}
     for road, of in results.cells.groupby("road"):
         rows = pd.read_csv(trained / road / "stops" / "2" / "metrics.csv")

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from scipy import stats
 
 from pe_lab.config import expand
-from pe_lab.results.table import by_task, interval, render, tabulate
+from pe_lab.results.table import by_task, interval, render, rows_of, settings_of, summarise
 
 SEEDS = range(4)
 LOSSES = {
@@ -45,6 +45,12 @@ def cell(loss: float, *overrides: str) -> tuple[DictConfig, dict[str, Any]]:
 
 def sweep(losses: dict[str, tuple[float, ...]], *overrides: str) -> list[tuple[DictConfig, dict[str, Any]]]:
     return [cell(loss, f"pe={pe}", f"seed={seed}", *overrides) for pe in losses for seed, loss in enumerate(losses[pe])]
+
+
+def tabulate(cells: list[tuple[DictConfig, dict[str, Any]]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of cells, and their table."""
+    rows = rows_of([settings_of(cfg) for cfg, _ in cells], [summary for _, summary in cells])
+    return rows, summarise(rows)
 
 
 def t_interval(values: list[float]) -> tuple[float, float]:
@@ -283,8 +289,9 @@ def test_differences_are_taken_within_depth_and_epochs() -> None:
 
 def test_the_text_has_a_line_per_setting_with_everything_that_the_table_says() -> None:
     text = render(tabulate(sweep(LOSSES))[1])
-    header, *lines = text.splitlines()
-    for name in ("pe", "depth", "epochs", "seeds", "loss", "95 % interval", "floor: bayes", "floor: position-blind"):
+    settings, header, *lines = text.splitlines()
+    assert settings == "data structured, depth 4, epochs 4"
+    for name in ("pe", "seeds", "loss", "95 % interval", "floor: bayes", "floor: position-blind"):
         assert name in header
     assert "minus rope" in header
     assert "95 % paired" in header

@@ -12,6 +12,7 @@ from pe_lab import config
 from pe_lab.cell import Cell
 from pe_lab.report import __main__ as program
 from pe_lab.results import frame, wandb_project
+from pe_lab.results.table import ENVIRONMENT
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
@@ -59,7 +60,9 @@ def test_a_project_has_the_rows_and_curves_of_the_ledger(cells):
     ledger = Path(cells[0].cfg.ledger)
     expected, found = frame.load(ledger), wandb_project.load("me/mine", [run_of(ledger, cell) for cell in cells])
     keys = ["pe", "epochs", "seed"]
-    shared = [name for name in expected.cells if name not in ("torch", "commit")]
+    shared = [name for name in expected.cells if name not in ENVIRONMENT]
+    assert list(found.cells) == list(expected.cells)
+    assert found.cells[list(ENVIRONMENT)].isna().all(axis=None)  # a run does not say them
     order = [table.sort_values(keys, ignore_index=True)[shared] for table in (expected.cells, found.cells)]
     pd.testing.assert_frame_equal(*order)
     keys += ["epoch", "metric"]

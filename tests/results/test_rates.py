@@ -1,0 +1,90 @@
+"""A learning rate is tuned on validation data, and on nothing else."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_lab.results.frame import Results
+from pe_lab.results.rates import LR, edges, tuned
+
+RATES = (1e-4, 1e-3, 1e-2)
+# validation and test losses by rate: the lowest of the one is not the lowest of the other
+VALIDATION = {"rope": (0.9, 0.5, 0.6), "none": (0.8, 0.9, 0.7)}
+TEST = {"rope": (0.9, 0.6, 0.5), "none": (0.6, 0.8, 0.9)}
+
+
+def results(validation: dict = VALIDATION, test: dict = TEST, seeds: int = 3, **settings: object) -> Results:
+    """Cells of one setting, each with two validations, the first of which is the lower one."""
+    cells, curves = [], []
+    for pe, losses in test.items():
+        for seed in range(seeds):
+            for rate, loss, validated in zip(RATES, losses, validation[pe], strict=True):
+                where = {"pe": pe, "data": "structured", "depth": 4, "epochs": 2, "seed": seed, LR: rate} | settings
+                noise = 0.01 * (seed - 1)
+                if np.isfinite(loss):  # otherwise the training failed
+                    cells.append(where | {"test_loss": loss + noise})
+                    for epoch, value in ((1.0, 0.1 / rate**0.01), (2.0, validated + noise)):
+                        curves.append(where | {"epoch": epoch, "metric": "loss", "value": value})
+                        curves.append(where | {"epoch": epoch, "metric": "accuracy", "value": -value})
+    made = Results(Path("somewhere"), None, pd.DataFrame(cells))
+    made.__dict__["curves"] = pd.DataFrame(curves)
+    return made
+
+
+def test_the_rate_is_that_of_the_lowest_validation_loss_and_not_of_the_lowest_test_loss():
+    found = tuned(results()).rates.set_index("pe")
+    assert found[LR].to_dict() == {"rope": 1e-3, "none": 1e-2}
+    assert found["validation_loss"].to_dict() == pytest.approx({"rope": 0.5, "none": 0.7})
+    assert found["test_loss"].to_dict() == pytest.approx({"rope": 0.6, "none": 0.9})
+    assert (found["low"] < found["test_loss"]).all()
+    assert (found["test_loss"] < found["high"]).all()
+    assert found["at_edge"].to_dict() == {"rope": False, "none": True}
+
+
+def test_rankings_at_one_rate_are_held_against_test_losses_at_the_tuned_ones():
+    found = tuned(results()).agreement.set_index(LR)
+    assert found["best here"].to_dict() == {1e-4: "none", 1e-3: "rope", 1e-2: "rope"}
+    assert set(found["best when tuned"]) == {"rope"}
+    assert found["tau"].to_dict() == {1e-4: -1, 1e-3: 1, 1e-2: 1}
+
+
+def test_how_many_rates_stand_at_the_edge_is_one_line():
+    found = tuned(results()).rates
+    assert edges(found) == "1 of 2 tuned rates stand at the edge of those that were tried: the best may lie beyond"
+    inside = found[~found["at_edge"]]
+    assert edges(inside) == "0 of 1 tuned rates stand at the edge of those that were tried"
+
+
+def test_a_rate_that_failed_is_not_chosen_and_moves_the_edge():
+    failed = TEST | {"none": (0.6, 0.8, np.nan)}
+    found = tuned(results(test=failed)).rates.set_index("pe")
+    assert found[LR].to_dict() == {"rope": 1e-3, "none": 1e-4}
+    assert found["at_edge"].to_dict() == {"rope": False, "none": True}
+    assert list(tuned(results(test=TEST | {"none": (np.nan,) * 3})).rates["pe"]) == ["rope"]
+
+
+def test_a_validation_that_is_not_finite_is_not_the_lowest():
+    found = tuned(results(VALIDATION | {"rope": (0.9, np.nan, 0.6)})).rates.set_index("pe")
+    assert found.loc["rope", LR] == 1e-2
+
+
+def test_a_setting_that_is_not_there_is_a_setting():
+    found = tuned(results(**{"trainer.clip": None})).rates
+    assert list(found[LR]) == [1e-3, 1e-2]
+    assert found["low"].notna().all()
+
+
+def test_one_seed_has_no_interval():
+    found = tuned(results(seeds=1)).rates
+    assert found[["low", "high"]].isna().all(axis=None)
+
+
+def test_rates_need_several_of_them_and_a_validation():
+    one = results()
+    with pytest.raises(ValueError, match=r"several values of optimizer.lr, got one in somewhere"):
+        tuned(Results(one.source, None, one.cells.drop(columns=LR)))
+    one.__dict__["curves"] = one.curves.head(0)
+    with pytest.raises(ValueError, match="tuned on validation, got no curves in somewhere"):
+        tuned(one)

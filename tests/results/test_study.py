@@ -1,0 +1,183 @@
+"""The tables of a study are made whatever is missing of it, and what is missing is named."""
+
+import errno
+import io
+import re
+from collections.abc import Iterable
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pe_lab import config, sweep
+from pe_lab.bench.ledger import record
+from pe_lab.cell import Cell
+from pe_lab.ledger.files import LedgerError
+from pe_lab.results import study
+from pe_lab.results.frame import NO_FAILED, Results, failures, load
+from pe_lab.results.table import PLACE, as_markdown, place, rows_of
+
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4525", "trainer.device=cpu"]
+TINY += ["logger=none", "epochs=1"]
+GRID = {
+    "pe.name": ("rope", "alibi"),
+    "data.name": ("structured", "copy"),
+    "optimizer.lr": (1e-3, 1e-2),
+    "model.depth": (1, 4),
+}
+CELLS = [dict(zip(GRID, chosen, strict=True)) for chosen in product(*GRID.values())]
+
+
+def settings_of(cell: dict[str, Any], seed: int) -> dict[str, Any]:
+    """A cell's settings; `copy` has an option that `structured` has not, the deep one a clip that the other has not."""
+    more = {"data.longest": 10} if cell["data.name"] == "copy" else {"data.length": 16}
+    return cell | more | {"trainer.clip": 1.0 if cell["model.depth"] == 4 else None, "epochs": 1, "seed": seed}
+
+
+def summary_of(number: int, cell: dict[str, Any]) -> dict[str, Any]:
+    floors = {"bayes": {"loss": 0.0}, "prior": {"loss": 2.0}} if cell["data.name"] == "copy" else {}
+    cost = {"parameters": 1, "positional_parameters": 0, "flops_per_token": 1.0, "seconds": 1.0}
+    where = {"attention": "sdpa", "device": "cpu", "road": f"{number:016x}"}
+    return {"test": {"loss": 1 + 0.1 * number, "accuracy": 0.5}, "floors": floors} | cost | where
+
+
+def made(present: Iterable[int], seeds: int) -> tuple[dict[str, str], dict[str, str], pd.DataFrame]:
+    """The tables of some cells of the grid, the others of which failed; every second cell lacks its records."""
+    chosen = [(CELLS[n], n * seeds + seed, seed) for n in present for seed in range(seeds)]
+    whole = [settings_of(cell, seed) for cell, _, seed in chosen]
+    rows = rows_of(whole, [summary_of(number, cell) for cell, number, _ in chosen])
+    failed = [settings_of(cell, 0) for n, cell in enumerate(CELLS) if n not in set(present)]
+    lost = failures(whole, failed, [{"reason": "so", "step": 1, "road": "0"}] * len(failed))
+    results = Results(Path("somewhere"), None, rows, lost)
+    told = rows[list(rows.columns[: list(rows).index("test_loss")])]
+    results.__dict__["curves"] = told.assign(epoch=1.0, metric="loss", value=rows["test_loss"])
+    length = told.assign(kind="length", length=2.0, policy="raw", offset=0, metric="loss", value=0.5)
+    probe = told.assign(kind="probe", length=1.0, probe="rank", layer=1.0, metric="effective_rank", value=3.0)
+    records = pd.concat([length.iloc[::2], probe.iloc[1::2]], ignore_index=True)
+    names = [*told, "kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
+    return *study.tables(results, records.reindex(columns=names).astype({"offset": "Int64"})), rows
+
+
+def check(present: Iterable[int], seeds: int) -> None:
+    """Every table has what is there, in lines of as many columns, and no word where nothing is."""
+    present = sorted(present)
+    texts, files, rows = made(present, seeds)
+    for name, text in {**texts, **files}.items():
+        assert not re.search("nan|none|<na>", text, re.IGNORECASE), (name, text)
+    for name in (name for name in files if name.endswith(".md")):
+        lines = [line for line in files[name].splitlines() if line.startswith("|")]
+        assert len({line.count("|") for line in lines}) == 1
+    where = place(rows)
+    assert len(_lines(files["table.md"])) == len(rows[where].drop_duplicates())
+    for mean in rows.groupby([*where, "pe"], dropna=False)["test_loss"].mean():
+        assert f"{mean:.3f}" in files["table.md"]
+        assert f"{mean:.4f}" in texts["table"]
+    assert ("tasks" in texts) == (rows["data"].nunique() > 1)
+    assert ("rates" in texts) == ("optimizer.lr" in where)
+    count = len(rows[["pe", *where]].drop_duplicates())
+    assert len(_lines(files["lengths.md"])) == len(rows.iloc[::2][["pe", *where]].drop_duplicates()) <= count
+    assert ("layers" in texts) == (len(rows) > 1)
+    read = pd.read_csv(io.StringIO(files["rows.csv"]))
+    assert list(read["pe"]) == [CELLS[n]["pe.name"] for n in present for _ in range(seeds)]
+    assert list(read)[:5] == list(pd.read_csv(io.StringIO(files["failed.csv"])))[:5] == list(PLACE)
+
+
+def _lines(text: str) -> list[str]:
+    """The rows of a Markdown table."""
+    return [line for line in text.splitlines() if line.startswith("|")][2:]
+
+
+@pytest.mark.parametrize("factors", list(combinations(GRID, 2)))
+def test_a_grid_of_two_factors_has_its_tables_whatever_failed(factors):
+    others = {name: values[0] for name, values in GRID.items() if name not in factors}
+    here = [n for n, cell in enumerate(CELLS) if others.items() <= cell.items()]
+    assert len(here) == 4
+    for size in range(1, 5):
+        for present in combinations(here, size):
+            check(present, seeds=1)
+
+
+@settings(max_examples=settings.default.max_examples // 5)
+@given(st.sets(st.sampled_from(range(len(CELLS))), min_size=1), st.integers(1, 2))
+def test_a_grid_of_all_factors_has_its_tables_whatever_failed(present, seeds):
+    check(present, seeds)
+
+
+def test_a_name_with_a_pipe_or_a_line_break_does_not_break_the_markdown():
+    """A path is an option of `clm`, and options that differ are part of a task's name."""
+    rows = rows_of(
+        [settings_of(CELLS[0], 0) | {"data.name": name} for name in ("clm path=a|b.txt", "clm path=a\nb.txt")],
+        [summary_of(number, CELLS[0]) for number in range(2)],
+    )
+    results = Results(Path("somewhere"), None, rows)
+    results.__dict__["curves"] = pd.DataFrame()
+    texts, files = study.tables(results, pd.DataFrame())
+    header, _, first, second = files["table.md"].split("\n\n")[1].splitlines()
+    assert header.startswith("| data | rope |")
+    assert {first.split(" | ")[0], second.split(" | ")[0]} == {"| clm path=a\\|b.txt", "| clm path=a b.txt"}
+    assert "clm path=a|b.txt" in texts["table"]
+    assert len(texts["table"].splitlines()) == 1 + 1 + 2
+    assert as_markdown(pd.DataFrame({"a|b": ["c\\|d"]})) == "| a\\|b |\n| ---: |\n| c\\|d |"  # not escaped twice
+
+
+def asked(ledger: Path) -> list[Cell]:
+    """The cells of a study of two encodings at two rates."""
+    words = ["pe=rope,none", "optimizer.lr=1e-3,1e2", "study_name=g", f"ledger={ledger}"]
+    return [Cell(cfg) for cfg in config.expand([*TINY, *words], multirun=True)]
+
+
+@pytest.fixture
+def trained(tmp_path) -> Path:
+    """A ledger in which one of them failed, and the others are made up."""
+    for number, cell in enumerate(asked(tmp_path)):
+        if number == 1:
+            cell.fail("the training loss must be finite, got nan at step 2")
+        else:
+            record(cell.road, 1, 0.5 + number)
+    return tmp_path
+
+
+MISSING = "missing: rope-d1-e1-s0: the training loss must be finite, got nan at step 2\n"
+
+
+def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, capsys):
+    with pytest.raises(sweep.CellsMissingError, match="^1 of 4 cells are missing"):
+        sweep._report(asked(trained))
+    out, err = capsys.readouterr()
+    assert err == MISSING
+    results = load(trained / "studies" / "g")
+    assert results.cells[["pe", "optimizer.lr"]].to_numpy().tolist() == [["rope", 1e-3], ["none", 1e-3], ["none", 1e2]]
+    assert list(results.failed) == [*NO_FAILED.columns[:5], "optimizer.lr", "reason", "step", "road"]
+    failed = asked(trained)[1]
+    assert results.failed["road"].tolist() == [failed.road.name]
+    assert results.failed["optimizer.lr"].tolist() == [failed.cfg.optimizer.lr]
+    text = (trained / "studies" / "g" / "table.md").read_text()
+    assert re.search(r"^\| 100.0 \|  \| \d", text, re.MULTILINE)
+    assert "2 of 2 tuned rates stand at the edge" in out
+    known, of_ledger = (of.dropna(axis=1, how="all") for of in (results.cells, load(trained, "g").cells))
+    pd.testing.assert_frame_equal(known, of_ledger)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_full_disk_costs_the_tables_and_not_the_names_of_what_is_missing(trained, monkeypatch, capsys, whole):
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sweep, "write_text", full)
+    with pytest.raises(OSError, match="^the tables of study_name=g must be written to .*g, got No space left"):
+        sweep._report([cell for cell in asked(trained) if cell.trained] if whole else asked(trained))
+    out, err = capsys.readouterr()
+    assert err == ("" if whole else MISSING)
+    assert "floor: bayes" in out
+
+
+def test_a_damaged_checkpoint_costs_the_tables_and_not_the_names_of_what_is_missing(trained, capsys):
+    here = asked(trained)
+    (here[0].road.stop(1) / "summary.json").write_text("{}")
+    with pytest.raises(LedgerError, match="must have the digest"):
+        sweep._report(here)
+    assert capsys.readouterr().err == MISSING
