@@ -12,9 +12,10 @@ from pe_lab.ranges import require
 
 
 def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:
-    """The layer on x, in the dtype of x, whatever autocast would take."""
+    """The layer, with a bias or without, on x, in the dtype of x, whatever autocast would take."""
+    bias = None if layer.bias is None else layer.bias.to(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
-        return nn.functional.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+        return nn.functional.linear(x, layer.weight.to(x.dtype), bias)
 
 
 class RelativeBias(PositionalEncoding):

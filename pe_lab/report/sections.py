@@ -169,7 +169,10 @@ def _failed(asked: Question) -> Section:
     if results.refused:
         refused = pd.DataFrame({"entry": results.refused})
         parts.append(Table(refused, "Entries that are not what they say they are, or were left half-written"))
-    return Section("What failed", parts)
+    if len(results.skipped):
+        caption = "Left out of the study: encodings that are not made for a task"
+        parts.append(Table(results.skipped, caption, "results.skipped"))
+    return Section("What failed, and what was left out", parts)
 
 
 def _grid(asked: Question) -> Section:

@@ -14,7 +14,7 @@ from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
-from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias, t5_buckets
+from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias, in_its_dtype, t5_buckets
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Transformer
 
@@ -393,3 +393,11 @@ def test_fire_follows_its_trained_l(stretch: float) -> None:
     for end in (int(abs(stretch) * L), int(abs(stretch) * L) + 1):
         assert (terms_of(encoding, layout_at([0, end])).bias is None) is (end > abs(stretch) * L)
         assert_as_in_the_source(encoding, [0, 3, end - 1, end + 1], causal=True)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_layer_is_computed_in_the_dtype_of_its_input_with_a_bias_or_without(bias):
+    layer, x = torch.nn.Linear(3, 2, bias=bias), torch.randn(4, 3, dtype=torch.float64)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = in_its_dtype(layer, x)
+    assert_close(found, layer.double()(x), rtol=0, atol=1e-14)

@@ -109,7 +109,7 @@ def test_a_study_has_every_section(study):
     for title in ("The grid", "Differences", "Ranks, with ties", "What matters", "Seeds needed", "Learning curves"):
         assert title in found
     assert {"Other lengths", "Layers", "Cost against quality", "Methods", "Which encoding for which need"} <= set(found)
-    assert "What failed" not in found
+    assert "What failed, and what was left out" not in found
 
 
 def test_every_line_that_a_figure_names_draws_it_again(study):
@@ -548,8 +548,17 @@ def test_failed_cells_are_listed_and_in_no_mean(tmp_path, cells, monkeypatch):
     folder = store(tmp_path / "study", cells, failed=failed)
     run(monkeypatch, folder)
     text = (folder / "report.md").read_text()
-    assert "## What failed" in text
+    assert "## What failed, and what was left out" in text
     assert "loss must be finite" in text
+
+
+def test_pairs_that_a_study_left_out_are_listed(tmp_path, cells, monkeypatch):
+    folder = store(tmp_path / "study", cells)
+    (folder / "skipped.csv").write_text("pe,data,reason\ncope,pattern,pe=cope is causal\n")
+    run(monkeypatch, folder)
+    text = (folder / "report.md").read_text()
+    assert "| cope | pattern | pe=cope is causal |" in text
+    assert "Left out of the study" in text
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
