@@ -344,3 +344,36 @@ def test_low_precision_keeps_logits_in_float32() -> None:
     z = reference.logits(q, k, terms, layout)
     assert z.dtype == torch.float32
     assert attend(q, k, q, terms, layout, "reference").dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("case", ["nothing", "rotary_interleaved", "gain", "bias"])
+def test_logits_of_bfloat16_are_those_of_float64_but_for_roundings_of_float32(case: str) -> None:
+    """Queries and keys are rounded as they meet, and no more: d products and their sum have 24 bits each.
+
+    Sums of products of size 30 and more: in bfloat16, whose numbers lie 1/8 apart there, most logits would be off.
+    """
+    terms, layout = CASES[case](), layout_of(SEGMENTS["whole"], causal=True)
+    q, k = (4 * torch.randn(2, B, H, T, d)).bfloat16()
+    low = replace(terms, **{name: getattr(terms, name).float() for name in ("gain", "bias") if case == name})
+    z = reference.logits(q, k, low, layout)
+    met = [x.double() for x in reference.queries_and_keys(q, k, low)]
+    exact = met[0] @ met[1].mT * d**-0.5
+    size = met[0].abs() @ met[1].abs().mT * d**-0.5
+    if case == "bias":
+        added = reference.added_to_logits(low, layout).double()
+        exact, size = exact + added, size + added.abs()
+    assert z.dtype == torch.float32
+    assert ((z.double() - exact).abs() <= (d + 3) * 2**-24 * size).all()
+
+
+def test_attention_in_bfloat16_errs_by_the_rounding_of_its_weights_and_values() -> None:
+    """Against float64 on the same numbers: a weight and the output are rounded to 8 bits, a logit to 24.
+
+    So an output is off by 2^-8 of each weight's share and of itself, and, with logits of size 100, by 2^-15 more.
+    """
+    layout = layout_of(SEGMENTS["whole"], causal=True)
+    q, k, v = (torch.randn(3, B, H, T, d) * torch.tensor([4.0, 4.0, 1.0]).view(3, 1, 1, 1, 1)).bfloat16()
+    got = attend(q, k, v, Terms(), layout, "reference").double()
+    weights = reference.weights(q.double(), k.double(), Terms(), layout)
+    exact, size = weights @ v.double(), weights @ v.double().abs()
+    assert ((got - exact).abs() <= 2**-8 * (size + exact.abs()) + 2**-15 * size).all()

@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -74,7 +74,8 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         asked.add(kernel)
         for architecture, lanes in product((*load(), "sm_86", "sm_89", "sm_120"), (16, 32, 64, 128)):
             choose(architecture, kernel, dtype, lanes, there)
-        return choose("sm_90", kernel, dtype, head_dim, there)
+        blocks = choose("sm_90", kernel, dtype, head_dim, there)
+        return replace(blocks, n=blocks.n // 2) if kernel == "stick_backward_keys" else blocks  # unlike its siblings
 
     for module in (operators, stick_operators):
         monkeypatch.setattr(module, "choose", everywhere)

@@ -215,7 +215,7 @@ def test_tuning_gets_past_every_kernel(
     tune.table.load.cache_clear()
 
 
-def test_the_bench_of_kernels_gets_past_every_encoding(
+def test_the_bench_of_kernels_gets_past_every_kind_of_terms(
     launches: list, looked_up: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(bench, "ROUNDS", 1)
@@ -225,7 +225,8 @@ def test_the_bench_of_kernels_gets_past_every_encoding(
 
     monkeypatch.setattr(bench, "_implementations", ours)
     setting = bench.Setting(DEVICE, tokens=T, num_heads=H, head_dim=d, lengths=(T,))
-    rows = bench.compare_kernels(setting, tmp_path, folder() / "pe", [])
-    assert {row["encoding"] for row in rows} >= {"none", "alibi", "rope", "rse", "stick_breaking"}
+    names = ["none", "t5", "lrope", "exposb", "forgetting", "rse", "stick_breaking"]
+    rows = bench.compare_kernels(setting, tmp_path, folder() / "pe", names)
+    assert [row["encoding"] for row in rows] == [name for name in names for _ in ("forward", "both")]
     assert {row["note"] for row in rows} == {""}
     assert_sound(launches, looked_up)
