@@ -13,8 +13,8 @@ from tqdm import tqdm
 
 from pe_lab.cell import POLL, Cell
 from pe_lab.config import in_one_line
-from pe_lab.ledger.files import write_text
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.tree import Tree
 from pe_lab.progress import Asked, Progress, State, write_asked
 from pe_lab.status import duration
 from pe_lab.wandb_mode import settle_wandb
@@ -77,12 +77,15 @@ def run(
         CellsMissingError: what failed or was not reached.
     """
     cells = [Cell(cfg) for cfg in cfgs]
+    if cfgs[0].study_name:
+        Tree(cfgs[0].ledger).require(Path(cfgs[0].ledger, "studies", cfgs[0].study_name))
     if not train:
         _require_trained(cells)
     for cell in cells:
         cell.mend()
     for cell in [] if elsewhere else cells:
-        cell.require_room()
+        if not cell.refused:
+            cell.require_room()
     settle_wandb(cfgs[0])
     try:
         for cell in cells:
@@ -156,7 +159,8 @@ def _wait_for_others(cells: list[Cell], left: list[Cell]) -> bool:
 
 
 def _asked(cell: Cell) -> Asked:
-    return Asked(cell.road.name, cell.epochs, cell.name(), cell.cfg.model.depth, cell.requests)
+    road = Ledger(cell.cfg.ledger).find(cell.identity)  # also of a cell that is refused
+    return Asked(road.name, cell.epochs, cell.name(), cell.cfg.model.depth, cell.requests)
 
 
 def _require_trained(cells: list[Cell]) -> None:
@@ -204,9 +208,9 @@ def _report(cells: list[Cell]) -> None:
         print("\n\n".join(texts.values()))
         study = cells[0].cfg.study_name
         if study:
-            folder = Path(cells[0].cfg.ledger) / "studies" / study
+            tree, folder = Tree(cells[0].cfg.ledger), Path(cells[0].cfg.ledger, "studies", study)
             for name, content in (files | {f"{name}.txt": text + "\n" for name, text in texts.items()}).items():
-                write_text(folder / name, content)
+                tree.write(folder / name, content)
     absent = [cell for cell in cells if cell.missing]
     if absent:
         for cell in absent:

@@ -217,6 +217,7 @@ def markdown(table: pd.DataFrame) -> str:
     place = [name for name in table.columns[: list(table.columns).index("seeds")] if name != "pe"]
     cell = _with_half(table["loss"], (table["high"] - table["low"]) / 2)
     wide = table.assign(cell=cell).pivot(index=place, columns="pe", values="cell")[list(table["pe"].unique())]
+    wide = wide.fillna("")  # a cell that is missing
     for floor in table.attrs["floors"]:
         means = table.groupby(place, dropna=False)[floor].mean()
         shown = ["" if pd.isna(value) else f"{value:.3f}" for value in means.loc[wide.index]]
