@@ -3,7 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab import metrics
 from pe_lab.attention import IMPLEMENTATIONS, resolve
 from pe_lab.attention.dropout import Dropout
+from pe_lab.config import in_one_line
 from pe_lab.data.base import Dataset, Floors
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.ledger.files import LedgerError
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.road import Road
@@ -59,6 +61,23 @@ def name(cfg: DictConfig, epochs: int) -> str:
     return f"{cfg.pe.name}-{task}d{cfg.model.depth}-e{epochs}-s{cfg.seed}"
 
 
+def _refusing(method: Callable[["Cell"], None]) -> Callable[["Cell"], None]:
+    """Let an entry of the ledger that cannot be used refuse this cell, and no other.
+
+    The cell then counts as missing, its failure says why, and nothing more is done of it.
+    """
+
+    @wraps(method)
+    def unless_refused(cell: "Cell") -> None:
+        if cell.refused is None:
+            try:
+                method(cell)
+            except (LedgerError, OSError) as error:
+                cell.refused = in_one_line(error)
+
+    return unless_refused
+
+
 class Cell:
     """What a config means on this machine. Making one is cheap: no sequences, no model.
 
@@ -74,6 +93,7 @@ class Cell:
         self.cfg = cfg
         self.epochs: int = cfg.epochs
         self.told = False  # whether its run was told, all of it or a second time, by this process
+        self.refused: str | None = None  # what keeps the ledger from being used for it, until somebody sees to that
         self.device = torch.device(_device(cfg.trainer.device))
         self.dataset: Dataset = _maker(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
         if cfg.trainer.batch_size > self.dataset.size("train"):
@@ -233,6 +253,7 @@ class Cell:
     def road(self) -> Road:
         return Ledger(self.cfg.ledger).road(self.identity)
 
+    @_refusing
     def mend(self) -> None:
         """Set aside what is damaged of what the ledger has of it."""
         self.road.mend(self.epochs)
@@ -240,6 +261,7 @@ class Cell:
             for request in self.requests:
                 self.records.mend(request)
 
+    @_refusing
     def want(self) -> None:
         """Write down that this process wants the cell; the records of earlier failures are cleared."""
         self.road.want(self.epochs)
@@ -247,6 +269,7 @@ class Cell:
             for request in self.requests:
                 self.records.forget(request)
 
+    @_refusing
     def unwant(self) -> None:
         """Take that back."""
         self.road.unwant(self.epochs)
@@ -272,6 +295,8 @@ class Cell:
         Raises:
             Exception: what ended the training; it is recorded with the stops that could not be reached.
         """
+        if self.refused is not None:
+            return
         road = self.road
         while self.missing and self.failure is None:
             if self.trained:
@@ -307,7 +332,7 @@ class Cell:
     @property
     def trained(self) -> bool:
         """Whether the cell is in the ledger."""
-        return self.road.done(self.epochs)
+        return self.refused is None and self.road.done(self.epochs)
 
     @property
     def wants_agent_run(self) -> bool:
@@ -322,6 +347,8 @@ class Cell:
     @property
     def failure(self) -> dict[str, Any] | None:
         """The record of what keeps the cell from being trained, or all that is missing from being measured, or None."""
+        if self.refused is not None:
+            return {"reason": self.refused}
         if not self.trained:
             return self.road.failure(self.epochs)
         records = self.records

@@ -13,13 +13,12 @@ import pandas as pd
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from safetensors.torch import save_file
 
 from pe_lab import config, state
 from pe_lab.cell import Cell
 from pe_lab.data.base import Floors
 from pe_lab.environment import environment
-from pe_lab.ledger.files import write_json
+from pe_lab.ledger.files import LedgerError, write_json
 from pe_lab.loggers import heard, load, told
 from pe_lab.measurement import measure, measure_finished, tell_again, tell_measurements
 from pe_lab.metrics import evaluate
@@ -112,11 +111,11 @@ class Journey:
         self.rows, self.seconds = [], 0.0
         self.flops_per_token = training.model.flops_per_token()
         while kept := self.road.newest_state(target * training.steps_per_epoch):
-            of = state.road_of(kept[1])
-            if of == self.road.name:
+            try:
                 self._restore(training, kept[1])
                 break
-            self.road.set_aside(kept[1], f"ledger entry {kept[1]} must be a state of its road, got one of {of}")
+            except LedgerError as error:
+                self.road.set_aside(kept[1], error)
         return training
 
     def _build(self) -> Training:
@@ -235,7 +234,7 @@ class Journey:
             pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
             write_json(folder / "summary.json", summary)
             write_json(folder / "environment.json", self.environment)
-            save_file({k: v.contiguous() for k, v in model.state_dict().items()}, folder / "weights.safetensors")
+            state.save_tensors(model.state_dict(), folder / "weights.safetensors")
         self.spent["stops"] += 1
         self._save(training, finished=True)
         tell_stop(self.loggers, summary)

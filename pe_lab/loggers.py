@@ -67,6 +67,7 @@ def wandb_logger(
     """
     if agent_run() and epochs != cell.epochs:
         return []  # whoever asked for that stop finds it in the ledger, and tells it
+    cell.road.tree.require(Path(cell.cfg.ledger, "wandb"))
     resolved = OmegaConf.merge(cell.cfg, {"epochs": epochs})
     given = {
         "road": cell.road.name,
@@ -278,8 +279,12 @@ def heard(loggers: list[Logger]) -> bool:
 
 
 def csv_logger(cell: "Cell", epochs: int, name: str, job: str = "training") -> list[Logger]:
-    """One CSV file, <ledger>/csv/<name>/<road>/metrics.csv, with a column per metric."""
-    return [CSVLogger(Path(cell.cfg.ledger) / "csv", cell.name(epochs), _version(cell, job))]
+    """One CSV file, <ledger>/csv/<name>/<road>/metrics.csv, with a column per metric.
+
+    Raises:
+        LedgerError: it would be written through a link.
+    """
+    return [CSVLogger(*_place(cell, "csv", epochs, job))]
 
 
 def tensorboard_logger(cell: "Cell", epochs: int, name: str, job: str = "training") -> list[Logger]:
@@ -287,9 +292,10 @@ def tensorboard_logger(cell: "Cell", epochs: int, name: str, job: str = "trainin
 
     Raises:
         ValueError: TensorBoard is not installed.
+        LedgerError: they would be written through a link.
     """
     try:
-        return [TensorBoardLogger(Path(cell.cfg.ledger) / "tensorboard", cell.name(epochs), _version(cell, job))]
+        return [TensorBoardLogger(*_place(cell, "tensorboard", epochs, job))]
     except ModuleNotFoundError:
         raise ValueError(
             "logger=tensorboard needs the package tensorboard: pip install tensorboard, or use logger=csv"
@@ -301,6 +307,12 @@ def no_logger(cell: "Cell", epochs: int, name: str, job: str = "training") -> li
     return []
 
 
-def _version(cell: "Cell", job: str) -> str:
-    """The folder of a run: the road, and what it is if it is no training."""
-    return cell.road.name if job == "training" else f"{cell.road.name}-{job}"
+def _place(cell: "Cell", kind: str, epochs: int, job: str) -> tuple[Path, str, str]:
+    """Of a run's files: the folder of all of a kind, the cell's name, and the road, with the job if it is no training.
+
+    Raises:
+        LedgerError: one of them is a link.
+    """
+    folder, version = Path(cell.cfg.ledger, kind), cell.road.name if job == "training" else f"{cell.road.name}-{job}"
+    cell.road.tree.require(folder / cell.name(epochs) / version)
+    return folder, cell.name(epochs), version

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from hydra.utils import instantiate
 from lightning.pytorch.loggers import Logger
-from safetensors.torch import load_file
 from torch import nn
 
 from pe_lab.config import in_one_line
@@ -21,6 +20,7 @@ from pe_lab.metrics import evaluate
 from pe_lab.model import Transformer
 from pe_lab.pictures import tell_pictures
 from pe_lab.probes import PROBES
+from pe_lab.state import load_weights
 from pe_lab.telling import tell_measured, tell_stored
 from pe_lab.termination import TerminatedError
 
@@ -36,6 +36,8 @@ def measure(cell: "Cell", epochs: int, model: Transformer) -> None:
         model: on the cell's device; comes back as it was.
     """
     records = Records(cell.road, epochs)
+    for request in cell.requests:
+        records.mend(request)
     missing = [request for request in cell.requests if not records.has(request)]
     if not missing:
         return
@@ -102,7 +104,7 @@ def trained(cell: "Cell") -> Transformer:
     cell.road.verify(cell.epochs)
     asked = cell.cfg.attention.implementation  # auto chooses again where a length or a policy needs it
     model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, asked)
-    model.load_state_dict(load_file(cell.road.stop(cell.epochs) / "weights.safetensors"))
+    load_weights(model, cell.road.stop(cell.epochs) / "weights.safetensors")
     return model.to(cell.device)
 
 

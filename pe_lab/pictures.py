@@ -1,6 +1,5 @@
 """Pictures of a cell for W&B: its encoding before any training, and what its heads look at in the end."""
 
-import os
 import sys
 import uuid
 from collections.abc import Callable
@@ -15,7 +14,8 @@ from pe_lab.config import in_one_line
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING
-from pe_lab.ledger.files import digest
+from pe_lab.ledger.files import digest, is_file
+from pe_lab.ledger.tree import Tree
 from pe_lab.loggers import Run
 from pe_lab.model import Transformer
 from pe_lab.probes.attention import layer_weights
@@ -58,15 +58,16 @@ def encoding_picture(cell: "Cell") -> Path:
     """The audit's picture of the cell's encoding, kept in the ledger: the cells of a study share a few."""
     identity = {"pe": cell.identity["pe"], "revision": revision}
     path = Path(cell.cfg.ledger) / "pictures" / f"{cell.cfg.pe.name}-{digest(identity)}.png"
-    if not path.exists():
+    if not is_file(path):
         from pe_lab.audit.measures import MANY
         from pe_lab.audit.pictures import draw
         from pe_lab.audit.subject import LENGTH, Subject
 
         subject = Subject(cell.cfg.pe.name, cell.encoding).reaching(max(LENGTH, MANY))
-        temporary = path.with_name(f".{uuid.uuid4().hex}.png")
+        tree = Tree(cell.cfg.ledger)
+        temporary = tree.place(path.with_name(f".{uuid.uuid4().hex}.png"))
         draw(subject, Subject("none", PositionalEncoding), temporary)
-        os.replace(temporary, path)
+        tree.rename(temporary, path)
     return path
 
 

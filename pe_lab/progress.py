@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pe_lab.ledger.files import ASKED, LedgerError, digest, read_json, write_json
+from pe_lab.ledger.files import ASKED, LedgerError, digest, read_json
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.presence import announce, is_present
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.road import Road, read_cost
+from pe_lab.ledger.road import EPOCHS, Road, read_cost
+from pe_lab.ledger.tree import Tree
 
+FUTURE = 1e11  # seconds since 1970 that no date has
 SILENT = 60  # seconds after which a holder of whom nothing else is known counts as gone
 
 
@@ -153,7 +155,7 @@ class Progress:
 
     def _wanted(self, road: Road) -> set[int]:
         wishes = (path.name.partition(".") for path in road.folder.glob("wanted/[0-9]*"))
-        return {int(epochs) for epochs, _, who in wishes if epochs.isdigit() and self._lives(who)}
+        return {int(epochs) for epochs, _, who in wishes if EPOCHS.fullmatch(epochs) and self._lives(who)}
 
     def _lives(self, who: str, beat: float | None = None) -> bool:
         try:
@@ -167,10 +169,12 @@ class Progress:
         try:
             cell = self.longest[name]
             target = next((of for of in self.open if (of.road, of.epochs) == (name, holder["target"])), cell)  # type: ignore[index]
-            times = (float(holder[key]) for key in ("since", "from", "epoch", "beat"))  # type: ignore[index]
+            times = [float(holder[key]) for key in ("since", "from", "epoch", "beat")]  # type: ignore[index]
+            if not all(abs(time) < FUTURE for time in times):
+                return None
             running = Running(target, str(holder["host"]), int(holder["pid"]), *times)  # type: ignore[index]
             return running if self._lives(str(holder["who"]), running.beat) else None  # type: ignore[index]
-        except (TypeError, KeyError, ValueError):  # nobody, or not such a file
+        except (TypeError, KeyError, ValueError, OverflowError):  # nobody, or not such a file
             return None
 
     def _work(self, served: dict[str, Running], at: set[str]) -> tuple[float, float | None]:
@@ -217,8 +221,9 @@ def write_asked(ledger: Path, words: Sequence[str], study: str | None, cells: li
     name = digest({"cells": content})
     path = ledger / ASKED / f"{name}.json"
     try:
-        others = [who for who in read_json(path)["who"] if is_present(ledger, who)]
+        others = [str(who) for who in read_json(path)["who"] if is_present(ledger, str(who))]
     except (LedgerError, TypeError, KeyError):  # nobody has asked for the same, or it is not such a file
         others = []
     who = list(dict.fromkeys([*others, announce(ledger)]))
-    write_json(path, {"words": list(words), "study": study, "since": time.time(), "who": who, "cells": content})
+    content = {"words": list(words), "study": study, "since": time.time(), "who": who, "cells": content}
+    Tree(ledger).write_json(path, content)

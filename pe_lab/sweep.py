@@ -16,8 +16,8 @@ from tqdm import tqdm
 from pe_lab.cell import POLL, Cell
 from pe_lab.config import in_one_line
 from pe_lab.encodings.base import UnfitError
-from pe_lab.ledger.files import write_text
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.tree import Tree
 from pe_lab.progress import Asked, Progress, State, write_asked
 from pe_lab.status import duration
 from pe_lab.wandb_mode import settle_wandb
@@ -90,12 +90,15 @@ def run(
         CellsMissingError: what failed or was not reached.
     """
     cells, unfit = fitting(cfgs)
+    if cfgs[0].study_name:
+        Tree(cfgs[0].ledger).require(Path(cfgs[0].ledger, "studies", cfgs[0].study_name))
     if not train:
         _require_trained(cells)
     for cell in cells:
         cell.mend()
     for cell in [] if elsewhere else cells:
-        cell.require_room()
+        if not cell.refused:
+            cell.require_room()
     settle_wandb(cfgs[0])
     try:
         for cell in cells:
@@ -146,7 +149,7 @@ def _tell_unfit(unfit: list[Unfit], ledger: Path, study: str | None) -> None:
         text = io.StringIO()
         lines = csv.writer(text, lineterminator="\n")
         lines.writerows([Unfit._fields, *unfit])
-        write_text(ledger / "studies" / study / "skipped.csv", text.getvalue())
+        Tree(ledger).write(ledger / "studies" / study / "skipped.csv", text.getvalue())
 
 
 def _launch(cells: list[Cell], launch: Launch, workers: int, elsewhere: bool) -> None:
@@ -202,7 +205,8 @@ def _wait_for_others(cells: list[Cell], left: list[Cell]) -> bool:
 
 
 def _asked(cell: Cell) -> Asked:
-    return Asked(cell.road.name, cell.epochs, cell.name(), cell.cfg.model.depth, cell.requests)
+    road = Ledger(cell.cfg.ledger).find(cell.identity)  # also of a cell that is refused
+    return Asked(road.name, cell.epochs, cell.name(), cell.cfg.model.depth, cell.requests)
 
 
 def _require_trained(cells: list[Cell]) -> None:
@@ -262,7 +266,7 @@ def _tell_tables(present: list[Cell], failed: list[Cell]) -> None:
         folder = ledger / "studies" / name
         try:
             for file, content in files.items():
-                write_text(folder / file, content)
+                Tree(ledger).write(folder / file, content)
         except OSError as error:
             line = f"the tables of study_name={name} must be written to {folder}, got {error.strerror or error}"
             raise OSError(f"{line}: the same command, run again, writes them") from None

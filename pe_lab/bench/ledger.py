@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from pe_lab.ledger.files import write_json
 from pe_lab.ledger.ledger import Ledger
@@ -36,7 +37,7 @@ def identity(pe: dict[str, Any], depth: int = 1, seed: int = 0, **others: Any) -
 
 
 def record(road: Road, epochs: int, loss: float, **others: Any) -> Path:
-    """A stop whose test loss this is; others replace parts of its summary or environment. Its weights are a text."""
+    """A stop whose test loss this is; others replace parts of its summary or environment. It has no weights."""
     environment = {"torch": "2.9.0", "commit": "0" * 40}
     summary = {
         "road": road.name,
@@ -59,7 +60,8 @@ def record(road: Road, epochs: int, loss: float, **others: Any) -> Path:
             folder / "environment.json", environment | {name: others[name] for name in others if name not in summary}
         )
         (folder / "metrics.csv").write_text("\n".join([COLUMNS, *rows, f"test,{9 * epochs},{epochs},loss,{loss}", ""]))
-        (folder / "weights.safetensors").write_text(f"{road.name} {epochs}")
+        (folder / "config.yaml").write_text("")
+        save_file({}, folder / "weights.safetensors", metadata={"of": f"{road.name} {epochs}"})
     return road.stop(epochs)
 
 

@@ -1,22 +1,28 @@
 """Files of the ledger: written whole or not at all, and known by their content."""
 
+import errno
 import hashlib
 import json
 import math
 import os
-import shutil
-import sys
+import re
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 CHECKSUMS = "checksums.json"
 ASIDE = ".aside"  # the folder of a ledger that keeps what was found damaged
 ASKED = "asked"  # the folder of a ledger that says which cells a command asked for
 DEEPEST = 64  # levels of what is nested
+NAME = re.compile(r"\w[\w.-]*")  # of a file in a folder that has checksums
 NOT_READ = "it is not read; the command that made it, run again, sets it aside and makes it again"
+_KINDS = {
+    **{stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link"},
+    **{stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"},
+}
 
 
 class LedgerError(ValueError):
@@ -35,8 +41,15 @@ def canonical(value: Any) -> Any:
 
 
 def digest(identity: dict[str, Any]) -> str:
-    """16 hexadecimal digits: the hash of an identity in canonical form."""
-    text = json.dumps(canonical(identity), separators=(",", ":"), allow_nan=False)
+    """16 hexadecimal digits: the hash of an identity in canonical form.
+
+    Raises:
+        ValueError: a number is not finite; it is nested too deeply.
+    """
+    try:
+        text = json.dumps(canonical(identity), separators=(",", ":"), allow_nan=False)
+    except RecursionError:
+        raise ValueError("what is hashed must not be nested so deeply") from None
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -57,34 +70,16 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
 
 
-def read_json(path: Path) -> Any:
-    """The content, or None if there is no such file.
+def parse_json(text: str | bytes) -> Any:
+    """What JSON says.
 
     Raises:
-        LedgerError: it is no file, or not JSON, or nested too deep.
-    """
-    if not path.is_file():
-        if path.exists():  # nobody may ever write to a pipe, and a device has no end
-            raise LedgerError(f"{path} must be a file, got something else")
-        return None
-    try:
-        return loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except (ValueError, RecursionError) as error:
-        raise LedgerError(f"{path} cannot be read: {error}") from None
-
-
-def loads(text: str | bytes) -> Any:
-    """JSON as the ledger writes it.
-
-    Raises:
-        ValueError: it is not JSON, has a number that is not finite, or is nested deeper than can be followed.
+        ValueError: it is not JSON, has a number that is not finite, or is nested too deeply.
     """
     try:
         content = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
-        raise ValueError("it is nested too deep") from None
+        raise ValueError("it is nested too deeply") from None
     level, depth = [content], 0
     while level:
         if depth > DEEPEST:
@@ -95,36 +90,109 @@ def loads(text: str | bytes) -> Any:
 
 
 def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"numbers must be finite, got {text[:20]}")
-    return value
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"a number must be finite, got {text}")
+    return number
 
 
-def set_aside(entry: Path, ledger: Path, reason: object) -> None:
-    """Move a damaged file or folder out of the way, and say so; it is kept until somebody prunes the ledger."""
-    kept = ledger / ASIDE / uuid.uuid4().hex[:8] / entry.relative_to(ledger)
-    kept.parent.mkdir(parents=True, exist_ok=True)
+def read_json(path: Path) -> Any:
+    """The content, or None if there is no such file.
+
+    Raises:
+        LedgerError: it is no file, or not JSON as `parse_json` takes it, or null.
+    """
     try:
-        os.rename(entry, kept)
-    except FileNotFoundError:  # somebody else has found it
-        return
-    print(f"set aside: {str(reason).removesuffix(f': {NOT_READ}')}; now in {kept}", file=sys.stderr)
+        if (content := parse_json(read_bytes(path))) is None:
+            raise ValueError("it is null")
+        return content
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except LedgerError:
+        raise
+    except ValueError as error:
+        raise LedgerError(f"{path} cannot be read: {error}") from None
+
+
+def kind(path: Path) -> str | None:
+    """What is at a path: "a file", "a folder", "a link", ...; None: nothing."""
+    try:
+        return _kind(path.lstat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno != errno.ELOOP:  # links on the way to it that lead nowhere
+            raise
+        return "a link"
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file, and not a link to one."""
+    return kind(path) == "a file"
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "a device")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file, open to be read; nothing else is waited for or followed.
+
+    Raises:
+        FileNotFoundError: there is none.
+        LedgerError: it is no file.
+    """
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENXIO):
+            raise
+        raise LedgerError(f"ledger entry {path} must be a file, got {kind(path)}: {NOT_READ}") from None
+    if not stat.S_ISREG(mode := os.fstat(number).st_mode):
+        os.close(number)
+        raise LedgerError(f"ledger entry {path} must be a file, got {_kind(mode)}: {NOT_READ}")
+    with open(number, "rb") as file:
+        yield file
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file.
+
+    Raises:
+        FileNotFoundError, LedgerError: as `opened`.
+    """
+    with opened(path) as file:
+        return file.read()
 
 
 def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
+    """The hash of a file's content.
+
+    Raises:
+        FileNotFoundError, LedgerError: as `opened`.
+    """
+    with opened(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def verify(folder: Path) -> None:
+def verify(folder: Path, *names: str) -> None:
     """Compare a folder of the ledger with its checksums.
+
+    Args:
+        names: of files that it must have, among others.
 
     Raises:
         LedgerError: a file is missing, or its content is not what was written.
     """
-    for name, expected in _checksums(folder).items():
-        found = file_digest(folder / name) if (folder / name).is_file() else "no file"
+    checksums = _checksums(folder)
+    lacking = [name for name in names if name not in checksums]
+    if lacking:
+        raise LedgerError(f"ledger entry {folder} must have {', '.join(lacking)}, got none: {NOT_READ}")
+    for name, expected in checksums.items():
+        try:
+            found = file_digest(folder / name)
+        except FileNotFoundError:
+            found = "no file"
         _require(folder, name, expected, found)
 
 
@@ -137,11 +205,9 @@ def read_verified(folder: Path, *names: str) -> list[bytes]:
     checksums, contents = _checksums(folder), []
     for name in names:
         try:
-            if not (folder / name).is_file():
-                raise FileNotFoundError
-            contents.append((folder / name).read_bytes())
+            contents.append(read_bytes(folder / name))
             found = hashlib.sha256(contents[-1]).hexdigest()
-        except OSError:
+        except FileNotFoundError:
             found = "no file"
         _require(folder, name, checksums.get(name, "no digest"), found)
     return contents
@@ -151,9 +217,9 @@ def _checksums(folder: Path) -> dict[str, str]:
     checksums = read_json(folder / CHECKSUMS)
     # a name with a folder in it would lead out of this one
     if not isinstance(checksums, dict) or not all(
-        isinstance(digest, str) and Path(name).name == name for name, digest in checksums.items()
+        isinstance(digest, str) and NAME.fullmatch(name) for name, digest in checksums.items()
     ):
-        raise LedgerError(f"ledger entry {folder} must have its {CHECKSUMS}, got {checksums!r}: {NOT_READ}")
+        raise LedgerError(f"ledger entry {folder} must have its {CHECKSUMS}, got {str(checksums)[:80]!r}: {NOT_READ}")
     return checksums
 
 
@@ -162,26 +228,3 @@ def _require(folder: Path, name: str, expected: str, found: str) -> None:
         raise LedgerError(
             f"ledger entry {folder / name} must have the digest {expected[:16]}, got {found[:16]}: {NOT_READ}"
         )
-
-
-@contextmanager
-def writing(final: Path, beside: Path) -> Iterator[Path]:
-    """A folder to write files into; when the block ends well it gets checksums and its final name.
-
-    Args:
-        beside: where it is until then, on the same file system.
-    """
-    temporary = beside / f".s-{uuid.uuid4().hex}"
-    temporary.mkdir(parents=True)
-    try:
-        yield temporary
-        checksums = {path.name: file_digest(path) for path in sorted(temporary.iterdir())}
-        write_json(temporary / CHECKSUMS, checksums)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.rename(temporary, final)
-        except OSError:
-            if not (final / CHECKSUMS).exists():
-                raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

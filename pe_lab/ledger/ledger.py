@@ -16,6 +16,9 @@
 
 Everything is written under a temporary name and renamed, so a reader never sees half a thing. Nothing is a pickle.
 What does not hash to its name or its checksums is never read: readers raise, and who is to make it sets it aside.
+No component of a path below the ledger's folder may be a link where something is written, moved, removed or locked:
+see pe_lab.ledger.tree. What stands in the place of a file and is none, or in that of a folder, is set aside likewise;
+only a link in the place of a folder is left to whoever put it there, and what needs it is not made.
 What is relied on, between all machines that share a ledger: a rename within one file system replaces a file, and fails
 on a folder that is not empty, at once for all; a file that was renamed can be opened by its new name; an advisory lock
 (flock) excludes all others, and ends with its process. Clocks need not agree. Not relied on: fsync (what a power cut
@@ -27,22 +30,14 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pe_lab.ledger.files import (
-    ASIDE,
-    ASKED,
-    NOT_READ,
-    LedgerError,
-    canonical,
-    digest,
-    read_json,
-    set_aside,
-    write_json,
-)
-from pe_lab.ledger.presence import first_come
+from pe_lab.ledger.files import ASIDE, ASKED, NOT_READ, LedgerError, canonical, digest, kind, read_json
+from pe_lab.ledger.presence import PRESENT, first_come
 from pe_lab.ledger.road import Road
+from pe_lab.ledger.tree import Tree
 
 HASH = re.compile(r"[0-9a-f]{16}")
 
@@ -52,6 +47,7 @@ class Ledger:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
+        self.tree = Tree(folder)
 
     def prepare(self) -> None:
         """Make the folder.
@@ -59,13 +55,14 @@ class Ledger:
         Raises:
             ValueError: nothing can be written there; it has a link where the ledger writes.
         """
-        _require_no_links(*(self.folder / name for name in (".present", ASIDE, ASKED, "floors", "studies")))
+        for name in (PRESENT, ASIDE, ASKED, "floors", "studies"):
+            self.tree.require(self.folder / name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             probe = self.folder / f".probe.{uuid.uuid4().hex}"
-            with first_come(probe) as first, first_come(probe) as second:
+            with first_come(self.tree, probe) as first, first_come(self.tree, probe) as second:
                 excluded = first and not second
-            probe.unlink(missing_ok=True)
+            self.tree.remove(probe)
         except OSError as error:
             if error.errno != errno.ENOSYS:
                 raise ValueError(
@@ -87,15 +84,13 @@ class Ledger:
             LedgerError: the folder is a link, and leads out of the ledger.
         """
         road = self.find(identity)
-        _require_no_links(road.folder, *(road.folder / name for name in ("wanted", "stops", "records", "failed")))
+        for name in ("wanted", "stops", "records", "failed"):
+            self.tree.require(road.folder / name)
         path = road.folder / "road.json"
-        if path.exists():
-            try:
-                road.identity()
-            except LedgerError as error:
-                set_aside(path, self.folder, error)
-        if not path.exists():
-            write_json(path, canonical(identity))
+        if kind(path):
+            self.tree.mend(path, road.identity)
+        if not kind(path):
+            self.tree.write_json(path, canonical(identity))
         return road
 
     def find(self, identity: dict[str, Any]) -> Road:
@@ -120,15 +115,11 @@ class Ledger:
             identity: what determines it. What is there and is not what was written is set aside.
         """
         path = self.folder / what / f"{digest(identity)}.json"
-        try:
-            found = read_kept(path)
-        except LedgerError as error:
-            set_aside(path, self.folder, error)
-            found = None
-        if found is None:
+        self.tree.mend(path, partial(read_kept, path))
+        if (found := read_kept(path)) is None:
             value = compute()
             found = {"identity": canonical(identity), "value": value, "digest": digest({"value": value})}
-            write_json(path, found)
+            self.tree.write_json(path, found)
         return found["value"]
 
     def roads(self) -> Iterator[Road]:
@@ -144,16 +135,12 @@ def read_kept(path: Path) -> dict[str, Any] | None:
         LedgerError: it is not what was written.
     """
     found = read_json(path)
-    if found is not None and (
-        not isinstance(found, dict)
-        or digest({"value": found.get("value")}) != found.get("digest")
-        or digest(found.get("identity") or {}) != path.stem
-    ):
+    try:
+        whole = found is None or (
+            digest({"value": found["value"]}) == found["digest"] and digest(found["identity"]) == path.stem
+        )
+    except (TypeError, KeyError, ValueError):
+        whole = False
+    if not whole:
         raise LedgerError(f"ledger entry {path} must have the value that it has the digest of, got another: {NOT_READ}")
     return found
-
-
-def _require_no_links(*paths: Path) -> None:
-    for path in paths:
-        if path.is_symlink():
-            raise LedgerError(f"ledger entry {path} must be a folder of the ledger, got a link")

@@ -1,6 +1,7 @@
 """Who lives and who was first: locks on files, which the system lets go of when their process ends."""
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from pe_lab.ledger.files import LedgerError, is_file
+from pe_lab.ledger.tree import Tree
+
+PRESENT = ".present"
+WHO = re.compile(r"[0-9a-f]{32}")  # the name of a process
 # the lock by which this process shows each ledger that it lives
 _ANNOUNCED: dict[tuple[Path, int], FileLock] = {}
 
@@ -16,8 +22,8 @@ def announce(ledger: Path) -> str:
     """This process's name in a ledger, under which others can see that it lives."""
     key = (ledger.absolute(), os.getpid())
     if key not in _ANNOUNCED:
-        (ledger / ".present").mkdir(parents=True, exist_ok=True)
-        lock = _lock(ledger.absolute() / ".present" / uuid.uuid4().hex)
+        tree = Tree(ledger.absolute())
+        lock = tree.lock(tree.place(tree.root / PRESENT / uuid.uuid4().hex))
         lock.acquire()
         _ANNOUNCED[key] = lock
     return Path(_ANNOUNCED[key].lock_file).name
@@ -35,24 +41,31 @@ def is_present(ledger: Path, who: str, clean: bool = True) -> bool:
     mine = _ANNOUNCED.get((ledger.absolute(), os.getpid()))
     if mine is not None and Path(mine.lock_file).name == who:
         return True
-    path = ledger.absolute() / ".present" / who
-    if Path(who).name != who or not path.is_file():
+    tree = Tree(ledger.absolute())
+    path = tree.root / PRESENT / who
+    if not WHO.fullmatch(who):
         return False
-    with first_come(path) as free:
-        if free and clean:
-            path.unlink(missing_ok=True)
+    try:
+        if not is_file(path):
+            if clean:
+                tree.remove(path)
+            return False
+        with first_come(tree, path) as free:
+            if free and clean:
+                tree.remove(path)
+    except LedgerError:  # it is behind a link, where no process of this ledger is
+        return False
     return not free
 
 
-def _lock(path: Path) -> FileLock:
-    """The system's lock on a file, and nothing in its place: a lock that is a file outlives its process."""
-    return FileLock(path, thread_local=False, fallback_to_soft=False)
-
-
 @contextmanager
-def first_come(lock: Path) -> Iterator[bool]:
-    """Try to become the one process that holds a lock file; yields whether that is so. Ends with the process."""
-    held = _lock(lock)
+def first_come(tree: Tree, lock: Path) -> Iterator[bool]:
+    """Try to become the one process that holds a lock file; yields whether that is so. Ends with the process.
+
+    Raises:
+        LedgerError: what is there is no file; it is behind a link.
+    """
+    held = tree.lock(lock)
     try:
         held.acquire(blocking=False)
     except Timeout:

@@ -1,9 +1,8 @@
 """Records beside a stop: what was measured on its weights after it was made, one folder per request."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,19 @@ from pe_lab.ledger.files import (
     LedgerError,
     canonical,
     digest,
-    loads,
+    is_file,
+    kind,
+    parse_json,
     read_json,
     read_verified,
-    set_aside,
     verify,
     write_json,
-    writing,
 )
 from pe_lab.ledger.presence import announce, first_come
 from pe_lab.ledger.road import HOLDER, Road, read_failure
 
 KINDS = ("length", "probe")
+FILES = ("request.json", "rows.csv", "environment.json")
 
 
 class Records:
@@ -39,6 +39,7 @@ class Records:
     def __init__(self, road: Road, epochs: int) -> None:
         self.stop = road.stop(epochs)
         self.folder = road.folder / "records" / str(epochs)
+        self.tree = road.tree
 
     @cached_property
     def _weights(self) -> str:
@@ -57,11 +58,15 @@ class Records:
         return [{key: value for key, value in request.items() if key != "weights"} for request in mine]
 
     def has(self, request: dict[str, Any]) -> bool:
-        return (self._place(request) / CHECKSUMS).exists()
+        """Whether a request is answered. No record is of a stop whose checksums cannot be read."""
+        try:
+            return is_file(self._place(request) / CHECKSUMS)
+        except LedgerError:
+            return False
 
     def add(self, request: dict[str, Any], rows: pd.DataFrame, environment: dict[str, Any]) -> None:
         """Keep the rows that answer a request, and what they were measured in."""
-        with writing(self._place(request), self.folder) as folder:
+        with self.tree.writing(self._place(request), self.folder) as folder:
             write_json(folder / "request.json", canonical(request | {"weights": self._weights}))
             write_json(folder / "environment.json", environment)
             rows.to_csv(folder / "rows.csv", index=False)
@@ -76,11 +81,10 @@ class Records:
 
     def mend(self, request: dict[str, Any]) -> None:
         """Set the answer to a request aside if it is damaged."""
-        if self.has(request):
-            try:
-                self.verify(self._place(request))
-            except LedgerError as error:
-                set_aside(self._place(request), self.stop.parents[2], error)
+        place = self._place(request)
+        self.tree.require(place)
+        if kind(place):
+            self.tree.mend(place, partial(self.verify, place))
 
     def entries(self) -> list[Path]:
         """The folders of all that was answered, by name."""
@@ -92,7 +96,7 @@ class Records:
         Raises:
             LedgerError: as `read`.
         """
-        verify(entry)
+        verify(entry, *FILES)
         self.read(entry)
 
     def read(self, entry: Path) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -103,7 +107,7 @@ class Records:
         """
         contents = read_verified(entry, "request.json", "rows.csv")
         try:
-            request, rows = loads(contents[0]), pd.read_csv(BytesIO(contents[1]))
+            request, rows = parse_json(contents[0]), pd.read_csv(BytesIO(contents[1]))
         except ValueError as error:
             raise LedgerError(f"ledger entry {entry} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(request, dict) or request.get("kind") not in KINDS or not {"metric", "value"} <= set(rows):
@@ -116,7 +120,7 @@ class Records:
 
     def fail(self, request: dict[str, Any], reason: str) -> None:
         """Record why a request could not be answered."""
-        write_json(self._place(request).with_suffix(".failed.json"), {"reason": reason})
+        self.tree.write_json(self._place(request).with_suffix(".failed.json"), {"reason": reason})
 
     def failure(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """The record of a failure, or None."""
@@ -124,19 +128,18 @@ class Records:
 
     def forget(self, request: dict[str, Any]) -> None:
         """Clear the record of a failure."""
-        self._place(request).with_suffix(".failed.json").unlink(missing_ok=True)
+        self.tree.remove(self._place(request).with_suffix(".failed.json"))
 
     @contextmanager
     def lease(self) -> Iterator[bool]:
         """Try to become the one that measures on this stop; yields whether that is so. Training can go on meanwhile."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with first_come(self.folder / "lock") as mine:
+        with first_come(self.tree, self.tree.place(self.folder / "lock")) as mine:
             for left in self.folder.glob(".s-*") if mine else []:  # what a killed holder left half-written
-                shutil.rmtree(left)
+                self.tree.clear(left)
             if mine:
-                write_json(self.folder / HOLDER, {"who": announce(self.stop.parents[2])})
+                self.tree.write_json(self.folder / HOLDER, {"who": announce(self.tree.root)})
             try:
                 yield mine
             finally:
                 if mine:
-                    (self.folder / HOLDER).unlink(missing_ok=True)
+                    self.tree.remove(self.folder / HOLDER)

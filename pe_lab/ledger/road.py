@@ -1,16 +1,19 @@
 """One training, a road, and the stops on it; its folder is described in pe_lab.ledger.ledger."""
 
+import json
 import math
 import os
 import re
-import shutil
 import socket
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from pe_lab.ledger.files import (
     CHECKSUMS,
@@ -18,17 +21,19 @@ from pe_lab.ledger.files import (
     LedgerError,
     digest,
     file_digest,
+    is_file,
+    kind,
     read_json,
-    set_aside,
     verify,
-    write_json,
-    writing,
 )
 from pe_lab.ledger.plain import complaint
 from pe_lab.ledger.presence import announce, first_come, is_present
+from pe_lab.ledger.tree import Tree
 
 HOLDER = "holder.json"  # who has a lease, as long as he has it
-STATE = re.compile(r"state-(\d+)-([0-9a-f]{16})\.safetensors")
+STATE = re.compile(r"state-([0-9]+)-([0-9a-f]{16})\.safetensors")
+EPOCHS = re.compile(r"[1-9][0-9]*")  # the name of a stop
+STOP_FILES = ("config.yaml", "metrics.csv", "summary.json", "environment.json", "weights.safetensors")
 NO_COST = {"served": 0.0, "steps": 0.0, "evaluation": 0.0, "stops": 0}
 
 
@@ -37,6 +42,7 @@ class Road:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.tree = Tree(folder.parent)
         self._began: dict[str, float] | None = None  # when, and at which epoch, this process first told that it serves
 
     @property
@@ -50,8 +56,11 @@ class Road:
             LedgerError: it does not hash to the folder's name, or is not plain data.
         """
         identity = read_json(self.folder / "road.json")
-        if not isinstance(identity, dict) or digest(identity) != self.name:
+        try:
             found = digest(identity) if isinstance(identity, dict) else "nothing readable"
+        except ValueError as error:
+            found = str(error)
+        if found != self.name:
             raise LedgerError(
                 f"ledger entry {self.folder} must hold what its name is the hash of, got {found}: {NOT_READ}"
             )
@@ -63,25 +72,26 @@ class Road:
 
     def want(self, epochs: int) -> None:
         """Write down that this process wants a stop; the record of an earlier failure there is cleared."""
-        (self.folder / "failed" / f"{epochs}.json").unlink(missing_ok=True)
-        write_json(self._wish(epochs), {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()})
+        self.tree.remove(self.folder / "failed" / f"{epochs}.json")
+        words = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+        self.tree.write_json(self._wish(epochs), words)
 
     def unwant(self, epochs: int) -> None:
         """Take this process's wish back."""
-        self._wish(epochs).unlink(missing_ok=True)
+        self.tree.remove(self._wish(epochs))
 
     def _wish(self, epochs: int) -> Path:
-        return self.folder / "wanted" / f"{epochs}.{announce(self.folder.parent)}"
+        return self.folder / "wanted" / f"{epochs}.{announce(self.tree.root)}"
 
     def wanted(self) -> list[int]:
         """Stops that somebody alive wants and that are neither done nor failed, in order."""
         stops = set()
         for path in self.folder.glob("wanted/[0-9]*"):
             epochs, _, who = path.name.partition(".")
-            if is_present(self.folder.parent, who):
+            if not is_present(self.tree.root, who):
+                self.tree.remove(path)
+            elif EPOCHS.fullmatch(epochs):
                 stops.add(int(epochs))
-            else:
-                path.unlink(missing_ok=True)
         return sorted(epochs for epochs in stops if not self.done(epochs) and self.failure(epochs) is None)
 
     # -- stops ----------------------------------------------------------------------------------------------------
@@ -90,32 +100,39 @@ class Road:
         return self.folder / "stops" / str(epochs)
 
     def done(self, epochs: int) -> bool:
-        return (self.stop(epochs) / CHECKSUMS).exists()
+        return is_file(self.stop(epochs) / CHECKSUMS)
 
     def stops(self) -> list[int]:
         """The stops that are done, in order."""
         names = (path.parent.name for path in self.folder.glob(f"stops/*/{CHECKSUMS}"))
-        return sorted(int(name) for name in names if re.fullmatch(r"[1-9]\d*", name))
+        return sorted(int(name) for name in names if EPOCHS.fullmatch(name))
 
     def verify(self, epochs: int) -> None:
         """Compare a stop with its checksums.
 
         Raises:
-            LedgerError: a file is missing, or its content is not what was written; it is of another road.
+            LedgerError: a file is missing, or its content is not what was written; it is of another road; its weights
+                cannot be read.
         """
-        verify(self.stop(epochs))
-        summary = read_json(self.stop(epochs) / "summary.json")
+        stop = self.stop(epochs)
+        verify(stop, *STOP_FILES)
+        summary = read_json(stop / "summary.json")
         if not isinstance(summary, dict) or (summary.get("road"), summary.get("epochs")) != (self.name, epochs):
-            raise LedgerError(f"ledger entry {self.stop(epochs)} must be a stop of this road, got another: {NOT_READ}")
+            raise LedgerError(f"ledger entry {stop} must be a stop of this road, got another: {NOT_READ}")
+        read_json(stop / "environment.json")
+        read_metadata(stop / "weights.safetensors")
 
     def mend(self, epochs: int) -> None:
-        """Set a stop aside if it is damaged, and the road's cost likewise."""
+        """Set a stop aside if it is damaged, and the road's cost likewise.
+
+        Raises:
+            LedgerError: the stop, or what is measured on it, is behind a link.
+        """
         self.cost()
-        if self.stop(epochs).exists():
-            try:
-                self.verify(epochs)
-            except LedgerError as error:
-                self.set_aside(self.stop(epochs), error)
+        for name in ("stops", "records"):
+            self.tree.require(self.folder / name / str(epochs))
+        if kind(self.stop(epochs)):
+            self.tree.mend(self.stop(epochs), partial(self.verify, epochs))
 
     def summary(self, epochs: int) -> dict[str, Any]:
         """What a stop came to, after its checksums have been compared.
@@ -128,11 +145,11 @@ class Road:
 
     def recording(self, epochs: int) -> AbstractContextManager[Path]:
         """A folder to write a stop's files into; when the block ends well it becomes the stop."""
-        return writing(self.stop(epochs), self.folder)
+        return self.tree.writing(self.stop(epochs), self.folder)
 
     def fail(self, epochs: int, reason: str, step: int | None) -> None:
         """Record why a stop could not be reached."""
-        write_json(
+        self.tree.write_json(
             self.folder / "failed" / f"{epochs}.json",
             {"reason": reason, "step": step, "time": time.time(), "host": socket.gethostname()},
         )
@@ -150,19 +167,33 @@ class Road:
         Args:
             at_most: steps that it may have.
 
-        One whose content does not hash to its name is set aside.
+        One whose content does not hash to its name, or that is of another road, is set aside.
         """
         while states := [(step, path) for step, path in self.states() if step <= at_most]:
             step, newest = states[-1]
-            try:
-                verify_state(newest)
-            except FileNotFoundError:  # a newer one has just taken its place
-                continue
-            except LedgerError as error:
-                self.set_aside(newest, error)
-            else:
-                return step, newest
+            with suppress(FileNotFoundError):  # a newer one has just taken its place
+                if not self.tree.mend(newest, partial(self.verify_state, newest)):
+                    return step, newest
         return None
+
+    def verify_state(self, path: Path) -> None:
+        """Compare a state with the digest and the steps in its name, and with the road that it is in.
+
+        Raises:
+            FileNotFoundError: there is none.
+            LedgerError: they are others.
+        """
+        step, expected = STATE.fullmatch(path.name).groups()  # type: ignore[union-attr]
+        if (found := file_digest(path)[:16]) != expected:
+            raise LedgerError(f"ledger entry {path} must have the digest {expected}, got {found}: {NOT_READ}")
+        try:
+            told = json.loads(read_metadata(path)["pe_lab"])  # metrics on the way may be NaN
+            of = told["road"], told["step"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            of = None, None
+        if of != (self.name, int(step)):
+            which = of[0] if of[0] != self.name else f"{of[1]} steps"
+            raise LedgerError(f"ledger entry {path} must be a state of its road, got one of {which}: {NOT_READ}")
 
     def states(self) -> list[tuple[int, Path]]:
         """The steps and the files of the states that are there, in order."""
@@ -171,7 +202,7 @@ class Road:
 
     def set_aside(self, entry: Path, reason: object) -> None:
         """Move something that is damaged out of the way."""
-        set_aside(entry, self.folder.parent, reason)
+        self.tree.set_aside(entry, reason)
 
     def keep_state(self, temporary: Path, step: int, finished: bool) -> None:
         """Give a state file, written in this folder, its name, and drop older ones.
@@ -182,15 +213,16 @@ class Road:
         states = self.states()
         needed = not finished or all(other <= step for other, _ in states)
         if needed and all(other != step for other, _ in states):
-            os.replace(temporary, self.folder / f"state-{step}-{file_digest(temporary)[:16]}.safetensors")
+            self.tree.rename(temporary, self.folder / f"state-{step}-{file_digest(temporary)[:16]}.safetensors")
         else:
-            temporary.unlink()
+            self.tree.remove(temporary)
         for other, path in states:
             if other < step or (other == step and not needed):
-                path.unlink(missing_ok=True)
+                self.tree.remove(path)
 
     def temporary_file(self) -> Path:
-        return self.folder / f".state.{uuid.uuid4().hex}"
+        """A path for a state until it is whole."""
+        return self.tree.place(self.folder / f".state.{uuid.uuid4().hex}")
 
     # -- the lease ------------------------------------------------------------------------------------------------
 
@@ -200,39 +232,38 @@ class Road:
 
         The operating system's lock decides; holder.json only tells others who it is.
         """
-        with first_come(self.folder / "lock") as mine:
+        with first_come(self.tree, self.tree.place(self.folder / "lock")) as mine:
             if not mine:
                 yield False
                 return
             try:
                 for left in self.folder.glob(".s*"):  # stops and states that a killed holder left half-written
-                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+                    self.tree.clear(left)
                 self.beat(0.0, 0)  # whoever dies before he has said how far he is has died here all the same
                 self._began = None
                 yield True
             finally:
-                (self.folder / HOLDER).unlink(missing_ok=True)
+                self.tree.remove(self.folder / HOLDER)
 
     def beat(self, epoch: float, target: int) -> None:
         """Tell others that the holder of the lease lives, and how far it is."""
         now = time.time()
         if self._began is None:
             self._began = {"since": now, "from": epoch}
-        words = {"host": socket.gethostname(), "pid": os.getpid(), "who": announce(self.folder.parent), "beat": now}
-        write_json(self.folder / HOLDER, words | self._began | {"epoch": epoch, "target": target})
+        words = {"host": socket.gethostname(), "pid": os.getpid(), "who": announce(self.tree.root), "beat": now}
+        self.tree.write_json(self.folder / HOLDER, words | self._began | {"epoch": epoch, "target": target})
 
     def account(self, spent: dict[str, float]) -> None:
         """Add to the road's cost: "stops"; seconds "served" under the lease, and of them in "steps", "evaluation"."""
         before = self.cost()
-        write_json(self.folder / "cost.json", {name: before.get(name, 0) + value for name, value in spent.items()})
+        after = {name: before.get(name, 0) + value for name, value in spent.items()}
+        self.tree.write_json(self.folder / "cost.json", after)
 
     def cost(self) -> dict[str, float]:
         """What serving this road has cost so far: see `account`."""
-        try:
-            return read_cost(self.folder / "cost.json")
-        except LedgerError as error:
-            self.set_aside(self.folder / "cost.json", error)
-            return dict(NO_COST)
+        path = self.folder / "cost.json"
+        self.tree.mend(path, partial(read_cost, path))
+        return read_cost(path)
 
     def dead(self) -> set[str]:
         """Processes that died while they trained here, or measured, by their last words; until somebody else does."""
@@ -240,7 +271,7 @@ class Road:
         for path in (self.folder / HOLDER, *self.folder.glob(f"records/*/{HOLDER}")):
             with suppress(LedgerError, TypeError, KeyError):  # nobody, or not such a file
                 found.add(str(read_json(path)["who"]))
-        return {who for who in found if not is_present(self.folder.parent, who)}
+        return {who for who in found if not is_present(self.tree.root, who)}
 
     def holder(self) -> dict[str, Any] | None:
         """Who holds the lease and how far it is, or None; of a holder that died, its last words."""
@@ -250,15 +281,17 @@ class Road:
             return None
 
 
-def verify_state(path: Path) -> None:
-    """Compare a state with the digest in its name.
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a safetensors file says beside its tensors, whose places in it are checked.
 
     Raises:
-        LedgerError: its content has another.
+        LedgerError: it is no such file.
     """
-    expected, found = STATE.fullmatch(path.name)[2], file_digest(path)[:16]  # type: ignore[index]
-    if found != expected:
-        raise LedgerError(f"ledger entry {path} must have the digest {expected}, got {found}: {NOT_READ}")
+    try:
+        with safe_open(path, "np") as file:
+            return file.metadata() or {}
+    except SafetensorError as error:
+        raise LedgerError(f"ledger entry {path} must be a safetensors file, got {error}: {NOT_READ}") from None
 
 
 def read_cost(path: Path) -> dict[str, float]:
@@ -270,8 +303,11 @@ def read_cost(path: Path) -> dict[str, float]:
     cost = read_json(path)
     if cost is None:
         return dict(NO_COST)
-    if not isinstance(cost, dict) or not all(isinstance(cost.get(name), int | float) for name in NO_COST):
-        raise LedgerError(f"{path} must have the numbers {', '.join(NO_COST)}, got others")
+    # a whole number may have more digits than a float can
+    if not isinstance(cost, dict) or not all(
+        isinstance(cost.get(name), int | float) and 0 <= cost[name] < 1e18 for name in NO_COST
+    ):
+        raise LedgerError(f"ledger entry {path} must have the numbers {', '.join(NO_COST)}, got others: {NOT_READ}")
     return cost
 
 
@@ -281,6 +317,6 @@ def read_failure(path: Path) -> dict[str, Any] | None:
         failure = read_json(path)
     except LedgerError as error:
         return {"reason": str(error)}
-    return (
-        failure if failure is None or isinstance(failure, dict) else {"reason": f"{path} must be a record: {NOT_READ}"}
-    )
+    if failure is None or (isinstance(failure, dict) and isinstance(failure.get("reason"), str)):
+        return failure
+    return {"reason": f"ledger entry {path} must be the record of a failure: {NOT_READ}"}

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.config import flatten
-from pe_lab.ledger.files import CHECKSUMS, LedgerError, loads, read_json, read_verified
+from pe_lab.ledger.files import CHECKSUMS, LedgerError, parse_json, read_json, read_verified
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.road import Road
@@ -259,7 +259,7 @@ def outcome(road: Road, epochs: int) -> dict[str, Any]:
     stop = road.stop(epochs)
     contents = read_verified(stop, "summary.json", "environment.json")
     try:
-        summary, environment = map(loads, contents)
+        summary, environment = map(parse_json, contents)
     except ValueError as error:
         raise LedgerError(f"ledger entry {stop} cannot be read: {_line(error)}") from None
     if not isinstance(summary, dict) or not isinstance(environment, dict):

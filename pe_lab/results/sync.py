@@ -13,7 +13,6 @@ from pe_lab.config import in_one_line, refuse
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.road import Road
-from pe_lab.ledger.upkeep import verify_stop
 from pe_lab.ranges import require
 from pe_lab.results.stored import read_settings, read_summary
 from pe_lab.wandb_mode import wandb_mode
@@ -111,7 +110,7 @@ def sync_stop(road: Road, epochs: int, group: str | None, project: str, mode: st
     if not road.done(epochs):
         raise ValueError(f"the ledger must have the cell, got none in {road.stop(epochs)}")
     road.identity()
-    verify_stop(road, epochs)
+    road.verify(epochs)
     settings, summary = read_settings(road, epochs), read_summary(road, epochs)
     tokens = summary.get("tokens_per_sequence")
     run = open_run(

@@ -9,10 +9,12 @@ import shutil
 from contextlib import nullcontext
 
 import pytest
+from safetensors.numpy import save_file
 
 from pe_lab.ledger import ledger as ledger_module
 from pe_lab.ledger.files import CHECKSUMS, LedgerError, canonical, digest, file_digest
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.road import STOP_FILES, read_metadata
 
 
 @pytest.fixture
@@ -22,7 +24,10 @@ def road(tmp_path):
 
 def record(road, epochs, text="content"):
     with road.recording(epochs) as folder:
+        for name in STOP_FILES:
+            (folder / name).write_text("{}")
         (folder / "summary.json").write_text(json.dumps({"road": road.name, "epochs": epochs, "text": text}))
+        save_file({}, folder / "weights.safetensors", metadata={"of": text})
 
 
 def test_equal_meanings_hash_equal():
@@ -187,8 +192,12 @@ def test_a_failure_ends_a_wish_until_somebody_wants_it_again(road):
 
 def keep(road, step, text, finished):
     path = road.temporary_file()
-    path.write_text(text)
+    save_file({}, path, metadata={"pe_lab": json.dumps({"road": road.name, "step": step, "text": text})})
     road.keep_state(path, step, finished)
+
+
+def text_of(state):
+    return json.loads(read_metadata(state)["pe_lab"])["text"]
 
 
 @pytest.mark.parametrize("saved_at_the_end", [False, True])
@@ -209,7 +218,7 @@ def test_a_state_on_the_way_to_an_earlier_stop_is_kept_until_that_is_recorded(ro
 def test_only_the_newest_state_is_kept_and_a_damaged_one_is_set_aside(road, tmp_path, capsys):
     for step, text in ((10, "ten"), (30, "thirty"), (20, "twenty")):
         keep(road, step, text, finished=True)
-    assert [path.read_text() for path in road.folder.glob("*state*")] == ["thirty"]
+    assert [text_of(path) for path in road.folder.glob("*state*")] == ["thirty"]
     step, newest = road.newest_state()
     assert step == 30
     newest.write_text("thirtY")
@@ -292,7 +301,7 @@ def test_what_only_tells_how_it_went_may_be_damaged(road, tmp_path, content):
 
 
 def test_a_folder_whose_locks_do_not_exclude_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger_module, "first_come", lambda path: nullcontext(True))
+    monkeypatch.setattr(ledger_module, "first_come", lambda *_: nullcontext(True))
     with pytest.raises(ValueError, match=r"ledger must be on a file system whose locks \(flock\) exclude"):
         Ledger(tmp_path).prepare()
 

@@ -1,0 +1,426 @@
+"""Each kind of file of a ledger, damaged in each way: the same command makes the ledger whole, or says what to do.
+
+The cases are a product of places and damages. The suite runs a part of them, the same every time, in which every place
+and every damage occurs; PE_LAB_THOROUGH=1 runs all, and -s prints the table of outcomes.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import stat
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab import config, run, sweep
+from pe_lab.bench.sweeps import TINY, cells
+from pe_lab.ledger.files import ASIDE, CHECKSUMS, file_digest, is_file, kind
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.records import Records
+from pe_lab.ledger.upkeep import Counts, verify
+from pe_lab.status import asked
+
+WORDS = [
+    *(*TINY, "trainer.batch_size=256", "-m", "pe=rope,none", "epochs=2,1", "evaluate.offset=3"),
+    *("study_name=question", "hydra/launcher=basic", "logger=none"),
+]
+NUMBER = re.compile(rb"(?<=[:\s\[])-?\d+(\.\d+)?(?=[,\s\]}])")  # in JSON
+STRIDE = 11  # between the damages of two places, in the cases that the suite runs
+SECONDS = 60  # after which a run counts as hanging
+WHO = "0123456789abcdef" * 2  # a process that is gone
+
+# {a} is a training, {b} another, {record} a record of the first, {floors} and {asked} digests
+FILES = [
+    *("{a}/road.json", "{a}/cost.json", "{a}/lock", "{a}/holder.json", "{a}/{state}"),
+    *("{a}/failed/1.json", f"{{a}}/wanted/1.{WHO}"),
+    *(f"{{a}}/stops/1/{name}" for name in ("config.yaml", "metrics.csv", "summary.json", "environment.json")),
+    *(f"{{a}}/stops/1/{name}" for name in ("weights.safetensors", CHECKSUMS)),
+    *(f"{{a}}/records/1/{{record}}/{name}" for name in ("request.json", "rows.csv", "environment.json", CHECKSUMS)),
+    *("{a}/records/1/{record}.failed.json", "{a}/records/1/lock", "{a}/records/1/holder.json"),
+    *("floors/{floors}.json", "asked/{asked}.json", f".present/{WHO}"),
+    *(f"studies/question/{name}" for name in ("rows.csv", "table.md")),
+]
+FOLDERS = [
+    *("{a}", "{a}/stops", "{a}/stops/1", "{a}/records", "{a}/records/1", "{a}/records/1/{record}"),
+    *("{a}/wanted", "{a}/failed", "floors", "asked", "studies", "studies/question", ".present", ".aside"),
+]
+# what is removed so that the place is needed: what is in order is not looked at
+NEEDED = dict.fromkeys(("{a}/{state}", "{a}/lock", "{a}/holder.json", f".present/{WHO}"), "{a}/stops/2")
+NEEDED |= {"{a}/failed/1.json": "{a}/stops/1"}
+NEEDED |= dict.fromkeys((f"{{a}}/wanted/1.{WHO}", "{a}/wanted", "{a}/failed", "{a}/stops"), "{a}/stops/2")
+NEEDED |= dict.fromkeys(
+    (f"{{a}}/records/1/{name}" for name in ("lock", "holder.json", "{record}.failed.json")), "{a}/records/1/{record}"
+)
+NEEDED |= dict.fromkeys(("floors/{floors}.json", "floors"), "{a}/stops/2")
+NEEDED |= {".aside": "{a}/stops/1/summary.json"}
+# files that every command writes anew or removes, or whoever asks again
+REWRITTEN = ("asked/", "studies/", "/failed/", "/wanted/", "holder.json", ".failed.json", ".present/")
+SHARED = ("floors", "asked", "studies", ".present", ".aside")  # what is in them concerns all trainings
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a damage is done to.
+
+    Attributes:
+        path: in a ledger.
+        other: what is at the same place of another training, or None.
+        outside: an empty folder that is not the ledger's.
+    """
+
+    path: Path
+    other: Path | None
+    outside: Path
+
+
+def deleted(place: Place) -> None:
+    shutil.rmtree(place.path) if kind(place.path) == "a folder" else place.path.unlink()
+
+
+def emptied(place: Place) -> None:
+    if place.path.is_dir():
+        for path in place.path.iterdir():
+            deleted(Place(path, None, place.outside))
+    else:
+        place.path.write_bytes(b"")
+
+
+def truncated(place: Place) -> None:
+    content = place.path.read_bytes()
+    place.path.write_bytes(content[: len(content) * 2 // 3])
+
+
+def flipped(place: Place) -> None:
+    content = bytearray(place.path.read_bytes() or b"\0")
+    content[len(content) // 2] ^= 4
+    place.path.write_bytes(content)
+
+
+def another(place: Place) -> None:
+    """What another training has there takes its place, or nothing if that has none."""
+    deleted(place)
+    if place.other is not None:
+        (shutil.copytree if place.other.is_dir() else shutil.copy)(place.other, place.path)
+
+
+def _in_its_place(make: Callable[[Place], Any]) -> Callable[[Place], None]:
+    def damage(place: Place) -> None:
+        deleted(place)
+        make(place)
+
+    return damage
+
+
+def _socket(place: Place) -> None:
+    here = os.getcwd()
+    os.chdir(place.path.parent)  # its address may not be long
+    try:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(place.path.name)
+    finally:
+        os.chdir(here)
+
+
+def _full_folder(place: Place) -> None:
+    place.path.mkdir()
+    (place.path / "thesis.txt").write_text("years of work")
+
+
+def _link(to: str) -> Callable[[Place], None]:
+    """A link to what was there, or to what is named."""
+
+    def damage(place: Place) -> None:
+        kept = place.outside / "kept"
+        if to == "what was there":
+            place.path.rename(kept)
+        elif to == "a folder":
+            deleted(place)
+            _full_folder(Place(kept, None, place.outside))
+        elif to == "itself":
+            deleted(place)
+            kept = place.path
+        else:
+            deleted(place)
+        place.path.symlink_to(kept)
+
+    return damage
+
+
+def _number(text: str) -> Callable[[Place], None]:
+    """The first number of a JSON file is this; in a file that is none, all of it."""
+
+    def damage(place: Place) -> None:
+        content, found = NUMBER.subn(text.encode(), place.path.read_bytes(), count=1)
+        place.path.write_bytes(content if found else text.encode())
+
+    return damage
+
+
+def _content(content: bytes) -> Callable[[Place], None]:
+    return lambda place: place.path.write_bytes(content)  # type: ignore[return-value]
+
+
+def _signed(content: bytes) -> Callable[[Place], None]:
+    """Something else, whose checksum fits: what reads it must find that it is not of the kind."""
+
+    def damage(place: Place) -> None:
+        path = place.path
+        if path.name.startswith("state-"):
+            path.write_bytes(content)
+            path.rename(path.with_name(f"state-2-{file_digest(path)[:16]}.safetensors"))
+        else:
+            path.write_bytes(content)
+            checksums = path.parent / CHECKSUMS
+            checksums.write_text(json.dumps(json.loads(checksums.read_text()) | {path.name: file_digest(path)}))
+
+    return damage
+
+
+def _anywhere(to: tuple[str, ...]) -> dict[str, Callable[[Place], None]]:
+    return {f"link to {name}": _link(name) for name in to}
+
+
+ANOTHER = "another training's"
+DAMAGES: dict[str, Callable[[Place], None]] = {
+    "deleted": deleted,
+    "emptied": emptied,
+    ANOTHER: another,
+    "FIFO": _in_its_place(lambda place: os.mkfifo(place.path)),
+    "socket": _in_its_place(_socket),
+    **_anywhere(("what was there", "a folder", "nothing", "itself")),
+}
+OF_FILES = DAMAGES | {
+    "truncated": truncated,
+    "bit flipped": flipped,
+    "empty folder": _in_its_place(lambda place: place.path.mkdir()),
+    "full folder": _in_its_place(_full_folder),
+    "not UTF-8": _content(b"\xff\xfe\xfa"),
+    "not JSON": _content(b"{"),
+    "another JSON": _content(b"[1]"),
+    "empty JSON": _content(b"{}"),
+    "null": _content(b"null"),
+    "NaN": _number("NaN"),
+    "Infinity": _number("-Infinity"),
+    "1e999": _number("1e999"),
+    "5,000 digits": _number("9" * 5000),
+    "400 digits": _number("9" * 400),
+    "nested 100,000 times": _content(b"[" * 100_000),
+    "nested 900 times": _content(b'{"a":' * 900 + b"1" + b"}" * 900),
+    "garbage with a fitting checksum": _signed(b"garbage \xff\x00" * 9),
+    "JSON with a fitting checksum": _signed(b"{}"),
+}
+OF_FOLDERS = DAMAGES | {"file": _in_its_place(lambda place: place.path.write_text("years of work"))}
+KINDS = ((FILES, OF_FILES), (FOLDERS, OF_FOLDERS))
+SIGNED = {place for place in FILES if place.endswith((".safetensors", "{state}"))}
+SIGNED |= {f"{{a}}/stops/1/{name}" for name in ("summary.json", "environment.json")}
+SIGNED |= {f"{{a}}/records/1/{{record}}/{name}" for name in ("request.json", "rows.csv")}
+
+
+def applies(place: str, damage: str) -> bool:
+    """Whether there is such a thing: what has no checksum, or is not parsed, is not signed."""
+    return not (
+        (damage.endswith("fitting checksum") and place not in SIGNED) or (damage == ANOTHER and "{a}" not in place)
+    )
+
+
+CASES = [case for places, damages in KINDS for case in product(places, damages) if applies(*case)]
+
+
+def chosen() -> list[tuple[str, str]]:
+    """The cases of this run of the suite: all, or so many that each place and each damage of its kind occurs."""
+    if os.environ.get("PE_LAB_THOROUGH"):
+        return CASES
+    cases = []
+    for places, damages in KINDS:
+        there = [case for case in product(places, damages) if applies(*case)]
+        for k, place in enumerate(places):
+            mine = [case for case in there if case[0] == place]
+            cases.append(mine[STRIDE * k % len(mine)])
+        for k, damage in enumerate(damage for damage in damages if damage not in {damage for _, damage in cases}):
+            mine = [case for case in there if case[1] == damage]
+            cases.append(mine[STRIDE * k % len(mine)])
+    return cases
+
+
+def command(ledger: Path) -> int:
+    """The sweep in this process, composed once, without Hydra's launcher; its exit status."""
+    words = [*WORDS, f"ledger={ledger}"]
+    cfgs = [OmegaConf.merge(cfg, {"ledger": str(ledger)}) for cfg in composed()]
+    with pytest.MonkeyPatch.context() as patch, within(SECONDS):
+        patch.setattr("sys.argv", ["pe_lab.run", *words])
+        patch.setenv("HYDRA_FULL_ERROR", "0")
+        patch.setattr(config, "expand", lambda *_: cfgs)
+        patch.setattr(config, "launcher", lambda *_: config.Launcher([], 1, False))
+        patch.setattr(run, "_launch", lambda _, mine, __: sweep.work(mine))
+        try:
+            run.main()
+        except SystemExit as end:
+            return int(end.code or 0)
+    return 0
+
+
+@cache
+def composed() -> list[DictConfig]:
+    words = config.of_jobs(config.as_lists(WORDS))
+    return config.expand([word for word in words if word != "-m"], multirun=True)
+
+
+class HangsError(BaseException):
+    """A run took too long; nothing that it calls catches this."""
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    def hangs(*_: object) -> None:
+        raise HangsError
+
+    before = signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A ledger of two trainings, two cells each, with records and a study; and what dead processes leave."""
+    ledger = tmp_path_factory.mktemp("trained") / "ledger"
+    assert command(ledger) == 0
+    names, gone = paths(ledger), {"host": "gone", "pid": 1, "who": WHO}
+    for place, content in (
+        ("{a}/failed/1.json", {"reason": "out of memory", "step": 1, "time": 0.5, "host": "gone"}),
+        (f"{{a}}/wanted/1.{WHO}", {"host": "gone", "pid": 1, "since": 0.5}),
+        ("{a}/records/1/{record}.failed.json", {"reason": "out of memory"}),
+        ("{a}/records/1/holder.json", {"who": WHO}),
+        ("{a}/holder.json", gone | {"beat": 0.5, "since": 0.5, "from": 0, "epoch": 1.0, "target": 1}),
+        (f".present/{WHO}", None),
+        (".aside/kept", None),
+    ):
+        path = ledger / place.format(**names)
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("" if content is None else json.dumps(content, indent=1))
+    return ledger
+
+
+def paths(ledger: Path) -> dict[str, str]:
+    """The names that stand for something in FILES and FOLDERS."""
+    roads = {road.identity()["pe"]["name"]: road for road in Ledger(ledger).roads()}
+    a, b = roads["rope"], roads["none"]
+    (floors,), (asked_for,) = ledger.glob("floors/*"), ledger.glob("asked/*")
+    (record,) = (path.name for path in a.folder.glob("records/1/*") if path.is_dir())
+    return {
+        **{"a": a.name, "b": b.name, "record": record, "state": a.states()[0][1].name},
+        **{"floors": floors.stem, "asked": asked_for.stem},
+    }
+
+
+def other_place(place: str, ledger: Path, names: dict[str, str]) -> Path | None:
+    """What another training has at the same place."""
+    if "{a}" not in place:
+        return None
+    pattern = place.replace("{a}", "{b}").replace("{record}", "*").replace("{state}", "state-*").format(**names)
+    return next((path for path in ledger.glob(pattern)), None)
+
+
+def results(ledger: Path) -> dict[str, Any]:
+    """All cells, and all that was measured on them."""
+    found: dict[str, Any] = dict(cells(ledger))
+    for road in Ledger(ledger).roads():
+        for epochs in road.stops():
+            records = Records(road, epochs)
+            for request in records.requests():
+                rows = records.get(request)
+                found[f"{road.name} {epochs} {request}"] = rows[rows["metric"] != "tokens_per_second"].to_csv()
+    return found
+
+
+def subject(line: str) -> Path:
+    """What a line of `verify` is about."""
+    return Path(line.removeprefix("ledger entry ").split()[0])
+
+
+def inodes(folder: Path) -> set[int]:
+    names = (Path(parent, name) for parent, *both in os.walk(folder) for names in both for name in names)
+    return {path.lstat().st_ino for path in names}
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> Iterator[dict[str, Counter[str]]]:
+    """How often each damage had each outcome; printed in the end."""
+    counted: dict[str, Counter[str]] = defaultdict(Counter)
+    yield counted
+    table = pd.DataFrame(counted).T.fillna(0).astype(int)
+    print("", table, table.sum().to_string(), f"{int(table.to_numpy().sum())} cases", sep="\n")
+
+
+ADVICE = re.compile(r"ledger entry (?P<path>\S+) must be a (folder|file).*: remove it")
+
+
+@pytest.mark.parametrize(("place", "damage"), chosen(), ids=str)
+def test_what_is_damaged_is_made_again_or_a_line_says_what_to_do(place, damage, trained, tmp_path, outcomes, capsys):
+    ledger, outside = tmp_path / "ledger", tmp_path / "outside"
+    shutil.copytree(trained, ledger)
+    outside.mkdir()
+    names = paths(ledger)
+    path, there = ledger / place.format(**names), {found.relative_to(trained) for found in trained.rglob("*")}
+    if needed := NEEDED.get(place):
+        deleted(Place(ledger / needed.format(**names), None, outside))
+    (OF_FILES | OF_FOLDERS)[damage](Place(path, other_place(place, ledger, names), outside))
+    thing = os.lstat(path) if os.path.lexists(path) else None
+    before = inodes(outside)
+    came = "trace"
+    try:
+        status = command(ledger)
+        errors = capsys.readouterr().err
+        assert "Traceback" not in errors
+        if status == 0:
+            came = "healed"
+        elif advice := ADVICE.search(errors):
+            came = "a line says what to do"
+            assert Path(advice["path"]) in (path, *path.parents)
+            if not place.startswith(SHARED):  # the other training is served all the same
+                shutil.rmtree(ledger / names["b"] / "stops" / "1")
+                assert command(ledger) == 1
+                assert Ledger(ledger).named(names["b"]).summary(1)["epochs"] == 1
+            deleted(Place(Path(advice["path"]), None, outside))
+            assert command(ledger) == 0
+        else:
+            came = "never heals" if command(ledger) else "healed in two runs"
+    except HangsError:
+        came = "hangs"
+    finally:
+        outcomes[damage][came] += 1
+    assert came in ("healed", "a line says what to do"), errors
+    assert results(ledger) == results(trained)
+    # of another training, something may lie there that nobody needs
+    assert [line for line in verify(ledger, Counts()) if subject(line).relative_to(ledger) in there] == []
+    assert [len(command.progress.look().done) for command in asked(ledger)][-1:] == [4]
+    tables = {kept.name for kept in (ledger / "studies" / "question").iterdir() if is_file(kept)}
+    assert tables >= {kept.name for kept in (trained / "studies" / "question").iterdir()}
+    assert inodes(outside) == before
+    kept = thing and not (stat.S_ISREG(thing.st_mode) and any(part in place for part in REWRITTEN))
+    if came == "healed" and kept and damage not in ("empty folder", "emptied"):
+        assert thing.st_ino in inodes(ledger), f"it is gone, and not in {ASIDE}"
+
+
+def test_every_place_and_every_damage_occurs_in_the_part_that_the_suite_runs(monkeypatch):
+    monkeypatch.delenv("PE_LAB_THOROUGH", raising=False)
+    assert len(CASES) >= 650
+    for places, damages in KINDS:
+        mine = [(place, damage) for place, damage in chosen() if place in places]
+        assert {place for place, _ in mine} == {*places}
+        assert {damage for _, damage in mine} == {*damages}
