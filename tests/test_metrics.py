@@ -14,6 +14,7 @@ from pe_lab.config import Model, expand
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.structured import PAD, Structured
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.layout import Layout
 from pe_lab.metrics import batch_metrics, evaluate, slot_losses
 from pe_lab.model import Transformer
 from pe_lab.seeding import initialise
@@ -158,6 +159,24 @@ def test_what_an_encoding_draws_is_the_same_at_every_evaluation() -> None:
     before = torch.random.get_rng_state()
     assert evaluate(model, dataset(), "validation", NO_AUTOCAST) == first != other
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_every_batch_of_an_evaluation_has_a_seed_of_its_own_to_draw_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds, forward = [], Transformer.forward
+
+    def noting(self: Transformer, tokens: Tensor, layout: Layout) -> Tensor:
+        seeds.append(layout.seed)
+        return forward(self, tokens, layout)
+
+    monkeypatch.setattr(Transformer, "forward", noting)
+    model = transformer()
+    for split in ("validation", "test", "validation"):
+        evaluate(model, dataset(), split, NO_AUTOCAST)
+    validation, test = (math.ceil(dataset().size(split) / module.CHUNK) for split in ("validation", "test"))
+    assert len(seeds) == 2 * validation + test
+    assert seeds[:validation] == seeds[validation + test :]
+    assert len({*seeds}) == validation + test > 2
+    assert None not in seeds
 
 
 def test_padding_does_not_reach_the_metrics() -> None:

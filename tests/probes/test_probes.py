@@ -196,7 +196,8 @@ def test_what_an_encoding_draws_depends_on_seed_and_split_and_changes_between_ba
     drawn: list[list[list[int]]] = []
     true = model.encodings[0].draw
 
-    def noting(count: int, seed: int) -> Tensor:
+    def noting(count: int, seed: int | None) -> Tensor:
+        assert seed is not None
         positions = true(count, seed)
         drawn[-1].append(positions.tolist())
         return positions
