@@ -58,6 +58,7 @@ def report(arguments: argparse.Namespace) -> None:
     from pe_lab.report.page import html, markdown
     from pe_lab.report.sections import Question, sections
     from pe_lab.results import frame, wandb_project
+    from pe_lab.results.study_tables import require_costs
 
     began = time.perf_counter()
     if arguments.source.startswith(wandb_project.PREFIX):
@@ -69,6 +70,8 @@ def report(arguments: argparse.Namespace) -> None:
         results = frame.load(folder, study)
         load = f"results = frame.load({str(folder)!r}{f', {study!r}' if study else ''})"
         beside = folder / "studies" / study if study else folder
+    if len(results.cells):
+        require_costs(results.cells, f"{results.name}: rows.csv")
     baseline = arguments.baseline or _first(results)
     audit = _audit(arguments.audit)
     asked = Question(results, load, command(results.name), baseline, arguments.metric, audit)

@@ -101,7 +101,9 @@ def load(source: str | Path, study: str | None = None) -> Results:
     """
     folder = Path(source)
     if study is None and (folder / "rows.csv").is_file():
-        return _stored(folder)
+        stored = _stored(folder)
+        require_rows(stored.cells, folder / "rows.csv")
+        return stored
     if not folder.is_dir():
         raise ValueError(f"the ledger must be a folder that is there, got {str(source)!r}")
     if study is not None:
@@ -123,7 +125,6 @@ def _stored(folder: Path) -> Results:
     cells = _csv(folder / "rows.csv")
     if cells.empty or not {"pe", "depth", "epochs", "seed", "road", "test_loss"} <= set(cells):
         raise ValueError(f"rows.csv must have the cells of a study, got {len(cells)} rows of another kind in {folder}")
-    require_rows(cells, folder / "rows.csv")
     cells = cells.reindex(columns=[*cells, *(name for name in ENVIRONMENT if name not in cells)])
     failed, skipped = _csv(folder / "failed.csv", NO_FAILED), _csv(folder / "skipped.csv", NO_SKIPPED)
     if not set(NO_SKIPPED) <= set(skipped):

@@ -18,8 +18,17 @@ def require_rows(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     Raises:
         ValueError: a column is absent, or has something else in it than it must have.
     """
-    metrics = [name for name in table if name.startswith(("test_", "floor_"))]
-    return _require(table, path, ("pe", "road", "attention"), COUNTS, (*PAID, *metrics))
+    numbers = [name for name in table if name.startswith(("test_", "floor_")) or name in PAID]
+    return _require(table, path, ("pe", "road"), COUNTS, numbers)
+
+
+def require_costs(cells: pd.DataFrame, source: object) -> None:
+    """What a report says of costs it must be told; frames are made without.
+
+    Raises:
+        ValueError: a column is absent, or says nothing of the attention of a cell.
+    """
+    _require(cells, source, ("attention",), (), PAID)
 
 
 def require_curves(table: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -35,7 +44,7 @@ def require_records(table: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 def _require(
     table: pd.DataFrame,
-    path: Path,
+    path: object,
     texts: Collection[str],
     counts: Collection[str],
     numbers: Collection[str],

@@ -497,6 +497,7 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
         (["{empty}", "--study", "x"], "study must be one of none yet"),
         (["{broken}"], "rows.csv must have the cells of a study"),
         (["{words}"], "rows.csv must have a number or nothing in the column test_loss, got 'low' in line 4"),
+        (["{costs}"], "rows.csv must have the columns attention, seconds, got none of that name"),
         (["{curves}"], "curves.csv must have the columns epoch, got none of that name"),
         (["{records}"], "records.csv must have a number or nothing in the column value, got 'low' in line 2"),
     ],
@@ -504,11 +505,13 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
 def test_bad_input_is_one_line(words, line, study, tmp_path, monkeypatch, capsys):
     (tmp_path / "empty").mkdir()
     store(tmp_path / "broken", pd.DataFrame({"a": [1]}))
-    places = {name: tmp_path / name for name in ("empty", "broken", "words", "curves", "records")} | {"study": study}
+    places = {name: tmp_path / name for name in ("empty", "broken", "words", "costs", "curves", "records")}
+    places["study"] = study
     cells = made_cells()
     low = cells.astype({"test_loss": object})
     low.loc[2, "test_loss"] = "low"
     store(tmp_path / "words", low)
+    store(tmp_path / "costs", cells.drop(columns=["seconds", "attention"]))
     store(tmp_path / "curves", cells, curves=made_curves(cells).drop(columns="epoch"))
     records = made_records(cells).astype({"value": object})
     records.loc[0, "value"] = "low"
