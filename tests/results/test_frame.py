@@ -24,6 +24,8 @@ from pe_lab.results.table import ENVIRONMENT, PLACE, place, rows_of, settings_of
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4525", "trainer.device=cpu"]
 
+PAID = {"parameters": 1, "positional_parameters": 0, "flops_per_token": 1.0, "seconds": 1.0, "attention": "sdpa"}
+
 
 def composed(ledger: Path, *overrides: str) -> list[Cell]:
     return [Cell(cfg) for cfg in config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)]
@@ -230,11 +232,9 @@ def test_a_study_is_its_own_cells_in_its_own_order(real):
 def test_a_study_keeps_its_order_where_stops_of_roads_take_turns(tmp_path):
     roads = [add(tmp_path, pe, (1, 2)) for pe in ("rope", "none")]
     cells = [(epochs, road.name) for epochs in (2, 1) for road in roads]
-    rows = [f"{pe},1,{epochs},0,0.5,{road}" for (epochs, road), pe in zip(cells, ["rope", "none"] * 2, strict=True)]
+    rows = pd.DataFrame(cells, columns=["epochs", "road"]).assign(pe=["rope", "none"] * 2, depth=1, seed=0)
     (tmp_path / "studies" / "turns").mkdir(parents=True)
-    (tmp_path / "studies" / "turns" / "rows.csv").write_text(
-        "\n".join(["pe,depth,epochs,seed,test_loss,road", *rows, ""])
-    )
+    rows.assign(test_loss=0.5, **PAID).to_csv(tmp_path / "studies" / "turns" / "rows.csv", index=False)
     results = load(tmp_path, "turns")
     assert list(zip(results.cells["epochs"], results.cells["road"], strict=True)) == cells
     assert set(results.curves["epochs"]) == {2}
@@ -286,7 +286,9 @@ def test_pairs_that_a_study_left_out_are_read_from_its_folder(real):
 
 def test_the_task_of_an_old_folder_is_unknown_and_nothing_else_is_lost(real):
     folder = real / "studies" / "two"
-    records = pd.DataFrame({name: [1] for name in PLACE} | {"kind": ["length"], "value": [0.5]})
+    records = pd.DataFrame(
+        {name: [1] for name in (*PLACE, *curves.MEASURED)} | {"kind": ["length"], "metric": ["loss"]}
+    )
     failed = pd.DataFrame({name: [1] for name in PLACE} | {"reason": ["so"]})
     for name, table in (("records", records), ("failed", failed)):
         table.assign(pe="rope", data="structured").to_csv(folder / f"{name}.csv", index=False)
@@ -330,6 +332,7 @@ def test_the_committed_studies_say_their_tasks_and_versions():
 def test_a_table_in_csv_keeps_roads_of_digits_and_settings_that_are_null(tmp_path):
     cell = {"pe": "1e5", "data": "none", "depth": 1, "epochs": 1, "seed": 0, "trainer.clip": "null", "test_loss": 0.5}
     cell |= {"road": "0000000000000012", "python": "3.12", "torch": "2.10", "pe_lab": "0.10", "commit": "1" * 40}
+    cell |= PAID
     (tmp_path / "rows.csv").write_text("\n".join([",".join(cell), ",".join(map(str, cell.values())), ""]))
     assert load(tmp_path).cells.iloc[0].dropna().to_dict() == cell
 
