@@ -55,6 +55,8 @@ class Labelled(InMemory):
         self.file: dict[str, Rows] = {}
         if path is not None:
             try:
+                if any(test(Path(path)) for test in (Path.is_fifo, Path.is_char_device, Path.is_block_device)):
+                    raise OSError(None, "Not a file")  # it may never end
                 content = Path(path).read_bytes()
             except OSError as error:
                 raise ValueError(f"data.path must be a file to read, got {path!r} ({error.strerror})") from None

@@ -218,6 +218,7 @@ def test_longer_sequences_are_of_the_same_task_or_refused_in_one_line(name: str,
     data = shared(name, place)
     before = fingerprint(data)
     longer = lengthened(data, factor)
+    assert fingerprint(data) == before
     if isinstance(longer, str):
         assert longer.startswith("evaluate.lengths")
         assert "\n" not in longer

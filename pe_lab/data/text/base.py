@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,9 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Dataset, Floors, Task, averages
 from pe_lab.data.text import levels
+from pe_lab.data.text.cache import cache_folder, kept
 from pe_lab.data.text.corpus import Corpus
 from pe_lab.data.text.encoded import SPLITS, Encoded
-from pe_lab.data.text.sources import cache_folder
 from pe_lab.data.text.tokenizer import BPE, Bytes
 from pe_lab.encodings.layout import Layout
 from pe_lab.ledger.files import digest, read_json, write_json
@@ -103,8 +104,8 @@ class Text(Dataset):
         self.task = Task(own.vocabulary, length, own.vocabulary, self.causal)
 
     def content(self) -> dict[str, Any]:
-        """The corpus by its documents, wherever they are; the size of a vocabulary only where one is learned."""
-        known: dict[str, Any] = {"corpus": self.text.corpus.documents.digest}
+        """The corpus by its tokens, wherever they are; the size of a vocabulary only where one is learned."""
+        known: dict[str, Any] = {"corpus": self.text.digest}
         known |= {"path": None, "separator": None, "cache": None}
         return known if isinstance(self.text.tokenizer, BPE) else known | {"vocabulary_size": None}
 
@@ -204,21 +205,21 @@ class Text(Dataset):
 
         Computed once, and kept in the cache folder.
         """
-        depends = {"task": type(self).__name__, "revision": [self.revision, levels.REVISION], "split": split}
+        depends: dict[str, Any] = {"task": type(self).__name__, "revision": [self.revision, levels.REVISION]}
+        depends |= {"tokens": self.text.digest, "split": split}
         depends |= {"seed": self.seed if self.seeded else None, "length": [self.length, self.task.length]}
         depends |= {"sequences": [self.train_sequences, self.held_out]}
-        kept = self.text.folder / "levels" / f"{digest(depends)}.json"
-        found = read_json(kept)
-        if found is None:
+
+        def make(folder: Path) -> None:
             batch = self.batch(split, torch.arange(self.size(split)))
             number = max(1, min(self.size("train"), COUNTED // self.length))
             chosen = np.arange(number) * self.size("train") // number
             blocks = np.split(chosen, range(levels.BLOCK, number, levels.BLOCK))
             # a new map for each block: what has been read does not stay in memory
             parts = [self.windows["train"].read(self.text.stream("train"), block, self.following) for block in blocks]
-            found = self.levels(split, batch, np.concatenate(parts))
-            write_json(kept, found)
-        return found
+            write_json(folder / "levels.json", self.levels(split, batch, np.concatenate(parts)))
+
+        return read_json(kept(self.text.corpus.cache / "levels" / digest(depends), make) / "levels.json")
 
 
 @dataclass(frozen=True)

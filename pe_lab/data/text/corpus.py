@@ -4,17 +4,20 @@ import hashlib
 import os
 from array import array
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from pe_lab.data.text.sources import download, own_files, standard_library, writing
+from pe_lab.data.text.cache import kept
+from pe_lab.data.text.sources import download, own_files, standard_library
 from pe_lab.ledger.files import digest
 
 REVISION = 1  # raised when documents are told apart otherwise, or their digest changes
 CHUNK = 2**18  # bytes read at once
+DOCUMENTS = "documents.npz"
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class Corpus:
             ValueError: there are none, or they cannot be downloaded.
         """
         if self.path is not None:
-            found = own_files(Path(self.path).expanduser())
+            with self._readable():
+                found = own_files(Path(self.path).expanduser())
         elif self.name == "stdlib":
             found = standard_library()
         else:
@@ -79,25 +83,24 @@ class Corpus:
         Raises:
             ValueError: a file is no text, or there is no text at all.
         """
-        stats = [(os.path.abspath(file), file.stat()) for file in self.files]
+        with self._readable():
+            stats = [(os.path.abspath(file), file.stat()) for file in self.files]
         state = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
         key = digest({"files": state, "separator": self.separator, "revision": REVISION})
-        kept = self.cache / "documents" / f"{key}.npz"
-        try:
-            with np.load(kept) as known:
-                return Documents(str(known["digest"]), known["hashes"], known["sizes"])
-        except FileNotFoundError:
+
+        def make(folder: Path) -> None:
             documents = self._read()
-        with writing(kept) as temporary, temporary.open("wb") as opened:
-            np.savez(opened, digest=documents.digest, hashes=documents.hashes, sizes=documents.sizes)
-        return documents
+            np.savez(folder / DOCUMENTS, digest=documents.digest, hashes=documents.hashes, sizes=documents.sizes)
+
+        with np.load(kept(self.cache / "documents" / key, make) / DOCUMENTS) as known:
+            return Documents(str(known["digest"]), known["hashes"], known["sizes"])
 
     def _read(self) -> Documents:
         total = hashlib.sha256()
         hashes, sizes = array("Q"), array("q")
         for file in self.files:
             content, size = hashlib.blake2b(digest_size=8), 0
-            for piece, ends in pieces(file, self.separator):
+            for piece, ends in self._of(file):
                 self._require_text(piece, file)
                 total.update(piece)
                 content.update(piece)
@@ -124,9 +127,22 @@ class Corpus:
         """All text: the number of the document, a piece of it, and whether it ends there."""
         number = 0
         for file in self.files:
-            for piece, ends in pieces(file, self.separator):
+            for piece, ends in self._of(file):
                 yield number, piece, ends
                 number += ends
+
+    def _of(self, file: Path) -> Iterator[tuple[bytes, bool]]:
+        with self._readable():
+            yield from pieces(file, self.separator)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ValueError(
+                f"{self.setting} must be text that can be read, got {error.filename} ({error.strerror})"
+            ) from None
 
 
 def pieces(file: Path, separator: str | None) -> Iterator[tuple[bytes, bool]]:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from pe_lab.data.text.cache import kept
 from pe_lab.data.text.corpus import Corpus, before_character
 from pe_lab.data.text.overlap import repeats
-from pe_lab.data.text.sources import writing
 from pe_lab.data.text.tokenizer import Tokenizer
-from pe_lab.ledger.files import digest, read_json, write_json
+from pe_lab.ledger.files import CHECKSUMS, digest, read_json, write_json
 
-REVISION = 1  # raised when the tokens change, or what is known of them from other splits
+REVISION = 2  # raised when the tokens change, or what is known of them from other splits
 SPLITS = ("train", "validation", "test")
 TWENTIETHS = (18, 19)  # of the text: train ends, validation ends
 MANY = 100  # documents, from which on they are held out whole
@@ -36,18 +36,18 @@ class Encoded:
 
     @cached_property
     def folder(self) -> Path:
-        """Where the streams are; written if they are not there.
+        """Where the streams are; written if they are not there, or not what was written.
 
         Raises:
             ValueError: the corpus is no text, or gives fewer tokens than the vocabulary was to have.
         """
         key = digest({"documents": self.corpus.documents.digest, "revision": REVISION} | self.tokenizer.identity)
-        folder = self.corpus.cache / "tokens" / key
-        if not folder.exists():
-            with writing(folder) as temporary:
-                temporary.mkdir()
-                self._write(temporary)
-        return folder
+        return kept(self.corpus.cache / "tokens" / key, self._write)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of all tokens, and what they spell."""
+        return digest(read_json(self.folder / CHECKSUMS))
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -75,13 +75,13 @@ class Encoded:
 
     def repeats(self, split: str, length: int) -> np.ndarray:
         """The places in a split from which `length` tokens on are known from the splits before it; found once."""
-        kept = self.folder / f"repeats-{split}-{length}.npy"
-        if not kept.exists():
+
+        def make(folder: Path) -> None:
             *before, held = (self.folder / f"{other}.npy" for other in SPLITS[: SPLITS.index(split) + 1])
-            found = repeats(before, held, length, self.tokenizer.vocabulary)
-            with writing(kept) as temporary, temporary.open("wb") as opened:
-                np.save(opened, found)
-        return np.load(kept)
+            np.save(folder / "places.npy", repeats(before, held, length, self.tokenizer.vocabulary))
+
+        key = digest({"tokens": self.digest, "split": split, "length": length, "revision": REVISION})
+        return np.load(kept(self.corpus.cache / "repeats" / key, make) / "places.npy")
 
     def _write(self, folder: Path) -> None:
         self.tokenizer.learn(piece for split, piece, _ in divided(self.corpus) if split == "train")

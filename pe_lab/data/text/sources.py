@@ -1,15 +1,14 @@
-"""Files of text: those of Python's own library, of a download, and one's own; and how files are written."""
+"""Files of text: those of Python's own library, of a download, and one's own."""
 
 import os
 import shutil
 import sys
 import sysconfig
-import uuid
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from pe_lab.data.text.cache import kept
 
 TESTS = ("test", "tests", "idle_test")  # folders of the standard library that are left out
 
@@ -59,13 +58,28 @@ def standard_library() -> list[Path]:
 
 
 def own_files(path: Path) -> list[Path]:
-    """The file itself, or the files under a folder, hidden ones left out."""
+    """The file itself, or the files under a folder, hidden ones left out.
+
+    Raises:
+        ValueError: there is neither; a folder in it cannot be read; something in it is neither a file nor a folder.
+    """
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise ValueError(f"data.path must be a file or a folder that is there, got {path}")
-    inside = (file for file in path.rglob("*") if file.is_file())
-    return sorted(file for file in inside if not any(part[0] == "." for part in file.relative_to(path).parts))
+
+    def refuse(error: OSError) -> None:
+        raise ValueError(f"data.path must be a folder that can be read, got {error.filename} ({error.strerror})")
+
+    found = []
+    for folder, folders, names in os.walk(path, onerror=refuse):
+        folders[:] = [name for name in folders if name[0] != "."]
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for name in (*links, *(name for name in names if name[0] != ".")):
+            if not Path(folder, name).is_file():
+                raise ValueError(f"data.path must have only files and folders in it, got {Path(folder, name)}")
+            found.append(Path(folder, name))
+    return sorted(found)
 
 
 def download(name: str, folder: Path) -> Path:
@@ -74,58 +88,32 @@ def download(name: str, folder: Path) -> Path:
     Raises:
         ValueError: there is no network, or what came is not what was expected.
     """
+    return kept(folder / name, lambda entry: _retrieve(name, entry / name)) / name
+
+
+def _retrieve(name: str, target: Path) -> None:
     import pooch
 
-    target, source = folder / name, DOWNLOADS[name]
-    if target.exists():
-        return target
+    source = DOWNLOADS[name]
     try:
-        with writing(target) as temporary:
-            arrived = Path(pooch.retrieve(source.url, f"sha256:{source.sha256}", f"{temporary.name}.part", folder))
-            if source.member is None:
-                arrived.replace(temporary)
-            else:
-                with (
-                    zipfile.ZipFile(arrived) as archive,
-                    archive.open(source.member) as packed,
-                    temporary.open("wb") as opened,
-                ):
-                    shutil.copyfileobj(packed, opened)
-                arrived.unlink()
+        arrived = Path(pooch.retrieve(source.url, f"sha256:{source.sha256}", f"{name}.part", target.parent))
+        if source.member is None:
+            arrived.replace(target)
+        else:
+            with (
+                zipfile.ZipFile(arrived) as archive,
+                archive.open(source.member) as packed,
+                target.open("wb") as opened,
+            ):
+                shutil.copyfileobj(packed, opened)
+            arrived.unlink()
     except OSError as error:
         reason = f"no download ({error.strerror or type(error).__name__})"
     except ValueError:
         reason = "a file with another checksum"
     else:
-        return target
+        return
     raise ValueError(
         f"data.corpus={name} must be downloaded from {source.url}, got {reason}: "
         "use the default data.corpus=stdlib, or a file of your own with data.path"
     )
-
-
-def cache_folder(cache: str | None) -> Path:
-    """Where what can be made again is kept; None: where this machine keeps such things."""
-    if cache is not None:
-        return Path(cache).expanduser()
-    import pooch
-
-    return Path(pooch.os_cache("pe_lab"))
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[Path]:
-    """A temporary name for a file or a folder, which gets its own when all is written: two may do it at once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        yield temporary
-        try:
-            os.replace(temporary, path)
-        except OSError:
-            if not path.is_dir():  # otherwise another process was first with the same folder
-                raise
-    finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary)
-        temporary.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # bytes that UTF-8 never uses stand for what is no text
 MASK, END = b"\xfe", b"\xff"
+LONGEST = 1024  # bytes without a space, at most, in which pairs are looked for: the work grows with their square
 
 
 class Tokenizer(ABC):
@@ -62,6 +63,8 @@ class Bytes(Tokenizer):
 class BPE(Tokenizer):
     """Byte-level byte-pair encoding (Radford et al. 2019), learned from the training split.
 
+    What has no space for more than 1,024 bytes is cut there.
+
     Args:
         vocabulary: the 256 bytes, what is learned, MASK and END.
     """
@@ -73,10 +76,11 @@ class BPE(Tokenizer):
     @cached_property
     def model(self) -> "tokenizers.Tokenizer":
         import tokenizers  # loaded when there is something to encode
-        from tokenizers.pre_tokenizers import ByteLevel
+        from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
         model = tokenizers.Tokenizer(tokenizers.models.BPE())
-        model.pre_tokenizer = ByteLevel(add_prefix_space=False)
+        cut = Split(tokenizers.Regex(f".{{{LONGEST}}}"), "isolated")
+        model.pre_tokenizer = Sequence([ByteLevel(add_prefix_space=False), cut])
         return model
 
     def learn(self, text: Iterable[bytes]) -> None:
