@@ -133,7 +133,8 @@ class Tree:
     def remove(self, path: Path) -> None:
         """Remove a file, if it is there. What is no file is set aside, and what is no folder in its folder's place."""
         self.require(path.parent)
-        self.mend(path.parent, partial(_require_folder, path.parent))
+        if path.parent != self.root:
+            self.mend(path.parent, partial(_require_folder, path.parent))
         if not self.mend(path, partial(_require_file, path)):
             with suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
