@@ -207,6 +207,11 @@ class Cell:
             self._datasets[factor] = self.dataset.longer(factor)
         return self._datasets[factor]
 
+    def release(self) -> None:
+        """Drop the sequences that were made: a sweep keeps its cells, and not what they were trained on."""
+        self.dataset = _maker(self.cfg, "data", seed=self.cfg.seed)(seed=self.cfg.seed)
+        self._datasets = {1: self.dataset}
+
     def floors(self, factor: float = 1) -> Floors:
         """What results on the test split are held against; the first cell that asks computes them."""
         dataset = self.dataset_at(factor)

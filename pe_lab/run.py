@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from pe_lab import config
 from pe_lab.devices import gpus, use_gpu_of
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.termination import TerminatedError, raising
+from pe_lab.termination import TerminatedError, end_with, raising
 from pe_lab.wandb_mode import agent_run
 
 MULTIRUN = {"-m", "--multirun"}
@@ -101,20 +101,26 @@ def _run(words: list[str], train: bool) -> None:
     if launcher:
         # workers elsewhere get their GPU from the scheduler
         shared = [] if launcher.elsewhere or cfgs[0].trainer.device == "cpu" else gpus()
-        launch = partial(_launch, launcher.words, shared)
+        parent = None if launcher.elsewhere else os.getpid()
+        launch = partial(_launch, launcher.words, shared, parent)
         sweep.run(cfgs, words, launch, launcher.workers, launcher.elsewhere, train)
     else:
         sweep.run(cfgs, words, train=train)
 
 
-def _launch(hydra_words: list[str], shared: list[str], cfgs: list[DictConfig], workers: int) -> None:
+def _launch(
+    hydra_words: list[str], shared: list[str], parent: int | None, cfgs: list[DictConfig], workers: int
+) -> None:
     """So many processes, each of which serves those of the cells that no other serves.
 
     Args:
         shared: the GPUs that they share, one per worker in turn.
+        parent: the process that they end with; None: they have a scheduler.
     """
 
     def work(cfg: DictConfig) -> None:
+        if parent is not None:
+            end_with(parent)
         if workers > 1:  # one worker may be this process
             use_gpu_of(cfg.worker, shared)
         from pe_lab import sweep

@@ -1,5 +1,6 @@
 """Many cells: wanted before the first starts, watched while they train, collected at the end."""
 
+import _thread
 import csv
 import io
 import sys
@@ -23,6 +24,8 @@ from pe_lab.status import duration
 from pe_lab.wandb_mode import settle_wandb
 
 LOOKING = 0.01  # the part of a core that watching may take
+BIRTH = 10  # seconds after which a thread that has not begun counts as ended
+LAST = 60  # seconds that the end of watching is waited for, at most
 QUIET = 60  # seconds after which a log is told how far it is
 
 
@@ -114,6 +117,7 @@ def run(
             for cell in [] if elsewhere else cells:
                 with _telling(cell.cfg) if launch else nullcontext():
                     cell.serve(wait=True)
+                    cell.release()
     finally:
         for cell in cells:
             cell.unwant()
@@ -278,8 +282,8 @@ class Watch:
     def __init__(self, ledger: Path, cells: list[Asked]) -> None:
         self.progress = Progress(ledger, cells)
         self.told = time.monotonic()
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self._watch, name="showing progress", daemon=True)
+        self.started = False
+        self.stopping, self.began, self.ended = threading.Event(), threading.Event(), threading.Event()
         tqdm.monitor_interval = 0  # no thread of its own, to refresh what is refreshed here
 
     def __enter__(self) -> None:
@@ -288,12 +292,28 @@ class Watch:
             of = len(self.progress.cells)
             print(f"{len(self.state.done)} of {of} cells are in the ledger already", file=sys.stderr)
         if self.progress.open:
-            self.thread.start()
+            try:
+                # not threading.Thread, whose start() waits for a thread that may have ended for lack of memory
+                _thread.start_new_thread(self._show, ())
+                self.started = True
+            except (RuntimeError, MemoryError) as error:
+                print(f"progress is not shown: {in_one_line(error)}", file=sys.stderr)
 
     def __exit__(self, *_: object) -> None:
         self.stopping.set()
-        if self.thread.is_alive():
-            self.thread.join()
+        if self.started and self.began.wait(BIRTH):
+            self.ended.wait(LAST)
+
+    def _show(self) -> None:
+        """Watch in a thread of its own. What ends that is told in one line, and ends nothing else."""
+        try:
+            self.began.set()
+            self._watch()
+        except BaseException as error:
+            with suppress(BaseException):  # out of memory to tell it
+                print(f"showing progress ended: {in_one_line(error)}", file=sys.stderr)
+        finally:
+            self.ended.set()
 
     def _watch(self) -> None:
         with tqdm(

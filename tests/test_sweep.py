@@ -1,5 +1,6 @@
 """How often workers are started again, decided on what the ledger says; real workers die in test_run.py."""
 
+import _thread
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -128,3 +129,36 @@ def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not(tmp_pa
 
     assert line(None) == "0/3 cells; "
     assert line(61.0) == "0/3 cells, 01:01 left; "
+
+
+def _no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def _no_memory(*_: object) -> None:
+    raise MemoryError
+
+
+def _stillborn(*_: object) -> int:
+    return 1  # a thread that Python ends before it begins
+
+
+@pytest.mark.parametrize("start", [_no_thread, _no_memory, _stillborn])
+def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells, start, monkeypatch, capsys):
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    monkeypatch.setattr(sweep, "BIRTH", 0.01)
+    served = []
+    monkeypatch.setattr(Cell, "serve", lambda cell, wait: served.append(cell.cfg.seed))
+    with pytest.raises(sweep.CellsMissingError):
+        sweep.run([cell.cfg for cell in cells])
+    assert served == [0, 1, 2]
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("progress is not shown")]
+    assert len(told) == (start is not _stillborn)
+
+
+def test_what_ends_the_showing_of_progress_is_one_line(cells, monkeypatch, capsys):
+    monkeypatch.setattr(sweep.Watch, "_watch", _no_memory)
+    monkeypatch.setattr(Cell, "serve", lambda cell, wait: None)
+    with pytest.raises(sweep.CellsMissingError):
+        sweep.run([cell.cfg for cell in cells])
+    assert "showing progress ended: MemoryError\n" in capsys.readouterr().err
