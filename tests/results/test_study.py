@@ -17,6 +17,7 @@ from pe_lab import config, sweep
 from pe_lab.bench.ledger import record
 from pe_lab.cell import Cell
 from pe_lab.ledger.files import LedgerError
+from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
 from pe_lab.results.frame import NO_FAILED, Results, failures, load
 from pe_lab.results.table import PLACE, as_markdown, place, rows_of
@@ -167,7 +168,7 @@ def test_a_full_disk_costs_the_tables_and_not_the_names_of_what_is_missing(train
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(sweep, "write_text", full)
+    monkeypatch.setattr(Tree, "write", full)
     with pytest.raises(OSError, match="^the tables of study_name=g must be written to .*g, got No space left"):
         sweep._report([cell for cell in asked(trained) if cell.trained] if whole else asked(trained))
     out, err = capsys.readouterr()
