@@ -80,6 +80,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
             "trainer.log_every",
         ),
         *("trainer.save_every", "logger.mode", "logger.project", "logger.images"),
+        *("logger.decide_timeout", "logger.open_timeout", "logger.finish_timeout"),
         *("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe"),
     }
 
@@ -91,6 +92,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         "logger=csv",
         "logger.mode=offline",
         "logger.images=false",
+        "logger.finish_timeout=5",
         "ledger=elsewhere",
         "workers=3",
         "study_name=mine",

@@ -15,6 +15,7 @@ from pe_lab.bench.programs import Program
 from pe_lab.cell import Cell
 from pe_lab.ledger.files import LedgerError
 from pe_lab.ledger.records import Records
+from pe_lab.ledger.road import STOP_FILES
 from pe_lab.measurement import policy, trained
 from pe_lab.metrics import evaluate
 from pe_lab.probes import PROBES
@@ -168,7 +169,7 @@ def test_a_record_is_of_the_weights_that_the_stop_has(tmp_path):
     other = cell(tmp_path / "other", "probe=[rank]", "seed=5")
     serve(other)
     with made.road.recording(1) as folder:  # as if trained elsewhere, to other numbers
-        for name in ("summary.json", "weights.safetensors", "metrics.csv"):
+        for name in STOP_FILES:
             shutil.copy(other.road.stop(1) / name, folder)
         (folder / "summary.json").write_text(json.dumps(other.road.summary(1) | {"road": made.road.name}))
     assert made.missing

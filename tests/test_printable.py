@@ -34,5 +34,5 @@ def test_a_ledger_that_is_verified_does_not_command_the_terminal(tmp_path, monke
 def test_json_that_is_too_deep_is_not_read(tmp_path):
     path = tmp_path / "road.json"
     path.write_text("[" * 200_000)
-    with pytest.raises(LedgerError, match="cannot be read: maximum recursion depth"):
+    with pytest.raises(LedgerError, match="cannot be read: it is nested too deeply"):
         read_json(path)

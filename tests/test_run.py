@@ -161,7 +161,7 @@ def test_a_cell_that_fails_is_named_and_the_others_are_trained(tmp_path):
     assert status == 1
     assert "the training loss must be finite, got" in err
     assert "of 4 cells are missing" in err
-    assert out.splitlines()[0] == "data structured, depth 1"
+    assert out.splitlines()[0] == "data pattern, depth 1"
     assert [line.split()[:2] for line in out.splitlines()[2:]] == [["rope", "1"], ["rope", "2"]]
     assert sum(len(road.stops()) for road in Ledger(tmp_path / "ledger").roads()) == 2
 

@@ -23,7 +23,7 @@ def in_one_line(error: BaseException) -> str:
     cause = error.__cause__
     key = getattr(cause, "full_key", None)
     text = str(cause).strip().partition("\n")[0] if key and cause is not None else str(error)
-    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))  # for a terminal
+    line = " ".join(text.split())
     if not line:
         within = cause or error.__context__
         return in_one_line(within) if within else type(error).__name__

@@ -10,6 +10,7 @@ from pe_lab.bench import faults
 from pe_lab.bench.faults import FAULTS, put_to
 from pe_lab.bench.sweeps import SWEEP, Sweep, many_cells
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.road import STOP_FILES
 
 # each is injected less often here than by `python -m pe_lab.bench faults`, but for the signals
 TIMES = {
@@ -37,7 +38,7 @@ def test_what_is_lost_or_differs_is_counted(sound, tmp_path):
         before = tmp_path / road.name
         shutil.move(road.stop(1), before)
         with road.recording(1) as folder:
-            for file in ("summary.json", "metrics.csv", "weights.safetensors"):
+            for file in STOP_FILES:
                 shutil.copy(before / file, folder)
             (folder / path).write_text(text)
     sweep.compare()

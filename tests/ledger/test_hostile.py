@@ -33,7 +33,8 @@ def test_the_package_has_nothing_that_executes_what_it_reads():
                 found += [(path.name, called)] if called in calls else []
                 words = {word.arg: ast.unparse(word.value) for word in node.keywords}
                 found += [(path.name, "allow_pickle")] if words.get("allow_pickle", "False") != "False" else []
-    assert found == []
+    assert found == [("source.py", "pickle")]  # values are digested there
+    assert "pickle.load" not in Path(pe_lab.__file__).with_name("source.py").read_text()
 
 
 def test_what_reads_a_ledger_makes_nothing_of_what_it_says():
@@ -72,7 +73,7 @@ def test_pickles_in_the_place_of_weights_and_states_are_not_opened(ledger, tmp_p
         name: expected[name] for name in expected if "e16" in name
     }
     status, _, errors = Program([*words, "evaluate.offset=0,3"], tmp_path / "printed").wait()
-    assert status == 1
+    assert status == 0, errors  # set aside and made again
     assert "Traceback" not in errors
     assert not marker.exists()
 

@@ -185,7 +185,8 @@ def test_only_one_module_changes_what_is_at_a_path_of_the_ledger():
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in changing | {"FileLock"}:
                 called = ast.unparse(node.func)
                 found += [(path.name, called)] if not called.startswith(("tree.", "self.tree.")) else []
-    assert {name for name, _ in found} == {"files.py", "tree.py", "ledger.py"}
+    assert {name for name, _ in found} == {"files.py", "tree.py", "ledger.py", "plain.py"}
+    assert {called for name, called in found if name == "plain.py"} == {"text.replace"}  # of letters
     assert {called for name, called in found if name == "files.py"} == {"os.replace", "path.parent.mkdir"}
     assert {called for name, called in found if name == "ledger.py"} == {"self.folder.mkdir"}  # the ledger's own
 
@@ -200,7 +201,7 @@ def test_loggers_and_pictures_write_through_no_link(folder, tmp_path):
     writes = {
         "csv": lambda: csv_logger(cell, 1, "csv"),
         "tensorboard": lambda: tensorboard_logger(cell, 1, "tensorboard"),
-        "wandb": lambda: wandb_logger(cell, 1, "wandb", "project", "offline", images=False),
+        "wandb": lambda: wandb_logger(cell, 1, "wandb", "project", "offline", False, 5, 30, 60),
         "pictures": lambda: encoding_picture(cell),
     }
     with pytest.raises(LedgerError, match=f"{folder} must be a folder of the ledger, got a link: remove it"):
