@@ -33,14 +33,15 @@ def test_what_is_lost_or_differs_is_counted(sound, tmp_path):
     shutil.copytree(sound, sweep.ledger)
     roads = list(Ledger(sweep.ledger).roads())
     shutil.rmtree(roads[0].stop(4))
-    for path, text in (("weights.safetensors", "others"), ("metrics.csv", "split,metric,value\ntest,loss,0\n")):
+    others = (roads[1].stop(16) / "weights.safetensors").read_bytes()
+    for path, content in (("weights.safetensors", others), ("metrics.csv", b"split,metric,value\ntest,loss,0\n")):
         road = roads.pop()
         before = tmp_path / road.name
         shutil.move(road.stop(1), before)
         with road.recording(1) as folder:
             for file in STOP_FILES:
                 shutil.copy(before / file, folder)
-            (folder / path).write_text(text)
+            (folder / path).write_bytes(content)
     sweep.compare()
     assert (sweep.lost, sweep.differing) == (1, 2)
 
