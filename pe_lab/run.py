@@ -16,10 +16,11 @@ from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig
 
 from pe_lab import config
-from pe_lab.devices import gpus, use_gpu_of
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.termination import TerminatedError, end_with, raising
-from pe_lab.wandb_mode import agent_run
+from pe_lab.system.devices import gpus, use_gpu_of
+from pe_lab.system.errors import in_one_line, refuse
+from pe_lab.system.termination import TerminatedError, end_with, raising
+from pe_lab.tracking.wandb_mode import agent_run
 
 MULTIRUN = {"-m", "--multirun"}
 
@@ -58,7 +59,7 @@ def main(train: bool = True) -> None:
             sys.exit(128 + came[0])
         if full_trace:
             raise
-        print(f"error: {config.in_one_line(error)}", file=sys.stderr)
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
         if agent_run() and isinstance(error, TerminatedError):  # stopped early: an agent gives up after some status 1
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -74,7 +75,7 @@ def _thread_ended(by: threading.ExceptHookArgs) -> None:
     """A thread that ended by an exception; the program goes on. Out of memory, Python itself can end one."""
     with suppress(Exception):  # out of memory to tell it
         name = by.thread.name if by.thread else "a thread"
-        print(f"{name} ended: {config.in_one_line(by.exc_value or by.exc_type())}", file=sys.stderr)
+        print(f"{name} ended: {in_one_line(by.exc_value or by.exc_type())}", file=sys.stderr)
 
 
 def _run(words: list[str], train: bool) -> None:
@@ -82,7 +83,7 @@ def _run(words: list[str], train: bool) -> None:
     given = words if MULTIRUN.isdisjoint(words) else config.of_jobs(words)
     given = sorted(given, key=lambda word: word not in MULTIRUN)  # wherever it was put
     parser = get_args_parser()
-    parser.error = config.refuse  # type: ignore[method-assign]
+    parser.error = refuse  # type: ignore[method-assign]
     arguments = parser.parse_args(given)
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
         _with_hydra(lambda cfg: None, given)
@@ -96,7 +97,7 @@ def _run(words: list[str], train: bool) -> None:
     launcher = config.launcher(arguments.overrides, cfgs[0]) if arguments.multirun else None
     if train:
         Ledger(cfgs[0].ledger).prepare()
-    from pe_lab import sweep
+    from pe_lab.experiment import sweep
 
     if launcher:
         # workers elsewhere get their GPU from the scheduler
@@ -123,7 +124,7 @@ def _launch(
             end_with(parent)
         if workers > 1:  # one worker may be this process
             use_gpu_of(cfg.worker, shared)
-        from pe_lab import sweep
+        from pe_lab.experiment import sweep
 
         sweep.work(cfgs)
 
@@ -137,7 +138,7 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
         ValueError: a study is not good.
         CellsMissingError: cells of some are missing.
     """
-    from pe_lab.sweep import CellsMissingError, fitting
+    from pe_lab.experiment.sweep import CellsMissingError, fitting
 
     for words in studies:
         cfgs = config.expand(config.of_jobs(words), multirun=True)

@@ -14,11 +14,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pe_lab.config import in_one_line, printable, refuse
-from pe_lab.ledger.files import ASKED, LedgerError, read_json
+from pe_lab.ledger.lease import is_alive
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.presence import is_present
-from pe_lab.progress import Asked, Progress, State
+from pe_lab.ledger.progress import Progress, RequestedCell, State
+from pe_lab.system.errors import in_one_line, printable, refuse
+from pe_lab.system.files import COMMANDS, LedgerError, read_json
 
 EVERY = 2.0  # seconds between two looks with --follow
 SHOWN = 10  # lines of a kind
@@ -80,7 +80,7 @@ def asked(ledger: Path, study: str | None = None) -> list[Command]:
         ValueError: nothing was, or nothing of that name.
     """
     found = []
-    for path in ledger.glob(f"{ASKED}/[!.]*.json"):
+    for path in ledger.glob(f"{COMMANDS}/[!.]*.json"):
         try:
             found.append(_command(ledger, read_json(path)))
         except (LedgerError, TypeError, KeyError, ValueError, AttributeError, OverflowError, OSError) as error:
@@ -99,9 +99,9 @@ def asked(ledger: Path, study: str | None = None) -> list[Command]:
 
 
 def _command(ledger: Path, content: dict[str, Any]) -> Command:
-    cells = [Asked(**cell) for cell in content["cells"]]
+    cells = [RequestedCell(**cell) for cell in content["cells"]]
     for cell in cells:
-        Ledger(ledger).named(cell.road)
+        Ledger(ledger).named(cell.run)
         kinds = zip((cell.epochs, cell.depth, cell.name, cell.requests), (int, int, str, list), strict=True)
         if not all(type(value) is kind for value, kind in kinds) or not all(type(of) is dict for of in cell.requests):
             raise ValueError(f"a cell {cell}")
@@ -162,7 +162,7 @@ def _running(of: Any) -> str:
 
 def _lives(command: Command) -> bool:
     try:
-        return any(is_present(command.progress.ledger, who, clean=False) for who in command.who)
+        return any(is_alive(command.progress.ledger, who, clean=False) for who in command.who)
     except OSError:
         return False
 

@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pe_lab import config
-from pe_lab.wandb_config import FLAT, flat, in_words
-from pe_lab.wandb_mode import has_key
+from pe_lab.tracking.wandb_config import FLAT, flat, in_words
+from pe_lab.tracking.wandb_mode import has_key
 
 if TYPE_CHECKING:
     import wandb_workspaces.reports.v2 as wr

@@ -150,7 +150,7 @@ def curves() -> Callable[[dict[str, list[dict]]], dict[str, list[tuple]]]:
 
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ledger of the sweep of pe_lab.bench.sweeps, to which nothing happened: 12 cells on 4 roads."""
+    """The ledger of the sweep of pe_lab.bench.sweeps, to which nothing happened: 12 cells on 4 runs."""
     from pe_lab.bench.sweeps import undisturbed
 
     return undisturbed(tmp_path_factory.mktemp("sound"))
@@ -164,10 +164,12 @@ def ledger(sound: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Callable[..., tuple[int, list[str], str]]:
+def program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> Callable[..., tuple[int, list[str], str]]:
     """Runs one of the lab's programs with words: exit status, lines that it prints, errors."""
 
-    def tell(main: Callable[[], None], *words: object) -> tuple[int, list[str], str]:
+    def run_main(main: Callable[[], None], *words: object) -> tuple[int, list[str], str]:
         monkeypatch.setattr(sys, "argv", ["program", *map(str, words)])
         capsys.readouterr()
         status = 0
@@ -178,17 +180,17 @@ def told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Call
         out, err = capsys.readouterr()
         return status, out.splitlines(), err
 
-    return tell
+    return run_main
 
 
 @pytest.fixture(scope="session")
 def sign() -> Callable[[Path], None]:
     """Gives a checkpoint's folder checksums that fit, as a stranger would make them."""
-    from pe_lab.ledger.files import CHECKSUMS, file_digest
+    from pe_lab.system.files import CHECKSUMS, file_digest
 
-    def make(stop: Path) -> None:
-        names = [path.name for path in stop.iterdir() if path.name != CHECKSUMS]
-        (stop / CHECKSUMS).write_text(json.dumps({name: file_digest(stop / name) for name in names}))
+    def make(checkpoint: Path) -> None:
+        names = [path.name for path in checkpoint.iterdir() if path.name != CHECKSUMS]
+        (checkpoint / CHECKSUMS).write_text(json.dumps({name: file_digest(checkpoint / name) for name in names}))
 
     return make
 

@@ -22,11 +22,12 @@ from omegaconf.errors import OmegaConfBaseException
 from pe_lab import config
 from pe_lab.bench.programs import Program, limit_memory
 from pe_lab.bench.sweeps import TINY
-from pe_lab.cell import Cell
 from pe_lab.data.text import corpus
-from pe_lab.ledger.files import digest
+from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ranges import NAME, OPTIONAL, RANGES
+from pe_lab.system.errors import in_one_line
+from pe_lab.system.files import digest
 
 EXAMPLES = settings().max_examples
 LEDGER = Path("never")  # of cells that are only composed
@@ -250,7 +251,7 @@ def bounded() -> Iterator[None]:
 
 def require_one_line(error: Exception) -> None:
     """It is of a rule that was broken, not of code that was; and reads well."""
-    line = config.in_one_line(error)
+    line = in_one_line(error)
     assert isinstance(error, (ValueError, HydraException, OmegaConfBaseException)), line
     assert not isinstance(error, (UnicodeError, InstantiationException)), line
     assert len(line.splitlines()) == 1
@@ -387,10 +388,10 @@ def test_the_program_ends_with_a_cell_or_in_one_line(tmp_path_factory, text, tal
     program = Program(given, folder / "printed", here, env, partial(limit_memory, MEMORY / 2**20))
     status, _, errors = program.wait(SECONDS)
     assert "Traceback" not in errors, (given, errors)
-    stops = [(road, epochs) for road in Ledger(here / "ledger").roads() for epochs in road.stops()]
-    for road, epochs in stops:
-        road.identity()
-        road.verify(epochs)
+    stops = [(run, epochs) for run in Ledger(here / "ledger").runs() for epochs in run.stops()]
+    for run, epochs in stops:
+        run.identity()
+        run.verify(epochs)
     if status == 0:
         assert len(stops) == 1, (given, errors)
     else:

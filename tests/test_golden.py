@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from pe_lab import config
-from pe_lab.cell import Cell
 from pe_lab.encodings.base import UnfitError
-from pe_lab.journey import Journey
-from pe_lab.ledger.files import digest
+from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.executor import Journey
+from pe_lab.system.files import digest
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512"]
 

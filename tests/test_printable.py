@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from pe_lab.config import in_one_line, printable
 from pe_lab.ledger.__main__ import main
-from pe_lab.ledger.files import LedgerError, read_json
+from pe_lab.system.errors import in_one_line, printable
+from pe_lab.system.files import LedgerError, read_json
 
 TITLE = "\x1b]0;mine\x07"  # sets the title of a terminal
 
@@ -19,20 +19,20 @@ def test_control_characters_are_shown_escaped():
 
 
 def test_a_ledger_that_is_verified_does_not_command_the_terminal(tmp_path, monkeypatch, capsys):
-    road = tmp_path / f"road{TITLE}"
-    (road / "stops").mkdir(parents=True)
-    (road / "road.json").write_text("{}")
+    run = tmp_path / f"run{TITLE}"
+    (run / "stops").mkdir(parents=True)
+    (run / "run.json").write_text("{}")
     monkeypatch.setattr(sys, "argv", ["pe_lab.ledger", "verify", str(tmp_path)])
     with pytest.raises(SystemExit) as stop:
         main()
     out, err = capsys.readouterr()
     assert stop.value.code == 1
-    assert "road\\x1b]0;mine\\x07" in out
+    assert "run\\x1b]0;mine\\x07" in out
     assert "\x1b" not in out + err
 
 
 def test_json_that_is_too_deep_is_not_read(tmp_path):
-    path = tmp_path / "road.json"
+    path = tmp_path / "run.json"
     path.write_text("[" * 200_000)
     with pytest.raises(LedgerError, match="cannot be read: it is nested too deeply"):
         read_json(path)

@@ -31,8 +31,8 @@ def run(ledger: Path, *words: str, cwd: Path | None = None, **env: str) -> tuple
     return start(ledger, *words, cwd=cwd, **env).wait()
 
 
-def holder(ledger: Path) -> dict | None:
-    return next((holder for road in Ledger(ledger).roads() if (holder := road.holder())), None)
+def owner(ledger: Path) -> dict | None:
+    return next((owner for training_run in Ledger(ledger).runs() if (owner := training_run.owner())), None)
 
 
 def test_the_program_as_it_is_called_prints_a_loss_beside_the_floors_and_trains_once(tmp_path):
@@ -40,27 +40,27 @@ def test_the_program_as_it_is_called_prints_a_loss_beside_the_floors_and_trains_
     first, again = (subprocess.run(command, capture_output=True, text=True, timeout=300) for _ in range(2))
     assert first.returncode == 0, first.stderr
     assert "floor: bayes" in first.stdout
-    (road,) = Ledger(tmp_path).roads()
-    assert road.cost()["stops"] == 1
+    (training_run,) = Ledger(tmp_path).runs()
+    assert training_run.cost()["checkpoints"] == 1
     assert (again.returncode, again.stdout) == (0, first.stdout)
     assert "1 of 1 cells are in the ledger already" in again.stderr
 
 
 def test_a_sweep_run_twice_does_the_work_once(sound, tmp_path):
     shutil.copytree(sound, tmp_path / "ledger")
-    costs = [road.cost() for road in Ledger(tmp_path / "ledger").roads()]
+    costs = [training_run.cost() for training_run in Ledger(tmp_path / "ledger").runs()]
     status, _, err = run(tmp_path / "ledger", *SWEEP)
     assert status == 0, err
-    assert [road.cost() for road in Ledger(tmp_path / "ledger").roads()] == costs
+    assert [training_run.cost() for training_run in Ledger(tmp_path / "ledger").runs()] == costs
 
 
 def test_a_sweep_trains_each_road_once_through_all_its_stops(sound):
-    roads = list(Ledger(sound).roads())
-    assert len(roads) == 4
-    for road in roads:
-        assert road.stops() == [1, 4, 16]
-        assert road.cost()["stops"] == 3
-        assert not list(road.folder.glob("wanted/*"))
+    training_runs = list(Ledger(sound).runs())
+    assert len(training_runs) == 4
+    for training_run in training_runs:
+        assert training_run.checkpoints() == [1, 4, 16]
+        assert training_run.cost()["checkpoints"] == 3
+        assert not list(training_run.folder.glob("requested/*"))
 
 
 @pytest.mark.parametrize("launcher", ["cores", "submitit_here", "joblib"])
@@ -71,16 +71,16 @@ def test_workers_that_a_launcher_starts_make_the_same_cells(sound, tmp_path, lau
     assert status == 0, err
     assert len(out.splitlines()) == 2 + 6
     assert cells(ledger) == cells(sound)
-    assert [road.cost()["stops"] for road in Ledger(ledger).roads()] == [3] * 4
-    files = [json.loads(path.read_text()) for path in ledger.glob("*/stops/*/environment.json")]
+    assert [training_run.cost()["checkpoints"] for training_run in Ledger(ledger).runs()] == [3] * 4
+    files = [json.loads(path.read_text()) for path in ledger.glob("*/checkpoints/*/environment.json")]
     assert {environment["threads"] for environment in files} == {1}
     assert not list(ledger.rglob("*.pkl"))
     if launcher == "submitit_here":
         logs = list(cache.glob("pe_lab/hydra/.submitit/*/*_log.out"))
         assert len(logs) == 2  # jobs, of which there are no more than workers
     assert {path.name for path in ledger.iterdir() if path.name[0] != "."} - {
-        road.name for road in Ledger(ledger).roads()
-    } == {"floors", "asked"}
+        training_run.name for training_run in Ledger(ledger).runs()
+    } == {"floors", "commands"}
 
 
 def test_a_worker_serves_the_next_cell_when_another_has_the_first(sound, tmp_path):
@@ -88,7 +88,11 @@ def test_a_worker_serves_the_next_cell_when_another_has_the_first(sound, tmp_pat
     process = start(ledger, *LONG, "hydra/launcher=cores", "workers=2")
     served = set()
     while not process.ended:
-        served |= {(found["pid"], road.name) for road in Ledger(ledger).roads() if (found := road.holder())}
+        served |= {
+            (found["pid"], training_run.name)
+            for training_run in Ledger(ledger).runs()
+            if (found := training_run.owner())
+        }
         time.sleep(0.01)
     status, _, err = process.wait()
     assert status == 0, err
@@ -112,13 +116,13 @@ def test_two_sweeps_on_one_ledger_finish_every_cell_once(sound, tmp_path):
         status, _, err = process.wait()
         assert status == 0, err
     assert cells(ledger) == cells(sound)
-    assert [road.cost()["stops"] for road in Ledger(ledger).roads()] == [3] * 4
+    assert [training_run.cost()["checkpoints"] for training_run in Ledger(ledger).runs()] == [3] * 4
 
 
 def test_a_worker_that_is_asked_to_end_fails_its_cell_and_the_sweep_goes_on(sound, tmp_path):
     ledger = tmp_path / "ledger"
     process = start(ledger, *SWEEP)
-    wait_for(lambda: (holder(ledger) or {}).get("epoch", 0) > 0)
+    wait_for(lambda: (owner(ledger) or {}).get("epoch", 0) > 0)
     process.kill(signal.SIGTERM)
     status, _, err = process.wait()
     assert status == 1, err
@@ -132,12 +136,12 @@ def test_a_worker_that_is_asked_to_end_fails_its_cell_and_the_sweep_goes_on(soun
 def test_a_sweep_that_is_asked_to_end_takes_its_wishes_back_and_leaves_no_worker(sound, tmp_path):
     ledger = tmp_path / "ledger"
     process = start(ledger, *SWEEP, "hydra/launcher=cores", "workers=2")
-    worker = wait_for(lambda: holder(ledger))
+    worker = wait_for(lambda: owner(ledger))
     assert worker["pid"] != process.pid
     process.kill(signal.SIGTERM)
     assert process.wait()[0] == 128 + signal.SIGTERM
     wait_for(lambda: not Path(f"/proc/{worker['pid']}").exists(), seconds=60)
-    assert [road.wanted() for road in Ledger(ledger).roads()] == [[]] * 4
+    assert [training_run.requested() for training_run in Ledger(ledger).runs()] == [[]] * 4
     assert run(ledger, *SWEEP)[0] == 0
     assert cells(ledger) == cells(sound)
 
@@ -145,12 +149,17 @@ def test_a_sweep_that_is_asked_to_end_takes_its_wishes_back_and_leaves_no_worker
 def test_ctrl_c_stops_the_sweep_and_takes_its_wishes_back(sound, tmp_path):
     ledger = tmp_path / "ledger"
     process = start(ledger, *SWEEP, "hydra/launcher=cores", "workers=2")
-    wait_for(lambda: holder(ledger))
+    wait_for(lambda: owner(ledger))
     process.kill(signal.SIGINT, all_of_it=True)
     assert process.wait()[0] == 130
-    roads = list(Ledger(ledger).roads())
-    assert [road.wanted() for road in roads] == [[]] * 4
-    assert not [road.failure(epochs) for road in roads for epochs in (1, 4, 16) if road.failure(epochs)]
+    training_runs = list(Ledger(ledger).runs())
+    assert [training_run.requested() for training_run in training_runs] == [[]] * 4
+    assert not [
+        training_run.failure(epochs)
+        for training_run in training_runs
+        for epochs in (1, 4, 16)
+        if training_run.failure(epochs)
+    ]
     assert run(ledger, *SWEEP)[0] == 0
     assert cells(ledger) == cells(sound)
 
@@ -163,10 +172,16 @@ def test_a_cell_that_fails_is_named_and_the_others_are_trained(tmp_path):
     assert "of 4 cells are missing" in err
     assert out.splitlines()[0] == "data pattern, depth 1"
     assert [line.split()[:2] for line in out.splitlines()[2:]] == [["rope", "1"], ["rope", "2"]]
-    assert sum(len(road.stops()) for road in Ledger(tmp_path / "ledger").roads()) == 2
+    assert sum(len(training_run.checkpoints()) for training_run in Ledger(tmp_path / "ledger").runs()) == 2
 
 
-PARTS = ("road.json", "stops/4/summary.json", "stops/4/weights.safetensors", "stops/4/checksums.json", "state-*")
+PARTS = (
+    "run.json",
+    "checkpoints/4/summary.json",
+    "checkpoints/4/weights.safetensors",
+    "checkpoints/4/checksums.json",
+    "state-*",
+)
 
 
 @pytest.mark.parametrize("part", [*PARTS, "records/1/*/rows.csv"])
@@ -175,28 +190,28 @@ def test_what_is_damaged_is_set_aside_and_made_again_and_the_rest_is_left_alone(
     shutil.copytree(sound, ledger)
     words = [*SWEEP, "evaluate.offset=0,3"] if part.startswith("records") else SWEEP
     assert run(ledger, *words)[0] == 0
-    road = next(iter(Ledger(ledger).roads()))
-    before = {path: path.stat().st_ino for path in ledger.glob("*/stops/*")}
-    (path,) = road.folder.glob(part)
+    training_run = next(iter(Ledger(ledger).runs()))
+    before = {path: path.stat().st_ino for path in ledger.glob("*/checkpoints/*")}
+    (path,) = training_run.folder.glob(part)
     damage(path, random.Random(0))
     damaged = path.read_bytes()
     status, _, err = run(ledger, *words)
     assert status == 0, err
     assert cells(ledger) == cells(sound)
     changed = [path for path, inode in before.items() if path.stat().st_ino != inode]
-    assert changed == ([road.stop(4)] if part.startswith("stops") else [])
+    assert changed == ([training_run.checkpoint(4)] if part.startswith("checkpoints") else [])
     if part == "state-*":  # nobody needed it
         assert run(ledger, *SWEEP, "epochs=17", "pe=rope,learnable")[0] == 0
     else:
         assert "set aside: " in err
-        assert f"{road.name}/{part.partition('/')[0]}" in err
+        assert f"{training_run.name}/{part.partition('/')[0]}" in err
     assert damaged in [kept.read_bytes() for kept in ledger.glob(".aside/**/*") if kept.is_file()]
 
 
 def test_what_is_damaged_is_not_made_again_by_who_is_not_to_train(sound, tmp_path):
     ledger = tmp_path / "ledger"
     shutil.copytree(sound, ledger)
-    summary = next(iter(Ledger(ledger).roads())).stop(4) / "summary.json"
+    summary = next(iter(Ledger(ledger).runs())).checkpoint(4) / "summary.json"
     summary.write_text(summary.read_text().replace("loss", "Loss"))
     code = "import pe_lab.run as r, sys; sys.argv[1:] = {words}; r.main(train=False)"
     words = [*SWEEP, f"ledger={ledger}", "logger=none", "evaluate.offset=0,3"]
@@ -370,7 +385,9 @@ def test_a_cell_that_kills_whoever_serves_it_is_failed_and_the_others_are_made(t
     names = [" kills-pattern-d1-e4-s0", " kills-pattern-d1-e1-s0"]
     assert [line.partition(":")[2].partition(":")[0] for line in failed] == names
     assert all(line.startswith("missing: ") for line in failed)
-    made = {road.identity()["model"]["width"]: road.stops() for road in Ledger(ledger).roads()}
+    made = {
+        training_run.identity()["model"]["width"]: training_run.checkpoints() for training_run in Ledger(ledger).runs()
+    }
     assert made[24] == ([] if when == "trains" else [1, 4])
     assert list(made.values()).count([1, 4]) == 3 + (when == "measures")
 
@@ -399,7 +416,7 @@ def test_when_a_job_elsewhere_dies_the_others_are_waited_for_and_nothing_is_trai
     served = set()
 
     def two() -> bool:
-        held = [found for road in Ledger(ledger).roads() if (found := road.holder())]
+        held = [found for training_run in Ledger(ledger).runs() if (found := training_run.owner())]
         served.update(found["pid"] for found in held)
         return len({found["pid"] for found in held}) == 2
 
@@ -421,18 +438,18 @@ def test_a_stop_behind_the_newest_state_goes_on_where_it_was_killed(tmp_path):
     ledger = tmp_path / "ledger"
     words = [*TINY, "pe=rope"]
     assert run(ledger, *words, "epochs=120")[0] == 0
-    (road,) = Ledger(ledger).roads()
+    (training_run,) = Ledger(ledger).runs()
     process = start(ledger, *words, "epochs=110")
-    wait_for(lambda: len(road.states()) == 2 and road.states()[0][0] > 100)
+    wait_for(lambda: len(training_run.states()) == 2 and training_run.states()[0][0] > 100)
     process.kill(signal.SIGKILL)
     process.wait()
-    step = road.states()[0][0]
+    step = training_run.states()[0][0]
     process = start(ledger, *words, "epochs=110")
-    began = wait_for(lambda: (road.holder() or {}).get("from"))
+    began = wait_for(lambda: (training_run.owner() or {}).get("from"))
     assert began >= step / 4
     status, _, err = process.wait()
     assert status == 0, err
-    assert len(road.states()) == 1
+    assert len(training_run.states()) == 1
     fresh = tmp_path / "fresh"
     assert run(fresh, *words, "epochs=110")[0] == 0
     assert cells(fresh)["rope-pattern-d1-e110-s0"] == cells(ledger)["rope-pattern-d1-e110-s0"]

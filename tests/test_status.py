@@ -14,8 +14,8 @@ from pe_lab.bench.sweeps import SWEEP
 from pe_lab.ledger.ledger import Ledger
 
 
-def test_a_sweep_that_is_done(ledger, told):
-    code, lines, _ = told(status.main, ledger)
+def test_a_sweep_that_is_done(ledger, program):
+    code, lines, _ = program(status.main, ledger)
     assert code == 0
     assert len(lines) == 2
     assert lines[0].startswith("python -m pe_lab.run model.depth=1")
@@ -25,12 +25,12 @@ def test_a_sweep_that_is_done(ledger, told):
     assert lines[1] == "  12 done of 12 cells; 100 % of the work"
 
 
-def test_what_failed_and_what_is_missing_is_named_with_the_way_out(ledger, told):
-    roads = list(Ledger(ledger).roads())
-    shutil.rmtree(roads[0].stop(16))
-    shutil.rmtree(roads[1].stop(16))
-    roads[1].fail(16, "the training loss must be finite", 3)
-    code, lines, _ = told(status.main, ledger)
+def test_what_failed_and_what_is_missing_is_named_with_the_way_out(ledger, program):
+    training_runs = list(Ledger(ledger).runs())
+    shutil.rmtree(training_runs[0].checkpoint(16))
+    shutil.rmtree(training_runs[1].checkpoint(16))
+    training_runs[1].fail(16, "the training loss must be finite", 3)
+    code, lines, _ = program(status.main, ledger)
     assert code == 1
     assert "10 done, 1 failed, 1 missing of 12 cells" in lines[1]
     assert [line.split()[0] for line in lines[2:]] == ["failed", "missing", "the"]
@@ -38,32 +38,32 @@ def test_what_failed_and_what_is_missing_is_named_with_the_way_out(ledger, told)
     assert "run again" in lines[-1]
 
 
-def test_many_lines_are_cut_unless_all_are_asked_for(ledger, told):
-    for road in Ledger(ledger).roads():
-        shutil.rmtree(road.folder / "stops")
-    _, lines, _ = told(status.main, ledger)
+def test_many_lines_are_cut_unless_all_are_asked_for(ledger, program):
+    for training_run in Ledger(ledger).runs():
+        shutil.rmtree(training_run.folder / "checkpoints")
+    _, lines, _ = program(status.main, ledger)
     assert len([line for line in lines if line.startswith("  missing")]) == 10 + 1
     assert "... and 2 more" in lines[-2]
-    _, lines, _ = told(status.main, ledger, "--all")
+    _, lines, _ = program(status.main, ledger, "--all")
     assert len([line for line in lines if line.startswith("  missing")]) == 12
 
 
-def test_commands_that_are_complete_are_counted(ledger, told):
-    (path,) = (ledger / "asked").iterdir()
+def test_commands_that_are_complete_are_counted(ledger, program):
+    (path,) = (ledger / "commands").iterdir()
     first = json.loads(path.read_text())
     cells = first["cells"][:3]
-    (ledger / "asked" / "later.json").write_text(json.dumps(first | {"cells": cells, "study": "b", "since": 2e9}))
-    code, lines, _ = told(status.main, ledger)
+    (ledger / "commands" / "later.json").write_text(json.dumps(first | {"cells": cells, "study": "b", "since": 2e9}))
+    code, lines, _ = program(status.main, ledger)
     assert (code, lines[0]) == (0, "1 earlier commands are complete (--all tells them)")
     assert "3 done of 3 cells" in lines[3]
-    assert len([line for line in told(status.main, ledger, "--all")[1] if "of 12 cells" in line]) == 1
-    assert "3 done of 3 cells" in told(status.main, ledger, "--study", "b")[1][1]
-    code, _, err = told(status.main, ledger, "--study", "c")
+    assert len([line for line in program(status.main, ledger, "--all")[1] if "of 12 cells" in line]) == 1
+    assert "3 done of 3 cells" in program(status.main, ledger, "--study", "b")[1][1]
+    code, _, err = program(status.main, ledger, "--study", "c")
     assert (code, err) == (1, f"error: --study must be one of b in {ledger}, got 'c'\n")
 
 
-def test_a_ledger_that_nothing_was_asked_of_is_one_line(tmp_path, told):
-    code, lines, err = told(status.main, tmp_path)
+def test_a_ledger_that_nothing_was_asked_of_is_one_line(tmp_path, program):
+    code, lines, err = program(status.main, tmp_path)
     assert (code, lines) == (1, [])
     assert err == f"error: LEDGER must be a folder that cells were asked for in, got '{tmp_path}'\n"
 
@@ -71,52 +71,52 @@ def test_a_ledger_that_nothing_was_asked_of_is_one_line(tmp_path, told):
 @pytest.mark.parametrize(
     "change",
     [
-        {"cells": [{"road": "../../etc", "epochs": 4, "name": "x", "depth": 1}]},
-        {"cells": [{"road": "0" * 16, "epochs": "4", "name": "x", "depth": 1}]},
+        {"cells": [{"run": "../../etc", "epochs": 4, "name": "x", "depth": 1}]},
+        {"cells": [{"run": "0" * 16, "epochs": "4", "name": "x", "depth": 1}]},
         {"cells": 3},
         {"since": None},
         {"since": 1e300},
         {"who": 5},
-        {"cells": [{"road": "0" * 16, "epochs": 4, "name": ["x"], "depth": 1}]},
-        {"cells": [{"road": "0" * 16, "epochs": 4, "name": "x", "depth": 1, "requests": [3]}]},
+        {"cells": [{"run": "0" * 16, "epochs": 4, "name": ["x"], "depth": 1}]},
+        {"cells": [{"run": "0" * 16, "epochs": 4, "name": "x", "depth": 1, "requests": [3]}]},
     ],
 )
-def test_what_a_stranger_wrote_is_told_and_not_followed(ledger, told, change):
-    (path,) = (ledger / "asked").iterdir()
-    (ledger / "asked" / "other.json").write_text(json.dumps(json.loads(path.read_text()) | change))
-    code, lines, err = told(status.main, ledger)
+def test_what_a_stranger_wrote_is_told_and_not_followed(ledger, program, change):
+    (path,) = (ledger / "commands").iterdir()
+    (ledger / "commands" / "other.json").write_text(json.dumps(json.loads(path.read_text()) | change))
+    code, lines, err = program(status.main, ledger)
     assert (code, len(lines)) == (0, 2)
-    assert err.startswith(f"not told: {ledger / 'asked' / 'other.json'}")
+    assert err.startswith(f"not told: {ledger / 'commands' / 'other.json'}")
     assert len(err.splitlines()) == 1
 
 
-def test_a_damaged_entry_is_told_as_failed_and_blinds_nothing(ledger, told):
-    first, second = list(Ledger(ledger).roads())[:2]
-    (path,) = (ledger / "asked").iterdir()
+def test_a_damaged_entry_is_told_as_failed_and_blinds_nothing(ledger, program):
+    first, second = list(Ledger(ledger).runs())[:2]
+    (path,) = (ledger / "commands").iterdir()
     content = json.loads(path.read_text())
     for cell in content["cells"]:
-        cell["requests"] = [{"kind": "length"}] if (cell["road"], cell["epochs"]) == (first.name, 4) else []
+        cell["requests"] = [{"kind": "length"}] if (cell["run"], cell["epochs"]) == (first.name, 4) else []
     path.write_text(json.dumps(content))
-    (first.stop(4) / "checksums.json").write_text("{")
-    shutil.rmtree(second.stop(4))
+    (first.checkpoint(4) / "checksums.json").write_text("{")
+    shutil.rmtree(second.checkpoint(4))
     (second.folder / "failed").mkdir(exist_ok=True)
     (second.folder / "failed" / "4.json").write_text("[1]")
-    code, lines, _ = told(status.main, ledger)
+    code, lines, _ = program(status.main, ledger)
     assert code == 1
     assert "10 done, 2 failed of 12 cells" in lines[1]
 
 
-def test_what_a_terminal_would_obey_is_not_printed(ledger, told):
-    (path,) = (ledger / "asked").iterdir()
+def test_what_a_terminal_would_obey_is_not_printed(ledger, program):
+    (path,) = (ledger / "commands").iterdir()
     path.write_text(json.dumps(json.loads(path.read_text()) | {"words": ["\x1b]0;mine\x07"]}))
-    _, lines, _ = told(status.main, ledger)
+    _, lines, _ = program(status.main, ledger)
     assert "\x1b" not in "".join(lines)
 
 
 def test_while_a_sweep_runs_it_is_followed_to_its_end(tmp_path):
     ledger = tmp_path / "ledger"
     process = Program([*SWEEP, "epochs=60,4,1", f"ledger={ledger}", "logger=none"], tmp_path / "printed")
-    wait_for(lambda: any((road.holder() or {}).get("epoch", 0) > 0 for road in Ledger(ledger).roads()))
+    wait_for(lambda: any((training_run.owner() or {}).get("epoch", 0) > 0 for training_run in Ledger(ledger).runs()))
     command = [sys.executable, "-m", "pe_lab.status", str(ledger)]
     now = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert now.returncode == 1
@@ -129,13 +129,13 @@ def test_while_a_sweep_runs_it_is_followed_to_its_end(tmp_path):
     assert followed.stdout.splitlines()[-1] == "  12 done of 12 cells; 100 % of the work"
 
 
-def test_a_sweep_that_was_killed_is_told_as_ended_and_its_cells_as_missing(tmp_path, told):
+def test_a_sweep_that_was_killed_is_told_as_ended_and_its_cells_as_missing(tmp_path, program):
     ledger = tmp_path / "ledger"
     process = Program([*SWEEP, "epochs=60,4,1", f"ledger={ledger}", "logger=none"], tmp_path / "printed")
-    wait_for(lambda: any((road.holder() or {}).get("epoch", 0) > 0 for road in Ledger(ledger).roads()))
+    wait_for(lambda: any((training_run.owner() or {}).get("epoch", 0) > 0 for training_run in Ledger(ledger).runs()))
     process.kill(signal.SIGKILL)
     process.wait()
-    code, lines, _ = told(status.main, ledger)
+    code, lines, _ = program(status.main, ledger)
     assert code == 1
     assert ", ended)" in lines[0]
     assert "running" not in lines[1]

@@ -16,6 +16,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf, ValidationError
 
 from pe_lab import config
+from pe_lab.system.errors import in_one_line
 
 
 @dataclass
@@ -34,7 +35,7 @@ def main() -> None:
         settings, cfgs = read(parser.parse_args().words)
         Path(settings.out).mkdir(parents=True, exist_ok=True)
     except Exception as error:
-        print(f"error: {config.in_one_line(error)}", file=sys.stderr)
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
         sys.exit(1)
     try:
         audit(settings, cfgs)

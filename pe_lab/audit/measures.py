@@ -11,7 +11,7 @@ from scipy import stats
 from torch import Tensor
 
 from pe_lab.audit.subject import HEADS, LENGTH, SEED, VOCABULARY, Subject, equal_tokens, random_tokens
-from pe_lab.seeding import generator
+from pe_lab.data.seeding import generator
 
 REACH_LENGTH = 16
 REACHES = (1, 2, 4, 8, 16, 32, 64)

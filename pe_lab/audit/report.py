@@ -9,7 +9,7 @@ import pandas as pd
 from pe_lab.audit.cost import COLUMNS as COST
 from pe_lab.audit.cost import LEGEND
 from pe_lab.audit.measures import MEASURES
-from pe_lab.ledger.files import write_text
+from pe_lab.system.files import write_text
 
 PROPERTIES = [measure.__name__ for measure in MEASURES]
 PREAMBLE = (

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from pe_lab.system.errors import in_one_line
+
 if TYPE_CHECKING:
     import torch
     from omegaconf import DictConfig
@@ -162,7 +164,7 @@ def _expand(overrides: list[str]) -> list["DictConfig"]:
     try:
         return config.expand(overrides, multirun=True)
     except Exception as error:
-        raise ValueError(config.in_one_line(error)) from None
+        raise ValueError(in_one_line(error)) from None
 
 
 if __name__ == "__main__":

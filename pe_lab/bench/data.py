@@ -8,10 +8,10 @@ from statistics import median
 import torch
 from omegaconf import DictConfig
 
-from pe_lab.cell import Cell
 from pe_lab.data.base import IGNORE, epoch_order
-from pe_lab.model import Transformer
-from pe_lab.seeding import initialise
+from pe_lab.data.seeding import initialise
+from pe_lab.experiment.cell import Cell
+from pe_lab.model.transformer import Transformer
 
 STEPS = 20
 

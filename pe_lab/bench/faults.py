@@ -21,9 +21,9 @@ import pandas as pd
 
 from pe_lab.bench.programs import Program, drop_rights, limit_files, limit_memory, wait_for, wandb_services
 from pe_lab.bench.sweeps import Sweep, many_cells, require_no_trace, undisturbed
-from pe_lab.ledger.files import ASIDE, write_json
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.road import HOLDER
+from pe_lab.ledger.run import OWNER
+from pe_lab.system.files import ASIDE, write_json
 
 
 def signalled(sweep: Sweep, signum: int, twice: bool = False) -> int:
@@ -45,13 +45,13 @@ def signalled(sweep: Sweep, signum: int, twice: bool = False) -> int:
 def worker_killed(sweep: Sweep) -> int:
     """SIGKILL for one of two workers, while it trains."""
     program = sweep.start("hydra/launcher=cores", "workers=2")
-    wait_for(lambda: sweep.holder() or program.ended)
+    wait_for(lambda: sweep.owner() or program.ended)
     time.sleep(sweep.rng.uniform(0, 1.0))
-    holder = sweep.holder()
+    owner = sweep.owner()
     killed = 0
-    if holder and holder["pid"] != program.pid and not program.ended:
+    if owner and owner["pid"] != program.pid and not program.ended:
         with suppress(ProcessLookupError):
-            os.kill(holder["pid"], signal.SIGKILL)
+            os.kill(owner["pid"], signal.SIGKILL)
             killed = 1
     require_no_trace(program.wait()[2])
     return killed
@@ -81,7 +81,7 @@ def damaged(sweep: Sweep) -> int:
     kinds: dict[str, list[Path]] = {}
     for path in sorted(sweep.ledger.rglob("*")):
         relative = path.relative_to(sweep.ledger)
-        if path.is_file() and path.stat().st_size and relative.parts[0] not in (ASIDE, "studies", "asked"):
+        if path.is_file() and path.stat().st_size and relative.parts[0] not in (ASIDE, "studies", "commands"):
             kinds.setdefault("state" if path.name.startswith("state") else path.name, []).append(path)
     if not kinds:
         return 0
@@ -127,18 +127,18 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def holder_gone(sweep: Sweep) -> int:
-    """Leases, wishes and signs of life of a machine that is gone, on every road."""
+    """Leases, requests and signs of life of a machine that is gone, on every run."""
     signalled(sweep, signal.SIGKILL)
-    for road in Ledger(sweep.ledger).roads():
+    for run in Ledger(sweep.ledger).runs():
         gone = f"{sweep.rng.getrandbits(128):032x}"
         words = {"host": "gone", "pid": 1, "who": gone, "since": time.time(), "from": 0, "epoch": 1.0, "target": 16}
-        write_json(road.folder / HOLDER, words | {"beat": time.time()})
-        write_json(road.folder / "wanted" / f"16.{gone}", {"host": "gone", "pid": 1, "since": time.time()})
-        write_json(road.folder / "wanted" / f"1000.{gone}", {"host": "gone", "pid": 1, "since": time.time()})
-        (road.folder / "lock").touch()
-        (road.folder / ".s-gone").mkdir(exist_ok=True)
+        write_json(run.folder / OWNER, words | {"heartbeat": time.time()})
+        write_json(run.folder / "requested" / f"16.{gone}", {"host": "gone", "pid": 1, "since": time.time()})
+        write_json(run.folder / "requested" / f"1000.{gone}", {"host": "gone", "pid": 1, "since": time.time()})
+        (run.folder / "lock").touch()
+        (run.folder / ".s-gone").mkdir(exist_ok=True)
         if sweep.rng.random() < 0.5:
-            (sweep.ledger / ".present" / gone).touch()
+            (sweep.ledger / ".processes" / gone).touch()
     return 1
 
 
@@ -210,7 +210,7 @@ FAULTS = {
     "out of memory": Fault(memory_short, 15, each=2),
     "a file is cut or a bit flipped": Fault(damaged, 100, each=2),
     "the ledger is read-only": Fault(read_only, 5),
-    "a holder and wishes of a machine that is gone": Fault(holder_gone, 10),
+    "a owner and requests of a machine that is gone": Fault(holder_gone, 10),
     "W&B's service is killed": Fault(wandb_killed, 10),
     "W&B refuses": Fault(wandb_refuses, 2),
 }

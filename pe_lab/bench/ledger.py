@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from pe_lab.ledger.files import write_json
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.road import Road
-from pe_lab.progress import Asked, Progress
+from pe_lab.ledger.progress import Progress, RequestedCell
+from pe_lab.ledger.run import Run
+from pe_lab.system.files import write_json
 
-STOPS = (1, 2, 4, 8, 16)
+CHECKPOINTS = (1, 2, 4, 8, 16)
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 ENCODINGS = ("rope", "alibi", "none", "learnable", "sinusoidal")
 COLUMNS = "split,step,epoch,metric,value"
@@ -36,11 +36,11 @@ def identity(pe: dict[str, Any], depth: int = 1, seed: int = 0, **others: Any) -
     } | others
 
 
-def record(road: Road, epochs: int, loss: float, **others: Any) -> Path:
-    """A stop whose test loss this is; others replace parts of its summary or environment. It has no weights."""
+def record(run: Run, epochs: int, loss: float, **others: Any) -> Path:
+    """A checkpoint whose test loss this is; others replace parts of its summary or environment. It has no weights."""
     environment = {"torch": "2.9.0", "commit": "0" * 40}
     summary = {
-        "road": road.name,
+        "run": run.name,
         "epochs": epochs,
         "test": {"loss": loss, "loss_all": 1 + loss, "accuracy": 1 / (1 + loss)},
         "floors": {"bayes": {"loss": 0.0}, "position_blind": {"loss": 1.5}},
@@ -52,26 +52,29 @@ def record(road: Road, epochs: int, loss: float, **others: Any) -> Path:
         "device": "cpu",
     }
     rows = [
-        f"validation,{9 * at},{at},{name},{loss / at}" for at in STOPS if at <= epochs for name in ("loss", "other")
+        f"validation,{9 * at},{at},{name},{loss / at}"
+        for at in CHECKPOINTS
+        if at <= epochs
+        for name in ("loss", "other")
     ]
-    with road.recording(epochs) as folder:
+    with run.recording(epochs) as folder:
         write_json(folder / "summary.json", summary | {name: others[name] for name in others if name in summary})
         write_json(
             folder / "environment.json", environment | {name: others[name] for name in others if name not in summary}
         )
         (folder / "metrics.csv").write_text("\n".join([COLUMNS, *rows, f"test,{9 * epochs},{epochs},loss,{loss}", ""]))
         (folder / "config.yaml").write_text("")
-        save_file({}, folder / "weights.safetensors", metadata={"of": f"{road.name} {epochs}"})
-    return road.stop(epochs)
+        save_file({}, folder / "weights.safetensors", metadata={"of": f"{run.name} {epochs}"})
+    return run.checkpoint(epochs)
 
 
 def make(folder: Path, cells: int) -> None:
-    """A ledger of so many cells: encodings, depths, seeds, and five stops on each road."""
+    """A ledger of so many cells: encodings, depths, seeds, and five checkpoints on each run."""
     ledger, rng = Ledger(folder), np.random.default_rng(0)
-    seeds = range(-(-cells // (len(STOPS) * len(DEPTHS) * len(ENCODINGS))))
-    places = product(seeds, DEPTHS, ENCODINGS, STOPS)
+    seeds = range(-(-cells // (len(CHECKPOINTS) * len(DEPTHS) * len(ENCODINGS))))
+    places = product(seeds, DEPTHS, ENCODINGS, CHECKPOINTS)
     for seed, depth, pe, epochs in islice(places, cells):
-        record(ledger.road(identity({"name": pe}, depth, seed)), epochs, rng.gamma(2) / epochs)
+        record(ledger.run(identity({"name": pe}, depth, seed)), epochs, rng.gamma(2) / epochs)
 
 
 def claim_and_record(ledger: Ledger, seed: int) -> float:
@@ -80,17 +83,17 @@ def claim_and_record(ledger: Ledger, seed: int) -> float:
     Not the training, and not the state, whose size is the model's.
     """
     began = time.perf_counter()
-    road = ledger.road(identity({"name": "rope"}, seed=seed))
-    road.mend(4)
-    road.want(4)
-    with road.lease() as mine:
-        if not mine or road.newest_state() or road.wanted() != [4]:
-            raise RuntimeError(f"{road.folder} must be a new road, and nobody else's")
-        road.beat(0.0, 4)
-        record(road, 4, 1.0)
-        road.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "stops": 1})
-    road.unwant(4)
-    road.summary(4)
+    run = ledger.run(identity({"name": "rope"}, seed=seed))
+    run.mend(4)
+    run.request(4)
+    with run.lease() as mine:
+        if not mine or run.newest_state() or run.requested() != [4]:
+            raise RuntimeError(f"{run.folder} must be a new run, and nobody else's")
+        run.heartbeat(0.0, 4)
+        record(run, 4, 1.0)
+        run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+    run.withdraw(4)
+    run.summary(4)
     return time.perf_counter() - began
 
 
@@ -116,7 +119,9 @@ def time_ledger(cells: int) -> None:
         found = sections(Question(results, "", "", results.cells["pe"].iloc[0], "loss", pd.DataFrame()))
         size = len(html("made up", found)) + len(markdown("made up", found))
         reported = time.perf_counter()
-        asked = [Asked(cell.road, int(cell.epochs), "made up", int(cell.depth)) for cell in results.cells.itertuples()]
+        asked = [
+            RequestedCell(cell.run, int(cell.epochs), "made up", int(cell.depth)) for cell in results.cells.itertuples()
+        ]
         Progress(Path(folder), asked).look()
         looked = time.perf_counter()
         one_more = sorted(claim_and_record(Ledger(folder), seed) for seed in range(10**6, 10**6 + 51))

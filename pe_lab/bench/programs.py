@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["pe_lab.run", "pe_lab.status", "pe_lab.journey", "pe_lab.results.rates", "pe_lab.probes"])
+FORKS.set_forkserver_preload(
+    ["pe_lab.run", "pe_lab.status", "pe_lab.experiment.executor", "pe_lab.results.rates", "pe_lab.probes"]
+)
 
 
 class Program:

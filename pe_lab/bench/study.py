@@ -32,7 +32,7 @@ def check_plain(cfgs: list[DictConfig]) -> None:
 
 
 def _name(cfg: DictConfig) -> str:
-    from pe_lab.cell import name
+    from pe_lab.experiment.cell import name
 
     return name(cfg, cfg.epochs)
 
@@ -57,8 +57,8 @@ def compare_study(overrides: list[str], cfgs: list[DictConfig], repeat: int) -> 
             f"(training {training:.1f} s, evaluation {plain['evaluation']:.1f} s)\n"
             f"the lab    {lab['seconds']:8.1f} s   peak memory {lab['memory']:5.0f} MB in the largest process\n"
             f"ratio      {ratios[-1]:8.3f}     largest difference of a test loss {difference:.2g}\n"
-            f"overhead   {(cost['served'] - cost['steps']) / cost['stops']:8.3f} s a cell beyond training steps, "
-            f"{cost['evaluation'] / cost['stops']:.3f} of them evaluation "
+            f"overhead   {(cost['served'] - cost['steps']) / cost['checkpoints']:8.3f} s a cell beyond training steps, "
+            f"{cost['evaluation'] / cost['checkpoints']:.3f} of them evaluation "
             f"(the rest: set-up, ledger, logging; process start and imports apart)",
             flush=True,
         )
@@ -85,15 +85,15 @@ def _in_process(command: list[str]) -> dict[str, Any]:
 
 
 def _from_ledger(folder: Path, cfgs: list[DictConfig]) -> tuple[dict[str, float], dict[str, float]]:
-    """Test losses by cell, and the cost of all roads."""
+    """Test losses by cell, and the cost of all runs."""
     from pe_lab.ledger.ledger import Ledger
 
     losses: dict[str, float] = {}
-    cost = {"served": 0.0, "steps": 0.0, "evaluation": 0.0, "stops": 0.0}
-    for road in Ledger(folder).roads():
-        cost = {key: value + road.cost()[key] for key, value in cost.items()}
-        for epochs in road.stops():
-            summary = road.summary(epochs)
+    cost = {"served": 0.0, "steps": 0.0, "evaluation": 0.0, "checkpoints": 0.0}
+    for run in Ledger(folder).runs():
+        cost = {key: value + run.cost()[key] for key, value in cost.items()}
+        for epochs in run.checkpoints():
+            summary = run.summary(epochs)
             losses[summary["name"]] = summary["test"]["loss"]
     return losses, cost
 
@@ -136,9 +136,9 @@ def plain_cell(cfg: DictConfig, threads: int, epochs: int, steps: int | None = N
     from hydra.utils import instantiate
 
     from pe_lab.data.base import IGNORE, epoch_order
-    from pe_lab.metrics import evaluate
-    from pe_lab.model import Transformer
-    from pe_lab.seeding import initialise
+    from pe_lab.data.seeding import initialise
+    from pe_lab.model.transformer import Transformer
+    from pe_lab.training.metrics import evaluate
 
     torch.set_num_threads(threads)
     dataset = instantiate(cfg.data)(seed=cfg.seed)

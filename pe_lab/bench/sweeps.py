@@ -52,9 +52,9 @@ class Sweep:
         """Wait as long as a part of the sweep takes, sometimes all of it."""
         time.sleep(self.rng.uniform(0, 1.5))
 
-    def holder(self) -> dict[str, Any] | None:
-        """Who serves a road at this moment."""
-        return next((holder for road in Ledger(self.ledger).roads() if (holder := road.holder())), None)
+    def owner(self) -> dict[str, Any] | None:
+        """Who serves a run at this moment."""
+        return next((owner for run in Ledger(self.ledger).runs() if (owner := run.owner())), None)
 
     def finish(self) -> None:
         """Run the same command until it ends with status 0, and compare what it left with what it should be.
@@ -95,15 +95,15 @@ def cells(ledger: Path) -> dict[str, tuple[bytes, list[Any]]]:
         RuntimeError: there are two of a name.
     """
     found: dict[str, tuple[bytes, list[Any]]] = {}
-    for road in Ledger(ledger).roads():
-        road.identity()
-        for epochs in road.stops():
-            name = road.summary(epochs)["name"]
-            rows = pd.read_csv(road.stop(epochs) / "metrics.csv", dtype=str)
+    for run in Ledger(ledger).runs():
+        run.identity()
+        for epochs in run.checkpoints():
+            name = run.summary(epochs)["name"]
+            rows = pd.read_csv(run.checkpoint(epochs) / "metrics.csv", dtype=str)
             rows = rows[rows["metric"] != "tokens_per_second"].to_numpy().tolist()
             if name in found:
                 raise RuntimeError(f"{ledger} has two cells of the name {name}")
-            found[name] = ((road.stop(epochs) / "weights.safetensors").read_bytes(), rows)
+            found[name] = ((run.checkpoint(epochs) / "weights.safetensors").read_bytes(), rows)
     return found
 
 
@@ -120,7 +120,7 @@ class Many:
     Attributes:
         cells: that are there in the end, each of them once.
         kills: SIGKILLs; every one was followed by the same command again.
-        repeated: stops that were recorded a second time, and states that were behind an earlier one.
+        repeated: checkpoints that were recorded a second time, and states that were behind an earlier one.
     """
 
     cells: int = 0
@@ -154,12 +154,12 @@ def many_cells(folder: Path, seeds: int, pause: float, rng: random.Random) -> Ma
                 status, _, errors = program.wait()
                 require_no_trace(errors)
                 programs[number] = Program(words, folder / str(number)) if status else None
-        for road in Ledger(folder / "ledger").roads():
-            for epochs in road.stops():
-                made = road.stop(epochs).stat().st_ino
-                came.repeated += recorded.setdefault((road.name, epochs), made) != made
-            for step, _ in road.states():
-                came.repeated += step < steps.get(road.name, 0)
-                steps[road.name] = step
+        for run in Ledger(folder / "ledger").runs():
+            for epochs in run.checkpoints():
+                made = run.checkpoint(epochs).stat().st_ino
+                came.repeated += recorded.setdefault((run.name, epochs), made) != made
+            for step, _ in run.states():
+                came.repeated += step < steps.get(run.name, 0)
+                steps[run.name] = step
     came.cells = len(cells(folder / "ledger"))
     return came

@@ -4,10 +4,9 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 """
 
 from pe_lab.config.compose import expand
-from pe_lab.config.errors import in_one_line, printable, refuse
+from pe_lab.config.overrides import Launcher, as_lists, launcher, of_jobs, studies
 from pe_lab.config.rules import check
 from pe_lab.config.schema import Config, Model, Optimizer, Trainer, flatten, folder
-from pe_lab.config.words import Launcher, as_lists, launcher, of_jobs, studies
 
 __all__ = [
     "Config",
@@ -20,10 +19,7 @@ __all__ = [
     "expand",
     "flatten",
     "folder",
-    "in_one_line",
     "launcher",
     "of_jobs",
-    "printable",
-    "refuse",
     "studies",
 ]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from pe_lab.config.errors import in_one_line
+from pe_lab.config.overrides import parsed
 from pe_lab.config.rules import check
 from pe_lab.config.schema import folder
-from pe_lab.config.words import parsed
+from pe_lab.system.errors import in_one_line
 
 # settings of a sweep, not of its cells
 OF_SWEEPS = ("ledger", "study_name", "workers")

@@ -9,8 +9,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.schema import TYPED, Config, folder
-from pe_lab.ledger.plain import complaint
 from pe_lab.ranges import NAME, RANGES, require, require_pairs, shown
+from pe_lab.system.plain import complaint
 
 
 def check(cfg: DictConfig) -> None:

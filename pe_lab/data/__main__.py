@@ -16,6 +16,7 @@ from typing import NoReturn
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
+from pe_lab.system.errors import in_one_line, refuse
 
 OUT = "exports"
 
@@ -24,7 +25,7 @@ def main() -> None:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="python -m pe_lab.data", description=__doc__, formatter_class=formatter)
     parser.add_argument("words", nargs="*", metavar="export key=value")
-    parser.error = config.refuse  # type: ignore[method-assign]
+    parser.error = refuse  # type: ignore[method-assign]
     try:
         folder, cfg = read(parser.parse_args().words)
     except Exception as error:
@@ -38,7 +39,7 @@ def main() -> None:
 
 
 def _fail(error: Exception) -> NoReturn:
-    print(f"error: {config.in_one_line(error)}", file=sys.stderr)
+    print(f"error: {in_one_line(error)}", file=sys.stderr)
     sys.exit(1)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pe_lab.data.seeding import generator
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
-from pe_lab.seeding import generator
 
 IGNORE = -100  # a target that does not count
 

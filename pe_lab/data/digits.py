@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import Labelled
-from pe_lab.seeding import derive
+from pe_lab.data.seeding import derive
 
 IMAGES = 1797
 SIDE = 8

@@ -11,9 +11,9 @@ from torch import Generator, Tensor
 
 from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task, fresh
 from pe_lab.data.labelled_csv import Rows, read
+from pe_lab.data.seeding import generator
 from pe_lab.encodings.layout import PADDING
 from pe_lab.ranges import require
-from pe_lab.seeding import generator
 
 SIZES = {"train": 5000, "validation": 1000, "test": 1000, "demo": 100}
 BLOCK = 4096  # sequences drawn at once, at most

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages
 from pe_lab.data.problem import BLOCK, FEWEST, SHARES
+from pe_lab.data.seeding import derive, generator
 from pe_lab.ranges import require
-from pe_lab.seeding import derive, generator
 
 BLANK = 0
 SCALE = 2**20  # weights of gaps as integers

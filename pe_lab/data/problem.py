@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, fresh
+from pe_lab.data.seeding import derive, generator
 from pe_lab.ranges import require
-from pe_lab.seeding import derive, generator
 
 SHARES = 10  # one share of the problems is for the test, one for validation, the others for training
 FEWEST = 500  # different problems to draw from: then a split without any has a chance below 1e-22

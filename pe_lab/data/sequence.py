@@ -7,8 +7,8 @@ from torch import Tensor
 
 from pe_lab.data.base import Floors, averages, surprise
 from pe_lab.data.problem import SHARES, Drawn, Problems
+from pe_lab.data.seeding import derive
 from pe_lab.ranges import require
-from pe_lab.seeding import derive
 
 CHUNK = 4096  # multisets counted at once
 COUNTED = 128  # symbols of a prompt, at most, where multisets are counted: the work grows with the cube

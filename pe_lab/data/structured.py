@@ -6,8 +6,8 @@ from itertools import islice
 import torch
 
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, surprise
+from pe_lab.data.seeding import derive
 from pe_lab.ranges import require
-from pe_lab.seeding import derive
 
 VALUES = 128  # terms are 0 ... 127
 START, MID, END, PAD = range(VALUES, VALUES + 4)

@@ -5,8 +5,8 @@ import signal
 import sys
 from pathlib import Path
 
-from pe_lab.config import in_one_line, printable, refuse
-from pe_lab.ledger.upkeep import Counts, removable, remove, verify
+from pe_lab.ledger.maintenance import Counts, removable, remove, verify
+from pe_lab.system.errors import in_one_line, printable, refuse
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def _verify(given: argparse.Namespace) -> int:
         damaged += 1
         print(printable(line))
     print(
-        f"{counts.roads} trainings, {counts.stops} cells, {counts.records} records, {counts.states} states, "
+        f"{counts.runs} trainings, {counts.checkpoints} cells, {counts.records} records, {counts.states} states, "
         f"{counts.kept} floors: {damaged} damaged"
     )
     return int(damaged > 0)

@@ -1,17 +1,17 @@
-"""The ledger: one folder per road (a training), in it one per stop (a number of epochs trained: a cell).
+"""The ledger: one folder per run (a training), in it one per stop (a number of epochs trained: a cell).
 
-    <ledger>/<road>/road.json               what determines the training; its hash is the folder's name
-                    stops/<epochs>/         config, metric rows, summary, weights, environment, checksums
-                    records/<epochs>/       what was measured on the stop later, a folder per request; holder.json
+    <ledger>/<run>/run.json               what determines the training; its hash is the folder's name
+                    checkpoints/<epochs>/         config, metric rows, summary, weights, environment, checksums
+                    records/<epochs>/       what was measured on the checkpoint later, a folder per request; owner.json
                     state-<step>-<digest>.safetensors   the newest full state: weights, optimizer, rows so far
-                    wanted/<epochs>.<who>   a wish; it counts as long as its writer lives
-                    failed/<epochs>.json    why a stop could not be reached
-                    lock, holder.json       the lease: who serves the road, and how far it is
+                    requested/<epochs>.<who>   a wish; it counts as long as its writer lives
+                    failed/<epochs>.json    why a checkpoint could not be reached
+                    lock, owner.json       the lease: who serves the run, and how far it is
                     cost.json               seconds spent on it
-             floors/<digest>.json           what results are held against, shared by the roads of one dataset
-             asked/<digest>.json            which cells a command asked for: what pe_lab.status tells of
+             floors/<digest>.json           what results are held against, shared by the runs of one dataset
+             commands/<digest>.json            which cells a command asked for: what pe_lab.status tells of
              studies/<name>/                tables of the cells that were asked for under a name
-             .present/<who>                 locked by a process as long as it lives
+             .processes/<who>                 locked by a process as long as it lives
              .aside/                        what was found damaged, out of the way
 
 Everything is written under a temporary name and renamed, so a reader never sees half a thing. Nothing is a pickle.
@@ -34,16 +34,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pe_lab.ledger.files import ASIDE, ASKED, NOT_READ, LedgerError, canonical, digest, kind, read_json
-from pe_lab.ledger.presence import PRESENT, first_come
-from pe_lab.ledger.road import Road
+from pe_lab.ledger.lease import PROCESSES, try_lock
+from pe_lab.ledger.run import Run
 from pe_lab.ledger.tree import Tree
+from pe_lab.system.files import ASIDE, COMMANDS, NOT_READ, LedgerError, canonical, digest, kind, read_json
 
 HASH = re.compile(r"[0-9a-f]{16}")
 
 
 class Ledger:
-    """The roads of one folder."""
+    """The runs of one folder."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -55,12 +55,12 @@ class Ledger:
         Raises:
             ValueError: nothing can be written there; it has a link where the ledger writes.
         """
-        for name in (PRESENT, ASIDE, ASKED, "floors", "studies"):
+        for name in (PROCESSES, ASIDE, COMMANDS, "floors", "studies"):
             self.tree.require(self.folder / name)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             probe = self.folder / f".probe.{uuid.uuid4().hex}"
-            with first_come(self.tree, probe) as first, first_come(self.tree, probe) as second:
+            with try_lock(self.tree, probe) as first, try_lock(self.tree, probe) as second:
                 excluded = first and not second
             self.tree.remove(probe)
         except OSError as error:
@@ -75,43 +75,43 @@ class Ledger:
                 f"could serve one training"
             )
 
-    def road(self, identity: dict[str, Any]) -> Road:
-        """The road of an identity; its folder is made if it is not there.
+    def run(self, identity: dict[str, Any]) -> Run:
+        """The run of an identity; its folder is made if it is not there.
 
-        An identity there that is not the one of the name is set aside; stops and states say themselves whose they are.
+        An identity there that is not the one of the name is set aside; checkpoints and states name their run.
 
         Raises:
             LedgerError: the folder is a link, and leads out of the ledger.
         """
-        road = self.find(identity)
-        for name in ("wanted", "stops", "records", "failed"):
-            self.tree.require(road.folder / name)
-        path = road.folder / "road.json"
+        run = self.find(identity)
+        for name in ("requested", "checkpoints", "records", "failed"):
+            self.tree.require(run.folder / name)
+        path = run.folder / "run.json"
         if kind(path):
-            self.tree.mend(path, road.identity)
+            self.tree.mend(path, run.identity)
         if not kind(path):
             self.tree.write_json(path, canonical(identity))
-        return road
+        return run
 
-    def find(self, identity: dict[str, Any]) -> Road:
-        """The road of an identity, whether it is there or not; nothing is written."""
-        return Road(self.folder / digest(identity))
+    def find(self, identity: dict[str, Any]) -> Run:
+        """The run of an identity, whether it is there or not; nothing is written."""
+        return Run(self.folder / digest(identity))
 
-    def named(self, name: str) -> Road:
-        """The road of a name that comes from a file.
+    def named(self, name: str) -> Run:
+        """The run of a name that comes from a file.
 
         Raises:
             LedgerError: it is no hash, and may lead out of the ledger.
         """
         if not HASH.fullmatch(name):
             raise LedgerError(f"a training must be named by 16 hexadecimal digits, got {name!r} in {self.folder}")
-        return Road(self.folder / name)
+        return Run(self.folder / name)
 
     def kept(self, what: str, identity: dict[str, Any], compute: Callable[[], Any]) -> Any:
         """A result in JSON that many cells share, computed by the first that asks for it.
 
         Args:
-            what: the folder it is kept in, apart from the roads.
+            what: the folder it is kept in, apart from the runs.
             identity: what determines it. What is there and is not what was written is set aside.
         """
         path = self.folder / what / f"{digest(identity)}.json"
@@ -122,10 +122,10 @@ class Ledger:
             self.tree.write_json(path, found)
         return found["value"]
 
-    def roads(self) -> Iterator[Road]:
-        """All roads, by name."""
-        for path in sorted(self.folder.glob("*/road.json")):
-            yield Road(path.parent)
+    def runs(self) -> Iterator[Run]:
+        """All runs, by name."""
+        for path in sorted(self.folder.glob("*/run.json")):
+            yield Run(path.parent)
 
 
 def read_kept(path: Path) -> dict[str, Any] | None:

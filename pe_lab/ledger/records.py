@@ -1,4 +1,4 @@
-"""Records beside a stop: what was measured on its weights after it was made, one folder per request."""
+"""Records beside a checkpoint: what was measured on its weights after it was made, one folder per request."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.ledger.files import (
+from pe_lab.ledger.lease import register, try_lock
+from pe_lab.ledger.run import OWNER, Run, read_failure
+from pe_lab.system.files import (
     CHECKSUMS,
     LedgerError,
     canonical,
@@ -22,43 +24,41 @@ from pe_lab.ledger.files import (
     verify,
     write_json,
 )
-from pe_lab.ledger.presence import announce, first_come
-from pe_lab.ledger.road import HOLDER, Road, read_failure
 
 KINDS = ("length", "probe")
 FILES = ("request.json", "rows.csv", "environment.json")
 
 
 class Records:
-    """The records of one stop. A request is answered for the weights that the stop has, and for no others.
+    """The records of one checkpoint. A request is answered for the weights that the checkpoint has, and for no others.
 
     Args:
-        road, epochs: of the stop.
+        run, epochs: of the checkpoint.
     """
 
-    def __init__(self, road: Road, epochs: int) -> None:
-        self.stop = road.stop(epochs)
-        self.folder = road.folder / "records" / str(epochs)
-        self.tree = road.tree
+    def __init__(self, run: Run, epochs: int) -> None:
+        self.checkpoint = run.checkpoint(epochs)
+        self.folder = run.folder / "records" / str(epochs)
+        self.tree = run.tree
 
     @cached_property
     def _weights(self) -> str:
-        checksums = read_json(self.stop / CHECKSUMS)
+        checksums = read_json(self.checkpoint / CHECKSUMS)
         if not isinstance(checksums, dict) or "weights.safetensors" not in checksums:
-            raise LedgerError(f"ledger entry {self.stop} must have the checksum of its weights, got none")
+            raise LedgerError(f"ledger entry {self.checkpoint} must have the checksum of its weights, got none")
         return checksums["weights.safetensors"]
 
     def _place(self, request: dict[str, Any]) -> Path:
         return self.folder / digest(request | {"weights": self._weights})
 
     def requests(self) -> list[dict[str, Any]]:
-        """All that has been asked about the weights that the stop has, and answered."""
+        """All that has been asked about the weights that the checkpoint has, and answered."""
         found = [read_json(path) for path in sorted(self.folder.glob("[!.]*/request.json"))]
         mine = [request for request in found if isinstance(request, dict) and request.get("weights") == self._weights]
         return [{key: value for key, value in request.items() if key != "weights"} for request in mine]
 
     def has(self, request: dict[str, Any]) -> bool:
-        """Whether a request is answered. No record is of a stop whose checksums cannot be read."""
+        """Whether a request is answered. No record is of a checkpoint whose checksums cannot be read."""
         try:
             return is_file(self._place(request) / CHECKSUMS)
         except LedgerError:
@@ -103,7 +103,7 @@ class Records:
         """The request of such a folder, and the rows that answer it.
 
         Raises:
-            LedgerError: its content is not what was written, or was measured on other weights than the stop has.
+            LedgerError: its content is not what was written, or was measured on other weights than the checkpoint has.
         """
         contents = read_verified(entry, "request.json", "rows.csv")
         try:
@@ -114,7 +114,7 @@ class Records:
             raise LedgerError(f"ledger entry {entry} must be a request with its rows, got something else")
         if request.get("weights") != self._weights or digest(request) != entry.name:
             raise LedgerError(
-                f"ledger entry {entry} must have been measured on the weights of {self.stop}, got a record of others"
+                f"ledger entry {entry} must be measured on the weights of {self.checkpoint}, got a record of others"
             )
         return request, rows
 
@@ -133,13 +133,13 @@ class Records:
     @contextmanager
     def lease(self) -> Iterator[bool]:
         """Try to become the one that measures on this stop; yields whether that is so. Training can go on meanwhile."""
-        with first_come(self.tree, self.tree.place(self.folder / "lock")) as mine:
-            for left in self.folder.glob(".s-*") if mine else []:  # what a killed holder left half-written
+        with try_lock(self.tree, self.tree.place(self.folder / "lock")) as mine:
+            for left in self.folder.glob(".s-*") if mine else []:  # what a killed owner left half-written
                 self.tree.clear(left)
             if mine:
-                self.tree.write_json(self.folder / HOLDER, {"who": announce(self.tree.root)})
+                self.tree.write_json(self.folder / OWNER, {"who": register(self.tree.root)})
             try:
                 yield mine
             finally:
                 if mine:
-                    self.tree.remove(self.folder / HOLDER)
+                    self.tree.remove(self.folder / OWNER)

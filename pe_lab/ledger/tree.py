@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from pe_lab.ledger.files import (
+from pe_lab.system.files import (
     ASIDE,
     CHECKSUMS,
     NOT_READ,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pe_lab import config
+from pe_lab.system.errors import in_one_line, refuse
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,13 +34,13 @@ def main() -> None:
     parser.add_argument("--metric", default="loss", help="of the test (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
     parser.add_argument("--out", help="folder for report.html and report.md (default: beside the study's tables)")
-    parser.error = config.refuse  # type: ignore[method-assign]
+    parser.error = refuse  # type: ignore[method-assign]
     try:
         report(parser.parse_args())
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except (ValueError, OSError, RecursionError, MemoryError) as error:
-        print(f"error: {config.in_one_line(error)}", file=sys.stderr)
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
         sys.exit(1)
 
 
@@ -54,11 +55,11 @@ def report(arguments: argparse.Namespace) -> None:
 
         claims.report(Path(arguments.ledger), Path(arguments.out) if arguments.out else None)
         return
-    from pe_lab.ledger.files import write_text
     from pe_lab.report.page import html, markdown
     from pe_lab.report.sections import Question, sections
     from pe_lab.results import frame, wandb_project
     from pe_lab.results.study_tables import require_costs
+    from pe_lab.system.files import write_text
 
     began = time.perf_counter()
     if arguments.source.startswith(wandb_project.PREFIX):

@@ -19,11 +19,11 @@ from scipy import stats
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
-from pe_lab.ledger.files import write_text
 from pe_lab.report.page import html, markdown
 from pe_lab.report.sections import Section, Table
 from pe_lab.results import frame, statistics
 from pe_lab.results.frame import UNKNOWN, Results
+from pe_lab.system.files import write_text
 
 MANY = 12  # parts beyond which those that are open are only counted
 MARGIN = 0.05  # of an accuracy, an R2, a cosine or a loss in nats: a smaller difference is none

@@ -10,7 +10,7 @@ from pe_lab.results.statistics import interval
 from pe_lab.results.table import describe, settings_of
 
 if TYPE_CHECKING:
-    from pe_lab.cell import Cell
+    from pe_lab.experiment.cell import Cell
 
 MEASURED = ("kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value")
 SHOWN = ("loss", "accuracy", "exact_match")
@@ -26,7 +26,7 @@ def gather(cells: list["Cell"]) -> pd.DataFrame:
     parts = []
     for apart, cell in zip(told, cells, strict=True):
         if any(request["kind"] == "length" for request in cell.requests):
-            summary = cell.road.summary(cell.epochs)
+            summary = cell.run.summary(cell.epochs)
             here = apart | {"kind": "length", "length": 1, "policy": "raw", "offset": 0}
             metrics = summary["test"] | flatten(summary["floors"], separator="/")
             rows = pd.DataFrame({"metric": name, "value": value} for name, value in metrics.items())

@@ -10,15 +10,15 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.config import flatten
-from pe_lab.ledger.files import CHECKSUMS, LedgerError, parse_json, read_json, read_verified
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.road import Road
+from pe_lab.ledger.run import Run
 from pe_lab.results.curves import MEASURED, SHOWN
 from pe_lab.results.study_tables import require_curves, require_records, require_rows
 from pe_lab.results.table import COST, ENVIRONMENT, PLACE, Settings, describe, rows_of
+from pe_lab.system.files import CHECKSUMS, LedgerError, parse_json, read_json, read_verified
 
-# settings of a cell by their names in the identity of its road
+# settings of a cell by their names in the identity of its run
 _RENAMED = {
     "batch_size": "trainer.batch_size",
     "clip": "trainer.clip",
@@ -28,12 +28,12 @@ _RENAMED = {
     "attention_revision": "attention.revision",
 }
 _COUNTS = ("model.depth", "seed")
-NO_CELLS = pd.DataFrame(columns=[*PLACE, "road"])
-NO_FAILED = pd.DataFrame(columns=[*PLACE, "reason", "step", "road"])
+NO_CELLS = pd.DataFrame(columns=[*PLACE, "run"])
+NO_FAILED = pd.DataFrame(columns=[*PLACE, "reason", "step", "run"])
 NO_SKIPPED = pd.DataFrame(columns=["pe", "data", "reason"])
 UNKNOWN = "unknown"  # the task, in a study's files that were written before they all said it
-# a road, a version or a commit may consist of digits, and an encoding or a task may be called 1e5
-_TYPES = dict.fromkeys(("pe", "data", "road", "python", "torch", "pe_lab", "commit"), str) | {"offset": "Int64"}
+# a run, a version or a commit may consist of digits, and an encoding or a task may be called 1e5
+_TYPES = dict.fromkeys(("pe", "data", "run", "python", "torch", "pe_lab", "commit"), str) | {"offset": "Int64"}
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Results:
             (the encoding, with the options in which cells of that name differ), data (the task; unknown in old files),
             depth, epochs, seed, further settings that vary; test_<metric> (losses in nats per slot, accuracies from 0
             to 1); floor_<floor>_<metric>; parameters, positional_parameters, flops_per_token (of a forward pass),
-            seconds (in training steps, from the road's start), attention and device (which really ran), road (the hash
+            seconds (in training steps, from the run's start), attention and device (which really ran), run (the hash
             of all that determines the training), python, torch, pe_lab, commit, hardware, threads.
-        failed: one row per cell that was tried and not reached: settings, reason, step, road. Of one study of a
+        failed: one row per cell that was tried and not reached: settings, reason, step, run. Of one study of a
             ledger, those that its folder names.
         skipped: one row per pair of encoding and task that a study left out, since it is impossible: pe, data, reason.
         refused: one line per entry that is not what it says it is, or was left half-written, or is gone; those of
             curves and records once these have been asked for.
-        curves: validation during training, of each road's longest stop: settings, epoch, metric, value.
+        curves: validation during training, of each run's longest stop: settings, epoch, metric, value.
         records: what was measured later: settings, kind (length or probe), length (times the training length), policy,
             offset, tokens, probe, layer, head, metric, value.
     """
@@ -112,7 +112,7 @@ def load(source: str | Path, study: str | None = None) -> Results:
             there = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
             raise ValueError(f"study must be one of {', '.join(there) or 'none yet'} in {folder}, got {study!r}")
         stored = _stored(rows.parent)
-        named = stored.cells[["road", "epochs"]].itertuples(index=False, name=None)
+        named = stored.cells[["run", "epochs"]].itertuples(index=False, name=None)
         wanted = {cell: number for number, cell in enumerate(named)}
         return replace(_gather(folder, study, wanted), failed=stored.failed, skipped=stored.skipped)
     results = _gather(folder, None, None)
@@ -123,7 +123,7 @@ def load(source: str | Path, study: str | None = None) -> Results:
 
 def _stored(folder: Path) -> Results:
     cells = _csv(folder / "rows.csv")
-    if cells.empty or not {"pe", "depth", "epochs", "seed", "road", "test_loss"} <= set(cells):
+    if cells.empty or not {"pe", "depth", "epochs", "seed", "run", "test_loss"} <= set(cells):
         raise ValueError(f"rows.csv must have the cells of a study, got {len(cells)} rows of another kind in {folder}")
     cells = cells.reindex(columns=[*cells, *(name for name in ENVIRONMENT if name not in cells)])
     failed, skipped = _csv(folder / "failed.csv", NO_FAILED), _csv(folder / "skipped.csv", NO_SKIPPED)
@@ -156,34 +156,34 @@ def _csv(path: Path, empty: pd.DataFrame | None = None) -> pd.DataFrame:
 
 def _gather(folder: Path, study: str | None, wanted: dict[tuple[str, int], int] | None) -> Results:
     found, failed, reasons = [], [], []
-    refused = _without_road(folder) if wanted is None else []
-    stops = defaultdict(list)
+    refused = _without_identity(folder) if wanted is None else []
+    checkpoints = defaultdict(list)
     for name, epochs in wanted or ():
-        stops[name].append(epochs)
-    for road in Ledger(folder).roads() if wanted is None else map(Ledger(folder).named, stops):
+        checkpoints[name].append(epochs)
+    for run in Ledger(folder).runs() if wanted is None else map(Ledger(folder).named, checkpoints):
         try:
-            of_road = _settings(road)
+            of_road = _settings(run)
         except (OSError, ValueError) as error:
             refused.append(_line(error))
             continue
-        for epochs in _stops(road, refused) if wanted is None else stops[road.name]:
+        for epochs in _stops(run, refused) if wanted is None else checkpoints[run.name]:
             try:
-                found.append((of_road | {"epochs": epochs}, outcome(road, epochs)))
+                found.append((of_road | {"epochs": epochs}, outcome(run, epochs)))
             except (OSError, ValueError) as error:
                 refused.append(_line(error))
-        for path in sorted(road.folder.glob("failed/*.json")) if wanted is None else []:
+        for path in sorted(run.folder.glob("failed/*.json")) if wanted is None else []:
             try:
-                reason = _failure(path, road)
+                reason = _failure(path, run)
             except (OSError, ValueError) as error:
                 refused.append(_line(error))
                 continue
-            if not road.done(int(path.stem)):
+            if not run.done(int(path.stem)):
                 failed.append(of_road | {"epochs": int(path.stem)})
                 reasons.append(reason)
     if wanted is None:
         found.sort(key=lambda cell: _place(cell[0]))
     else:
-        found.sort(key=lambda cell: wanted[cell[1]["road"], cell[1]["epochs"]])
+        found.sort(key=lambda cell: wanted[cell[1]["run"], cell[1]["epochs"]])
     settings, summaries = [cell[0] for cell in found], [cell[1] for cell in found]
     cells = rows_of(settings, summaries) if settings else NO_CELLS.copy()
     return Results(folder, study, cells, failures(settings, failed, reasons), refused)
@@ -195,34 +195,36 @@ def failures(settings: list[Settings], failed: list[Settings], reasons: list[dic
     Args:
         settings: of the cells that did not.
         failed: settings of those that did.
-        reasons: of each of them, a reason, a step and a road.
+        reasons: of each of them, a reason, a step and a run.
     """
     if not failed:
         return NO_FAILED.copy()
     told = describe(settings + failed).tail(len(failed)).reset_index(drop=True)
-    return pd.concat([told, pd.DataFrame(reasons, columns=["reason", "step", "road"])], axis=1)
+    return pd.concat([told, pd.DataFrame(reasons, columns=["reason", "step", "run"])], axis=1)
 
 
-def _without_road(folder: Path) -> list[str]:
-    """What looks like a road, and has no identity."""
-    roads = sorted({path.parent for name in ("stops", "failed", "records") for path in folder.glob(f"[!.]*/{name}")})
+def _without_identity(folder: Path) -> list[str]:
+    """What looks like a run, and has no identity."""
+    runs = sorted(
+        {path.parent for name in ("checkpoints", "failed", "records") for path in folder.glob(f"[!.]*/{name}")}
+    )
     return [
-        f"ledger entry {road} must have its road.json, got none: its stops are nobody's"
-        for road in roads
-        if not (road / "road.json").exists()
+        f"ledger entry {run} must have its run.json, got none: its checkpoints are nobody's"
+        for run in runs
+        if not (run / "run.json").exists()
     ]
 
 
-def _settings(road: Road) -> Settings:
-    """The settings that determine a road, by the names that the config has for them.
+def _settings(run: Run) -> Settings:
+    """The settings that determine a run, by the names that the config has for them.
 
     Raises:
         ValueError: they are not those of a training.
     """
-    settings = {_RENAMED.get(name, name): value for name, value in flatten(road.identity()).items()}
+    settings = {_RENAMED.get(name, name): value for name, value in flatten(run.identity()).items()}
     told = all(isinstance(settings.get(name), str) for name in ("pe.name", "data.name"))
     if not told or not all(type(settings.get(name)) is int for name in _COUNTS):
-        raise LedgerError(f"ledger entry {road.folder} must have pe, data, depth and seed of a training, got others")
+        raise LedgerError(f"ledger entry {run.folder} must have pe, data, depth and seed of a training, got others")
     return settings
 
 
@@ -233,13 +235,13 @@ def _place(settings: Settings) -> list[Any]:
     return [settings["pe.name"], settings["data.name"], options, *(settings[name] for name in (*_COUNTS, "epochs"))]
 
 
-def _stops(road: Road, refused: list[str]) -> list[int]:
-    """The stops of a road that are whole; others are told."""
+def _stops(run: Run, refused: list[str]) -> list[int]:
+    """The checkpoints of a run that are whole; others are told."""
     whole = []
-    for path in road.folder.glob("stops/*"):
+    for path in run.folder.glob("checkpoints/*"):
         if not _is_count(path.name) or not (path / CHECKSUMS).is_file():
             refused.append(
-                f"ledger entry {path} must be a stop with its {CHECKSUMS}, got one that was left half-written"
+                f"ledger entry {path} must be a checkpoint with its {CHECKSUMS}, got one that was left half-written"
             )
         else:
             whole.append(int(path.name))
@@ -251,31 +253,33 @@ def _is_count(name: str) -> bool:
     return name.isdecimal() and str(int(name)) == name
 
 
-def outcome(road: Road, epochs: int) -> dict[str, Any]:
-    """What a stop came to, with the environment it was made in; only these files are compared with their checksums.
+def outcome(run: Run, epochs: int) -> dict[str, Any]:
+    """Read a checkpoint's summary and environment. Only these files are compared with their checksums.
 
     Raises:
-        ValueError: they are not what was written, or not of such a stop.
+        ValueError: they are not what was written, or not of such a checkpoint.
     """
-    stop = road.stop(epochs)
-    contents = read_verified(stop, "summary.json", "environment.json")
+    checkpoint = run.checkpoint(epochs)
+    contents = read_verified(checkpoint, "summary.json", "environment.json")
     try:
         summary, environment = map(parse_json, contents)
     except ValueError as error:
-        raise LedgerError(f"ledger entry {stop} cannot be read: {_line(error)}") from None
+        raise LedgerError(f"ledger entry {checkpoint} cannot be read: {_line(error)}") from None
     if not isinstance(summary, dict) or not isinstance(environment, dict):
-        raise LedgerError(f"ledger entry {stop} must have a summary and an environment, got something else")
-    if summary.get("road") != road.name or summary.get("epochs") != epochs:
+        raise LedgerError(f"ledger entry {checkpoint} must have a summary and an environment, got something else")
+    if summary.get("run") != run.name or summary.get("epochs") != epochs:
         raise LedgerError(
-            f"ledger entry {stop} must be of {epochs} epochs of its road, got one of "
-            f"{summary.get('epochs')} of {summary.get('road')}: it was moved here"
+            f"ledger entry {checkpoint} must be of {epochs} epochs of its run, got one of "
+            f"{summary.get('epochs')} of {summary.get('run')}: it was moved here"
         )
     floors = summary.get("floors")
     if not isinstance(floors, dict) or not all(map(_are_numbers, (summary.get("test"), *floors.values()))):
-        raise LedgerError(f"ledger entry {stop} must have test metrics and floors, which are numbers, got others")
+        raise LedgerError(f"ledger entry {checkpoint} must have test metrics and floors, which are numbers, got others")
     if not summary["test"] or not summary.keys() >= set(COST):
         lacking = ", ".join(name for name in COST if name not in summary) or "test"
-        raise LedgerError(f"ledger entry {stop} must have test metrics and {', '.join(COST)}, got none of {lacking}")
+        raise LedgerError(
+            f"ledger entry {checkpoint} must have test metrics and {', '.join(COST)}, got none of {lacking}"
+        )
     return summary | {"environment": environment}
 
 
@@ -283,8 +287,8 @@ def _are_numbers(values: Any) -> bool:
     return isinstance(values, dict) and all(type(value) in (int, float) for value in values.values())
 
 
-def _failure(path: Path, road: Road) -> dict[str, Any]:
-    """Why a stop could not be reached.
+def _failure(path: Path, run: Run) -> dict[str, Any]:
+    """Why a checkpoint could not be reached.
 
     Raises:
         ValueError: the record is not one of a failure.
@@ -292,7 +296,7 @@ def _failure(path: Path, road: Road) -> dict[str, Any]:
     found = read_json(path)
     if not _is_count(path.stem) or not isinstance(found, dict):
         raise LedgerError(f"ledger entry {path} must say why a number of epochs was not reached, got something else")
-    return {"reason": found.get("reason"), "step": found.get("step"), "road": road.name}
+    return {"reason": found.get("reason"), "step": found.get("step"), "run": run.name}
 
 
 def _line(error: Exception) -> str:
@@ -306,11 +310,11 @@ def _told(cells: pd.DataFrame) -> list[str]:
 
 
 def _curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.DataFrame:
-    """Validation during training, of each road's longest stop."""
+    """Validation during training, of each run's longest checkpoint."""
     told, lines = _told(cells), []
-    for apart in cells.sort_values("epochs", kind="stable").drop_duplicates("road", keep="last").to_dict("records"):
+    for apart in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
         try:
-            rows = _validation(Road(ledger / apart["road"]).stop(apart["epochs"]))
+            rows = _validation(Run(ledger / apart["run"]).checkpoint(apart["epochs"]))
         except (OSError, ValueError) as error:
             refused.append(_line(error))
             continue
@@ -319,13 +323,13 @@ def _curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.DataFra
     return pd.DataFrame(lines, columns=[*told, "epoch", "metric", "value"])
 
 
-def _validation(stop: Path) -> list[tuple[float, str, float]]:
-    """Epoch, metric and value of the validation on the way to a stop.
+def _validation(checkpoint: Path) -> list[tuple[float, str, float]]:
+    """Epoch, metric and value of the validation on the way to a checkpoint.
 
     Raises:
         ValueError: its metrics are not what was written, or not of the kind.
     """
-    (content,) = read_verified(stop, "metrics.csv")
+    (content,) = read_verified(checkpoint, "metrics.csv")
     try:
         header, *lines = csv.reader(content.decode().splitlines())
         if header != ["split", "step", "epoch", "metric", "value"]:
@@ -336,7 +340,7 @@ def _validation(stop: Path) -> list[tuple[float, str, float]]:
             if split == "validation" and metric in SHOWN
         ]
     except (ValueError, csv.Error) as error:
-        raise LedgerError(f"ledger entry {stop / 'metrics.csv'} must be rows of metrics, got {error}") from None
+        raise LedgerError(f"ledger entry {checkpoint / 'metrics.csv'} must be rows of metrics, got {error}") from None
 
 
 def _records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.DataFrame:
@@ -344,7 +348,7 @@ def _records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.DataFr
     told, parts = _told(cells), []
     for cell in cells.to_dict("records"):
         apart = {name: cell[name] for name in told}
-        records, measured = Records(Road(ledger / cell["road"]), cell["epochs"]), []
+        records, measured = Records(Run(ledger / cell["run"]), cell["epochs"]), []
         for entry in records.entries():
             try:
                 measured.append(records.read(entry))

@@ -1,7 +1,7 @@
 """What can be said of differences between encodings: paired over seeds, with intervals, corrected for their number.
 
 Cells of one seed share data, order and all weights that are not positional, so that seeds are the independent units and
-differences within a seed are what is tested. Stops on one road (1, 4 and 16 epochs of one training) share all of it:
+differences within a seed are what is tested. Stops on one run (1, 4 and 16 epochs of one training) share all of it:
 they are settings, never further seeds.
 """
 

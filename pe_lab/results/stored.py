@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.config import Config, folder
-from pe_lab.ledger.files import LedgerError, read_verified
-from pe_lab.ledger.plain import complaint, read_yaml
-from pe_lab.ledger.road import Road
+from pe_lab.ledger.run import Run
 from pe_lab.ranges import NAME, shown
 from pe_lab.results.frame import outcome
+from pe_lab.system.files import LedgerError, read_verified
+from pe_lab.system.plain import complaint, read_yaml
 
 GROUPS = ("pe", "data", "logger")  # whose settings name a class
 HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # for a class that is not the lab's
@@ -18,7 +18,7 @@ COST = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 NEEDED = ("pe", "data", "model", "epochs", "seed")
 
 
-def read_settings(road: Road, epochs: int) -> dict[str, Any]:
+def read_settings(run: Run, epochs: int) -> dict[str, Any]:
     """The settings of a checkpoint. Nothing in them is resolved or imported, and no object is made of them.
 
     Classes are known by name: a setting with a name of the lab's has the lab's class. A class under another name is
@@ -27,7 +27,7 @@ def read_settings(road: Road, epochs: int) -> dict[str, Any]:
     Raises:
         LedgerError: they are not what was written, or no settings of a cell.
     """
-    path = road.stop(epochs) / "config.yaml"
+    path = run.checkpoint(epochs) / "config.yaml"
     (content,) = read_verified(path.parent, path.name)
     try:
         settings = read_yaml(content)
@@ -39,13 +39,13 @@ def read_settings(road: Road, epochs: int) -> dict[str, Any]:
     return settings
 
 
-def read_summary(road: Road, epochs: int) -> dict[str, Any]:
+def read_summary(run: Run, epochs: int) -> dict[str, Any]:
     """What a checkpoint came to, as far as a run is told of it.
 
     Raises:
         LedgerError: it is not what was written, or no summary of a cell.
     """
-    summary = outcome(road, epochs)
+    summary = outcome(run, epochs)
     tokens = summary.get("tokens_per_sequence", 1)
     if not re.fullmatch(r"[\w.-]+", str(summary.get("name"))) or not NAME.holds(summary["attention"]):
         found = "a name and an attention of letters, digits, '_', '.' and '-'"
@@ -53,7 +53,7 @@ def read_summary(road: Road, epochs: int) -> dict[str, Any]:
         found = f"the numbers steps, {', '.join(COST)} and tokens_per_sequence"
     else:
         return summary
-    raise LedgerError(f"ledger entry {road.stop(epochs) / 'summary.json'} must have {found}, got others")
+    raise LedgerError(f"ledger entry {run.checkpoint(epochs) / 'summary.json'} must have {found}, got others")
 
 
 def _require_settings(settings: Any) -> None:

@@ -19,7 +19,7 @@ def require_rows(table: pd.DataFrame, path: Path) -> pd.DataFrame:
         ValueError: a column is absent, or has something else in it than it must have.
     """
     numbers = [name for name in table if name.startswith(("test_", "floor_")) or name in PAID]
-    return _require(table, path, ("pe", "road"), COUNTS, numbers)
+    return _require(table, path, ("pe", "run"), COUNTS, numbers)
 
 
 def require_costs(cells: pd.DataFrame, source: object) -> None:

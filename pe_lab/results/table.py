@@ -9,15 +9,15 @@ import pandas as pd
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import flatten
-from pe_lab.ledger.files import canonical
 from pe_lab.results.statistics import column, interval
+from pe_lab.system.files import canonical
 
 Settings = dict[str, Any]  # of a cell, by dotted name
 
 # what the settings of a cell say of its logging, its place and what was measured on it later, not of its training
 _BESIDE = ("logger", "ledger", "hydra", "study_name", "workers", "evaluate.", "probe")
 PLACE = ("pe", "data", "depth", "epochs", "seed")  # what every row begins with
-COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "road")
+COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "run")
 # columns of a row, and what they are called in the environment of its checkpoint
 ENVIRONMENT = {
     "python": "python",
@@ -40,7 +40,7 @@ def describe(settings: list[Settings]) -> pd.DataFrame:
 
     Options of the data that vary are settings; where there are several tasks, they are part of the task's name. A
     learning rate, or an attention, that every encoding has of its own tells nothing apart: it goes with the encoding.
-    Settings and options are in alphabetical order, whole numbers without a point, as the identity of a road has them.
+    Settings and options are in alphabetical order, whole numbers without a point, as the identity of a run has them.
     """
     settings = [canonical(one) for one in settings]
     values: dict[str, set[Any]] = defaultdict(set)
@@ -94,7 +94,7 @@ def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.Dat
 
     Returns:
         What tells cells apart (see `describe`); `test_<metric>`; `floor_<floor>_<metric>`; parameters,
-        positional_parameters, flops_per_token, seconds (of training steps), attention, device, road; python, torch,
+        positional_parameters, flops_per_token, seconds (of training steps), attention, device, run; python, torch,
         pe_lab, commit, hardware, threads (of the environment it was trained in; empty where that is not known);
         optimizer.lr and attention.implementation where they vary and tell nothing apart.
     """
@@ -113,7 +113,7 @@ def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.Dat
         environment = summary.get("environment", {})
         record |= {name: environment.get(called) for name, called in ENVIRONMENT.items()}
         records.append(record | {name: of.get(name) for name in along})
-    rows = pd.DataFrame(records).drop_duplicates(["road", "epochs"], ignore_index=True)
+    rows = pd.DataFrame(records).drop_duplicates(["run", "epochs"], ignore_index=True)
     floors = [name for name in rows if name.startswith("floor_")]  # the tasks of a sweep have different ones
     after = [name for name in rows if name in (*COST, *ENVIRONMENT, *_WITH) and name not in told]
     return rows[[name for name in rows if name not in (*floors, *after)] + floors + after]

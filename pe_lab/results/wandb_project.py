@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.config import Config, flatten
-from pe_lab.ledger.plain import complaint
 from pe_lab.ranges import NAME, shown
 from pe_lab.results.curves import SHOWN
 from pe_lab.results.frame import Results
 from pe_lab.results.table import Settings, rows_of
+from pe_lab.system.plain import complaint
 
 PREFIX = "wandb:"  # of a source that is a project
 
@@ -114,17 +114,17 @@ def _summary(run: Any, settings: Settings) -> dict[str, Any]:
         "floors": floors,
         "attention": attention,
         "device": settings.get("trainer.device"),
-        "road": run.id.rpartition("-")[0] or run.id,
+        "run": run.id.rpartition("-")[0] or run.id,
     } | {name: flat.get(f"cost/{name}") for name in cost}
 
 
 def _curves(cells: pd.DataFrame, runs: list[Any], summaries: list[dict[str, Any]]) -> pd.DataFrame:
-    """Validation during training, of each road's longest run."""
+    """Validation during training, of each run's longest run."""
     told = list(cells.columns[: [name.startswith("test_") for name in cells].index(True)])
-    by_place = {(summary["road"], run.config["epochs"]): run for run, summary in zip(runs, summaries, strict=True)}
+    by_place = {(summary["run"], run.config["epochs"]): run for run, summary in zip(runs, summaries, strict=True)}
     lines = []
-    for apart in cells.sort_values("epochs", kind="stable").drop_duplicates("road", keep="last").to_dict("records"):
-        run = by_place[apart["road"], apart["epochs"]]
+    for apart in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
+        run = by_place[apart["run"], apart["epochs"]]
         for metric in SHOWN:
             for row in run.scan_history(keys=["epoch", f"validation/{metric}"]):
                 lines.append([*(apart[name] for name in told), row["epoch"], metric, row[f"validation/{metric}"]])

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_lab import model as transformer
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
+from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import PositionalEncoding, Terms
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model import Transformer
-from pe_lab.seeding import initialise
+from pe_lab.model import transformer
+from pe_lab.model.transformer import Transformer
 
 pytestmark = [  # of the interpreter, in rows of a tile that are beyond the sequence
     pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning"),

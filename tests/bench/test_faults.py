@@ -10,7 +10,7 @@ from pe_lab.bench import faults
 from pe_lab.bench.faults import FAULTS, put_to
 from pe_lab.bench.sweeps import SWEEP, Sweep, many_cells
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.road import STOP_FILES
+from pe_lab.ledger.run import STOP_FILES
 
 # each is injected less often here than by `python -m pe_lab.bench faults`, but for the signals
 TIMES = {
@@ -31,14 +31,14 @@ def test_nothing_is_lost_and_nothing_differs(name, sound, tmp_path):
 def test_what_is_lost_or_differs_is_counted(sound, tmp_path):
     sweep = Sweep(tmp_path, sound, random.Random(0))
     shutil.copytree(sound, sweep.ledger)
-    roads = list(Ledger(sweep.ledger).roads())
-    shutil.rmtree(roads[0].stop(4))
-    others = (roads[1].stop(16) / "weights.safetensors").read_bytes()
+    runs = list(Ledger(sweep.ledger).runs())
+    shutil.rmtree(runs[0].stop(4))
+    others = (runs[1].stop(16) / "weights.safetensors").read_bytes()
     for path, content in (("weights.safetensors", others), ("metrics.csv", b"split,metric,value\ntest,loss,0\n")):
-        road = roads.pop()
-        before = tmp_path / road.name
-        shutil.move(road.stop(1), before)
-        with road.recording(1) as folder:
+        run = runs.pop()
+        before = tmp_path / run.name
+        shutil.move(run.stop(1), before)
+        with run.recording(1) as folder:
             for file in STOP_FILES:
                 shutil.copy(before / file, folder)
             (folder / path).write_bytes(content)
@@ -56,7 +56,7 @@ def test_many_cells_by_four_workers_of_whom_one_is_killed_every_second_are_each_
     came = many_cells(tmp_path, seeds=8, pause=1.0, rng=random.Random(0))
     assert (came.cells, came.repeated) == (48, 0)
     assert came.kills >= 2
-    assert all(road.stops() == [1, 3] for road in Ledger(tmp_path / "ledger").roads())
+    assert all(run.stops() == [1, 3] for run in Ledger(tmp_path / "ledger").runs())
 
 
 def test_a_fault_that_loses_a_cell_is_told(sound, tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ from scipy import stats
 
 from pe_lab.config import expand
 from pe_lab.data.bag import Bag, with_majority
-from pe_lab.metrics import batch_metrics
+from pe_lab.training.metrics import batch_metrics
 
 SPLITS = ("train", "validation", "test", "demo")
 SEEDS = (0, 1, 7, 12345)

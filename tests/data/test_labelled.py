@@ -11,13 +11,13 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import Generator, Tensor
 
-from pe_lab.cell import Cell
 from pe_lab.config import expand
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import Labelled, Sampled, scores, uniform
 from pe_lab.data.pattern import Pattern
 from pe_lab.encodings.layout import PADDING
-from pe_lab.model import Transformer
+from pe_lab.experiment.cell import Cell
+from pe_lab.model.transformer import Transformer
 
 HEADER = "split,tokens,label"
 ROWS = ["train,1 2 3,0", "train,4 5,1", "train,1 2 3 4,2", "validation,0 0 0,2", "test,19,1", "demo,7 7,0"]

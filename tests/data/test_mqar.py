@@ -16,7 +16,7 @@ from pe_lab.config import expand
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.mqar import MQAR
 from pe_lab.encodings.layout import PADDING
-from pe_lab.metrics import batch_metrics
+from pe_lab.training.metrics import batch_metrics
 
 SPLITS = ("train", "validation", "test")
 

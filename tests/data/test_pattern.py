@@ -17,7 +17,7 @@ from scipy import stats
 from pe_lab.config import expand
 from pe_lab.data.base import Batch
 from pe_lab.data.pattern import Pattern, PatternHard
-from pe_lab.metrics import batch_metrics
+from pe_lab.training.metrics import batch_metrics
 
 SPLITS = ("train", "validation", "test", "demo")
 SEEDS = (0, 1, 7, 12345)

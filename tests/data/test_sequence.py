@@ -21,7 +21,7 @@ from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.problem import Problems
 from pe_lab.data.sequence import Copy, Repeat, Reverse, Sort, half_sorted, half_written
 from pe_lab.encodings.layout import PADDING
-from pe_lab.metrics import batch_metrics
+from pe_lab.training.metrics import batch_metrics
 
 SPLITS = ("train", "validation", "test")
 SEEDS = (0, 1, 7, 12345)

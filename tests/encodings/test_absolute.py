@@ -10,13 +10,13 @@ from torch.testing import assert_close
 
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
+from pe_lab.data.seeding import initialise
 from pe_lab.encodings.absolute import Absolute, Integer, Normalized, Sinusoidal
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.continuous import Continuous, Fourier
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.table import Learnable, Random, SinInit
-from pe_lab.model import Transformer
-from pe_lab.seeding import initialise
+from pe_lab.model.transformer import Transformer
 
 B, D = 2, 6
 SIZES = Sizes(width=D, num_heads=2, length=10)

@@ -16,7 +16,7 @@ from pe_lab.data.base import Task
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias, in_its_dtype, t5_buckets
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model import Transformer
+from pe_lab.model.transformer import Transformer
 
 H, d, L = 3, 4, 16
 SIZES = Sizes(width=H * d, num_heads=H, length=L)

@@ -14,7 +14,7 @@ from pe_lab.data.base import Task
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model import Transformer
+from pe_lab.model.transformer import Transformer
 
 B, H, d = 2, 2, 4
 SIZES = Sizes(width=H * d, num_heads=H, length=16)

@@ -16,12 +16,12 @@ from torch.testing import assert_close
 from pe_lab.attention import reference, sdpa
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
+from pe_lab.data.seeding import initialise
 from pe_lab.encodings.absolute import Absolute
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.randomized import Randomized
-from pe_lab.model import Transformer
-from pe_lab.seeding import initialise
+from pe_lab.model.transformer import Transformer
 
 FILES = sorted((folder() / "pe").glob("*.yaml"))
 NAMES = [path.stem for path in FILES]

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import reference
-from pe_lab.cell import Cell
 from pe_lab.config import expand
 from pe_lab.data.base import Batch, Dataset, Task
+from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import Sizes
@@ -20,10 +20,10 @@ from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
-from pe_lab.model import Transformer
-from pe_lab.optimization import Optimization
-from pe_lab.seeding import generator, initialise
-from pe_lab.training import Training
+from pe_lab.experiment.cell import Cell
+from pe_lab.model.transformer import Transformer
+from pe_lab.training.module import Training
+from pe_lab.training.optimization import Optimization
 
 D, H, W, T = 16, 2, 4, 12
 SIZES = Sizes(D, H, T, grid_width=W)

@@ -12,7 +12,7 @@ from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.randomized import Randomized
-from pe_lab.model import Transformer
+from pe_lab.model.transformer import Transformer
 
 SIZES = Sizes(width=16, num_heads=2, length=9)
 INNER = ["sinusoidal", "learnable", "rope", "alibi"]

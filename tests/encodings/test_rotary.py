@@ -15,7 +15,7 @@ from pe_lab.data.base import Task
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
-from pe_lab.model import Transformer
+from pe_lab.model.transformer import Transformer
 
 B, H, d = 2, 2, 8
 SIZES = Sizes(width=H * d, num_heads=H, length=16)

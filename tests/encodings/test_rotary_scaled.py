@@ -11,12 +11,12 @@ from torch.testing import assert_close
 from pe_lab.attention import reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
+from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import Sizes, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
-from pe_lab.model import Transformer
-from pe_lab.seeding import initialise
+from pe_lab.model.transformer import Transformer
 
 B, H, d = 2, 2, 16
 L0 = 1_000  # the ramp of YaRN has all its parts here: RoPE's pairs turn 159 ... 0.05 times

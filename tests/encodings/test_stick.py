@@ -15,7 +15,7 @@ from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
-from pe_lab.model import Transformer
+from pe_lab.model.transformer import Transformer
 
 B, H, d = 2, 2, 4
 SIZES = Sizes(width=H * d, num_heads=H, length=16)

@@ -7,10 +7,10 @@ from omegaconf import OmegaConf
 
 from pe_lab.config import Model, Optimizer, expand, folder
 from pe_lab.data.base import Task
+from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.model import Transformer
-from pe_lab.optimization import Optimization
-from pe_lab.seeding import initialise
+from pe_lab.model.transformer import Transformer
+from pe_lab.training.optimization import Optimization
 
 FILES = sorted((folder() / "pe").glob("*.yaml"))
 CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}

@@ -24,13 +24,14 @@ import pandas as pd
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab import config, run, sweep
+from pe_lab import config, run
 from pe_lab.bench.sweeps import TINY, cells
-from pe_lab.ledger.files import ASIDE, CHECKSUMS, file_digest, is_file, kind
+from pe_lab.experiment import sweep
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.maintenance import Counts, verify
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.upkeep import Counts, verify
 from pe_lab.status import asked
+from pe_lab.system.files import ASIDE, CHECKSUMS, file_digest, is_file, kind
 
 WORDS = [
     *(*TINY, "trainer.batch_size=256", "-m", "pe=rope,none", "epochs=2,1", "evaluate.offset=3"),
@@ -41,33 +42,35 @@ STRIDE = 11  # between the damages of two places, in the cases that the suite ru
 SECONDS = 60  # after which a run counts as hanging
 WHO = "0123456789abcdef" * 2  # a process that is gone
 
-# {a} is a training, {b} another, {record} a record of the first, {floors} and {asked} digests
+# {a} is a training, {b} another, {record} a record of the first, {floors} and {commands} digests
 FILES = [
-    *("{a}/road.json", "{a}/cost.json", "{a}/lock", "{a}/holder.json", "{a}/{state}"),
-    *("{a}/failed/1.json", f"{{a}}/wanted/1.{WHO}"),
-    *(f"{{a}}/stops/1/{name}" for name in ("config.yaml", "metrics.csv", "summary.json", "environment.json")),
-    *(f"{{a}}/stops/1/{name}" for name in ("weights.safetensors", CHECKSUMS)),
+    *("{a}/run.json", "{a}/cost.json", "{a}/lock", "{a}/owner.json", "{a}/{state}"),
+    *("{a}/failed/1.json", f"{{a}}/requested/1.{WHO}"),
+    *(f"{{a}}/checkpoints/1/{name}" for name in ("config.yaml", "metrics.csv", "summary.json", "environment.json")),
+    *(f"{{a}}/checkpoints/1/{name}" for name in ("weights.safetensors", CHECKSUMS)),
     *(f"{{a}}/records/1/{{record}}/{name}" for name in ("request.json", "rows.csv", "environment.json", CHECKSUMS)),
-    *("{a}/records/1/{record}.failed.json", "{a}/records/1/lock", "{a}/records/1/holder.json"),
-    *("floors/{floors}.json", "asked/{asked}.json", f".present/{WHO}"),
+    *("{a}/records/1/{record}.failed.json", "{a}/records/1/lock", "{a}/records/1/owner.json"),
+    *("floors/{floors}.json", "commands/{commands}.json", f".processes/{WHO}"),
     *(f"studies/question/{name}" for name in ("rows.csv", "table.md")),
 ]
 FOLDERS = [
-    *("{a}", "{a}/stops", "{a}/stops/1", "{a}/records", "{a}/records/1", "{a}/records/1/{record}"),
-    *("{a}/wanted", "{a}/failed", "floors", "asked", "studies", "studies/question", ".present", ".aside"),
+    *("{a}", "{a}/checkpoints", "{a}/checkpoints/1", "{a}/records", "{a}/records/1", "{a}/records/1/{record}"),
+    *("{a}/requested", "{a}/failed", "floors", "commands", "studies", "studies/question", ".processes", ".aside"),
 ]
 # what is removed so that the place is needed: what is in order is not looked at
-NEEDED = dict.fromkeys(("{a}/{state}", "{a}/lock", "{a}/holder.json", f".present/{WHO}"), "{a}/stops/2")
-NEEDED |= {"{a}/failed/1.json": "{a}/stops/1"}
-NEEDED |= dict.fromkeys((f"{{a}}/wanted/1.{WHO}", "{a}/wanted", "{a}/failed", "{a}/stops"), "{a}/stops/2")
+NEEDED = dict.fromkeys(("{a}/{state}", "{a}/lock", "{a}/owner.json", f".processes/{WHO}"), "{a}/checkpoints/2")
+NEEDED |= {"{a}/failed/1.json": "{a}/checkpoints/1"}
 NEEDED |= dict.fromkeys(
-    (f"{{a}}/records/1/{name}" for name in ("lock", "holder.json", "{record}.failed.json")), "{a}/records/1/{record}"
+    (f"{{a}}/requested/1.{WHO}", "{a}/requested", "{a}/failed", "{a}/checkpoints"), "{a}/checkpoints/2"
 )
-NEEDED |= dict.fromkeys(("floors/{floors}.json", "floors"), "{a}/stops/2")
-NEEDED |= {".aside": "{a}/stops/1/summary.json"}
+NEEDED |= dict.fromkeys(
+    (f"{{a}}/records/1/{name}" for name in ("lock", "owner.json", "{record}.failed.json")), "{a}/records/1/{record}"
+)
+NEEDED |= dict.fromkeys(("floors/{floors}.json", "floors"), "{a}/checkpoints/2")
+NEEDED |= {".aside": "{a}/checkpoints/1/summary.json"}
 # files that every command writes anew or removes, or whoever asks again
-REWRITTEN = ("asked/", "studies/", "/failed/", "/wanted/", "holder.json", ".failed.json", ".present/")
-SHARED = ("floors", "asked", "studies", ".present", ".aside")  # what is in them concerns all trainings
+REWRITTEN = ("commands/", "studies/", "/failed/", "/requested/", "owner.json", ".failed.json", ".processes/")
+SHARED = ("floors", "commands", "studies", ".processes", ".aside")  # what is in them concerns all trainings
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,7 @@ OF_FILES = DAMAGES | {
 OF_FOLDERS = DAMAGES | {"file": _in_its_place(lambda place: place.path.write_text("years of work"))}
 KINDS = ((FILES, OF_FILES), (FOLDERS, OF_FOLDERS))
 SIGNED = {place for place in FILES if place.endswith((".safetensors", "{state}"))}
-SIGNED |= {f"{{a}}/stops/1/{name}" for name in ("summary.json", "environment.json")}
+SIGNED |= {f"{{a}}/checkpoints/1/{name}" for name in ("summary.json", "environment.json")}
 SIGNED |= {f"{{a}}/records/1/{{record}}/{name}" for name in ("request.json", "rows.csv")}
 
 
@@ -303,11 +306,11 @@ def trained(tmp_path_factory) -> Path:
     names, gone = paths(ledger), {"host": "gone", "pid": 1, "who": WHO}
     for place, content in (
         ("{a}/failed/1.json", {"reason": "out of memory", "step": 1, "time": 0.5, "host": "gone"}),
-        (f"{{a}}/wanted/1.{WHO}", {"host": "gone", "pid": 1, "since": 0.5}),
+        (f"{{a}}/requested/1.{WHO}", {"host": "gone", "pid": 1, "since": 0.5}),
         ("{a}/records/1/{record}.failed.json", {"reason": "out of memory"}),
-        ("{a}/records/1/holder.json", {"who": WHO}),
-        ("{a}/holder.json", gone | {"beat": 0.5, "since": 0.5, "from": 0, "epoch": 1.0, "target": 1}),
-        (f".present/{WHO}", None),
+        ("{a}/records/1/owner.json", {"who": WHO}),
+        ("{a}/owner.json", gone | {"heartbeat": 0.5, "since": 0.5, "from": 0, "epoch": 1.0, "target": 1}),
+        (f".processes/{WHO}", None),
         (".aside/kept", None),
     ):
         path = ledger / place.format(**names)
@@ -318,13 +321,13 @@ def trained(tmp_path_factory) -> Path:
 
 def paths(ledger: Path) -> dict[str, str]:
     """The names that stand for something in FILES and FOLDERS."""
-    roads = {road.identity()["pe"]["name"]: road for road in Ledger(ledger).roads()}
-    a, b = roads["rope"], roads["none"]
-    (floors,), (asked_for,) = ledger.glob("floors/*"), ledger.glob("asked/*")
+    training_runs = {training_run.identity()["pe"]["name"]: training_run for training_run in Ledger(ledger).runs()}
+    a, b = training_runs["rope"], training_runs["none"]
+    (floors,), (asked_for,) = ledger.glob("floors/*"), ledger.glob("commands/*")
     (record,) = (path.name for path in a.folder.glob("records/1/*") if path.is_dir())
     return {
         **{"a": a.name, "b": b.name, "record": record, "state": a.states()[0][1].name},
-        **{"floors": floors.stem, "asked": asked_for.stem},
+        **{"floors": floors.stem, "commands": asked_for.stem},
     }
 
 
@@ -339,12 +342,12 @@ def other_place(place: str, ledger: Path, names: dict[str, str]) -> Path | None:
 def results(ledger: Path) -> dict[str, Any]:
     """All cells, and all that was measured on them."""
     found: dict[str, Any] = dict(cells(ledger))
-    for road in Ledger(ledger).roads():
-        for epochs in road.stops():
-            records = Records(road, epochs)
+    for training_run in Ledger(ledger).runs():
+        for epochs in training_run.checkpoints():
+            records = Records(training_run, epochs)
             for request in records.requests():
                 rows = records.get(request)
-                found[f"{road.name} {epochs} {request}"] = rows[rows["metric"] != "tokens_per_second"].to_csv()
+                found[f"{training_run.name} {epochs} {request}"] = rows[rows["metric"] != "tokens_per_second"].to_csv()
     return found
 
 
@@ -393,7 +396,7 @@ def test_what_is_damaged_is_made_again_or_a_line_says_what_to_do(place, damage, 
             came = "a line says what to do"
             assert Path(advice["path"]) in (path, *path.parents)
             if not place.startswith(SHARED):  # the other training is served all the same
-                shutil.rmtree(ledger / names["b"] / "stops" / "1")
+                shutil.rmtree(ledger / names["b"] / "checkpoints" / "1")
                 assert command(ledger) == 1
                 assert Ledger(ledger).named(names["b"]).summary(1)["epochs"] == 1
             deleted(Place(Path(advice["path"]), None, outside))

@@ -11,11 +11,12 @@ import pe_lab
 from pe_lab.bench.ledger import identity, record
 from pe_lab.bench.programs import Program
 from pe_lab.bench.sweeps import SWEEP, cells
-from pe_lab.ledger.files import file_digest
+from pe_lab.experiment import source
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.road import Road
+from pe_lab.ledger.run import Run
 from pe_lab.report import __main__ as report
 from pe_lab.results import sync
+from pe_lab.system.files import file_digest
 
 
 def test_the_package_has_nothing_that_executes_what_it_reads():
@@ -34,7 +35,7 @@ def test_the_package_has_nothing_that_executes_what_it_reads():
                 words = {word.arg: ast.unparse(word.value) for word in node.keywords}
                 found += [(path.name, "allow_pickle")] if words.get("allow_pickle", "False") != "False" else []
     assert found == [("source.py", "pickle")]  # values are digested there
-    assert "pickle.load" not in Path(pe_lab.__file__).with_name("source.py").read_text()
+    assert "pickle.load" not in Path(source.__file__).read_text()
 
 
 def test_what_reads_a_ledger_makes_nothing_of_what_it_says():
@@ -43,7 +44,7 @@ def test_what_reads_a_ledger_makes_nothing_of_what_it_says():
     makes |= {"OmegaConf.load", "OmegaConf.create", "OmegaConf.resolve", "yaml.safe_load", "yaml.load_all"}
     folder, found = Path(pe_lab.__file__).parent, []
     readers = [path for name in ("ledger", "results", "report") for path in sorted((folder / name).rglob("*.py"))]
-    for path in (*readers, folder / "telling.py", folder / "status.py", folder / "progress.py"):
+    for path in (*readers, folder / "tracking" / "events.py", folder / "status.py", folder / "ledger" / "progress.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             names = [alias.name for alias in node.names] if isinstance(node, ast.ImportFrom) else []
@@ -55,19 +56,19 @@ def test_what_reads_a_ledger_makes_nothing_of_what_it_says():
 def test_pickles_in_the_place_of_weights_and_states_are_not_opened(ledger, tmp_path, sound, evil, sign):
     marker = tmp_path / "executed"
     pickled = evil(marker)
-    for road in list(Ledger(ledger).roads()):
-        shutil.rmtree(road.stop(16))
-        for _, state in road.states():
+    for run in list(Ledger(ledger).runs()):
+        shutil.rmtree(run.checkpoint(16))
+        for _, state in run.states():
             state.unlink()
-        bad = road.folder / "bad"
+        bad = run.folder / "bad"
         bad.write_bytes(pickled)
-        bad.rename(road.folder / f"state-7-{file_digest(bad)[:16]}.safetensors")
-        (road.stop(4) / "weights.safetensors").write_bytes(pickled)
-        sign(road.stop(4))
+        bad.rename(run.folder / f"state-7-{file_digest(bad)[:16]}.safetensors")
+        (run.checkpoint(4) / "weights.safetensors").write_bytes(pickled)
+        sign(run.checkpoint(4))
     words = [*SWEEP, f"ledger={ledger}", "logger=none"]
     status, _, errors = Program(words, tmp_path / "printed").wait()
     assert status == 0, errors
-    assert errors.count("must be a state of its road, got one of None") == 4
+    assert errors.count("must be a state of its run, got one of None") == 4
     found, expected = cells(ledger), cells(sound)
     assert {name: found[name] for name in found if "e16" in name} == {
         name: expected[name] for name in expected if "e16" in name
@@ -79,16 +80,16 @@ def test_pickles_in_the_place_of_weights_and_states_are_not_opened(ledger, tmp_p
 
 
 @pytest.mark.parametrize("main", [sync.main, report.main])
-def test_names_in_its_files_do_not_lead_out_of_it(ledger, tmp_path, told, main, monkeypatch):
+def test_names_in_its_files_do_not_lead_out_of_it(ledger, tmp_path, program, main, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     outside = tmp_path / "outside"
-    shutil.copytree(next(iter(Ledger(ledger).roads())).folder, outside)
+    shutil.copytree(next(iter(Ledger(ledger).runs())).folder, outside)
     study = ledger / "studies" / "question"
     study.mkdir(parents=True)
-    rows = pd.DataFrame({"pe": ["rope"], "depth": [1], "epochs": [4], "seed": [0], "road": ["../outside"]})
+    rows = pd.DataFrame({"pe": ["rope"], "depth": [1], "epochs": [4], "seed": [0], "run": ["../outside"]})
     rows.assign(test_loss=1.0).to_csv(study / "rows.csv", index=False)
     before = {path: path.stat().st_mtime_ns for path in outside.rglob("*")}
-    status, _, err = told(main, ledger, "--study", "question")
+    status, _, err = program(main, ledger, "--study", "question")
     assert (status, len(err.strip().splitlines())) == (1, 1)
     assert "must be named by 16 hexadecimal digits, got '../outside'" in err
     assert {path: path.stat().st_mtime_ns for path in outside.rglob("*")} == before
@@ -111,13 +112,13 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def test_what_a_report_shows_of_it_is_text(tmp_path, told):
+def test_what_a_report_shows_of_it_is_text(tmp_path, program):
     evil = "<script>alert(1)</script>"
     for pe in ("rope", evil):
         for seed in range(3):
-            road = Ledger(tmp_path / "ledger").road(identity({"name": pe}, seed=seed))
-            record(road, 4, 1.0 + seed / 10)
-    status, _, err = told(report.main, tmp_path / "ledger", "--out", tmp_path / "out")
+            run = Ledger(tmp_path / "ledger").run(identity({"name": pe}, seed=seed))
+            record(run, 4, 1.0 + seed / 10)
+    status, _, err = program(report.main, tmp_path / "ledger", "--out", tmp_path / "out")
     assert status == 0, err
     page = (tmp_path / "out" / "report.html").read_text()
     assert "alert(1)" in page
@@ -142,8 +143,8 @@ def test_no_secret_of_the_environment_is_kept(tmp_path):
 
 def test_a_state_of_another_road_is_not_gone_on_from(ledger, tmp_path, sound):
     """Its digest fits, and so do the shapes: a seed's weights would pass as another's."""
-    roads = {road.summary(4)["name"]: road for road in Ledger(ledger).roads()}
-    one, other = (roads[f"rope-pattern-d1-e4-s{seed}"] for seed in (0, 1))
+    runs = {run.summary(4)["name"]: run for run in Ledger(ledger).runs()}
+    one, other = (runs[f"rope-pattern-d1-e4-s{seed}"] for seed in (0, 1))
     ((_, state),) = other.states()
     for _, own in one.states():
         own.unlink()
@@ -151,9 +152,9 @@ def test_a_state_of_another_road_is_not_gone_on_from(ledger, tmp_path, sound):
     words = [*SWEEP, "epochs=20", f"ledger={ledger}", "logger=none"]
     status, _, errors = Program(words, tmp_path / "printed").wait()
     assert status == 0, errors
-    assert f"must be a state of its road, got one of {other.name}" in errors
+    assert f"must be a state of its run, got one of {other.name}" in errors
     fresh = tmp_path / "fresh"
     assert Program([*words[:-2], f"ledger={fresh}", "logger=none"], tmp_path / "printed").wait()[0] == 0
     expected = cells(fresh)
     assert {name: cells(ledger)[name] == expected[name] for name in expected} == dict.fromkeys(expected, True)
-    assert Road(one.folder).stops() == [1, 4, 16, 20]
+    assert Run(one.folder).checkpoints() == [1, 4, 16, 20]

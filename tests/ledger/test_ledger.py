@@ -12,21 +12,21 @@ import pytest
 from safetensors.numpy import save_file
 
 from pe_lab.ledger import ledger as ledger_module
-from pe_lab.ledger.files import CHECKSUMS, LedgerError, canonical, digest, file_digest
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.road import STOP_FILES, read_metadata
+from pe_lab.ledger.run import CHECKPOINT_FILES, read_metadata
+from pe_lab.system.files import CHECKSUMS, LedgerError, canonical, digest, file_digest
 
 
 @pytest.fixture
-def road(tmp_path):
-    return Ledger(tmp_path).road({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
+def run(tmp_path):
+    return Ledger(tmp_path).run({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
 
 
-def record(road, epochs, text="content"):
-    with road.recording(epochs) as folder:
-        for name in STOP_FILES:
+def record(run, epochs, text="content"):
+    with run.recording(epochs) as folder:
+        for name in CHECKPOINT_FILES:
             (folder / name).write_text("{}")
-        (folder / "summary.json").write_text(json.dumps({"road": road.name, "epochs": epochs, "text": text}))
+        (folder / "summary.json").write_text(json.dumps({"run": run.name, "epochs": epochs, "text": text}))
         save_file({}, folder / "weights.safetensors", metadata={"of": text})
 
 
@@ -47,37 +47,37 @@ def test_an_identity_that_is_not_a_number_is_refused():
         digest({"lr": float("nan")})
 
 
-def test_a_road_is_found_again_by_its_identity(road, tmp_path):
-    again = Ledger(tmp_path).road({"seed": 0.0, "pe": {"theta": 10000.0, "name": "rope"}})
-    assert again.folder == road.folder
-    assert [found.name for found in Ledger(tmp_path).roads()] == [road.name]
+def test_a_road_is_found_again_by_its_identity(run, tmp_path):
+    again = Ledger(tmp_path).run({"seed": 0.0, "pe": {"theta": 10000.0, "name": "rope"}})
+    assert again.folder == run.folder
+    assert [found.name for found in Ledger(tmp_path).runs()] == [run.name]
 
 
 @pytest.mark.parametrize("content", ["changed", "", "{", "[]", "null"])
 def test_an_identity_that_is_not_that_of_the_name_is_not_read_and_set_aside_by_who_knows_it(
-    road, tmp_path, content, capsys
+    run, tmp_path, content, capsys
 ):
-    path = road.folder / "road.json"
+    path = run.folder / "run.json"
     sound = path.read_text()
     content = sound.replace("10000", "500") if content == "changed" else content
     path.write_text(content)
     with pytest.raises(LedgerError):
-        road.identity()
+        run.identity()
     assert path.read_text() == content
-    again = Ledger(tmp_path).road({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
-    assert (again.folder, path.read_text()) == (road.folder, sound)
-    assert [kept.read_text() for kept in (tmp_path / ".aside").rglob("road.json")] == [content]
+    again = Ledger(tmp_path).run({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
+    assert (again.folder, path.read_text()) == (run.folder, sound)
+    assert [kept.read_text() for kept in (tmp_path / ".aside").rglob("run.json")] == [content]
     told = capsys.readouterr().err
     assert told.startswith("set aside: ")
     assert len(told.splitlines()) == 1
 
 
-def test_a_road_that_is_a_link_is_refused(road, tmp_path):
+def test_a_road_that_is_a_link_is_refused(run, tmp_path):
     elsewhere = tmp_path / "elsewhere"
-    road.folder.rename(elsewhere)
-    road.folder.symlink_to(elsewhere)
+    run.folder.rename(elsewhere)
+    run.folder.symlink_to(elsewhere)
     with pytest.raises(LedgerError, match="must be a folder of the ledger, got a link"):
-        Ledger(tmp_path).road({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
+        Ledger(tmp_path).run({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/etc", "", "0123456789ABCDEF", "0123456789abcdef/.."])
@@ -86,30 +86,30 @@ def test_a_name_that_comes_from_a_file_does_not_lead_out(tmp_path, name):
         Ledger(tmp_path).named(name)
 
 
-def test_a_stop_is_there_whole_or_not_at_all(road):
-    with pytest.raises(RuntimeError, match="full disk"), road.recording(4) as folder:
+def test_a_stop_is_there_whole_or_not_at_all(run):
+    with pytest.raises(RuntimeError, match="full disk"), run.recording(4) as folder:
         (folder / "summary.json").write_text("{}")
-        assert not road.done(4)
+        assert not run.done(4)
         raise RuntimeError("full disk")
-    assert not road.done(4)
-    assert road.stops() == []
-    assert not list(road.folder.glob(".s*"))
-    record(road, 4)
-    assert road.done(4)
-    assert road.stops() == [4]
-    assert road.summary(4)["text"] == "content"
+    assert not run.done(4)
+    assert run.checkpoints() == []
+    assert not list(run.folder.glob(".s*"))
+    record(run, 4)
+    assert run.done(4)
+    assert run.checkpoints() == [4]
+    assert run.summary(4)["text"] == "content"
 
 
-def test_a_stop_that_is_there_is_not_written_again(road):
-    record(road, 4, "first")
-    record(road, 4, "second")
-    assert road.summary(4)["text"] == "first"
+def test_a_stop_that_is_there_is_not_written_again(run):
+    record(run, 4, "first")
+    record(run, 4, "second")
+    assert run.summary(4)["text"] == "first"
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "unsign"])
-def test_a_damaged_stop_is_not_read_and_set_aside_by_who_is_to_make_it(road, tmp_path, damage, capsys):
-    record(road, 4)
-    path = road.stop(4) / "summary.json"
+def test_a_damaged_stop_is_not_read_and_set_aside_by_who_is_to_make_it(run, tmp_path, damage, capsys):
+    record(run, 4)
+    path = run.checkpoint(4) / "summary.json"
     content = bytearray(path.read_bytes())
     if damage == "flip":
         content[3] ^= 1
@@ -117,83 +117,85 @@ def test_a_damaged_stop_is_not_read_and_set_aside_by_who_is_to_make_it(road, tmp
     elif damage == "truncate":
         path.write_bytes(content[:-2])
     else:
-        (path if damage == "remove" else road.stop(4) / CHECKSUMS).unlink()
+        (path if damage == "remove" else run.checkpoint(4) / CHECKSUMS).unlink()
     with pytest.raises(LedgerError, match="it is not read; the command that made it, run again, sets it aside"):
-        road.summary(4)
-    assert road.stop(4).exists()
-    record(road, 16)
+        run.summary(4)
+    assert run.checkpoint(4).exists()
+    record(run, 16)
     for epochs in (4, 16):
-        road.mend(epochs)
-    assert road.stops() == [16]
-    assert not road.stop(4).exists()
-    assert len(list((tmp_path / ".aside").glob(f"*/{road.name}/stops/4"))) == 1
+        run.mend(epochs)
+    assert run.checkpoints() == [16]
+    assert not run.checkpoint(4).exists()
+    assert len(list((tmp_path / ".aside").glob(f"*/{run.name}/checkpoints/4"))) == 1
     assert len(capsys.readouterr().err.splitlines()) == 1
-    record(road, 4)
-    assert road.summary(4)["epochs"] == 4
+    record(run, 4)
+    assert run.summary(4)["epochs"] == 4
 
 
-def test_a_stop_of_another_road_is_not_read(road, tmp_path):
-    other = Ledger(tmp_path).road({"pe": {"name": "none"}, "seed": 0})
+def test_a_stop_of_another_road_is_not_read(run, tmp_path):
+    other = Ledger(tmp_path).run({"pe": {"name": "none"}, "seed": 0})
     record(other, 4)
-    record(road, 1)
-    shutil.copytree(other.stop(4), road.stop(4))
-    shutil.copytree(road.stop(1), road.stop(16))
+    record(run, 1)
+    shutil.copytree(other.checkpoint(4), run.checkpoint(4))
+    shutil.copytree(run.checkpoint(1), run.checkpoint(16))
     for epochs in (4, 16):
-        with pytest.raises(LedgerError, match="must be a stop of this road, got another"):
-            road.verify(epochs)
+        with pytest.raises(LedgerError, match="must be a checkpoint of this run, got another"):
+            run.verify(epochs)
 
 
-def test_checksums_that_lead_out_of_the_stop_are_not_followed(road, tmp_path):
-    record(road, 4)
+def test_checksums_that_lead_out_of_the_stop_are_not_followed(run, tmp_path):
+    record(run, 4)
     (tmp_path / "secret").write_text("secret")
-    checksums = json.loads((road.stop(4) / CHECKSUMS).read_text())
-    (road.stop(4) / CHECKSUMS).write_text(json.dumps(checksums | {"../../../secret": file_digest(tmp_path / "secret")}))
+    checksums = json.loads((run.checkpoint(4) / CHECKSUMS).read_text())
+    (run.checkpoint(4) / CHECKSUMS).write_text(
+        json.dumps(checksums | {"../../../secret": file_digest(tmp_path / "secret")})
+    )
     with pytest.raises(LedgerError, match=r"must have its checksums.json"):
-        road.verify(4)
+        run.verify(4)
 
 
-def _wish(folder, epochs, made, end):
-    Ledger(folder.parent).road(json.loads((folder / "road.json").read_text())).want(epochs)
+def _request_file(folder, epochs, made, end):
+    Ledger(folder.parent).run(json.loads((folder / "run.json").read_text())).request(epochs)
     made.put(True)
     end.get()
     os.kill(os.getpid(), 9)
 
 
-def test_a_wish_lasts_as_long_as_its_writer(road):
-    road.want(16)
-    road.want(4)
-    road.want(1)
-    record(road, 1)
-    assert road.wanted() == [4, 16]
+def test_a_wish_lasts_as_long_as_its_writer(run):
+    run.request(16)
+    run.request(4)
+    run.request(1)
+    record(run, 1)
+    assert run.requested() == [4, 16]
     context = multiprocessing.get_context("spawn")
     made, end = context.Queue(), context.Queue()
-    other = context.Process(target=_wish, args=(road.folder, 1000, made, end))
+    other = context.Process(target=_request_file, args=(run.folder, 1000, made, end))
     other.start()
     assert made.get(timeout=60)
-    assert road.wanted() == [4, 16, 1000]
+    assert run.requested() == [4, 16, 1000]
     end.put(None)
     other.join()
-    (road.folder / "wanted" / "8.nobody").write_text("{}")
-    assert road.wanted() == [4, 16]
-    road.unwant(4)
-    assert road.wanted() == [16]
-    assert len(list(road.folder.glob("wanted/*"))) == 2
+    (run.folder / "requested" / "8.nobody").write_text("{}")
+    assert run.requested() == [4, 16]
+    run.withdraw(4)
+    assert run.requested() == [16]
+    assert len(list(run.folder.glob("requested/*"))) == 2
 
 
-def test_a_failure_ends_a_wish_until_somebody_wants_it_again(road):
-    road.want(4)
-    road.fail(4, "the loss must be finite", 7)
-    assert road.wanted() == []
-    assert road.failure(4)["step"] == 7
-    road.want(4)
-    assert road.wanted() == [4]
-    assert road.failure(4) is None
+def test_a_failure_ends_a_wish_until_somebody_wants_it_again(run):
+    run.request(4)
+    run.fail(4, "the loss must be finite", 7)
+    assert run.requested() == []
+    assert run.failure(4)["step"] == 7
+    run.request(4)
+    assert run.requested() == [4]
+    assert run.failure(4) is None
 
 
-def keep(road, step, text, finished):
-    path = road.temporary_file()
-    save_file({}, path, metadata={"pe_lab": json.dumps({"road": road.name, "step": step, "text": text})})
-    road.keep_state(path, step, finished)
+def keep(run, step, text, finished):
+    path = run.temporary_file()
+    save_file({}, path, metadata={"pe_lab": json.dumps({"run": run.name, "step": step, "text": text})})
+    run.keep_state(path, step, finished)
 
 
 def text_of(state):
@@ -201,65 +203,65 @@ def text_of(state):
 
 
 @pytest.mark.parametrize("saved_at_the_end", [False, True])
-def test_a_state_on_the_way_to_an_earlier_stop_is_kept_until_that_is_recorded(road, saved_at_the_end):
-    keep(road, 30, "thirty", finished=True)
-    keep(road, 10, "ten", finished=False)
-    keep(road, 20, "twenty", finished=False)
-    assert [step for step, _ in road.states()] == [20, 30]
-    assert road.newest_state()[0] == 30
-    assert road.newest_state(at_most=25)[0] == 20
-    assert road.newest_state(at_most=15) is None
+def test_a_state_on_the_way_to_an_earlier_stop_is_kept_until_that_is_recorded(run, saved_at_the_end):
+    keep(run, 30, "thirty", finished=True)
+    keep(run, 10, "ten", finished=False)
+    keep(run, 20, "twenty", finished=False)
+    assert [step for step, _ in run.states()] == [20, 30]
+    assert run.newest_state()[0] == 30
+    assert run.newest_state(at_most=25)[0] == 20
+    assert run.newest_state(at_most=15) is None
     if saved_at_the_end:
-        keep(road, 25, "twenty-five", finished=False)
-    keep(road, 25, "twenty-five", finished=True)
-    assert [step for step, _ in road.states()] == [30]
+        keep(run, 25, "twenty-five", finished=False)
+    keep(run, 25, "twenty-five", finished=True)
+    assert [step for step, _ in run.states()] == [30]
 
 
-def test_only_the_newest_state_is_kept_and_a_damaged_one_is_set_aside(road, tmp_path, capsys):
+def test_only_the_newest_state_is_kept_and_a_damaged_one_is_set_aside(run, tmp_path, capsys):
     for step, text in ((10, "ten"), (30, "thirty"), (20, "twenty")):
-        keep(road, step, text, finished=True)
-    assert [text_of(path) for path in road.folder.glob("*state*")] == ["thirty"]
-    step, newest = road.newest_state()
+        keep(run, step, text, finished=True)
+    assert [text_of(path) for path in run.folder.glob("*state*")] == ["thirty"]
+    step, newest = run.newest_state()
     assert step == 30
     newest.write_text("thirtY")
-    (road.folder / "state-40-of-nobody.safetensors").write_text("no such name")
-    assert road.newest_state() is None
+    (run.folder / "state-40-of-nobody.safetensors").write_text("no such name")
+    assert run.newest_state() is None
     assert [path.read_text() for path in (tmp_path / ".aside").rglob("state-*")] == ["thirtY"]
     assert "must have the digest" in capsys.readouterr().err
 
 
 def _hold(folder, ready, release):
-    with Ledger(folder.parent).road(json.loads((folder / "road.json").read_text())).lease() as mine:
+    with Ledger(folder.parent).run(json.loads((folder / "run.json").read_text())).lease() as mine:
         ready.put(mine)
         release.get()
         os.kill(os.getpid(), 9)
 
 
-def test_a_lease_has_one_holder_and_ends_with_its_process(road):
+def test_a_lease_has_one_holder_and_ends_with_its_process(run):
     context = multiprocessing.get_context("spawn")
     ready, release = context.Queue(), context.Queue()
-    holder = context.Process(target=_hold, args=(road.folder, ready, release))
-    holder.start()
+    owner = context.Process(target=_hold, args=(run.folder, ready, release))
+    owner.start()
     assert ready.get(timeout=60)
-    with road.lease() as mine:
+    with run.lease() as mine:
         assert not mine
-    left = road.folder / ".stop-4.half"
+    left = run.folder / ".stop-4.half"
     left.mkdir()
     release.put(None)
-    holder.join()
-    assert holder.exitcode == -9
-    with road.lease() as mine:
+    owner.join()
+    assert owner.exitcode == -9
+    with run.lease() as mine:
         assert mine
         assert not left.exists()
 
 
-def test_costs_add_up(road):
-    road.account({"served": 10.0, "steps": 8.0, "evaluation": 1.0, "stops": 2})
-    road.account({"served": 5.0, "steps": 4.0, "evaluation": 0.5, "stops": 1})
-    assert road.cost() == {"served": 15.0, "steps": 12.0, "evaluation": 1.5, "stops": 3}
+def test_costs_add_up(run):
+    run.account({"served": 10.0, "steps": 8.0, "evaluation": 1.0, "checkpoints": 2})
+    run.account({"served": 5.0, "steps": 4.0, "evaluation": 0.5, "checkpoints": 1})
+    assert run.cost() == {"served": 15.0, "steps": 12.0, "evaluation": 1.5, "checkpoints": 3}
 
 
-@pytest.mark.parametrize("name", [".present", ".aside", "floors", "asked", "studies"])
+@pytest.mark.parametrize("name", [".processes", ".aside", "floors", "commands", "studies"])
 def test_a_ledger_that_writes_through_a_link_is_refused(tmp_path, name):
     (tmp_path / "outside").mkdir()
     (tmp_path / "ledger").mkdir()
@@ -268,40 +270,40 @@ def test_a_ledger_that_writes_through_a_link_is_refused(tmp_path, name):
         Ledger(tmp_path / "ledger").prepare()
 
 
-@pytest.mark.parametrize("name", ["wanted", "stops", "records", "failed"])
-def test_a_road_that_writes_through_a_link_is_refused(road, tmp_path, name):
-    (road.folder / name).symlink_to(tmp_path)
+@pytest.mark.parametrize("name", ["requested", "checkpoints", "records", "failed"])
+def test_a_road_that_writes_through_a_link_is_refused(run, tmp_path, name):
+    (run.folder / name).symlink_to(tmp_path)
     with pytest.raises(LedgerError, match=rf"{name} must be a folder of the ledger, got a link"):
-        Ledger(tmp_path).road({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
+        Ledger(tmp_path).run({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
 
 
-def test_a_copy_that_a_user_made_beside_a_stop_is_none(road):
-    record(road, 4)
+def test_a_copy_that_a_user_made_beside_a_stop_is_none(run):
+    record(run, 4)
     for name in ("4.bak", "04", "four"):
-        shutil.copytree(road.stop(4), road.folder / "stops" / name)
-    assert road.stops() == [4]
+        shutil.copytree(run.checkpoint(4), run.folder / "checkpoints" / name)
+    assert run.checkpoints() == [4]
 
 
 @pytest.mark.parametrize("content", ["", "{", "\xff", "[1]"])
-def test_what_only_tells_how_it_went_may_be_damaged(road, tmp_path, content):
-    road.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "stops": 1})
-    road.beat(1.0, 4)
-    road.want(4)
-    road.fail(4, "reason", 1)
-    for name in ("cost.json", "holder.json", "failed/4.json"):
-        (road.folder / name).write_bytes(content.encode("latin-1"))
-    assert not isinstance(road.holder(), dict)
-    assert "failed/4.json" in road.failure(4)["reason"]
-    assert road.wanted() == []
-    road.want(4)
-    assert road.wanted() == [4]
-    road.account({"served": 2.0, "steps": 1.0, "evaluation": 0.0, "stops": 1})
-    assert road.cost()["served"] == 2.0
+def test_what_only_tells_how_it_went_may_be_damaged(run, tmp_path, content):
+    run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+    run.heartbeat(1.0, 4)
+    run.request(4)
+    run.fail(4, "reason", 1)
+    for name in ("cost.json", "owner.json", "failed/4.json"):
+        (run.folder / name).write_bytes(content.encode("latin-1"))
+    assert not isinstance(run.owner(), dict)
+    assert "failed/4.json" in run.failure(4)["reason"]
+    assert run.requested() == []
+    run.request(4)
+    assert run.requested() == [4]
+    run.account({"served": 2.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+    assert run.cost()["served"] == 2.0
     assert len(list((tmp_path / ".aside").rglob("cost.json"))) == 1
 
 
 def test_a_folder_whose_locks_do_not_exclude_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger_module, "first_come", lambda *_: nullcontext(True))
+    monkeypatch.setattr(ledger_module, "try_lock", lambda *_: nullcontext(True))
     with pytest.raises(ValueError, match=r"ledger must be on a file system whose locks \(flock\) exclude"):
         Ledger(tmp_path).prepare()
 
@@ -321,8 +323,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         Ledger(tmp_path / "file" / "ledger").prepare()
 
 
-def test_the_checksums_cover_every_file(road):
-    with road.recording(1) as folder:
+def test_the_checksums_cover_every_file(run):
+    with run.recording(1) as folder:
         for name in ("a", "b", "c"):
             (folder / name).write_text(name)
-    assert set(json.loads((road.stop(1) / CHECKSUMS).read_text())) == {"a", "b", "c"}
+    assert set(json.loads((run.checkpoint(1) / CHECKSUMS).read_text())) == {"a", "b", "c"}

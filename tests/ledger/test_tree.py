@@ -18,18 +18,18 @@ from pe_lab import config
 from pe_lab.bench import ledger as made_up
 from pe_lab.bench.ledger import identity, record
 from pe_lab.bench.sweeps import TINY, cells
-from pe_lab.cell import Cell
-from pe_lab.ledger import presence
-from pe_lab.ledger.files import CHECKSUMS, LedgerError, file_digest
+from pe_lab.experiment.cell import Cell
+from pe_lab.ledger import lease
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.maintenance import Counts, removable, remove, verify
+from pe_lab.ledger.progress import RequestedCell, write_command
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.road import Road, read_metadata
+from pe_lab.ledger.run import Run, read_metadata
 from pe_lab.ledger.tree import Tree
-from pe_lab.ledger.upkeep import Counts, removable, remove, verify
-from pe_lab.loggers import csv_logger, tensorboard_logger, wandb_logger
-from pe_lab.pictures import encoding_picture
-from pe_lab.progress import Asked, write_asked
-from pe_lab.state import save_tensors
+from pe_lab.system.files import CHECKSUMS, LedgerError, file_digest
+from pe_lab.tracking.loggers import csv_logger, tensorboard_logger, wandb_logger
+from pe_lab.tracking.pictures import encoding_picture
+from pe_lab.training.state import save_tensors
 
 REQUEST = {"kind": "length", "length": 2}
 GONE = "0" * 32
@@ -37,38 +37,38 @@ ONE = {"who": GONE}
 
 
 @pytest.fixture
-def road(tmp_path, monkeypatch) -> Road:
-    """A training with two stops, a record, a state and what a dead process left; nobody has said yet that he lives."""
-    monkeypatch.setattr(presence, "_ANNOUNCED", {})
-    road = Ledger(tmp_path / "ledger").road(identity({"name": "rope"}))
-    record(road, 4, 1.0)
-    Records(road, 4).add(REQUEST, pd.DataFrame({"metric": ["loss"], "value": [1.0]}), {})
-    for path in ("holder.json", "failed/8.json", f"wanted/8.{GONE}", "records/4/holder.json"):
-        road.tree.write_json(road.folder / path, ONE)
+def run(tmp_path, monkeypatch) -> Run:
+    """A run with two checkpoints, a record, a state and what a dead process left; no process is registered yet."""
+    monkeypatch.setattr(lease, "_REGISTERED", {})
+    run = Ledger(tmp_path / "ledger").run(identity({"name": "rope"}))
+    record(run, 4, 1.0)
+    Records(run, 4).add(REQUEST, pd.DataFrame({"metric": ["loss"], "value": [1.0]}), {})
+    for path in ("owner.json", "failed/8.json", f"requested/8.{GONE}", "records/4/owner.json"):
+        run.tree.write_json(run.folder / path, ONE)
     for path in (".s-half", "records/4/.s-half"):
-        (road.folder / path).mkdir()
+        (run.folder / path).mkdir()
     for path in (
-        f".present/{GONE}",
+        f".processes/{GONE}",
         "floors/x.json",
-        "asked/x.json",
+        "commands/x.json",
         "studies/question/rows.csv",
         ".aside/x/y",
         "pictures/x",
     ):
-        road.tree.write_json(road.tree.root / path, ONE)
-    return road
+        run.tree.write_json(run.tree.root / path, ONE)
+    return run
 
 
-def state_of(road: Road, step: int) -> None:
-    path = road.temporary_file()
-    save_tensors({}, path, {"pe_lab": json.dumps({"road": road.name, "step": step})})
-    road.keep_state(path, step, finished=False)
+def state_of(run: Run, step: int) -> None:
+    path = run.temporary_file()
+    save_tensors({}, path, {"pe_lab": json.dumps({"run": run.name, "step": step})})
+    run.keep_state(path, step, finished=False)
 
 
 def everything(ledger: Path, of: dict) -> list[Callable[[], object]]:
     """All that changes a ledger."""
-    road, tree = Ledger(ledger).find(of), Tree(ledger)
-    records, rows = Records(road, 4), pd.DataFrame({"metric": ["loss"], "value": [2.0]})
+    run, tree = Ledger(ledger).find(of), Tree(ledger)
+    records, rows = Records(run, 4), pd.DataFrame({"metric": ["loss"], "value": [2.0]})
     study = ledger / "studies" / "question"
 
     def measure() -> None:
@@ -76,9 +76,9 @@ def everything(ledger: Path, of: dict) -> list[Callable[[], object]]:
             records.add({"kind": "probe"}, rows, {})
 
     def serve() -> None:
-        with road.lease():
-            road.beat(1.0, 16)
-            record(road, 16, 1.0)
+        with run.lease():
+            run.heartbeat(1.0, 16)
+            record(run, 16, 1.0)
 
     def prune() -> None:
         for found in removable(ledger, [], forget=True):
@@ -87,23 +87,31 @@ def everything(ledger: Path, of: dict) -> list[Callable[[], object]]:
     return [
         *(
             Ledger(ledger).prepare,
-            lambda: Ledger(ledger).road(of),
+            lambda: Ledger(ledger).run(of),
             lambda: Ledger(ledger).kept("floors", {"a": 1}, dict),
         ),
-        *(lambda: road.mend(4), lambda: road.want(16), road.wanted, lambda: road.unwant(16), lambda: road.want(8)),
-        *(lambda: road.fail(16, "reason", 1), lambda: state_of(road, 9), lambda: state_of(road, 10), road.newest_state),
+        *(lambda: run.mend(4), lambda: run.request(16), run.requested),
+        *(lambda: run.withdraw(16), lambda: run.request(8)),
+        *(lambda: run.fail(16, "reason", 1), lambda: state_of(run, 9), lambda: state_of(run, 10), run.newest_state),
         *(serve, measure, lambda: records.fail({"kind": "x"}, "reason"), lambda: records.forget({"kind": "x"})),
         *(
             lambda: records.mend(REQUEST),
-            lambda: road.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "stops": 1}),
+            lambda: run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1}),
         ),
-        *(lambda: write_asked(ledger, [], None, [Asked(road.name, 4, "a", 1)]), lambda: tree.write(study / "a", "b")),
+        *(
+            lambda: write_command(ledger, [], None, [RequestedCell(run.name, 4, "a", 1)]),
+            lambda: tree.write(study / "a", "b"),
+        ),
         *(
             lambda: tree.write(study / "rows.csv", "b"),
             lambda: tree.write(ledger / "x", "y"),
             lambda: tree.rename(ledger / "x", study / "y"),
         ),
-        *(lambda: tree.set_aside(road.stop(4), "reason"), lambda: tree.write(ledger / "pictures" / "x", "b"), prune),
+        *(
+            lambda: tree.set_aside(run.checkpoint(4), "reason"),
+            lambda: tree.write(ledger / "pictures" / "x", "b"),
+            prune,
+        ),
     ]
 
 
@@ -119,24 +127,24 @@ def shown(folder: Path) -> dict[str, tuple]:
 
 FOLDERS = [
     *(
-        "{road}",
-        "{road}/stops",
-        "{road}/stops/4",
-        "{road}/records",
-        "{road}/records/4",
-        "{road}/wanted",
-        "{road}/failed",
+        "{run}",
+        "{run}/checkpoints",
+        "{run}/checkpoints/4",
+        "{run}/records",
+        "{run}/records/4",
+        "{run}/requested",
+        "{run}/failed",
     ),
-    *(".present", ".aside", "floors", "asked", "studies", "studies/question", "pictures"),
+    *(".processes", ".aside", "floors", "commands", "studies", "studies/question", "pictures"),
 ]
-WITHOUT = ["{road}/.s-half", "{road}/records/4/.s-half"]  # what a ledger is to remove: the link, not what it leads to
+WITHOUT = ["{run}/.s-half", "{run}/records/4/.s-half"]  # what a ledger is to remove: the link, not what it leads to
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, *WITHOUT])
-def test_nothing_is_changed_behind_a_link(folder, road, tmp_path):
-    ledger, victim = road.tree.root, tmp_path / "victim"
-    place = ledger / folder.format(road=road.name)
-    of = road.identity()
+def test_nothing_is_changed_behind_a_link(folder, run, tmp_path):
+    ledger, victim = run.tree.root, tmp_path / "victim"
+    place = ledger / folder.format(run=run.name)
+    of = run.identity()
     shutil.copytree(place, victim)
     (victim / "thesis.txt").write_text("years of work")
     shutil.rmtree(place)
@@ -150,20 +158,20 @@ def test_nothing_is_changed_behind_a_link(folder, road, tmp_path):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_in_a_folder_of_the_ledger_something_is_changed(folder, road):
+def test_in_a_folder_of_the_ledger_something_is_changed(folder, run):
     """So that the test above says something."""
-    place = road.tree.root / folder.format(road=road.name)
+    place = run.tree.root / folder.format(run=run.name)
     before = shown(place)
-    for change in everything(road.tree.root, road.identity()):
+    for change in everything(run.tree.root, run.identity()):
         change()
     assert not place.exists() or shown(place) != before
 
 
-def test_a_ledger_that_is_a_link_itself_is_used(tmp_path, road):
-    (tmp_path / "link").symlink_to(road.tree.root)
-    for change in everything(tmp_path / "link", road.identity()):
+def test_a_ledger_that_is_a_link_itself_is_used(tmp_path, run):
+    (tmp_path / "link").symlink_to(run.tree.root)
+    for change in everything(tmp_path / "link", run.identity()):
         change()
-    assert Ledger(road.tree.root).find(road.identity()).done(16)
+    assert Ledger(run.tree.root).find(run.identity()).done(16)
 
 
 def test_only_one_module_changes_what_is_at_a_path_of_the_ledger():
@@ -180,14 +188,12 @@ def test_only_one_module_changes_what_is_at_a_path_of_the_ledger():
         "symlink_to",
     }
     found = []
-    for path in sorted(Path(presence.__file__).parent.glob("*.py")):
+    for path in sorted(Path(lease.__file__).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in changing | {"FileLock"}:
                 called = ast.unparse(node.func)
                 found += [(path.name, called)] if not called.startswith(("tree.", "self.tree.")) else []
-    assert {name for name, _ in found} == {"files.py", "tree.py", "ledger.py", "plain.py"}
-    assert {called for name, called in found if name == "plain.py"} == {"text.replace"}  # of letters
-    assert {called for name, called in found if name == "files.py"} == {"os.replace", "path.parent.mkdir"}
+    assert {name for name, _ in found} == {"tree.py", "ledger.py"}
     assert {called for name, called in found if name == "ledger.py"} == {"self.folder.mkdir"}  # the ledger's own
 
 
@@ -209,44 +215,44 @@ def test_loggers_and_pictures_write_through_no_link(folder, tmp_path):
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-def test_what_another_has_made_anew_meanwhile_is_not_set_aside(road):
-    path, looks = road.folder / "cost.json", []
+def test_what_another_has_made_anew_meanwhile_is_not_set_aside(run):
+    path, looks = run.folder / "cost.json", []
 
     def check() -> None:
         looks.append(path)
         if len(looks) == 1:  # the second time, another process has been there
             raise LedgerError("damaged")
 
-    road.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "stops": 1})
-    assert road.tree.mend(path, check) is False
-    assert road.cost()["served"] == 1.0
+    run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+    assert run.tree.mend(path, check) is False
+    assert run.cost()["served"] == 1.0
 
 
 # -- what verify finds -------------------------------------------------------------------------------------------
 
 
-def test_states_of_others_odd_names_and_lists_that_lack_a_file_are_found(road, tmp_path):
-    ledger = road.tree.root
-    state_of(road, 9)
-    for path in (ledger / "floors", ledger / "asked"):
+def test_states_of_others_odd_names_and_lists_that_lack_a_file_are_found(run, tmp_path):
+    ledger = run.tree.root
+    state_of(run, 9)
+    for path in (ledger / "floors", ledger / "commands"):
         shutil.rmtree(path)
-    for path in (road.folder / "holder.json", *road.folder.glob("records/4/*/")):
+    for path in (run.folder / "owner.json", *run.folder.glob("records/4/*/")):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert list(verify(ledger, Counts())) == []
-    other = Ledger(ledger).road(identity({"name": "alibi"}))
-    ((_, state),) = road.states()
+    other = Ledger(ledger).run(identity({"name": "alibi"}))
+    ((_, state),) = run.states()
     shutil.copy(state, other.folder)
-    shutil.copy(state, road.folder / state.name.replace("state-9", "state-7"))
-    shutil.copytree(road.stop(4), road.folder / "stops" / "04")
-    os.mkfifo(road.folder / "queue")
-    (road.stop(4) / "weights.safetensors").write_text("garbage")
-    (road.stop(4) / CHECKSUMS).write_text("{}")
+    shutil.copy(state, run.folder / state.name.replace("state-9", "state-7"))
+    shutil.copytree(run.checkpoint(4), run.folder / "checkpoints" / "04")
+    os.mkfifo(run.folder / "queue")
+    (run.checkpoint(4) / "weights.safetensors").write_text("garbage")
+    (run.checkpoint(4) / CHECKSUMS).write_text("{}")
     found = "\n".join(verify(ledger, Counts()))
-    assert f"must be a state of its road, got one of {road.name}" in found
-    assert "must be a state of its road, got one of 9 steps" in found
-    assert "stops/04 must be named by a number of epochs" in found
+    assert f"must be a state of its run, got one of {run.name}" in found
+    assert "must be a state of its run, got one of 9 steps" in found
+    assert "checkpoints/04 must be named by a number of epochs" in found
     assert "queue must be a file or a folder, got a FIFO" in found
-    assert "stops/4 must have config.yaml, metrics.csv" in found
+    assert "checkpoints/4 must have config.yaml, metrics.csv" in found
     assert len(found.splitlines()) == 5
 
 
@@ -257,9 +263,9 @@ def serve(ledger: Path, *words: str) -> Cell:
     (cfg,) = config.expand([*TINY, "trainer.batch_size=256", f"ledger={ledger}", "logger=none", *words], multirun=True)
     cell = Cell(cfg)
     cell.mend()
-    cell.want()
+    cell.request()
     cell.serve(wait=True)
-    cell.unwant()
+    cell.withdraw()
     return cell
 
 
@@ -276,8 +282,8 @@ def umask(mask: int) -> Iterator[None]:
 def test_permissions_follow_the_umask(mask, tmp_path):
     with umask(mask):
         cell = serve(tmp_path / "ledger", "epochs=1")
-    assert cell.road.stops() == [1]
-    assert len(cell.road.states()) == 1
+    assert cell.run.checkpoints() == [1]
+    assert len(cell.run.states()) == 1
     modes = {path: path.stat().st_mode for path in (tmp_path / "ledger").rglob("*")}
     files = {stat.S_IMODE(mode) for mode in modes.values() if stat.S_ISREG(mode)}
     assert (files, {stat.S_IMODE(mode) for mode in modes.values() if stat.S_ISDIR(mode)}) == (
@@ -288,7 +294,7 @@ def test_permissions_follow_the_umask(mask, tmp_path):
 
 def test_a_state_whose_tensors_are_others_is_set_aside_and_the_training_starts_anew(tmp_path, capsys):
     cell = serve(tmp_path / "ledger", "epochs=1")
-    ((_, state),) = cell.road.states()
+    ((_, state),) = cell.run.states()
     tensors, told = load_file(state), read_metadata(state)
     name = next(name for name in tensors if name.startswith("model."))
     forged = state.with_name("forged")
@@ -304,15 +310,15 @@ def test_a_state_whose_tensors_are_others_is_set_aside_and_the_training_starts_a
 
 def test_weights_of_another_model_with_fitting_checksums_are_named(tmp_path):
     cell = serve(tmp_path / "ledger", "epochs=1")
-    stop = cell.road.stop(1)
-    save_tensors({"a": torch.zeros(3)}, stop / "weights.safetensors")
-    (stop / CHECKSUMS).write_text(
+    checkpoint = cell.run.checkpoint(1)
+    save_tensors({"a": torch.zeros(3)}, checkpoint / "weights.safetensors")
+    (checkpoint / CHECKSUMS).write_text(
         json.dumps(
-            {path.name: file_digest(path) for path in stop.glob("[!c]*")}
-            | {"config.yaml": file_digest(stop / "config.yaml")}
+            {path.name: file_digest(path) for path in checkpoint.glob("[!c]*")}
+            | {"config.yaml": file_digest(checkpoint / "config.yaml")}
         )
     )
-    with pytest.raises(LedgerError, match=rf"must be the weights of the model, got others: remove {stop}"):
+    with pytest.raises(LedgerError, match=rf"must be the weights of the model, got others: remove {checkpoint}"):
         serve(tmp_path / "ledger", "epochs=1", "evaluate.offset=[3]")
 
 
@@ -320,4 +326,4 @@ def test_made_up_ledgers_are_whole(tmp_path):
     made_up.make(tmp_path, 6)
     counts = Counts()
     assert list(verify(tmp_path, counts)) == []
-    assert counts.stops == 6
+    assert counts.checkpoints == 6

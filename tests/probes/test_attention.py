@@ -11,11 +11,11 @@ from torch import Tensor
 from pe_lab.attention import reference
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Batch, Floors, InMemory, Task
+from pe_lab.data.seeding import generator, initialise
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model import Transformer
+from pe_lab.model.transformer import Transformer
 from pe_lab.probes.attention import distances, measure, probe
-from pe_lab.seeding import generator, initialise
 
 DEPTH, HEADS, WIDTH, T, VOCABULARY = 2, 2, 16, 9, 11
 Values = dict[str, float]

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Batch, Floors, InMemory, Task
+from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
-from pe_lab.model import Transformer
+from pe_lab.model.transformer import Transformer
 from pe_lab.probes import position
 from pe_lab.probes.position import ALPHAS, probe, read, read_off_token
 from pe_lab.probes.states import States
-from pe_lab.seeding import generator, initialise
 
 WIDTH, T, SEQUENCES = 16, 12, 300
 # 3,600 tokens, some ten lanes: the share that noise explains, or fails to

@@ -12,12 +12,12 @@ from torch.testing import assert_close
 
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task
+from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model import Transformer
+from pe_lab.model.transformer import Transformer
 from pe_lab.probes import PROBES, states
 from pe_lab.probes.states import Row, at_rest, capture, permute, row, sample, watching
-from pe_lab.seeding import generator, initialise
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 DEPTH, WIDTH, HEADS, T, VOCABULARY, SIZE = 2, 16, 2, 9, 11, 24
@@ -38,7 +38,7 @@ class Toy(InMemory):
         mark: the token of padding.
     """
 
-    roles = ("asked",)
+    roles = ("commands",)
 
     def __init__(self, kind: str, mark: int = MARK) -> None:
         self.name = self.kind = kind

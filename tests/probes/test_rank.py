@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from pe_lab.config import Model
 from pe_lab.data.base import IGNORE
+from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.layout import PADDING
-from pe_lab.model import Transformer
+from pe_lab.model.transformer import Transformer
 from pe_lab.probes import rank
 from pe_lab.probes.rank import effective_rank, probe, spectrum, stable_rank, token_cosine
 from pe_lab.probes.states import SEQUENCES, sample
-from pe_lab.seeding import initialise
 
 DEPTH, WIDTH = 3, 16
 # float64 all the way; the order of sums differs

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from pe_lab.config import Model, expand
+from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import MID, START, Structured
-from pe_lab.model import Transformer
+from pe_lab.model.transformer import Transformer
 from pe_lab.probes import subspace
 from pe_lab.probes.states import States, capture
 from pe_lab.probes.subspace import angles, comparable, directions, parts, probe
-from pe_lab.seeding import initialise
 
 DEPTH, WIDTH, T = 2, 16, 12
 KINDS = 20

@@ -44,7 +44,7 @@ def noise(*key: object) -> float:
 
 def save(place: Path, study: str, cells: list[dict], records: list[dict] | None = None) -> None:
     rows = pd.DataFrame(cells).assign(**PAID)
-    rows["road"] = [f"{number:x}" for number in range(len(rows))]
+    rows["run"] = [f"{number:x}" for number in range(len(rows))]
     (place / study).mkdir(exist_ok=True)
     rows.to_csv(place / study / "rows.csv", index=False)
     if records is not None:

@@ -38,7 +38,7 @@ def made_cells(pes: dict[str, float] = PES, seeds: int = SEEDS) -> pd.DataFrame:
                         | {"floor_bayes_loss": 0.0, "floor_position_blind_loss": 0.4, "floor_prior_loss": 2.0}
                         | {"parameters": 1000, "positional_parameters": 64 * (pe == "learnable")}
                         | {"flops_per_token": 1e5, "seconds": 2.0 * epochs, "attention": "sdpa", "device": "cpu"}
-                        | {"road": f"{pe}-{depth}-{seed}", "torch": "2.13.0", "commit": "abc"}
+                        | {"run": f"{pe}-{depth}-{seed}", "torch": "2.13.0", "commit": "abc"}
                     )
     return pd.DataFrame(rows)
 
@@ -210,7 +210,7 @@ def made_study(number: int) -> frame.Results:
                         {"pe": pe, "data": task, "depth": depth, "epochs": 4, "seed": seed, "test_loss": value}
                         | {"floor_bayes_loss": 0.0, "floor_position_blind_loss": 1.0 + (task == "sort")}
                         | {"parameters": 1000, "positional_parameters": 8 * (pe == "pe1"), "flops_per_token": 1e5}
-                        | {"seconds": 1.0, "attention": "sdpa", "device": "cpu", "road": f"{task}{depth}{pe}{seed}"}
+                        | {"seconds": 1.0, "attention": "sdpa", "device": "cpu", "run": f"{task}{depth}{pe}{seed}"}
                     )
     results = results_of(pd.DataFrame(rows))
     cells = results.cells[["pe", "data", "depth", "epochs", "seed"]]
@@ -439,7 +439,7 @@ def test_a_reader_is_told_what_is_wrong_with_the_cells(cells):
 def test_learning_rates_are_compared(cells):
     rng = np.random.default_rng(0)
     slow, fast = (
-        cells.assign(**{"optimizer.lr": lr, "road": cells["road"] + str(lr), "test_loss": cells["test_loss"] + gain})
+        cells.assign(**{"optimizer.lr": lr, "run": cells["run"] + str(lr), "test_loss": cells["test_loss"] + gain})
         for lr, gain in (
             (1e-3, 0.0),
             (1e-2, cells["pe"].map({"none": -0.8}).fillna(0.3) + rng.normal(0, 1e-3, len(cells))),
@@ -466,13 +466,13 @@ def test_learning_rates_are_compared(cells):
 
 
 def test_one_learning_rate_for_all_is_told(cells):
-    def told(rows: pd.DataFrame) -> list[str]:
+    def program(rows: pd.DataFrame) -> list[str]:
         return [part for of in sections(question(results_of(rows))) for part in of.parts if isinstance(part, str)]
 
     note = "All encodings were trained at one learning rate, which was not tuned for each of them"
-    assert any(note in text for text in told(cells))
+    assert any(note in text for text in program(cells))
     own = cells.assign(**{"optimizer.lr": cells["pe"].map({"none": 1e-2}).fillna(1e-3)})
-    assert not any(note in text for text in told(own))
+    assert not any(note in text for text in program(own))
 
 
 def test_the_command_writes_both_files(study, monkeypatch, capsys):
@@ -516,9 +516,9 @@ def test_bad_input_is_one_line(words, line, study, tmp_path, monkeypatch, capsys
     records = made_records(cells).astype({"value": object})
     records.loc[0, "value"] = "low"
     store(tmp_path / "records", cells, records=records)
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit) as ended:
         run(monkeypatch, *(word.format(**places) for word in words))
-    assert stop.value.code == 1
+    assert ended.value.code == 1
     error = capsys.readouterr().err.strip()
     assert error.startswith("error: ")
     assert line in error
@@ -531,9 +531,9 @@ def test_what_runs_out_is_one_line(error, study, monkeypatch, capsys):
         raise error
 
     monkeypatch.setattr("pe_lab.report.sections.sections", fail)
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(SystemExit) as ended:
         run(monkeypatch, study)
-    assert stop.value.code == 1
+    assert ended.value.code == 1
     assert capsys.readouterr().err == f"error: {str(error) or 'MemoryError'}\n"
 
 

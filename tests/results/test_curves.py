@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from pe_lab import config
-from pe_lab.cell import Cell
+from pe_lab.experiment.cell import Cell
 from pe_lab.results.curves import MEASURED, gather, layers, lengths
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
@@ -16,9 +16,9 @@ def served(ledger, *overrides: str) -> list[Cell]:
     cfgs = config.expand([*TINY, "logger=none", "epochs=1", f"ledger={ledger}", *overrides], multirun=True)
     cells = [Cell(cfg) for cfg in cfgs]
     for cell in cells:
-        cell.want()
+        cell.request()
         cell.serve(wait=True)
-        cell.unwant()
+        cell.withdraw()
     return cells
 
 
@@ -35,7 +35,7 @@ def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
     for cell in cells:
         mine = rows[(rows["pe"] == cell.cfg.pe.name) & (rows["seed"] == cell.cfg.seed)]
         first = mine[mine["length"] == 1].set_index("metric")
-        for name, value in cell.road.summary(1)["test"].items():
+        for name, value in cell.run.summary(1)["test"].items():
             assert first.loc[name, "value"] == value
         assert set(first["tokens"]) == {16}
         assert set(mine[mine["length"] == 2]["tokens"]) == {32}
@@ -43,7 +43,7 @@ def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
     table = lengths(rows)
     assert list(table["pe"].unique()) == ["rope", "alibi"]
     line = table[(table["pe"] == "alibi") & (table["metric"] == "loss")].iloc[0]
-    losses = [cell.road.summary(1)["test"]["loss"] for cell in cells if cell.cfg.pe.name == "alibi"]
+    losses = [cell.run.summary(1)["test"]["loss"] for cell in cells if cell.cfg.pe.name == "alibi"]
     assert line["length 1"] == mean_and_half(losses)
     assert len(layers(rows)) == 0
 

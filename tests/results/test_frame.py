@@ -10,17 +10,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_lab import config, sweep
+from pe_lab import config
 from pe_lab.bench.ledger import COLUMNS, identity, make, record
-from pe_lab.cell import Cell
-from pe_lab.ledger.files import CHECKSUMS, canonical, digest, file_digest, write_json
+from pe_lab.experiment import sweep
+from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.road import Road
+from pe_lab.ledger.run import Run
 from pe_lab.results import curves
 from pe_lab.results.frame import UNKNOWN, load, outcome
 from pe_lab.results.statistics import compare
 from pe_lab.results.table import ENVIRONMENT, PLACE, place, rows_of, settings_of
+from pe_lab.system.files import CHECKSUMS, canonical, digest, file_digest, write_json
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4525", "trainer.device=cpu"]
 
@@ -39,9 +40,9 @@ def trained(tmp_path_factory) -> Path:
     sweep.run([cell.cfg for cell in composed(folder, *asked, "epochs=1,2")])
     sweep.run([cell.cfg for cell in composed(folder, *asked, "epochs=2", "study_name=two")])
     (cell,) = composed(folder, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
-    cell.want()
+    cell.request()
     cell.serve(wait=True)
-    cell.unwant()
+    cell.withdraw()
     return folder
 
 
@@ -51,16 +52,16 @@ def real(trained, tmp_path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "ledger"))
 
 
-def add(folder: Path, pe: str = "rope", epochs: tuple[int, ...] = (1,), **others: Any) -> Road:
-    """A made-up road with stops; others replace parts of its identity, or of what its stops say."""
+def add(folder: Path, pe: str = "rope", epochs: tuple[int, ...] = (1,), **others: Any) -> Run:
+    """A made-up training_run with checkpoints; others replace parts of its identity, or of what its checkpoints say."""
     options = {name: others.pop(name) for name in ("theta", "half", "revision") if name in others}
     parts = {name: others.pop(name) for name in list(others) if name in identity({}) or name == "attention_revision"}
     loss = others.pop("loss", 1.0)
     of = identity({"name": pe} | options, others.pop("depth", 1))
-    road = Ledger(folder).road(of | {name: _merged(of.get(name), part) for name, part in parts.items()})
+    training_run = Ledger(folder).run(of | {name: _merged(of.get(name), part) for name, part in parts.items()})
     for at in epochs:
-        record(road, at, loss / at, **others)
-    return road
+        record(training_run, at, loss / at, **others)
+    return training_run
 
 
 def _merged(before: Any, part: Any) -> Any:
@@ -99,15 +100,17 @@ def test_a_cell_is_what_its_stop_says(trained):
         [pe, seed, epochs] for pe in ("none", "rope") for seed in (0, 1) for epochs in (1, 2)
     ]
     for cell in cells.to_dict("records"):
-        stop = trained / cell["road"] / "stops" / str(cell["epochs"])
-        summary, environment = (json.loads((stop / f"{name}.json").read_text()) for name in ("summary", "environment"))
-        of = json.loads((trained / cell["road"] / "road.json").read_text())
+        checkpoint = trained / cell["run"] / "checkpoints" / str(cell["epochs"])
+        summary, environment = (
+            json.loads((checkpoint / f"{name}.json").read_text()) for name in ("summary", "environment")
+        )
+        of = json.loads((trained / cell["run"] / "run.json").read_text())
         assert (cell["pe"], cell["seed"], cell["depth"]) == (of["pe"]["name"], of["seed"], of["model"]["depth"])
         expected = {f"test_{name}": value for name, value in summary["test"].items()}
         for floor, values in summary["floors"].items():
             expected |= {f"floor_{floor}_{name}": value for name, value in values.items()}
         expected |= {name: environment[called] for name, called in ENVIRONMENT.items()}
-        names = ("road", "epochs", "parameters", "positional_parameters", "flops_per_token", "seconds")
+        names = ("run", "epochs", "parameters", "positional_parameters", "flops_per_token", "seconds")
         expected |= {name: summary[name] for name in (*names, "attention", "device")}
         assert {name: cell[name] for name in expected} == expected
         assert cell["data"] == of["data"]["name"] == "structured"
@@ -116,7 +119,7 @@ def test_a_cell_is_what_its_stop_says(trained):
 
 def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
     made = composed(trained, "pe=rope,none", "seed=0,1", "epochs=1,2")
-    rows = rows_of([settings_of(cell.cfg) for cell in made], [outcome(cell.road, cell.epochs) for cell in made])
+    rows = rows_of([settings_of(cell.cfg) for cell in made], [outcome(cell.run, cell.epochs) for cell in made])
     found = load(trained).cells
     order = ["pe", "seed", "epochs"]
     assert place(found) == place(rows) == ["data", "depth", "epochs"]
@@ -138,12 +141,12 @@ def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
 def test_settings_and_labels_are_those_of_the_configs(tmp_path, overrides):
     made = composed(tmp_path, *overrides, "epochs=1", "seed=0,1")
     for number, cell in enumerate(made):
-        record(cell.road, 1, 0.5 + number)
-    rows = rows_of([settings_of(cell.cfg) for cell in made], [outcome(cell.road, 1) for cell in made])
+        record(cell.run, 1, 0.5 + number)
+    rows = rows_of([settings_of(cell.cfg) for cell in made], [outcome(cell.run, 1) for cell in made])
     found = load(tmp_path).cells
     assert len(found) == len(made)
     pd.testing.assert_frame_equal(
-        found.sort_values("road", ignore_index=True), rows.sort_values("road", ignore_index=True)
+        found.sort_values("run", ignore_index=True), rows.sort_values("run", ignore_index=True)
     )
 
 
@@ -219,31 +222,31 @@ def test_an_attention_and_its_revision_that_go_with_the_encoding_tell_nothing_ap
 
 def test_a_study_is_its_own_cells_in_its_own_order(real):
     results = load(real, "two")
-    rows = pd.read_csv(real / "studies" / "two" / "rows.csv", dtype={"road": str})
+    rows = pd.read_csv(real / "studies" / "two" / "rows.csv", dtype={"run": str})
     assert (results.name, results.study, results.refused) == ("two", "two", [])
     assert list(results.cells["pe"]) == ["rope", "rope", "none", "none"]
     assert set(results.cells["epochs"]) == {2}
-    columns = ["road", "epochs", "seed", "test_loss"]
+    columns = ["run", "epochs", "seed", "test_loss"]
     pd.testing.assert_frame_equal(results.cells[columns], rows[columns])
-    flip(real / results.cells["road"].iloc[0] / "stops" / "1" / "summary.json")
+    flip(real / results.cells["run"].iloc[0] / "checkpoints" / "1" / "summary.json")
     assert load(real, "two").refused == []  # that is none of its cells
 
 
 def test_a_study_keeps_its_order_where_stops_of_roads_take_turns(tmp_path):
-    roads = [add(tmp_path, pe, (1, 2)) for pe in ("rope", "none")]
-    cells = [(epochs, road.name) for epochs in (2, 1) for road in roads]
-    rows = pd.DataFrame(cells, columns=["epochs", "road"]).assign(pe=["rope", "none"] * 2, depth=1, seed=0)
+    training_runs = [add(tmp_path, pe, (1, 2)) for pe in ("rope", "none")]
+    cells = [(epochs, training_run.name) for epochs in (2, 1) for training_run in training_runs]
+    rows = pd.DataFrame(cells, columns=["epochs", "run"]).assign(pe=["rope", "none"] * 2, depth=1, seed=0)
     (tmp_path / "studies" / "turns").mkdir(parents=True)
     rows.assign(test_loss=0.5, **PAID).to_csv(tmp_path / "studies" / "turns" / "rows.csv", index=False)
     results = load(tmp_path, "turns")
-    assert list(zip(results.cells["epochs"], results.cells["road"], strict=True)) == cells
+    assert list(zip(results.cells["epochs"], results.cells["run"], strict=True)) == cells
     assert set(results.curves["epochs"]) == {2}
 
 
 def test_a_cell_of_a_study_that_is_gone_is_told(real):
-    first, second = load(real, "two").cells["road"].iloc[:2]
+    first, second = load(real, "two").cells["run"].iloc[:2]
     shutil.rmtree(real / first)
-    shutil.rmtree(real / second / "stops" / "2")
+    shutil.rmtree(real / second / "checkpoints" / "2")
     results = load(real, "two")
     assert len(results.cells) == 2
     assert len(results.refused) == 2
@@ -258,7 +261,7 @@ def test_the_folder_of_a_study_has_all_of_it(real):
     pd.testing.assert_frame_equal(stored.cells, loaded.cells)
     pd.testing.assert_frame_equal(stored.curves, loaded.curves)
     assert stored.records.empty
-    assert list(stored.failed) == list(loaded.failed) == [*PLACE, "reason", "step", "road"]
+    assert list(stored.failed) == list(loaded.failed) == [*PLACE, "reason", "step", "run"]
     assert stored.failed.empty
     pd.DataFrame({"pe": ["rope"], "data": ["copy"], "reason": ["so"]}).to_csv(folder / "failed.csv", index=False)
     for results in (load(folder), load(real, "two")):
@@ -331,7 +334,7 @@ def test_the_committed_studies_say_their_tasks_and_versions():
 
 def test_a_table_in_csv_keeps_roads_of_digits_and_settings_that_are_null(tmp_path):
     cell = {"pe": "1e5", "data": "none", "depth": 1, "epochs": 1, "seed": 0, "trainer.clip": "null", "test_loss": 0.5}
-    cell |= {"road": "0000000000000012", "python": "3.12", "torch": "2.10", "pe_lab": "0.10", "commit": "1" * 40}
+    cell |= {"run": "0000000000000012", "python": "3.12", "torch": "2.10", "pe_lab": "0.10", "commit": "1" * 40}
     cell |= PAID
     (tmp_path / "rows.csv").write_text("\n".join([",".join(cell), ",".join(map(str, cell.values())), ""]))
     assert load(tmp_path).cells.iloc[0].dropna().to_dict() == cell
@@ -339,7 +342,15 @@ def test_a_table_in_csv_keeps_roads_of_digits_and_settings_that_are_null(tmp_pat
 
 @pytest.mark.parametrize(
     "content",
-    ["", "\n", "a,b\n1,2\n", 'pe,"depth\n', "a\n1,2\n3,4,5\n", "pe,depth,epochs,seed,road,test_loss\n", b"\xff"],
+    [
+        "",
+        "\n",
+        "a,b\n1,2\n",
+        'pe,"depth\n',
+        "a\n1,2\n3,4,5\n",
+        "pe,depth,epochs,seed,training_run,test_loss\n",
+        b"\xff",
+    ],
 )
 def test_rows_of_another_kind_are_an_error_in_one_line(tmp_path, content):
     for folder in (tmp_path, tmp_path / "studies" / "name"):
@@ -370,18 +381,18 @@ def test_the_name_of_a_ledger_is_that_of_its_folder(tmp_path, monkeypatch):
 
 
 def test_a_failed_cell_has_its_settings_and_its_reason(tmp_path):
-    road = add(tmp_path, "rope", (1, 2), theta=100)
+    training_run = add(tmp_path, "rope", (1, 2), theta=100)
     add(tmp_path, "none")
-    road.fail(2, "it was reached after all", 3)
-    road.fail(4, "the loss must be finite", 7)
-    other = Ledger(tmp_path).road(identity({"name": "rope", "theta": 500}))
+    training_run.fail(2, "it was reached after all", 3)
+    training_run.fail(4, "the loss must be finite", 7)
+    other = Ledger(tmp_path).run(identity({"name": "rope", "theta": 500}))
     other.fail(16, "no memory", None)
     results = load(tmp_path)
     assert results.refused == []
     assert len(results.cells) == 3
     failed = results.failed.sort_values("epochs").to_dict("records")
-    assert [(of["pe"], of["epochs"], of["reason"], of["road"]) for of in failed] == [
-        ("rope theta=100", 4, "the loss must be finite", road.name),
+    assert [(of["pe"], of["epochs"], of["reason"], of["run"]) for of in failed] == [
+        ("rope theta=100", 4, "the loss must be finite", training_run.name),
         ("rope theta=500", 16, "no memory", other.name),
     ]
     assert failed[0]["step"] == 7
@@ -390,13 +401,13 @@ def test_a_failed_cell_has_its_settings_and_its_reason(tmp_path):
 
 def test_a_failed_cell_is_told_from_those_that_are_there(tmp_path):
     add(tmp_path, "rope", theta=100)
-    Ledger(tmp_path).road(identity({"name": "rope", "theta": 500}, depth=2)).fail(1, "no memory", None)
+    Ledger(tmp_path).run(identity({"name": "rope", "theta": 500}, depth=2)).fail(1, "no memory", None)
     failed = load(tmp_path).failed
     assert failed[["pe", "depth"]].to_numpy().tolist() == [["rope theta=500", 2]]
 
 
 def test_a_ledger_of_failures_alone_has_no_cells(tmp_path):
-    Ledger(tmp_path).road(identity({"name": "rope"})).fail(4, "no memory", None)
+    Ledger(tmp_path).run(identity({"name": "rope"})).fail(4, "no memory", None)
     results = load(tmp_path)
     assert results.cells.empty
     assert list(results.failed["reason"]) == ["no memory"]
@@ -408,56 +419,56 @@ def test_a_ledger_of_failures_alone_has_no_cells(tmp_path):
     ("name", "content"), [("four.json", "{}"), ("04.json", "{}"), ("4.json", "[1]"), ("4.json", "{"), ("4.json", "3")]
 )
 def test_a_failure_that_cannot_be_read_is_told(tmp_path, name, content):
-    road = add(tmp_path)
-    (road.folder / "failed").mkdir()
-    (road.folder / "failed" / name).write_text(content)
+    training_run = add(tmp_path)
+    (training_run.folder / "failed").mkdir()
+    (training_run.folder / "failed" / name).write_text(content)
     results = load(tmp_path)
     assert len(results.cells) == 1
     assert results.failed.empty
-    only(results.refused, road.name, name)
+    only(results.refused, training_run.name, name)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "environment.json"])
 @pytest.mark.parametrize("damage", ["flip", "remove"])
 def test_a_damaged_stop_is_refused_and_the_others_are_there(real, name, damage):
-    road = load(real).cells["road"].iloc[0]
-    stop = real / road / "stops" / "2"
-    flip(stop / name) if damage == "flip" else (stop / name).unlink()
+    training_run = load(real).cells["run"].iloc[0]
+    checkpoint = real / training_run / "checkpoints" / "2"
+    flip(checkpoint / name) if damage == "flip" else (checkpoint / name).unlink()
     results = load(real)
     assert len(results.cells) == 7
-    only(results.refused, stop / name, "must have the digest")
+    only(results.refused, checkpoint / name, "must have the digest")
 
 
 @pytest.mark.parametrize("name", ["2", "half", "01", "²", ".hidden"])
 def test_what_is_no_whole_stop_is_refused(tmp_path, name):
-    road = add(tmp_path)
-    stop = road.stop(1).with_name(name)
-    shutil.copytree(road.stop(1), stop)
+    training_run = add(tmp_path)
+    checkpoint = training_run.checkpoint(1).with_name(name)
+    shutil.copytree(training_run.checkpoint(1), checkpoint)
     if name == "2":
-        (stop / CHECKSUMS).unlink()
+        (checkpoint / CHECKSUMS).unlink()
     results = load(tmp_path)
     assert list(results.cells["epochs"]) == [1]
-    only(results.refused, stop, "checksums.json")
+    only(results.refused, checkpoint, "checksums.json")
 
 
 def test_a_stop_that_was_moved_is_refused(tmp_path):
     first, second = add(tmp_path, "rope"), add(tmp_path, "none", (1, 2))
-    shutil.copytree(second.stop(2), first.stop(2))
-    shutil.move(second.stop(2), second.stop(4))
+    shutil.copytree(second.checkpoint(2), first.checkpoint(2))
+    shutil.move(second.checkpoint(2), second.checkpoint(4))
     results = load(tmp_path)
     assert sorted(results.cells["pe"]) == ["none", "rope"]
     assert len(results.refused) == 2
     assert {"it was moved here" in one for one in results.refused} == {True}
-    assert {str(path) for path in (first.stop(2), second.stop(4))} == {
+    assert {str(path) for path in (first.checkpoint(2), second.checkpoint(4))} == {
         one.split(" must")[0].removeprefix("ledger entry ") for one in results.refused
     }
 
 
 @pytest.mark.parametrize("damage", ["flip", "{", "[]", "null", "{}", '{"pe": 1}', "NaN", '{"seed": NaN}', "gone"])
 def test_a_road_that_is_not_its_name_is_refused(tmp_path, damage):
-    road = add(tmp_path)
+    training_run = add(tmp_path)
     add(tmp_path, "none")
-    path = road.folder / "road.json"
+    path = training_run.folder / "run.json"
     if damage == "flip":
         path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
     elif damage == "gone":
@@ -469,16 +480,16 @@ def test_a_road_that_is_not_its_name_is_refused(tmp_path, damage):
     assert len(results.refused) == 1
     assert "\n" not in results.refused[0]
     if damage != '{"seed": NaN}':
-        assert road.name in results.refused[0]
+        assert training_run.name in results.refused[0]
 
 
 @pytest.mark.parametrize(
     "of", [{"a": 1}, {"pe": "rope", "seed": 0}, identity({"name": 3}), identity({"name": "rope"}, seed="zero")]
 )
 def test_a_road_that_is_no_training_is_refused(tmp_path, of):
-    road = Ledger(tmp_path).road(of)
-    record(road, 1, 0.5)
-    only(load(tmp_path).refused, road.name, "pe, data, depth and seed")
+    training_run = Ledger(tmp_path).run(of)
+    record(training_run, 1, 0.5)
+    only(load(tmp_path).refused, training_run.name, "pe, data, depth and seed")
 
 
 def _without(name: str) -> Any:
@@ -488,10 +499,7 @@ def _without(name: str) -> Any:
 @pytest.mark.parametrize(
     "change",
     [
-        *(
-            _without(name)
-            for name in ("test", "floors", "parameters", "flops_per_token", "attention", "road", "epochs")
-        ),
+        *(_without(name) for name in ("test", "floors", "parameters", "flops_per_token", "attention", "run", "epochs")),
         *(lambda of, part=part: of | part for part in ({"test": {}}, {"test": [1]}, {"test": {"loss": "low"}})),
         *(lambda of, part=part: of | part for part in ({"floors": None}, {"floors": {"bayes": 1}}, {"test": None})),
         lambda of: of | {"floors": {"bayes": {"loss": [1]}}},
@@ -499,41 +507,41 @@ def _without(name: str) -> Any:
     ],
 )
 def test_a_summary_of_another_kind_is_refused_though_its_checksum_is_right(tmp_path, change):
-    road = add(tmp_path)
+    training_run = add(tmp_path)
     add(tmp_path, "none")
-    path = road.stop(1) / "summary.json"
+    path = training_run.checkpoint(1) / "summary.json"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    sign(road.stop(1))
+    sign(training_run.checkpoint(1))
     results = load(tmp_path)
     assert list(results.cells["pe"]) == ["none"]
-    only(results.refused, road.stop(1))
+    only(results.refused, training_run.checkpoint(1))
 
 
 @pytest.mark.parametrize("name", ["summary.json", "environment.json"])
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"", b"[]"])
 def test_what_is_no_json_is_refused_though_its_checksum_is_right(tmp_path, name, content):
-    road = add(tmp_path)
-    (road.stop(1) / name).write_bytes(content)
-    sign(road.stop(1))
+    training_run = add(tmp_path)
+    (training_run.checkpoint(1) / name).write_bytes(content)
+    sign(training_run.checkpoint(1))
     results = load(tmp_path)
     assert results.cells.empty
-    only(results.refused, road.stop(1))
+    only(results.refused, training_run.checkpoint(1))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "null", '{"summary.json": 1}', "{}"])
 def test_checksums_of_another_kind_are_refused(tmp_path, content):
-    road = add(tmp_path)
-    (road.stop(1) / CHECKSUMS).write_text(content)
-    only(load(tmp_path).refused, road.stop(1))
+    training_run = add(tmp_path)
+    (training_run.checkpoint(1) / CHECKSUMS).write_text(content)
+    only(load(tmp_path).refused, training_run.checkpoint(1))
 
 
-def test_curves_are_the_validation_of_the_longest_stop(trained):
+def test_curves_are_the_validation_of_the_longest_checkpoint(trained):
     results = load(trained)
     found = results.curves
     assert list(found.columns) == ["pe", "data", "depth", "epochs", "seed", "epoch", "metric", "value"]
     assert set(found["epochs"]) == {2}
-    for road, of in results.cells.groupby("road"):
-        rows = pd.read_csv(trained / road / "stops" / "2" / "metrics.csv")
+    for training_run, of in results.cells.groupby("run"):
+        rows = pd.read_csv(trained / training_run / "checkpoints" / "2" / "metrics.csv")
         rows = rows[(rows["split"] == "validation") & rows["metric"].isin(curves.SHOWN)]
         here = found[(found["pe"] == of["pe"].iloc[0]) & (found["seed"] == of["seed"].iloc[0])]
         assert (
@@ -555,14 +563,14 @@ def test_curves_are_the_validation_of_the_longest_stop(trained):
     ],
 )
 def test_damaged_metrics_are_told_when_curves_are_asked_for(tmp_path, content):
-    road = add(tmp_path, "rope", (1, 2))
+    training_run = add(tmp_path, "rope", (1, 2))
     add(tmp_path, "none", (1, 4))
-    path = road.stop(2) / "metrics.csv"
+    path = training_run.checkpoint(2) / "metrics.csv"
     if content is None:
         flip(path)
     else:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
-        sign(road.stop(2))
+        sign(training_run.checkpoint(2))
     results = load(tmp_path)
     assert len(results.cells) == 4
     assert results.refused == []
@@ -573,13 +581,13 @@ def test_damaged_metrics_are_told_when_curves_are_asked_for(tmp_path, content):
         [2, "loss", 0.125],
         [4, "loss", 0.0625],
     ]
-    only(results.refused, road.stop(2) / "metrics.csv")
+    only(results.refused, training_run.checkpoint(2) / "metrics.csv")
 
 
 def test_a_value_that_is_no_number_is_refused_with_its_file(tmp_path):
-    road = add(tmp_path)
-    (road.stop(1) / "metrics.csv").write_text("split,step,epoch,metric,value\nvalidation,1,1,loss,low\n")
-    sign(road.stop(1))
+    training_run = add(tmp_path)
+    (training_run.checkpoint(1) / "metrics.csv").write_text("split,step,epoch,metric,value\nvalidation,1,1,loss,low\n")
+    sign(training_run.checkpoint(1))
     results = load(tmp_path)
     assert results.curves.empty
     only(results.refused, "metrics.csv", "low")
@@ -606,10 +614,10 @@ def test_records_are_those_that_the_sweep_gathers(trained):
 
 def test_the_test_and_its_floors_are_length_1_by_their_names(tmp_path):
     floors = {"bayes": {"loss": 0.1, "role_loss": 0.2}, "position_blind": {"loss": 0.3}}
-    road = add(tmp_path, test={"loss": 1.0, "role_loss": 2.0}, floors=floors)
+    training_run = add(tmp_path, test={"loss": 1.0, "role_loss": 2.0}, floors=floors)
     add(tmp_path, "none")
     rows = pd.DataFrame({"tokens": [32], "metric": ["loss"], "value": [3.0]})
-    Records(road, 1).add({"kind": "length", "length": 2, "policy": "raw", "offset": 0}, rows, {})
+    Records(training_run, 1).add({"kind": "length", "length": 2, "policy": "raw", "offset": 0}, rows, {})
     found = load(tmp_path).records
     assert set(found["pe"]) == {"rope"}
     assert found[found["length"] == 2][["metric", "value", "tokens"]].to_numpy().tolist() == [["loss", 3.0, 32]]
@@ -663,9 +671,9 @@ def test_a_record_that_is_being_written_is_not_read(real):
 
 def test_a_stop_without_the_checksum_of_its_weights_has_no_records(real):
     entry = lengths_of(real)
-    stop = entry.parents[2] / "stops" / "2"
-    (stop / "weights.safetensors").unlink()
-    sign(stop)
+    checkpoint = entry.parents[2] / "checkpoints" / "2"
+    (checkpoint / "weights.safetensors").unlink()
+    sign(checkpoint)
     entries = [path for path in entry.parent.iterdir() if path.is_dir()]
     results = load(real)
     assert results.records.empty

@@ -16,7 +16,7 @@ def cells(names: list[str], depths: tuple[int, ...] = (4, 1)) -> pd.DataFrame:
     return pd.DataFrame(
         {"pe": pe, "depth": depth, "epochs": 4, "seed": seed, "test_loss": rng.gamma(2) + number, "test_accuracy": 0.5}
         | {"floor_bayes_loss": 0.0, "parameters": 10, "positional_parameters": number, "seconds": 1.0 + number}
-        | {"road": f"{pe}{depth}{seed}"}
+        | {"run": f"{pe}{depth}{seed}"}
         for depth in depths
         for number, pe in enumerate(names)
         for seed in range(SEEDS)

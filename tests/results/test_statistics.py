@@ -32,7 +32,7 @@ def rows_of(values: Values, metric: str = "loss", **place: object) -> pd.DataFra
     """A row per encoding and seed; place: columns of the setting."""
     setting = {"depth": 1, "epochs": 1} | place
     lines = [
-        {"pe": pe, **setting, "seed": seed, f"test_{metric}": value, "road": f"{pe} {seed} {setting}"}
+        {"pe": pe, **setting, "seed": seed, f"test_{metric}": value, "run": f"{pe} {seed} {setting}"}
         for pe, of in values.items()
         for seed, value in (of.items() if isinstance(of, dict) else enumerate(of))
     ]

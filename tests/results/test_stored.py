@@ -12,16 +12,16 @@ import pytest
 import wandb
 from omegaconf import OmegaConf
 
-from pe_lab import config, loggers, telling  # noqa: F401 before it is watched whether something waits
+from pe_lab import config
 from pe_lab.bench.ledger import identity, record
 from pe_lab.ledger import __main__ as upkeep
-from pe_lab.ledger.files import CHECKSUMS
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.plain import complaint, read_yaml
 from pe_lab.report import __main__ as report
 from pe_lab.results import sync
 from pe_lab.results.stored import read_settings
-from pe_lab.wandb_config import flat
+from pe_lab.system.files import CHECKSUMS
+from pe_lab.system.plain import complaint, read_yaml
+from pe_lab.tracking.wandb_config import flat
 
 SECRET = "5ec2e7-hush-hush"
 SOUND = OmegaConf.to_yaml(config.expand(["pe=rope", "data=pattern", "logger=wandb"], multirun=False)[0], resolve=True)
@@ -194,15 +194,15 @@ def _watched(monkeypatch, tmp_path) -> Iterator[None]:
 
 
 @pytest.fixture
-def stop(tmp_path, sign) -> Path:
+def checkpoint(tmp_path, sign) -> Path:
     """A checkpoint with the sound config."""
-    road = Ledger(tmp_path / "ledger").road(identity({"name": "rope"}))
-    stop = record(road, 4, 1.0)
-    summary = json.loads((stop / "summary.json").read_text()) | {"name": "rope-d1-e4-s0", "steps": 36}
-    (stop / "summary.json").write_text(json.dumps(summary))
-    (stop / "config.yaml").write_text(SOUND)
-    sign(stop)
-    return stop
+    training_run = Ledger(tmp_path / "ledger").run(identity({"name": "rope"}))
+    checkpoint = record(training_run, 4, 1.0)
+    summary = json.loads((checkpoint / "summary.json").read_text()) | {"name": "rope-d1-e4-s0", "steps": 36}
+    (checkpoint / "summary.json").write_text(json.dumps(summary))
+    (checkpoint / "config.yaml").write_text(SOUND)
+    sign(checkpoint)
+    return checkpoint
 
 
 @pytest.fixture
@@ -218,9 +218,9 @@ def opened(monkeypatch) -> list[dict]:
     return asked
 
 
-def test_the_settings_of_a_cell_are_told_as_they_stand(stop, told, opened):
+def test_the_settings_of_a_cell_are_told_as_they_stand(checkpoint, program, opened):
     """What all that follows is a change of."""
-    status, out, err = told(sync.main, stop.parents[2])
+    status, out, err = program(sync.main, checkpoint.parents[2])
     assert (status, out) == (1, ["0 of 1 runs are in W&B, offline, project pe_lab"])
     assert err == "rope-d1-e4-s0: W&B did not start, the ledger has the run: it is only asked for\n"
     (run,) = opened
@@ -228,12 +228,12 @@ def test_the_settings_of_a_cell_are_told_as_they_stand(stop, told, opened):
     assert run["config"] == sound | flat(sound) | {"attention_resolved": "sdpa"}
 
 
-def refused(stop: Path, told: Callable, opened: list[dict]) -> str:
+def refused(checkpoint: Path, program: Callable, opened: list[dict]) -> str:
     """The line with which the checkpoint's entry is refused."""
-    status, out, err = told(sync.main, stop.parents[2])
+    status, out, err = program(sync.main, checkpoint.parents[2])
     assert (status, out[0]) == (1, "0 of 1 runs are in W&B, offline, project pe_lab")
     (line,) = err.splitlines()
-    assert line.startswith(f"skipped: {stop.parents[1].name}, 4 epochs: ledger entry {stop}")
+    assert line.startswith(f"skipped: {checkpoint.parents[1].name}, 4 epochs: ledger entry {checkpoint}")
     assert SECRET not in line
     assert line.isprintable()
     assert len(line) < 1000
@@ -243,20 +243,20 @@ def refused(stop: Path, told: Callable, opened: list[dict]) -> str:
 
 @pytest.mark.parametrize(("leaf", "block"), ATTACKS.values(), ids=ATTACKS)
 def test_a_config_that_is_more_than_plain_data_is_a_damaged_entry(
-    leaf, block, stop, told, opened, tmp_path, sign, evil
+    leaf, block, checkpoint, program, opened, tmp_path, sign, evil
 ):
     (tmp_path / "evil.pt").write_bytes(evil(tmp_path / "executed"))
     text = block.format(evil=tmp_path / "evil.pt", marker=tmp_path / "executed")
-    (stop / "config.yaml").write_text(text if leaf == "whole" else replaced(leaf, text))
-    sign(stop)
-    assert f"{stop / 'config.yaml'} must " in refused(stop, told, opened)
+    (checkpoint / "config.yaml").write_text(text if leaf == "whole" else replaced(leaf, text))
+    sign(checkpoint)
+    assert f"{checkpoint / 'config.yaml'} must " in refused(checkpoint, program, opened)
 
 
 @pytest.mark.parametrize("content", RAW.values(), ids=RAW)
-def test_a_config_that_is_no_text_is_a_damaged_entry(content, stop, told, opened, sign):
-    (stop / "config.yaml").write_bytes(content)
-    sign(stop)
-    assert f"{stop / 'config.yaml'} must be YAML" in refused(stop, told, opened)
+def test_a_config_that_is_no_text_is_a_damaged_entry(content, checkpoint, program, opened, sign):
+    (checkpoint / "config.yaml").write_bytes(content)
+    sign(checkpoint)
+    assert f"{checkpoint / 'config.yaml'} must be YAML" in refused(checkpoint, program, opened)
 
 
 def pipe(path: Path) -> None:
@@ -283,30 +283,32 @@ def infinite(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [pipe, device])
 @pytest.mark.parametrize("name", ["config.yaml", "summary.json", "metrics.csv", CHECKSUMS])
-def test_what_is_no_file_is_not_waited_for(name, make, stop, told, opened, tmp_path):
+def test_what_is_no_file_is_not_waited_for(name, make, checkpoint, program, opened, tmp_path):
     """Also where the checksums leave it out."""
-    sums = json.loads((stop / CHECKSUMS).read_text())
+    sums = json.loads((checkpoint / CHECKSUMS).read_text())
     sums.pop(name, None)
-    (stop / CHECKSUMS).write_text(json.dumps(sums))
-    make(stop / name)
-    status, _, err = told(sync.main, stop.parents[2])
+    (checkpoint / CHECKSUMS).write_text(json.dumps(sums))
+    make(checkpoint / name)
+    status, _, err = program(sync.main, checkpoint.parents[2])
     assert (status, len(err.splitlines())) == (1, 1)
-    assert str(stop) in err
+    assert str(checkpoint) in err
     assert opened == []
-    told(report.main, stop.parents[2], "--out", tmp_path / "out")
+    program(report.main, checkpoint.parents[2], "--out", tmp_path / "out")
 
 
 @pytest.mark.parametrize("make", [pipe, device, deep, endless, infinite])
-@pytest.mark.parametrize("name", ["road.json", "stops/4/checksums.json", "stops/4/summary.json", "cost.json"])
+@pytest.mark.parametrize(
+    "name", ["run.json", "checkpoints/4/checksums.json", "checkpoints/4/summary.json", "cost.json"]
+)
 @pytest.mark.parametrize("main", [sync.main, report.main, upkeep.main])
-def test_json_that_cannot_be_followed_is_told_in_lines(name, make, main, stop, told, opened, sign):
-    path = stop.parents[1] / name
+def test_json_that_cannot_be_followed_is_told_in_lines(name, make, main, checkpoint, program, opened, sign):
+    path = checkpoint.parents[1] / name
     path.touch()
     make(path)
     if "summary" in name and make not in (pipe, device):
-        sign(stop)
+        sign(checkpoint)
     words = ["verify"] if main is upkeep.main else []
-    status, out, err = told(main, *words, stop.parents[2])
+    status, out, err = program(main, *words, checkpoint.parents[2])
     assert "Traceback" not in err
     if main is upkeep.main:
         assert (status, str(path.parent) in "\n".join(out)) == (1, True)
@@ -332,11 +334,11 @@ def test_json_that_cannot_be_followed_is_told_in_lines(name, make, main, stop, t
     ],
     ids=str,
 )
-def test_a_summary_of_anything_else_is_a_damaged_entry(others, stop, told, opened, sign):
-    summary = json.loads((stop / "summary.json").read_text())
-    (stop / "summary.json").write_text(json.dumps(summary | others))
-    sign(stop)
-    refused(stop, told, opened)
+def test_a_summary_of_anything_else_is_a_damaged_entry(others, checkpoint, program, opened, sign):
+    summary = json.loads((checkpoint / "summary.json").read_text())
+    (checkpoint / "summary.json").write_text(json.dumps(summary | others))
+    sign(checkpoint)
+    refused(checkpoint, program, opened)
 
 
 @pytest.mark.parametrize(
@@ -345,14 +347,16 @@ def test_a_summary_of_anything_else_is_a_damaged_entry(others, stop, told, opene
     ids=str,
 )
 @pytest.mark.parametrize("main", [sync.main, report.main])
-def test_an_identity_with_an_interpolation_is_a_damaged_entry(pe, main, stop, told, opened, tmp_path):
-    road = Ledger(tmp_path / "other").find(identity(pe))
-    stop.parents[1].rename(_made(tmp_path / "other") / road.name)
-    (road.folder / "road.json").write_text(json.dumps(identity(pe)))
-    _, out, err = told(main, tmp_path / "other")
+def test_an_identity_with_an_interpolation_is_a_damaged_entry(pe, main, checkpoint, program, opened, tmp_path):
+    training_run = Ledger(tmp_path / "other").find(identity(pe))
+    checkpoint.parents[1].rename(_made(tmp_path / "other") / training_run.name)
+    (training_run.folder / "run.json").write_text(json.dumps(identity(pe)))
+    _, out, err = program(main, tmp_path / "other")
     page = tmp_path / "other" / "report.md"
     assert SECRET not in "\n".join([*out, err, page.read_text() if page.exists() else ""])
-    assert f"{road.folder / 'road.json'} must have no interpolation" in (err if main is sync.main else page.read_text())
+    assert f"{training_run.folder / 'run.json'} must have no interpolation" in (
+        err if main is sync.main else page.read_text()
+    )
     assert opened == []
 
 
@@ -374,13 +378,13 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("block", HARMLESS.values(), ids=HARMLESS)
-def test_what_a_dataset_would_do_is_told_and_not_done(block, stop, told, opened, tmp_path, sign):
+def test_what_a_dataset_would_do_is_told_and_not_done(block, checkpoint, program, opened, tmp_path, sign):
     """No dataset is made: its options are texts and numbers, its class is a text."""
     os.mkfifo(tmp_path / "pipe")
     text = replaced("data", block.format(folder=tmp_path))
-    (stop / "config.yaml").write_text(text)
-    sign(stop)
-    told(sync.main, stop.parents[2])
+    (checkpoint / "config.yaml").write_text(text)
+    sign(checkpoint)
+    program(sync.main, checkpoint.parents[2])
     (run,) = opened
     assert run["config"]["data"] == OmegaConf.to_container(OmegaConf.create(text))["data"]
     assert run["config"]["task"] == run["config"]["data"]["name"]
@@ -390,15 +394,15 @@ FILES = sorted(path for group in ("pe", "data", "logger") for path in (config.fo
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}={path.stem}")
-def test_the_settings_of_every_file_are_read_as_they_were_written(path, stop, sign):
+def test_the_settings_of_every_file_are_read_as_they_were_written(path, checkpoint, sign):
     cfg, leaf = OmegaConf.create(SOUND), OmegaConf.load(path)
     if "defaults" in leaf:  # of other files
         leaf = config.expand([f"{path.parent.name}={path.stem}"], multirun=False)[0][path.parent.name]
     cfg[path.parent.name] = leaf
-    (stop / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
-    sign(stop)
-    (road,) = Ledger(stop.parents[2]).roads()
-    assert read_settings(road, 4) == OmegaConf.to_container(cfg, resolve=True)
+    (checkpoint / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    sign(checkpoint)
+    (training_run,) = Ledger(checkpoint.parents[2]).runs()
+    assert read_settings(training_run, 4) == OmegaConf.to_container(cfg, resolve=True)
 
 
 TEXTS = [

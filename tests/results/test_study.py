@@ -13,14 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pe_lab import config, sweep
+from pe_lab import config
 from pe_lab.bench.ledger import record
-from pe_lab.cell import Cell
-from pe_lab.ledger.files import LedgerError
+from pe_lab.experiment import sweep
+from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
 from pe_lab.results.frame import NO_FAILED, Results, failures, load
 from pe_lab.results.table import PLACE, as_markdown, place, rows_of
+from pe_lab.system.files import LedgerError
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4525", "trainer.device=cpu"]
 TINY += ["logger=none", "epochs=1"]
@@ -42,7 +43,7 @@ def settings_of(cell: dict[str, Any], seed: int) -> dict[str, Any]:
 def summary_of(number: int, cell: dict[str, Any]) -> dict[str, Any]:
     floors = {"bayes": {"loss": 0.0}, "prior": {"loss": 2.0}} if cell["data.name"] == "copy" else {}
     cost = {"parameters": 1, "positional_parameters": 0, "flops_per_token": 1.0, "seconds": 1.0}
-    where = {"attention": "sdpa", "device": "cpu", "road": f"{number:016x}"}
+    where = {"attention": "sdpa", "device": "cpu", "run": f"{number:016x}"}
     return {"test": {"loss": 1 + 0.1 * number, "accuracy": 0.5}, "floors": floors} | cost | where
 
 
@@ -52,7 +53,7 @@ def made(present: Iterable[int], seeds: int) -> tuple[dict[str, str], dict[str, 
     whole = [settings_of(cell, seed) for cell, _, seed in chosen]
     rows = rows_of(whole, [summary_of(number, cell) for cell, number, _ in chosen])
     failed = [settings_of(cell, 0) for n, cell in enumerate(CELLS) if n not in set(present)]
-    lost = failures(whole, failed, [{"reason": "so", "step": 1, "road": "0"}] * len(failed))
+    lost = failures(whole, failed, [{"reason": "so", "step": 1, "run": "0"}] * len(failed))
     results = Results(Path("somewhere"), None, rows, lost)
     told = rows[list(rows.columns[: list(rows).index("test_loss")])]
     results.__dict__["curves"] = told.assign(epoch=1.0, metric="loss", value=rows["test_loss"])
@@ -138,7 +139,7 @@ def trained(tmp_path) -> Path:
         if number == 1:
             cell.fail("the training loss must be finite, got nan at step 2")
         else:
-            record(cell.road, 1, 0.5 + number)
+            record(cell.run, 1, 0.5 + number)
     return tmp_path
 
 
@@ -152,9 +153,9 @@ def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, ca
     assert err == MISSING
     results = load(trained / "studies" / "g")
     assert results.cells[["pe", "optimizer.lr"]].to_numpy().tolist() == [["rope", 1e-3], ["none", 1e-3], ["none", 1e2]]
-    assert list(results.failed) == [*NO_FAILED.columns[:5], "optimizer.lr", "reason", "step", "road"]
+    assert list(results.failed) == [*NO_FAILED.columns[:5], "optimizer.lr", "reason", "step", "run"]
     failed = asked(trained)[1]
-    assert results.failed["road"].tolist() == [failed.road.name]
+    assert results.failed["run"].tolist() == [failed.run.name]
     assert results.failed["optimizer.lr"].tolist() == [failed.cfg.optimizer.lr]
     text = (trained / "studies" / "g" / "table.md").read_text()
     assert re.search(r"^\| 100.0 \|  \| \d", text, re.MULTILINE)
@@ -178,7 +179,7 @@ def test_a_full_disk_costs_the_tables_and_not_the_names_of_what_is_missing(train
 
 def test_a_damaged_checkpoint_costs_the_tables_and_not_the_names_of_what_is_missing(trained, capsys):
     here = asked(trained)
-    (here[0].road.stop(1) / "summary.json").write_text("{}")
+    (here[0].run.checkpoint(1) / "summary.json").write_text("{}")
     with pytest.raises(LedgerError, match="must have the digest"):
         sweep._report(here)
     assert capsys.readouterr().err == MISSING

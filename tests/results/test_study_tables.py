@@ -10,7 +10,7 @@ from pe_lab.results.study_tables import PAID, require_costs, require_curves, req
 PATH = Path("rows.csv")
 ROWS = {"pe": ["rope", "none"], "depth": [1, 1], "epochs": [4, 4], "seed": [0, 1], "test_loss": [0.5, None]}
 ROWS |= {"floor_bayes_loss": [0.0, 0.0], "parameters": [9, 9], "positional_parameters": [0, None]}
-ROWS |= {"flops_per_token": [1e5, 1e5], "seconds": [1.0, 2.0], "attention": ["sdpa"] * 2, "road": ["a", "b"]}
+ROWS |= {"flops_per_token": [1e5, 1e5], "seconds": [1.0, 2.0], "attention": ["sdpa"] * 2, "run": ["a", "b"]}
 CURVES = {name: ROWS[name] for name in ("pe", "depth", "epochs", "seed")}
 CURVES |= {"epoch": [1.0, 2.0], "metric": ["loss", "loss"], "value": [1.0, float("inf")]}
 NOTHING = [None, None]

@@ -9,30 +9,31 @@ import pandas as pd
 import pytest
 import wandb
 
-from pe_lab import config, loggers
-from pe_lab.cell import Cell
+from pe_lab import config
+from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.results import sync
+from pe_lab.tracking import loggers
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
-ASKED = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,8]", "probe=[attention]"]
+COMMANDS = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,8]", "probe=[attention]"]
 
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory) -> Path:
-    """A ledger with two cells of one road and their runs; the longer one is in a study."""
+    """A ledger with two cells of one training_run and their runs; the longer one is in a study."""
     ledger = tmp_path_factory.mktemp("logged")
     words = [*TINY, "logger=wandb", "logger.images=false", "epochs=1,2", "study_name=question", f"ledger={ledger}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
-        cells = [Cell(cfg) for cfg in config.expand([*words, *ASKED], multirun=True)]
+        cells = [Cell(cfg) for cfg in config.expand([*words, *COMMANDS], multirun=True)]
         for cell in cells:
-            cell.want()
+            cell.request()
         for cell in cells:
             cell.serve(wait=True)
     study = ledger / "studies" / "other" / "rows.csv"
     study.parent.mkdir(parents=True)
-    pd.DataFrame({"pe": ["rope"], "epochs": [2], "road": [cells[0].road.name]}).to_csv(study, index=False)
+    pd.DataFrame({"pe": ["rope"], "epochs": [2], "run": [cells[0].run.name]}).to_csv(study, index=False)
     return ledger
 
 
@@ -40,7 +41,7 @@ def logged(tmp_path_factory) -> Path:
 def copy(logged, tmp_path, monkeypatch) -> Path:
     """The same without its runs."""
     monkeypatch.setenv("WANDB_MODE", "offline")
-    shutil.copytree(logged, tmp_path / "ledger", ignore=shutil.ignore_patterns("wandb", ".present"))
+    shutil.copytree(logged, tmp_path / "ledger", ignore=shutil.ignore_patterns("wandb", ".processes"))
     return tmp_path / "ledger"
 
 
@@ -76,11 +77,11 @@ def test_rebuilt_runs_are_the_runs_that_training_told(logged, copy, monkeypatch,
     for name, inside in told.items():
         assert of_run(rebuilt[name]) == of_run(inside)
         assert curves(rebuilt[name]) == curves(inside)
-    (road,) = Ledger(copy).roads()
-    points = curves(rebuilt[f"{road.name}-2"])
+    (training_run,) = Ledger(copy).runs()
+    points = curves(rebuilt[f"{training_run.name}-2"])
     assert [point[:2] for point in points["validation/loss"]] == [(9, 1), (18, 2)]
     assert [point[1] for point in points["floor/bayes/loss"]] == [0, 2]
-    assert points["test/loss"][0][-1] == road.summary(2)["test"]["loss"]
+    assert points["test/loss"][0][-1] == training_run.summary(2)["test"]["loss"]
     assert [point[-1] for point in points["lengths.nrows"]] == [4]
     assert {"length/raw/loss", "length/raw+8/loss", "probe/attention/entropy/head1", "test/way_to_bayes"} <= set(points)
 
@@ -96,26 +97,26 @@ def test_a_study_is_rebuilt_alone_and_under_its_name(copy, monkeypatch, capsys, 
 
 
 def test_what_cannot_be_read_is_told_and_the_rest_is_rebuilt(copy, monkeypatch, capsys, offline_runs):
-    (road,) = Ledger(copy).roads()
-    summary = road.stop(1) / "summary.json"
+    (training_run,) = Ledger(copy).runs()
+    summary = training_run.checkpoint(1) / "summary.json"
     summary.write_text(summary.read_text().replace("sdpa", "magic"))
     status, out, err = program(monkeypatch, capsys, copy)
     assert (status, out) == (1, "1 of 2 runs are in W&B, offline, project pe_lab\n")
     (line,) = err.splitlines()
-    assert line.startswith(f"skipped: {road.name}, 1 epochs: ledger entry {summary} must have the digest")
-    assert set(offline_runs(copy)) == {f"{road.name}-2"}
+    assert line.startswith(f"skipped: {training_run.name}, 1 epochs: ledger entry {summary} must have the digest")
+    assert set(offline_runs(copy)) == {f"{training_run.name}-2"}
 
 
 def test_a_class_of_the_users_own_is_not_imported(copy, monkeypatch, capsys, offline_runs, sign, tmp_path):
     """Its module may be anywhere, or gone; the run is rebuilt all the same, other lengths included."""
-    (road,) = Ledger(copy).roads()
+    (training_run,) = Ledger(copy).runs()
     (tmp_path / "mine.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     for epochs in (1, 2):
-        file = road.stop(epochs) / "config.yaml"
+        file = training_run.checkpoint(epochs) / "config.yaml"
         file.write_text(file.read_text().replace("pe_lab.data.structured.Structured", "mine.Data"))
         file.write_text(file.read_text().replace("name: structured", "name: mine"))
-        sign(road.stop(epochs))
+        sign(training_run.checkpoint(epochs))
     status, out, err = program(monkeypatch, capsys, copy)
     assert (status, out, err) == (0, "2 of 2 runs are in W&B, offline, project pe_lab\n", "")
     for inside in offline_runs(copy).values():
@@ -127,12 +128,12 @@ def test_a_summary_without_the_length_of_the_sequences_leaves_the_test_out_of_th
     copy, monkeypatch, capsys, offline_runs, curves, sign
 ):
     """As earlier versions wrote it."""
-    (road,) = Ledger(copy).roads()
-    file = road.stop(2) / "summary.json"
+    (training_run,) = Ledger(copy).runs()
+    file = training_run.checkpoint(2) / "summary.json"
     summary = json.loads(file.read_text())
     assert summary.pop("tokens_per_sequence") == 16
     file.write_text(json.dumps(summary))
-    sign(road.stop(2))
+    sign(training_run.checkpoint(2))
     status, out, err = program(monkeypatch, capsys, copy)
     assert (status, out) == (0, "2 of 2 runs are in W&B, offline, project pe_lab\n")
     (line,) = err.splitlines()
@@ -158,7 +159,7 @@ def test_a_run_that_cannot_be_opened_is_counted(copy, monkeypatch, capsys):
 
 
 def test_a_run_that_was_half_told_is_closed_as_failed(copy, monkeypatch, capsys, offline_runs):
-    monkeypatch.setattr(loggers.Run, "log_rows", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    monkeypatch.setattr(loggers.WandbRun, "log_rows", lambda *_: (_ for _ in ()).throw(OSError("no space")))
     status, _, err = program(monkeypatch, capsys, copy)
     assert status == 1
     assert err.count("no space") == 2

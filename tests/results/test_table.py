@@ -37,8 +37,8 @@ def cell(loss: float, *overrides: str) -> tuple[DictConfig, dict[str, Any]]:
         "seconds": 1.5,
         "attention": "sdpa",
         "device": "cpu",
-        # epochs are stops on one road
-        "road": "/".join(sorted(one for one in overrides if not one.startswith("epochs="))),
+        # epochs are checkpoints on one run
+        "run": "/".join(sorted(one for one in overrides if not one.startswith("epochs="))),
     }
     return cfg, summary
 
@@ -232,7 +232,7 @@ def test_a_setting_that_the_first_cell_does_not_have_has_lines_of_its_own() -> N
             other = OmegaConf.create(OmegaConf.to_container(cfg))
             other.data.name = "other"
             other.data.difficulty = difficulty
-            cells.append((other, summary | {"road": f"{summary['road']}/{difficulty}"}))
+            cells.append((other, summary | {"run": f"{summary['run']}/{difficulty}"}))
     _, table = tabulate(cells)
     assert sorted(table["loss"]) == pytest.approx([0.2, 0.45, 0.75])
     assert list(table["seeds"]) == [2] * 3
@@ -314,7 +314,7 @@ def of_task(data: str, losses: dict[str, tuple[float, ...]], floors: dict) -> li
     cells = []
     for cfg, summary in sweep(losses):
         cfg = OmegaConf.merge(cfg, {"data": {"name": data, "_target_": data, "length": 16 + len(data)}})
-        cells.append((cfg, summary | {"floors": floors, "road": f"{summary['road']}/{data}"}))
+        cells.append((cfg, summary | {"floors": floors, "run": f"{summary['run']}/{data}"}))
     return cells
 
 

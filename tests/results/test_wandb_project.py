@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from pe_lab import config
-from pe_lab.cell import Cell
+from pe_lab.experiment.cell import Cell
 from pe_lab.report import __main__ as program
 from pe_lab.results import frame, wandb_project
 from pe_lab.results.table import ENVIRONMENT
@@ -34,14 +34,14 @@ class Run:
 
 def run_of(ledger: Path, cell: Cell) -> Run:
     """The run that the cell would have had, from its files."""
-    summary = cell.road.summary(cell.epochs)
+    summary = cell.run.summary(cell.epochs)
     flat = {f"test/{name}": value for name, value in summary["test"].items()}
     flat |= {f"floor/{name}": value for name, value in config.flatten(summary["floors"], separator="/").items()}
     flat |= {f"cost/{n}": summary[n] for n in ("parameters", "positional_parameters", "flops_per_token", "seconds")}
-    rows = pd.read_csv(cell.road.stop(cell.epochs) / "metrics.csv").query("split == 'validation'")
+    rows = pd.read_csv(cell.run.checkpoint(cell.epochs) / "metrics.csv").query("split == 'validation'")
     history = [{"epoch": row.epoch, f"validation/{row.metric}": row.value} for row in rows.itertuples()]
     own = OmegaConf.to_container(cell.cfg, resolve=True) | {"attention_resolved": "sdpa", "encoding": "of panels"}
-    return Run(f"{cell.road.name}-{cell.epochs}", own, flat, history)
+    return Run(f"{cell.run.name}-{cell.epochs}", own, flat, history)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def cells(tmp_path_factory) -> list[Cell]:
     words = [*TINY, "logger=none", f"ledger={ledger}", "pe=rope,none", "seed=0,1", "epochs=1,2"]
     made = [Cell(cfg) for cfg in config.expand(words, multirun=True)]
     for cell in made:
-        cell.want()
+        cell.request()
     for cell in made:
         cell.serve(wait=True)
     return made

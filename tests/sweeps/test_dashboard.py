@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pe_lab import config
-from pe_lab.cell import Cell
+from pe_lab.experiment.cell import Cell
 
 pytest.importorskip("wandb_workspaces", reason="wandb-workspaces is not installed", exc_type=ImportError)
 # raised by the package about itself
@@ -58,7 +58,7 @@ def logged(tmp_path_factory, offline_runs) -> dict[str, set[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
         cell = Cell(config.expand(words, multirun=False)[0])
-        cell.want()
+        cell.request()
         cell.serve(wait=True)
     (inside,) = offline_runs(ledger).values()
     names = {name for record in inside["history"] for name in record["item"]}

@@ -34,7 +34,8 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "epochs=1", "tra
 # a process for each command, which finds loaded what takes long to load; prints how each ended
 PROCESSES = """
 import json, os, runpy, sys
-import lightning, pe_lab.journey, pe_lab.probes, pe_lab.results.rates  # not wandb: who ends removes its folder
+# not wandb: who ends removes its folder
+import lightning, pe_lab.experiment.executor, pe_lab.probes, pe_lab.results.rates
 for (module, *words), environment in json.load(sys.stdin):
     child = os.fork()
     if not child:
@@ -200,8 +201,8 @@ def test_what_an_agent_starts_runs_and_logs_into_the_agents_run(agent, tmp_path,
     assert done.stdout.splitlines()[-len(jobs) :] == ["status 0"] * len(jobs), done.stdout + done.stderr
     assert "W&B" not in done.stderr  # lost, or not started
     for path in FILES:
-        (road,) = Ledger(tmp_path / path.stem).roads()
-        assert road.summary(1)["name"].startswith(chosen[path]["pe"])
+        (training_run,) = Ledger(tmp_path / path.stem).runs()
+        assert training_run.summary(1)["name"].startswith(chosen[path]["pe"])
         ((run, inside),) = offline_runs(tmp_path / path.stem).items()
         (metadata,) = inside["run"]
         assert (run, metadata["sweep_id"], metadata["project"]) == (path.stem, "sweep1", "pe_lab")
@@ -231,8 +232,8 @@ def test_a_cell_that_is_in_the_ledger_is_told_to_the_agents_run(agent, tmp_path,
             env=environment, capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-    (road,) = Ledger(ledger).roads()
-    assert road.cost()["stops"] == 1
+    (training_run,) = Ledger(ledger).runs()
+    assert training_run.cost()["stops"] == 1
     trained, told = map(curves, offline_runs(ledger).values())
     assert {"train/loss", "validation/loss", "test/loss", "cost/seconds", "length/raw/loss"} <= set(told)
     assert [point[2] for point in told["length/raw/loss"]] == [23, 27, 33, 43]
@@ -279,7 +280,7 @@ def test_a_run_that_is_stopped_early_ends_as_by_the_signal(agent, tmp_path):
     """An agent counts a positive status as a failure, and gives up after some."""
     ledger = tmp_path / "ledger"
     process = started(*agent(RATES, some(RATES)[0]), "epochs=10000", "trainer.batch_size=64", f"ledger={ledger}")
-    wait_for(lambda: any((road.holder() or {}).get("epoch", 0) > 0 for road in Ledger(ledger).roads()))
+    wait_for(lambda: any((training_run.owner() or {}).get("epoch", 0) > 0 for training_run in Ledger(ledger).runs()))
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM, err

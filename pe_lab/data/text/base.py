@@ -19,8 +19,8 @@ from pe_lab.data.text.corpus import Corpus
 from pe_lab.data.text.encoded import SPLITS, Encoded
 from pe_lab.data.text.tokenizer import BPE, Bytes
 from pe_lab.encodings.layout import Layout
-from pe_lab.ledger.files import digest, read_json, write_json
 from pe_lab.ranges import require
+from pe_lab.system.files import digest, read_json, write_json
 
 COUNTED = 2**23  # tokens of the training split that reference levels count at most, evenly; to bound their memory
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pe_lab.ledger.files import CHECKSUMS, file_digest, write_json
+from pe_lab.system.files import CHECKSUMS, file_digest, write_json
 
 
 def cache_folder(cache: str | None) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pe_lab.data.text.cache import kept
 from pe_lab.data.text.sources import download, own_files, standard_library
-from pe_lab.ledger.files import digest
+from pe_lab.system.files import digest
 
 REVISION = 1  # raised when documents are told apart otherwise, or their digest changes
 CHUNK = 2**18  # bytes read at once

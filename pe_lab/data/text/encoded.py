@@ -10,7 +10,7 @@ from pe_lab.data.text.cache import kept
 from pe_lab.data.text.corpus import Corpus, before_character
 from pe_lab.data.text.overlap import repeats
 from pe_lab.data.text.tokenizer import Tokenizer
-from pe_lab.ledger.files import CHECKSUMS, digest, read_json, write_json
+from pe_lab.system.files import CHECKSUMS, digest, read_json, write_json
 
 REVISION = 2  # raised when the tokens change, or what is known of them from other splits
 SPLITS = ("train", "validation", "test")

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors
+from pe_lab.data.seeding import derive
 from pe_lab.data.text.base import Text
 from pe_lab.data.text.levels import Neighbours, neighbours, unigram
-from pe_lab.seeding import derive
 
 BELOW = 2**32  # draws are integers below this
 CHOSEN = BELOW * 15 // 100

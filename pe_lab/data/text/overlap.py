@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pe_lab.seeding import derive
+from pe_lab.data.seeding import derive
 
 BLOCK = 2**20  # places hashed at once
 FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64

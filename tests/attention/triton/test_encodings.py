@@ -10,17 +10,17 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from pe_lab import model as transformer
 from pe_lab.attention import attend, triton
 from pe_lab.attention.triton import operators
 from pe_lab.attention.triton.blocks import Blocks
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
+from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.randomized import Randomized
-from pe_lab.model import Transformer
-from pe_lab.seeding import initialise
+from pe_lab.model import transformer
+from pe_lab.model.transformer import Transformer
 
 pytestmark = [  # of the interpreter, in rows of a tile that are beyond the sequence, and of what a mask makes zero
     pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning"),

@@ -14,17 +14,17 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from pe_lab import model as transformer
 from pe_lab.attention import attend, triton
 from pe_lab.attention.dropout import Dropout
 from pe_lab.bench import kernels as bench
 from pe_lab.bench import tune
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
+from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
-from pe_lab.model import Transformer
-from pe_lab.seeding import initialise
+from pe_lab.model import transformer
+from pe_lab.model.transformer import Transformer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FILES = sorted((folder() / "pe").glob("*.yaml"))

@@ -21,10 +21,10 @@ from pe_lab.attention.triton.blocks import Blocks
 from pe_lab.attention.triton.stick_operators import stick_attention, stick_attention_backward
 from pe_lab.config import Model, expand
 from pe_lab.data.base import IGNORE, Task
+from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model import Transformer
-from pe_lab.seeding import initialise
+from pe_lab.model.transformer import Transformer
 
 pytestmark = [  # of the interpreter, at places of a tile that a mask then makes zero
     pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),

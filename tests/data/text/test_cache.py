@@ -19,7 +19,7 @@ from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.corpus import Corpus
 from pe_lab.data.text.encoded import SPLITS, Encoded
 from pe_lab.data.text.tokenizer import BPE
-from pe_lab.ledger.files import file_digest, write_json
+from pe_lab.system.files import file_digest, write_json
 
 Found = tuple[list[bytes], dict, dict]
 

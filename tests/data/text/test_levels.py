@@ -19,7 +19,7 @@ from pe_lab.data.text.base import Text
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.levels import Neighbours, neighbours, ngram, unigram, xz
 from pe_lab.data.text.mlm import MLM
-from pe_lab.metrics import batch_metrics
+from pe_lab.training.metrics import batch_metrics
 
 END, MASK = 255, 254
 LENGTH = 24

@@ -14,17 +14,17 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from pe_lab.cell import Cell
 from pe_lab.config import expand
 from pe_lab.data.base import IGNORE, Batch, epoch_order
+from pe_lab.data.seeding import initialise
 from pe_lab.data.text.base import Text, packed
 from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.encoded import Encoded
 from pe_lab.data.text.mlm import MLM
-from pe_lab.ledger.files import digest
-from pe_lab.metrics import evaluate
-from pe_lab.model import Transformer
-from pe_lab.seeding import initialise
+from pe_lab.experiment.cell import Cell
+from pe_lab.model.transformer import Transformer
+from pe_lab.system.files import digest
+from pe_lab.training.metrics import evaluate
 
 SPLITS = ("train", "validation", "test")
 TASKS = {"clm": CLM, "mlm": MLM}
@@ -485,27 +485,27 @@ def cell(place: Path, *overrides: str) -> Cell:
 
 
 def test_a_cell_is_known_by_the_text_not_by_where_it_is(place: Path, tmp_path: Path) -> None:
-    def road(*overrides: str) -> str:
+    def run(*overrides: str) -> str:
         return digest(cell(place, *overrides).identity)
 
-    first = road(f"data.path={place}/lines.txt", "data.separator=k")
+    first = run(f"data.path={place}/lines.txt", "data.separator=k")
     (tmp_path / "moved.txt").write_bytes((place / "lines.txt").read_bytes())
     moved = f"data.path={tmp_path}/moved.txt"
-    assert road(moved, "data.separator=k") == first
-    assert road(moved, "data.separator=k", f"data.cache={tmp_path}/cache") == first
-    assert road(moved, "data.separator=k", "data.corpus=enwik8") == first
-    assert road(moved, "data.separator=k", "data.vocabulary_size=999") == first  # there is none to learn
+    assert run(moved, "data.separator=k") == first
+    assert run(moved, "data.separator=k", f"data.cache={tmp_path}/cache") == first
+    assert run(moved, "data.separator=k", "data.corpus=enwik8") == first
+    assert run(moved, "data.separator=k", "data.vocabulary_size=999") == first  # there is none to learn
     identity = str(cell(place, moved, "data.separator=k").identity)
     assert str(tmp_path) not in identity
     assert str(place) not in identity
     other = [
-        road(moved, "data.separator=l"),
-        road(f"data.path={place}/file.txt", "data.separator=k"),
-        road(moved, "data.separator=k", "data.train_sequences=20"),
-        road(moved, "data.separator=k", "data.test_sequences=20"),
-        road(moved, "data.separator=k", "data.tokenizer=bpe", "data.vocabulary_size=300"),
-        road(moved, "data.separator=k", "data.tokenizer=bpe", "data.vocabulary_size=301"),
-        road(moved, "data.separator=k", "data=mlm"),
+        run(moved, "data.separator=l"),
+        run(f"data.path={place}/file.txt", "data.separator=k"),
+        run(moved, "data.separator=k", "data.train_sequences=20"),
+        run(moved, "data.separator=k", "data.test_sequences=20"),
+        run(moved, "data.separator=k", "data.tokenizer=bpe", "data.vocabulary_size=300"),
+        run(moved, "data.separator=k", "data.tokenizer=bpe", "data.vocabulary_size=301"),
+        run(moved, "data.separator=k", "data=mlm"),
     ]
     assert len({first, *other}) == 8
 

@@ -1,0 +1,166 @@
+"""The words of a command line: what they ask for before anything is composed."""
+
+import math
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab.config.schema import folder
+from pe_lab.ranges import SHOWN, shown
+from pe_lab.system.devices import gpus
+from pe_lab.system.errors import in_one_line
+
+# settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
+LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe")
+MOST = 100_000  # cells of a sweep
+
+
+def as_lists(overrides: list[str]) -> list[str]:
+    """Overrides with brackets around the values of LISTS."""
+    listed = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        bare = key.lstrip("+") in LISTS and equals and "[" not in value and "(" not in value
+        listed.append(f"{key}=[{value.rstrip(',')}]" if bare else override)
+    return listed
+
+
+def studies(words: list[str]) -> list[list[str]]:
+    """The studies that a study is made of, each as overrides; none if it is a study of its own, or there is none.
+
+    Its file lists them under `studies`, by budget; other words are added to each.
+
+    Raises:
+        ValueError: there is no such budget; it is not asked for as a sweep.
+    """
+    chosen = [word for word in words if word.startswith("+study=")]
+    file = folder() / "study" / f"{chosen[0].partition('=')[2]}.yaml" if len(chosen) == 1 else None
+    if file is None or not file.is_file():
+        return []
+    made_of = OmegaConf.load(file).get("studies")
+    if made_of is None:
+        return []
+    if {"-m", "--multirun"}.isdisjoint(words):
+        raise ValueError(f"{chosen[0]} is made of sweeps: add -m, got no -m")
+    budget = "small"
+    others = []
+    for word in words:
+        if word.startswith("budget="):
+            budget = word.partition("=")[2]
+        elif word not in (*chosen, "-m", "--multirun"):
+            others.append(word)
+    if budget not in made_of:
+        raise ValueError(f"budget must be one of {', '.join(made_of)}, got {budget!r}")
+    return [[*as_lists(one.split()), *others] for one in made_of[budget]]
+
+
+def of_jobs(overrides: list[str]) -> list[str]:
+    """Overrides of a sweep, with choices of one value for settings of `pe` and `data`.
+
+    Hydra puts fixed values into the config before a swept group is chosen, and the default choice may not have them.
+    """
+    jobs = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        fixed = key.startswith(("pe.", "data.")) and equals and value and ("," not in value or value[0] in "[{\"'")
+        jobs.append(f"{key}=choice({value})" if fixed and "(" not in value else override)
+    return jobs
+
+
+def parsed(overrides: list[str], loader: Any) -> list[Any]:
+    """Overrides as Hydra reads them.
+
+    Raises:
+        ValueError: one cannot be read; a choice is no name; a sweep of no cell, or of more than can be.
+    """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, parsed, sizes = OverridesParser.create(loader), [], {}
+    for text in overrides:
+        try:
+            (override,) = parser.parse_overrides([text])
+        except (HydraException, ValueError, RecursionError) as error:
+            raise ValueError(f"{shown(text)} cannot be read: {in_one_line(error)[:SHOWN]}") from None
+        key, value = override.key_or_group, override.value()
+        if key == "trainer.devices":
+            raise ValueError(
+                f"trainer.devices cannot be set: a cell trains on one device, and a sweep starts one worker per GPU of "
+                f"CUDA_VISIBLE_DEVICES (workers=N for another number), got {shown(text)}"
+            )
+        if override.is_sweep_override():
+            sizes[key] = _swept(value)
+            if not sizes[key]:
+                raise ValueError(f"a sweep must have at least one cell, got none with {shown(text)}")
+        elif loader.repository.group_exists(key) and not override.is_delete():
+            names = value if isinstance(value, list) else [value]
+            if not all(isinstance(name, str) and "${" not in name for name in names):
+                options = ", ".join(loader.get_group_options(key))
+                raise ValueError(f"{key} must be one of {options}, got {shown(value)}")
+        parsed.append(override)
+    if math.prod(sizes.values()) > MOST:
+        raise ValueError(f"a sweep must have at most {MOST:,} cells, got more with {', '.join(sizes)}")
+    return parsed
+
+
+def _swept(value: Any) -> int:
+    """How many values a sweep over a setting has; where there are too many, MOST + 1."""
+    from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
+
+    if isinstance(value, ChoiceSweep):
+        return len(value.list)
+    if not isinstance(value, RangeSweep):
+        return 1
+    try:
+        steps = (value.stop - value.start) / value.step
+        return max(0, math.ceil(min(steps, MOST + 1)))
+    except (ArithmeticError, ValueError):  # no step, or no end
+        return MOST + 1
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """How a sweep's workers are started.
+
+    Attributes:
+        words: overrides that say so to Hydra.
+        workers: how many at most.
+        elsewhere: whether they run on machines of their own, so that this one is not to train.
+    """
+
+    words: list[str]
+    workers: int
+    elsewhere: bool
+
+
+def launcher(overrides: list[str], cfg: DictConfig) -> Launcher:
+    """The launcher that the overrides of a sweep choose.
+
+    Args:
+        cfg: of one of its cells.
+
+    Raises:
+        ValueError: its package is not installed; it is not told how many workers to start.
+    """
+    keys = {override.partition("=")[0].lstrip("+~"): override for override in overrides}
+    chosen = keys.get("hydra/launcher", "=cores").partition("=")[2]
+    words = [override for key, override in keys.items() if key.startswith("hydra") or key == "ledger"]
+    if chosen.startswith("submitit") and find_spec("hydra_plugins.hydra_submitit_launcher") is None:
+        raise ValueError(
+            f"hydra/launcher={chosen} needs the package hydra-submitit-launcher: pip install 'pe_lab[slurm]'"
+        )
+    elsewhere = chosen in ("submitit", "submitit_slurm")
+    if elsewhere and cfg.workers is None:
+        raise ValueError(f"workers must be given with hydra/launcher={chosen}, the number of jobs to submit: got none")
+    return Launcher(words, 1 if chosen == "basic" else cfg.workers or _places(cfg.trainer.device), elsewhere)
+
+
+def _places(device: str) -> int:
+    """Workers that this machine has place for: one per GPU, or one per core where there is none."""
+    if device != "cpu" and (shared := gpus()):
+        return len(shared)
+    from joblib import cpu_count
+
+    return cpu_count()

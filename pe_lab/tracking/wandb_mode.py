@@ -1,0 +1,87 @@
+"""Whether W&B is online: decided before it is started, so that it neither asks nor hangs."""
+
+import netrc
+import os
+from contextlib import suppress
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from omegaconf import DictConfig
+
+from pe_lab.tracking.wandb_service import within
+
+MODES = ("online", "offline", "disabled")
+# nothing but this program's own lines; no telemetry, which the end of a program would wait for
+QUIET = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
+REACH = 5.0  # seconds to wait for the W&B server to answer before going offline
+
+
+def settle_wandb(cfg: DictConfig) -> None:
+    """Decide the mode once for this process and those it starts, if W&B is the logger.
+
+    Raises:
+        ValueError: it is to be online and there is no key; W&B would ask for one.
+    """
+    if cfg.logger.name == "wandb":
+        os.environ["WANDB_MODE"] = wandb_mode(cfg.logger.mode, cfg.logger.decide_timeout)
+
+
+def agent_run() -> str | None:
+    """The id of the run that a W&B agent started this process for, or None."""
+    return os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
+
+
+def wandb_mode(asked: str | None, seconds: float = REACH) -> str:
+    """The mode that neither asks nor hangs: WANDB_MODE, else what the config asks for, else online when there is a key
+    and the server answers, else offline. An empty WANDB_MODE is none, and is removed: W&B would refuse it.
+
+    Args:
+        seconds: for the server to answer, all in all.
+
+    Raises:
+        ValueError: it is to be online and there is no key; or there is no such mode.
+    """
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    if os.environ.get("WANDB_MODE") == "":
+        del os.environ["WANDB_MODE"]
+    mode = os.environ.get("WANDB_MODE") or asked
+    if mode not in (None, *MODES):
+        raise ValueError(f"WANDB_MODE must be one of {', '.join(MODES)}, got {mode!r}")
+    if mode in ("offline", "disabled"):
+        return mode
+    known = has_key()
+    if mode == "online" and not known:
+        raise ValueError("logger.mode=online needs a W&B key: wandb login, or logger.mode=offline")
+    return mode or ("online" if known and _answers(_server(), seconds) else "offline")
+
+
+def has_key() -> bool:
+    """Whether the user is logged in to the W&B server: by WANDB_API_KEY or a netrc file."""
+    known = bool(os.environ.get("WANDB_API_KEY"))
+    with suppress(OSError, netrc.NetrcParseError):
+        host = urlsplit(_server()).hostname or ""
+        known = known or netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    return known
+
+
+def _server() -> str:
+    from wandb.sdk import wandb_setup
+
+    return wandb_setup.singleton().settings.base_url  # wandb.setup would start its service
+
+
+def _answers(url: str, seconds: float) -> bool:
+    """Whether something at this address speaks HTTP, whatever it says, and says it in time.
+
+    The time limit of `urlopen` is for each read, and not for the name's look-up.
+    """
+    try:
+        within(seconds, lambda: urlopen(url, timeout=seconds).close(), "asking the W&B server")
+    except HTTPError:
+        return True
+    except (OSError, HTTPException):
+        return False
+    return True

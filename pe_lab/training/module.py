@@ -1,0 +1,204 @@
+"""Training one run: the LightningModule, and the callback that records what happens on it."""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from pe_lab import config
+from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order, in_batches
+from pe_lab.data.seeding import derive, seed_all
+from pe_lab.model.transformer import Transformer
+from pe_lab.training.metrics import batch_metrics
+from pe_lab.training.optimization import Optimization
+
+BEAT = 1.0  # seconds between two signs of life
+
+
+class NotFiniteError(ArithmeticError):
+    """A loss is no longer a number."""
+
+    def __init__(self, which: str, step: int, value: float) -> None:
+        super().__init__(f"the {which} loss must be finite, got {value} at step {step}")
+        self.step = step
+
+
+class Training(L.LightningModule):
+    """Next-token training of a transformer on a dataset.
+
+    All that changes on the run is in `model`, `optimizer`, `step` and `losses`; batches, dropout, what an encoding
+    draws and the learning rate are functions of (seed, step). So a run that is left at any step goes on with the same
+    bits, and dropout is the same for every encoding.
+
+    Args:
+        model: initialised.
+        dataset: its training split is used, in the order of (seed, epoch).
+        optimizer: name, lr, betas, eps, weight_decay, schedule, warmup_steps.
+        trainer: batch_size, clip, log_every.
+        seed: of order, dropout and what an encoding draws.
+        epochs: of the whole training, where the schedule looks at the end.
+
+    Raises:
+        ValueError: the batch is larger than the data.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        dataset: Dataset,
+        optimizer: config.Optimizer,
+        trainer: config.Trainer,
+        seed: int,
+        epochs: int,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.dataset = dataset
+        self.clip = trainer.clip
+        self.batch_size = trainer.batch_size
+        self.log_every = trainer.log_every
+        self.seed = seed
+        self.steps_per_epoch = -(-dataset.size("train") // trainer.batch_size)
+        self.total_steps = epochs * self.steps_per_epoch
+        self.optimization = Optimization(optimizer, self.total_steps)
+        self.optimizer = self.optimization.optimizer(model)
+        self.step = 0
+        self.losses: list[Tensor] = []  # of this epoch
+        self.metrics: dict[str, float] = {}  # of the last batch that was logged
+
+    @property
+    def epoch(self) -> float:
+        return self.step / self.steps_per_epoch
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return self.optimizer
+
+    def train_dataloader(self) -> "Batches":
+        return Batches(self)
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        return batch if device.type == "cpu" else batch.to(device)
+
+    @property
+    def logging_due(self) -> bool:
+        """Whether the batch in hand is one whose metrics are logged: every so many steps, and an epoch's last."""
+        return (self.step + 1) % self.log_every == 0 or (self.step + 1) % self.steps_per_epoch == 0
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        seed_all(derive(self.seed, "step", self.step), batch.tokens.device)
+        learning_rate = self.optimization.set_learning_rate(self.optimizer, self.step)
+        layout = replace(batch.layout, seed=derive(self.seed, "positions", self.step))
+        logits = self.model(batch.tokens, layout)
+        loss = torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE
+        )
+        self.losses.append(loss.detach())
+        if self.logging_due:
+            self.metrics = batch_metrics(logits, batch, self.dataset.roles)
+            self.metrics["learning_rate"] = learning_rate
+        return loss
+
+    def on_train_start(self) -> None:
+        self.constrain()  # a state of earlier versions was kept before it was
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        super().optimizer_step(*args, **kwargs)
+        self.constrain()
+
+    def constrain(self) -> None:
+        """Put the encodings' parameters back into their range."""
+        for encoding in self.model.encodings:
+            encoding.constrain()
+
+    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
+        if self.clip is not None or self.logging_due:
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip or math.inf)
+            if self.logging_due:
+                self.metrics["gradient_norm"] = norm.item()
+
+    def check_finite(self) -> None:
+        """Raises NotFiniteError with the first step of this epoch whose loss is not a number."""
+        losses = torch.stack(self.losses)
+        bad = (~losses.isfinite()).nonzero()
+        if len(bad):
+            raise NotFiniteError("training", self.step - len(losses) + int(bad[0]), losses[bad[0]].item())
+
+
+class Batches:
+    """The batches of one epoch after the other, from where the run stands; what Lightning iterates over."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+
+    def __len__(self) -> int:
+        return self.training.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Batch]:
+        training = self.training
+        epoch, skip = divmod(training.step, training.steps_per_epoch)
+        order = epoch_order(training.dataset.size("train"), training.seed, epoch)
+        return in_batches(training.dataset, "train", order[skip * training.batch_size :], training.batch_size, epoch)
+
+
+class Recorder(L.Callback):
+    """Keeps the run's step count and tells others what happens on it.
+
+    Args:
+        tell: called with (split, metrics) at every step that is logged.
+        validate: called at the end of the epochs 1, 2, 4, 8, ...
+        save: called when `save_every` seconds have passed since the last time.
+        heartbeat: called with the epoch (a fraction) about once a second.
+        count: called with the seconds that each step took in forward, backward and optimizer.
+        save_every: seconds.
+    """
+
+    def __init__(
+        self,
+        tell: Callable[[str, dict[str, float]], None],
+        validate: Callable[[], None],
+        save: Callable[[], None],
+        heartbeat: Callable[[float], None],
+        count: Callable[[float], None],
+        save_every: float,
+    ) -> None:
+        self.tell, self.validate, self.save, self.heartbeat, self.count = tell, validate, save, heartbeat, count
+        self.save_every = save_every
+        self.saved = self.beaten = self.logged = time.perf_counter()
+        self.tokens = 0
+
+    def on_train_batch_start(self, trainer: L.Trainer, training: Training, batch: Batch, batch_idx: int) -> None:
+        self.began = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, training: Training, outputs: Any, batch: Batch, batch_idx: int
+    ) -> None:
+        due = training.logging_due
+        training.step += 1
+        self.tokens += batch.tokens.numel()
+        now = time.perf_counter()
+        self.count(now - self.began)
+        if due:
+            training.check_finite()
+            self.tell("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
+            self.logged, self.tokens = now, 0
+        if training.step % training.steps_per_epoch == 0:
+            self._end_epoch(training)
+        if now - self.beaten >= BEAT:
+            self.beaten = now
+            self.heartbeat(training.epoch)
+        if now - self.saved >= self.save_every:
+            self.save()
+            self.saved = time.perf_counter()
+
+    def _end_epoch(self, training: Training) -> None:
+        self.tell("train", {"objective": torch.stack(training.losses).mean().item()})
+        training.losses.clear()
+        epoch = training.step // training.steps_per_epoch
+        if epoch & (epoch - 1) == 0:
+            self.validate()
+            self.logged = time.perf_counter()

@@ -1,0 +1,264 @@
+"""Bad input gets one line, before torch is loaded."""
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.utils import get_class
+from omegaconf import OmegaConf
+
+from pe_lab import config
+from pe_lab.ranges import RANGES, require
+from pe_lab.system.errors import in_one_line
+
+
+def complaint(*overrides: str, multirun: bool = False) -> str:
+    """The line with which these overrides are refused."""
+    with pytest.raises(Exception) as caught:  # noqa: PT011 whatever it is, it becomes one line
+        config.expand(list(overrides), multirun)
+    line = in_one_line(caught.value)
+    assert "\n" not in line
+    return line
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["pe=ropes"], ["pe must be one of", "alibi", "sinusoidal", "got 'ropes'"]),
+        (["pe=rope", "model.width=66", "model.num_heads=2"], ["head_dim must be even, got 33", "model.width=66"]),
+        (["model.width=65"], ["model.width must be divisible by model.num_heads", "model.width=65"]),
+        (["model.depth=0"], ["model.depth must be an integer of at least 1, got 0"]),
+        (["model.depth=four"], ["model.depth", "'four'", "Integer"]),
+        (["model.depth=1.5"], ["model.depth", "1.5", "Integer"]),
+        (["epochs=-1"], ["epochs must be an integer of at least 1, got -1"]),
+        (["foo=1"], ["'foo'"]),
+        (["pe.foo=1"], ["pe.foo"]),
+        (["+foo=1"], ["the config has the settings", "epochs", "got foo"]),
+        (["+model.foo=1"], ["model has the settings", "depth", "got foo"]),
+        (["+pe.foo=1"], ["pe has the settings name, pairing, theta", "got foo"]),
+        (["~logger"], ["logger must be set"]),
+        (["pe._target_=my.Encoding"], ["pe._target_ must be pe_lab.encodings.rotary.RoPE"]),
+        (["logger.project=a/b"], ["logger.project must be a name"]),
+        (["pe.theta=-1"], ["pe.theta must be a positive number, got -1"]),
+        (["pe.pairing=both"], ["pe.pairing must be one of interleaved, half, got 'both'"]),
+        (["optimizer.lr=nan"], ["optimizer.lr must be a positive number"]),
+        (["optimizer=sgd"], ["optimizer must be one of adam, adam_tuned, adamw"]),
+        (["optimizer.betas=[0.9]"], ["optimizer.betas must be two numbers"]),
+        (["trainer.precision=16"], ["trainer.precision must be one of 32, bf16-mixed"]),
+        (["trainer.clip=0"], ["trainer.clip must be a positive number, got 0"]),
+        (["model.dropout=1"], ["model.dropout must be in [0, 1)"]),
+        (["ledger="], ["ledger must be the path of a folder"]),
+        (["model.depth=1,2"], ["model.depth=1,2", "--multirun"]),
+        (["+study=depth_epochs_pe"], ["+study=depth_epochs_pe is a sweep: add -m"]),
+        (["hydra/launcher=ray"], ["hydra/launcher must be one of", "basic", "cores"]),
+        (["pe=5"], ["pe must be one of", "alibi", "got 5"]),
+        (["pe.name=5"], ["pe.name must be a name of", "got 5"]),
+        (["pe._partial_=false"], ["pe._partial_ must be True for pe=rope, got False"]),
+        (["~pe.theta"], ["pe.theta must be set, got nothing"]),
+        (["pe=randomized_rope", "pe.encoding.theta=-1"], ["pe.encoding.theta must be a positive number, got -1"]),
+        (["pe=randomized_rope", "pe.encoding=null"], ["pe.encoding must be another pe, got None"]),
+        (["pe=randomized_rope", "~pe.encoding.pairing"], ["pe.encoding.pairing must be set, got nothing"]),
+        (["data.length=1000000000"], ["data.length must be at most 131072, got 1000000000"]),
+        (["pe.theta=1" + 400 * "0"], ["pe.theta must be a positive number, got 1000"]),
+        (["pe.theta=1" + 5000 * "0"], ["'pe.theta=1000", "cannot be read"]),
+        (["model.depth=" + 2000 * "["], ["'model.depth=[[[", "cannot be read"]),
+        (["attention=${.}"], ["attention must be one of auto, reference", "got '${.}'"]),
+        (["hydra.sweeper.params=5"], ["hydra.sweeper.params"]),
+    ],
+)
+def test_bad_input_is_named_in_one_line(overrides, parts):
+    line = complaint(*overrides)
+    assert [part for part in parts if part not in line] == [], line
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [("seed=range(1000000000)", "at most 100,000 cells"), ("seed=range(0)", "at least one cell")],
+)
+def test_a_sweep_that_has_no_cell_or_no_end_is_refused(override, part):
+    assert f"a sweep must have {part}" in complaint(override, multirun=True)
+
+
+@pytest.mark.parametrize("overrides", [["pe=rope,ropes"], ["model.depth=1,zero"], ["epochs=range(0,3)"]])
+def test_a_sweep_with_one_bad_cell_is_refused_whole(overrides):
+    complaint(*overrides, multirun=True)
+
+
+def test_a_sweep_has_the_cells_hydra_makes_of_it():
+    cfgs = config.expand(["+study=depth_epochs_pe"], multirun=True)
+    cells = [(cfg.pe.name, cfg.model.depth, cfg.epochs, cfg.seed) for cfg in cfgs]
+    assert len(set(cells)) == 45
+    assert cells[0] == ("sinusoidal", 16, 16, 0)
+    assert {cfg.study_name for cfg in cfgs} == {"depth_epochs_pe"}
+    assert len(config.expand(["+study=depth_epochs_pe", "seed=range(8)", "pe=rope"], multirun=True)) == 72
+
+
+@pytest.mark.parametrize("setting", ["data.train_sequences=4096", "data.path=/a-b/c.txt", "data.separator='a, b'"])
+def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
+    cfgs = config.expand(config.of_jobs(["data=clm,mlm", setting, "seed=1"]), multirun=True)
+    key, _, value = setting.partition("=")
+    assert [(cfg.data.name, str(OmegaConf.select(cfg, key))) for cfg in cfgs] == [
+        ("clm", value.strip("'")),
+        ("mlm", value.strip("'")),
+    ]
+
+
+RATES = "pe,depth,epochs,optimizer.lr,at_edge\nrope,4,4,0.003,False\nrope,4,16,0.001,False\nrope,1,4,0.01,True\n"
+
+
+def tuned(folder, *overrides):
+    return config.expand(["optimizer=adam_tuned", f"ledger={folder}", *overrides], multirun=False)[0].optimizer.lr
+
+
+def test_a_tuned_rate_is_that_of_the_encoding_at_its_depth(tmp_path):
+    (tmp_path / "studies" / "tune_lr").mkdir(parents=True)
+    (tmp_path / "studies" / "tune_lr" / "rates.csv").write_text(RATES)
+    assert tuned(tmp_path, "pe=rope", "model.depth=4") == 0.003
+    assert tuned(tmp_path, "pe=rope", "model.depth=4", "epochs=16") == 0.001
+    assert tuned(tmp_path, "pe=rope", "model.depth=4", "epochs=64") == 0.001  # of the longest that was tuned
+    assert tuned(tmp_path, "pe=rope", "model.depth=1", "epochs=16") == 0.01
+    with pytest.raises(Exception, match="alibi at depth 4, got .* with rope at depth 1, rope at depth 4"):
+        tuned(tmp_path, "pe=alibi")
+
+
+def test_a_table_of_rates_that_is_not_there_is_named_with_the_study_that_makes_it(tmp_path):
+    line = complaint("optimizer=adam_tuned", f"ledger={tmp_path}")
+    for part in ("optimizer.lr must come from a table of tuned rates", "+study=tune_lr", str(tmp_path)):
+        assert part in line
+
+
+@pytest.mark.parametrize(
+    ("table", "part"),
+    [
+        (RATES.replace("0.003", "${oc.env:SECRET_TOKEN}"), "could not convert string to float"),
+        (RATES.replace("0.003", ""), "could not convert string to float"),
+        (RATES.replace("0.003", "nan"), "optimizer.lr must be a positive number"),
+        (RATES.replace("0.003", "-1"), "optimizer.lr must be a positive number"),
+        (RATES.replace("rope,4,4", "rope,4,four"), "invalid literal for int"),
+        (RATES.replace("epochs", "other"), "got another at"),
+        (RATES.replace("pe,", "${oc.env:SECRET_TOKEN},"), "got another at"),
+        ("pe,depth,epochs,optimizer.lr\nrope,4\n", "got another at"),
+        ("pe,depth,epochs,optimizer.lr\n\x1b[2J${oc.env:SECRET_TOKEN},4,4,1\n", "must come from a table that has rope"),
+        ("", "must come from a table that has rope at depth 4"),
+        ("\xff\xfe", "got another at"),
+    ],
+)
+def test_a_table_of_rates_that_somebody_else_wrote_is_one_line(table, part, tmp_path, monkeypatch):
+    """It is read as numbers: nothing in it is resolved."""
+    monkeypatch.setenv("SECRET_TOKEN", "0.5")
+    (tmp_path / "studies" / "tune_lr").mkdir(parents=True)
+    (tmp_path / "studies" / "tune_lr" / "rates.csv").write_bytes(table.encode("latin-1"))
+    line = complaint("optimizer=adam_tuned", f"ledger={tmp_path}", "pe=rope", "model.depth=4")
+    assert part in line
+    assert "0.5" not in line
+    assert line.isprintable()
+
+
+def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
+    seen = set()
+    for group in ("pe", "data", "logger"):
+        for path in (config.folder() / group).glob("*.yaml"):
+            cfg = config.expand([f"{group}={path.stem}"], multirun=False)[0]
+            seen |= {s for s in RANGES if OmegaConf.select(cfg, s, default=seen) is not seen}
+    assert seen == set(RANGES)
+
+
+def test_an_error_names_the_python_constructor_too():
+    with pytest.raises(ValueError, match="pe.theta must be a positive number, got 0"):
+        require("pe.theta", 0)
+
+
+ANSWERS_WITHOUT_TORCH = """
+import sys
+sys.argv = ["pe_lab.run", *{arguments}]
+from pe_lab.run import main
+try:
+    main()
+except SystemExit as stop:
+    status = stop.code or 0
+else:
+    status = 0
+heavy = [m for m in ("torch", "lightning", "pandas", "scipy", "wandb") if m in sys.modules]
+print("heavy:", heavy)
+sys.exit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--help"], 0),
+        (["--cfg", "job"], 0),
+        (["pe=ropes"], 1),
+        (["model.depth=four"], 1),
+        (["model.width=65"], 1),
+        (["-m", "pe=rope,ropes"], 1),
+        (["--config-name", "other"], 1),
+        (["--bogus"], 1),
+        (["ledger=/dev/null/ledger"], 1),
+    ],
+)
+def test_an_answer_that_needs_no_torch_does_not_load_it(arguments, status, tmp_path):
+    code = ANSWERS_WITHOUT_TORCH.format(arguments=arguments)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == status, done.stderr
+    assert "heavy: []" in done.stdout
+    assert len(done.stderr.strip().splitlines()) == status
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_lists_every_choice():
+    done = subprocess.run([sys.executable, "-m", "pe_lab.run", "--help"], capture_output=True, text=True, check=True)
+    for path in config.folder().glob("*/*.yaml"):
+        if path.parent.name != "hydra":
+            assert re.search(rf"\b{path.stem}\b", done.stdout), path
+
+
+def test_configs_say_what_they_are_in_their_first_line():
+    for path in Path(config.folder()).rglob("*.yaml"):
+        assert path.read_text().startswith("# "), path
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["pe=rope,randomized_rope", "optimizer.lr=1e-3,2e-3", "model.depth=1,4", "logger=none"],
+        ["pe=randomized_rope", "pe@pe.encoding=rope,lrope", "optimizer.betas=[0.9,0.98],[0.8,0.9]", "optimizer=adamw"],
+        ["+study=depth_epochs_pe", "pe=learnable", "pe.max_len=16,32", "hydra.launcher.n_jobs=3", "~logger.project"],
+    ],
+)
+def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkeypatch):
+    """Cells share what is composed; Hydra composes job by job."""
+    monkeypatch.setattr("pe_lab.config.compose.check", lambda cfg: None)
+    cfgs = iter(config.expand(overrides, multirun=True))
+    with initialize_config_dir(str(config.folder()), version_base="1.3"):
+        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+        fixed = [
+            override.input_line for override in parser.parse_overrides(overrides) if not override.is_sweep_override()
+        ]
+        params = compose("config", fixed, return_hydra_config=True).hydra.sweeper.params or {}
+        swept = parser.parse_overrides([f"{key}={value}" for key, value in params.items()] + overrides)
+        for job in BasicSweeper.split_arguments(swept, None)[0]:
+            assert OmegaConf.to_yaml(next(cfgs)) == OmegaConf.to_yaml(compose("config", list(job)))
+    assert next(cfgs, None) is None
+
+
+@pytest.mark.parametrize("path", sorted(config.folder().glob("[pd][ea]*/*.yaml")), ids=lambda path: path.stem)
+def test_a_class_has_the_defaults_that_its_file_states(path):
+    cfg = config.expand([f"{path.parent.name}={path.stem}"], multirun=False)[0][path.parent.name]
+    parameters = {}
+    for kind in reversed(get_class(cfg._target_).__mro__[:-1]):  # a class may pass options on to the one it is made of
+        parameters |= inspect.signature(kind).parameters
+    options = {key: value for key, value in OmegaConf.to_container(cfg).items() if key[0] != "_"}
+    assert set(options) <= set(parameters)
+    if parameters["name"].default != path.stem:  # a second file of the class
+        return
+    own = {key: value for key, value in options.items() if not isinstance(value, dict)}
+    assert {key: parameters[key].default for key in own} == own

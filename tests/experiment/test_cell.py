@@ -1,0 +1,194 @@
+"""A cell's identity: what determines its result, and nothing else."""
+
+import pytest
+import torch
+
+from pe_lab import config
+from pe_lab.attention import sdpa
+from pe_lab.data.structured import Structured
+from pe_lab.encodings.absolute import Sinusoidal
+from pe_lab.encodings.rotary import RoPE
+from pe_lab.experiment.cell import Cell
+from pe_lab.model.transformer import Transformer
+from pe_lab.ranges import RANGES
+from pe_lab.system.files import digest
+from pe_lab.training.optimization import Optimization
+
+
+def cell(tmp_path, *overrides: str) -> Cell:
+    return Cell(config.expand([f"ledger={tmp_path}", *overrides], multirun=False)[0])
+
+
+def run(tmp_path, *overrides: str) -> str:
+    return digest(cell(tmp_path, *overrides).identity)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "seed=1",
+        "pe=alibi",
+        "pe.theta=500",
+        "pe.pairing=half",
+        "model.depth=5",
+        "model.width=128",
+        "model.num_heads=2",
+        "model.mlp_ratio=2",
+        "model.norm=post",
+        "model.dropout=0.1",
+        "model.embedding_std=0.02",
+        "model.scale_tokens=true",
+        "model.attention_dropout=0.1",
+        "data.length=17",
+        "optimizer=adamw",
+        "optimizer.lr=2e-3",
+        "optimizer.betas=[0.9,0.99]",
+        "optimizer.eps=1e-7",
+        "optimizer.weight_decay=0.1",
+        "optimizer.schedule=cosine",
+        "optimizer.warmup_steps=10",
+        "trainer.precision=bf16-mixed",
+        "trainer.batch_size=32",
+        "trainer.clip=1",
+        "attention=reference",
+    ],
+)
+def test_what_determines_the_result_changes_the_hash(override, tmp_path):
+    assert run(tmp_path, override) != run(tmp_path)
+
+
+def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
+    """A new setting must be put in one of the two lists of this file."""
+    settings = set(RANGES) | {"model.scale_tokens"}
+    # the options of encodings are hashed alike
+    of_encodings = {name for name in settings if name.startswith("pe.")} - {"pe.theta", "pe.pairing"}
+    # and so are those of datasets
+    of_data = {name for name in settings if name.startswith("data.")} - {"data.length"}
+    assert settings - of_encodings - of_data == {
+        *("seed", "pe.theta", "pe.pairing", "model.depth", "model.width", "model.num_heads", "model.mlp_ratio"),
+        *("model.norm", "model.dropout", "model.attention_dropout", "model.embedding_std", "model.scale_tokens"),
+        "data.length",
+        *("optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay"),
+        *("optimizer.schedule", "optimizer.warmup_steps", "trainer.precision", "trainer.batch_size", "trainer.clip"),
+        *(
+            "attention.implementation",
+            "epochs",
+            "ledger",
+            "workers",
+            "study_name",
+            "trainer.device",
+            "trainer.log_every",
+        ),
+        *("trainer.save_every", "logger.mode", "logger.project", "logger.images"),
+        *("logger.decide_timeout", "logger.open_timeout", "logger.finish_timeout"),
+        *("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe"),
+    }
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "logger=none",
+        "logger=csv",
+        "logger.mode=offline",
+        "logger.images=false",
+        "logger.finish_timeout=5",
+        "ledger=elsewhere",
+        "workers=3",
+        "study_name=mine",
+        "trainer.log_every=7",
+        "trainer.save_every=0",
+        "trainer.device=cpu",
+        "attention=sdpa",  # what auto comes to for rope on a CPU
+        "epochs=16",  # a checkpoint on the same run
+        "pe.theta=10000",
+        "pe.theta=1e4",
+        "optimizer.lr=0.001",
+        "model.dropout=0",
+        "evaluate.lengths=[1,2]",
+        "evaluate.policy=[raw,yarn]",
+        "evaluate.offset=[0,64]",
+        "probe=[position,rank]",
+    ],
+)
+def test_what_does_not_determine_the_result_leaves_the_hash(override, tmp_path):
+    if torch.cuda.is_available() and override in ("trainer.device=cpu", "attention=sdpa"):
+        pytest.skip("auto is another device here")
+    assert run(tmp_path, override) == run(tmp_path)
+
+
+def test_a_schedule_that_looks_at_the_end_makes_each_number_of_epochs_a_road(tmp_path):
+    cosine = ("optimizer.schedule=cosine",)
+    assert run(tmp_path, *cosine, "epochs=4") != run(tmp_path, *cosine, "epochs=16")
+
+
+def test_a_new_option_at_its_neutral_default_leaves_old_hashes(tmp_path, monkeypatch):
+    before = run(tmp_path)
+    monkeypatch.setattr(RoPE, "neutral", {"offset": 0})
+    old = cell(tmp_path).identity
+
+    def with_offset(offset: int) -> str:
+        new = cell(tmp_path)
+        new.cfg = new.cfg.copy()
+        new.cfg.pe = {**new.cfg.pe, "offset": offset}
+        return digest(new.identity)
+
+    assert with_offset(0) == digest(old) == before
+    assert with_offset(1) != before
+
+
+@pytest.mark.parametrize("part", [RoPE, Transformer, Structured, Optimization, sdpa])
+def test_a_revision_is_part_of_the_identity(part, tmp_path, monkeypatch):
+    before = run(tmp_path)
+    monkeypatch.setattr(part, "revision", part.revision + 1)
+    assert run(tmp_path) != before
+
+
+def test_an_encoding_within_an_encoding_is_hashed_in_the_same_way(tmp_path, monkeypatch):
+    before = run(tmp_path, "pe=randomized_sinusoidal")
+    assert run(tmp_path, "pe=randomized_sinusoidal", "pe.encoding.theta=1e4", "pe.encoding.at=input") == before
+    assert run(tmp_path, "pe=randomized_sinusoidal", "pe.encoding.theta=500") != before
+    assert run(tmp_path, "pe=randomized_sinusoidal", "pe.encoding.at=query_key") != before
+    monkeypatch.setattr(Sinusoidal, "revision", 2)
+    assert run(tmp_path, "pe=randomized_sinusoidal") != before
+
+
+@pytest.mark.parametrize("pe", ["rope", "randomized_rope"])
+def test_the_identity_names_no_import_path_and_no_folder(pe, tmp_path):
+    text = str(cell(tmp_path, f"pe={pe}").identity)
+    assert "pe_lab" not in text
+    assert str(tmp_path) not in text
+
+
+def test_a_batch_larger_than_the_data_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"trainer.batch_size must be at most .* 4525 in structured, got 4526"):
+        cell(tmp_path, "trainer.batch_size=4526")
+
+
+def test_a_table_that_is_shorter_than_the_sequences_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"pe.max_len must be at least the length .* got pe.max_len=8, length=16"):
+        cell(tmp_path, "pe=learnable", "pe.max_len=8")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_device_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="trainer.device=cuda needs a CUDA device"):
+        cell(tmp_path, "trainer.device=cuda")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["attention=triton"], "attention=triton cannot compute this: the kernels need a CUDA device"),
+        (["pe=rse", "attention=sdpa"], "breaks a stick"),
+    ],
+)
+def test_an_implementation_that_cannot_is_refused_not_replaced(overrides, reason, tmp_path, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match=reason):
+        cell(tmp_path, *overrides)
+
+
+def test_the_implementation_that_runs_is_what_auto_came_to(tmp_path):
+    assert cell(tmp_path, "pe=rope", "trainer.device=cpu").implementation == "sdpa"
+    assert cell(tmp_path, "pe=rse", "trainer.device=cpu").implementation == "reference"

@@ -1,0 +1,271 @@
+"""A run: the same bits however it is travelled."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pe_lab import config
+from pe_lab.data.seeding import derive
+from pe_lab.encodings.bias_learned import KerpleLog
+from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.executor import Journey
+from pe_lab.model.transformer import Attention
+from pe_lab.training.module import NotFiniteError, Training
+
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
+TIMED = {"tokens_per_second"}  # rows that differ between two runs
+
+
+def cells(ledger, *overrides: str) -> list[Cell]:
+    cfgs = config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)
+    return [Cell(cfg) for cfg in cfgs]
+
+
+def serve(ledger, *overrides: str) -> Cell:
+    """Bring the cells into the ledger together; the first is returned."""
+    made = cells(ledger, *overrides)
+    for cell in made:
+        cell.request()
+    for cell in made:
+        cell.serve(wait=True)
+    return made[0]
+
+
+def outcome(cell: Cell, epochs: int | None = None) -> tuple[bytes, dict, list]:
+    """All that must be the same: weights, test metrics, metric rows."""
+    epochs = epochs or cell.epochs
+    checkpoint = cell.run.checkpoint(epochs)
+    rows = pd.read_csv(checkpoint / "metrics.csv", dtype=str)
+    rows = rows[~rows["metric"].isin(TIMED)].to_numpy().tolist()
+    return (checkpoint / "weights.safetensors").read_bytes(), cell.run.summary(epochs)["test"], rows
+
+
+def test_a_cell_is_the_same_bits_every_time(tmp_path):
+    assert outcome(serve(tmp_path / "a")) == outcome(serve(tmp_path / "b"))
+
+
+@pytest.mark.parametrize("pe", ["rope", "lrope", "rse", "randomized_alibi"])
+def test_16_epochs_after_4_after_1_are_the_bits_of_16_alone(tmp_path, pe):
+    alone = serve(tmp_path / "alone", f"pe={pe}", "epochs=16")
+    for epochs in (1, 4, 16):
+        after = serve(tmp_path / "after", f"pe={pe}", f"epochs={epochs}")
+    assert outcome(after) == outcome(alone)
+    assert after.run.checkpoints() == [1, 4, 16]
+
+
+def test_stops_that_are_wanted_together_are_made_on_one_way(tmp_path):
+    together = serve(tmp_path / "together", "epochs=3,1,2")
+    for epochs in (1, 2, 3):
+        assert outcome(together, epochs) == outcome(serve(tmp_path / str(epochs), f"epochs={epochs}"), epochs)
+    spent = together.run.cost()
+    assert spent["checkpoints"] == 3
+    assert spent["steps"] > 0 < spent["evaluation"]
+    assert spent["steps"] + spent["evaluation"] < spent["served"]
+
+
+def test_an_earlier_stop_that_is_wanted_later_has_the_same_bits_and_leaves_the_newest_state(tmp_path):
+    late = serve(tmp_path / "late", "epochs=3")
+    newest = late.run.newest_state()
+    serve(tmp_path / "late", "epochs=1")
+    assert outcome(late, 1) == outcome(serve(tmp_path / "one", "epochs=1"), 1)
+    assert late.run.newest_state() == newest
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+@pytest.mark.parametrize("step", [1, 8, 9, 10, 25])
+def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, monkeypatch, step, dropout):
+    overrides = ("epochs=3", "trainer.save_every=0", "trainer.log_every=4", f"model.dropout={dropout}")
+    whole = serve(tmp_path / "whole", *overrides)
+
+    class PowerCutError(BaseException):
+        pass
+
+    training_step = Training.training_step
+
+    def cut(self, *arguments):
+        if self.step == step:
+            raise PowerCutError
+        return training_step(self, *arguments)
+
+    monkeypatch.setattr(Training, "training_step", cut)
+    with pytest.raises(PowerCutError):
+        serve(tmp_path / "broken", *overrides)
+    monkeypatch.setattr(Training, "training_step", training_step)
+    (broken,) = cells(tmp_path / "broken", *overrides)
+    assert broken.run.newest_state()[0] == step
+    assert outcome(serve(tmp_path / "broken", *overrides)) == outcome(whole)
+
+
+def test_a_finished_cell_is_not_trained_again(tmp_path, monkeypatch):
+    serve(tmp_path, "epochs=1")
+    monkeypatch.setattr(Journey, "serve_all", lambda self: pytest.fail("trained again"))
+    serve(tmp_path, "epochs=1")
+
+
+def test_a_stop_holds_what_is_needed_to_use_it(tmp_path):
+    cell = serve(tmp_path, "epochs=2", "pe=lrope")
+    checkpoint = cell.run.checkpoint(2)
+    assert {path.name for path in checkpoint.iterdir()} == {
+        *("config.yaml", "metrics.csv", "summary.json", "weights.safetensors", "environment.json", "checksums.json")
+    }
+    summary = json.loads((checkpoint / "summary.json").read_text())
+    assert summary["name"] == "lrope-d1-e2-s0"
+    assert summary["attention"] == "sdpa"
+    assert summary["steps"] == 18
+    assert summary["positional_parameters"] == 2 * 4
+    assert set(summary["floors"]) == {"bayes", "position_blind", "position_blind_split_known"}
+    environment = json.loads((checkpoint / "environment.json").read_text())
+    assert environment["threads"] == 1
+    assert environment["torch"] == torch.__version__.split("+")[0] or environment["torch"] == torch.__version__
+    from omegaconf import OmegaConf
+
+    kept = OmegaConf.load(checkpoint / "config.yaml")
+    assert kept.epochs == 2
+    assert Cell(kept).run.name == cell.run.name
+    assert (
+        sum(tensor.numel() for tensor in load_file(checkpoint / "weights.safetensors").values())
+        == summary["parameters"]
+    )
+    rows = pd.read_csv(checkpoint / "metrics.csv")
+    assert set(rows["split"]) == {"train", "validation", "test"}
+    assert {"gradient_norm", "tokens_per_second", "loss_second", "accuracy", "objective"} <= set(rows["metric"])
+
+
+def test_validation_is_at_the_powers_of_two(tmp_path):
+    cell = serve(tmp_path, "epochs=5")
+    rows = pd.read_csv(cell.run.checkpoint(5) / "metrics.csv")
+    assert sorted(rows[rows["split"] == "validation"]["epoch"].unique()) == [1, 2, 4]
+
+
+def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monkeypatch):
+    training_step = Training.training_step
+
+    def diverge(self, *arguments):
+        loss = training_step(self, *arguments)
+        if self.step == 13:
+            self.losses[-1] = loss.detach() * float("nan")
+        return loss
+
+    monkeypatch.setattr(Training, "training_step", diverge)
+    with pytest.raises(NotFiniteError, match="the training loss must be finite, got nan at step 13"):
+        serve(tmp_path, "epochs=1,2,4")
+    (cell,) = cells(tmp_path, "epochs=4")
+    assert cell.run.checkpoints() == [1]
+    for epochs in (2, 4):
+        assert cell.run.failure(epochs)["step"] == 13
+    monkeypatch.setattr(Training, "training_step", training_step)
+    serve(tmp_path, "epochs=1,2,4")
+    assert cell.run.checkpoints() == [1, 2, 4]
+    assert outcome(cell) == outcome(serve(tmp_path / "other", "epochs=4"))
+
+
+def test_an_update_that_leaves_no_numbers_is_a_failure_too(tmp_path):
+    with pytest.raises(NotFiniteError, match="the validation loss must be finite, got nan at step 1"):
+        serve(tmp_path, "epochs=1", "trainer.batch_size=4525", "optimizer.lr=1e30")
+    (cell,) = cells(tmp_path, "epochs=1", "trainer.batch_size=4525", "optimizer.lr=1e30")
+    assert cell.run.checkpoints() == []
+    assert cell.run.failure(1)["step"] == 1
+
+
+def test_a_shorter_and_a_longer_stop_are_made_from_what_is_there(tmp_path):
+    cell = serve(tmp_path, "epochs=4")
+    steps = []
+    training_step = Training.training_step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Training, "training_step", lambda self, *a: (steps.append(self.step), training_step(self, *a))[1])
+        serve(tmp_path, "epochs=1,5")
+    assert steps == [*range(9), *range(36, 45)]
+    assert cell.run.checkpoints() == [1, 4, 5]
+
+
+def test_nothing_is_trained_that_nobody_alive_wants(tmp_path, monkeypatch):
+    (cell,) = cells(tmp_path, "epochs=2")
+    cell.serve(wait=False)
+    assert cell.missing
+    cell.request()
+    beats = []
+    monkeypatch.setattr("pe_lab.training.module.BEAT", 0.0)
+    monkeypatch.setattr(
+        type(cell.run), "heartbeat", lambda run, *_: (beats.append(1), len(beats) == 6 and cell.withdraw())
+    )
+    cell.serve(wait=False)
+    assert cell.missing
+    assert 0 < cell.run.newest_state()[0] < 18
+    monkeypatch.undo()
+    assert outcome(serve(tmp_path, "epochs=2")) == outcome(serve(tmp_path / "other", "epochs=2"))
+
+
+def test_no_file_of_a_ledger_is_a_pickle(tmp_path):
+    serve(tmp_path, "epochs=1")
+    files = [
+        path for path in tmp_path.rglob("*") if path.is_file() and path.parent.name not in ("requested", ".processes")
+    ]
+    assert {path.suffix for path in files} <= {".json", ".yaml", ".csv", ".safetensors", ""}
+    assert not [path for path in files if path.read_bytes()[:2] in (b"\x80\x02", b"\x80\x04", b"PK")]
+
+
+def test_encodings_share_the_order_of_the_data(tmp_path):
+    order = {}
+    for pe in ("rope", "learnable", "none"):
+        (cell,) = cells(tmp_path, f"pe={pe}")
+        training = Journey(cell)._build()
+        order[pe] = [batch.tokens for batch in training.train_dataloader()]
+    for other in ("learnable", "none"):
+        assert all(torch.equal(a, b) for a, b in zip(order["rope"], order[other], strict=True))
+
+
+def test_parameters_are_put_back_into_their_range_after_every_step(tmp_path, monkeypatch):
+    """Also those of an encoding within another."""
+    seen = []
+    monkeypatch.setattr(KerpleLog, "constrain", lambda self: seen.append(self.p.detach().clone()))
+    cell = serve(tmp_path, "pe=randomized_alibi", "pe@pe.encoding=kerple_log", "epochs=1")
+    weights = load_file(cell.run.checkpoint(1) / "weights.safetensors")
+    assert torch.equal(seen[-1], weights["encodings.0.encoding.p"])
+    assert len({tuple(p.tolist()) for p in seen[-10:]}) == 10  # before the 9 steps, and after each
+
+
+def test_the_clipped_gradient_is_no_longer_than_asked(tmp_path):
+    free, clipped = serve(tmp_path, "epochs=1"), serve(tmp_path, "epochs=1", "trainer.clip=0.05")
+    assert outcome(free)[0] != outcome(clipped)[0]
+
+
+def test_bf16_mixed_trains_close_to_float32(tmp_path):
+    full, mixed = serve(tmp_path, "epochs=2"), serve(tmp_path, "epochs=2", "trainer.precision=bf16-mixed")
+    difference = full.run.summary(2)["test"]["loss"] - mixed.run.summary(2)["test"]["loss"]
+    assert 0 < abs(difference) < 0.05
+
+
+def dropped(tmp_path, name: str) -> list[torch.Tensor]:
+    """What two training steps drop: the masks of all nn.Dropout, and the seeds of dropped attention weights."""
+    (cell,) = cells(tmp_path, f"pe={name}", "model.depth=2", "model.dropout=0.5", "model.attention_dropout=0.5")
+    training, found = Journey(cell)._build(), []
+    for module in training.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.register_forward_pre_hook(lambda _, given: torch.ones_like(given[0]))
+            module.register_forward_hook(lambda _, given, out: found.append(out == 0))
+        if isinstance(module, Attention):
+            module.register_forward_pre_hook(lambda _, given: found.append(given[-1].seed))
+    for batch, _ in zip(training.train_dataloader(), range(2), strict=False):
+        training.training_step(batch, 0)
+        training.step += 1
+    return found
+
+
+def test_what_is_dropped_is_the_same_at_random_positions(tmp_path):
+    """That other encodings draw nothing where dropout draws is tested in tests/encodings/test_contract.py."""
+    expected = dropped(tmp_path, "rope")
+    for name in ("randomized_rope", "randomized_sinusoidal", "randomized_learnable", "randomized_alibi"):
+        found = dropped(tmp_path, name)
+        assert len(found) == len(expected) == 2 * (1 + 2 * 3)
+        assert all(map(torch.equal, found, expected)), name
+    masks = [mask.float().mean().item() for mask in expected if mask.dim()]
+    assert masks == pytest.approx([0.5] * len(masks), abs=0.01)  # 131,072 coins: 7 standard deviations
+    assert not torch.equal(expected[0], expected[len(expected) // 2])  # another step, another mask
+
+
+def test_derived_seeds_are_the_same_on_every_machine():
+    assert derive(0, "order", 1) == derive(0, "order", "1")
+    assert derive(0, "parameters", "layers.0") == 3538556759251141144

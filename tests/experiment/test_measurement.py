@@ -1,0 +1,294 @@
+"""What is measured on a trained cell: recorded once, from its weights, and never by training again."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from pe_lab import config
+from pe_lab.bench.programs import Program
+from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.measurement import policy, trained
+from pe_lab.ledger.records import Records
+from pe_lab.ledger.run import CHECKPOINT_FILES
+from pe_lab.probes import PROBES
+from pe_lab.system.files import LedgerError
+from pe_lab.training.metrics import evaluate
+
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
+
+
+def cell(ledger, *overrides: str) -> Cell:
+    return Cell(config.expand([*TINY, "logger=none", "epochs=1", f"ledger={ledger}", *overrides], multirun=False)[0])
+
+
+def serve(made: Cell) -> Cell:
+    made.request()
+    made.serve(wait=True)
+    made.withdraw()
+    return made
+
+
+@pytest.fixture
+def start(tmp_path_factory) -> Callable[..., Program]:
+    """Starts the program that trains, or the one that only measures, on a ledger."""
+
+    def begin(ledger, *overrides: str, train: bool) -> Program:
+        words = [*TINY, "logger=none", "epochs=1", "hydra/launcher=basic", f"ledger={ledger}", *overrides]
+        return Program(words, tmp_path_factory.mktemp("printed"), train=train)
+
+    return begin
+
+
+def values(made: Cell, **asked) -> dict[str, float]:
+    asked = {"policy": "raw", "offset": 0} | asked
+    (request,) = [one for one in made.requests if asked.items() <= one.items()]
+    rows = made.records.get(request)
+    return dict(zip(rows["metric"], rows["value"], strict=True))
+
+
+def test_lengths_are_recorded_when_a_cell_is_trained_and_afterwards_alike(tmp_path):
+    at_once = serve(cell(tmp_path / "at once", "evaluate.lengths=[1,2,4]"))
+    serve(cell(tmp_path / "later"))
+    cost = cell(tmp_path / "later").run.cost()
+    later = serve(cell(tmp_path / "later", "evaluate.lengths=[1,2,4]"))
+    assert later.run.cost() == cost
+    assert not later.missing
+    for length in (2, 4):
+        assert values(at_once, length=length) == values(later, length=length)
+    weights = [made.run.checkpoint(1) / "weights.safetensors" for made in (at_once, later)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_record_is_what_evaluate_says_on_the_longer_data(tmp_path):
+    made = serve(
+        cell(tmp_path, "pe=rope", "evaluate.lengths=[2]", "evaluate.policy=[raw,yarn]", "evaluate.offset=[0,9]")
+    )
+    model, data = trained(made), made.dataset.longer(2)
+    autocast = torch.autocast("cpu", enabled=False)
+    found = values(made, length=2)
+    assert {name: found[name] for name in found if "/" not in name} == evaluate(model, data, "test", autocast)
+    assert found["bayes/loss"] == 0
+    assert found["position_blind/loss"] == pytest.approx(data.floors("test")["position_blind"]["loss"])
+    with policy(model, "yarn", 2):
+        expected = evaluate(model, data, "test", autocast, offset=9)
+    moved = values(made, length=2, policy="yarn", offset=9)
+    assert moved["loss"] == expected["loss"] != found["loss"]
+    assert len(list(made.run.folder.glob("records/1/*/rows.csv"))) == 4
+
+
+def test_moving_all_positions_changes_what_is_absolute_and_not_what_is_relative(tmp_path):
+    for pe, changes in (("rope", False), ("alibi", False), ("none", False), ("sinusoidal", True), ("learnable", True)):
+        made = serve(cell(tmp_path, f"pe={pe}", "evaluate.offset=[37]"))
+        moved, stays = values(made, length=1, offset=37)["loss"], made.run.summary(1)["test"]["loss"]
+        assert (abs(moved - stays) > 1e-3) == changes, pe
+
+
+def test_a_policy_leaves_the_model_as_it_was(tmp_path):
+    model = trained(serve(cell(tmp_path)))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    encodings = model.encodings
+    with pytest.raises(RuntimeError), policy(model, "pi", 4):
+        assert model.encodings is not encodings
+        raise RuntimeError
+    assert model.encodings is encodings
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_the_trained_model_is_that_of_the_weights_file(tmp_path):
+    made = serve(cell(tmp_path, "pe=learnable"))
+    weights = load_file(made.run.checkpoint(1) / "weights.safetensors")
+    assert all(torch.equal(value, weights[name]) for name, value in trained(made).state_dict().items())
+    test = evaluate(trained(made), made.dataset, "test", torch.autocast("cpu", enabled=False))
+    assert test == made.run.summary(1)["test"]
+
+
+def test_measuring_does_not_change_the_training_that_goes_on(tmp_path):
+    everything = [
+        "evaluate.lengths=[1,2]",
+        "evaluate.policy=[raw,randomized]",
+        "probe=[position,attention,rank,subspace]",
+    ]
+    for epochs in (1, 3):
+        measured = serve(cell(tmp_path / "measured", *everything, f"epochs={epochs}"))
+    plain = serve(cell(tmp_path / "plain", "epochs=3"))
+    for epochs in (1, 3):
+        assert all(Records(measured.run, epochs).has(request) for request in measured.requests)
+    weights = [made.run.checkpoint(3) / "weights.safetensors" for made in (measured, plain)]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_damaged_record_is_refused(tmp_path):
+    made = serve(cell(tmp_path, "evaluate.lengths=[2]"))
+    (path,) = made.run.folder.glob("records/1/*/rows.csv")
+    path.write_text(path.read_text().replace("loss", "Loss"))
+    with pytest.raises(LedgerError, match="it is not read; the command that made it, run again"):
+        values(made, length=2)
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, probe: str) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError(f"{probe} cannot")
+
+    monkeypatch.setattr(PROBES[probe], "probe", fail)
+
+
+def test_what_cannot_be_measured_keeps_nothing_else_from_being_trained_or_measured(tmp_path, monkeypatch):
+    broken(monkeypatch, "rank")
+    one = cell(tmp_path, "probe=[rank,position]", "evaluate.lengths=[2]", "epochs=1")
+    two = cell(tmp_path, "epochs=2")
+    for made in (one, two):
+        made.request()
+    one.serve(wait=True)
+    assert one.trained
+    assert two.trained
+    assert one.failure == {"reason": "rank cannot"}
+    found = [(request.get("probe"), one.records.has(request)) for request in one.requests]
+    assert found == [(None, True), *[("rank", False)] * 2, *[("position", True)] * 2]
+    assert two.failure is None
+    assert not two.missing
+    other = cell(tmp_path, "probe=[attention]", "epochs=1")
+    serve(other)
+    assert not other.missing
+    monkeypatch.undo()
+    assert not serve(one).missing
+    assert one.failure is None
+
+
+def test_a_record_is_of_the_weights_that_the_stop_has(tmp_path):
+    made = serve(cell(tmp_path, "probe=[rank]"))
+    before = made.records.get(made.requests[0])
+    shutil.move(made.run.checkpoint(1), tmp_path / "away")
+    state = next(made.run.folder.glob("state-*"))
+    state.unlink()
+    other = cell(tmp_path / "other", "probe=[rank]", "seed=5")
+    serve(other)
+    with made.run.recording(1) as folder:  # as if trained elsewhere, to other numbers
+        for name in CHECKPOINT_FILES:
+            shutil.copy(other.run.checkpoint(1) / name, folder)
+        (folder / "summary.json").write_text(json.dumps(other.run.summary(1) | {"run": made.run.name}))
+    assert made.missing
+    serve(made)
+    assert not made.records.get(made.requests[0]).equals(before)
+
+
+def test_a_record_says_what_it_was_measured_in(tmp_path):
+    made = serve(cell(tmp_path, "probe=[rank]"))
+    (path,) = made.run.folder.glob("records/1/*/environment.json")
+    assert json.loads(path.read_text())["threads"] == 1
+
+
+def test_two_processes_measure_once(start, tmp_path):
+    words = ["-m", "seed=0,1", "evaluate.lengths=1,2", "probe=position,rank"]
+    assert start(tmp_path, "-m", "seed=0,1", train=True).wait()[0] == 0
+    both = [start(tmp_path, *words, train=False) for _ in range(2)]
+    (status, out, err), other = (process.wait() for process in both)
+    assert (status, other[0]) == (0, 0), (err, other[2])
+    assert out == other[1]
+    assert len(list(tmp_path.glob("*/records/1/*/rows.csv"))) == 10  # of each cell a length, two probes at two lengths
+    assert not list(tmp_path.glob("*/records/1/.s-*"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["evaluate.lengths=[]"], "evaluate.lengths must be a list, each at least 1, got []"),
+        (["evaluate.policy=[]"], "evaluate.policy must be a list, each one of raw"),
+        (["evaluate.lengths=[10000]"], "evaluate.lengths must lead to at most 131072 tokens, got 10000 times 16"),
+        (["evaluate.offset=[99999999999]"], "evaluate.offset must be a list, each an integer in 0 ... 2^24"),
+        (["evaluate.lengths=[16]"], "evaluate.lengths must leave a progression in 0 ... 127 for data=structured"),
+        (["evaluate.lengths=[0.5]"], "evaluate.lengths must be a list, each at least 1, got [0.5]"),
+        (["evaluate.policy=[yarn]", "pe=alibi"], "evaluate.policy=yarn is defined for pe=rope, got pe=alibi"),
+        (["evaluate.policy=[ya]"], "evaluate.policy must be a list, each one of raw, pi, ntk"),
+        (["evaluate.offset=[-1]"], "evaluate.offset must be a list, each an integer in 0 ... 2^24, got [-1]"),
+        (
+            ["pe=learnable", "evaluate.offset=[500]"],
+            "learnable has positions 0 to 511: position 515 is beyond its table",
+        ),
+        (["pe=learnable", "evaluate.lengths=[4]", "pe.max_len=63"], "learnable has positions 0 to 62"),
+        (["probe=[weather]"], "probe must be a list, maybe empty, each one of position, attention, rank, subspace"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_training(overrides, expected, tmp_path):
+    with pytest.raises(ValueError, match=re.escape(expected)) as caught:
+        cell(tmp_path, *overrides)
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_need_no_brackets():
+    given = ["evaluate.lengths=1,2", "probe=rank", "pe=rope,alibi", "evaluate.offset=[0,4]", "-m"]
+    assert config.as_lists(given) == ["evaluate.lengths=[1,2]", "probe=[rank]", *given[2:]]
+    assert config.as_lists(["probe=rank,", "probe=choice(rank)"]) == ["probe=[rank]", "probe=choice(rank)"]
+
+
+def test_the_program_measures_what_is_trained_and_nothing_else(start, tmp_path):
+    asked = ["-m", "pe=rope,alibi", "seed=0,1", "evaluate.lengths=1,2", "probe=rank"]
+    status, _, err = start(tmp_path, *asked, train=False).wait()
+    assert status == 1
+    assert err.startswith("error: 4 of 4 cells are not in the ledger")
+    assert not list(tmp_path.iterdir())
+    assert start(tmp_path, "-m", "pe=rope,alibi", "seed=0,1", train=True).wait()[0] == 0
+    costs = {path: path.read_text() for path in tmp_path.glob("*/cost.json")}
+    status, out, err = start(tmp_path, *asked, "study_name=mine", "hydra/launcher=cores", train=False).wait()
+    assert status == 0, err
+    assert "length 1" in out
+    assert "effective_rank" in out
+    assert {path: path.read_text() for path in tmp_path.glob("*/cost.json")} == costs
+    assert len(list(tmp_path.glob("*/records/1/*/rows.csv"))) == 12  # of each cell a length, a probe at two lengths
+    rows = pd.read_csv(tmp_path / "studies" / "mine" / "records.csv")
+    assert set(rows["kind"]) == {"length", "probe"}
+    assert set(rows["length"].dropna()) == {1, 2}
+    again = start(tmp_path, *asked, "study_name=mine", train=False).wait()
+    assert (again[0], again[1]) == (0, out)
+
+
+def test_a_cell_that_was_measured_is_logged_in_a_run_of_its_own(tmp_path):
+    serve(cell(tmp_path, "logger=csv"))
+    made = serve(cell(tmp_path, "logger=csv", "evaluate.lengths=[2]"))
+    training, evaluation = sorted((tmp_path / "csv").rglob("metrics.csv"), key=lambda path: len(path.parent.name))
+    assert training.parent.name == made.run.name
+    assert evaluation.parent.name.startswith(f"{made.run.name}-evaluation-")
+    told = pd.read_csv(evaluation)
+    assert told["length/tokens"].tolist() == [16, 32]
+    losses = [made.run.summary(1)["test"]["loss"], values(made, length=2)["loss"]]
+    assert told["length/raw/loss"].tolist() == pytest.approx(losses)
+    assert "length/raw/position_blind/loss" in told
+
+
+def test_a_second_evaluation_tells_the_whole_curve_again(tmp_path):
+    serve(cell(tmp_path, "evaluate.lengths=[1,2]"))
+    made = serve(cell(tmp_path, "logger=csv", "evaluate.lengths=[1,2,4]", "probe=[attention]"))
+    (path,) = (tmp_path / "csv").rglob("metrics.csv")
+    told = pd.read_csv(path)
+    assert told["length/tokens"].dropna().tolist() == [16, 32, 64]
+    assert told["probe/layer"].dropna().tolist() == [1, 1, 1]
+    entropies = [told[f"probe/attention{at}/entropy/head1"].dropna().item() for at in ("", "@2", "@4")]
+    assert entropies == sorted(entropies)  # more to look at
+    assert len(set(entropies)) == 3
+    assert not made.missing
+
+
+def test_floors_are_computed_by_the_first_cell_that_asks(tmp_path, monkeypatch):
+    first = cell(tmp_path, "pe=rope")
+    floors = first.floors()
+    second = cell(tmp_path, "pe=alibi")
+    monkeypatch.setattr(second.dataset, "floors", None)
+    assert second.floors() == floors == json.loads(json.dumps(first.dataset.floors("test")))
+    assert cell(tmp_path, "seed=1").floors() != floors
+    assert cell(tmp_path).floors(2) != floors
+
+
+def test_floors_that_were_changed_are_set_aside_and_made_again(tmp_path, capsys):
+    sound = cell(tmp_path).floors()
+    (path,) = (tmp_path / "floors").iterdir()
+    changed = json.loads(path.read_text())
+    changed["value"]["bayes"]["loss"] = 7.0
+    path.write_text(json.dumps(changed))
+    assert cell(tmp_path).floors() == sound
+    assert "must have the value that it has the digest of" in capsys.readouterr().err
+    assert [json.loads(kept.read_text()) for kept in (tmp_path / ".aside").rglob("*.json")] == [changed]

@@ -1,0 +1,80 @@
+"""What there is no room for is refused before it is made."""
+
+import os
+
+import pytest
+import torch
+from hydra.utils import instantiate
+
+from pe_lab import config
+from pe_lab.encodings.base import Sizes
+from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.memory import TRAINED, Claims, Room
+
+
+@pytest.mark.parametrize(
+    ("overrides", "largest"),
+    [
+        (["model.width=100000000"], "model.depth=4, model.width=100000000, model.mlp_ratio=4"),
+        (["model.depth=100000000"], "model.depth=100000000, model.width=64, model.mlp_ratio=4"),
+        (["data=pattern", "data.train=1000000000000"], "the sequences of data=pattern"),
+        (["trainer.batch_size=4000", "model.width=512"], "trainer.batch_size=4000 with model.depth=4, model.width=512"),
+        (["pe=learnable", "pe.max_len=3000000"], "pe=learnable"),
+        (
+            ["data=pattern", "data.length=1024", "trainer.batch_size=50", "attention=reference"],
+            "trainer.batch_size=50 with the pairs of 1024 tokens in attention of pe=rope",
+        ),
+        (
+            ["data=pattern", "data.length=32", "pe=alibi", "evaluate.lengths=[1,1000]"],
+            "evaluate.lengths=1000 with the pairs of 32000 tokens in attention of pe=alibi",
+        ),
+        (["pe=learnable_per_layer", "pe.max_len=100000", "model.depth=16"], "pe=learnable_per_layer"),
+    ],
+)
+def test_a_cell_without_room_is_refused_by_its_largest_part(overrides, largest, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**15)  # pages, and bytes of a page
+    (cfg,) = config.expand([f"ledger={tmp_path}", "trainer.device=cpu", *overrides], multirun=False)
+    with pytest.raises(ValueError, match=f"^{largest}.* must leave room in the memory of 1 GiB, got a cell that needs"):
+        Cell(cfg).require_room()
+
+
+@pytest.mark.parametrize("path", sorted(config.folder().glob("pe/*.yaml")), ids=lambda path: path.stem)
+def test_whatever_an_encoding_keeps_is_claimed(path):
+    (cfg,) = config.expand([f"pe={path.stem}"], multirun=False)
+    room = Room(torch.device("cpu"))
+    with Claims(room, "it"):
+        encoding = instantiate(cfg.pe)(Sizes(width=64, num_heads=4, length=16, grid_width=4))
+    kept = (*encoding.parameters(), *encoding.buffers())
+    assert room.needs["it"] == TRAINED * sum(tensor.numel() for tensor in kept)
+
+
+def test_no_room_is_asked_for_pairs_that_are_not_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**15)
+    words = ["data=copy", "data.test=4", "evaluate.lengths=[1,2000]", "model.depth=1", "trainer.device=cpu"]
+    (cfg,) = config.expand([f"ledger={tmp_path}", *words], multirun=False)
+    cell = Cell(cfg)
+    cell.require_room()
+    assert cell.implementation == "sdpa"
+
+
+def test_of_what_is_trained_no_more_is_asked_than_measuring_it_needs(tmp_path, monkeypatch):
+    """Which drops no weights, and so needs no reference."""
+    words = ["pe=rope", "data=copy", "data.train=32", "data.validation=4", "data.test=4", "trainer.batch_size=16"]
+    words += ["model.depth=1", "model.attention_dropout=0.1", "epochs=1", "logger=none", "trainer.device=cpu"]
+
+    def cell(*more: str) -> Cell:
+        return Cell(config.expand([f"ledger={tmp_path}", *words, *more], multirun=False)[0])
+
+    trained = cell()
+    assert trained.implementation == "reference"
+    trained.request()
+    trained.serve(wait=False)
+    assert trained.trained
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**15)
+    cell("evaluate.lengths=[1,300]").require_room()
+    with pytest.raises(ValueError, match="^evaluate.lengths=300 with the pairs of 9603 tokens .* at least 1 GiB"):
+        cell("seed=1", "evaluate.lengths=[1,300]").require_room()
+    monkeypatch.setattr(os, "sysconf", lambda name: 2**10)  # 1 MiB
+    cell().require_room()
+    with pytest.raises(ValueError, match="must leave room"):
+        cell("seed=1").require_room()

@@ -1,0 +1,165 @@
+"""How often workers are started again, decided on what the ledger says; real workers die in test_run.py."""
+
+import _thread
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from omegaconf import DictConfig
+
+from pe_lab import config
+from pe_lab.bench.sweeps import TINY
+from pe_lab.experiment import sweep
+from pe_lab.experiment.cell import Cell
+from pe_lab.ledger.progress import State
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> list[Cell]:
+    words = [*TINY, f"ledger={tmp_path}", "logger=none", "epochs=1"]
+    found = [Cell(cfg) for cfg in config.expand([*words, "seed=0,1,2"], multirun=True)]
+    for cell in found:
+        cell.request()
+    return found
+
+
+def dies_on(cell: Cell, who: str) -> None:
+    """As if a process of that name had held the lease of the cell when it died."""
+    (cell.run.folder / "owner.json").write_text(json.dumps({"who": who}))
+
+
+def launches(cells: list[Cell], each: Callable[[int, list[int]], None]) -> list[tuple[list[int], int]]:
+    """The seeds that workers were started for, and how many workers, each time; `each` is what they come to."""
+    told: list[tuple[list[int], int]] = []
+
+    def launch(cfgs: list[DictConfig], workers: int) -> None:
+        assert len(told) < 20, told
+        told.append(([cfg.seed for cfg in cfgs], workers))
+        each(len(told), told[-1][0])
+
+    sweep._launch(cells, launch, 3, elsewhere=False)
+    return told
+
+
+def test_whoever_dies_twice_with_others_is_tried_alone(cells):
+    """Two are in every pool that dies, and one of them kills it."""
+
+    def each(number: int, seeds: list[int]) -> None:
+        if 0 in seeds:
+            for cell in [cell for cell in cells[:2] if cell.cfg.seed in seeds]:
+                dies_on(cell, f"{number}-{cell.cfg.seed}")
+            raise RuntimeError("a worker was terminated")
+        for seed in seeds:
+            cells[seed].run.fail(1, "as if done", None)
+
+    assert launches(cells, each) == [([0, 1, 2], 3), ([0, 1, 2], 3), ([0], 2), ([1], 2), ([2], 2)]
+    assert "killed, three times" in cells[0].failure["reason"]
+    assert [cell.failure["reason"] for cell in cells[1:]] == ["as if done"] * 2
+
+
+def test_workers_are_not_started_for_ever(cells):
+    """Alone it does not kill, and comes to nothing: somebody else holds its lease."""
+
+    def each(number: int, seeds: list[int]) -> None:
+        if len(seeds) > 1:
+            dies_on(cells[0], str(number))
+            raise RuntimeError("a worker was terminated")
+
+    assert [seeds for seeds, _ in launches(cells, each)] == [[0, 1, 2], [0, 1, 2], [0], [0, 1, 2]]
+    assert [cell.failure for cell in cells] == [None] * 3
+
+
+def test_what_starts_no_worker_is_not_tried_again(cells, capsys):
+    def each(number: int, seeds: list[int]) -> None:
+        raise RuntimeError("there is no such launcher. And more")
+
+    assert len(launches(cells, each)) == 1
+    assert capsys.readouterr().err == "the launcher stopped: there is no such launcher\n"
+
+
+PAIRS = ["pe=none,cope,rope_2d", "data=copy,pattern", "model.depth=1", "logger=none"]
+
+
+def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsys, monkeypatch):
+    cfgs = config.expand([*PAIRS, f"ledger={tmp_path}", "study_name=s", "seed=0,1"], multirun=True)
+    served = []
+    monkeypatch.setattr(Cell, "serve", lambda cell, wait: served.append((cell.cfg.pe.name, cell.cfg.data.name)))
+    with pytest.raises(sweep.CellsMissingError, match="6 of 6 cells are missing"):  # nothing is trained here
+        sweep.run(cfgs)
+    assert served == [
+        (pe, data) for pe, data in (("none", "copy"), ("none", "pattern"), ("cope", "copy")) for _ in "12"
+    ]
+    pairs = [("cope", "pattern"), ("rope_2d", "copy"), ("rope_2d", "pattern")]
+    err = capsys.readouterr().err
+    assert err.startswith(
+        "skipped: 3 pairs, as cope on pattern: pe=cope is defined for causal attention only, this is bidirectional: "
+        "use pe=relative_bias\nskipped as well: rope_2d on copy, rope_2d on pattern\n"
+    )
+    skipped = pd.read_csv(tmp_path / "studies" / "s" / "skipped.csv")
+    assert list(zip(skipped["pe"], skipped["data"], strict=True)) == pairs
+    assert skipped["reason"].str.contains(" on a grid, | causal ").all()
+
+
+def test_a_sweep_in_which_nothing_fits_is_refused_as_one_cell_is(tmp_path):
+    for words, multirun in ((["pe=cope", "data=pattern"], False), (["pe=cope,forgetting", "data=pattern"], True)):
+        with pytest.raises(ValueError, match="^pe=cope is defined for causal attention only"):
+            sweep.run(config.expand([*words, f"ledger={tmp_path / 'none'}"], multirun))
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_is_wrong_with_a_setting_still_refuses_the_whole_sweep(tmp_path):
+    words = ["pe=none,cope", "data=copy,pattern", "trainer.batch_size=1000000", f"ledger={tmp_path / 'none'}"]
+    with pytest.raises(ValueError, match=r"^trainer\.batch_size must be at most"):
+        sweep.run(config.expand(words, multirun=True))
+
+
+def test_a_list_of_left_out_pairs_is_not_that_of_an_earlier_command(tmp_path, capsys):
+    words = [*TINY, "pe=none,cope", "epochs=1", f"ledger={tmp_path}", "study_name=s", "logger=none"]
+    sweep.run(config.expand(words, multirun=True))
+    assert "skipped: cope on pattern: " in capsys.readouterr().err
+    sweep.run(config.expand([*words, "pe=none"], multirun=True))
+    assert "skipped" not in capsys.readouterr().err
+    assert (tmp_path / "studies" / "s" / "skipped.csv").read_text() == "pe,data,reason\n"
+
+
+def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not(tmp_path):
+    def line(left: float | None) -> str:
+        return sweep._line(State([], [], [], [], [], 0.0, left), 3)
+
+    assert line(None) == "0/3 cells; "
+    assert line(61.0) == "0/3 cells, 01:01 left; "
+
+
+def _no_thread(*_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def _no_memory(*_: object) -> None:
+    raise MemoryError
+
+
+def _stillborn(*_: object) -> int:
+    return 1  # a thread that Python ends before it begins
+
+
+@pytest.mark.parametrize("start", [_no_thread, _no_memory, _stillborn])
+def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells, start, monkeypatch, capsys):
+    monkeypatch.setattr(_thread, "start_new_thread", start)
+    monkeypatch.setattr(sweep, "BIRTH", 0.01)
+    served = []
+    monkeypatch.setattr(Cell, "serve", lambda cell, wait: served.append(cell.cfg.seed))
+    with pytest.raises(sweep.CellsMissingError):
+        sweep.run([cell.cfg for cell in cells])
+    assert served == [0, 1, 2]
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("progress is not shown")]
+    assert len(told) == (start is not _stillborn)
+
+
+def test_what_ends_the_showing_of_progress_is_one_line(cells, monkeypatch, capsys):
+    monkeypatch.setattr(sweep.Watch, "_watch", _no_memory)
+    monkeypatch.setattr(Cell, "serve", lambda cell, wait: None)
+    with pytest.raises(sweep.CellsMissingError):
+        sweep.run([cell.cfg for cell in cells])
+    assert "showing progress ended: MemoryError\n" in capsys.readouterr().err

@@ -1,0 +1,233 @@
+"""python -m pe_lab.ledger verify and prune, on a ledger of real cells."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import uuid
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pe_lab.bench.faults import damage
+from pe_lab.bench.programs import Program, wait_for
+from pe_lab.bench.sweeps import SWEEP, cells
+from pe_lab.ledger import __main__ as ledger_main
+from pe_lab.ledger.lease import register
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.maintenance import Counts, verify
+from pe_lab.system.files import CHECKSUMS
+
+MEASURED = [*SWEEP, "evaluate.offset=0,3", "study_name=question"]
+
+
+@pytest.fixture(scope="module")
+def measured(sound, tmp_path_factory) -> Path:
+    """The same ledger with a record for every cell, in a study."""
+    folder = tmp_path_factory.mktemp("measured")
+    shutil.copytree(sound, folder / "ledger")
+    status, _, errors = Program([*MEASURED, f"ledger={folder / 'ledger'}", "logger=none"], folder / "printed").wait()
+    assert status == 0, errors
+    return folder / "ledger"
+
+
+@pytest.fixture
+def ledger(measured, tmp_path) -> Path:
+    shutil.copytree(measured, tmp_path / "ledger")
+    return tmp_path / "ledger"
+
+
+@pytest.fixture
+def program(program) -> Callable[..., tuple[int, list[str], str]]:
+    return partial(program, ledger_main.main)
+
+
+def test_a_sound_ledger_is_told_with_all_that_was_checked(ledger, program):
+    code, lines, _ = program("verify", ledger)
+    assert (code, lines) == (0, ["4 trainings, 12 cells, 12 records, 4 states, 2 floors: 0 damaged"])
+
+
+def checked(ledger: Path) -> list[Path]:
+    """Every file whose content matters."""
+    kept = [path for path in sorted(ledger.rglob("*")) if path.is_file() and path.stat().st_size]
+    return [path for path in kept if path.relative_to(ledger).parts[0] not in ("studies", "commands", ".aside")]
+
+
+def test_every_file_that_is_cut_or_changed_is_found_and_nothing_else(ledger, program):
+    """Bits are flipped where the content changes; in a JSON file that only tells how it went, it is cut."""
+    rng = random.Random(0)
+    for path in checked(ledger):
+        content = path.read_bytes()
+        if path.name == "cost.json":
+            path.write_bytes(content[:-3])
+        else:
+            damage(path, rng)
+        found = list(verify(ledger, Counts()))
+        assert len(found) >= 1, path
+        assert all(str(path.parent) in line or str(path) in line for line in found), found
+        path.write_bytes(content)
+    assert list(verify(ledger, Counts())) == []
+
+
+def test_a_stop_that_lacks_a_file_or_its_checksum_is_found(ledger, program):
+    run = next(iter(Ledger(ledger).runs()))
+    (run.checkpoint(1) / "metrics.csv").unlink()
+    (run.checkpoint(4) / CHECKSUMS).unlink()
+    run.checkpoint(16).rename(run.folder / "checkpoints" / "sixteen")
+    code, lines, _ = program("verify", ledger)
+    assert code == 1
+    assert len([line for line in lines if f"{run.name}/checkpoints" in line]) == 3
+    assert lines[-1].startswith("4 trainings, 12 cells")
+
+
+def test_a_link_is_found(ledger, program, tmp_path):
+    (ledger / "studies" / "other").symlink_to(tmp_path)
+    code, lines, _ = program("verify", ledger)
+    assert (code, len(lines)) == (1, 2)
+    assert "must be a file or a folder, got a link" in lines[0]
+
+
+def test_pruning_leaves_every_result_and_a_longer_training_starts_anew(ledger, program, sound):
+    _, planned, _ = program("prune", ledger, "--dry-run")
+    assert len(list(ledger.glob("*/state-*"))) == 4
+    code, lines, _ = program("prune", ledger)
+    assert code == 0
+    assert [line.split()[:3] for line in lines if "states" in line] == [["4", "states", "of"]]
+    assert [line.replace("are free", "would be free") for line in lines] == planned
+    assert list(ledger.glob("*/state-*")) == []
+    assert list(ledger.glob(".processes/*")) == []
+    assert cells(ledger) == cells(sound)
+    assert program("verify", ledger)[1][-1] == "4 trainings, 12 cells, 12 records, 0 states, 2 floors: 0 damaged"
+    assert program("prune", ledger)[1] == ["0.0 MB are free"]
+    status, _, errors = Program(
+        [*MEASURED, "epochs=17", f"ledger={ledger}", "logger=none"], ledger.parent / "printed"
+    ).wait()
+    assert status == 0, errors
+
+
+def test_studies_keep_their_states(ledger, program):
+    assert program("prune", ledger, "--keep", "question")[0] == 0
+    assert len(list(ledger.glob("*/state-*"))) == 4
+    code, _, err = program("prune", ledger, "--keep", "answer")
+    assert (code, err) == (1, f"error: --keep must be one of question in {ledger}, got 'answer'\n")
+
+
+def test_a_training_that_was_broken_off_keeps_its_state_and_loses_what_is_half_written(tmp_path, program):
+    ledger = tmp_path / "ledger"
+    words = [*SWEEP, "epochs=400", f"ledger={ledger}", "logger=none"]
+    process = Program(words, tmp_path / "printed")
+    states = wait_for(lambda: list(ledger.glob("*/state-*")))
+    process.kill(signal.SIGKILL)
+    process.wait()
+    (states[0].parent / ".s-half").mkdir()
+    (states[0].parent / ".state.half").write_text("half")
+    code, lines, _ = program("prune", ledger)
+    assert code == 0
+    assert len(list(ledger.glob("*/state-*"))) == 1
+    assert not list(ledger.glob("*/.s*"))
+    assert not list(ledger.glob("*/requested/*"))
+    assert not list(ledger.glob("*/owner.json"))
+    assert [line.split()[0] for line in lines if "half-written" in line] == ["2"]
+
+
+def test_a_command_that_has_ended_is_forgotten_when_that_is_asked_for(ledger, program):
+    asked = list(ledger.glob("commands/*"))
+    assert asked
+    assert program("prune", ledger)[0] == 0
+    assert list(ledger.glob("commands/*")) == asked
+    me = register(ledger)
+    contents = ({"who": ["nobody", me]}, [], {"who": "nobody"})
+    others = [ledger / "commands" / f"{number}.json" for number in range(len(contents))]
+    for path, content in zip(others, contents, strict=True):
+        path.write_text(json.dumps(content))
+    (ledger / "commands" / "long.json").write_text(json.dumps({"who": ["a" * 300]}))  # no process has such a name
+    (ledger / "commands" / "folder.json").mkdir()
+    (ledger / "commands" / "deep.json").write_text("[" * 100_000)
+    others += [ledger / "commands" / "deep.json", ledger / "commands" / "folder.json"]
+    code, lines, _ = program("prune", ledger, "--forget")
+    assert code == 0
+    assert sorted(ledger.glob("commands/*")) == others
+    assert [line.split()[0] for line in lines if "commands that have ended" in line] == [str(len(asked) + 1)]
+
+
+def test_what_was_being_written_long_ago_is_removed(ledger, program):
+    names = (".probe", "floors/.f.json", "commands/.a.json", "studies/question/.t.txt")
+    left = [ledger / f"{name}.{uuid.uuid4().hex}" for name in names]
+    others = [
+        ledger / name for name in ("floors/.gitignore", "studies/question/.notes", "studies/question/.git/config")
+    ]
+    for path in (*left, *others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("half")
+        os.utime(path.parent, (0, 0))
+    assert program("prune", ledger)[0] == 0
+    assert all(path.exists() for path in left)
+    for path in (*left, *others):
+        os.utime(path, (0, 0))
+    assert program("prune", ledger)[0] == 0
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in others)
+
+
+def test_a_ledger_may_be_named_by_a_link(ledger, program, tmp_path):
+    (tmp_path / "link").symlink_to(ledger)
+    assert program("prune", tmp_path / "link", "--dry-run") == program("prune", ledger, "--dry-run")
+    assert program("prune", tmp_path / "link", "--forget")[0] == 0
+    assert not list(ledger.glob("*/state-*"))
+    assert not list(ledger.glob("commands/*"))
+
+
+@pytest.mark.parametrize("link", [".processes", ".aside", "run"])
+def test_nothing_is_removed_through_a_link(ledger, program, tmp_path, link):
+    outside = tmp_path / "outside"
+    shutil.copytree(next(iter(Ledger(ledger).runs())).folder, outside)
+    (outside / "thesis.txt").write_text("years of work")
+    (outside / "requested" / "1.notes").write_text("notes")
+    before = sorted(outside.rglob("*"))
+    place = next(iter(Ledger(ledger).runs())).folder if link == "run" else ledger / link
+    shutil.rmtree(place, ignore_errors=True)
+    place.symlink_to(outside)
+    assert program("prune", ledger)[0] == 0
+    assert sorted(outside.rglob("*")) == before
+
+
+def test_what_is_in_use_is_left_alone(tmp_path, program):
+    ledger = tmp_path / "ledger"
+    words = [*SWEEP, "epochs=100,1", f"ledger={ledger}", "logger=none"]
+    process = Program(words, tmp_path / "printed")
+    wait_for(ledger.exists)
+    killed = 0
+    while not process.ended:
+        code, _, err = program("prune", ledger)
+        assert code == 0, err
+        for run in [] if killed else Ledger(ledger).runs():
+            step = max((step for step, _ in run.states()), default=0)
+            if run.owner() and 40 < step < 300:  # of 400: on the way, so that its state is needed
+                process.kill(signal.SIGKILL)
+                process.wait()
+                assert program("prune", ledger)[0] == 0
+                assert run.states()[-1][0] >= step
+                process, killed = Program(words, tmp_path / "printed"), killed + 1
+                break
+    assert killed == 1
+    status, _, errors = process.wait()
+    assert status == 0, errors
+    assert len(cells(ledger)) == 8
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["verify", "nowhere"], "LEDGER must be a folder that is there, got 'nowhere'"),
+        (["prune", "nowhere"], "LEDGER must be a folder that is there, got 'nowhere'"),
+        (["mend"], "invalid choice: 'mend'"),
+        ([], "required"),
+    ],
+)
+def test_bad_input_is_one_line(words, expected, program):
+    code, lines, err = program(*words)
+    assert (code, lines, len(err.splitlines())) == (1, [], 1)
+    assert expected in err

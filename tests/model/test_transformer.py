@@ -1,0 +1,472 @@
+"""The transformer is its definition, and everything in it that is not positional is the same for all encodings."""
+
+from collections.abc import Callable
+from functools import cache
+from itertools import pairwise
+
+import hydra
+import pytest
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from pe_lab.config import Model, expand, folder
+from pe_lab.data.base import Task
+from pe_lab.data.seeding import initialise
+from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.model.transformer import Transformer
+
+NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
+VOCABULARY, WIDTH, HEADS, T = 13, 20, 4, 9
+LENGTHS = (9, 5, 1)
+Mix = Callable[[Tensor], tuple[Tensor, Tensor]]
+# sums of some 1e2 products of size 10 in float64, through two layers
+EQUAL = {"rtol": 0, "atol": 1e-11}
+
+
+@cache
+def composed(*overrides: str) -> DictConfig:
+    return expand(list(overrides), False)[0]
+
+
+def small(**changes: object) -> Model:
+    given = {
+        "depth": 2,
+        "width": WIDTH,
+        "num_heads": HEADS,
+        "mlp_ratio": 3,
+        "norm": "pre",
+        "dropout": 0.0,
+        "embedding_std": 1.0,
+        "scale_tokens": False,
+    }
+    return Model(**given | changes)
+
+
+def transformer(
+    config: Model, pe: str = "none", *overrides: str, seed: int = 0, implementation: str = "auto"
+) -> Transformer:
+    encoding = hydra.utils.instantiate(composed(f"pe={pe}", *overrides).pe)
+    return initialised(Transformer(config, encoding, task(grid(pe)), implementation), seed)
+
+
+def task(grid_width: int | None = None, vocabulary: int = VOCABULARY) -> Task:
+    return Task(vocabulary, T, vocabulary, causal=True, grid_width=grid_width)
+
+
+def grid(pe: str) -> int | None:
+    return 3 if hydra.utils.get_class(composed(f"pe={pe}").pe._target_).on_grid else None
+
+
+def initialised(model: Transformer, seed: int = 0) -> Transformer:
+    initialise(model, seed)
+    return model
+
+
+def padded(causal: bool = True, grid_width: int | None = None) -> Layout:
+    return Layout.of_lengths(torch.tensor(LENGTHS), T, causal, grid_width)
+
+
+def random_tokens() -> Tensor:
+    return torch.randint(VOCABULARY, (len(LENGTHS), T))
+
+
+def elsewhere(model: Transformer) -> Transformer:
+    """The model in float64, with no weight at a special value as 0 or 1."""
+    model.double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+def as_given(h: Tensor) -> tuple[Tensor, Tensor]:
+    return h, h
+
+
+def by_definition(
+    weights: dict[str, Tensor], config: Model, tokens: Tensor, layout: Layout, mix: Mix = as_given
+) -> Tensor:
+    """Logits without any encoding but `mix`, head by head and sequence by sequence."""
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def layer_norm(x: Tensor, name: str) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        scaled = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()
+        return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+    def attention(h: Tensor, name: str) -> Tensor:
+        h_qk, h_v = mix(h)
+        q, k, v = (linear(part, f"{name}.qkv").split(config.width, -1)[n] for n, part in enumerate((h_qk, h_qk, h_v)))
+        d = config.width // config.num_heads
+        heads = []
+        for first in range(0, config.width, d):
+            lanes = slice(first, first + d)
+            logits = q[:, lanes] @ k[:, lanes].T / d**0.5
+            if layout.causal:
+                logits = logits + torch.full_like(logits, -torch.inf).triu(1)
+            heads.append(F.softmax(logits, -1) @ v[:, lanes])
+        return linear(torch.cat(heads, -1), f"{name}.out")
+
+    def mlp(h: Tensor, name: str) -> Tensor:
+        inner = linear(h, f"{name}.0")
+        return linear(inner * 0.5 * (1 + torch.erf(inner / 2**0.5)), f"{name}.2")
+
+    rows = []
+    for row, length in zip(tokens, (layout.segment != PADDING).sum(1).tolist(), strict=True):
+        x = weights["tokens.weight"][row[:length]]
+        if config.scale_tokens:
+            x = x * config.width**0.5
+        for index in range(config.depth):
+            layer = f"layers.{index}"
+            if config.norm == "pre":
+                x = x + attention(layer_norm(x, f"{layer}.norm_attention"), f"{layer}.attention")
+                x = x + mlp(layer_norm(x, f"{layer}.norm_mlp"), f"{layer}.mlp")
+            else:
+                x = layer_norm(x + attention(x, f"{layer}.attention"), f"{layer}.norm_attention")
+                x = layer_norm(x + mlp(x, f"{layer}.mlp"), f"{layer}.norm_mlp")
+        if config.norm == "pre":
+            x = layer_norm(x, "norm")
+        rows.append(linear(x, "head"))
+    return torch.cat(rows)
+
+
+def assert_is_definition(model: Transformer, config: Model, layout: Layout, mix: Mix = as_given) -> None:
+    """Values at tokens that count, and gradients of every parameter."""
+    tokens = random_tokens()
+    real = layout.segment != PADDING
+    weights = dict(model.named_parameters())
+    got = model(tokens, layout)[real]
+    expected = by_definition(weights, config, tokens, layout, mix)
+    assert_close(got, expected, **EQUAL)
+    upstream = torch.randn_like(got)
+    gradients = (torch.autograd.grad(values, list(weights.values()), upstream) for values in (got, expected))
+    for name, here, there in zip(weights, *gradients, strict=True):
+        assert there.abs().max() > 1e-6 or name.endswith("qkv.bias"), name
+        assert_close(here, there, **EQUAL, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("implementation", ["reference", "auto"])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("scale_tokens", [False, True])
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_forward_pass_is_its_definition(norm: str, scale_tokens: bool, causal: bool, implementation: str) -> None:
+    config = small(norm=norm, scale_tokens=scale_tokens)
+    model = elsewhere(transformer(config, implementation=implementation))
+    assert_is_definition(model, config, padded(causal))
+
+
+class Mixed(PositionalEncoding):
+    """Gives queries and keys one input, values another."""
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        return for_queries_and_keys(h), for_values(h)
+
+
+class Shifted(PositionalEncoding):
+    """Gives queries, keys and values one input that is not the stream's."""
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        h = for_values(h)
+        return h, h
+
+
+def for_queries_and_keys(h: Tensor) -> Tensor:
+    return 0.5 * h + torch.arange(h.shape[-2], dtype=h.dtype)[:, None].cos()
+
+
+def for_values(h: Tensor) -> Tensor:
+    return h.flip(-1) - torch.arange(h.shape[-2], dtype=h.dtype)[:, None].sin()
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(
+    ("encoding", "mix"),
+    [
+        (Mixed, lambda h: (for_queries_and_keys(h), for_values(h))),
+        (Shifted, lambda h: (for_values(h), for_values(h))),
+    ],
+)
+def test_mix_feeds_queries_and_keys_apart_from_values(encoding: type, mix: Mix, norm: str) -> None:
+    config = small(norm=norm)
+    model = elsewhere(initialised(Transformer(config, encoding, task())))
+    assert_is_definition(model, config, padded(), mix)
+
+
+def test_scaled_tokens_are_multiplied_by_the_root_of_the_width_before_position_is_added() -> None:
+    tokens, layout = random_tokens(), padded()
+    scaled = transformer(small(scale_tokens=True), "sinusoidal")
+    by_hand = transformer(small(), "sinusoidal")
+    with torch.no_grad():
+        by_hand.tokens.weight *= WIDTH**0.5
+    assert torch.equal(scaled(tokens, layout), by_hand(tokens, layout))
+    assert not torch.equal(scaled(tokens, layout), transformer(small(), "sinusoidal")(tokens, layout))
+
+
+@pytest.mark.parametrize("std", [1.0, 0.02, 3.0])
+def test_token_embeddings_start_normal_with_the_given_deviation(std: float) -> None:
+    count = 1000 * WIDTH
+    model = initialised(Transformer(small(embedding_std=std), PositionalEncoding, task(vocabulary=1000)))
+    values = model.tokens.weight.detach().double() / std
+    # five standard errors of the mean and of the deviation
+    assert abs(values.mean()) < 5 / count**0.5
+    assert abs(values.std() - 1) < 5 / (2 * count) ** 0.5
+    assert 3.5 < values.abs().max() < 6
+
+
+@pytest.mark.parametrize(
+    ("pe", "share", "positional"),
+    [
+        ("none", None, lambda depth, d: 0),
+        ("learnable", None, lambda depth, d: 512 * WIDTH),
+        ("lrope", "none", lambda depth, d: depth * HEADS * d // 2),
+        ("lrope", "heads", lambda depth, d: depth * d // 2),
+        ("lrope", "layers", lambda depth, d: HEADS * d // 2),
+        ("lrope", "all", lambda depth, d: d // 2),
+    ],
+)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_the_number_of_parameters_is_the_closed_formula(
+    pe: str, share: str | None, positional: Callable[[int, int], int], norm: str, depth: int
+) -> None:
+    config = small(width=24, depth=depth, norm=norm) if pe == "lrope" else small(depth=depth, norm=norm)
+    model = transformer(config, pe, *([f"pe.share={share}"] if share else []))
+    D, V, M = config.width, VOCABULARY, config.mlp_ratio * config.width
+    layer = (3 * D * D + 3 * D) + (D * D + D) + (D * M + M) + (M * D + D) + 2 * 2 * D
+    rest = V * D + depth * layer + (2 * D if norm == "pre" else 0) + (D * V + V)
+    own = positional(depth, D // HEADS)
+    assert sum(parameter.numel() for parameter in model.parameters()) == rest + own
+    assert model.positional_parameters() == own
+
+
+def not_positional(model: Transformer) -> dict[str, Tensor]:
+    return {name: value for name, value in model.named_parameters() if not name.startswith("encodings.")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_models_that_differ_in_the_encoding_share_every_other_weight(name: str) -> None:
+    config = composed(f"pe={name}").model
+    weights, plain = (not_positional(transformer(config, pe, seed=5)) for pe in (name, "none"))
+    assert weights.keys() == plain.keys()
+    assert [key for key in plain if not torch.equal(weights[key], plain[key])] == []
+
+
+def test_different_seeds_draw_different_weights() -> None:
+    first, second = (not_positional(transformer(small(), seed=seed)) for seed in (0, 1))
+    drawn = {name for name in first if "norm" not in name}
+    assert {name for name in drawn if (first[name] == second[name]).any()} == set()
+
+
+def test_no_two_modules_draw_the_same_weights() -> None:
+    weights = [value for name, value in not_positional(transformer(small())).items() if "norm" not in name]
+    assert len({value.flatten()[0].item() for value in weights}) == len(weights)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_every_parameter_is_drawn_by_initialise(name: str, norm: str) -> None:
+    config = small(width=32, norm=norm)
+    fresh, spoiled = transformer(config, name, seed=2), transformer(config, name, seed=2)
+    with torch.no_grad():
+        for parameter in spoiled.parameters():
+            parameter.fill_(torch.nan)
+    torch.manual_seed(99)
+    initialise(spoiled, seed=2)
+    for (key, expected), value in zip(fresh.named_parameters(), spoiled.parameters(), strict=True):
+        assert torch.equal(value, expected), key
+
+
+def test_initialise_leaves_the_global_generator_alone() -> None:
+    model = transformer(small(), "learnable")
+    before = torch.random.get_rng_state()
+    initialise(model, seed=1)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_initialise_refuses_parameters_that_nothing_draws() -> None:
+    class Forgotten(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(3))
+
+    with pytest.raises(ValueError, match=r"^Forgotten has parameters.*reset_parameters"):
+        initialise(nn.Sequential(nn.Linear(2, 2), Forgotten()), seed=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_dropout_nothing_is_random(name: str) -> None:
+    if name.startswith("randomized"):
+        pytest.skip(f"{name} draws positions")
+    model = transformer(small(width=32), name).train()
+    tokens, layout = random_tokens(), padded(grid_width=grid(name))
+    outputs = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.random.get_rng_state()
+        outputs.append(model(tokens, layout))
+        assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_dropout_depends_on_the_seed_before_the_step_alone(norm: str) -> None:
+    config = small(dropout=0.25, norm=norm)
+    model, copy = transformer(config).train(), transformer(config).train()
+    tokens, layout = random_tokens(), padded()
+
+    def step(which: Transformer, seed: int) -> Tensor:
+        torch.manual_seed(seed)
+        return which(tokens, layout)
+
+    first = step(model, 3)
+    assert not torch.equal(step(model, 4), first)
+    torch.rand(17)
+    assert torch.equal(step(model, 3), first)
+    assert torch.equal(step(copy, 3), first)
+
+
+def test_dropout_is_off_in_evaluation() -> None:
+    tokens, layout = random_tokens(), padded()
+    with_dropout, without = (transformer(small(dropout=dropout)).eval() for dropout in (0.25, 0.0))
+    assert torch.equal(with_dropout(tokens, layout), without(tokens, layout))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_dropout_acts_on_the_embedding_and_on_both_branches_of_every_layer(norm: str) -> None:
+    """With everything dropped the residual stream is zero, and the head sees what the norms make of it."""
+    model = transformer(small(norm=norm)).train()
+    dropped = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    calls = []
+    for module in dropped:
+        module.register_forward_hook(lambda module, args, out: calls.append(module) or torch.zeros_like(out))
+    logits = model(random_tokens(), padded())
+    assert len(calls) == 1 + 2 * 2
+    assert torch.equal(logits, model.head.bias.expand_as(logits))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flops_grow_linearly_with_depth(name: str) -> None:
+    flops = [transformer(small(width=32, depth=depth), name).flops_per_token(T) for depth in (1, 2, 3, 4)]
+    steps = [after - before for before, after in pairwise(flops)]
+    assert steps[0] > 0
+    assert steps == pytest.approx([steps[0]] * 3, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_flops_of_long_sequences_follow_from_those_of_short_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = transformer(small(width=32), name)
+    counted = model.flops_per_token(T)
+    monkeypatch.setattr("pe_lab.model.transformer.COUNTED", 8)
+    assert T > 8
+    assert model.flops_per_token(T) == counted
+
+
+@pytest.mark.parametrize("length", [T, 33])
+def test_flops_are_two_per_weight_and_those_of_attention(length: int) -> None:
+    config = small()
+    model = transformer(config, implementation="sdpa")
+    D, M = config.width, config.mlp_ratio * config.width
+    weights = config.depth * (3 * D * D + D * D + 2 * D * M) + D * VOCABULARY
+    # queries times keys, weights times values: the reference computes all pairs
+    attention = config.depth * 2 * length * D
+    assert model.flops_per_token(length) == pytest.approx(2 * weights + 2 * attention, rel=1e-12)
+    assert model.implementation == "sdpa"
+
+
+def test_a_width_that_heads_do_not_divide_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^model\.width must be divisible by model\.num_heads") as caught:
+        transformer(small(width=22, num_heads=4))
+    assert str(caught.value).endswith("got model.width=22, model.num_heads=4")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_encoding_is_made_once_or_once_per_layer_with_the_sizes_of_the_model(name: str) -> None:
+    asked = []
+    made = hydra.utils.instantiate(composed(f"pe={name}").pe)
+
+    def encoding(sizes: Sizes) -> PositionalEncoding:
+        asked.append(sizes)
+        return made(sizes)
+
+    model = Transformer(small(width=32, depth=3), encoding, task(grid(name)))
+    assert set(asked) == {Sizes(width=32, num_heads=HEADS, length=T, causal=True, grid_width=grid(name))}
+    assert len(model.encodings) == len(asked) == (3 if model.encodings[0].per_layer else 1)
+
+
+# -- one question per sequence, and the models of the sources -----------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_pooled_model_answers_from_the_mean_over_the_tokens_that_count(causal: bool) -> None:
+    pooled = Task(VOCABULARY, T, outputs=5, causal=causal, pooled=True)
+    model = elsewhere(initialised(Transformer(small(), PositionalEncoding, pooled)))
+    tokens, layout = random_tokens(), padded(causal)
+    states = []
+    model.norm.register_forward_hook(lambda module, given, out: states.append(out))
+    logits = model(tokens, layout)
+    assert logits.shape == (len(LENGTHS), 1, 5)
+    for row, (length, state) in enumerate(zip(LENGTHS, states[0], strict=True)):
+        mean = sum(state[slot] for slot in range(length)) / length
+        assert_close(logits[row, 0], model.head.weight @ mean + model.head.bias, **EQUAL)
+
+
+def test_padding_does_not_reach_a_pooled_answer() -> None:
+    model = elsewhere(initialised(Transformer(small(), PositionalEncoding, Task(VOCABULARY, T, 5, False, pooled=True))))
+    tokens, layout = random_tokens(), padded(causal=False)
+    before = model(tokens, layout)
+    changed = tokens.where(layout.segment != PADDING, (tokens + 1) % VOCABULARY)
+    assert not torch.equal(changed, tokens)
+    assert_close(model(changed, layout), before, **EQUAL)
+
+
+def test_without_positions_a_pooled_bidirectional_model_is_blind_to_order() -> None:
+    pooled = Task(VOCABULARY, T, 5, causal=False, pooled=True)
+    tokens = random_tokens()[:1]
+    layout = Layout.of_lengths(torch.tensor([T]), T, causal=False)
+    shuffled = tokens[:, torch.randperm(T)]
+    assert not torch.equal(shuffled, tokens)
+    for pe, blind in (("none", True), ("sinusoidal", False), ("alibi", False), ("rope", False)):
+        encoding = hydra.utils.instantiate(composed(f"pe={pe}").pe)
+        model = elsewhere(initialised(Transformer(small(width=16), encoding, pooled)))
+        same = torch.allclose(model(shuffled, layout), model(tokens, layout), rtol=0, atol=1e-11)
+        assert same == blind, pe
+
+
+@pytest.mark.parametrize(
+    ("pe", "parameters"),
+    [
+        ("none", 598_019),
+        ("sinusoidal", 598_019),
+        ("learnable", 663_555),
+        ("relative_bias", 600_075),
+        ("continuous", 631_299),
+    ],
+)
+def test_pattern_3x128_has_the_parameters_of_its_source(pe: str, parameters: int) -> None:
+    cfg = composed("model=pattern_3x128", f"pe={pe}")
+    pattern = Task(vocabulary=20, length=32, outputs=3, causal=False, pooled=True)
+    model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), pattern)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+
+
+def test_the_presets_are_the_models_and_trainings_of_their_sources() -> None:
+    cfg = composed("model=pattern_3x128")
+    assert (cfg.model.depth, cfg.model.width, cfg.model.num_heads, cfg.model.dropout) == (3, 128, 8, 0.1)
+    assert (cfg.model.embedding_std, cfg.optimizer.name, cfg.optimizer.lr) == (0.02, "adamw", 1e-3)
+    assert (cfg.trainer.batch_size, cfg.trainer.clip, cfg.epochs) == (32, 1.0, 20)
+    cfg = composed("model=bert_small")
+    assert (cfg.model.depth, cfg.model.width, cfg.model.num_heads) == (6, 384, 6)
+    assert (cfg.optimizer.name, cfg.optimizer.lr, cfg.optimizer.schedule) == ("adamw", 1e-4, "cosine")
+    assert cfg.trainer.batch_size == 8
+
+
+def test_what_is_given_on_the_command_line_wins_over_a_preset() -> None:
+    cfg = composed("model=pattern_3x128", "epochs=3", "optimizer=adam", "model.depth=1", "trainer.clip=null")
+    assert (cfg.epochs, cfg.optimizer.name, cfg.model.depth, cfg.trainer.clip) == (3, "adam", 1, None)
+    assert cfg.model.width == 128

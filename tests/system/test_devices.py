@@ -1,0 +1,105 @@
+"""One worker per GPU, with devices that are made up."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pe_lab import config
+from pe_lab.bench.sweeps import TINY
+from pe_lab.system import devices
+
+
+@pytest.fixture
+def four(tmp_path, monkeypatch) -> Path:
+    """Device nodes of four GPUs, and what else the driver puts there."""
+    for name in ("nvidia0", "nvidia1", "nvidia2", "nvidia3", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(devices, "NODES", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        (None, ["0", "1", "2", "3"]),
+        ("2", ["2"]),
+        ("3, 1", ["3", "1"]),
+        ("GPU-8f2,MIG-1", ["GPU-8f2", "MIG-1"]),
+        ("", []),
+        ("1,-1,2", ["1"]),
+    ],
+)
+def test_the_gpus_are_those_that_cuda_shows(four, monkeypatch, visible, expected):
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert devices.gpus() == expected
+
+
+def test_a_machine_without_gpus_has_none_whatever_is_listed(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "NODES", tmp_path)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert devices.gpus() == []
+
+
+@pytest.mark.parametrize(("words", "workers"), [([], 4), (["workers=8"], 8), (["hydra/launcher=basic"], 1)])
+def test_a_sweep_has_a_worker_per_gpu_unless_it_is_told_another_number(four, tmp_path, words, workers):
+    overrides = [*words, f"ledger={tmp_path}"]
+    (cfg,) = config.expand([word for word in overrides if "launcher" not in word], multirun=False)
+    assert config.launcher(overrides, cfg).workers == workers
+
+
+def test_a_sweep_on_the_cpu_has_a_worker_per_core(four, tmp_path):
+    (cfg,) = config.expand(["trainer.device=cpu", f"ledger={tmp_path}"], multirun=False)
+    from joblib import cpu_count
+
+    assert config.launcher([], cfg).workers == cpu_count()
+
+
+RECORDS = """
+import json, os
+from pathlib import Path
+from pe_lab.encodings.base import PositionalEncoding
+
+class Records(PositionalEncoding):
+    def __init__(self, sizes, name):
+        super().__init__(sizes, name)
+        with Path("seen").open("a") as file:
+            file.write(json.dumps([os.getpid(), os.environ["CUDA_VISIBLE_DEVICES"]]) + "\\n")
+"""
+PROGRAM = """
+import sys
+from pathlib import Path
+from pe_lab import run
+from pe_lab.system import devices
+devices.NODES = Path("nodes")
+sys.argv[1:] = {words}
+run.main()
+"""
+
+
+def test_each_worker_of_a_sweep_sees_one_gpu_and_they_share_them_all(tmp_path):
+    (tmp_path / "mine.py").write_text(RECORDS)
+    (tmp_path / "nodes").mkdir()
+    for number in range(8):
+        (tmp_path / "nodes" / f"nvidia{number}").touch()
+    own = ["pe=none", "pe.name=records", "pe._target_=mine.Records"]
+    words = [word for word in TINY if "device" not in word]
+    words += [*own, "-m", "seed=0,1,2", "epochs=1", "ledger=ledger", "logger=none", "workers=3"]
+    env = os.environ | {"CUDA_VISIBLE_DEVICES": "5,7", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-c", PROGRAM.format(words=words)]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = {tuple(json.loads(line)) for line in (tmp_path / "seen").read_text().splitlines()}
+    assert {gpu for _, gpu in seen} == {"5,7", "5", "7"}  # this program, and its workers
+    assert len([pid for pid, gpu in seen if gpu == "5,7"]) == 1
+
+
+def test_several_devices_for_one_cell_are_refused_in_one_line(tmp_path):
+    for word in ("trainer.devices=2", "+trainer.devices=2", "trainer.devices=1,2"):
+        with pytest.raises(ValueError, match=r"^trainer\.devices cannot be set: a cell trains on one device, "):
+            config.expand([word, f"ledger={tmp_path}"], multirun="," in word)

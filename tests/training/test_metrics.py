@@ -1,0 +1,187 @@
+"""Metrics are plain averages over the slots that are asked, however the split is cut up."""
+
+import math
+from collections import defaultdict
+from functools import cache
+
+import hydra
+import pytest
+import torch
+from torch import Tensor
+
+from pe_lab.config import Model, expand
+from pe_lab.data.base import IGNORE, Batch
+from pe_lab.data.seeding import initialise
+from pe_lab.data.structured import PAD, Structured
+from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.layout import Layout
+from pe_lab.model.transformer import Transformer
+from pe_lab.training import metrics as module
+from pe_lab.training.metrics import batch_metrics, evaluate, slot_losses
+
+NO_AUTOCAST = torch.autocast("cpu", enabled=False)
+# float32: log-softmax of 132 logits below 10, means of up to 5,000 of them
+ROUNDING = {"rel": 1e-5, "abs": 1e-6}
+ROLES = ("first", "second", "middle", "continuation", "end")
+
+
+@cache
+def dataset() -> Structured:
+    return Structured(0)
+
+
+def some(count: int) -> Batch:
+    return dataset().batch("test", torch.randperm(dataset().size("test"))[:count])
+
+
+def random_logits(batch: Batch) -> Tensor:
+    return 3 * torch.randn(*batch.tokens.shape, dataset().task.outputs)
+
+
+def transformer(dropout: float = 0.0) -> Transformer:
+    config = Model(
+        depth=1,
+        width=16,
+        num_heads=2,
+        mlp_ratio=2,
+        norm="pre",
+        dropout=dropout,
+        embedding_std=1.0,
+        scale_tokens=False,
+    )
+    model = Transformer(config, PositionalEncoding, dataset().task)
+    initialise(model, seed=0)
+    return model
+
+
+def slowly(logits: Tensor, batch: Batch) -> dict[str, float]:
+    """All metrics, slot by slot in Python's floats."""
+    losses, hits, whole = defaultdict(list), defaultdict(list), []
+    rows = (logits.tolist(), batch.targets.tolist(), batch.role.tolist(), batch.headline.tolist())
+    for row in zip(*rows, strict=True):
+        headline_hits = []
+        for scores, target, role, headline in zip(*row, strict=True):
+            if target == IGNORE:
+                continue
+            top = max(scores)
+            loss = top + math.log(math.fsum(math.exp(score - top) for score in scores)) - scores[target]
+            for name in ("_all", f"_{ROLES[role]}", *([""] if headline else [])):
+                losses[f"loss{name}"].append(loss)
+                hits[f"accuracy{name}"].append(scores.index(top) == target)
+            if headline:
+                headline_hits.append(scores.index(top) == target)
+        if headline_hits:
+            whole.append(all(headline_hits))
+    metrics = {name: math.fsum(values) / len(values) for name, values in losses.items()}
+    metrics |= {name: sum(hits[name]) / len(hits[name]) for name in ("accuracy", "accuracy_all")}
+    return metrics | {"exact_match": sum(whole) / len(whole)}
+
+
+def test_batch_metrics_are_the_averages_of_a_slow_loop() -> None:
+    batch = some(40)
+    logits = random_logits(batch)
+    # some right answers, so that accuracy is not zero
+    right = ((torch.rand(batch.targets.shape) < 0.4) | (torch.rand(40, 1) < 0.2)) & (batch.targets != IGNORE)
+    logits[right] += 20 * torch.nn.functional.one_hot(batch.targets[right], dataset().task.outputs)
+    expected = slowly(logits, batch)
+    assert 0.2 < expected["accuracy"] < 0.7
+    assert 0.1 < expected["exact_match"] < 0.4
+    assert batch_metrics(logits, batch, ROLES) == pytest.approx(expected, **ROUNDING)
+
+
+def test_a_loss_in_low_precision_is_taken_in_float32() -> None:
+    batch = some(8)
+    logits = random_logits(batch).bfloat16()
+    assert slot_losses(logits, batch.targets).dtype == torch.float32
+    assert batch_metrics(logits, batch, ROLES) == pytest.approx(slowly(logits.float(), batch), **ROUNDING)
+
+
+def test_slots_where_nothing_is_asked_do_not_count() -> None:
+    batch = some(40)
+    logits = random_logits(batch)
+    before = batch_metrics(logits, batch, ROLES)
+    silent = batch.targets == IGNORE
+    assert silent.any()
+    for value in (1e4, torch.inf, torch.nan):
+        changed = logits.clone()
+        changed[silent] = value
+        changed[silent, 0] = -value
+        assert batch_metrics(changed, batch, ROLES) == before
+    assert torch.equal(slot_losses(logits, batch.targets)[silent], torch.zeros(int(silent.sum())))
+
+
+def test_a_role_that_a_batch_does_not_have_is_left_out() -> None:
+    batch = some(40)
+    targets = batch.targets.masked_fill(batch.role == ROLES.index("end"), IGNORE)
+    without = Batch(batch.tokens, targets, batch.role, batch.headline, batch.layout)
+    metrics = batch_metrics(random_logits(batch), without, ROLES)
+    assert metrics.keys() == slowly(random_logits(batch), batch).keys() - {"loss_end"}
+    assert not any(math.isnan(value) for value in metrics.values())
+
+
+def test_evaluate_is_the_average_over_the_split_of_a_slow_loop() -> None:
+    model = transformer()
+    batch = dataset().batch("validation", torch.arange(dataset().size("validation")))
+    with torch.no_grad():
+        logits = model.eval()(batch.tokens, batch.layout)
+    metrics = evaluate(model, dataset(), "validation", NO_AUTOCAST)
+    assert metrics == pytest.approx(slowly(logits, batch), **ROUNDING)
+    assert not any(math.isnan(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("chunk", [37, 250, 499])
+def test_chunks_do_not_change_the_metrics(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = transformer()
+    monkeypatch.setattr(module, "CHUNK", 100_000)
+    expected = evaluate(model, dataset(), "validation", NO_AUTOCAST)
+    monkeypatch.setattr(module, "CHUNK", chunk)
+    assert evaluate(model, dataset(), "validation", NO_AUTOCAST) == pytest.approx(expected, **ROUNDING)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_evaluate_is_without_dropout_and_leaves_the_mode_as_it_was(training: bool) -> None:
+    model = transformer(dropout=0.5).train(training)
+    expected = evaluate(transformer(), dataset(), "validation", NO_AUTOCAST)
+    before = torch.random.get_rng_state()
+    assert evaluate(model, dataset(), "validation", NO_AUTOCAST) == expected
+    assert {part.training for part in model.modules()} == {training}
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_what_an_encoding_draws_is_the_same_at_every_evaluation() -> None:
+    encoding = hydra.utils.instantiate(expand(["pe=randomized_learnable"], False)[0].pe)
+    config = Model(1, 16, 2, 2, "pre", 0.0, 1.0, False)
+    model = Transformer(config, encoding, dataset().task)
+    initialise(model, seed=0)
+    first, other = (evaluate(model, dataset(), split, NO_AUTOCAST) for split in ("validation", "test"))
+    torch.manual_seed(9)
+    before = torch.random.get_rng_state()
+    assert evaluate(model, dataset(), "validation", NO_AUTOCAST) == first != other
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_every_batch_of_an_evaluation_has_a_seed_of_its_own_to_draw_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds, forward = [], Transformer.forward
+
+    def noting(self: Transformer, tokens: Tensor, layout: Layout) -> Tensor:
+        seeds.append(layout.seed)
+        return forward(self, tokens, layout)
+
+    monkeypatch.setattr(Transformer, "forward", noting)
+    model = transformer()
+    for split in ("validation", "test", "validation"):
+        evaluate(model, dataset(), split, NO_AUTOCAST)
+    validation, test = (math.ceil(dataset().size(split) / module.CHUNK) for split in ("validation", "test"))
+    assert len(seeds) == 2 * validation + test
+    assert seeds[:validation] == seeds[validation + test :]
+    assert len({*seeds}) == validation + test > 2
+    assert None not in seeds
+
+
+def test_padding_does_not_reach_the_metrics() -> None:
+    model = transformer()
+    before = evaluate(model, dataset(), "validation", NO_AUTOCAST)
+    with torch.no_grad():
+        model.tokens.weight[PAD] += 100 * torch.randn(16)
+    assert evaluate(model, dataset(), "validation", NO_AUTOCAST) == before

@@ -1,0 +1,147 @@
+"""A training is the plain loop that its settings describe: rates, dropout, and the split it is judged on."""
+
+import copy
+import math
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+
+import lightning as L
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from pe_lab import config
+from pe_lab.attention import attend
+from pe_lab.data.base import IGNORE, epoch_order
+from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.executor import Journey, quiet
+from pe_lab.model import transformer
+from pe_lab.training.module import Recorder, Training
+
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=1024", "trainer.device=cpu"]
+STEPS = 5  # of an epoch: 4,525 sequences, the last batch is smaller
+
+
+def cell(ledger: Path, *overrides: str) -> Cell:
+    (cfg,) = config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)
+    return Cell(cfg)
+
+
+def fit(training: Training, epochs: int, *more: L.Callback) -> None:
+    """Train as an executor does, and keep nothing."""
+    recorder = Recorder(lambda *_: None, lambda: None, lambda: None, lambda _: None, lambda _: None, save_every=1e9)
+    quiet()
+    L.Trainer(
+        accelerator="cpu", max_epochs=epochs, logger=False, callbacks=[recorder, *more], enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0, num_sanity_val_steps=0,
+    ).fit(training)  # fmt: skip
+
+
+class Noted(L.Callback):
+    """The parameters after every step."""
+
+    def __init__(self) -> None:
+        self.after: list[dict[str, Tensor]] = []
+
+    def on_train_batch_end(self, trainer: L.Trainer, training: Training, *_: object) -> None:
+        self.after.append({name: p.detach().clone() for name, p in training.model.named_parameters()})
+
+
+# -- the learning rate of each step ------------------------------------------------------------------------------------
+
+LR, WARMUP, EPOCHS = 0.01, 3, 2
+
+
+def rate(schedule: str, step: int) -> float:
+    """As conf/optimizer has it: rises linearly over WARMUP steps, then stays, or falls to 0 as half a cosine."""
+    if step < WARMUP:
+        return LR * (step + 1) / WARMUP
+    part = (step - WARMUP) / (EPOCHS * STEPS - WARMUP)
+    return LR * (1 + math.cos(math.pi * part)) / 2 if schedule == "cosine" else LR
+
+
+def plain_loop(training: Training, schedule: str) -> Iterator[dict[str, Tensor]]:
+    """The parameters after every step of AdamW, in PyTorch alone."""
+    model, data = copy.deepcopy(training.model), training.dataset
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.1, foreach=False)
+    for step in range(EPOCHS * STEPS):
+        order = epoch_order(data.size("train"), 0, step // STEPS)
+        batch = data.batch("train", order.split(1024)[step % STEPS], step // STEPS)
+        logits = model(batch.tokens, batch.layout)
+        nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE).backward()
+        optimizer.param_groups[0]["lr"] = rate(schedule, step)
+        optimizer.step()
+        optimizer.zero_grad()
+        yield {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_every_step_is_that_of_a_plain_loop_at_the_rate_of_its_schedule(tmp_path: Path, schedule: str) -> None:
+    """The first of a step's moves is as large as its rate; two orders of the same sums differ by far less."""
+    options = (f"optimizer.schedule={schedule}", f"optimizer.warmup_steps={WARMUP}", f"optimizer.lr={LR}")
+    training = Journey(
+        cell(tmp_path, "pe=learnable", "optimizer=adamw", "optimizer.weight_decay=0.1", f"epochs={EPOCHS}", *options)
+    )._build()
+    noted = Noted()
+    expected = list(plain_loop(training, schedule))
+    fit(training, EPOCHS, noted)
+    assert len(noted.after) == len(expected) == EPOCHS * STEPS
+    for step, (found, right) in enumerate(zip(noted.after, expected, strict=True)):
+        for name, parameter in right.items():
+            off = (found[name] - parameter).abs()
+            assert off.median() <= 1e-2 * rate(schedule, step), f"{name} after step {step}"
+
+
+# -- dropout -----------------------------------------------------------------------------------------------------------
+
+
+def test_no_two_steps_drop_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither activations nor attention weights, in one epoch or in two, where batches have the same numbers again."""
+    training = Journey(
+        cell(tmp_path, "pe=none", "epochs=2", "model.dropout=0.5", "model.attention_dropout=0.5")
+    )._build()
+    activations, seeds = [], []
+
+    def spy(*given: object) -> Tensor:
+        seeds.append(int(given[-1].seed))
+        return attend(*given)
+
+    monkeypatch.setattr(transformer, "attend", spy)
+    training.model.dropout.register_forward_hook(lambda module, inputs, out: activations.append(out[:64] == 0))
+    fit(training, 2)
+    assert len(activations) == len(seeds) == len(set(seeds)) == 2 * STEPS
+    for a, b in combinations(activations, 2):
+        assert abs((a == b).double().mean() - 0.5) < 5 * 0.5 / a.numel() ** 0.5
+
+
+# -- the split that a result is of -------------------------------------------------------------------------------------
+
+
+def losses(model: nn.Module, data: object, split: str) -> dict[str, float]:
+    """Mean cross-entropy over the headline, and over all that is asked."""
+    batch = data.batch(split, torch.arange(data.size(split)))
+    with torch.no_grad():
+        scores = model.eval()(batch.tokens, batch.layout).log_softmax(-1)
+    asked = batch.targets != IGNORE
+    loss = -scores.gather(-1, batch.targets.clamp(min=0)[..., None])[..., 0]
+    return {"loss": loss[batch.headline & asked].mean().item(), "loss_all": loss[asked].mean().item()}
+
+
+def test_validation_is_of_the_validation_split_and_the_test_of_the_test_split(tmp_path: Path) -> None:
+    """The last of the curve, and the result, by the weights that were saved; means of some 1e4 losses in float32."""
+    made = cell(tmp_path, "pe=rope", "epochs=2", "optimizer.lr=0.01")
+    made.request()
+    made.serve(wait=True)
+    stop = made.run.stop(2)
+    model = Journey(made)._build().model
+    model.load_state_dict(load_file(stop / "weights.safetensors"))
+    rows = pd.read_csv(stop / "metrics.csv")
+    found = {split: losses(model, made.dataset, split) for split in ("validation", "test")}
+    for split, expected in found.items():
+        last = rows[(rows["split"] == split) & (rows["epoch"] == 2)].set_index("metric")["value"]
+        for name, value in expected.items():
+            assert last[name] == pytest.approx(value, rel=1e-5), (split, name)
+            assert found["test"][name] != pytest.approx(found["validation"][name], rel=1e-3)
