@@ -12,7 +12,8 @@ from pe_lab.attention import reference
 from pe_lab.data.base import Batch, Dataset
 from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.transformer import Attention, Transformer
+from pe_lab.model import Transformer
+from pe_lab.model.blocks import Attention
 from pe_lab.probes.states import Row, at_rest, row, sample
 
 revision = 1  # raised when the numbers change

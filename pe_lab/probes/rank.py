@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Dataset
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.probes.states import Row, at_rest, capture, row, sample, watching
 from pe_lab.training.metrics import slot_losses
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pe_lab.data.base import Batch, Dataset, in_batches
 from pe_lab.data.seeding import derive, generator, seed_all
 from pe_lab.encodings.layout import PADDING
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 
 SEQUENCES = 256  # of a split, at most
 TOKENS = 2**14  # of a split, at most, so that the states of all layers fit in memory; but always

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pe_lab.data.base import Dataset
 from pe_lab.data.seeding import derive
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.probes.states import Row, States, capture, permute, row
 
 revision = 1  # raised when the numbers change

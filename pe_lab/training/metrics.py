@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Dataset, averages, in_batches
 from pe_lab.data.seeding import derive, seed_all
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 
 revision = 1  # raised when the numbers of `evaluate` change; part of a record's identity
 CHUNK = 128  # sequences at once, at most; more are slower on a CPU, whose cache they do not fit

@@ -13,7 +13,7 @@ from torch import Tensor
 from pe_lab import config
 from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order, in_batches
 from pe_lab.data.seeding import derive, seed_all
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.training.metrics import batch_metrics
 from pe_lab.training.optimization import Optimization
 

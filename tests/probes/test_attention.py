@@ -14,7 +14,7 @@ from pe_lab.data.base import Batch, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.probes.attention import distances, measure, probe
 
 DEPTH, HEADS, WIDTH, T, VOCABULARY = 2, 2, 16, 9, 11

@@ -11,7 +11,7 @@ from pe_lab.config import Model, expand
 from pe_lab.data.base import Batch, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.probes import position
 from pe_lab.probes.position import ALPHAS, probe, read, read_off_token
 from pe_lab.probes.states import States

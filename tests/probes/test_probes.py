@@ -15,7 +15,7 @@ from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.probes import PROBES, states
 from pe_lab.probes.states import Row, at_rest, capture, permute, row, sample, watching
 
@@ -38,7 +38,7 @@ class Toy(InMemory):
         mark: the token of padding.
     """
 
-    roles = ("commands",)
+    roles = ("asked",)
 
     def __init__(self, kind: str, mark: int = MARK) -> None:
         self.name = self.kind = kind

@@ -13,7 +13,7 @@ from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.layout import PADDING
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.probes import rank
 from pe_lab.probes.rank import effective_rank, probe, spectrum, stable_rank, token_cosine
 from pe_lab.probes.states import SEQUENCES, sample

@@ -11,7 +11,7 @@ from torch import Tensor
 from pe_lab.config import Model, expand
 from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import MID, START, Structured
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.probes import subspace
 from pe_lab.probes.states import States, capture
 from pe_lab.probes.subspace import angles, comparable, directions, parts, probe

@@ -15,7 +15,7 @@ from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import PAD, Structured
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.training import metrics as module
 from pe_lab.training.metrics import batch_metrics, evaluate, slot_losses
 

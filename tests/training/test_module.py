@@ -18,7 +18,7 @@ from pe_lab.attention import attend
 from pe_lab.data.base import IGNORE, epoch_order
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.executor import Journey, quiet
-from pe_lab.model import transformer
+from pe_lab.model import blocks
 from pe_lab.training.module import Recorder, Training
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=1024", "trainer.device=cpu"]
@@ -109,7 +109,7 @@ def test_no_two_steps_drop_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         seeds.append(int(given[-1].seed))
         return attend(*given)
 
-    monkeypatch.setattr(transformer, "attend", spy)
+    monkeypatch.setattr(blocks, "attend", spy)
     training.model.dropout.register_forward_hook(lambda module, inputs, out: activations.append(out[:64] == 0))
     fit(training, 2)
     assert len(activations) == len(seeds) == len(set(seeds)) == 2 * STEPS
@@ -135,10 +135,10 @@ def test_validation_is_of_the_validation_split_and_the_test_of_the_test_split(tm
     made = cell(tmp_path, "pe=rope", "epochs=2", "optimizer.lr=0.01")
     made.request()
     made.serve(wait=True)
-    stop = made.run.stop(2)
+    checkpoint = made.run.checkpoint(2)
     model = Journey(made)._build().model
-    model.load_state_dict(load_file(stop / "weights.safetensors"))
-    rows = pd.read_csv(stop / "metrics.csv")
+    model.load_state_dict(load_file(checkpoint / "weights.safetensors"))
+    rows = pd.read_csv(checkpoint / "metrics.csv")
     found = {split: losses(model, made.dataset, split) for split in ("validation", "test")}
     for split, expected in found.items():
         last = rows[(rows["split"] == split) & (rows["epoch"] == 2)].set_index("metric")["value"]
