@@ -5,7 +5,7 @@ Each function makes the loggers of one cell, a list that may be empty.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
+from pe_lab.data.text.base import Text
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError
 from pe_lab.tracking.wandb_config import flat, tags
 from pe_lab.tracking.wandb_mode import agent_run, wandb_mode
 from pe_lab.tracking.wandb_service import CLOSING, LateError, end_service, end_service_at_exit, within
+from pe_lab.training.metrics import directions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +32,7 @@ AXES = {"train": "step", "length": "length/tokens", "probe": "probe/layer"}
 AXES |= dict.fromkeys(("validation", "test", "floor", "cost", "picture"), "epoch")
 LOCAL = 60.0  # seconds at least to open and to finish a run without a server: its own service is waited for
 # validation metrics whose best value stands in the summary beside the last, and which of their values that is
-BEST = {"loss": "min", "accuracy": "max", "exact_match": "max", "bits_per_byte": "min"}
+BEST = directions(Text)
 
 
 def load(cfg: DictConfig) -> None:
@@ -80,6 +82,7 @@ def wandb_logger(
         "project": project,
         "images": images,
         "job": job,
+        "best": BEST | directions(cell.dataset),
         "open_timeout": open_timeout,
         "finish_timeout": finish_timeout,
     }
@@ -99,6 +102,7 @@ def open_run(
     mode: str | None,
     images: bool = False,
     job: str = "training",
+    best: Mapping[str, str] = BEST,
     open_timeout: float = 30,
     finish_timeout: float = 60,
     then_offline: bool = False,
@@ -115,6 +119,7 @@ def open_run(
         attention: the implementation that ran.
         folder: the ledger; its wandb/ gets the run's files.
         mode, images, job, open_timeout, finish_timeout: as in `wandb_logger`.
+        best: "min" or "max" by validation metric: the value of it that the summary keeps beside the last.
         then_offline: open it offline if it cannot be opened, and go on so; its server would be waited for in each cell.
     """
     given = locals() | {"mode": "offline", "then_offline": False}
@@ -168,8 +173,8 @@ def open_run(
     wandb_run.define_metric("epoch", hidden=True)
     for split, axis in AXES.items():
         wandb_run.define_metric(f"{split}/*", step_metric=axis)
-    for metric, best in BEST.items():
-        wandb_run.define_metric(f"validation/{metric}", step_metric=AXES["validation"], summary=f"{best},last")
+    for metric, better in best.items():
+        wandb_run.define_metric(f"validation/{metric}", step_metric=AXES["validation"], summary=f"{better},last")
     return [WandbRun(wandb_run, images and not wandb_run.disabled, finish_timeout)]
 
 
