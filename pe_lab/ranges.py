@@ -143,7 +143,6 @@ RANGES: dict[str, Range] = {
     "evaluate.lengths": _each(_at_least(1)),
     "evaluate.policy": _each(_one_of("raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized")),
     "evaluate.offset": _each(Range("an integer in 0 ... 2^24", lambda x: isinstance(x, int) and 0 <= x <= 2**24)),
-    "probe": _each(_one_of("position", "attention", "rank", "subspace"), fewest=0),
     "logger.mode": _one_of("online", "offline", "disabled"),
     "logger.project": NAME,
     "logger.images": Range("true or false", lambda x: isinstance(x, bool)),

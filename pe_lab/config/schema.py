@@ -68,7 +68,7 @@ class Config:
     attention: Attention = field(default_factory=Attention)
     logger: Any = MISSING
     evaluate: Evaluate = field(default_factory=Evaluate)
-    probe: list[str] = field(default_factory=list)
+    probe: dict[str, Any] = field(default_factory=dict)
     epochs: int = 4
     seed: int = 0
     ledger: str = "ledger"

@@ -22,6 +22,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
+from pe_lab.probes.base import probe_class
 from pe_lab.ranges import LONGEST
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
@@ -172,13 +173,14 @@ class Cell:
             for length, policy, offset in product(asked.lengths, asked.policy, asked.offset)
             if (length, policy, offset) != (1, "raw", 0)
         ]
-        if self.cfg.probe:
-            from pe_lab.probes import PROBES  # statistics are loaded when they are asked for
-
-            lengths = dict.fromkeys([1, *asked.lengths])  # as trained, and at all others that are asked for
-            for probe, length in product(self.cfg.probe, lengths):
-                longer = {} if length == 1 else {"length": length}
-                requests.append({"kind": "probe", "probe": probe, "revision": PROBES[probe].revision} | longer)
+        lengths = dict.fromkeys([1, *asked.lengths])  # as trained, and at all others that are asked for
+        for name, length in product(self.cfg.probe, lengths):
+            leaf = self.cfg.probe[name]
+            known = options(leaf, probe_class(name, leaf))
+            request = {"kind": "probe", "probe": name, "revision": known.pop("revision")}
+            requests.append(
+                request | ({"options": known} if known else {}) | ({} if length == 1 else {"length": length})
+            )
         return requests
 
     def _check_requests(self) -> None:

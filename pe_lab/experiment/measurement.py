@@ -13,7 +13,7 @@ from pe_lab.data.base import flat_floors
 from pe_lab.encodings.policies import under
 from pe_lab.ledger.records import Records
 from pe_lab.model.transformer import Transformer
-from pe_lab.probes import PROBES
+from pe_lab.probes import Probe
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import digest
@@ -58,7 +58,8 @@ def measure(cell: "Cell", epochs: int, model: Transformer) -> None:
 def _answer(cell: "Cell", model: Transformer, request: dict[str, Any]) -> list[Any]:
     """The rows that answer a request."""
     if request["kind"] == "probe":
-        return PROBES[request["probe"]].probe(model, cell.dataset_at(request.get("length", 1)), cell.cfg.seed)
+        probe: Probe = instantiate(cell.cfg.probe[request["probe"]])
+        return probe(model, cell.dataset_at(request.get("length", 1)), cell.cfg.seed)
     factor = request["length"]
     dataset = cell.dataset_at(factor)
     with policy(model, request["policy"], factor):

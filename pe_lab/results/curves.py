@@ -32,7 +32,7 @@ def gather(cells: list["Cell"]) -> pd.DataFrame:
             rows = pd.DataFrame({"metric": name, "value": value} for name, value in metrics.items())
             parts.append(rows.assign(**here, tokens=cell.dataset.task.length))
         for request in filter(cell.records.has, cell.requests):
-            named = {"length": 1} | {name: value for name, value in request.items() if name != "revision"}
+            named = {"length": 1} | {name: value for name, value in request.items() if name in MEASURED}
             parts.append(cell.records.get(request).assign(**(apart | named)))
     if not parts:
         return pd.DataFrame()

@@ -65,6 +65,9 @@ def _require_settings(settings: Any) -> None:
             raise ValueError(f"must have the settings of a cell, got {shown(name)}")
         if name in GROUPS:
             _require_class(value, name, name)
+        elif name == "probe" and isinstance(value, dict):
+            for probe, leaf in value.items():
+                _require_options(leaf, f"probe.{probe}", allowed=("_target_",))
         else:
             _require_options(value, name)
     if not isinstance(settings["model"], dict) or type(settings["model"].get("depth")) is not int:
