@@ -73,7 +73,7 @@ RANGES: dict[str, Range] = {
     "model.dropout": FRACTION,
     "model.attention_dropout": FRACTION,
     "model.embedding_std": POSITIVE,
-    "optimizer.name": _one_of("adam", "adamw"),
+    "optimizer.name": NAME,
     "optimizer.lr": POSITIVE,
     "optimizer.betas": Range(
         "two numbers in [0, 1)", lambda x: isinstance(x, list) and len(x) == 2 and all(map(FRACTION.holds, x))
@@ -81,7 +81,7 @@ RANGES: dict[str, Range] = {
     "optimizer.eps": POSITIVE,
     "optimizer.weight_decay": _at_least(0),
     "optimizer.schedule": _one_of("constant", "cosine"),
-    "optimizer.warmup_steps": _at_least(0),
+    "optimizer.warmup_steps": Range("an integer of at least 0", lambda x: x == 0 or COUNT.holds(x)),
     "trainer.device": _one_of("auto", "cpu", "cuda"),
     "trainer.precision": _one_of("32", "bf16-mixed"),
     "trainer.batch_size": COUNT,

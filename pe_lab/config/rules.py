@@ -60,12 +60,12 @@ def _check_keys(cfg: DictConfig) -> None:
         raise ValueError(f"{setting} must be set, got nothing")
     known: dict[str, set[str]] = {"": {field.name for field in fields(Config)}}
     _require_known(cfg, "", known[""])
-    for group in ("pe", "data", "logger", "probe", *dict(TYPED)):
+    for group in ("pe", "data", "optimizer", "logger", "probe", *dict(TYPED)):
         if not OmegaConf.is_dict(cfg[group]):
             raise ValueError(f"{group} must have settings, got {shown(_plain(cfg[group]))}")
     for group, typed in TYPED:
         known[group] = {field.name for field in fields(typed)}
-    for leaf in [*_within(cfg.pe, "pe"), "data", "logger"]:
+    for leaf in [*_within(cfg.pe, "pe"), "data", "optimizer", "logger"]:
         group, given = leaf.partition(".")[0], OmegaConf.select(cfg, leaf)
         if not NAME.holds(given.get("name")):
             raise ValueError(f"{leaf}.name must be {NAME.words}, got {shown(_plain(given.get('name')))}")

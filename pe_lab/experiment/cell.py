@@ -52,7 +52,9 @@ def options(leaf: DictConfig, made: type) -> dict[str, Any]:
     for key in kept:
         if OmegaConf.is_dict(leaf[key]) and "_target_" in leaf[key]:
             kept[key] = options(leaf[key], get_class(leaf[key]._target_))
-    makers = [get_object(leaf["_target_"])] if "_target_" in leaf else []  # the class, or a function that makes one
+    target = leaf.get("_target_")
+    known = getattr(made, "known", {}).get(leaf.get("name"))
+    makers = [] if target in (None, known) else [get_object(target)]  # the class, or a function that makes one
     return kept | {"revision": made.revision} | origin(made, *makers)
 
 
@@ -116,6 +118,7 @@ class Cell:
         self._claimed = room.needs[what] * (cfg.model.depth if encoding.per_layer else 1)
         self.encoding_class = type(encoding)
         self.implementation, self._held = self._attention(encoding.to(self.device))
+        Optimization(cfg.optimizer, total_steps=1)  # refuses settings that its class does not take
         self._check_requests()
 
     def _attention(self, encoding: PositionalEncoding) -> tuple[str, dict[str, int]]:

@@ -69,7 +69,7 @@ def _require_settings(settings: Any) -> None:
             for probe, leaf in value.items():
                 _require_options(leaf, f"probe.{probe}", allowed=("_target_",))
         else:
-            _require_options(value, name)
+            _require_options(value, name, allowed=("_target_",) if name == "optimizer" else ())
     if not isinstance(settings["model"], dict) or type(settings["model"].get("depth")) is not int:
         raise ValueError(f"must have model.depth as an integer, got {shown(settings['model'])}")
     if not (settings.get("study_name") is None or NAME.holds(settings["study_name"])):

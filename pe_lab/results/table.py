@@ -15,7 +15,7 @@ from pe_lab.system.files import canonical
 Settings = dict[str, Any]  # of a cell, by dotted name
 
 # what the settings of a cell say of its logging, its place and what was measured on it later, not of its training
-_BESIDE = ("logger", "ledger", "hydra", "study_name", "workers", "evaluate.", "probe")
+_BESIDE = ("logger", "ledger", "hydra", "study_name", "workers", "evaluate.", "probe", "optimizer._target_")
 PLACE = ("pe", "data", "depth", "epochs", "seed")  # what every row begins with
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "run")
 # columns of a row, and what they are called in the environment of its checkpoint
