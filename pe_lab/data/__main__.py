@@ -1,10 +1,10 @@
-"""Datasets as files, for other programs and for people.
+"""Export a dataset to files.
 
 python -m pe_lab.data export data=pattern [data.<option>=<value>] [seed=0] [out=exports]
 
 Writes OUT/<name>/<name>.csv (split, tokens, and a label or a target per token), the same as <name>.npz (no pickle) and
-schema.json, which says what is in them, with the floors. The CSV of a dataset with labels, or one like it, can be given
-back: python -m pe_lab.run data=pattern data.path=OUT/pattern/pattern.csv
+schema.json, which describes them and has the floors. A CSV with labels, exported or your own, can be read as a dataset:
+python -m pe_lab.run data=pattern data.path=OUT/pattern/pattern.csv
 """
 
 import argparse
@@ -44,10 +44,10 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def read(words: list[str]) -> tuple[Path, DictConfig]:
-    """The dataset's folder in one that is made if it was not there, and the config of the dataset.
+    """Return the folder to write to, which is made if it is missing, and the composed config.
 
     Raises:
-        ValueError: a word that is no setting; no dataset; a folder that cannot be written to.
+        ValueError: an unknown setting; no dataset; a folder that cannot be written to.
         HydraException: an option that the dataset does not have.
     """
     if words[:1] != ["export"]:
@@ -73,7 +73,7 @@ def read(words: list[str]) -> tuple[Path, DictConfig]:
 
 
 def export(folder: Path, cfg: DictConfig) -> None:
-    """Make the dataset, write it, say what was written."""
+    """Make the dataset, write it and print the files."""
     from hydra.utils import instantiate
 
     from pe_lab.data.export import sizes, write
