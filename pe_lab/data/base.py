@@ -86,7 +86,7 @@ Floors = dict[str, dict[str, float]]
 
 def flat_floors(floors: Floors) -> dict[str, float]:
     """Return the values by "level/metric"."""
-    return {f"{level}/{name}": value for level, of in floors.items() for name, value in of.items()}
+    return {f"{level}/{name}": value for level, values in floors.items() for name, value in values.items()}
 
 
 class Dataset(ABC):

@@ -26,9 +26,9 @@ class MQAR(InMemory):
 
     Keys are 1 ... V/2 - 1, values V/2 ... V - 1, different within a sequence and uniform. A query stands at slot
     2 pairs + 2g. Each key in turn draws its gap g with a weight (g + 1)^(power - 1) among those not yet taken: with a
-    power of 0.01 most gaps are short, with 1 all are equally likely. A hash of (seed, pairs, gaps) assigns each sequence
-    to one split: a tenth to the test, a tenth to validation. `longer` has more of both: (T, pairs) = (64, 4) becomes (128, 8)
-    at 2 and (256, 16) at 4.
+    power of 0.01 most gaps are short, with 1 all are equally likely. A hash of (seed, pairs, gaps) decides the split:
+    a tenth of the sequences go to the test, a tenth to validation. `longer` has more of both: (T, pairs) = (64, 4)
+    becomes (128, 8) at 2 and (256, 16) at 4.
 
     The pairs determine every answer. Without order any matching of keys to values is equally likely, so the
     position-blind loss is ln(pairs), and 1 / pairs! of the sequences are right as a whole.

@@ -91,7 +91,8 @@ class Structured(InMemory):
     def chosen(self) -> dict[str, list[tuple[int, int]]]:
         """Return the pairs of every split whose terms all stay in range."""
         fits = set(pairs(self.terms))
-        return {split: [pair for pair in of if pair in fits] for split, of in split_pairs(self.seed).items()}
+        splits = split_pairs(self.seed).items()
+        return {split: [pair for pair in chosen if pair in fits] for split, chosen in splits}
 
     def make(self, split: str) -> Batch:
         return self._write(self.chosen[split])

@@ -18,7 +18,7 @@ from pe_lab.model import Transformer
 from pe_lab.training.metrics import batch_metrics
 from pe_lab.training.optimization import Optimization
 
-BEAT = 1.0  # seconds between two heartbeats
+HEARTBEAT = 1.0  # seconds between two heartbeats
 
 
 class NotFiniteError(ArithmeticError):
@@ -150,26 +150,26 @@ class Recorder(L.Callback):
     """Counts the steps of a run and calls back at events.
 
     Args:
-        tell: called with (split, metrics) at every step that is logged.
+        log: called with (split, metrics) at every step that is logged.
         validate: called at the end of the epochs 1, 2, 4, 8, ...
         save: called when `save_every` seconds have passed since the last time.
         heartbeat: called with the epoch (a fraction) about once a second.
-        count: called with the seconds that each step took in forward, backward and optimizer.
+        count: called with the seconds of each step in forward, backward and optimizer.
         save_every: seconds.
     """
 
     def __init__(
         self,
-        tell: Callable[[str, dict[str, float]], None],
+        log: Callable[[str, dict[str, float]], None],
         validate: Callable[[], None],
         save: Callable[[], None],
         heartbeat: Callable[[float], None],
         count: Callable[[float], None],
         save_every: float,
     ) -> None:
-        self.tell, self.validate, self.save, self.heartbeat, self.count = tell, validate, save, heartbeat, count
+        self.log, self.validate, self.save, self.heartbeat, self.count = log, validate, save, heartbeat, count
         self.save_every = save_every
-        self.saved = self.beaten = self.logged = time.perf_counter()
+        self.saved = self.heartbeat_at = self.logged = time.perf_counter()
         self.tokens = 0
 
     def on_train_batch_start(self, trainer: L.Trainer, training: Training, batch: Batch, batch_idx: int) -> None:
@@ -185,19 +185,19 @@ class Recorder(L.Callback):
         self.count(now - self.began)
         if due:
             training.check_finite()
-            self.tell("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
+            self.log("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
             self.logged, self.tokens = now, 0
         if training.step % training.steps_per_epoch == 0:
             self._end_epoch(training)
-        if now - self.beaten >= BEAT:
-            self.beaten = now
+        if now - self.heartbeat_at >= HEARTBEAT:
+            self.heartbeat_at = now
             self.heartbeat(training.epoch)
         if now - self.saved >= self.save_every:
             self.save()
             self.saved = time.perf_counter()
 
     def _end_epoch(self, training: Training) -> None:
-        self.tell("train", {"objective": torch.stack(training.losses).mean().item()})
+        self.log("train", {"objective": torch.stack(training.losses).mean().item()})
         training.losses.clear()
         epoch = training.step // training.steps_per_epoch
         if epoch & (epoch - 1) == 0:

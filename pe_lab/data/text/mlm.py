@@ -63,10 +63,10 @@ class MLM(Text):
         around = known.estimate(left, right, token)
         # Bayes: a slot that does not show MASK shows what is asked, or as often one of the tokens in use
         drawn = np.isin(shown, self.text.used) / len(self.text.used)
-        told = around * ((shown == token) + drawn) / (known.estimate(left, right, shown) + drawn)
+        shown_or_drawn = around * ((shown == token) + drawn) / (known.estimate(left, right, shown) + drawn)
         return {
             "unigram": self.level(-np.log(unigram(known.alone, token, self.task.vocabulary)), batch, self.roles),
-            "neighbours": self.level(-np.log(np.where(shown == mask, around, told)), batch, self.roles),
+            "neighbours": self.level(-np.log(np.where(shown == mask, around, shown_or_drawn)), batch, self.roles),
         }
 
 
