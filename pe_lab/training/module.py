@@ -150,7 +150,7 @@ class Recorder(L.Callback):
     """Counts the steps of a run and calls back at events.
 
     Args:
-        log: called with (split, metrics) at every step that is logged.
+        log_metrics: called with (split, metrics) at every step that is logged.
         validate: called at the end of the epochs 1, 2, 4, 8, ...
         save: called when `save_every` seconds have passed since the last time.
         heartbeat: called with the epoch (a fraction) about once a second.
@@ -160,14 +160,15 @@ class Recorder(L.Callback):
 
     def __init__(
         self,
-        log: Callable[[str, dict[str, float]], None],
+        log_metrics: Callable[[str, dict[str, float]], None],
         validate: Callable[[], None],
         save: Callable[[], None],
         heartbeat: Callable[[float], None],
         count: Callable[[float], None],
         save_every: float,
     ) -> None:
-        self.log, self.validate, self.save, self.heartbeat, self.count = log, validate, save, heartbeat, count
+        self.log_metrics, self.validate, self.save = log_metrics, validate, save
+        self.heartbeat, self.count = heartbeat, count
         self.save_every = save_every
         self.saved = self.heartbeat_at = self.logged = time.perf_counter()
         self.tokens = 0
@@ -185,7 +186,7 @@ class Recorder(L.Callback):
         self.count(now - self.began)
         if due:
             training.check_finite()
-            self.log("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
+            self.log_metrics("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
             self.logged, self.tokens = now, 0
         if training.step % training.steps_per_epoch == 0:
             self._end_epoch(training)
@@ -197,7 +198,7 @@ class Recorder(L.Callback):
             self.saved = time.perf_counter()
 
     def _end_epoch(self, training: Training) -> None:
-        self.log("train", {"objective": torch.stack(training.losses).mean().item()})
+        self.log_metrics("train", {"objective": torch.stack(training.losses).mean().item()})
         training.losses.clear()
         epoch = training.step // training.steps_per_epoch
         if epoch & (epoch - 1) == 0:

@@ -1,4 +1,4 @@
-"""The most frequent token: never tied, never twice, and all that there is to know is in the unordered tokens."""
+"""Bags have no ties and no repetitions, and the unordered tokens determine the class."""
 
 import hashlib
 import math
@@ -80,7 +80,7 @@ def test_classes_are_equally_likely() -> None:
 
 
 def test_every_sequence_without_a_tie_is_as_likely_as_another() -> None:
-    """All of those with 3 tokens and T = 7 that the rule allows, and no others, are found when there are many draws."""
+    """Many draws with 3 tokens and T = 7 find all allowed sequences and no others."""
     rows = product(range(3), repeat=7)
     allowed = {row for row in rows if list(Counter(row).values()).count(max(Counter(row).values())) == 1}
     data = Bag(0, length=7, vocabulary=3, train=100, validation=10, test=10, demo=10)
