@@ -13,7 +13,7 @@ import pytest
 from pe_lab import config
 from pe_lab.bench.ledger import COLUMNS, identity, make, record
 from pe_lab.experiment import sweep
-from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
@@ -28,8 +28,11 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_s
 PAID = {"parameters": 1, "positional_parameters": 0, "flops_per_token": 1.0, "seconds": 1.0, "attention": "sdpa"}
 
 
-def composed(ledger: Path, *overrides: str) -> list[Cell]:
-    return [Cell(cfg) for cfg in config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)]
+def composed(ledger: Path, *overrides: str) -> list[Job]:
+    return [
+        Job.from_config(cfg)
+        for cfg in config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +40,12 @@ def trained(tmp_path_factory) -> Path:
     """A ledger of 8 cells, a study of 4 of them, and one cell that was measured later."""
     folder = tmp_path_factory.mktemp("ledger")
     asked = ["pe=rope,none", "seed=0,1"]
-    sweep.run([cell.cfg for cell in composed(folder, *asked, "epochs=1,2")])
-    sweep.run([cell.cfg for cell in composed(folder, *asked, "epochs=2", "study_name=two")])
-    (cell,) = composed(folder, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
-    cell.request()
-    cell.serve(wait=True)
-    cell.withdraw()
+    sweep.run([job.cell.cfg for job in composed(folder, *asked, "epochs=1,2")])
+    sweep.run([job.cell.cfg for job in composed(folder, *asked, "epochs=2", "study_name=two")])
+    (job,) = composed(folder, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
+    job.request()
+    job.serve(wait=True)
+    job.withdraw()
     return folder
 
 
@@ -99,27 +102,27 @@ def test_a_cell_is_what_its_stop_says(trained):
     assert cells[["pe", "seed", "epochs"]].to_numpy().tolist() == [
         [pe, seed, epochs] for pe in ("none", "rope") for seed in (0, 1) for epochs in (1, 2)
     ]
-    for cell in cells.to_dict("records"):
-        checkpoint = trained / cell["run"] / "checkpoints" / str(cell["epochs"])
+    for job in cells.to_dict("records"):
+        checkpoint = trained / job["run"] / "checkpoints" / str(job["epochs"])
         summary, environment = (
             json.loads((checkpoint / f"{name}.json").read_text()) for name in ("summary", "environment")
         )
-        of = json.loads((trained / cell["run"] / "run.json").read_text())
-        assert (cell["pe"], cell["seed"], cell["depth"]) == (of["pe"]["name"], of["seed"], of["model"]["depth"])
+        of = json.loads((trained / job["run"] / "run.json").read_text())
+        assert (job["pe"], job["seed"], job["depth"]) == (of["pe"]["name"], of["seed"], of["model"]["depth"])
         expected = {f"test_{name}": value for name, value in summary["test"].items()}
         for floor, values in summary["floors"].items():
             expected |= {f"floor_{floor}_{name}": value for name, value in values.items()}
         expected |= {name: environment[called] for name, called in ENVIRONMENT.items()}
         names = ("run", "epochs", "parameters", "positional_parameters", "flops_per_token", "seconds")
         expected |= {name: summary[name] for name in (*names, "attention", "device")}
-        assert {name: cell[name] for name in expected} == expected
-        assert cell["data"] == of["data"]["name"] == "structured"
-        assert set(cell) == {*expected, "pe", "data", "seed", "depth"}
+        assert {name: job[name] for name in expected} == expected
+        assert job["data"] == of["data"]["name"] == "structured"
+        assert set(job) == {*expected, "pe", "data", "seed", "depth"}
 
 
 def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
     made = composed(trained, "pe=rope,none", "seed=0,1", "epochs=1,2")
-    rows = rows_of([settings_of(cell.cfg) for cell in made], [outcome(cell.run, cell.epochs) for cell in made])
+    rows = rows_of([settings_of(job.cell.cfg) for job in made], [outcome(job.run, job.cell.epochs) for job in made])
     found = load(trained).cells
     order = ["pe", "seed", "epochs"]
     assert place(found) == place(rows) == ["data", "depth", "epochs"]
@@ -140,9 +143,9 @@ def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
 )
 def test_settings_and_labels_are_those_of_the_configs(tmp_path, overrides):
     made = composed(tmp_path, *overrides, "epochs=1", "seed=0,1")
-    for number, cell in enumerate(made):
-        record(cell.run, 1, 0.5 + number)
-    rows = rows_of([settings_of(cell.cfg) for cell in made], [outcome(cell.run, 1) for cell in made])
+    for number, job in enumerate(made):
+        record(job.run, 1, 0.5 + number)
+    rows = rows_of([settings_of(job.cell.cfg) for job in made], [outcome(job.run, 1) for job in made])
     found = load(tmp_path).cells
     assert len(found) == len(made)
     pd.testing.assert_frame_equal(
@@ -333,11 +336,11 @@ def test_the_committed_studies_say_their_tasks_and_versions():
 
 
 def test_a_table_in_csv_keeps_roads_of_digits_and_settings_that_are_null(tmp_path):
-    cell = {"pe": "1e5", "data": "none", "depth": 1, "epochs": 1, "seed": 0, "trainer.clip": "null", "test_loss": 0.5}
-    cell |= {"run": "0000000000000012", "python": "3.12", "torch": "2.10", "pe_lab": "0.10", "commit": "1" * 40}
-    cell |= PAID
-    (tmp_path / "rows.csv").write_text("\n".join([",".join(cell), ",".join(map(str, cell.values())), ""]))
-    assert load(tmp_path).cells.iloc[0].dropna().to_dict() == cell
+    job = {"pe": "1e5", "data": "none", "depth": 1, "epochs": 1, "seed": 0, "trainer.clip": "null", "test_loss": 0.5}
+    job |= {"run": "0000000000000012", "python": "3.12", "torch": "2.10", "pe_lab": "0.10", "commit": "1" * 40}
+    job |= PAID
+    (tmp_path / "rows.csv").write_text("\n".join([",".join(job), ",".join(map(str, job.values())), ""]))
+    assert load(tmp_path).cells.iloc[0].dropna().to_dict() == job
 
 
 @pytest.mark.parametrize(
@@ -597,8 +600,8 @@ def test_records_are_those_that_the_sweep_gathers(trained):
     results = load(trained)
     found = results.records
     assert results.refused == []
-    (cell,) = composed(trained, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
-    expected = curves.gather([cell])
+    (job,) = composed(trained, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
+    expected = curves.gather([job])
     assert list(found.columns) == list(expected.columns)
     assert set(found["kind"]) == {"length", "probe"}
     order = ["kind", "length", "metric", "layer"]
