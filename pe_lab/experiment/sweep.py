@@ -257,14 +257,18 @@ def _log_tables(present: list[Cell], failed: list[Cell]) -> None:
         LedgerError: a checkpoint is not what was written.
     """
     from pe_lab.results import curves, study
-    from pe_lab.results.frame import Results, failures, outcome
-    from pe_lab.results.table import rows_of, settings_of
+    from pe_lab.results.frame import Results
+    from pe_lab.results.from_ledger import failures, outcome
+    from pe_lab.results.rows import rows_of, settings_of
 
     ledger, name = Path(present[0].cfg.ledger), present[0].cfg.study_name
     settings, of_failed = ([settings_of(cell.cfg) for cell in cells] for cells in (present, failed))
     rows = rows_of(settings, [outcome(cell.run, cell.epochs) for cell in present])
     lost = failures(settings, of_failed, [(cell.failure or {}) | {"run": cell.run.name} for cell in failed])
-    texts, files = study.tables(Results(ledger, name, rows, lost), curves.gather(present))
+    measured = [
+        curves.Measured(one, cell.run, cell.epochs, cell.requests) for one, cell in zip(settings, present, strict=True)
+    ]
+    texts, files = study.tables(Results(ledger, name, rows, lost), curves.gather(measured))
     print("\n\n".join(texts.values()))
     if name:
         folder = ledger / "studies" / name
