@@ -5,7 +5,6 @@ from pathlib import Path
 
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.tree import Tree
-from pe_lab.results.curves import Measured
 
 
 class CellsMissingError(RuntimeError):
@@ -44,8 +43,9 @@ def _write_tables(present: list[Job], failed: list[Job]) -> None:
         LedgerError: a checkpoint is damaged.
     """
     from pe_lab.results import curves, study  # loads statsmodels, which takes a second
-    from pe_lab.results.frame import Results, failures, outcome
-    from pe_lab.results.table import rows_of, settings_of
+    from pe_lab.results.frame import Results
+    from pe_lab.results.from_ledger import failures, outcome
+    from pe_lab.results.rows import rows_of, settings_of
 
     cfg = present[0].cell.cfg
     ledger, name = Path(cfg.ledger), cfg.study_name
@@ -53,7 +53,8 @@ def _write_tables(present: list[Job], failed: list[Job]) -> None:
     rows = rows_of(settings, [outcome(job.run, job.cell.epochs) for job in present])
     lost = failures(settings, of_failed, [(job.failure or {}) | {"run": job.run.name} for job in failed])
     measured = [
-        Measured(own, job.run, job.cell.epochs, job.cell.requests) for own, job in zip(settings, present, strict=True)
+        curves.Measured(own, job.run, job.cell.epochs, job.cell.requests)
+        for own, job in zip(settings, present, strict=True)
     ]
     texts, files = study.tables(Results(ledger, name, rows, lost), curves.gather(measured))
     print("\n\n".join(texts.values()))

@@ -7,7 +7,9 @@ from scipy import stats
 
 from pe_lab import config
 from pe_lab.experiment.job import Job
-from pe_lab.results.curves import MEASURED, gather, layers, lengths
+from pe_lab.results.columns import MEASURED
+from pe_lab.results.curves import Measured, gather, layers, lengths
+from pe_lab.results.rows import settings_of
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
@@ -22,6 +24,10 @@ def served(ledger, *overrides: str) -> list[Job]:
     return cells
 
 
+def measured(jobs: list[Job]) -> list[Measured]:
+    return [Measured(settings_of(job.cell.cfg), job.run, job.cell.epochs, job.cell.requests) for job in jobs]
+
+
 def mean_and_half(values: list[float]) -> str:
     half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
     return f"{np.mean(values):.3f} ± {half:.3f}"
@@ -29,7 +35,7 @@ def mean_and_half(values: list[float]) -> str:
 
 def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
     cells = served(tmp_path, "pe=rope,alibi", "seed=0,1", "evaluate.lengths=[1,2]")
-    rows = gather(cells)
+    rows = gather(measured(cells))
     assert list(rows.columns) == ["pe", "data", "depth", "epochs", "seed", *MEASURED]
     assert rows["layer"].isna().all()
     for job in cells:
@@ -50,7 +56,7 @@ def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
 
 def test_without_lengths_there_is_no_point_of_the_test(tmp_path):
     (job,) = served(tmp_path, "probe=[rank]")
-    rows = gather([job])
+    rows = gather(measured([job]))
     assert set(rows["kind"]) == {"probe"}
     assert len(lengths(rows)) == 0
     table = layers(rows).set_index("metric")
@@ -60,7 +66,7 @@ def test_without_lengths_there_is_no_point_of_the_test(tmp_path):
 
 
 def test_what_was_not_asked_for_has_no_rows(tmp_path):
-    assert gather(served(tmp_path)).empty
+    assert gather(measured(served(tmp_path))).empty
 
 
 @pytest.mark.parametrize("seeds", [1, 3])

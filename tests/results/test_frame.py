@@ -18,9 +18,11 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.results import curves
-from pe_lab.results.frame import UNKNOWN, load, outcome
+from pe_lab.results.columns import ENVIRONMENT, FIRST, setting_columns
+from pe_lab.results.frame import UNKNOWN, load
+from pe_lab.results.from_ledger import outcome
+from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.results.statistics import compare
-from pe_lab.results.table import ENVIRONMENT, PLACE, place, rows_of, settings_of
 from pe_lab.system.files import CHECKSUMS, canonical, digest, file_digest, write_json
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4525", "trainer.device=cpu"]
@@ -125,7 +127,7 @@ def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
     rows = rows_of([settings_of(job.cell.cfg) for job in made], [outcome(job.run, job.cell.epochs) for job in made])
     found = load(trained).cells
     order = ["pe", "seed", "epochs"]
-    assert place(found) == place(rows) == ["data", "depth", "epochs"]
+    assert setting_columns(found) == setting_columns(rows) == ["data", "depth", "epochs"]
     rows, found = (of.sort_values(order, ignore_index=True) for of in (rows, found))
     pd.testing.assert_frame_equal(found, rows)
 
@@ -185,7 +187,7 @@ def test_mixed_versions_stand_in_their_columns(tmp_path):
     cells = load(tmp_path).cells
     assert list(cells["torch"]) == ["2.8.0", "2.9.0"]
     assert list(cells["commit"]) == ["8" * 40, "9" * 40]
-    assert place(cells) == ["data", "depth", "epochs"]
+    assert setting_columns(cells) == ["data", "depth", "epochs"]
 
 
 def test_a_learning_rate_that_goes_with_the_encoding_tells_nothing_apart_and_is_shown(tmp_path):
@@ -193,7 +195,7 @@ def test_a_learning_rate_that_goes_with_the_encoding_tells_nothing_apart_and_is_
         for seed in (0, 1):
             add(tmp_path, pe, seed=seed, optimizer={"lr": lr}, loss=lr * (1 + seed))
     cells = load(tmp_path).cells
-    assert place(cells) == ["data", "depth", "epochs"]
+    assert setting_columns(cells) == ["data", "depth", "epochs"]
     assert list(cells["optimizer.lr"]) == [0.003, 0.003, 0.001, 0.001]
     assert list(compare(cells)["seeds"]) == [2]
 
@@ -203,7 +205,7 @@ def test_a_learning_rate_that_is_swept_is_a_setting(tmp_path):
         for pe in ("rope", "none"):
             add(tmp_path, pe, optimizer={"lr": lr})
     cells = load(tmp_path).cells
-    assert place(cells) == ["data", "depth", "epochs", "optimizer.lr"]
+    assert setting_columns(cells) == ["data", "depth", "epochs", "optimizer.lr"]
     assert len(compare(cells)) == 2
 
 
@@ -211,7 +213,7 @@ def test_a_learning_rate_that_differs_between_seeds_is_a_setting(tmp_path):
     """Otherwise a mean over seeds would be one over rates."""
     for seed, lr in enumerate((0.001, 0.003)):
         add(tmp_path, seed=seed, optimizer={"lr": lr})
-    assert "optimizer.lr" in place(load(tmp_path).cells)
+    assert "optimizer.lr" in setting_columns(load(tmp_path).cells)
 
 
 def test_an_attention_and_its_revision_that_go_with_the_encoding_tell_nothing_apart(tmp_path):
@@ -219,7 +221,7 @@ def test_an_attention_and_its_revision_that_go_with_the_encoding_tell_nothing_ap
         add(tmp_path, "rope", seed=seed)
         add(tmp_path, "none", seed=seed, attention="reference", attention_revision=2)
     cells = load(tmp_path).cells
-    assert place(cells) == ["data", "depth", "epochs"]
+    assert setting_columns(cells) == ["data", "depth", "epochs"]
     assert list(compare(cells)["seeds"]) == [2]
 
 
@@ -264,7 +266,7 @@ def test_the_folder_of_a_study_has_all_of_it(real):
     pd.testing.assert_frame_equal(stored.cells, loaded.cells)
     pd.testing.assert_frame_equal(stored.curves, loaded.curves)
     assert stored.records.empty
-    assert list(stored.failed) == list(loaded.failed) == [*PLACE, "reason", "step", "run"]
+    assert list(stored.failed) == list(loaded.failed) == [*FIRST, "reason", "step", "run"]
     assert stored.failed.empty
     pd.DataFrame({"pe": ["rope"], "data": ["copy"], "reason": ["so"]}).to_csv(folder / "failed.csv", index=False)
     for results in (load(folder), load(real, "two")):
@@ -293,9 +295,9 @@ def test_pairs_that_a_study_left_out_are_read_from_its_folder(real):
 def test_the_task_of_an_old_folder_is_unknown_and_nothing_else_is_lost(real):
     folder = real / "studies" / "two"
     records = pd.DataFrame(
-        {name: [1] for name in (*PLACE, *curves.MEASURED)} | {"kind": ["length"], "metric": ["loss"]}
+        {name: [1] for name in (*FIRST, *curves.MEASURED)} | {"kind": ["length"], "metric": ["loss"]}
     )
-    failed = pd.DataFrame({name: [1] for name in PLACE} | {"reason": ["so"]})
+    failed = pd.DataFrame({name: [1] for name in FIRST} | {"reason": ["so"]})
     for name, table in (("records", records), ("failed", failed)):
         table.assign(pe="rope", data="structured").to_csv(folder / f"{name}.csv", index=False)
     new = load(folder)
@@ -311,7 +313,7 @@ def test_the_task_of_an_old_folder_is_unknown_and_nothing_else_is_lost(real):
         known = [column for column in now if column not in ("data", *ENVIRONMENT)]
         pd.testing.assert_frame_equal(now[known], before[known])
     assert old.cells[list(ENVIRONMENT)].isna().all(axis=None)
-    assert place(old.cells) == ["data", "depth", "epochs"]
+    assert setting_columns(old.cells) == ["data", "depth", "epochs"]
     assert set(load(real, "two").cells["data"]) == {"structured"}  # the ledger knows
 
 
@@ -324,10 +326,10 @@ def test_the_committed_studies_say_their_tasks_and_versions():
     for folder in COMMITTED:
         results = load(folder)
         assert UNKNOWN not in set(results.cells["data"])
-        assert results.cells[list(PLACE)].notna().all(axis=None)
+        assert results.cells[list(FIRST)].notna().all(axis=None)
         for path in folder.glob("*.csv"):
             header = path.read_text().partition("\n")[0].split(",")
-            assert [name for name in header if name in PLACE and name != "seed"] == ["pe", "data", "depth", "epochs"]
+            assert [name for name in header if name in FIRST and name != "seed"] == ["pe", "data", "depth", "epochs"]
             if path.stem not in ("table", "rates"):
                 assert "seed" in header
         assert list(ENVIRONMENT) == [
@@ -368,7 +370,7 @@ def test_rows_of_another_kind_are_an_error_in_one_line(tmp_path, content):
 def test_what_is_no_ledger_is_an_error_in_one_line(real, tmp_path):
     with pytest.raises(ValueError, match=r"^study must be one of two in .*, got 'three'$"):
         load(real, "three")
-    with pytest.raises(ValueError, match="^the ledger must be a folder that is there, got '.*nowhere'$"):
+    with pytest.raises(ValueError, match="^the ledger must be an existing folder, got '.*nowhere'$"):
         load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="^the ledger must have a finished cell, got none in .*empty"):
@@ -601,7 +603,7 @@ def test_records_are_those_that_the_sweep_gathers(trained):
     found = results.records
     assert results.refused == []
     (job,) = composed(trained, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
-    expected = curves.gather([job])
+    expected = curves.gather([curves.Measured(settings_of(job.cell.cfg), job.run, job.cell.epochs, job.cell.requests)])
     assert list(found.columns) == list(expected.columns)
     assert set(found["kind"]) == {"length", "probe"}
     order = ["kind", "length", "metric", "layer"]

@@ -19,8 +19,11 @@ from pe_lab.experiment import sweep
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
-from pe_lab.results.frame import NO_FAILED, Results, failures, load
-from pe_lab.results.table import PLACE, as_markdown, place, rows_of
+from pe_lab.results.columns import FIRST, setting_columns
+from pe_lab.results.frame import Results, load
+from pe_lab.results.from_ledger import NO_FAILED, failures
+from pe_lab.results.rows import rows_of
+from pe_lab.results.table import as_markdown
 from pe_lab.system.files import LedgerError
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4525", "trainer.device=cpu"]
@@ -73,7 +76,7 @@ def check(present: Iterable[int], seeds: int) -> None:
     for name in (name for name in files if name.endswith(".md")):
         lines = [line for line in files[name].splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) == 1
-    where = place(rows)
+    where = setting_columns(rows)
     assert len(_lines(files["table.md"])) == len(rows[where].drop_duplicates())
     for mean in rows.groupby([*where, "pe"], dropna=False)["test_loss"].mean():
         assert f"{mean:.3f}" in files["table.md"]
@@ -85,7 +88,7 @@ def check(present: Iterable[int], seeds: int) -> None:
     assert ("layers" in texts) == (len(rows) > 1)
     read = pd.read_csv(io.StringIO(files["rows.csv"]))
     assert list(read["pe"]) == [CELLS[n]["pe.name"] for n in present for _ in range(seeds)]
-    assert list(read)[:5] == list(pd.read_csv(io.StringIO(files["failed.csv"])))[:5] == list(PLACE)
+    assert list(read)[:5] == list(pd.read_csv(io.StringIO(files["failed.csv"])))[:5] == list(FIRST)
 
 
 def _lines(text: str) -> list[str]:
@@ -124,6 +127,8 @@ def test_a_name_with_a_pipe_or_a_line_break_does_not_break_the_markdown():
     assert "clm path=a|b.txt" in texts["table"]
     assert len(texts["table"].splitlines()) == 1 + 1 + 2
     assert as_markdown(pd.DataFrame({"a|b": ["c\\|d"]})) == "| a\\|b |\n| ---: |\n| c\\|d |"  # not escaped twice
+    above = as_markdown(pd.DataFrame({"data": ["a|b\nc", "a|b\nc"], "loss": [1, 2]}), names=["data"]).splitlines()[0]
+    assert above == "data a\\|b c"
 
 
 def asked(ledger: Path) -> list[Job]:

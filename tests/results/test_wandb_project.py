@@ -12,7 +12,7 @@ from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.report import __main__ as program
 from pe_lab.results import frame, wandb_project
-from pe_lab.results.table import ENVIRONMENT
+from pe_lab.results.columns import ENVIRONMENT
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
@@ -113,7 +113,7 @@ def test_a_run_that_somebody_else_wrote_is_one_line(config, summary, line, cells
     runs[1].config["pe"] = {"name": "rope"} | deep
     found = wandb_project.load("mine", runs)
     assert len(found.cells) == len(cells) - 2
-    assert [of.partition(" must")[0] for of in found.refused] == [f"run {run.id}" for run in runs[:2]]
+    assert [of.partition(" must")[0] for of in found.refused] == [f"W&B run {run.id}" for run in runs[:2]]
     assert line in found.refused[0]
     assert "at most 64 levels" in found.refused[1]
     assert "hush" not in "".join(found.refused)
