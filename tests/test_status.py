@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from faults.programs import Program, wait_for
+from faults.sweeps import SWEEP
 from pe_lab import status
-from pe_lab.bench.programs import Program, wait_for
-from pe_lab.bench.sweeps import SWEEP
 from pe_lab.ledger.ledger import Ledger
 
 
@@ -143,12 +143,12 @@ def test_a_sweep_that_was_killed_is_told_as_ended_and_its_cells_as_missing(tmp_p
 
 
 def test_a_ledger_that_must_not_be_written_to_can_be_read(sound, tmp_path):
-    from pe_lab.bench.faults import locked
-    from pe_lab.bench.programs import drop_rights
+    from faults.injection import write_protected
+    from faults.programs import drop_rights
 
     shutil.copytree(sound, tmp_path / "ledger")
     code = "import sys; from pe_lab import status; sys.argv[1:] = [{ledger!r}]; status.main()"
-    with locked(tmp_path / "ledger"):
+    with write_protected(tmp_path / "ledger"):
         done = subprocess.run(
             [sys.executable, "-c", code.format(ledger=str(tmp_path / "ledger"))],
             preexec_fn=drop_rights,

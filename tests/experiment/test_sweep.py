@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from omegaconf import DictConfig
 
+from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.bench.sweeps import TINY
 from pe_lab.experiment import sweep
 from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.progress import State

@@ -24,8 +24,8 @@ import pandas as pd
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from faults.sweeps import TINY, cells
 from pe_lab import config, run
-from pe_lab.bench.sweeps import TINY, cells
 from pe_lab.experiment import sweep
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, verify

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pe_lab.bench.faults import damage
-from pe_lab.bench.programs import Program, wait_for
-from pe_lab.bench.sweeps import SWEEP, cells
+from faults.injection import damage
+from faults.programs import Program, wait_for
+from faults.sweeps import SWEEP, cells
 from pe_lab.ledger import __main__ as ledger_main
 from pe_lab.ledger.lease import register
 from pe_lab.ledger.ledger import Ledger

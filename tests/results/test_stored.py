@@ -90,7 +90,7 @@ ATTACKS = {
     ),
     "another class of the lab": (
         "data",
-        PATTERN.replace("pe_lab.data.pattern.Pattern", "pe_lab.bench.programs.Program"),
+        PATTERN.replace("pe_lab.data.pattern.Pattern", "pe_lab.bench.kernels.Setting"),
     ),
     "a subclass of the class": ("data", PATTERN.replace("pattern.Pattern", "pattern.PatternHard")),
     "a class of ours under another's package": ("data", PATTERN.replace("pe_lab.", "pe_lab_of_mine.")),
