@@ -27,7 +27,7 @@ def cells(tmp_path: Path) -> list[Cell]:
 
 def dies_on(cell: Cell, who: str) -> None:
     """As if a process of that name had held the lease of the cell when it died."""
-    (cell.run.folder / "owner.json").write_text(json.dumps({"who": who}))
+    (cell.run.folder / "owner.json").write_text(json.dumps({"process": who}))
 
 
 def launches(cells: list[Cell], each: Callable[[int, list[int]], None]) -> list[tuple[list[int], int]]:

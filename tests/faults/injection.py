@@ -21,8 +21,8 @@ import pandas as pd
 
 from faults.programs import Program, drop_rights, limit_files, limit_memory, wait_for, wandb_services
 from faults.sweeps import Sweep, many_cells, require_no_trace, undisturbed
+from pe_lab.ledger.lease import OWNER
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.run import OWNER
 from pe_lab.system.files import ASIDE, write_json
 
 
