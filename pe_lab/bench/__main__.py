@@ -1,19 +1,19 @@
-"""Things timed side by side, and what kernels take of a GPU.
+"""Run a benchmark, tune the kernels, or inject faults.
 
-study: the cells of a sweep, by a plain PyTorch loop and by the lab. data: loading a batch, and a training step on it.
-kernels: attention with every encoding's terms, by Triton, FlexAttention and PyTorch, on a GPU. resources: registers,
-spills and shared memory of the kernels, compiled for GPUs that need not be here. tune: the blocks of the kernels.
-ledger: reading a ledger of made-up cells, reporting it, and recording one more. faults: what is lost when sweeps are
-killed, damaged and starved.
+study: train the cells of a sweep by a plain PyTorch loop and by the lab. data: load a batch, and train a step on it.
+kernels: run attention with every encoding's terms by Triton, FlexAttention and PyTorch, on a GPU. resources: compile
+the kernels for several GPUs, present or not, and list registers, spills and shared memory. tune: find the fastest
+blocks of the kernels. ledger: read a ledger of made-up cells, report it, and record one more. faults: kill, damage and
+starve sweeps, and count the lost results.
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from pe_lab.system.errors import in_one_line
+from pe_lab.system.errors import in_one_line, refuse
 
 if TYPE_CHECKING:
     import torch
@@ -28,38 +28,11 @@ def main() -> None:
         prog="python -m pe_lab.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
-    study = benches.add_parser("study", help="the lab against a plain PyTorch loop")
-    study.add_argument("overrides", nargs="*", default=STUDY, help="as for pe_lab.run -m")
-    study.add_argument("--repeat", type=int, default=1, help="pairs of runs, in turn")
-    study.add_argument("--plain", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # the loop itself, in a process
-    study.set_defaults(run=_study)
-    data = benches.add_parser("data", help="loading a batch against a training step")
-    data.add_argument("overrides", nargs="*", help="as for pe_lab.run -m; all datasets if none is named")
-    data.set_defaults(run=_data)
-    kernels = benches.add_parser("kernels", help="attention by several implementations, on a GPU")
-    kernels.add_argument("encodings", nargs="*", help="as in conf/pe; all that add something to attention if none")
-    kernels.add_argument("--lengths", type=int, nargs="+", help="of a sequence, in this order")
-    kernels.add_argument("--seconds", type=float, default=420, help="after which no further row is begun")
-    kernels.add_argument("--to", type=Path, default=RESULTS, metavar="FOLDER", help="for the tables (%(default)s)")
-    kernels.set_defaults(run=_kernels)
-    resources = benches.add_parser("resources", help="what the kernels take of sm_80, sm_90 and sm_100")
-    resources.add_argument("--architecture", nargs="+", help="of these only")
-    resources.add_argument("--full", action="store_true", help="every option with every other, not each pair of them")
-    resources.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as CSV")
-    resources.set_defaults(run=_resources)
-    tune = benches.add_parser("tune", help="measure blocks on this GPU and keep the fastest in the package's table")
-    tune.add_argument("--seconds", type=float, default=420, help="after which nothing further is measured")
-    tune.set_defaults(run=_tune)
-    ledger = benches.add_parser("ledger", help="reading a ledger of made-up cells, and reporting it")
-    ledger.add_argument("--cells", type=int, default=2000, help="how many (%(default)s)")
-    ledger.set_defaults(run=_ledger)
-    faults = benches.add_parser("faults", help="sweeps that are killed, damaged and starved: what is lost")
-    faults.add_argument("faults", nargs="*", help="only those whose name begins so")
-    faults.add_argument("--factor", type=float, default=1.0, help="of how often each is injected (%(default)s)")
-    faults.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as Markdown")
-    faults.set_defaults(run=_faults)
-    for one in (parser, *benches.choices.values()):
-        one.error = _refuse  # type: ignore[method-assign]
+    _add_training(benches)
+    _add_kernels(benches)
+    _add_ledger(benches)
+    for command in (parser, *benches.choices.values()):
+        command.error = refuse  # type: ignore[method-assign]
     try:
         if not sys.argv[1:]:
             raise ValueError(f"BENCH must be one of {', '.join(benches.choices)}, got nothing")
@@ -70,9 +43,54 @@ def main() -> None:
         sys.exit(1)
 
 
-def _refuse(reason: str) -> NoReturn:
-    """Raise ValueError instead of printing the usage; pe_lab.config has the same, but needs hydra."""
-    raise ValueError(reason)
+def _add_training(benches: argparse._SubParsersAction) -> None:
+    """Add the commands that time training and data."""
+    study = benches.add_parser("study", help="the lab against a plain PyTorch loop")
+    study.add_argument("overrides", nargs="*", default=STUDY, help="as for pe_lab.run -m")
+    study.add_argument("--repeat", type=int, default=1, help="how often both are timed, in turns")
+    study.add_argument(
+        "--plain", type=int, metavar="THREADS", help=argparse.SUPPRESS
+    )  # internal: runs the plain loop in its own process
+    study.set_defaults(run=_study)
+    data = benches.add_parser("data", help="time to load a batch and to train a step")
+    data.add_argument("overrides", nargs="*", help="as for pe_lab.run -m; without data=..., all datasets")
+    data.set_defaults(run=_data)
+
+
+def _add_kernels(benches: argparse._SubParsersAction) -> None:
+    """Add the commands that time, compile and tune kernels."""
+    kernels = benches.add_parser("kernels", help="time of attention by several implementations, on a GPU")
+    kernels.add_argument("encodings", nargs="*", help="names in conf/pe (default: all that add something to attention)")
+    kernels.add_argument("--lengths", type=int, nargs="+", help="sequence lengths, in this order")
+    kernels.add_argument("--seconds", type=float, default=420, help="time after which no further row is begun")
+    kernels.add_argument(
+        "--to", type=Path, default=RESULTS, metavar="FOLDER", help="folder for the tables (%(default)s)"
+    )
+    kernels.set_defaults(run=_kernels)
+    resources = benches.add_parser(
+        "resources", help="registers and shared memory of the kernels on sm_80, sm_90 and sm_100"
+    )
+    resources.add_argument("--architecture", nargs="+", help="only these")
+    resources.add_argument(
+        "--full", action="store_true", help="all combinations of options instead of every pair of values"
+    )
+    resources.add_argument("--to", type=Path, metavar="FILE", help="also write the table there, as CSV")
+    resources.set_defaults(run=_resources)
+    tune = benches.add_parser("tune", help="time blocks on this GPU and store the fastest in the package's table")
+    tune.add_argument("--seconds", type=float, default=420, help="time after which nothing further is measured")
+    tune.set_defaults(run=_tune)
+
+
+def _add_ledger(benches: argparse._SubParsersAction) -> None:
+    """Add the commands that time the ledger and inject faults."""
+    ledger = benches.add_parser("ledger", help="time to read a ledger of made-up cells, and to report it")
+    ledger.add_argument("--cells", type=int, default=2000, help="number of cells (%(default)s)")
+    ledger.set_defaults(run=_ledger)
+    faults = benches.add_parser("faults", help="results lost when sweeps are killed, damaged and starved")
+    faults.add_argument("faults", nargs="*", help="only those whose name begins with one of these")
+    faults.add_argument("--factor", type=float, default=1.0, help="multiplies how often each is injected (%(default)s)")
+    faults.add_argument("--to", type=Path, metavar="FILE", help="also write the table there, as Markdown")
+    faults.set_defaults(run=_faults)
 
 
 def _study(arguments: argparse.Namespace) -> None:
@@ -102,7 +120,8 @@ def _data(arguments: argparse.Namespace) -> None:
 
 
 def _kernels(arguments: argparse.Namespace) -> None:
-    from pe_lab.bench.kernels import LENGTHS, Setting, compare_kernels
+    from pe_lab.bench.kernels import compare_kernels
+    from pe_lab.bench.subject import LENGTHS, Setting
 
     lengths = tuple(arguments.lengths or LENGTHS)
     if min(lengths) < 1:
@@ -144,24 +163,25 @@ def _faults(arguments: argparse.Namespace) -> None:
 
 
 def _gpu(bench: str) -> "torch.device":
+    """Return the CUDA device; raises ValueError if there is none."""
     import torch
 
     if not torch.cuda.is_available():
-        raise ValueError(f"{bench} needs a CUDA device, and there is none")
+        raise ValueError(f"{bench} needs a CUDA device, got none")
     return torch.device("cuda")
 
 
 def _configs() -> Path:
-    """conf/, found without hydra: beside the package, or in it once it is installed."""
+    """Return conf/, found without hydra: beside the package, or in it once it is installed."""
     package = Path(__file__).parents[1]
     return next(path for path in (package / "conf", package.parent / "conf") if path.is_dir())
 
 
 def _expand(overrides: list[str]) -> list["DictConfig"]:
-    """The cells that the words ask for.
+    """Return the configs of the cells that the overrides name.
 
     Raises:
-        ValueError: what is wrong with them.
+        ValueError: an override is wrong.
     """
     from pe_lab import config
 

@@ -18,6 +18,7 @@ from pe_lab.attention import attend
 from pe_lab.data.base import IGNORE, epoch_order
 from pe_lab.experiment.executor import build, silence_lightning
 from pe_lab.experiment.job import Job
+from pe_lab.model import blocks
 from pe_lab.training.module import Recorder, Training
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=1024", "trainer.device=cpu"]
