@@ -4,7 +4,6 @@ For each command that asked for cells: how many are done, what runs (who, since 
 what waits, what nobody is at any more, and how long it will take. Reads only, while sweeps run, here or elsewhere.
 """
 
-import argparse
 import shlex
 import signal
 import sys
@@ -17,7 +16,8 @@ from typing import Any
 from pe_lab.ledger.lease import is_alive
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import Progress, RequestedCell, State
-from pe_lab.system.errors import in_one_line, printable, refuse
+from pe_lab.system.arguments import Parser
+from pe_lab.system.errors import in_one_line, printable
 from pe_lab.system.files import COMMANDS, LedgerError, read_json
 
 EVERY = 2.0  # seconds between two looks with --follow
@@ -45,14 +45,11 @@ class Command:
 
 def main() -> None:
     """Status 0: every cell that was asked for is in the ledger."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pe_lab.status", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("pe_lab.status", description=__doc__)
     parser.add_argument("ledger", metavar="LEDGER", nargs="?", default="ledger", help="its folder (%(default)s)")
     parser.add_argument("--study", help="only what was asked for under this name")
     parser.add_argument("--follow", action="store_true", help="look again, until nobody is at it")
     parser.add_argument("--all", action="store_true", help="commands that are complete too, and every line")
-    parser.error = refuse  # type: ignore[method-assign]
     try:
         given = parser.parse_args()
         commands = asked(Path(given.ledger), given.study)

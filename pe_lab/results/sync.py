@@ -4,7 +4,6 @@ A W&B run per checkpoint, with the id, name, group, config, axes and metrics tha
 floors, test, cost, other lengths, probes. Online it takes the place of the run of that id. Pictures are not redrawn.
 """
 
-import argparse
 import signal
 import sys
 from pathlib import Path
@@ -14,17 +13,17 @@ from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.ranges import require
 from pe_lab.results.stored import read_settings, read_summary
-from pe_lab.system.errors import in_one_line, refuse
+from pe_lab.system.arguments import Parser
+from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import wandb_mode
 
 
 def main() -> None:
     """Status 0: every stop that was asked for has its run."""
-    parser = argparse.ArgumentParser(prog="python -m pe_lab.results.sync", description=__doc__.partition("\n")[0])
+    parser = Parser("pe_lab.results.sync", description=__doc__)
     parser.add_argument("ledger", metavar="LEDGER", help="the folder of the ledger")
     parser.add_argument("--study", help="only the cells of this study, and its name as their group")
     parser.add_argument("--project", default="pe_lab", help="the W&B project (pe_lab)")
-    parser.error = refuse  # type: ignore[method-assign]
     try:
         given = parser.parse_args()
         require("logger.project", given.project)
