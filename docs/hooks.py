@@ -95,4 +95,4 @@ def linked(text: str, target: str, folder: Path) -> str:
     if inside in PAGES or inside.startswith("docs/"):
         page = PAGES.get(inside, inside.removeprefix("docs/"))
         return f"[{text}]({page}{f'#{anchor}' if anchor else ''})"
-    return f"{text} (`{inside}`)" if text.strip("`") != inside else f"`{inside}`"
+    return f"`{inside}`" if inside.endswith(text.strip("`")) else f"{text} (`{inside}`)"

@@ -5,15 +5,15 @@ Prints both as JSON, as they would be sent; with --push, sends them: a new view 
 wandb-workspaces: pip install -e ".[dashboard]".
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from pe_lab import config
+from pe_lab.system.arguments import Parser
 from pe_lab.tracking.wandb_config import FLAT, flat, in_words
 from pe_lab.tracking.wandb_mode import has_key
 
@@ -262,12 +262,11 @@ def title(study: Study) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python sweeps/dashboard.py", description=__doc__.partition("\n")[0])
+    parser = Parser(prog="python sweeps/dashboard.py", description=__doc__)
     parser.add_argument("words", metavar="WORD", nargs="*", default=[DEFAULT], help=f"of the sweep ({DEFAULT})")
     parser.add_argument("--push", action="store_true", help="send them to W&B")
     parser.add_argument("--entity", default="", help="the user or team that the project is of")
     parser.add_argument("--project", default="pe_lab", help="the W&B project (pe_lab)")
-    parser.error = _refuse  # type: ignore[method-assign]
     try:
         given = parser.parse_intermixed_args()
         if given.push and not given.entity:
@@ -308,10 +307,6 @@ def asked(words: list[str]) -> Study:
 def spec(made: "ws.Workspace | wr.Report") -> dict[str, Any]:
     """A workspace or report as it is sent."""
     return json.loads(made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True))
-
-
-def _refuse(reason: str) -> NoReturn:
-    raise ValueError(reason)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from faults.programs import Program, limit_memory
+from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.bench.programs import Program, limit_memory
-from pe_lab.bench.sweeps import TINY
 from pe_lab.data.text import corpus
 from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger

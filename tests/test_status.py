@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from faults.programs import Program, wait_for
+from faults.sweeps import SWEEP
 from pe_lab import status
-from pe_lab.bench.programs import Program, wait_for
-from pe_lab.bench.sweeps import SWEEP
 from pe_lab.ledger.ledger import Ledger
 
 
@@ -54,7 +54,7 @@ def test_commands_that_are_complete_are_counted(ledger, program):
     cells = first["cells"][:3]
     (ledger / "commands" / "later.json").write_text(json.dumps(first | {"cells": cells, "study": "b", "since": 2e9}))
     code, lines, _ = program(status.main, ledger)
-    assert (code, lines[0]) == (0, "1 earlier commands are complete (--all tells them)")
+    assert (code, lines[0]) == (0, "1 earlier commands are complete (--all lists them)")
     assert "3 done of 3 cells" in lines[3]
     assert len([line for line in program(status.main, ledger, "--all")[1] if "of 12 cells" in line]) == 1
     assert "3 done of 3 cells" in program(status.main, ledger, "--study", "b")[1][1]
@@ -65,7 +65,7 @@ def test_commands_that_are_complete_are_counted(ledger, program):
 def test_a_ledger_that_nothing_was_asked_of_is_one_line(tmp_path, program):
     code, lines, err = program(status.main, tmp_path)
     assert (code, lines) == (1, [])
-    assert err == f"error: LEDGER must be a folder that cells were asked for in, got '{tmp_path}'\n"
+    assert err == f"error: LEDGER must be a folder in which cells were requested, got '{tmp_path}'\n"
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_a_ledger_that_nothing_was_asked_of_is_one_line(tmp_path, program):
         {"cells": 3},
         {"since": None},
         {"since": 1e300},
-        {"who": 5},
+        {"processes": 5},
         {"cells": [{"run": "0" * 16, "epochs": 4, "name": ["x"], "depth": 1}]},
-        {"cells": [{"run": "0" * 16, "epochs": 4, "name": "x", "depth": 1, "requests": [3]}]},
+        {"cells": [{"run": "0" * 16, "epochs": 4, "name": "x", "depth": 1, "measurements": [3]}]},
     ],
 )
 def test_what_a_stranger_wrote_is_told_and_not_followed(ledger, program, change):
@@ -86,7 +86,7 @@ def test_what_a_stranger_wrote_is_told_and_not_followed(ledger, program, change)
     (ledger / "commands" / "other.json").write_text(json.dumps(json.loads(path.read_text()) | change))
     code, lines, err = program(status.main, ledger)
     assert (code, len(lines)) == (0, 2)
-    assert err.startswith(f"not told: {ledger / 'commands' / 'other.json'}")
+    assert err.startswith(f"skipped: {ledger / 'commands' / 'other.json'}")
     assert len(err.splitlines()) == 1
 
 
@@ -95,7 +95,7 @@ def test_a_damaged_entry_is_told_as_failed_and_blinds_nothing(ledger, program):
     (path,) = (ledger / "commands").iterdir()
     content = json.loads(path.read_text())
     for cell in content["cells"]:
-        cell["requests"] = [{"kind": "length"}] if (cell["run"], cell["epochs"]) == (first.name, 4) else []
+        cell["measurements"] = [{"kind": "length"}] if (cell["run"], cell["epochs"]) == (first.name, 4) else []
     path.write_text(json.dumps(content))
     (first.checkpoint(4) / "checksums.json").write_text("{")
     shutil.rmtree(second.checkpoint(4))
@@ -108,7 +108,7 @@ def test_a_damaged_entry_is_told_as_failed_and_blinds_nothing(ledger, program):
 
 def test_what_a_terminal_would_obey_is_not_printed(ledger, program):
     (path,) = (ledger / "commands").iterdir()
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"words": ["\x1b]0;mine\x07"]}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"overrides": ["\x1b]0;mine\x07"]}))
     _, lines, _ = program(status.main, ledger)
     assert "\x1b" not in "".join(lines)
 
@@ -143,12 +143,12 @@ def test_a_sweep_that_was_killed_is_told_as_ended_and_its_cells_as_missing(tmp_p
 
 
 def test_a_ledger_that_must_not_be_written_to_can_be_read(sound, tmp_path):
-    from pe_lab.bench.faults import locked
-    from pe_lab.bench.programs import drop_rights
+    from faults.injection import write_protected
+    from faults.programs import drop_rights
 
     shutil.copytree(sound, tmp_path / "ledger")
     code = "import sys; from pe_lab import status; sys.argv[1:] = [{ledger!r}]; status.main()"
-    with locked(tmp_path / "ledger"):
+    with write_protected(tmp_path / "ledger"):
         done = subprocess.run(
             [sys.executable, "-c", code.format(ledger=str(tmp_path / "ledger"))],
             preexec_fn=drop_rights,

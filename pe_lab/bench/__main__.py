@@ -124,9 +124,13 @@ def _ledger(arguments: argparse.Namespace) -> None:
 
 
 def _faults(arguments: argparse.Namespace) -> None:
-    from pe_lab.bench.faults import tell_faults
+    tests = Path(__file__).parents[2] / "tests"
+    if not (tests / "faults").is_dir():
+        raise ValueError("faults must be run in a checkout of the repository, got an installed package without tests/")
+    sys.path.insert(0, str(tests))
+    from faults.injection import print_faults
 
-    if not tell_faults(arguments.faults, arguments.factor, arguments.to):
+    if not print_faults(arguments.faults, arguments.factor, arguments.to):
         sys.exit(1)
 
 

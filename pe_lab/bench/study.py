@@ -57,7 +57,7 @@ def compare_study(overrides: list[str], cfgs: list[DictConfig], repeat: int) -> 
             f"(training {training:.1f} s, evaluation {plain['evaluation']:.1f} s)\n"
             f"the lab    {lab['seconds']:8.1f} s   peak memory {lab['memory']:5.0f} MB in the largest process\n"
             f"ratio      {ratios[-1]:8.3f}     largest difference of a test loss {difference:.2g}\n"
-            f"overhead   {(cost['served'] - cost['steps']) / cost['checkpoints']:8.3f} s a cell beyond training steps, "
+            f"overhead   {(cost['total'] - cost['steps']) / cost['checkpoints']:8.3f} s a cell beyond training steps, "
             f"{cost['evaluation'] / cost['checkpoints']:.3f} of them evaluation "
             f"(the rest: set-up, ledger, logging; process start and imports apart)",
             flush=True,
@@ -89,7 +89,7 @@ def _from_ledger(folder: Path, cfgs: list[DictConfig]) -> tuple[dict[str, float]
     from pe_lab.ledger.ledger import Ledger
 
     losses: dict[str, float] = {}
-    cost = {"served": 0.0, "steps": 0.0, "evaluation": 0.0, "checkpoints": 0.0}
+    cost = {"total": 0.0, "steps": 0.0, "evaluation": 0.0, "checkpoints": 0.0}
     for run in Ledger(folder).runs():
         cost = {key: value + run.cost()[key] for key, value in cost.items()}
         for epochs in run.checkpoints():

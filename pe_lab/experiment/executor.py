@@ -66,7 +66,7 @@ class Executor:
             with sigterm_raises():
                 self._train_requested()
         finally:
-            self.run.account(self.spent | {"served": time.perf_counter() - began})
+            self.run.account(self.spent | {"total": time.perf_counter() - began})
 
     def _train_requested(self) -> None:
         training: Training | None = None

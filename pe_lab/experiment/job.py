@@ -82,12 +82,12 @@ class Job:
         return failures[0] if failures and all(failures) else None
 
     @_refusing
-    def mend(self) -> None:
+    def set_aside_if_damaged(self) -> None:
         """Set aside damaged entries of the cell."""
-        self.run.mend(self.cell.epochs)
+        self.run.set_aside_if_damaged(self.cell.epochs)
         if self.trained:
             for request in self.cell.requests:
-                self.records.mend(request)
+                self.records.set_aside_if_damaged(request)
 
     @_refusing
     def request(self) -> None:
@@ -95,7 +95,7 @@ class Job:
         self.run.request(self.cell.epochs)
         if self.trained:
             for request in self.cell.requests:
-                self.records.forget(request)
+                self.records.clear_failure(request)
 
     @_refusing
     def withdraw(self) -> None:

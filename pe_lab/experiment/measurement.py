@@ -41,7 +41,7 @@ class Datasets:
         cell, dataset = self.cell, self.at(factor)
         identity = {"data": cell.identity["data"], "seed": cell.cfg.seed, "length": factor}
         identity["revision"] = dataset.floors_revision
-        return Ledger(cell.cfg.ledger).kept("floors", identity, lambda: dataset.floors("test"))
+        return Ledger(cell.cfg.ledger).cached("floors", identity, lambda: dataset.floors("test"))
 
 
 def measure(cell: Cell, run: Run, epochs: int, model: Transformer, datasets: Datasets) -> None:
@@ -53,7 +53,7 @@ def measure(cell: Cell, run: Run, epochs: int, model: Transformer, datasets: Dat
     """
     records = Records(run, epochs)
     for request in cell.requests:
-        records.mend(request)
+        records.set_aside_if_damaged(request)
     missing = [request for request in cell.requests if not records.has(request)]
     if not missing:
         return

@@ -117,7 +117,7 @@ class Deaths:
             if name in finished | self.cleared | victims:
                 continue
             before = self.processes.get(name, set())
-            if new := job.run.dead() - before:
+            if new := job.run.dead_processes() - before:
                 self.processes[name] = before | new
                 victims.add(name)
         return victims

@@ -66,7 +66,7 @@ def run(
     if not train:
         _require_trained(cells)
     for job in jobs:
-        job.mend()
+        job.set_aside_if_damaged()
     for job in [] if elsewhere else jobs:
         if not job.refused:
             require_memory(job.cell)

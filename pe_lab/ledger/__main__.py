@@ -1,4 +1,4 @@
-"""Verify a ledger's checksums, or remove what no result needs: python -m pe_lab.ledger verify | prune [LEDGER]."""
+"""Verify or prune a ledger: python -m pe_lab.ledger verify | prune [LEDGER]."""
 
 import argparse
 from pathlib import Path
@@ -9,24 +9,24 @@ from pe_lab.system.errors import printable
 
 
 def main() -> None:
-    """Run verify or prune; exit with status 1 if an entry is damaged."""
+    """Verify or prune a ledger. The exit status is 0 if nothing is damaged, or everything was removed."""
     parser = Parser("pe_lab.ledger", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    check = commands.add_parser("verify", help="compare every entry with its checksums; status 1 if one is damaged")
+    check = commands.add_parser("verify", help="compare all entries with their checksums; status 1 if one is damaged")
     check.set_defaults(run=_verify)
     prune = commands.add_parser(
         "prune",
-        help="remove states of finished runs, and files that dead processes left",
-        description="Remove states of finished runs (a longer one starts at step 0 then), files that dead processes "
-        "left half-written, and files set aside as damaged. Results and files in use stay.",
+        help="remove states of finished trainings, and what dead processes left",
+        description="Remove states of finished trainings (a longer training then starts again from step 0), what dead "
+        "processes left, and entries that were set aside as damaged. Results stay, and so does what is in use.",
     )
     prune.add_argument(
-        "--keep", action="append", default=[], metavar="STUDY", help="keep the states of this study; may be repeated"
+        "--keep", action="append", default=[], metavar="STUDY", help="keep the states of a study; may be repeated"
     )
     prune.add_argument(
         "--forget",
         action="store_true",
-        help="remove the requests of commands that have ended too; pe_lab.status shows them no more",
+        help="also remove commands that have ended; pe_lab.status then no longer lists them",
     )
     prune.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     prune.set_defaults(run=_prune)
@@ -41,27 +41,25 @@ def main() -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    """Print every damaged entry; return 1 if there is one."""
     counts, damaged = Counts(), 0
     for line in verify(Path(arguments.ledger), counts):
         damaged += 1
         print(printable(line))
     print(
         f"{counts.runs} trainings, {counts.checkpoints} cells, {counts.records} records, {counts.states} states, "
-        f"{counts.kept} floors: {damaged} damaged"
+        f"{counts.floors} floors: {damaged} damaged"
     )
     return int(damaged > 0)
 
 
 def _prune(arguments: argparse.Namespace) -> int:
-    """Remove what no result needs; print number and size of each kind."""
     sizes: dict[str, list[int]] = {}
-    for item in removable(Path(arguments.ledger), arguments.keep, arguments.forget):
-        sizes.setdefault(item.kind, []).append(item.size)
+    for entry in removable(Path(arguments.ledger), arguments.keep, arguments.forget):
+        sizes.setdefault(entry.reason, []).append(entry.size)
         if not arguments.dry_run:
-            remove(item)
-    for kind, found in sizes.items():
-        print(f"{len(found):6} {kind}, {sum(found) / 1e6:.1f} MB")
+            remove(entry)
+    for reason, found in sizes.items():
+        print(f"{len(found):6} {reason}, {sum(found) / 1e6:.1f} MB")
     total = sum(map(sum, sizes.values())) / 1e6
     print(f"{total:.1f} MB {'would be' if arguments.dry_run else 'are'} free")
     return 0

@@ -63,7 +63,7 @@ def test_stops_that_are_wanted_together_are_made_on_one_way(tmp_path):
     spent = together.run.cost()
     assert spent["checkpoints"] == 3
     assert spent["steps"] > 0 < spent["evaluation"]
-    assert spent["steps"] + spent["evaluation"] < spent["served"]
+    assert spent["steps"] + spent["evaluation"] < spent["total"]
 
 
 def test_an_earlier_stop_that_is_wanted_later_has_the_same_bits_and_leaves_the_newest_state(tmp_path):

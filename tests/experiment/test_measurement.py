@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from faults.programs import Program
 from pe_lab import config
-from pe_lab.bench.programs import Program
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import Datasets, policy, trained
 from pe_lab.ledger.records import Records

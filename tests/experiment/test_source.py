@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.bench.sweeps import TINY
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.source import origin

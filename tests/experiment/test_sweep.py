@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from omegaconf import DictConfig
 
+from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.bench.sweeps import TINY
 from pe_lab.experiment import scheduler, sweep, tables, watch
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.progress import State
@@ -27,7 +27,7 @@ def cells(tmp_path: Path) -> list[Job]:
 
 def dies_on(job: Job, who: str) -> None:
     """As if a process of that name had held the lease of the cell when it died."""
-    (job.run.folder / "owner.json").write_text(json.dumps({"who": who}))
+    (job.run.folder / "owner.json").write_text(json.dumps({"process": who}))
 
 
 def launches(cells: list[Job], each: Callable[[int, list[int]], None]) -> list[tuple[list[int], int]]:

@@ -1,7 +1,7 @@
-"""Each kind of file of a ledger, damaged in each way: the same command makes the ledger whole, or says what to do.
+"""Each kind of file of a ledger is damaged in each way: the same command repairs the ledger, or says what to do.
 
-The cases are a product of places and damages. The suite runs a part of them, the same every time, in which every place
-and every damage occurs; PE_LAB_THOROUGH=1 runs all, and -s prints the table of outcomes.
+The cases are the product of places and damages. The suite runs a fixed part of them, in which every place and every
+damage occurs; PE_LAB_THOROUGH=1 runs all, and -s prints the table of outcomes.
 """
 
 import json
@@ -24,13 +24,13 @@ import pandas as pd
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from faults.sweeps import TINY, cells
 from pe_lab import config, run
-from pe_lab.bench.sweeps import TINY, cells
 from pe_lab.experiment import sweep
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, verify
 from pe_lab.ledger.records import Records
-from pe_lab.status import asked
+from pe_lab.status import read_commands
 from pe_lab.system.files import ASIDE, CHECKSUMS, file_digest, is_file, kind
 
 WORDS = [
@@ -40,17 +40,17 @@ WORDS = [
 NUMBER = re.compile(rb"(?<=[:\s\[])-?\d+(\.\d+)?(?=[,\s\]}])")  # in JSON
 STRIDE = 11  # between the damages of two places, in the cases that the suite runs
 SECONDS = 60  # after which a run counts as hanging
-WHO = "0123456789abcdef" * 2  # a process that is gone
+GONE = "0123456789abcdef" * 2  # a process that is gone
 
 # {a} is a training, {b} another, {record} a record of the first, {floors} and {commands} digests
 FILES = [
     *("{a}/run.json", "{a}/cost.json", "{a}/lock", "{a}/owner.json", "{a}/{state}"),
-    *("{a}/failed/1.json", f"{{a}}/requested/1.{WHO}"),
+    *("{a}/failed/1.json", f"{{a}}/requested/1.{GONE}"),
     *(f"{{a}}/checkpoints/1/{name}" for name in ("config.yaml", "metrics.csv", "summary.json", "environment.json")),
     *(f"{{a}}/checkpoints/1/{name}" for name in ("weights.safetensors", CHECKSUMS)),
     *(f"{{a}}/records/1/{{record}}/{name}" for name in ("request.json", "rows.csv", "environment.json", CHECKSUMS)),
     *("{a}/records/1/{record}.failed.json", "{a}/records/1/lock", "{a}/records/1/owner.json"),
-    *("floors/{floors}.json", "commands/{commands}.json", f".processes/{WHO}"),
+    *("floors/{floors}.json", "commands/{commands}.json", f".processes/{GONE}", "format.json"),
     *(f"studies/question/{name}" for name in ("rows.csv", "table.md")),
 ]
 FOLDERS = [
@@ -58,10 +58,10 @@ FOLDERS = [
     *("{a}/requested", "{a}/failed", "floors", "commands", "studies", "studies/question", ".processes", ".aside"),
 ]
 # what is removed so that the place is needed: what is in order is not looked at
-NEEDED = dict.fromkeys(("{a}/{state}", "{a}/lock", "{a}/owner.json", f".processes/{WHO}"), "{a}/checkpoints/2")
+NEEDED = dict.fromkeys(("{a}/{state}", "{a}/lock", "{a}/owner.json", f".processes/{GONE}"), "{a}/checkpoints/2")
 NEEDED |= {"{a}/failed/1.json": "{a}/checkpoints/1"}
 NEEDED |= dict.fromkeys(
-    (f"{{a}}/requested/1.{WHO}", "{a}/requested", "{a}/failed", "{a}/checkpoints"), "{a}/checkpoints/2"
+    (f"{{a}}/requested/1.{GONE}", "{a}/requested", "{a}/failed", "{a}/checkpoints"), "{a}/checkpoints/2"
 )
 NEEDED |= dict.fromkeys(
     (f"{{a}}/records/1/{name}" for name in ("lock", "owner.json", "{record}.failed.json")), "{a}/records/1/{record}"
@@ -70,7 +70,14 @@ NEEDED |= dict.fromkeys(("floors/{floors}.json", "floors"), "{a}/checkpoints/2")
 NEEDED |= {".aside": "{a}/checkpoints/1/summary.json"}
 # files that every command writes anew or removes, or whoever asks again
 REWRITTEN = ("commands/", "studies/", "/failed/", "/requested/", "owner.json", ".failed.json", ".processes/")
-SHARED = ("floors", "commands", "studies", ".processes", ".aside")  # what is in them concerns all trainings
+SHARED = (
+    "floors",
+    "commands",
+    "studies",
+    ".processes",
+    ".aside",
+    "format.json",
+)  # what is in them concerns all trainings
 
 
 @dataclass(frozen=True)
@@ -303,14 +310,14 @@ def trained(tmp_path_factory) -> Path:
     """A ledger of two trainings, two cells each, with records and a study; and what dead processes leave."""
     ledger = tmp_path_factory.mktemp("trained") / "ledger"
     assert command(ledger) == 0
-    names, gone = paths(ledger), {"host": "gone", "pid": 1, "who": WHO}
+    names, gone = paths(ledger), {"host": "gone", "pid": 1, "process": GONE}
     for place, content in (
         ("{a}/failed/1.json", {"reason": "out of memory", "step": 1, "time": 0.5, "host": "gone"}),
-        (f"{{a}}/requested/1.{WHO}", {"host": "gone", "pid": 1, "since": 0.5}),
+        (f"{{a}}/requested/1.{GONE}", {"host": "gone", "pid": 1, "since": 0.5}),
         ("{a}/records/1/{record}.failed.json", {"reason": "out of memory"}),
-        ("{a}/records/1/owner.json", {"who": WHO}),
+        ("{a}/records/1/owner.json", {"process": GONE}),
         ("{a}/owner.json", gone | {"heartbeat": 0.5, "since": 0.5, "from": 0, "epoch": 1.0, "target": 1}),
-        (f".processes/{WHO}", None),
+        (f".processes/{GONE}", None),
         (".aside/kept", None),
     ):
         path = ledger / place.format(**names)
@@ -371,6 +378,7 @@ def outcomes() -> Iterator[dict[str, Counter[str]]]:
 
 
 ADVICE = re.compile(r"ledger entry (?P<path>\S+) must be a (folder|file).*: remove it")
+FORMAT_ADVICE = re.compile(r"error: ledger .*format.* got .*: .*train into a new folder \(ledger=NEW\)\n")
 
 
 @pytest.mark.parametrize(("place", "damage"), chosen(), ids=str)
@@ -385,15 +393,15 @@ def test_what_is_damaged_is_made_again_or_a_line_says_what_to_do(place, damage, 
     (OF_FILES | OF_FOLDERS)[damage](Place(path, other_place(place, ledger, names), outside))
     thing = os.lstat(path) if os.path.lexists(path) else None
     before = inodes(outside)
-    came = "trace"
+    outcome = "trace"
     try:
         status = command(ledger)
         errors = capsys.readouterr().err
         assert "Traceback" not in errors
         if status == 0:
-            came = "healed"
+            outcome = "healed"
         elif advice := ADVICE.search(errors):
-            came = "a line says what to do"
+            outcome = "a line says what to do"
             assert Path(advice["path"]) in (path, *path.parents)
             if not place.startswith(SHARED):  # the other training is served all the same
                 shutil.rmtree(ledger / names["b"] / "checkpoints" / "1")
@@ -401,22 +409,28 @@ def test_what_is_damaged_is_made_again_or_a_line_says_what_to_do(place, damage, 
                 assert Ledger(ledger).named(names["b"]).summary(1)["epochs"] == 1
             deleted(Place(Path(advice["path"]), None, outside))
             assert command(ledger) == 0
+        elif FORMAT_ADVICE.fullmatch(errors):
+            outcome = "a line says what to do"
+            if thing:
+                deleted(Place(path, None, outside))
+            path.write_text('{"format": 2}')
+            assert command(ledger) == 0
         else:
-            came = "never heals" if command(ledger) else "healed in two runs"
+            outcome = "never heals" if command(ledger) else "healed in two runs"
     except HangsError:
-        came = "hangs"
+        outcome = "hangs"
     finally:
-        outcomes[damage][came] += 1
-    assert came in ("healed", "a line says what to do"), errors
+        outcomes[damage][outcome] += 1
+    assert outcome in ("healed", "a line says what to do"), errors
     assert results(ledger) == results(trained)
     # of another training, something may lie there that nobody needs
     assert [line for line in verify(ledger, Counts()) if subject(line).relative_to(ledger) in there] == []
-    assert [len(command.progress.look().done) for command in asked(ledger)][-1:] == [4]
+    assert [len(command.progress.look().done) for command in read_commands(ledger)][-1:] == [4]
     tables = {kept.name for kept in (ledger / "studies" / "question").iterdir() if is_file(kept)}
     assert tables >= {kept.name for kept in (trained / "studies" / "question").iterdir()}
     assert inodes(outside) == before
     kept = thing and not (stat.S_ISREG(thing.st_mode) and any(part in place for part in REWRITTEN))
-    if came == "healed" and kept and damage not in ("empty folder", "emptied"):
+    if outcome == "healed" and kept and damage not in ("empty folder", "emptied"):
         assert thing.st_ino in inodes(ledger), f"it is gone, and not in {ASIDE}"
 
 

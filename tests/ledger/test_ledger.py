@@ -123,7 +123,7 @@ def test_a_damaged_stop_is_not_read_and_set_aside_by_who_is_to_make_it(run, tmp_
     assert run.checkpoint(4).exists()
     record(run, 16)
     for epochs in (4, 16):
-        run.mend(epochs)
+        run.set_aside_if_damaged(epochs)
     assert run.checkpoints() == [16]
     assert not run.checkpoint(4).exists()
     assert len(list((tmp_path / ".aside").glob(f"*/{run.name}/checkpoints/4"))) == 1
@@ -256,9 +256,9 @@ def test_a_lease_has_one_holder_and_ends_with_its_process(run):
 
 
 def test_costs_add_up(run):
-    run.account({"served": 10.0, "steps": 8.0, "evaluation": 1.0, "checkpoints": 2})
-    run.account({"served": 5.0, "steps": 4.0, "evaluation": 0.5, "checkpoints": 1})
-    assert run.cost() == {"served": 15.0, "steps": 12.0, "evaluation": 1.5, "checkpoints": 3}
+    run.account({"total": 10.0, "steps": 8.0, "evaluation": 1.0, "checkpoints": 2})
+    run.account({"total": 5.0, "steps": 4.0, "evaluation": 0.5, "checkpoints": 1})
+    assert run.cost() == {"total": 15.0, "steps": 12.0, "evaluation": 1.5, "checkpoints": 3}
 
 
 @pytest.mark.parametrize("name", [".processes", ".aside", "floors", "commands", "studies"])
@@ -286,7 +286,7 @@ def test_a_copy_that_a_user_made_beside_a_stop_is_none(run):
 
 @pytest.mark.parametrize("content", ["", "{", "\xff", "[1]"])
 def test_what_only_tells_how_it_went_may_be_damaged(run, tmp_path, content):
-    run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+    run.account({"total": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
     run.heartbeat(1.0, 4)
     run.request(4)
     run.fail(4, "reason", 1)
@@ -297,8 +297,8 @@ def test_what_only_tells_how_it_went_may_be_damaged(run, tmp_path, content):
     assert run.requested() == []
     run.request(4)
     assert run.requested() == [4]
-    run.account({"served": 2.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
-    assert run.cost()["served"] == 2.0
+    run.account({"total": 2.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+    assert run.cost()["total"] == 2.0
     assert len(list((tmp_path / ".aside").rglob("cost.json"))) == 1
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from pe_lab.bench.ledger import identity, record
-from pe_lab.ledger.lease import register
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.processes import register
 from pe_lab.ledger.progress import COMMANDS, Progress, RequestedCell, write_command
 from pe_lab.ledger.run import Run
 from pe_lab.system.files import write_json
@@ -31,7 +31,7 @@ def names(cells: list[RequestedCell]) -> list[str]:
 def serve(of: Run, epoch: float, target: int, ago: float, began: float = 0.0, who: str | None = None) -> None:
     """This process holds the lease, since so many seconds ago."""
     now = time.time()
-    words = {"host": "here", "pid": os.getpid(), "who": who or register(of.folder.parent), "heartbeat": now}
+    words = {"host": "here", "pid": os.getpid(), "process": who or register(of.folder.parent), "heartbeat": now}
     write_json(of.folder / "owner.json", words | {"since": now - ago, "from": began, "epoch": epoch, "target": target})
 
 
@@ -58,49 +58,49 @@ def test_what_is_left_is_told_by_the_speed_so_far(tmp_path):
     for of in (shallow, deep):
         of.request(10)
     progress = Progress(tmp_path, cells)
-    assert progress.look().left is None
+    assert progress.look().seconds_left is None
     serve(shallow, 5.0, 10, ago=10)  # 5 epochs of 4/3 in 10 s
     state = progress.look()
     work = 5 * (4 / 3) + 10 * (13 / 3)
-    assert state.left == pytest.approx(work / (5 * (4 / 3)) * 10, rel=0.01)
-    assert state.part == pytest.approx(5 * (4 / 3) / (10 * (4 / 3) + 10 * (13 / 3)))
+    assert state.seconds_left == pytest.approx(work / (5 * (4 / 3)) * 10, rel=0.01)
+    assert state.fraction_done == pytest.approx(5 * (4 / 3) / (10 * (4 / 3) + 10 * (13 / 3)))
     serve(shallow, 7.0, 10, ago=10, began=5.0)  # it went on at 5: only what it did itself counts
     state = progress.look()
-    assert state.left == pytest.approx((3 * (4 / 3) + 10 * (13 / 3)) / (2 * (4 / 3)) * 10, rel=0.01)
+    assert state.seconds_left == pytest.approx((3 * (4 / 3) + 10 * (13 / 3)) / (2 * (4 / 3)) * 10, rel=0.01)
     serve(deep, 5.0, 10, ago=10)  # two at work: the longer of the two tells
     rate = (2 * (4 / 3) + 5 * (13 / 3)) / 20
-    assert progress.look().left == pytest.approx(5 * (13 / 3) / rate, rel=0.01)
+    assert progress.look().seconds_left == pytest.approx(5 * (13 / 3) / rate, rel=0.01)
 
 
 def test_a_road_that_is_done_tells_the_speed_too(tmp_path):
     done, other = run(tmp_path, "rope"), run(tmp_path, "alibi")
     record(done, 10, 1.0)
-    done.account({"served": 20.0, "steps": 15.0, "evaluation": 1.0, "checkpoints": 1})
+    done.account({"total": 20.0, "steps": 15.0, "evaluation": 1.0, "checkpoints": 1})
     serve(other, 0.0, 10, ago=0.0)
     other.request(10)
     state = Progress(tmp_path, [asked(done, 10), asked(other, 10)]).look()
-    assert state.left == pytest.approx(20.0, rel=0.01)
-    assert state.part == 0.5
+    assert state.seconds_left == pytest.approx(20.0, rel=0.01)
+    assert state.fraction_done == 0.5
 
 
 def test_what_a_road_cost_further_on_is_not_taken_for_what_it_cost_so_far(tmp_path):
     further, other = run(tmp_path, "rope"), run(tmp_path, "alibi")
     for epochs in (4, 64):
         record(further, epochs, 1.0)
-    further.account({"served": 64.0, "steps": 60.0, "evaluation": 1.0, "checkpoints": 2})
+    further.account({"total": 64.0, "steps": 60.0, "evaluation": 1.0, "checkpoints": 2})
     serve(other, 0.0, 4, ago=0.0)
     other.request(4)
-    assert Progress(tmp_path, [asked(further, 4), asked(other, 4)]).look().left == pytest.approx(4.0, rel=0.01)
+    assert Progress(tmp_path, [asked(further, 4), asked(other, 4)]).look().seconds_left == pytest.approx(4.0, rel=0.01)
 
 
 def test_all_done_is_nothing_left(tmp_path):
     done = run(tmp_path, "rope")
     record(done, 4, 1.0)
     state = Progress(tmp_path, [asked(done, 4)]).look()
-    assert (state.part, state.left, state.missing) == (1.0, 0.0, [])
+    assert (state.fraction_done, state.seconds_left, state.missing) == (1.0, 0.0, [])
 
 
-@pytest.mark.parametrize("words", ["null", "[]", "{}", "{", '{"who": "nobody"}'])
+@pytest.mark.parametrize("words", ["null", "[]", "{}", "{", '{"process": "nobody"}'])
 def test_a_holder_that_says_nothing_sensible_is_nobody(tmp_path, words):
     of = run(tmp_path, "rope")
     (of.folder / "owner.json").write_text(words)
@@ -140,7 +140,7 @@ def test_a_cell_is_done_when_what_was_to_be_measured_is_there(tmp_path):
     of = run(tmp_path, "rope")
     record(of, 4, 1.0)
     request = {"kind": "length", "length": 2, "policy": "raw", "offset": 0, "revision": [1, 1]}
-    cell = replace(asked(of, 4), requests=[request])
+    cell = replace(asked(of, 4), measurements=[request])
     progress = Progress(tmp_path, [cell])
     assert names(progress.look().missing) == ["rope-e4"]
     from pe_lab.ledger.records import Records
@@ -161,11 +161,11 @@ def test_what_a_command_asked_for_is_kept_once(tmp_path):
     (path,) = (tmp_path / COMMANDS).iterdir()
     kept = json.loads(path.read_text())
     assert [RequestedCell(**cell) for cell in kept["cells"]] == cells
-    assert (kept["words"], kept["study"]) == (["-m", "pe=rope,alibi"], "question")
-    assert kept["who"] == [register(tmp_path)]
-    path.write_text(json.dumps(kept | {"who": ["0" * 32]}))
+    assert (kept["overrides"], kept["study"]) == (["-m", "pe=rope,alibi"], "question")
+    assert kept["processes"] == [register(tmp_path)]
+    path.write_text(json.dumps(kept | {"processes": ["0" * 32]}))
     write_command(tmp_path, [], None, cells)
-    assert json.loads(path.read_text())["who"] == [register(tmp_path)]
+    assert json.loads(path.read_text())["processes"] == [register(tmp_path)]
     write_command(tmp_path, [], None, cells[:1])
     assert len(list((tmp_path / COMMANDS).iterdir())) == 2
 
@@ -174,6 +174,6 @@ def test_a_cost_that_is_damaged_tells_nothing_and_is_left_there(tmp_path):
     done, other = run(tmp_path, "rope"), run(tmp_path, "alibi")
     record(done, 10, 1.0)
     other.request(10)
-    (done.folder / "cost.json").write_text('{"served": ')
-    assert Progress(tmp_path, [asked(done, 10), asked(other, 10)]).look().left is None
+    (done.folder / "cost.json").write_text('{"total": ')
+    assert Progress(tmp_path, [asked(done, 10), asked(other, 10)]).look().seconds_left is None
     assert (done.folder / "cost.json").exists()

@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from faults.sweeps import TINY, cells
 from pe_lab import config
 from pe_lab.bench import ledger as made_up
 from pe_lab.bench.ledger import identity, record
-from pe_lab.bench.sweeps import TINY, cells
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
-from pe_lab.ledger import lease
+from pe_lab.ledger import processes
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, removable, remove, verify
 from pe_lab.ledger.progress import RequestedCell, write_command
@@ -34,13 +34,13 @@ from pe_lab.training.state import save_tensors
 
 REQUEST = {"kind": "length", "length": 2}
 GONE = "0" * 32
-ONE = {"who": GONE}
+ONE = {"process": GONE}
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch) -> Run:
     """A run with two checkpoints, a record, a state and what a dead process left; no process is registered yet."""
-    monkeypatch.setattr(lease, "_REGISTERED", {})
+    monkeypatch.setattr(processes, "_REGISTERED", {})
     run = Ledger(tmp_path / "ledger").run(identity({"name": "rope"}))
     record(run, 4, 1.0)
     Records(run, 4).add(REQUEST, pd.DataFrame({"metric": ["loss"], "value": [1.0]}), {})
@@ -89,15 +89,15 @@ def everything(ledger: Path, of: dict) -> list[Callable[[], object]]:
         *(
             Ledger(ledger).prepare,
             lambda: Ledger(ledger).run(of),
-            lambda: Ledger(ledger).kept("floors", {"a": 1}, dict),
+            lambda: Ledger(ledger).cached("floors", {"a": 1}, dict),
         ),
-        *(lambda: run.mend(4), lambda: run.request(16), run.requested),
+        *(lambda: run.set_aside_if_damaged(4), lambda: run.request(16), run.requested),
         *(lambda: run.withdraw(16), lambda: run.request(8)),
         *(lambda: run.fail(16, "reason", 1), lambda: state_of(run, 9), lambda: state_of(run, 10), run.newest_state),
-        *(serve, measure, lambda: records.fail({"kind": "x"}, "reason"), lambda: records.forget({"kind": "x"})),
+        *(serve, measure, lambda: records.fail({"kind": "x"}, "reason"), lambda: records.clear_failure({"kind": "x"})),
         *(
-            lambda: records.mend(REQUEST),
-            lambda: run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1}),
+            lambda: records.set_aside_if_damaged(REQUEST),
+            lambda: run.account({"total": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1}),
         ),
         *(
             lambda: write_command(ledger, [], None, [RequestedCell(run.name, 4, "a", 1)]),
@@ -189,7 +189,7 @@ def test_only_one_module_changes_what_is_at_a_path_of_the_ledger():
         "symlink_to",
     }
     found = []
-    for path in sorted(Path(lease.__file__).parent.glob("*.py")):
+    for path in sorted(Path(processes.__file__).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in changing | {"FileLock"}:
                 called = ast.unparse(node.func)
@@ -225,9 +225,9 @@ def test_what_another_has_made_anew_meanwhile_is_not_set_aside(run):
         if len(looks) == 1:  # the second time, another process has been there
             raise LedgerError("damaged")
 
-    run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
-    assert run.tree.mend(path, check) is False
-    assert run.cost()["served"] == 1.0
+    run.account({"total": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+    assert run.tree.set_aside_if_damaged(path, check) is False
+    assert run.cost()["total"] == 1.0
 
 
 # -- what verify finds -------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ def test_states_of_others_odd_names_and_lists_that_lack_a_file_are_found(run, tm
 def serve(ledger: Path, *words: str) -> Job:
     (cfg,) = config.expand([*TINY, "trainer.batch_size=256", f"ledger={ledger}", "logger=none", *words], multirun=True)
     job = Job.from_config(cfg)
-    job.mend()
+    job.set_aside_if_damaged()
     job.request()
     job.serve(wait=True)
     job.withdraw()

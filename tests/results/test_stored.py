@@ -90,7 +90,7 @@ ATTACKS = {
     ),
     "another class of the lab": (
         "data",
-        PATTERN.replace("pe_lab.data.pattern.Pattern", "pe_lab.bench.programs.Program"),
+        PATTERN.replace("pe_lab.data.pattern.Pattern", "pe_lab.bench.kernels.Setting"),
     ),
     "a subclass of the class": ("data", PATTERN.replace("pattern.Pattern", "pattern.PatternHard")),
     "a class of ours under another's package": ("data", PATTERN.replace("pe_lab.", "pe_lab_of_mine.")),
@@ -351,6 +351,7 @@ def test_an_identity_with_an_interpolation_is_a_damaged_entry(pe, main, checkpoi
     training_run = Ledger(tmp_path / "other").find(identity(pe))
     checkpoint.parents[1].rename(_made(tmp_path / "other") / training_run.name)
     (training_run.folder / "run.json").write_text(json.dumps(identity(pe)))
+    (tmp_path / "other" / "format.json").write_text('{"format": 2}')
     _, out, err = program(main, tmp_path / "other")
     page = tmp_path / "other" / "report.md"
     assert SECRET not in "\n".join([*out, err, page.read_text() if page.exists() else ""])

@@ -186,4 +186,4 @@ def test_bad_input_gets_one_line(words, expected, copy, monkeypatch, capsys):
 def test_rebuilding_with_wandb_off_is_refused(copy, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     status, _, err = program(monkeypatch, capsys, copy)
-    assert (status, err) == (1, "error: WANDB_MODE must be online or offline to rebuild runs, got 'disabled'\n")
+    assert (status, err) == (1, "error: WANDB_MODE must be online or offline to rebuild W&B runs, got 'disabled'\n")
