@@ -42,7 +42,7 @@ STRIDE = 11  # between the damages of two places, in the cases that the suite ru
 SECONDS = 60  # after which a run counts as hanging
 GONE = "0123456789abcdef" * 2  # a process that is gone
 
-# {a} is a training, {b} another, {record} a record of the first, {floors} and {commands} digests
+# {a} and {b} are runs, {record} is a record of the first, {floors} and {commands} are digests
 FILES = [
     *("{a}/run.json", "{a}/cost.json", "{a}/lock", "{a}/owner.json", "{a}/{state}"),
     *("{a}/failed/1.json", f"{{a}}/requested/1.{GONE}"),
@@ -57,7 +57,7 @@ FOLDERS = [
     *("{a}", "{a}/checkpoints", "{a}/checkpoints/1", "{a}/records", "{a}/records/1", "{a}/records/1/{record}"),
     *("{a}/requested", "{a}/failed", "floors", "commands", "studies", "studies/question", ".processes", ".aside"),
 ]
-# what is removed so that the place is needed: what is in order is not looked at
+# what is removed too, so that the command needs the damaged place: entries that are not needed are not read
 NEEDED = dict.fromkeys(("{a}/{state}", "{a}/lock", "{a}/owner.json", f".processes/{GONE}"), "{a}/checkpoints/2")
 NEEDED |= {"{a}/failed/1.json": "{a}/checkpoints/1"}
 NEEDED |= dict.fromkeys(
@@ -68,7 +68,7 @@ NEEDED |= dict.fromkeys(
 )
 NEEDED |= dict.fromkeys(("floors/{floors}.json", "floors"), "{a}/checkpoints/2")
 NEEDED |= {".aside": "{a}/checkpoints/1/summary.json"}
-# files that every command writes anew or removes, or whoever asks again
+# files that every command writes anew or removes
 REWRITTEN = ("commands/", "studies/", "/failed/", "/requested/", "owner.json", ".failed.json", ".processes/")
 SHARED = (
     "floors",
@@ -82,12 +82,12 @@ SHARED = (
 
 @dataclass(frozen=True)
 class Place:
-    """What a damage is done to.
+    """A file or folder to damage.
 
     Attributes:
         path: in a ledger.
-        other: what is at the same place of another training, or None.
-        outside: an empty folder that is not the ledger's.
+        other: the same file of another run, or None.
+        outside: an empty folder outside the ledger.
     """
 
     path: Path
@@ -119,7 +119,7 @@ def flipped(place: Place) -> None:
 
 
 def another(place: Place) -> None:
-    """What another training has there takes its place, or nothing if that has none."""
+    """Replace it with the same file of another run, or remove it if there is none."""
     deleted(place)
     if place.other is not None:
         (shutil.copytree if place.other.is_dir() else shutil.copy)(place.other, place.path)
@@ -135,7 +135,7 @@ def _in_its_place(make: Callable[[Place], Any]) -> Callable[[Place], None]:
 
 def _socket(place: Place) -> None:
     here = os.getcwd()
-    os.chdir(place.path.parent)  # its address may not be long
+    os.chdir(place.path.parent)  # the address of a socket must be short
     try:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(place.path.name)
@@ -149,7 +149,7 @@ def _full_folder(place: Place) -> None:
 
 
 def _link(to: str) -> Callable[[Place], None]:
-    """A link to what was there, or to what is named."""
+    """Return a damage that replaces something with a link."""
 
     def damage(place: Place) -> None:
         kept = place.outside / "kept"
@@ -169,7 +169,7 @@ def _link(to: str) -> Callable[[Place], None]:
 
 
 def _number(text: str) -> Callable[[Place], None]:
-    """The first number of a JSON file is this; in a file that is none, all of it."""
+    """Return a damage that replaces the first number of a JSON file, or all of another file."""
 
     def damage(place: Place) -> None:
         content, found = NUMBER.subn(text.encode(), place.path.read_bytes(), count=1)
@@ -183,7 +183,7 @@ def _content(content: bytes) -> Callable[[Place], None]:
 
 
 def _signed(content: bytes) -> Callable[[Place], None]:
-    """Something else, whose checksum fits: what reads it must find that it is not of the kind."""
+    """Return a damage that replaces the content and makes its checksum fit."""
 
     def damage(place: Place) -> None:
         path = place.path
@@ -239,7 +239,7 @@ SIGNED |= {f"{{a}}/records/1/{{record}}/{name}" for name in ("request.json", "ro
 
 
 def applies(place: str, damage: str) -> bool:
-    """Whether there is such a thing: what has no checksum, or is not parsed, is not signed."""
+    """Return whether a damage makes sense for a place."""
     return not (
         (damage.endswith("fitting checksum") and place not in SIGNED) or (damage == ANOTHER and "{a}" not in place)
     )
@@ -249,7 +249,7 @@ CASES = [case for places, damages in KINDS for case in product(places, damages) 
 
 
 def chosen() -> list[tuple[str, str]]:
-    """The cases of this run of the suite: all, or so many that each place and each damage of its kind occurs."""
+    """Return the cases to test: all, or a part in which each place and each damage occurs."""
     if os.environ.get("PE_LAB_THOROUGH"):
         return CASES
     cases = []
@@ -265,7 +265,7 @@ def chosen() -> list[tuple[str, str]]:
 
 
 def command(ledger: Path) -> int:
-    """The sweep in this process, composed once, without Hydra's launcher; its exit status."""
+    """Run the sweep in this process, without Hydra's launcher, and return its exit status. It is composed once."""
     words = [*WORDS, f"ledger={ledger}"]
     cfgs = [OmegaConf.merge(cfg, {"ledger": str(ledger)}) for cfg in composed()]
     with pytest.MonkeyPatch.context() as patch, within(SECONDS):
@@ -288,7 +288,7 @@ def composed() -> list[DictConfig]:
 
 
 class HangsError(BaseException):
-    """A run took too long; nothing that it calls catches this."""
+    """A command took too long. Not an Exception, so that no handler catches it."""
 
 
 @contextmanager
@@ -307,7 +307,7 @@ def within(seconds: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A ledger of two trainings, two cells each, with records and a study; and what dead processes leave."""
+    """A ledger of two runs with two cells each, records, a study, and files of dead processes."""
     ledger = tmp_path_factory.mktemp("trained") / "ledger"
     assert command(ledger) == 0
     names, gone = paths(ledger), {"host": "gone", "pid": 1, "process": GONE}
@@ -327,7 +327,7 @@ def trained(tmp_path_factory) -> Path:
 
 
 def paths(ledger: Path) -> dict[str, str]:
-    """The names that stand for something in FILES and FOLDERS."""
+    """Return the values of the names in FILES and FOLDERS."""
     training_runs = {training_run.identity()["pe"]["name"]: training_run for training_run in Ledger(ledger).runs()}
     a, b = training_runs["rope"], training_runs["none"]
     (floors,), (asked_for,) = ledger.glob("floors/*"), ledger.glob("commands/*")
@@ -339,7 +339,7 @@ def paths(ledger: Path) -> dict[str, str]:
 
 
 def other_place(place: str, ledger: Path, names: dict[str, str]) -> Path | None:
-    """What another training has at the same place."""
+    """Return the same file of another run, or None."""
     if "{a}" not in place:
         return None
     pattern = place.replace("{a}", "{b}").replace("{record}", "*").replace("{state}", "state-*").format(**names)
@@ -347,7 +347,7 @@ def other_place(place: str, ledger: Path, names: dict[str, str]) -> Path | None:
 
 
 def results(ledger: Path) -> dict[str, Any]:
-    """All cells, and all that was measured on them."""
+    """Return all cells and their records."""
     found: dict[str, Any] = dict(cells(ledger))
     for training_run in Ledger(ledger).runs():
         for epochs in training_run.checkpoints():
@@ -359,7 +359,7 @@ def results(ledger: Path) -> dict[str, Any]:
 
 
 def subject(line: str) -> Path:
-    """What a line of `verify` is about."""
+    """Return the path in a line of `verify`."""
     return Path(line.removeprefix("ledger entry ").split()[0])
 
 
@@ -370,7 +370,7 @@ def inodes(folder: Path) -> set[int]:
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[dict[str, Counter[str]]]:
-    """How often each damage had each outcome; printed in the end."""
+    """Count the outcomes of each damage, and print the table at the end."""
     counted: dict[str, Counter[str]] = defaultdict(Counter)
     yield counted
     table = pd.DataFrame(counted).T.fillna(0).astype(int)
@@ -382,7 +382,7 @@ FORMAT_ADVICE = re.compile(r"error: ledger .*format.* got .*: .*train into a new
 
 
 @pytest.mark.parametrize(("place", "damage"), chosen(), ids=str)
-def test_what_is_damaged_is_made_again_or_a_line_says_what_to_do(place, damage, trained, tmp_path, outcomes, capsys):
+def test_a_damaged_ledger_is_repaired_or_a_line_says_what_to_do(place, damage, trained, tmp_path, outcomes, capsys):
     ledger, outside = tmp_path / "ledger", tmp_path / "outside"
     shutil.copytree(trained, ledger)
     outside.mkdir()
@@ -403,7 +403,7 @@ def test_what_is_damaged_is_made_again_or_a_line_says_what_to_do(place, damage, 
         elif advice := ADVICE.search(errors):
             outcome = "a line says what to do"
             assert Path(advice["path"]) in (path, *path.parents)
-            if not place.startswith(SHARED):  # the other training is served all the same
+            if not place.startswith(SHARED):  # the other run is trained all the same
                 shutil.rmtree(ledger / names["b"] / "checkpoints" / "1")
                 assert command(ledger) == 1
                 assert Ledger(ledger).named(names["b"]).summary(1)["epochs"] == 1
@@ -423,7 +423,7 @@ def test_what_is_damaged_is_made_again_or_a_line_says_what_to_do(place, damage, 
         outcomes[damage][outcome] += 1
     assert outcome in ("healed", "a line says what to do"), errors
     assert results(ledger) == results(trained)
-    # of another training, something may lie there that nobody needs
+    # a replaced file may leave something that no result needs
     assert [line for line in verify(ledger, Counts()) if subject(line).relative_to(ledger) in there] == []
     assert [len(command.progress.look().done) for command in read_commands(ledger)][-1:] == [4]
     tables = {kept.name for kept in (ledger / "studies" / "question").iterdir() if is_file(kept)}
@@ -434,7 +434,7 @@ def test_what_is_damaged_is_made_again_or_a_line_says_what_to_do(place, damage, 
         assert thing.st_ino in inodes(ledger), f"it is gone, and not in {ASIDE}"
 
 
-def test_every_place_and_every_damage_occurs_in_the_part_that_the_suite_runs(monkeypatch):
+def test_the_suite_tests_every_place_and_every_damage(monkeypatch):
     monkeypatch.delenv("PE_LAB_THOROUGH", raising=False)
     assert len(CASES) >= 650
     for places, damages in KINDS:

@@ -2,13 +2,11 @@
 
 import json
 import os
-from functools import partial
 
 import pytest
 
-from faults.programs import FORKS
+from faults.programs import FORKS, Program
 from faults.sweeps import TINY
-from pe_lab import run as run_program
 from pe_lab import status
 from pe_lab.ledger import __main__ as maintenance
 from pe_lab.ledger.ledger import Ledger
@@ -116,10 +114,7 @@ def test_processes_that_make_the_same_ledger_at_the_same_time_do_not_fail(tmp_pa
         assert len(list(Ledger(folder).runs())) == 4
 
 
-TRAIN = [*TINY, "pe=rope", "epochs=1", "logger=none"]
 PROGRAMS = {
-    "run": (run_program.main, [*TRAIN, "ledger={}"]),
-    "evaluate": (partial(run_program.main, train=False), [*TRAIN, "ledger={}"]),
     "status": (status.main, ["{}"]),
     "report": (report.main, ["{}"]),
     "sync": (sync.main, ["{}"]),
@@ -128,15 +123,32 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("content", ["older", "newer", "damaged"])
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_every_program_refuses_a_ledger_of_another_format(run, tmp_path, program, name, content):
-    path = tmp_path / "format.json"
-    path.write_text({"older": '{"format": 1}', "newer": '{"format": 3}', "damaged": "{"}[content])
-    before = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")}
-    main, words = PROGRAMS[name]
-    code, lines, errors = program(main, *(word.format(tmp_path) for word in words))
-    assert (code, lines, len(errors.splitlines())) == (1, [], 1)
+@pytest.fixture(params=["older", "newer", "damaged"])
+def other(request, run, tmp_path):
+    """A ledger of another format, which no program may change."""
+    ledger = run.folder.parent
+    content = {"older": '{"format": 1}', "newer": '{"format": 3}', "damaged": "{"}[request.param]
+    (ledger / "format.json").write_text(content)
+    before = {path: path.stat().st_mtime_ns for path in ledger.rglob("*")}
+    yield ledger
+    assert {path: path.stat().st_mtime_ns for path in ledger.rglob("*")} == before
+
+
+def require_one_line(status, out, errors):
+    assert (status, out) == (1, [])
+    assert len(errors.splitlines()) == 1, errors
     assert errors.startswith("error: ledger ")
     assert "train into a new folder (ledger=NEW)" in errors
-    assert {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_refuses_a_ledger_of_another_format(other, program, name):
+    main, words = PROGRAMS[name]
+    require_one_line(*program(main, *(word.format(other) for word in words)))
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_training_and_evaluation_refuse_a_ledger_of_another_format(other, tmp_path_factory, train):
+    overrides = [*TINY, "pe=rope", "epochs=1", "logger=none", f"ledger={other}"]
+    status, out, errors = Program(overrides, tmp_path_factory.mktemp("printed"), train=train).wait()
+    require_one_line(status, out.splitlines(), errors)
