@@ -4,9 +4,7 @@ Lists, for each command, how many of its cells are done, which run (where, since
 why, which wait, which are missing, and the time left. Only reads, while sweeps run on this machine or on others.
 """
 
-import argparse
 import shlex
-import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -17,7 +15,8 @@ from typing import Any
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive
 from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot
-from pe_lab.system.errors import in_one_line, printable, refuse
+from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.errors import in_one_line, printable
 from pe_lab.system.files import COMMANDS, LedgerError, read_json
 
 INTERVAL = 2.0  # seconds between two looks with --follow
@@ -45,15 +44,13 @@ class Command:
 
 def main() -> None:
     """Print the status of a ledger. The exit status is 0 if all requested cells are done."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pe_lab.status", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("pe_lab.status", description=__doc__)
     parser.add_argument("ledger", metavar="LEDGER", nargs="?", default="ledger", help="its folder (%(default)s)")
     parser.add_argument("--study", help="only commands with this study_name")
     parser.add_argument("--follow", action="store_true", help="print again until nothing runs or waits")
     parser.add_argument("--all", action="store_true", help="also complete commands, and all lines")
-    parser.error = refuse  # type: ignore[method-assign]
-    try:
+
+    def program() -> int:
         arguments = parser.parse_args()
         commands = read_commands(Path(arguments.ledger), arguments.study)
         while True:
@@ -61,16 +58,10 @@ def main() -> None:
             text = "\n\n".join(describe(commands, snapshots, None if arguments.all else MOST_LINES))
             print(f"\033[H\033[J{text}" if arguments.follow and sys.stdout.isatty() else text, flush=True)
             if not arguments.follow or not any(snapshot.running or snapshot.waiting for snapshot in snapshots):
-                break
+                return int(not all(_is_complete(*pair) for pair in zip(commands, snapshots, strict=True)))
             time.sleep(INTERVAL)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:
-        sys.exit(1)
-    except Exception as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        sys.exit(1)
-    sys.exit(int(not all(_is_complete(*pair) for pair in zip(commands, snapshots, strict=True))))
+
+    run_program(program)
 
 
 def read_commands(folder: Path, study: str | None = None) -> list[Command]:

@@ -5,7 +5,6 @@ that vary. Prints both as JSON; with --push, sends them as a new view and a new 
 wandb-workspaces: pip install -e ".[dashboard]".
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pe_lab import config
-from pe_lab.system.errors import refuse
+from pe_lab.system.arguments import Parser
 from pe_lab.tracking.wandb_config import FLAT, flat, in_words
 from pe_lab.tracking.wandb_mode import has_key
 
@@ -281,12 +280,11 @@ def title(study: Study) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python sweeps/dashboard.py", description=__doc__.partition("\n")[0])
+    parser = Parser(prog="python sweeps/dashboard.py", description=__doc__)
     parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", default=[DEFAULT], help=f"of the sweep ({DEFAULT})")
     parser.add_argument("--push", action="store_true", help="send them to W&B")
     parser.add_argument("--entity", default="", help="the user or team that owns the project")
     parser.add_argument("--project", default="pe_lab", help="the W&B project (pe_lab)")
-    parser.error = refuse  # type: ignore[method-assign]
     try:
         given = parser.parse_intermixed_args()
         if given.push and not given.entity:

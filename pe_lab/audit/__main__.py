@@ -1,4 +1,4 @@
-"""Measure properties and costs of encodings without training, as a table and pictures.
+"""Measure properties of encodings without training; write a table and pictures.
 
 python -m pe_lab.audit [pe=rope,alibi] [pe.<option>=<value>] [out=audit] [pictures=true] [seconds=4]
 
@@ -6,22 +6,21 @@ pe: names in conf/pe (default: all). pe.<option>: an option of each of them, as 
 table.csv, table.md and pictures/<name>.png. seconds: time limit for timing one encoding.
 """
 
-import argparse
 import shutil
-import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, ValidationError
+from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
-from pe_lab.system.errors import in_one_line
+from pe_lab.system.arguments import Parser, run_program
 
 
 @dataclass
 class Settings:
-    """The settings of the program, see above."""
+    """The program's own settings; those of an encoding come as pe.<option>."""
 
     pe: str | None = None
     out: str = "audit"
@@ -30,27 +29,24 @@ class Settings:
 
 
 def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m pe_lab.audit", description=__doc__, formatter_class=formatter)
+    """Read the arguments and run the audit."""
+    parser = Parser("pe_lab.audit", description=__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
-    try:
+
+    def program() -> None:
         settings, cfgs = read(parser.parse_args().overrides)
         Path(settings.out).mkdir(parents=True, exist_ok=True)
-    except Exception as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        sys.exit(1)
-    try:
         audit(settings, cfgs)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+
+    run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
 
 def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
     """Return the settings, and the config of each encoding that they name.
 
     Raises:
-        ValueError: an override is no setting, or names no encoding.
-        HydraException: an encoding does not have an option.
+        ValueError: an override that is no setting; a name that does not exist.
+        HydraException: an option that an encoding does not have.
     """
     options = [override for override in overrides if override.startswith("pe.")]
     own = [override for override in overrides if override not in options]
@@ -65,16 +61,16 @@ def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
         raise ValueError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
     if settings.seconds <= 0:
         raise ValueError(f"seconds must be positive, got {settings.seconds}")
-    existing = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
-    names = existing if settings.pe is None else list(dict.fromkeys(settings.pe.split(",")))
+    names_known = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
+    names = names_known if settings.pe is None else list(dict.fromkeys(settings.pe.split(",")))
     for name in names:
-        if name not in existing:
-            raise ValueError(f"pe must be one of {', '.join(existing)}, got {name!r}")
+        if name not in names_known:
+            raise ValueError(f"pe must be one of {', '.join(names_known)}, got {name!r}")
     return settings, [config.expand([f"pe={name}", *options], multirun=False)[0] for name in names]
 
 
 def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
-    """Measure and draw all encodings, and print and write the table."""
+    """Measure the encodings, draw their pictures, write and print the table."""
     import torch
     from hydra.utils import instantiate
     from joblib import Parallel, cpu_count, delayed
@@ -91,10 +87,10 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
     workers = max(1, min(cpu_count(), len(jobs) // 8))  # starting a process takes as long as measuring some encodings
     described = tqdm(Parallel(workers, return_as="generator")(jobs), "properties", len(jobs))
     rows, reasons = map(list, zip(*described, strict=True))
-    torch.set_num_threads(1)  # costs are timed last, when the other processes have ended
-    for cfg, row, missing in zip(tqdm(cfgs, "cost"), rows, reasons, strict=True):
+    torch.set_num_threads(1)  # costs are timed last, in this process, when the other cores are free
+    for cfg, row, why_not in zip(tqdm(cfgs, "cost"), rows, reasons, strict=True):
         subjects = [Subject(one.pe.name, instantiate(one.pe)) for one in (cfg, none)]
-        for found, more in zip((row, missing), costs(*subjects, settings.seconds), strict=True):
+        for found, more in zip((row, why_not), costs(*subjects, settings.seconds), strict=True):
             found.update(more)
     table = report.tabulate([cfg.pe.name for cfg in cfgs], rows)
     empty = report.empty_cells(dict(zip(table.index, reasons, strict=True)))
@@ -106,14 +102,14 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
 
 
 def describe(cfg: DictConfig, none: DictConfig, picture: Path | None) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the measures of an encoding and the reasons for missing ones; draw its picture to a file."""
+    """Return an encoding's measures and the reasons for those that are missing; draw its picture to a file."""
     import torch
     from hydra.utils import instantiate
 
     from pe_lab.audit.measures import measure
     from pe_lab.audit.subject import Subject
 
-    torch.set_num_threads(1)  # numbers independent of the number of cores; one process per core
+    torch.set_num_threads(1)  # the number of threads changes rounding; processes use the other cores
     subject = Subject(cfg.pe.name, instantiate(cfg.pe))
     if picture:
         from pe_lab.audit.pictures import draw

@@ -1,10 +1,10 @@
-"""Run a benchmark, tune the kernels, or inject faults.
+"""Time the lab against alternatives, measure kernels, inject faults.
 
 study: train the cells of a sweep by a plain PyTorch loop and by the lab. data: load a batch, and train a step on it.
-kernels: run attention with every encoding's terms by Triton, FlexAttention and PyTorch, on a GPU. resources: compile
-the kernels for several GPUs, present or not, and list registers, spills and shared memory. tune: find the fastest
+kernels: compute attention with every encoding's terms by Triton, FlexAttention and PyTorch, on a GPU. resources: list
+registers, spills and shared memory of the kernels, compiled for GPUs that need not be present. tune: find the fastest
 blocks of the kernels. ledger: read a ledger of made-up cells, report it, and record one more. faults: kill, damage and
-starve sweeps, and count the lost results.
+starve sweeps, and count what is lost.
 """
 
 import argparse
@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pe_lab.system.errors import in_one_line, refuse
+from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.errors import in_one_line
 
 if TYPE_CHECKING:
     import torch
@@ -24,73 +25,45 @@ RESULTS = Path("sweeps/results")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m pe_lab.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Run one benchmark."""
+    parser = Parser("pe_lab.bench", description=__doc__)
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
-    _add_training(benches)
-    _add_kernels(benches)
-    _add_ledger(benches)
-    for command in (parser, *benches.choices.values()):
-        command.error = refuse  # type: ignore[method-assign]
-    try:
-        if not sys.argv[1:]:
-            raise ValueError(f"BENCH must be one of {', '.join(benches.choices)}, got nothing")
-        arguments = parser.parse_args()
-        arguments.run(arguments)
-    except (ValueError, RuntimeError, TimeoutError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(1)
-
-
-def _add_training(benches: argparse._SubParsersAction) -> None:
-    """Add the commands that time training and data."""
-    study = benches.add_parser("study", help="the lab against a plain PyTorch loop")
+    study = benches.add_parser("study", help="time the lab against a plain PyTorch loop")
     study.add_argument("overrides", nargs="*", default=STUDY, help="as for pe_lab.run -m")
-    study.add_argument("--repeat", type=int, default=1, help="how often both are timed, in turns")
-    study.add_argument(
-        "--plain", type=int, metavar="THREADS", help=argparse.SUPPRESS
-    )  # internal: runs the plain loop in its own process
+    study.add_argument("--repeat", type=int, default=1, help="number of pairs of runs, in turn")
+    study.add_argument("--plain", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # the loop itself, in a process
     study.set_defaults(run=_study)
-    data = benches.add_parser("data", help="time to load a batch and to train a step")
-    data.add_argument("overrides", nargs="*", help="as for pe_lab.run -m; without data=..., all datasets")
+    data = benches.add_parser("data", help="time loading a batch against a training step")
+    data.add_argument("overrides", nargs="*", help="as for pe_lab.run -m; all datasets if none is named")
     data.set_defaults(run=_data)
-
-
-def _add_kernels(benches: argparse._SubParsersAction) -> None:
-    """Add the commands that time, compile and tune kernels."""
-    kernels = benches.add_parser("kernels", help="time of attention by several implementations, on a GPU")
-    kernels.add_argument("encodings", nargs="*", help="names in conf/pe (default: all that add something to attention)")
+    kernels = benches.add_parser("kernels", help="time attention by several implementations, on a GPU")
+    kernels.add_argument("encodings", nargs="*", help="names in conf/pe; by default all that act on attention")
     kernels.add_argument("--lengths", type=int, nargs="+", help="sequence lengths, in this order")
-    kernels.add_argument("--seconds", type=float, default=420, help="time after which no further row is begun")
-    kernels.add_argument(
-        "--to", type=Path, default=RESULTS, metavar="FOLDER", help="folder for the tables (%(default)s)"
-    )
+    kernels.add_argument("--seconds", type=float, default=420, help="start no further row after this time")
+    kernels.add_argument("--to", type=Path, default=RESULTS, metavar="FOLDER", help="for the tables (%(default)s)")
     kernels.set_defaults(run=_kernels)
-    resources = benches.add_parser(
-        "resources", help="registers and shared memory of the kernels on sm_80, sm_90 and sm_100"
-    )
-    resources.add_argument("--architecture", nargs="+", help="only these")
-    resources.add_argument(
-        "--full", action="store_true", help="all combinations of options instead of every pair of values"
-    )
-    resources.add_argument("--to", type=Path, metavar="FILE", help="also write the table there, as CSV")
+    resources = benches.add_parser("resources", help="list what the kernels use on sm_80, sm_90 and sm_100")
+    resources.add_argument("--architecture", nargs="+", help="only these architectures")
+    resources.add_argument("--full", action="store_true", help="every option with every other, not each pair of them")
+    resources.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as CSV")
     resources.set_defaults(run=_resources)
-    tune = benches.add_parser("tune", help="time blocks on this GPU and store the fastest in the package's table")
-    tune.add_argument("--seconds", type=float, default=420, help="time after which nothing further is measured")
+    tune = benches.add_parser("tune", help="measure blocks on this GPU and keep the fastest in the package's table")
+    tune.add_argument("--seconds", type=float, default=420, help="measure nothing further after this time")
     tune.set_defaults(run=_tune)
-
-
-def _add_ledger(benches: argparse._SubParsersAction) -> None:
-    """Add the commands that time the ledger and inject faults."""
-    ledger = benches.add_parser("ledger", help="time to read a ledger of made-up cells, and to report it")
+    ledger = benches.add_parser("ledger", help="time reading and reporting a ledger of made-up cells")
     ledger.add_argument("--cells", type=int, default=2000, help="number of cells (%(default)s)")
     ledger.set_defaults(run=_ledger)
-    faults = benches.add_parser("faults", help="results lost when sweeps are killed, damaged and starved")
-    faults.add_argument("faults", nargs="*", help="only those whose name begins with one of these")
+    faults = benches.add_parser("faults", help="kill, damage and starve sweeps, and count what is lost")
+    faults.add_argument("faults", nargs="*", help="only faults whose name begins so")
     faults.add_argument("--factor", type=float, default=1.0, help="multiplies how often each is injected (%(default)s)")
-    faults.add_argument("--to", type=Path, metavar="FILE", help="also write the table there, as Markdown")
+    faults.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as Markdown")
     faults.set_defaults(run=_faults)
+
+    def program() -> None:
+        arguments = parser.parse_args()
+        arguments.run(arguments)
+
+    run_program(program, (ValueError, RuntimeError, TimeoutError))
 
 
 def _study(arguments: argparse.Namespace) -> None:
@@ -172,13 +145,13 @@ def _gpu(bench: str) -> "torch.device":
 
 
 def _configs() -> Path:
-    """Return conf/, found without hydra: beside the package, or in it once it is installed."""
+    """Return the folder conf/ without importing hydra: beside the package, or inside an installed one."""
     package = Path(__file__).parents[1]
     return next(path for path in (package / "conf", package.parent / "conf") if path.is_dir())
 
 
 def _expand(overrides: list[str]) -> list["DictConfig"]:
-    """Return the configs of the cells that the overrides name.
+    """Return the configs that the overrides ask for.
 
     Raises:
         ValueError: an override is wrong.

@@ -10,7 +10,6 @@ from pathlib import Path
 from tqdm import tqdm
 
 from pe_lab.ledger.progress import Progress, RequestedCell, State
-from pe_lab.status import duration
 from pe_lab.system.errors import in_one_line
 
 CORE_SHARE = 0.01  # the part of a core that reading the ledger may take
@@ -84,6 +83,6 @@ class Watch:
 
 
 def _line(state: State, cells: int) -> str:
-    left = "" if state.left is None else f", {duration(state.left)} left"
+    left = "" if state.left is None else f", {tqdm.format_interval(state.left)} left"
     running = ", ".join(f"{one.cell.name} at epoch {one.epoch:.1f}" for one in state.running[:4])
     return f"{len(state.done)}/{cells} cells{left}; {running}"

@@ -1,18 +1,17 @@
-"""Maintenance of a ledger: python -m pe_lab.ledger verify | prune [LEDGER]."""
+"""Verify or prune a ledger: python -m pe_lab.ledger verify | prune [LEDGER]."""
 
 import argparse
-import signal
-import sys
 from pathlib import Path
 
 from pe_lab.ledger.maintenance import Counts, removable, remove, verify
-from pe_lab.system.errors import in_one_line, printable, refuse
+from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.errors import printable
 
 
 def main() -> None:
     """Verify or prune a ledger. The exit status is 0 if nothing is damaged, or everything was removed."""
-    parser = argparse.ArgumentParser(prog="python -m pe_lab.ledger", description="Verify or prune a ledger.")
-    commands = parser.add_subparsers(dest="command", required=True)
+    parser = Parser("pe_lab.ledger", description=__doc__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     check = commands.add_parser("verify", help="compare all entries with their checksums; status 1 if one is damaged")
     check.set_defaults(run=_verify)
     prune = commands.add_parser(
@@ -33,17 +32,12 @@ def main() -> None:
     prune.set_defaults(run=_prune)
     for command in (check, prune):
         command.add_argument("ledger", metavar="LEDGER", nargs="?", default="ledger", help="its folder (%(default)s)")
-        command.error = refuse  # type: ignore[method-assign]
-    parser.error = refuse  # type: ignore[method-assign]
-    try:
+
+    def program() -> int:
         arguments = parser.parse_args()
-        status = arguments.run(arguments)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        sys.exit(1)
-    sys.exit(status)
+        return arguments.run(arguments)
+
+    run_program(program)
 
 
 def _verify(arguments: argparse.Namespace) -> int:

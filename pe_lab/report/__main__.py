@@ -3,20 +3,18 @@
 python -m pe_lab.report depth_epochs_pe                   a study of the ledger in ./ledger
 python -m pe_lab.report FOLDER [--study NAME]             a ledger, or a study's folder with rows.csv
 python -m pe_lab.report wandb:ENTITY/PROJECT              the runs of a W&B project
-python -m pe_lab.report claims [--ledger FOLDER]          the ten claims, tested on the ledger's studies
+python -m pe_lab.report claims [--ledger FOLDER]          ten claims of the literature, tested on the ledger's studies
 
 Writes report.html (one file, no network needed) and report.md.
 """
 
 import argparse
-import signal
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pe_lab import config
-from pe_lab.system.errors import in_one_line, refuse
+from pe_lab.system.arguments import Parser, run_program
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,29 +23,20 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m pe_lab.report", description=__doc__, formatter_class=formatter)
-    parser.add_argument("source", help="a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or: claims")
-    parser.add_argument(
-        "--ledger", default="ledger", help="folder of the ledger that has the named study (default: ledger)"
-    )
+    """Read the arguments and write the report."""
+    parser = Parser("pe_lab.report", description=__doc__)
+    parser.add_argument("source", help="a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or claims")
+    parser.add_argument("--ledger", default="ledger", help="where studies are looked for by name (default: ledger)")
     parser.add_argument("--study", help="a study of a ledger that is given as a folder")
     parser.add_argument("--baseline", help="the encoding that others are compared with (default: the first)")
-    parser.add_argument("--metric", default="loss", help="a test metric (default: loss)")
+    parser.add_argument("--metric", default="loss", help="a metric of the test (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
     parser.add_argument("--out", help="folder for report.html and report.md (default: beside the study's tables)")
-    parser.error = refuse  # type: ignore[method-assign]
-    try:
-        report(parser.parse_args())
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except (ValueError, OSError, RecursionError, MemoryError) as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        sys.exit(1)
+    run_program(lambda: report(parser.parse_args()), (ValueError, OSError, RecursionError, MemoryError))
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Load the results, compute all sections and write both files.
+    """Load the results and write report.html and report.md.
 
     Raises:
         ValueError: there is no such source, study, baseline, metric or audit.
@@ -90,7 +79,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | None]:
-    """Return the folder to load, and its study.
+    """Return the folder to load and the name of its study.
 
     Raises:
         ValueError: the source is neither a folder nor a study of the ledger.
@@ -106,7 +95,7 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
 
 
 def command(name: str) -> str:
-    """Return the command that trains a study; empty for a study that is not in conf/."""
+    """Return the command that trains a study of conf/study, or an empty string."""
     return f"python -m pe_lab.run -m +study={name}" if (config.folder() / "study" / f"{name}.yaml").is_file() else ""
 
 

@@ -4,8 +4,6 @@ Makes one W&B run per checkpoint, with the id, name, group, config, axes and met
 floors, test, cost, other lengths, probes. Online it replaces the W&B run with that id. Pictures are not redrawn.
 """
 
-import argparse
-import signal
 import sys
 from pathlib import Path
 
@@ -15,18 +13,19 @@ from pe_lab.ledger.run import Run
 from pe_lab.ledger.studies import read_cells, studies
 from pe_lab.ranges import require
 from pe_lab.results.stored import read_settings, read_summary
-from pe_lab.system.errors import in_one_line, refuse
+from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import wandb_mode
 
 
 def main() -> None:
     """Rebuild W&B runs. The exit status is 0 if each selected checkpoint has its W&B run."""
-    parser = argparse.ArgumentParser(prog="python -m pe_lab.results.sync", description=__doc__.partition("\n")[0])
+    parser = Parser("pe_lab.results.sync", description=__doc__)
     parser.add_argument("ledger", metavar="LEDGER", help="the folder of the ledger")
     parser.add_argument("--study", help="only the cells of this study, and its name as their group")
     parser.add_argument("--project", default="pe_lab", help="the W&B project (pe_lab)")
-    parser.error = refuse  # type: ignore[method-assign]
-    try:
+
+    def program() -> int:
         arguments = parser.parse_args()
         require("logger.project", arguments.project)
         checkpoints = checkpoints_of(Path(arguments.ledger), arguments.study)
@@ -34,13 +33,10 @@ def main() -> None:
         if mode == "disabled":
             raise ValueError("WANDB_MODE must be online or offline to rebuild W&B runs, got 'disabled'")
         logged = sync(checkpoints, arguments.study, arguments.project, mode)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        sys.exit(1)
-    print(f"{logged} of {len(checkpoints)} runs are in W&B, {mode}, project {arguments.project}")
-    sys.exit(int(logged < len(checkpoints)))
+        print(f"{logged} of {len(checkpoints)} runs are in W&B, {mode}, project {arguments.project}")
+        return int(logged < len(checkpoints))
+
+    run_program(program)
 
 
 def checkpoints_of(folder: Path, study: str | None) -> list[tuple[Run, int]]:

@@ -497,7 +497,7 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "the following arguments are required: source"),
+        ([], "source must be a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or claims, got nothing"),
         (["{study}", "--colour", "x"], "unrecognized arguments: --colour x"),
         (["nowhere"], "source must be a folder, or a study in ledger (there is none), got 'nowhere'"),
         (["{study}", "--baseline", "ropes"], "baseline must be one of rope, alibi, none, learnable, got 'ropes'"),

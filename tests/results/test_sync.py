@@ -169,7 +169,7 @@ def test_a_run_that_was_logged_in_part_is_closed_as_failed(copy, monkeypatch, ca
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "the following arguments are required: LEDGER"),
+        ([], "LEDGER must be the folder of the ledger, got nothing"),
         (["nowhere"], "LEDGER must be a folder with trained cells, got 'nowhere'"),
         (["{copy}", "--study", "x"], "--study must be one of other in {copy}, got 'x'"),
         (["{copy}", "--project", "a/b"], "logger.project must be a name of letters"),
