@@ -263,7 +263,9 @@ def composed(words: list[str], multirun: bool = False) -> list[Cell] | None:
     """The first cells that are asked for, or None if they are refused in one line."""
     given = [f"ledger={LEDGER}", *config.as_lists(words)]
     try:
-        return [Cell(cfg) for cfg in config.expand(config.of_jobs(given) if multirun else given, multirun)[:3]]
+        return [
+            Cell.from_config(cfg) for cfg in config.expand(config.of_jobs(given) if multirun else given, multirun)[:3]
+        ]
     except Exception as error:
         require_one_line(error)
         return None
@@ -282,7 +284,7 @@ def test_overrides_make_a_cell_or_are_refused_in_one_line(tally, words, number):
         event(what)
         tally[what] += 1
         for cell in cells or []:
-            assert digest(Cell(OmegaConf.create(resolved(cell))).identity) == digest(cell.identity)
+            assert digest(Cell.from_config(OmegaConf.create(resolved(cell))).identity) == digest(cell.identity)
     assert not LEDGER.exists()
 
 
@@ -330,7 +332,7 @@ def test_equal_meanings_have_equal_hashes(tally, data):
         for other in composed(data.draw(st.permutations(again))) or [None]:
             assert other is not None, again
             assert digest(other.identity) == name, again
-        assert digest(Cell(OmegaConf.create(reordered(whole))).identity) == name
+        assert digest(Cell.from_config(OmegaConf.create(reordered(whole))).identity) == name
     tally["equal meanings"] += 1
 
 

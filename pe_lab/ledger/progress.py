@@ -84,13 +84,6 @@ class Snapshot:
     fraction_done: float
     seconds_left: float | None
 
-    # the old names, until their callers are renamed
-    part = property(lambda self: self.fraction_done)
-    left = property(lambda self: self.seconds_left)
-
-
-State = Snapshot  # the old name, until its callers are renamed
-
 
 class Progress:
     """Watches requested cells. A cell that was seen done is not looked at again.

@@ -145,7 +145,6 @@ class Run(LeasedFolder):
 
     def account(self, spent: dict[str, float]) -> None:
         """Add to the cost: seconds in "total", in "steps" and in "evaluation"; "checkpoints" made."""
-        spent = {"total": spent.get("served", 0.0)} | spent  # "served": the old name
         cost = {name: value + spent.get(name, 0) for name, value in self.cost().items()}
         self.tree.write_json(self.folder / "cost.json", cost)
 
@@ -161,8 +160,6 @@ class Run(LeasedFolder):
         owners = [owner for folder in folders if (owner := read_owner(folder)) and "process" in owner]
         processes = {str(owner["process"]) for owner in owners}
         return {process for process in processes if not is_alive(self.tree.root, process)}
-
-    mend, dead = set_aside_if_damaged, dead_processes  # the old names, until their callers are renamed
 
 
 def read_identity(folder: Path) -> dict[str, Any]:

@@ -196,8 +196,6 @@ class Tree:
         line = " ".join(str(reason).split()).removesuffix(f": {NOT_READ}").removesuffix(f": {REMOVE}")
         print(f"set aside: {line}; now in {target}", file=sys.stderr)
 
-    require, place = refuse_links, prepare_file  # the old names, until their callers are renamed
-
 
 def _require_file(path: Path) -> None:
     """Raise LedgerError if the path exists and is not a file."""

@@ -4,9 +4,9 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.results import statistics
+from pe_lab.results import columns, statistics
+from pe_lab.results.columns import setting_columns
 from pe_lab.results.statistics import GRID, REMAINING, Families, Pool
-from pe_lab.results.table import place
 
 COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 NAMED = 5  # ties that are named; more are counted
@@ -28,7 +28,7 @@ def families(rows: pd.DataFrame, records: pd.DataFrame, baseline: str | None = N
     """
     tables = {GRID: (rows, metric)}
     pool = statistics.pool(rows, metric)
-    if len(rows[place(rows)].drop_duplicates()) > 1 and pool.rows["pe"].nunique() > 1:
+    if len(rows[setting_columns(rows)].drop_duplicates()) > 1 and pool.rows["pe"].nunique() > 1:
         tables[POOLED] = (pool.rows, pool.metric)
     return Families.of(tables | _longest(records), baseline)
 
@@ -49,7 +49,7 @@ def choices(
     """
     compared = compared or families(rows, records, None, metric)
     lines = []
-    for setting, of in _by(compared.ranks(), place(rows)):
+    for setting, of in _by(compared.ranks(), setting_columns(rows)):
         lines += _best(of, f"test {metric}, {setting}")
     if POOLED in compared.tables:
         lines += _pooled(compared, statistics.pool(rows, metric), metric)
@@ -103,9 +103,9 @@ def _pooled(compared: Families, pool: Pool, metric: str) -> list[list[Any]]:
 
 def _cheapest(ranked: pd.DataFrame, pool: Pool, need: str) -> list[list[Any]]:
     """By FLOPs, then by parameters, the cheapest whose mean is worse than the best by the margin at most."""
-    if not pool.way > 0 or ranked["seeds"].min() < 2:
+    if not pool.gap > 0 or ranked["seeds"].min() < 2:
         return []
-    most = MARGIN * pool.way
+    most = MARGIN * pool.gap
     among = ranked.set_index("pe")["mean"]
     among = among[(among - among.iloc[0]).abs() <= most]
     paid = pool.rows[pool.rows["pe"].isin(among.index)].groupby("pe", sort=False)
@@ -124,7 +124,7 @@ def _longest(records: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, str]]:
     of = records[(records["kind"] == "length") & (records["policy"] == "raw") & (records["offset"] == 0)]
     names = [name for name in of.columns[: list(of.columns).index("kind")] if name not in ("pe", "seed")]
     found = {}
-    for setting, here in _by(statistics.in_order(of, names), names):
+    for setting, here in _by(columns.sort_by_setting(of, names), names):
         metric = next((name for name in ("exact_match", "accuracy", "loss") if (here["metric"] == name).any()), None)
         length = here["length"].max()
         at = here[(here["metric"] == metric) & (here["length"] == length)]

@@ -7,15 +7,19 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report import choice
-from pe_lab.results import plots, statistics
+from pe_lab.results import columns, plots, statistics
+from pe_lab.results.columns import floors, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.plots import Plot
 from pe_lab.results.rates import LR, tuned
 from pe_lab.results.statistics import Families
-from pe_lab.results.table import by_task, floors, place, summarise
+from pe_lab.results.table import by_task, summarise
 
 SHOWN = ("loss", "bits_per_byte", "accuracy", "exact_match")
-IMPORTS = "from pe_lab.report import choice; from pe_lab.results import frame, plots, rates, statistics, wandb_project"
+IMPORTS = (
+    "from pe_lab.report import choice; "
+    "from pe_lab.results import columns, frame, plots, rates, statistics, wandb_project"
+)
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,9 @@ def cautions(results: Results, baseline: str) -> list[str]:
     if (seeds == 1).any():
         names = ", ".join(seeds.index[seeds == 1])
         lines.append(f"One seed only: {names}. There is no interval, and nothing can be said to differ.")
-    by_cell = cells.groupby([*place(cells), "pe"], sort=False, dropna=False)["seed"].agg(lambda of: tuple(sorted(of)))
+    by_cell = cells.groupby([*setting_columns(cells), "pe"], sort=False, dropna=False)["seed"].agg(
+        lambda of: tuple(sorted(of))
+    )
     if by_cell.nunique() > 1:
         most = by_cell.mode().iloc[0]
         other = by_cell[by_cell != most]
@@ -107,7 +113,7 @@ def cautions(results: Results, baseline: str) -> list[str]:
             f"Seeds are not the same everywhere: {len(other)} of {len(by_cell)} combinations of setting and encoding "
             f"have others than {_seeds_in_words(most)}. Differences are taken over shared seeds only."
         )
-    settings, encodings = len(cells[place(cells)].drop_duplicates()), cells["pe"].nunique()
+    settings, encodings = len(cells[setting_columns(cells)].drop_duplicates()), cells["pe"].nunique()
     if len(by_cell) < settings * encodings:
         absent = settings * encodings - len(by_cell)
         lines.append(f"{absent} of {settings * encodings} combinations of setting and encoding were not trained.")
@@ -117,7 +123,7 @@ def cautions(results: Results, baseline: str) -> list[str]:
         values = cells[name].fillna("unknown").unique() if name in cells else []
         if len(values) > 1:
             lines.append(f"Cells were made with several {what}: {', '.join(map(str, values))}.")
-    if "optimizer.lr" in cells and "optimizer.lr" not in place(cells):
+    if "optimizer.lr" in cells and "optimizer.lr" not in setting_columns(cells):
         lines.append("Encodings have learning rates of their own (column `optimizer.lr`).")
     return lines
 
@@ -135,7 +141,7 @@ def _what(asked: Question) -> Section:
     results, cells = asked.results, asked.results.cells
     parts: list[str | Drawn | Table] = []
     if len(cells):
-        varied = [name for name in place(cells) if cells[name].nunique(dropna=False) > 1]
+        varied = [name for name in setting_columns(cells) if cells[name].nunique(dropna=False) > 1]
         told = [f"{cells['pe'].nunique()} encodings"]
         told += [f"{name} {', '.join(_plain(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied]
         seeds = tuple(sorted(cells["seed"].unique()))
@@ -209,7 +215,7 @@ def _differences(asked: Question) -> Section:
     code = f"plots.forest(compared.compare(), {asked.metric!r})"
     parts: list[str | Drawn | Table] = [f"Every encoding with `{asked.baseline}`, in every setting: {told}."]
     parts.append(Drawn(plots.forest(compared, asked.metric), caption, code))
-    if len(cells[place(cells)].drop_duplicates()) > 1:
+    if len(cells[setting_columns(cells)].drop_duplicates()) > 1:
         parts.append(statistics.pool(cells, asked.metric).note)
         if choice.POOLED in families.tables:
             pooled = families.compare(choice.POOLED)
@@ -228,7 +234,7 @@ def _ranks(asked: Question) -> Section:
         "the report's families, and before those that are worse. `tied` counts the rest: not separable at these "
         "seeds, which does not mean equal."
     )
-    names = [*_varied(found, place(asked.results.cells)), "pe", "mean", "best", "worst", "tied"]
+    names = [*_varied(found, setting_columns(asked.results.cells)), "pe", "mean", "best", "worst", "tied"]
     return Section("Ranks, with ties", [text, Table(found[names], "Best mean first", "compared.ranks()")])
 
 
@@ -250,7 +256,14 @@ def _seeds(asked: Question) -> Section:
     found = statistics.seeds_needed(asked.compared.compare())
     if found["deviation"].isna().all():
         return Section("Seeds needed")
-    names = [*_varied(found, place(asked.results.cells)), "pe", "seeds", "difference", "deviation", "separable"]
+    names = [
+        *_varied(found, setting_columns(asked.results.cells)),
+        "pe",
+        "seeds",
+        "difference",
+        "deviation",
+        "separable",
+    ]
     names += ["seeds_needed", "verdict"]
     text = (
         f"For a power of 80 % at the level that the first step of Holm's correction has in the family of the "
@@ -272,7 +285,7 @@ def _rates(asked: Question) -> Section:
             "of their own, their order can be another one. `+study=tune_lr` tells how far."
         )
         return Section(title, [text])
-    if LR not in place(results.cells) or results.curves.empty:
+    if LR not in setting_columns(results.cells) or results.curves.empty:
         return Section(title)
     found = tuned(results)
     text = (
@@ -285,13 +298,13 @@ def _rates(asked: Question) -> Section:
             f"**Note.** {edge} of {len(found.rates)} tuned rates are the lowest or the highest that was tried: the "
             "best may lie beyond, and the order at it may be another one."
         )
-    settings = [name for name in place(results.cells) if name != LR]
-    rates = statistics.in_order(found.rates, settings)
+    settings = [name for name in setting_columns(results.cells) if name != LR]
+    rates = columns.sort_by_setting(found.rates, settings)
     rates = rates[[*_varied(rates, settings), *(name for name in rates if name not in settings)]]
     agreement = found.agreement
     agreement = agreement[[*_varied(agreement, settings), *(name for name in agreement if name not in settings)]]
     code = "rates.tuned(results)"
-    parts.append(Table(rates, "Tuned rates", f"statistics.in_order({code}.rates, {settings})"))
+    parts.append(Table(rates, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
     parts.append(Table(agreement, "Rankings at one rate against tuned", f"{code}.agreement"))
     return Section(title, parts)
 
@@ -300,7 +313,7 @@ def _tasks(asked: Question) -> Section:
     cells = asked.results.cells
     if "data" not in cells or cells["data"].nunique() < 2:
         return Section("Tasks")
-    found, settings = by_task(summarise(cells)), place(cells)
+    found, settings = by_task(summarise(cells)), setting_columns(cells)
     found = found[["pe", *_varied(found, settings), *(name for name in found if name not in ("pe", *settings))]]
     return Section("Tasks", [Table(found, "Where the loss lies between each task's levels")])
 
@@ -341,9 +354,9 @@ def _cost(asked: Question) -> Section:
             code = f"plots.cost(results.cells, {asked.metric!r}, {against!r})"
             caption = f"Test {asked.metric} against {words}; the best are named first, as far as there is room"
             parts.append(Drawn(plots.cost(cells, asked.metric, against), caption, code))
-    settings = _varied(cells, place(cells))
+    settings = _varied(cells, setting_columns(cells))
     paid = (
-        statistics.in_order(cells, settings)
+        columns.sort_by_setting(cells, settings)
         .groupby([*settings, "pe"], sort=False, dropna=False)
         .agg(
             parameters=("parameters", "median"),

@@ -192,7 +192,7 @@ def structured_is(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
 @pytest.mark.parametrize("name", ["rope_2d", "rope", "randomized_rope"])
 def test_a_cell_tells_the_encoding_of_the_grid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     structured_is(monkeypatch, grid_width=4)
-    cell = Cell(expand([f"pe={name}"], False)[0])
+    cell = Cell.from_config(expand([f"pe={name}"], False)[0])
     assert cell.encoding_class is {"rope_2d": AxialRoPE, "rope": RoPE, "randomized_rope": Randomized}[name]
 
 
@@ -200,7 +200,7 @@ def test_a_cell_and_a_model_tell_the_encoding_whether_the_task_is_causal(monkeyp
     structured_is(monkeypatch, causal=False)
     cfg = expand(["pe=xpos"], False)[0]
     with pytest.raises(ValueError, match=r"^pe=xpos is defined for causal attention only"):
-        Cell(cfg)
+        Cell.from_config(cfg)
     with pytest.raises(ValueError, match=r"^pe=xpos is defined for causal attention only"):
         Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), Task(7, 64, 7, causal=False))
 

@@ -1,5 +1,7 @@
 """A cell's identity: what determines its result, and nothing else."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ from pe_lab.training.optimization import Optimization
 
 
 def cell(tmp_path, *overrides: str) -> Cell:
-    return Cell(config.expand([f"ledger={tmp_path}", *overrides], multirun=False)[0])
+    return Cell.from_config(config.expand([f"ledger={tmp_path}", *overrides], multirun=False)[0])
 
 
 def run(tmp_path, *overrides: str) -> str:
@@ -128,10 +130,10 @@ def test_a_new_option_at_its_neutral_default_leaves_old_hashes(tmp_path, monkeyp
     old = cell(tmp_path).identity
 
     def with_offset(offset: int) -> str:
-        new = cell(tmp_path)
-        new.cfg = new.cfg.copy()
-        new.cfg.pe = {**new.cfg.pe, "offset": offset}
-        return digest(new.identity)
+        made = cell(tmp_path)
+        cfg = made.cfg.copy()
+        cfg.pe = {**cfg.pe, "offset": offset}
+        return digest(replace(made, cfg=cfg).identity)
 
     assert with_offset(0) == digest(old) == before
     assert with_offset(1) != before

@@ -19,6 +19,7 @@ from pe_lab import config
 from pe_lab.bench import ledger as made_up
 from pe_lab.bench.ledger import identity, record
 from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
 from pe_lab.ledger import processes
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, removable, remove, verify
@@ -203,12 +204,13 @@ def test_loggers_and_pictures_do_not_write_through_a_link(folder, tmp_path):
     (tmp_path / "ledger").mkdir()
     (tmp_path / "ledger" / folder).symlink_to(tmp_path / "victim")
     (cfg,) = config.expand([*TINY, f"ledger={tmp_path / 'ledger'}", "logger=none"], multirun=True)
-    cell = Cell(cfg)
+    cell = Cell.from_config(cfg)
+    info = cell.checkpoint_info(1)
     writes = {
-        "csv": lambda: csv_logger(cell, 1, "csv"),
-        "tensorboard": lambda: tensorboard_logger(cell, 1, "tensorboard"),
-        "wandb": lambda: wandb_logger(cell, 1, "wandb", "project", "offline", False, 5, 30, 60),
-        "pictures": lambda: encoding_picture(cell),
+        "csv": lambda: csv_logger(info, "csv"),
+        "tensorboard": lambda: tensorboard_logger(info, "tensorboard"),
+        "wandb": lambda: wandb_logger(info, "wandb", "project", "offline", False, 5, 30, 60),
+        "pictures": lambda: encoding_picture(info.ledger, "rope", cell.identity["pe"], cell.encoding),
     }
     with pytest.raises(LedgerError, match=f"{folder} must be a folder of the ledger, got a link: remove it"):
         writes[folder]()
@@ -259,14 +261,14 @@ def test_verify_finds_states_of_other_runs_odd_names_and_incomplete_checksums(ru
 # -- real cells ---------------------------------------------------------------------------------------------------
 
 
-def serve(ledger: Path, *words: str) -> Cell:
+def serve(ledger: Path, *words: str) -> Job:
     (cfg,) = config.expand([*TINY, "trainer.batch_size=256", f"ledger={ledger}", "logger=none", *words], multirun=True)
-    cell = Cell(cfg)
-    cell.mend()
-    cell.request()
-    cell.serve(wait=True)
-    cell.withdraw()
-    return cell
+    job = Job.from_config(cfg)
+    job.set_aside_if_damaged()
+    job.request()
+    job.serve(wait=True)
+    job.withdraw()
+    return job
 
 
 @contextmanager
@@ -281,9 +283,9 @@ def umask(mask: int) -> Iterator[None]:
 @pytest.mark.parametrize("mask", [0o000, 0o027])
 def test_permissions_follow_the_umask(mask, tmp_path):
     with umask(mask):
-        cell = serve(tmp_path / "ledger", "epochs=1")
-    assert cell.run.checkpoints() == [1]
-    assert len(cell.run.states()) == 1
+        job = serve(tmp_path / "ledger", "epochs=1")
+    assert job.run.checkpoints() == [1]
+    assert len(job.run.states()) == 1
     modes = {path: path.stat().st_mode for path in (tmp_path / "ledger").rglob("*")}
     files = {stat.S_IMODE(mode) for mode in modes.values() if stat.S_ISREG(mode)}
     assert (files, {stat.S_IMODE(mode) for mode in modes.values() if stat.S_ISDIR(mode)}) == (
@@ -293,8 +295,8 @@ def test_permissions_follow_the_umask(mask, tmp_path):
 
 
 def test_a_state_with_other_tensors_is_set_aside_and_the_training_starts_again(tmp_path, capsys):
-    cell = serve(tmp_path / "ledger", "epochs=1")
-    ((_, state),) = cell.run.states()
+    job = serve(tmp_path / "ledger", "epochs=1")
+    ((_, state),) = job.run.states()
     tensors, metadata = load_file(state), read_metadata(state)
     name = next(name for name in tensors if name.startswith("model."))
     forged = state.with_name("forged")
@@ -309,8 +311,8 @@ def test_a_state_with_other_tensors_is_set_aside_and_the_training_starts_again(t
 
 
 def test_weights_of_another_model_with_fitting_checksums_are_an_error(tmp_path):
-    cell = serve(tmp_path / "ledger", "epochs=1")
-    checkpoint = cell.run.checkpoint(1)
+    job = serve(tmp_path / "ledger", "epochs=1")
+    checkpoint = job.run.checkpoint(1)
     save_tensors({"a": torch.zeros(3)}, checkpoint / "weights.safetensors")
     (checkpoint / CHECKSUMS).write_text(
         json.dumps(

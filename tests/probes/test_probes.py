@@ -38,7 +38,7 @@ class Toy(InMemory):
         mark: the token of padding.
     """
 
-    roles = ("commands",)
+    roles = ("asked",)
 
     def __init__(self, kind: str, mark: int = MARK) -> None:
         self.name = self.kind = kind

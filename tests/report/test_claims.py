@@ -30,7 +30,7 @@ from pe_lab.report.claims import (
     verdicts,
 )
 from pe_lab.report.claims import report as write
-from pe_lab.results.curves import MEASURED
+from pe_lab.results.columns import MEASURED
 
 SEEDS = range(5)
 NUMBER = {claim.__name__: number for number, claim in enumerate(CLAIMS)}

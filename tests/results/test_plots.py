@@ -6,7 +6,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 
-from pe_lab.results import plots, statistics
+from pe_lab.results import panels, plots, statistics
 
 SEEDS = 4
 
@@ -103,9 +103,9 @@ def test_learning_curves_are_means_over_seeds() -> None:
 def test_many_curves_are_grey_but_for_the_best() -> None:
     names = [f"pe{number}" for number in range(12)]
     (axes,) = plots.learning_curves(curves(names)).figure.axes
-    coloured = {line.get_label() for line in axes.lines if line.get_color() != plots.GREY}
-    assert coloured == set(names[: len(plots.STYLES)])
-    styles = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines[-len(plots.STYLES) :]]
+    coloured = {line.get_label() for line in axes.lines if line.get_color() != panels.GREY}
+    assert coloured == set(names[: len(panels.STYLES)])
+    styles = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines[-len(panels.STYLES) :]]
     assert len({marker for *_, marker in styles}) == len(styles)  # never colour alone
 
 

@@ -86,5 +86,5 @@ def test_rates_need_several_of_them_and_a_validation():
     with pytest.raises(ValueError, match=r"several values of optimizer.lr, got one in somewhere"):
         tuned(Results(one.source, None, one.cells.drop(columns=LR)))
     one.__dict__["curves"] = one.curves.head(0)
-    with pytest.raises(ValueError, match="tuned on validation, got no curves in somewhere"):
+    with pytest.raises(ValueError, match="tuning needs validation curves, got none in somewhere"):
         tuned(one)

@@ -232,7 +232,9 @@ def test_pooled_differences_are_means_over_settings_within_a_seed():
         assert found["low"] == pytest.approx(expected.confidence_interval().low, rel=1e-7)
     np.testing.assert_allclose(compared["p_holm"], holm(compared["p"].to_numpy()))
     assert compare(rows, pooled=True).attrs["family"].startswith("2 comparisons: 2 encodings with pe0, pooled over 3")
-    assert pool(rows).note.endswith("the mean test loss, in nats. Not in it: pe2, which no seed has in all settings.")
+    assert pool(rows).note.endswith(
+        "the mean test loss, in nats. Not included: pe2, for which no seed has all settings."
+    )
 
 
 def test_a_seed_that_lacks_the_encoding_does_not_spoil_the_pool():
@@ -265,9 +267,9 @@ def tasks(metric: str = "loss", **levels: dict[str, float | None]) -> pd.DataFra
 def test_tasks_are_pooled_by_the_way_that_remains_and_not_in_nats():
     rows = tasks(bayes=(50.0, 0.5), position_blind=(150.0, 1.5), prior=(900.0, 9.0))
     pooled = pool(rows)
-    assert (pooled.metric, pooled.way) == (REMAINING, 1)
+    assert (pooled.metric, pooled.gap) == (REMAINING, 1)
     assert pooled.note == (
-        "Pooled over 2 settings: of each seed, the mean share of the way to the best possible that remains, "
+        "Pooled over 2 settings: for each seed, the mean share of the gap to the best possible that remains, "
         "(test loss − best) / (level − best); large from position-blind to bayes; small from position-blind to bayes."
     )
     values = pooled.rows.set_index(["pe", "seed"])["test_remaining"]
@@ -315,7 +317,7 @@ def test_accuracies_are_pooled_by_the_way_that_remains_too():
 def test_tasks_without_levels_are_not_pooled(rows, metric, names):
     pooled = pool(rows, metric)
     assert pooled.rows.empty
-    assert pooled.note == f"Not pooled over tasks: of test {metric}, no level is known for {names}."
+    assert pooled.note == f"Not pooled over tasks: for test {metric}, no level is known for {names}."
     assert compare(rows, None, metric, pooled=True).empty
 
 
@@ -323,7 +325,7 @@ def test_a_column_of_one_task_changes_nothing_in_the_pool():
     rows = settings(3)
     named = rows.assign(data="structured")[["pe", "data", *(name for name in rows if name != "pe")]]
     pd.testing.assert_frame_equal(pool(rows).rows, pool(named).rows)
-    assert pool(rows).note == pool(named).note == "Pooled over 3 settings: of each seed, the mean test loss, in nats."
+    assert pool(rows).note == pool(named).note == "Pooled over 3 settings: for each seed, the mean test loss, in nats."
 
 
 def test_settings_stand_in_ascending_order_whatever_the_order_of_the_rows():
@@ -415,7 +417,10 @@ def test_an_unknown_baseline_is_named_with_the_encodings_that_are_there():
 
 def test_a_cell_that_stands_twice_is_refused():
     rows = rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]})
-    with pytest.raises(ValueError, match=r"^1 cells stand more than once, as pe=b, depth=1, epochs=1, seed=1: "):
+    with pytest.raises(
+        ValueError,
+        match=r"^cells must differ in .*, got 1 that occur more than once, as pe=b, depth=1, epochs=1, seed=1$",
+    ):
         wide(pd.concat([rows, rows.tail(1)]))
 
 

@@ -10,13 +10,13 @@ import pytest
 import wandb
 
 from pe_lab import config
-from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.results import sync
 from pe_lab.tracking import loggers
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
-COMMANDS = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,8]", "probe=[attention]"]
+ASKED = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,8]", "probe=[attention]"]
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +26,11 @@ def logged(tmp_path_factory) -> Path:
     words = [*TINY, "logger=wandb", "logger.images=false", "epochs=1,2", "study_name=question", f"ledger={ledger}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
-        cells = [Cell(cfg) for cfg in config.expand([*words, *COMMANDS], multirun=True)]
-        for cell in cells:
-            cell.request()
-        for cell in cells:
-            cell.serve(wait=True)
+        cells = [Job.from_config(cfg) for cfg in config.expand([*words, *ASKED], multirun=True)]
+        for job in cells:
+            job.request()
+        for job in cells:
+            job.serve(wait=True)
     study = ledger / "studies" / "other" / "rows.csv"
     study.parent.mkdir(parents=True)
     pd.DataFrame({"pe": ["rope"], "epochs": [2], "run": [cells[0].run.name]}).to_csv(study, index=False)

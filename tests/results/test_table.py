@@ -10,7 +10,9 @@ from omegaconf import DictConfig, OmegaConf
 from scipy import stats
 
 from pe_lab.config import expand
-from pe_lab.results.table import by_task, interval, render, rows_of, settings_of, summarise
+from pe_lab.results.rows import rows_of, settings_of
+from pe_lab.results.statistics import interval
+from pe_lab.results.table import by_task, render, summarise
 
 SEEDS = range(4)
 LOSSES = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pe_lab import config
-from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
 
 pytest.importorskip("wandb_workspaces", reason="wandb-workspaces is not installed", exc_type=ImportError)
 # raised by the package about itself
@@ -57,9 +57,9 @@ def logged(tmp_path_factory, offline_runs) -> dict[str, set[str]]:
     words = [*TINY, "epochs=1", "evaluate.lengths=[1,2]", "probe=[position,attention,rank]", f"ledger={ledger}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
-        cell = Cell(config.expand(words, multirun=False)[0])
-        cell.request()
-        cell.serve(wait=True)
+        job = Job.from_config(config.expand(words, multirun=False)[0])
+        job.request()
+        job.serve(wait=True)
     (inside,) = offline_runs(ledger).values()
     names = {name for record in inside["history"] for name in record["item"]}
     names |= {name.removesuffix(".path") for name in names}
@@ -162,8 +162,8 @@ def test_no_panel_of_the_workspace_averages_over_depth_or_epochs(dashboard, view
     assert lines == averaging
     cells = [dashboard.flat(settings) for settings in dashboard.asked(WORDS).settings]
     together: dict[str, list[dict]] = {}
-    for cell in cells:
-        together.setdefault(cell["condition"], []).append(cell)
+    for job in cells:
+        together.setdefault(job["condition"], []).append(job)
     assert len(together) == 8
     for same in together.values():
         assert len(same) == 2  # its seeds

@@ -89,7 +89,7 @@ def test_every_parameter_is_in_exactly_one_group(pe: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("share", ["none", "heads", "layers", "all"])
-@pytest.mark.parametrize(("commands", "rate"), [("null", 1e-3), ("0.02", 0.02)])
+@pytest.mark.parametrize(("asked", "rate"), [("null", 1e-3), ("0.02", 0.02)])
 def test_frequencies_are_not_decayed_and_have_their_own_rate_if_asked(share: str, asked: str, rate: float) -> None:
     model = transformer("lrope", f"pe.share={share}", f"pe.lr={asked}")
     optimizer = Optimization(settings(name="adamw", weight_decay=0.1), 10).optimizer(model)
