@@ -37,7 +37,8 @@ def main(train: bool = True) -> None:
     Args:
         train: missing cells; otherwise they are an error.
     """
-    full_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    traces = os.environ.get("HYDRA_FULL_ERROR")
+    full_trace = traces == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed over several lines
     received: list[int] = []  # signals that end the program; they raise, so that requests are withdrawn
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background of a shell
@@ -68,6 +69,10 @@ def main(train: bool = True) -> None:
         sys.exit(1)
     finally:
         threading.excepthook = before
+        if traces is None:
+            os.environ.pop("HYDRA_FULL_ERROR", None)
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = traces
         for signum in (
             signal.SIGTERM,
             signal.SIGINT,

@@ -93,8 +93,10 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
     """
     from tqdm import tqdm
 
+    from pe_lab.tracking.checkpoint_info import CheckpointInfo
     from pe_lab.tracking.events import log_stored
-    from pe_lab.tracking.loggers import closing, delivered, open_run
+    from pe_lab.tracking.loggers import closing, delivered
+    from pe_lab.tracking.wandb_run import open_run
 
     if not run.done(epochs):
         raise ValueError(f"the ledger must have the cell, got none in {run.checkpoint(epochs)}")
@@ -102,17 +104,16 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
     run.verify(epochs)
     settings, summary = read_settings(run, epochs), read_summary(run, epochs)
     tokens = summary.get("tokens_per_sequence")
-    opened = open_run(
+    checkpoint = CheckpointInfo(
         run=run.name,
         epochs=epochs,
         name=summary["name"],
         settings=settings,
         attention=summary["attention"],
-        folder=run.folder.parent,
-        group=group or settings.get("study_name"),
-        project=project,
-        mode=mode,
+        ledger=run.folder.parent,
     )
+    wandb_run = open_run(checkpoint, group or settings.get("study_name"), project, mode)
+    opened = [wandb_run] if wandb_run else []
     with closing(opened) as loggers:
         log_stored(loggers, run, epochs, tokens)
     lengths = any(request.get("kind") == "length" for request in Records(run, epochs).requests())

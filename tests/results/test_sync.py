@@ -13,7 +13,7 @@ from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.results import sync
-from pe_lab.tracking import loggers
+from pe_lab.tracking import wandb_run
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 ASKED = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,8]", "probe=[attention]"]
@@ -159,7 +159,7 @@ def test_a_run_that_cannot_be_opened_is_counted(copy, monkeypatch, capsys):
 
 
 def test_a_run_that_was_logged_in_part_is_closed_as_failed(copy, monkeypatch, capsys, offline_runs):
-    monkeypatch.setattr(loggers.WandbRun, "log_rows", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    monkeypatch.setattr(wandb_run.WandbRun, "log_rows", lambda *_: (_ for _ in ()).throw(OSError("no space")))
     status, _, err = program(monkeypatch, capsys, copy)
     assert status == 1
     assert err.count("no space") == 2
