@@ -122,11 +122,11 @@ class Progress:
                 waiting.append(cell)
             else:
                 missing.append(cell)
-        running = [running for name, running in active.items() if name in training]
+        shown = [running for name, running in active.items() if name in training]
         unfinished = set(self.open)
         done = [cell for cell in self.cells if cell not in unfinished]
         estimate = self.speed.estimate(active, training | {cell.run for cell in waiting})
-        return Snapshot(done, running, failed, waiting, missing, *estimate)
+        return Snapshot(done, shown, failed, waiting, missing, *estimate)
 
     def _is_done(self, cell: RequestedCell) -> bool:
         run = self.ledger.named(cell.run)

@@ -171,8 +171,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
         found = str(error)
     if found != folder.name:
         raise LedgerError(f"ledger entry {folder} must hold what its name is the hash of, got {found}: {NOT_READ}")
-    if found := complaint(identity):
-        raise LedgerError(f"ledger entry {folder / 'run.json'} {found}: {NOT_READ}")
+    if reason := complaint(identity):
+        raise LedgerError(f"ledger entry {folder / 'run.json'} {reason}: {NOT_READ}")
     return identity
 
 
