@@ -1,4 +1,4 @@
-"""The most frequent token: the negative control, where the order says nothing."""
+"""The most frequent token: the negative control, in which order carries no information."""
 
 from math import comb
 
@@ -11,11 +11,11 @@ from pe_lab.ranges import require
 
 
 class Bag(Sampled):
-    """The class is the token that is in the sequence most often; a sequence in which two are is drawn again.
+    """The class is the most frequent token of the sequence; sequences with a tie are drawn again.
 
     For instance, with 4 tokens and T = 8: `2 0 3 2 1 2 0 3` is of class 2; `2 0 3 2 1 0 0 2` is not used. Tokens are
-    uniform, so classes are equally likely. The unordered tokens are all there is to know: the position-blind loss is 0,
-    and no encoding should do better than none.
+    uniform, so classes are equally likely. The unordered tokens determine the class: the position-blind loss is 0, and
+    no encoding should be better than none.
 
     Args:
         seed: of the sequences.
@@ -47,7 +47,7 @@ class Bag(Sampled):
         task = Task(vocabulary, length, outputs=vocabulary, causal=False, pooled=True)
         super().__init__(seed, name, task, {"train": train, "validation": validation, "test": test, "demo": demo}, path)
         asked = train + validation + test + demo
-        there = with_majority(length, vocabulary, enough=2 * asked)  # twice as many, so that drawing comes to an end
+        there = with_majority(length, vocabulary, enough=2 * asked)  # twice as many as needed, so that drawing ends
         if path is None and there < 2 * asked:
             raise ValueError(
                 f"data.length and data.vocabulary must allow for {2 * asked:,} sequences with a majority, twice as "
@@ -73,12 +73,12 @@ class Bag(Sampled):
         return certain(self.classify(tokens), self.task.outputs)
 
     def often(self, tokens: Tensor) -> Tensor:
-        """[N, vocabulary] how often each token is in tokens [N, T]."""
+        """Return [N, vocabulary], the count of each token in tokens [N, T]."""
         return counts(tokens, torch.ones_like(tokens), self.task.vocabulary)
 
 
 def with_majority(length: int, vocabulary: int, enough: int) -> int:
-    """How many sequences have one token in more than half of their places, counted until there are enough."""
+    """Return the number of sequences with a token in more than half of their places; stop counting at enough."""
     there = 0
     for others in range((length + 1) // 2):
         there += vocabulary * comb(length, others) * (vocabulary - 1) ** others
