@@ -30,8 +30,8 @@ class Text(Dataset):
     """Windows of `length` tokens, one after the other, of the documents of a corpus.
 
     Documents are packed: a window may hold several, or parts of them. Each is a segment of its own, so they do not see
-    each other, and positions start at 0 at the first token of each in the window. For instance, two documents "cat" and "dog!", the
-    first begun in the window before:
+    each other, and positions start at 0 at the first token of each in the window. For instance, two documents "cat" and
+    "dog!", the first begun in the window before:
 
         token     a    t    END  d    o    g    !    END
         segment   0    0    0    1    1    1    1    1
