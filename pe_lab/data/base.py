@@ -12,6 +12,7 @@ from torch import Tensor
 from pe_lab.data.seeding import generator
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import CheckedOptions
 
 IGNORE = -100  # a target that does not count
 
@@ -88,7 +89,7 @@ def flat_floors(floors: Floors) -> dict[str, float]:
     return {f"{level}/{name}": value for level, of in floors.items() for name, value in of.items()}
 
 
-class Dataset(ABC):
+class Dataset(CheckedOptions, ABC):
     """Sequences in three splits, made from a seed.
 
     Attributes:

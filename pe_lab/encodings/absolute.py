@@ -1,13 +1,17 @@
 """Encodings that are a vector per position, put on the token embedding or on the attention's input."""
 
 from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Positive
+
+Place = Literal["input", "every_layer", "query_key"]
+Combination = Literal["add", "concat"]
 
 
 class Absolute(PositionalEncoding, ABC):
@@ -25,12 +29,13 @@ class Absolute(PositionalEncoding, ABC):
 
     neutral = {"at": "input", "combine": "add", "size": 1.0}
 
-    def __init__(self, sizes: Sizes, name: str, at: str = "input", combine: str = "add", size: float = 1.0) -> None:
+    def __init__(
+        self, sizes: Sizes, name: str, at: Place = "input", combine: Combination = "add", size: Positive = 1.0
+    ) -> None:
         super().__init__(sizes, name)
-        self.at = require("pe.at", at)
-        self.size = require("pe.size", size)
-        concat = require("pe.combine", combine) == "concat"
-        self.merge = nn.Linear(2 * sizes.width, sizes.width) if concat else None
+        self.at = at
+        self.size = size
+        self.merge = nn.Linear(2 * sizes.width, sizes.width) if combine == "concat" else None
 
     @abstractmethod
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
@@ -95,13 +100,13 @@ class Sinusoidal(Absolute):
         self,
         sizes: Sizes,
         name: str = "sinusoidal",
-        theta: float = 10_000.0,
-        at: str = "input",
-        combine: str = "add",
-        size: float = 1.0,
+        theta: Positive = 10_000.0,
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
-        self.theta = require("pe.theta", theta)
+        self.theta = theta
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         return sinusoid(layout.pos, self.sizes.width, self.theta, dtype)
@@ -118,7 +123,12 @@ class Integer(Absolute):
     """
 
     def __init__(
-        self, sizes: Sizes, name: str = "integer", at: str = "input", combine: str = "add", size: float = 1.0
+        self,
+        sizes: Sizes,
+        name: str = "integer",
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
 
@@ -137,7 +147,12 @@ class Normalized(Absolute):
     """
 
     def __init__(
-        self, sizes: Sizes, name: str = "normalized", at: str = "input", combine: str = "add", size: float = 1.0
+        self,
+        sizes: Sizes,
+        name: str = "normalized",
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
 

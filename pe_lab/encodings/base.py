@@ -4,11 +4,15 @@ Shapes here and in every encoding: B batch, T length, D width, H heads, d head_d
 """
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.options import CheckedOptions
+
+Pairing = Literal["interleaved", "half"]
 
 
 class UnfitError(ValueError):
@@ -52,7 +56,7 @@ class Rotary:
 
     cos: Tensor
     sin: Tensor
-    pairing: str = "interleaved"
+    pairing: Pairing = "interleaved"
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,7 @@ class Sizes:
             raise ValueError(f"sizes must be at least 1, got {self}")
         if self.width % self.num_heads:
             raise ValueError(
-                f"model.width must be divisible by model.num_heads, got model.width={self.width}, "
-                f"model.num_heads={self.num_heads}"
+                f"width must be divisible by num_heads, got width={self.width}, num_heads={self.num_heads}"
             )
 
     @property
@@ -129,7 +132,7 @@ def at_least_float32(x: Tensor) -> torch.dtype:
     return torch.promote_types(x.dtype, torch.float32)
 
 
-class PositionalEncoding(nn.Module):
+class PositionalEncoding(CheckedOptions, nn.Module):
     """No positional encoding (Haviv et al. 2022; NoPE, Kazemnejad et al. 2023, arXiv:2305.19466).
 
     Also the base of all others: every hook leaves its input alone, and an encoding overrides one or two.
@@ -172,12 +175,10 @@ class PositionalEncoding(nn.Module):
     def _require_nature(self, causal: bool, grid: bool) -> None:
         if self.causal_only and not causal:
             raise UnfitError(
-                f"pe={self.name} is defined for causal attention only, this is bidirectional: use pe={self.instead}"
+                f"{self.name} is defined for causal attention only, this is bidirectional: use {self.instead}"
             )
         if self.on_grid and not grid:
-            raise UnfitError(
-                f"pe={self.name} needs positions on a grid, these sequences have none: use pe={self.instead}"
-            )
+            raise UnfitError(f"{self.name} needs positions on a grid, these sequences have none: use {self.instead}")
 
     def reset_parameters(self) -> None:
         """Draw the parameters of this module from torch's global generator."""
@@ -202,11 +203,11 @@ class PositionalEncoding(nn.Module):
             return layout
         row, column = layout.pos.unbind(-1)
         if self.sizes.grid_width is None:
-            raise ValueError(f"pe={self.name} was built for sequences, got positions on a grid")
+            raise ValueError(f"{self.name} was built for sequences, got positions on a grid")
         outside = (column < 0) | (column >= self.sizes.grid_width)
         if self.reads_positions and (outside & (layout.segment != PADDING)).any():
             raise ValueError(
-                f"pe={self.name} reads a grid of {self.sizes.grid_width} columns row by row: got a column outside of "
+                f"{self.name} reads a grid of {self.sizes.grid_width} columns row by row: got a column outside of "
                 f"it, whose position another token has"
             )
         return replace(layout, pos=row * self.sizes.grid_width + column)

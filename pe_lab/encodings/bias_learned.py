@@ -1,6 +1,7 @@
 """Encodings that add a trained function of distance to the logits."""
 
 from bisect import bisect_right
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Distance, NonNegative, OptionError, Units, even
 
 
 def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -33,10 +34,12 @@ class RelativeBias(PositionalEncoding):
 
     neutral = {"std": 0.02}
 
-    def __init__(self, sizes: Sizes, name: str = "relative_bias", max_distance: int = 128, std: float = 0.02) -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "relative_bias", max_distance: Distance = 128, std: NonNegative = 0.02
+    ) -> None:
         super().__init__(sizes, name)
-        self.std = require("pe.std", std, optional=False)
-        self.table = nn.Parameter(torch.empty(sizes.num_heads, 2 * require("pe.max_distance", max_distance) + 1))
+        self.std = std
+        self.table = nn.Parameter(torch.empty(sizes.num_heads, 2 * max_distance + 1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -80,19 +83,19 @@ class T5(PositionalEncoding):
         self,
         sizes: Sizes,
         name: str = "t5",
-        num_buckets: int = 32,
-        max_distance: int = 128,
-        std: float | None = None,
+        num_buckets: Annotated[int, even(most=512)] = 32,
+        max_distance: Distance = 128,
+        std: NonNegative | None = None,
     ) -> None:
         super().__init__(sizes, name)
-        self.std = sizes.width**-0.5 if require("pe.std", std) is None else std
-        self.num_buckets = require("pe.num_buckets", num_buckets)
-        self.max_distance = require("pe.max_distance", max_distance)
+        self.std = sizes.width**-0.5 if std is None else std
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
         near = num_buckets // 2 if sizes.causal else num_buckets // 4
         if max_distance <= near:
-            raise ValueError(
-                f"pe.max_distance must be above the {near} distances that have a bucket each, got "
-                f"pe.max_distance={max_distance}, pe.num_buckets={num_buckets}"
+            raise OptionError(
+                f"max_distance must be above the {near} distances that have a bucket each, got "
+                f"max_distance={max_distance}, num_buckets={num_buckets}"
             )
         self.buckets = {
             causal: t5_buckets(num_buckets if causal else num_buckets // 2, max_distance) for causal in (True, False)
@@ -191,11 +194,11 @@ class Fire(PositionalEncoding):
     weight_decay = False
     eps = 1e-6
 
-    def __init__(self, sizes: Sizes, name: str = "fire", hidden: int = 32) -> None:
+    def __init__(self, sizes: Sizes, name: str = "fire", hidden: Units = 32) -> None:
         super().__init__(sizes, name)
         self.c = nn.Parameter(torch.empty(1))
         self.stretch = nn.Parameter(torch.empty(1))  # L in units of the training length
-        self.hidden = nn.Linear(1, require("pe.hidden", hidden))
+        self.hidden = nn.Linear(1, hidden)
         self.out = nn.Linear(hidden, sizes.num_heads)
         self.reset_parameters()
 

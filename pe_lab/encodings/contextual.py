@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias_learned import in_its_dtype
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Distance, NonNegative
 
 
 class Counted(nn.Module):
@@ -60,10 +60,9 @@ class CoPE(PositionalEncoding):
     reads_positions = False
     instead = "relative_bias"
 
-    def __init__(self, sizes: Sizes, name: str = "cope", max_position: int = 64, std: float = 0.0) -> None:
+    def __init__(self, sizes: Sizes, name: str = "cope", max_position: Distance = 64, std: NonNegative = 0.0) -> None:
         super().__init__(sizes, name)
-        std = require("pe.std", std, optional=False)
-        self.score = Counted(sizes.head_dim, require("pe.max_position", max_position), std)
+        self.score = Counted(sizes.head_dim, max_position, std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         return Terms(score=self.score)

@@ -1,14 +1,15 @@
 """Encodings that are a trained function of the position."""
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.absolute import Absolute
+from pe_lab.encodings.absolute import Absolute, Combination, Place
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import UNITS, Positive, Units, even
 
 
 class Continuous(Absolute):
@@ -29,16 +30,16 @@ class Continuous(Absolute):
         self,
         sizes: Sizes,
         name: str = "continuous",
-        hidden: int = 128,
-        scale: float | None = None,
-        at: str = "input",
-        combine: str = "add",
-        size: float = 1.0,
+        hidden: Units = 128,
+        scale: Positive | None = None,
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
-        self.scale = require("pe.scale", scale) or sizes.length
+        self.scale = scale or sizes.length
         self.mlp = nn.Sequential(
-            nn.Linear(1, require("pe.hidden", hidden)),
+            nn.Linear(1, hidden),
             nn.ReLU(),
             nn.Linear(hidden, hidden),
             nn.ReLU(),
@@ -69,19 +70,17 @@ class Fourier(Absolute):
         self,
         sizes: Sizes,
         name: str = "fourier",
-        features: int = 384,
-        hidden: int = 32,
-        gamma: float = 1.0,
-        at: str = "input",
-        combine: str = "add",
-        size: float = 1.0,
+        features: Annotated[int, even(most=UNITS)] = 384,
+        hidden: Units = 32,
+        gamma: Positive = 1.0,
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
-        self.gamma = require("pe.gamma", gamma)
-        self.frequency = nn.Parameter(torch.empty(require("pe.features", features) // 2))
-        self.mlp = nn.Sequential(
-            nn.Linear(features, require("pe.hidden", hidden)), nn.GELU(), nn.Linear(hidden, sizes.width)
-        )
+        self.gamma = gamma
+        self.frequency = nn.Parameter(torch.empty(features // 2))
+        self.mlp = nn.Sequential(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, sizes.width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

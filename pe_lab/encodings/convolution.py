@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import NonNegative
 
 
 class ConvolutionalPE(PositionalEncoding):
@@ -29,9 +29,9 @@ class ConvolutionalPE(PositionalEncoding):
     reads_positions = False
     KERNEL = 3
 
-    def __init__(self, sizes: Sizes, name: str = "cpe", std: float | None = None) -> None:
+    def __init__(self, sizes: Sizes, name: str = "cpe", std: NonNegative | None = None) -> None:
         super().__init__(sizes, name)
-        self.std = require("pe.std", std)
+        self.std = std
         self.axes = 1 if sizes.grid_width is None else 2
         self.weight = nn.Parameter(torch.empty(self.KERNEL**self.axes, sizes.width))
         self.bias = nn.Parameter(torch.empty(sizes.width))

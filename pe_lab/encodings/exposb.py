@@ -1,17 +1,18 @@
 """ExpoSB: RoPE with an amplitude, a band of lanes and a decay over distance."""
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from pe_lab.encodings.base import Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Pairing, Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.stick import inverse_softplus
-from pe_lab.ranges import require
 
 
 class ExpoSB(RoPE):
@@ -39,12 +40,12 @@ class ExpoSB(RoPE):
         self,
         sizes: Sizes,
         name: str = "exposb",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        form: str = "stable",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        form: Literal["stable", "literal"] = "stable",
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.form = require("pe.form", form)
+        self.form = form
         self.raw = nn.Parameter(torch.empty(sizes.num_heads))
         self.weight = nn.Parameter(torch.empty(sizes.num_heads))
         self.reset_parameters()

@@ -1,13 +1,15 @@
 """Encodings of positions on a grid: (row, column)."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.absolute import Sinusoidal, sinusoid
-from pe_lab.encodings.base import Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.absolute import Combination, Place, Sinusoidal, sinusoid
+from pe_lab.encodings.base import Pairing, Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import NonNegative, Positions, Positive
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.table import Learnable
 
@@ -29,10 +31,10 @@ class Sinusoidal2D(Sinusoidal):
         self,
         sizes: Sizes,
         name: str = "sinusoidal_2d",
-        theta: float = 10_000.0,
-        at: str = "input",
-        combine: str = "add",
-        size: float = 1.0,
+        theta: Positive = 10_000.0,
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, theta, at, combine, size)
         require_halves(name, sizes)
@@ -58,11 +60,11 @@ class Learnable2D(Learnable):
         self,
         sizes: Sizes,
         name: str = "learnable_2d",
-        max_len: int = 512,
-        at: str = "input",
-        combine: str = "add",
-        share: str = "layers",
-        std: float = 0.02,
+        max_len: Positions = 512,
+        at: Place = "input",
+        combine: Combination = "add",
+        share: Literal["layers", "none"] = "layers",
+        std: NonNegative = 0.02,
     ) -> None:
         super().__init__(sizes, name, max_len, at, combine, share, std)
         require_halves(name, sizes)
@@ -75,7 +77,7 @@ class Learnable2D(Learnable):
 def require_halves(name: str, sizes: Sizes) -> None:
     """Raises ValueError unless each axis can have half of the lanes."""
     if sizes.width % 2:
-        raise ValueError(f"{name} gives each axis half of the lanes: model.width must be even, got {sizes.width}")
+        raise ValueError(f"{name} gives each axis half of the lanes: width must be even, got {sizes.width}")
 
 
 def grid_tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
@@ -111,12 +113,14 @@ class AxialRoPE(RoPE):
     on_grid = True
     instead = "rope"
 
-    def __init__(self, sizes: Sizes, name: str = "rope_2d", theta: float = 100.0, pairing: str = "interleaved") -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "rope_2d", theta: Positive = 100.0, pairing: Pairing = "interleaved"
+    ) -> None:
         super().__init__(sizes, name, theta, pairing)
         if sizes.head_dim % 4:
             raise ValueError(
                 f"{name} rotates pairs on two axes: head_dim must be a multiple of 4, got {sizes.head_dim} "
-                f"(model.width={sizes.width}, model.num_heads={sizes.num_heads})"
+                f"(width={sizes.width}, num_heads={sizes.num_heads})"
             )
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -149,7 +153,7 @@ class MixedRoPE(AxialRoPE):
     weight_decay = False
 
     def __init__(
-        self, sizes: Sizes, name: str = "rope_mixed", theta: float = 10.0, pairing: str = "interleaved"
+        self, sizes: Sizes, name: str = "rope_mixed", theta: Positive = 10.0, pairing: Pairing = "interleaved"
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
         self.frequency = nn.Parameter(torch.empty(2, sizes.num_heads, sizes.head_dim // 2))

@@ -3,6 +3,7 @@
 from functools import partial
 
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.options import OptionError
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
@@ -36,7 +37,7 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
         "yarn": partial(Yarn, factor=factor),
     }
     if policy not in slower:
-        raise ValueError(f"evaluate.policy must be one of raw, {', '.join(slower)}, randomized, got {policy!r}")
+        raise OptionError(f"policy must be one of raw, {', '.join(slower)}, randomized, got {policy!r}")
     if type(trained) is not RoPE:
-        raise ValueError(f"evaluate.policy={policy} is defined for pe=rope, got pe={trained.name}: use raw")
+        raise OptionError(f"policy={policy} is defined for rope, got {trained.name}: use raw")
     return slower[policy](trained.sizes, theta=trained.theta, pairing=trained.pairing)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import Positions, within
 from pe_lab.encodings.table import require_in_table, require_rows
 
 
@@ -40,15 +41,16 @@ class Randomized(PositionalEncoding):
         sizes: Sizes,
         name: str,
         encoding: Callable[[Sizes], PositionalEncoding],
-        max_len: int = 2048,
+        max_len: Positions = 2048,
     ) -> None:
         super().__init__(sizes, name)
         require_rows(max_len, sizes.length)
         self.max_len = max_len
-        self.encoding = encoding(replace(sizes, length=max_len, grid_width=None))
+        with within("encoding"):
+            self.encoding = encoding(replace(sizes, length=max_len, grid_width=None))
         blind = not self.encoding.reads_positions or type(self.encoding) is PositionalEncoding
         if blind or isinstance(self.encoding, Randomized):
-            raise ValueError(f"pe={name} needs an encoding of positions on a line, got {self.encoding.name}")
+            raise ValueError(f"{name} needs an encoding of positions on a line, got {self.encoding.name}")
         for nature in ("reads_content", "per_layer", "causal_only"):
             setattr(self, nature, getattr(self.encoding, nature))
 
@@ -74,7 +76,7 @@ class Randomized(PositionalEncoding):
     def _require_located(self, layout: Layout) -> None:
         if not isinstance(layout, RandomizedLayout):
             raise ValueError(
-                f"pe={self.name} draws positions in locate: call locate(layout) first and give the layout that it "
+                f"{self.name} draws positions in locate: call locate(layout) first and give the layout that it "
                 f"returns to embed, mix and terms"
             )
 

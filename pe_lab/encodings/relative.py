@@ -1,6 +1,7 @@
 """Encodings that give every distance a vector, which meets the content of queries, keys and values."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from pe_lab.encodings.absolute import sinusoid
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positive
 
 
 def at_distance(x: Tensor, rows: Tensor, layout: Layout) -> Tensor:
@@ -45,10 +46,12 @@ class Shaw(PositionalEncoding):
     neutral = {"std": None}
     per_layer = True
 
-    def __init__(self, sizes: Sizes, name: str = "shaw", max_distance: int = 16, std: float | None = None) -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "shaw", max_distance: Distance = 16, std: NonNegative | None = None
+    ) -> None:
         super().__init__(sizes, name)
-        self.std = require("pe.std", std)
-        self.max_distance = require("pe.max_distance", max_distance)
+        self.std = std
+        self.max_distance = max_distance
         self.keys = nn.Parameter(torch.empty(2 * max_distance + 1, sizes.head_dim))
         self.values = nn.Parameter(torch.empty_like(self.keys))
         self.reset_parameters()
@@ -90,10 +93,12 @@ class TransformerXL(PositionalEncoding):
     neutral = {"std": 0.02}
     per_layer = True
 
-    def __init__(self, sizes: Sizes, name: str = "transformer_xl", theta: float = 10_000.0, std: float = 0.02) -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "transformer_xl", theta: Positive = 10_000.0, std: NonNegative = 0.02
+    ) -> None:
         super().__init__(sizes, name)
-        self.std = require("pe.std", std, optional=False)
-        self.theta = require("pe.theta", theta)
+        self.std = std
+        self.theta = theta
         self.u = nn.Parameter(torch.empty(sizes.num_heads, sizes.head_dim))
         self.v = nn.Parameter(torch.empty_like(self.u))
         self.project = nn.Linear(sizes.width, sizes.width, bias=False)
@@ -157,16 +162,16 @@ class Deberta(PositionalEncoding):
         self,
         sizes: Sizes,
         name: str = "deberta",
-        max_distance: int = 512,
-        buckets: str = "clip",
-        std: float = 0.02,
+        max_distance: Distance = 512,
+        buckets: Literal["clip", "log"] = "clip",
+        std: NonNegative = 0.02,
     ) -> None:
         super().__init__(sizes, name)
-        self.std = require("pe.std", std, optional=False)
-        self.max_distance = require("pe.max_distance", max_distance)
-        self.buckets = require("pe.buckets", buckets)
+        self.std = std
+        self.max_distance = max_distance
+        self.buckets = buckets
         if buckets == "log" and max_distance % 2:
-            raise ValueError(f"pe.max_distance must be even with pe.buckets=log, got {max_distance}")
+            raise OptionError(f"max_distance must be even with buckets=log, got {max_distance}")
         self.table = nn.Parameter(torch.empty(2 * max_distance, sizes.width))
         self.owner: tuple[Deberta, ...] = ()
         self.project_q = nn.Linear(sizes.width, sizes.width, bias=False)

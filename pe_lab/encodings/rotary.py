@@ -1,11 +1,13 @@
 """Encodings that rotate queries and keys."""
 
+from typing import Annotated, Literal
+
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Pairing, PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require, require_pairs
+from pe_lab.encodings.options import OptionError, Positive, between
 
 
 def frequencies(head_dim: int, theta: float | Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
@@ -40,11 +42,17 @@ class RoPE(PositionalEncoding):
         ValueError: head_dim is odd; theta or pairing out of range.
     """
 
-    def __init__(self, sizes: Sizes, name: str = "rope", theta: float = 10_000.0, pairing: str = "interleaved") -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "rope", theta: Positive = 10_000.0, pairing: Pairing = "interleaved"
+    ) -> None:
         super().__init__(sizes, name)
-        require_pairs(name, sizes.width, sizes.num_heads)
-        self.theta = require("pe.theta", theta)
-        self.pairing = require("pe.pairing", pairing)
+        if sizes.head_dim % 2:
+            raise ValueError(
+                f"{name} rotates pairs: head_dim must be even, got {sizes.head_dim} "
+                f"(width={sizes.width}, num_heads={sizes.num_heads})"
+            )
+        self.theta = theta
+        self.pairing = pairing
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         """[H|1, d/2] angular frequencies."""
@@ -78,14 +86,14 @@ class LRoPE(RoPE):
         self,
         sizes: Sizes,
         name: str = "lrope",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        share: str = "none",
-        lr: float | None = None,
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        share: Literal["none", "heads", "layers", "all"] = "none",
+        lr: Positive | None = None,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.per_layer = require("pe.share", share) in ("none", "heads")
-        self.lr = require("pe.lr", lr)
+        self.per_layer = share in ("none", "heads")
+        self.lr = lr
         heads = 1 if share in ("heads", "all") else sizes.num_heads
         self.beta = nn.Parameter(torch.empty(heads, sizes.head_dim // 2))
         self.reset_parameters()
@@ -116,16 +124,16 @@ class PRoPE(RoPE):
         self,
         sizes: Sizes,
         name: str = "p_rope",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        p: float = 0.75,
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        p: Annotated[float, between(0, 1)] = 0.75,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.turning = int(require("pe.p", p) * sizes.head_dim / 2)
+        self.turning = int(p * sizes.head_dim / 2)
         if p > 0 and not self.turning:
-            raise ValueError(
-                f"{name} turns int(p * head_dim / 2) pairs: pe.p must be 0 or at least {2 / sizes.head_dim:g} for "
-                f"head_dim={sizes.head_dim}, got {p}"
+            raise OptionError(
+                f"p must be 0 or at least {2 / sizes.head_dim:g} for head_dim={sizes.head_dim}, got {p}: {name} "
+                f"rotates int(p * head_dim / 2) pairs"
             )
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -157,26 +165,26 @@ class XPos(RoPE):
         self,
         sizes: Sizes,
         name: str = "xpos",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        scale_base: float = 512.0,
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        scale_base: Positive = 512.0,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.scale_base = require("pe.scale_base", scale_base)
+        self.scale_base = scale_base
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         device = h.device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
         if torch.float16 in (h.dtype, autocast):
             raise ValueError(
-                f"pe={self.name} scales queries and keys beyond the range of float16, got activations in float16: use "
-                f"float32, bfloat16 or pe={self.instead}"
+                f"{self.name} scales queries and keys beyond the range of float16, got activations in float16: use "
+                f"float32, bfloat16 or {self.instead}"
             )
         low, high = layout.pos_range
         if high - low > (reach := 60 * self.scale_base):  # masked logits grow by 3.5 ** 60 = 4e32; float32 ends at 3e38
             raise ValueError(
-                f"pe={self.name} covers distances up to {reach:g} at pe.scale_base={self.scale_base:g}, got "
-                f"{high - low}: raise pe.scale_base or use pe={self.instead}"
+                f"{self.name} covers distances up to {reach:g} at scale_base={self.scale_base:g}, got "
+                f"{high - low}: raise scale_base or use {self.instead}"
             )
         rotary = super().terms(h, layout).rotary_q
         d, dtype = self.sizes.head_dim, rotary.cos.dtype

@@ -5,14 +5,15 @@ length, whatever the factor). None has parameters: weights trained with `rope` c
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.base import Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Pairing, Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import Factor, OptionError, Positions, Positive
 from pe_lab.encodings.rotary import RoPE, frequencies
-from pe_lab.ranges import require
 
 
 class InterpolatedRoPE(RoPE):
@@ -32,12 +33,12 @@ class InterpolatedRoPE(RoPE):
         self,
         sizes: Sizes,
         name: str = "rope_pi",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        factor: float = 4.0,
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        factor: Factor = 4.0,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.factor = require("pe.factor", factor)
+        self.factor = factor
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         omega = frequencies(self.sizes.head_dim, self.theta, torch.float64, device)
@@ -61,12 +62,12 @@ class NTKRoPE(RoPE):
         self,
         sizes: Sizes,
         name: str = "rope_ntk",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        factor: float = 4.0,
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        factor: Factor = 4.0,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.factor = require("pe.factor", factor)
+        self.factor = factor
         self.power = ntk_power(name, sizes)
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -93,14 +94,14 @@ class DynamicNTKRoPE(RoPE):
         self,
         sizes: Sizes,
         name: str = "rope_dynamic_ntk",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        factor: float = 1.0,
-        original_length: int | None = None,
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        factor: Factor = 1.0,
+        original_length: Positions | None = None,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.factor = require("pe.factor", factor)
-        self.original_length = require("pe.original_length", original_length) or sizes.length
+        self.factor = factor
+        self.original_length = original_length or sizes.length
         self.power = ntk_power(name, sizes)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
@@ -140,22 +141,22 @@ class Yarn(RoPE):
         self,
         sizes: Sizes,
         name: str = "yarn",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        factor: float = 4.0,
-        original_length: int | None = None,
-        beta_fast: float = 32.0,
-        beta_slow: float = 1.0,
-        ramp: str = "paper",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        factor: Factor = 4.0,
+        original_length: Positions | None = None,
+        beta_fast: Positive = 32.0,
+        beta_slow: Positive = 1.0,
+        ramp: Literal["paper", "code"] = "paper",
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.factor = require("pe.factor", factor)
-        self.original_length = require("pe.original_length", original_length) or sizes.length
-        self.beta_fast = require("pe.beta_fast", beta_fast)
-        self.beta_slow = require("pe.beta_slow", beta_slow)
-        self.ramp = require("pe.ramp", ramp)
+        self.factor = factor
+        self.original_length = original_length or sizes.length
+        self.beta_fast = beta_fast
+        self.beta_slow = beta_slow
+        self.ramp = ramp
         if beta_slow >= beta_fast:
-            raise ValueError(f"pe.beta_fast must be above pe.beta_slow={beta_slow:g}, got {beta_fast:g}")
+            raise OptionError(f"beta_fast must be above beta_slow={beta_slow:g}, got {beta_fast:g}")
         if ramp == "code":
             self.low, self.high = self._ends()
 
@@ -163,16 +164,16 @@ class Yarn(RoPE):
         """The pairs between which the code's ramp runs, as transformers has them."""
         d, theta = self.sizes.head_dim, self.theta
         if theta <= 1:
-            raise ValueError(f"pe.theta must be above 1 for pe.ramp=code, got {theta:g}: use pe.ramp=paper")
+            raise OptionError(f"theta must be above 1 for ramp=code, got {theta:g}: use ramp=paper")
 
         def pair(rotations: float) -> float:
             return d * math.log(self.original_length / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
         low, high = max(math.floor(pair(self.beta_fast)), 0), min(math.ceil(pair(self.beta_slow)), d - 1)
         if high < low:
-            raise ValueError(
-                f"pe.ramp=code has a ramp from pair {low} to pair {high} at an original length of "
-                f"{self.original_length}: use pe.ramp=paper"
+            raise OptionError(
+                f"ramp=code has a ramp from pair {low} to pair {high} at an original length of "
+                f"{self.original_length}: use ramp=paper"
             )
         return low, max(high, low + 1)
 
@@ -200,7 +201,7 @@ def ntk_power(name: str, sizes: Sizes) -> float:
     if sizes.head_dim < 4:
         raise ValueError(
             f"{name} raises to the power d / (d - 2): head_dim must be at least 4, got {sizes.head_dim} "
-            f"(model.width={sizes.width}, model.num_heads={sizes.num_heads})"
+            f"(width={sizes.width}, num_heads={sizes.num_heads})"
         )
     return sizes.head_dim / (sizes.head_dim - 2)
 

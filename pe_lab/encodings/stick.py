@@ -2,15 +2,16 @@
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms, at_least_float32
+from pe_lab.encodings.base import Pairing, PositionalEncoding, Sizes, Stick, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import RoPE
-from pe_lab.ranges import require
 
 
 def inverse_softplus(x: float) -> float:
@@ -59,14 +60,14 @@ class RotaryStickBreaking(RoPE):
         self,
         sizes: Sizes,
         name: str = "rse",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        decay: float = 0.01,
-        order: str = "nearest",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        decay: Positive = 0.01,
+        order: Literal["nearest", "first"] = "nearest",
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.decay = require("pe.decay", decay)
-        self.order = require("pe.order", order)
+        self.decay = decay
+        self.order = order
         self.raw = nn.Parameter(torch.empty(1))
         self.reset_parameters()
 

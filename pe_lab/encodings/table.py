@@ -1,12 +1,14 @@
 """Encodings that are a table with a row per position."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.absolute import Absolute, sinusoid
+from pe_lab.encodings.absolute import Absolute, Combination, Place, sinusoid
 from pe_lab.encodings.base import Sizes, UnfitError
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import NonNegative, OptionError, Positions, Positive
 
 
 class Table(Absolute):
@@ -28,18 +30,16 @@ class Table(Absolute):
         self,
         sizes: Sizes,
         name: str,
-        max_len: int = 512,
-        at: str = "input",
-        combine: str = "add",
-        share: str = "layers",
+        max_len: Positions = 512,
+        at: Place = "input",
+        combine: Combination = "add",
+        share: Literal["layers", "none"] = "layers",
     ) -> None:
         super().__init__(sizes, name, at, combine)
         require_rows(max_len, sizes.length)
-        if share not in ("layers", "none"):
-            raise ValueError(f"pe.share must be one of layers, none for pe={name}, got {share!r}")
         self.per_layer = share == "none"
         if self.per_layer and at == "input":
-            raise ValueError("pe.share=none needs pe.at=every_layer or query_key, got pe.at=input: it is added once")
+            raise OptionError("share=none needs at=every_layer or query_key, got at=input: it is added once")
         self.make(torch.empty(max_len, sizes.width))
         self.reset_parameters()
 
@@ -62,11 +62,15 @@ class Table(Absolute):
         return nn.functional.embedding(pos, self.table)
 
 
+class UnfitTableError(UnfitError, OptionError):
+    """A table has fewer rows than training has positions."""
+
+
 def require_rows(max_len: int, length: int) -> None:
-    """Raises UnfitError if there are fewer positions than training needs."""
-    if require("pe.max_len", max_len) < length:
-        raise UnfitError(
-            f"pe.max_len must be at least the length of the sequences, got pe.max_len={max_len}, length={length}"
+    """Raise UnfitTableError if there are fewer positions than training needs."""
+    if max_len < length:
+        raise UnfitTableError(
+            f"max_len must be at least the length of the sequences, got max_len={max_len}, length={length}"
         )
 
 
@@ -76,7 +80,7 @@ def require_in_table(name: str, layout: Layout, max_len: int) -> None:
     if low < 0 or high >= max_len:
         raise ValueError(
             f"{name} has positions 0 to {max_len - 1}: position {low if low < 0 else high} is beyond "
-            f"its table (raise pe.max_len and train again)"
+            f"its table (raise max_len and train again)"
         )
 
 
@@ -101,13 +105,13 @@ class Learnable(Table):
         self,
         sizes: Sizes,
         name: str = "learnable",
-        max_len: int = 512,
-        at: str = "input",
-        combine: str = "add",
-        share: str = "layers",
-        std: float = 0.02,
+        max_len: Positions = 512,
+        at: Place = "input",
+        combine: Combination = "add",
+        share: Literal["layers", "none"] = "layers",
+        std: NonNegative = 0.02,
     ) -> None:
-        self.std = require("pe.std", std, optional=False)
+        self.std = std
         super().__init__(sizes, name, max_len, at, combine, share)
 
     def reset_parameters(self) -> None:
@@ -132,15 +136,15 @@ class SinInit(Table):
         self,
         sizes: Sizes,
         name: str = "sininit",
-        theta: float = 10_000.0,
-        max_len: int = 512,
-        at: str = "input",
-        combine: str = "add",
-        share: str = "layers",
-        size: float = 1.0,
+        theta: Positive = 10_000.0,
+        max_len: Positions = 512,
+        at: Place = "input",
+        combine: Combination = "add",
+        share: Literal["layers", "none"] = "layers",
+        size: Positive = 1.0,
     ) -> None:
-        self.theta = require("pe.theta", theta)
-        self.start_size = require("pe.size", size)
+        self.theta = theta
+        self.start_size = size
         super().__init__(sizes, name, max_len, at, combine, share)
 
     def reset_parameters(self) -> None:
@@ -168,12 +172,12 @@ class Random(Table):
         self,
         sizes: Sizes,
         name: str = "random",
-        max_len: int = 512,
-        at: str = "input",
-        combine: str = "add",
-        size: float = 1.0,
+        max_len: Positions = 512,
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
-        self.start_size = require("pe.size", size)
+        self.start_size = size
         super().__init__(sizes, name, max_len, at, combine)
 
     def make(self, table: Tensor) -> None:

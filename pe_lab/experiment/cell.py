@@ -16,13 +16,13 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.data.base import Dataset, Floors
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.options import LONGEST, within
 from pe_lab.experiment.memory import WEIGHT, Claims, Room
 from pe_lab.experiment.source import origin
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
-from pe_lab.ranges import LONGEST
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
 from pe_lab.tracking.wandb_mode import agent_run
@@ -196,7 +196,9 @@ class Cell:
             encoding = self.encoding(self.dataset.task.sizes(cfg.model.width, cfg.model.num_heads))
             layout = task.layout(torch.tensor([task.length]), task.length)
             try:
-                policies.under(request["policy"], encoding, request["length"]).locate(layout.moved(request["offset"]))
+                with within("evaluate"):
+                    under = policies.under(request["policy"], encoding, request["length"])
+                under.locate(layout.moved(request["offset"]))
             except ValueError as error:
                 asked = f"evaluate.lengths={request['length']:g}, evaluate.offset={request['offset']}"
                 raise ValueError(f"{asked}: {error}") from None
@@ -376,7 +378,12 @@ def _maker(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable[.
         options = ", ".join(str(key) for key in leaf if str(key)[0] != "_")
         start = "; start from pe=none, which has name alone" if group == "pe" else ""
         raise ValueError(f"{group}._target_ must take the options {options}: {leaf._target_} {error}{start}") from None
-    return made
+
+    def make(*given: Any, **named: Any) -> Any:
+        with within(group):  # errors about `theta` are about the setting `pe.theta`
+            return made(*given, **named)
+
+    return make
 
 
 def _device(asked: str) -> str:

@@ -9,10 +9,10 @@ import signal
 import sys
 from pathlib import Path
 
+from pe_lab.config.ranges import require
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
-from pe_lab.ranges import require
 from pe_lab.results.stored import read_settings, read_summary
 from pe_lab.system.errors import in_one_line, refuse
 from pe_lab.tracking.wandb_mode import wandb_mode

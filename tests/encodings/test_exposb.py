@@ -182,7 +182,7 @@ def test_a_layer_has_two_parameters_per_head_that_are_never_decayed() -> None:
 
 @pytest.mark.parametrize(("setting", "value"), [("form", "report"), ("theta", 0.0), ("pairing", "none")])
 def test_a_setting_out_of_range_is_named(setting: str, value: float | str) -> None:
-    with pytest.raises(ValueError, match=rf"^pe\.{setting} must be .*, got {value!r}$"):
+    with pytest.raises(ValueError, match=rf"^{setting} must be .*, got {value!r}$"):
         ExpoSB(SIZES, **{setting: value})
 
 

@@ -264,12 +264,12 @@ def model_of(kind: type[PositionalEncoding], depth: int, **setting) -> Transform
 @pytest.mark.parametrize(
     ("kind", "setting", "message"),
     [
-        (Shaw, {"max_distance": 0}, r"^pe\.max_distance must be .*, got 0$"),
-        (Shaw, {"max_distance": 2.5}, r"^pe\.max_distance must be .*, got 2\.5$"),
-        (TransformerXL, {"theta": 0.0}, r"^pe\.theta must be .*, got 0\.0$"),
-        (Deberta, {"max_distance": 0}, r"^pe\.max_distance must be .*, got 0$"),
-        (Deberta, {"buckets": "t5"}, r"^pe\.buckets must be one of clip, log, got 't5'$"),
-        (Deberta, {"buckets": "log", "max_distance": 7}, r"^pe\.max_distance must be even with .*, got 7$"),
+        (Shaw, {"max_distance": 0}, r"^max_distance must be .*, got 0$"),
+        (Shaw, {"max_distance": 2.5}, r"^max_distance must be .*, got 2\.5$"),
+        (TransformerXL, {"theta": 0.0}, r"^theta must be .*, got 0\.0$"),
+        (Deberta, {"max_distance": 0}, r"^max_distance must be .*, got 0$"),
+        (Deberta, {"buckets": "t5"}, r"^buckets must be one of clip, log, got 't5'$"),
+        (Deberta, {"buckets": "log", "max_distance": 7}, r"^max_distance must be even with .*, got 7$"),
     ],
 )
 def test_a_setting_out_of_range_is_named(kind: type[PositionalEncoding], setting: dict, message: str) -> None:

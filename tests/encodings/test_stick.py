@@ -274,7 +274,7 @@ def test_a_saturated_key_takes_all_and_a_shut_one_nothing() -> None:
     [("decay", 0.0), ("decay", -0.01), ("decay", math.inf), ("theta", 0.0), ("pairing", "none"), ("order", "last")],
 )
 def test_a_setting_out_of_range_is_named(setting: str, value: float | str) -> None:
-    with pytest.raises(ValueError, match=rf"^pe\.{setting} must be .*, got {value!r}$"):
+    with pytest.raises(ValueError, match=rf"^{setting} must be .*, got {value!r}$"):
         RotaryStickBreaking(SIZES, **{setting: value})
 
 
