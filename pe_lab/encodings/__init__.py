@@ -1,1 +1,1 @@
-"""Positional encodings: base.py is the contract, layout.py says where tokens are, each other file is a family."""
+"""Positional encodings: base.py defines the interface, layout.py the positions of tokens, each other file a family."""

@@ -15,11 +15,11 @@ from pe_lab.encodings.options import UNITS, Positive, Units, even
 class Continuous(Absolute):
     """An MLP of the position, trained: Linear(1 -> h), ReLU, Linear(h -> h), ReLU, Linear(h -> D) of pos / scale.
 
-    Any position has a value; beyond training it is whatever the MLP extrapolates.
+    Any position has a value; beyond those of training it is extrapolated by the MLP.
 
     Args:
         hidden: h >= 1.
-        scale: > 0, the position that is taken as 1; None: the training length.
+        scale: > 0, the position that is mapped to 1; None: the training length.
         at, combine, size: as Absolute.
 
     Raises:

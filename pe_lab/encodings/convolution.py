@@ -13,12 +13,12 @@ from pe_lab.encodings.options import NonNegative
 class ConvolutionalPE(PositionalEncoding):
     """Conditional positional encoding (Chu et al. 2021, arXiv:2102.10882, section 3.3): x + depthwise convolution of x.
 
-    Three tokens wide on a sequence, 3 x 3 on a grid; trained. Under a causal mask the kernel ends at the token itself,
-    on a grid in both directions. What is outside of the document is zero: that is where position comes from, and a
-    shift of all positions changes nothing.
+    The kernel has 3 tokens on a sequence, 3 x 3 on a grid, and is trained. In causal attention it ends at the token
+    itself, on a grid in both directions. Position comes from the zero padding at the ends of a document; a shift of all
+    positions changes nothing.
 
     Args:
-        std: >= 0, kernel and bias start as N(0, std^2); None: uniform, as torch's convolutions, with a standard
+        std: >= 0, kernel and bias start as N(0, std^2); None: uniform, like torch's convolutions, with a standard
             deviation of 1/3 on a sequence and 0.19 on a grid.
 
     Raises:
@@ -59,7 +59,7 @@ class ConvolutionalPE(PositionalEncoding):
         return out
 
     def _are_neighbours(self, layout: Layout, shift: int, step: tuple[int, ...]) -> Tensor:
-        """[B, T] whether the token `shift` further on is there, in the same document and `step` away on the grid."""
+        """Return whether the token at index + shift is of the same document and `step` away on the grid, [B, T]."""
         slot = torch.arange(layout.segment.shape[1], device=layout.segment.device) + shift
         inside = (slot >= 0) & (slot < len(slot))
         same = inside & (layout.segment.roll(-shift, 1) == layout.segment)

@@ -1,4 +1,4 @@
-"""ExpoSB: RoPE with an amplitude, a band of lanes and a decay over distance."""
+"""ExpoSB: RoPE with an amplitude over position, a gain per head dimension and a decay over distance."""
 
 from dataclasses import replace
 from typing import Literal
@@ -16,18 +16,18 @@ from pe_lab.encodings.stick import inverse_softplus
 
 
 class ExpoSB(RoPE):
-    """RoPE that is strongest at the start of the text and in a band of lanes, and fades with distance (seed report).
+    """RoPE with an amplitude over position, a gain per head dimension and a decay over distance (seed report).
 
-    Queries and keys are turned as by RoPE, times 1 + 0.2 exp(-r pos), r = softplus(raw) per head, 0.001 at the start;
-    then times w (0.8 + 0.4 G), w per head, 1 at the start, G a Gaussian over lanes with centre d/4 and width d/8.
-    Weights are a softmax, in spite of the name. By the amplitude it knows absolute position; before position 0 it is
-    as at 0. Neither parameter is decayed: the norm of w is a temperature, and raw = 0 is no neutral rate.
+    Queries and keys are rotated as by RoPE and multiplied by 1 + 0.2 exp(-r pos), r = softplus(raw) per head, initially
+    0.001; then by w (0.8 + 0.4 G), w per head, initially 1, G a Gaussian over head dimensions with centre d/4 and width
+    d/8. Weights are a softmax, in spite of the name. The amplitude depends on absolute position; positions below 0 have
+    that of 0. No weight decay: w acts as a temperature, and raw = 0 is no neutral rate.
 
     Args:
         theta, pairing: as RoPE.
-        form: "stable": both lanes of pair c have the G of lane 2c, and ln(0.7 + 0.3 exp(-0.005 |i - j|)) is added to
-            the logits; "literal", as the report's text has it: each lane has its own G, and the logits are multiplied
-            by 0.7 + 0.3 exp(-0.005 |i - j|), which raises negative ones.
+        form: "stable": both dimensions of pair c have the G of dimension 2c, and ln(0.7 + 0.3 exp(-0.005 |i - j|)) is
+            added to the logits; "literal", as in the report's text: each dimension has its own G, and the logits are
+            multiplied by 0.7 + 0.3 exp(-0.005 |i - j|), which raises negative ones.
 
     Raises:
         ValueError: as RoPE; form out of range.
@@ -55,12 +55,12 @@ class ExpoSB(RoPE):
         nn.init.ones_(self.weight)
 
     def band(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """[d] 0.8 + 0.4 G of every lane."""
+        """Return 0.8 + 0.4 G of every head dimension, [d]."""
         d = self.sizes.head_dim
-        lane = torch.arange(d, device=device)
+        dim = torch.arange(d, device=device)
         if self.form == "stable":
-            lane = lane // 2 * 2 if self.pairing == "interleaved" else lane % (d // 2) * 2
-        return 0.8 + 0.4 * (-(((lane.to(dtype) - d / 4) / (d / 8)) ** 2) / 2).exp()
+            dim = dim // 2 * 2 if self.pairing == "interleaved" else dim % (d // 2) * 2
+        return 0.8 + 0.4 * (-(((dim.to(dtype) - d / 4) / (d / 8)) ** 2) / 2).exp()
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)

@@ -15,7 +15,7 @@ from pe_lab.encodings.table import Learnable
 
 
 class Sinusoidal2D(Sinusoidal):
-    """Fixed sinusoids of the row on the first half of the lanes, of the column on the second (after arXiv:1706.03762).
+    """Fixed sinusoids of the row in the first D/2 dimensions, of the column in the others (after arXiv:1706.03762).
 
     Args:
         theta, at, combine, size: as Sinusoidal.
@@ -25,7 +25,7 @@ class Sinusoidal2D(Sinusoidal):
     """
 
     on_grid = True
-    instead = "sinusoidal"
+    fallback = "sinusoidal"
 
     def __init__(
         self,
@@ -44,17 +44,17 @@ class Sinusoidal2D(Sinusoidal):
 
 
 class Learnable2D(Learnable):
-    """A trainable vector of D/2 lanes per row and one per column, side by side (Carion et al. 2020, arXiv:2005.12872).
+    """A trained vector per row and one per column, D/2 each, concatenated (Carion et al. 2020, arXiv:2005.12872).
 
     Args:
-        max_len: rows and columns that have one; at, combine, share, std: as Learnable (the source starts U(0, 1)).
+        max_len: number of rows and of columns; at, combine, share, std: as Learnable (the source starts from U(0, 1)).
 
     Raises:
         ValueError: as Learnable; the width is odd; positions without a grid.
     """
 
     on_grid = True
-    instead = "learnable"
+    fallback = "learnable"
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class Learnable2D(Learnable):
 
 
 def require_halves(name: str, sizes: Sizes) -> None:
-    """Raises ValueError unless each axis can have half of the lanes."""
+    """Raise ValueError unless the width can be divided between two axes."""
     if sizes.width % 2:
-        raise ValueError(f"{name} gives each axis half of the lanes: width must be even, got {sizes.width}")
+        raise ValueError(f"{name} gives each axis half of the dimensions: width must be even, got {sizes.width}")
 
 
 def grid_tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
-    """Cosine and sine of row * omega_row + column * omega_column.
+    """Return cosine and sine of row * omega_row + column * omega_column.
 
     Args:
         pos: [B|1, T, 2] integers.
@@ -93,17 +93,17 @@ def grid_tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
 
 
 def axis_frequencies(head_dim: int, theta: float, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """[d/4] angular frequencies theta ** (-4c / d), c = 0 ... d/4 - 1 (arXiv:2403.13298, eq. 11)."""
+    """Return the angular frequencies theta ** (-4c / d), c = 0 ... d/4 - 1, [d/4] (arXiv:2403.13298, eq. 11)."""
     exponent = torch.arange(0, head_dim, 4, dtype=torch.float64, device=device) / head_dim
     return (theta**-exponent).to(dtype)
 
 
 class AxialRoPE(RoPE):
-    """Axial rotary position embedding: half of the pairs turn with the row, half with the column
+    """Axial rotary position embedding: half of the pairs are rotated by the row, half by the column
     (Heo et al. 2024, arXiv:2403.13298, section 3.2).
 
     Args:
-        theta: > 0; smaller than on a line, since grids are short.
+        theta: > 0; smaller than for sequences, since grids have few rows.
         pairing: as RoPE.
 
     Raises:
@@ -111,7 +111,7 @@ class AxialRoPE(RoPE):
     """
 
     on_grid = True
-    instead = "rope"
+    fallback = "rope"
 
     def __init__(
         self, sizes: Sizes, name: str = "rope_2d", theta: Positive = 100.0, pairing: Pairing = "interleaved"
@@ -124,10 +124,10 @@ class AxialRoPE(RoPE):
             )
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """[2, H|1, d/2] angular frequencies of the row and of the column."""
+        """Return the angular frequencies of row and column, [2, H|1, d/2]."""
         along = axis_frequencies(self.sizes.head_dim, self.theta, dtype, device)
-        still = torch.zeros_like(along)
-        return torch.stack((torch.cat((along, still)), torch.cat((still, along))))[:, None]
+        none = torch.zeros_like(along)
+        return torch.stack((torch.cat((along, none)), torch.cat((none, along))))[:, None]
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         rotary = grid_tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
@@ -138,7 +138,7 @@ class MixedRoPE(AxialRoPE):
     """Rotary position embedding with learned two-dimensional frequencies, per layer and head
     (Heo et al. 2024, arXiv:2403.13298, eq. 13).
 
-    Starts as the axial frequencies, turned by a random angle in each head; no weight decay.
+    They start as the axial frequencies, rotated by a random angle in each head; no weight decay.
 
     Args:
         theta: > 0, of the frequencies at the start.
@@ -148,7 +148,7 @@ class MixedRoPE(AxialRoPE):
         ValueError: as AxialRoPE.
     """
 
-    instead = "lrope"
+    fallback = "lrope"
     per_layer = True
     weight_decay = False
 
@@ -161,8 +161,8 @@ class MixedRoPE(AxialRoPE):
 
     def reset_parameters(self) -> None:
         size = axis_frequencies(self.sizes.head_dim, self.theta, torch.float64)
-        turn = 2 * math.pi * torch.rand(self.sizes.num_heads, 1, dtype=torch.float64)
-        angle = torch.cat((turn.expand(-1, len(size)), turn.expand(-1, len(size)) + math.pi / 2), 1)
+        rotation = 2 * math.pi * torch.rand(self.sizes.num_heads, 1, dtype=torch.float64)
+        angle = torch.cat((rotation.expand(-1, len(size)), rotation.expand(-1, len(size)) + math.pi / 2), 1)
         with torch.no_grad():
             self.frequency.copy_(size.repeat(2) * torch.stack((angle.cos(), angle.sin())))
 

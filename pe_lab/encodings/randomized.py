@@ -1,4 +1,4 @@
-"""Randomised positions, for any encoding that takes positions."""
+"""Random increasing positions, for any encoding that depends on positions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,24 +14,24 @@ from pe_lab.encodings.table import require_in_table, require_rows
 
 @dataclass(frozen=True)
 class RandomizedLayout(Layout):
-    """A layout whose positions were drawn."""
+    """A layout whose positions were drawn by `Randomized.locate`."""
 
 
 class Randomized(PositionalEncoding):
     """Another encoding at random increasing positions (Ruoss et al. 2023, arXiv:2305.16843, section 3).
 
-    Position p becomes the p-th smallest of a sample without replacement from 0 ... max_len - 1, drawn by `locate`, once
-    per batch, in training and at test: from the layout's seed, the same on every device, or without one from torch's
-    global generator. So positions and distances of longer sequences have been seen in training; how many tokens lie
-    between two of them cannot be read off.
+    Position p becomes the p-th smallest of a sample without replacement from 0 ... max_len - 1. `locate` draws it once
+    per batch, in training and in evaluation: from the layout's seed, the same on every device, or without a seed from
+    torch's global generator. Positions and distances of longer sequences thus occur in training, but a distance no
+    longer tells how many tokens lie between.
 
     Args:
-        encoding: the other one, by name and options; its training length is max_len.
+        encoding: makes the other encoding from sizes whose length is max_len.
         max_len: positions to draw from, >= the length of the sequences.
 
     Raises:
-        ValueError: an option out of range; an encoding that takes no positions; later, a position beyond max_len, or a
-            layout that does not come from `locate`.
+        ValueError: an option out of range; an encoding that does not depend on positions; later, a position beyond
+            max_len, or a layout that was not returned by `locate`.
     """
 
     revision = 2
@@ -55,7 +55,7 @@ class Randomized(PositionalEncoding):
             setattr(self, nature, getattr(self.encoding, nature))
 
     def draw(self, count: int, seed: int | None = None) -> Tensor:
-        """[count] increasing positions, drawn from the seed; None: from torch's global generator."""
+        """Draw increasing positions [count] from the seed; None: from torch's global generator."""
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         return torch.randperm(self.max_len, generator=generator)[:count].sort().values
 

@@ -1,4 +1,4 @@
-"""Encodings that give every distance a vector, which meets the content of queries, keys and values."""
+"""Encodings with a vector per distance, which is multiplied with queries and keys or added to values."""
 
 import math
 from typing import Literal
@@ -15,11 +15,11 @@ from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positiv
 
 
 def at_distance(x: Tensor, rows: Tensor, layout: Layout) -> Tensor:
-    """[B, H, T, T] the product of x_i with the row of pos_i - pos_j.
+    """Return the inner products of x_i with the row of distance pos_i - pos_j, [B, H, T, T].
 
     Args:
         x: [B, H, T, d]
-        rows: [H, 2R+1, d], that of distance -R first; R reaches to all pairs that may see each other.
+        rows: [H, 2R+1, d] of the distances -R ... R; R covers all tokens that attend to each other.
     """
     reach = rows.shape[1] // 2
     index = (layout.pos[:, None, :, None] - layout.pos[:, None, None, :]).clamp(-reach, reach) + reach
@@ -32,10 +32,10 @@ class Shaw(PositionalEncoding):
 
     Logits q_i . (k_j + a^K) / sqrt(d), outputs sum of alpha_ij (v_j + a^V); a^K and a^V are trained vectors of the
     distance clipped to +-k, shared by the heads of a layer. Row r of both tables belongs to pos_i - pos_j = r - k, as
-    in all tables here: the paper's w_(k-r), since it counts from the query to the key.
+    in all tables here; this is the paper's w_(k-r), which counts from the query to the key.
 
     Args:
-        max_distance: k, from which on all distances are one; tables have 2k + 1 rows.
+        max_distance: k; longer distances count as k, tables have 2k + 1 rows.
         std: >= 0, both tables start as N(0, std^2); None: Glorot-uniform, as in the authors' tensor2tensor, whose
             standard deviation is (2 / (2k + 1 + d)) ** 0.5.
 
@@ -67,7 +67,7 @@ class Shaw(PositionalEncoding):
         return Terms(score=self, values=self.values.to(at_least_float32(h))[None], clip=True)
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        """[B, H, T, T] q_i . a^K / sqrt(d)."""
+        """Return q_i . a^K / sqrt(d), [B, H, T, T]."""
         dtype, reach = at_least_float32(q), self.max_distance
         distance = (layout.pos[:, :, None] - layout.pos[:, None, :]).clamp(-reach, reach)
         with torch.autocast(q.device.type, enabled=False):
@@ -79,12 +79,12 @@ class TransformerXL(PositionalEncoding):
     """Relative attention of Transformer-XL (Dai et al. 2019, arXiv:1901.02860, section 3.3).
 
     Logits ((q_i + u) . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d); s are sinusoids of the distance, of width D; u and v,
-    a vector per head, and W_r (D to D, no bias) are trained. No recurrence over segments: the encoding alone. Every
-    layer has u and v of its own, as the authors' `untie_r` and XLNet.
+    a vector per head, and W_r (D to D, no bias) are trained. Without the paper's recurrence over segments. Every layer
+    has its own u and v, as with the authors' `untie_r` and in XLNet.
 
     Args:
         theta: > 0, of the sinusoids.
-        std: >= 0, u and v start as N(0, std^2); 0.02 is the authors'.
+        std: >= 0, u and v start as N(0, std^2); 0.02 as in the authors' code.
 
     Raises:
         ValueError: an option out of range.
@@ -112,7 +112,7 @@ class TransformerXL(PositionalEncoding):
         return Terms(score=self)
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        """[B, H, T, T] (u . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d)."""
+        """Return (u . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d), [B, H, T, T]."""
         dtype = at_least_float32(q)
         s = sinusoid(distances(layout.max_distance, q.device), self.sizes.width, self.theta, dtype)
         with torch.autocast(q.device.type, enabled=False):
@@ -123,7 +123,7 @@ class TransformerXL(PositionalEncoding):
 
 
 def log_bucket(distance: Tensor, size: int) -> Tensor:
-    """Bucket of integer distances, with their sign, in the second version of DeBERTa.
+    """Return the buckets of integer distances, with their sign, in the second version of DeBERTa.
 
     Exact up to size / 2, logarithmic to 2 size - 1, whose bucket is size - 1; beyond, at most size.
 
@@ -132,7 +132,7 @@ def log_bucket(distance: Tensor, size: int) -> Tensor:
     """
     middle, far = size // 2, distance.abs()
     part = (far.clamp(min=middle).double() / middle).log() / math.log((2 * size - 1) / middle)
-    # what is an integer but for rounding must not be rounded up
+    # 1e-9: an integer with a rounding error must not be rounded up
     bucket = (part * (middle - 1) - 1e-9).ceil().long() + middle
     return distance.where(far <= middle, distance.sign() * bucket.clamp(max=size))
 
@@ -141,15 +141,14 @@ class Deberta(PositionalEncoding):
     """Disentangled attention (He et al. 2020, arXiv:2006.03654, eq. 3 and 4).
 
     Logits (q_i . k_j + q_i . W_k,r P[delta(i, j)] + k_j . W_q,r P[delta(j, i)]) / sqrt(3d), delta(i, j) being
-    i - j + k clipped to 0 ... 2k - 1. The table P, 2k vectors of width D, is one for all layers; each has its own
-    W_q,r and W_k,r (D to D, no bias). The authors' code, and transformers after it, takes delta(i, j) in the third
-    product too.
+    i - j + k clipped to 0 ... 2k - 1. All layers share the table P, 2k vectors of width D; each has its own W_q,r and
+    W_k,r (D to D, no bias). The authors' code, and transformers after it, uses delta(i, j) in the third product too.
 
     Args:
-        max_distance: k, rows to each side.
+        max_distance: k, rows per side.
         buckets: "clip", the paper: a row per distance, up to k; "log", the second version's code: a row per distance up
             to k/2, logarithmic from there to 2k (k = 256 as released).
-        std: >= 0, the table starts as N(0, std^2); 0.02 is the authors', as for all of their weights.
+        std: >= 0, the table starts as N(0, std^2); 0.02 as for all weights in the authors' code.
 
     Raises:
         ValueError: an option out of range; an odd max_distance with buckets=log.
@@ -184,10 +183,10 @@ class Deberta(PositionalEncoding):
 
     def follow(self, first: "Deberta") -> None:
         del self.table
-        self.owner = (first,)  # in a tuple, where a module is no submodule: the state holds one table
+        self.owner = (first,)  # a module in a tuple is not registered: the state dict holds one table
 
     def row(self, distance: Tensor) -> Tensor:
-        """delta: where integer distances stand in the table."""
+        """Return delta: the row of the table for integer distances."""
         k = self.max_distance
         bucket = distance if self.buckets == "clip" else log_bucket(distance, k)
         return bucket.clamp(-k, k - 1) + k
@@ -196,7 +195,7 @@ class Deberta(PositionalEncoding):
         return Terms(score=self, scale=(3 * self.sizes.head_dim) ** -0.5)
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        """[B, H, T, T] content to position and position to content, over sqrt(3d)."""
+        """Return (content to position + position to content) / sqrt(3d), [B, H, T, T]."""
         dtype, heads = at_least_float32(q), (self.sizes.num_heads, self.sizes.head_dim)
         table = (self.owner[0] if self.owner else self).table
         rows = table.to(dtype)[self.row(distances(layout.max_distance, q.device))]

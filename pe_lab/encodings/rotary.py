@@ -11,13 +11,16 @@ from pe_lab.encodings.options import OptionError, Positive, between
 
 
 def frequencies(head_dim: int, theta: float | Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """[d/2], or [..., d/2] of theta [..., 1]: angular frequencies theta ** (-2c / d) (arXiv:2104.09864, eq. 15)."""
+    """Return the angular frequencies theta ** (-2c / d), [d/2], or [..., d/2] for theta [..., 1].
+
+    Source: arXiv:2104.09864, eq. 15.
+    """
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
     return (theta**-exponent).to(dtype)
 
 
 def tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
-    """Cosine and sine of pos * omega.
+    """Return cosine and sine of pos * omega.
 
     Args:
         pos: [B|1, T] integers.
@@ -30,13 +33,13 @@ def tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
 class RoPE(PositionalEncoding):
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864, eq. 34 and section 3.4.2).
 
-    Pair c of every query and key is turned by pos * theta ** (-2c / d), so that q . k depends on position through
-    pos_i - pos_j alone. Nothing is learned. It has no absolute position: a pooled bag of equal tokens stays equal.
+    Pair c of every query and key is rotated by pos * theta ** (-2c / d), so that q . k depends on position through
+    pos_i - pos_j only. Nothing is learned. It has no absolute position.
 
     Args:
         theta: > 0, base of the frequencies.
-        pairing: "interleaved" turns lanes (2c, 2c+1), as the paper; "half" turns (c, c + d/2), as most code does.
-            Equal up to a fixed permutation of lanes.
+        pairing: "interleaved" rotates dimensions (2c, 2c+1), as the paper; "half" rotates (c, c + d/2), as most code.
+            Equal up to a fixed permutation of the dimensions.
 
     Raises:
         ValueError: head_dim is odd; theta or pairing out of range.
@@ -55,7 +58,7 @@ class RoPE(PositionalEncoding):
         self.pairing = pairing
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """[H|1, d/2] angular frequencies."""
+        """Return the angular frequencies, [H|1, d/2]."""
         return frequencies(self.sizes.head_dim, self.theta, dtype, device)[None]
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
@@ -66,15 +69,14 @@ class RoPE(PositionalEncoding):
 class LRoPE(RoPE):
     """Learnable RoPE: the logarithms of the angular frequencies are trained, starting at RoPE's.
 
-    beta = ln omega is the parameter, omega = exp(beta) turns the pairs; no weight decay, since decay would pull every
-    frequency towards 1.
+    beta = ln omega is the parameter. No weight decay: it would pull every frequency towards 1.
 
     Args:
         theta: > 0, base of the frequencies at the start.
         pairing: as RoPE.
-        share: "none": own frequencies per layer and head; "heads": heads of a layer share; "layers": layers share;
+        share: "none": frequencies per layer and head; "heads": the heads of a layer share; "layers": layers share;
             "all": one set.
-        lr: learning rate of beta, > 0; None: the optimizer's.
+        lr: learning rate of beta, > 0; None: that of the optimizer.
 
     Raises:
         ValueError: as RoPE; share or lr out of range.
@@ -109,15 +111,15 @@ class LRoPE(RoPE):
 class PRoPE(RoPE):
     """p-RoPE: RoPE without its lowest frequencies (Barbero et al. 2024, arXiv:2410.06205, section 6).
 
-    The int(p * d / 2) highest of RoPE's frequencies turn their pairs, the other pairs stay as they are and carry
-    content alone. p = 1 is RoPE, p = 0 is NoPE.
+    The int(p * d / 2) pairs with the highest of RoPE's frequencies are rotated; the others are unchanged and carry
+    content only. p = 1 is RoPE, p = 0 is NoPE.
 
     Args:
         theta, pairing: as RoPE; the exponent's denominator stays d.
-        p: in [0, 1], the share of the pairs that turn.
+        p: in [0, 1], the share of the pairs that are rotated.
 
     Raises:
-        ValueError: as RoPE; p out of range, or above 0 and too small to turn one pair.
+        ValueError: as RoPE; p out of range, or above 0 and too small for one pair.
     """
 
     def __init__(
@@ -129,8 +131,8 @@ class PRoPE(RoPE):
         p: Annotated[float, between(0, 1)] = 0.75,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.turning = int(p * sizes.head_dim / 2)
-        if p > 0 and not self.turning:
+        self.rotated_pairs = int(p * sizes.head_dim / 2)
+        if p > 0 and not self.rotated_pairs:
             raise OptionError(
                 f"p must be 0 or at least {2 / sizes.head_dim:g} for head_dim={sizes.head_dim}, got {p}: {name} "
                 f"rotates int(p * head_dim / 2) pairs"
@@ -138,20 +140,20 @@ class PRoPE(RoPE):
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         pair = torch.arange(self.sizes.head_dim // 2, device=device)
-        return super().omega(dtype, device).where(pair < self.turning, 0)
+        return super().omega(dtype, device).where(pair < self.rotated_pairs, 0)
 
 
 class XPos(RoPE):
     """Extrapolatable position embedding, xPos (Sun et al. 2022, arXiv:2212.10554, algorithm 1).
 
-    RoPE whose pair c fades with distance, the fast pairs first: queries are scaled by zeta_c ** s and keys by
-    zeta_c ** -s, so that their product carries zeta_c ** ((pos_i - pos_j) / scale_base), with
-    zeta_c = (2c + 0.4 d) / (1.4 d) in [2/7, 1). It would grow towards the future: causal only. Where s = 0 lies changes
-    nothing but the size of intermediate numbers; it lies in the middle of the positions.
+    RoPE whose pair c decays with distance, pairs of high frequency fastest: queries are scaled by zeta_c ** s and keys
+    by zeta_c ** -s, so that their product carries zeta_c ** ((pos_i - pos_j) / scale_base), with
+    zeta_c = (2c + 0.4 d) / (1.4 d) in [2/7, 1). Causal only: it would grow for keys after the query. The origin of s
+    affects only the size of intermediate numbers; it is the middle of the positions.
 
     Args:
         theta, pairing: as RoPE.
-        scale_base: > 0, positions over which pair c fades by zeta_c.
+        scale_base: > 0, the distance over which pair c decays by zeta_c.
 
     Raises:
         ValueError: as RoPE; scale_base out of range; attention is bidirectional; activations in float16, or positions
@@ -159,7 +161,7 @@ class XPos(RoPE):
     """
 
     causal_only = True
-    instead = "rope"
+    fallback = "rope"
 
     def __init__(
         self,
@@ -178,18 +180,20 @@ class XPos(RoPE):
         if torch.float16 in (h.dtype, autocast):
             raise ValueError(
                 f"{self.name} scales queries and keys beyond the range of float16, got activations in float16: use "
-                f"float32, bfloat16 or {self.instead}"
+                f"float32, bfloat16 or {self.fallback}"
             )
         low, high = layout.pos_range
-        if high - low > (reach := 60 * self.scale_base):  # masked logits grow by 3.5 ** 60 = 4e32; float32 ends at 3e38
+        reach = 60 * self.scale_base  # masked logits grow by up to 3.5 ** 60 = 4e32; float32 ends at 3e38
+        if high - low > reach:
             raise ValueError(
                 f"{self.name} covers distances up to {reach:g} at scale_base={self.scale_base:g}, got "
-                f"{high - low}: raise scale_base or use {self.instead}"
+                f"{high - low}: raise scale_base or use {self.fallback}"
             )
         rotary = super().terms(h, layout).rotary_q
         d, dtype = self.sizes.head_dim, rotary.cos.dtype
         zeta = ((torch.arange(0, d, 2, dtype=torch.float64, device=h.device) + 0.4 * d) / (1.4 * d)).to(dtype)
         centre = (low + high + 1) // 2
-        s = (layout.pos.clamp(low, high) - centre).to(dtype)[:, None, :, None] / self.scale_base  # padding may lie afar
+        pos = layout.pos.clamp(low, high)  # padding may have any position
+        s = (pos - centre).to(dtype)[:, None, :, None] / self.scale_base
         q, k = (Rotary(rotary.cos * scale, rotary.sin * scale, self.pairing) for scale in (zeta**s, zeta**-s))
         return Terms(rotary_q=q, rotary_k=k)

@@ -1,7 +1,7 @@
 """RoPE for sequences longer than those it was trained on.
 
-Each slows RoPE's frequencies, and is RoPE bit for bit where its factor is 1 (rope_dynamic_ntk: up to its original
-length, whatever the factor). None has parameters: weights trained with `rope` can be evaluated as they are.
+Each lowers RoPE's frequencies and equals RoPE bit for bit if its factor is 1 (rope_dynamic_ntk: up to its original
+length, with any factor). None has parameters, so weights trained with `rope` can be evaluated without changes.
 """
 
 import math
@@ -19,7 +19,7 @@ from pe_lab.encodings.rotary import RoPE, frequencies
 class InterpolatedRoPE(RoPE):
     """Position interpolation (Chen et al. 2023, arXiv:2306.15595, section 2.3): RoPE at positions divided by a factor.
 
-    All frequencies slow down alike, so that neighbours become harder to tell apart.
+    All frequencies are divided alike, so that neighbouring positions become more similar.
 
     Args:
         theta, pairing: as RoPE.
@@ -48,7 +48,7 @@ class InterpolatedRoPE(RoPE):
 class NTKRoPE(RoPE):
     """NTK-aware interpolation (Peng et al. 2023, arXiv:2309.00071, definition 1): RoPE with a larger base.
 
-    base = theta * factor ** (d / (d - 2)) divides the lowest frequency by the factor and leaves the highest alone.
+    base = theta * factor ** (d / (d - 2)) divides the lowest frequency by the factor and keeps the highest.
 
     Args:
         theta, pairing: as RoPE.
@@ -78,8 +78,8 @@ class DynamicNTKRoPE(RoPE):
     """Dynamic NTK (Peng et al. 2023, arXiv:2309.00071, section 3.3): a base that grows with the document.
 
     base = theta * (s * max(L, L0) / L0 - (s - 1)) ** (d / (d - 2)) for a document whose largest position is L - 1: RoPE
-    up to length L0, NTK-aware interpolation beyond. Every document has its own base, whatever it is batched or packed
-    with; nothing is kept between calls. s = 1 is the paper's scale, max(1, L / L0); other s are transformers'.
+    up to length L0, NTK-aware interpolation beyond. Every document has its own base, independent of the rest of the
+    batch; nothing is kept between calls. s = 1 is the paper's scale, max(1, L / L0); other s are those of transformers.
 
     Args:
         theta, pairing: as RoPE.
@@ -118,23 +118,23 @@ class DynamicNTKRoPE(RoPE):
 
 
 class Yarn(RoPE):
-    """YaRN (Peng et al. 2023, arXiv:2309.00071, definitions 2 and 3): interpolates the pairs that turn slowly.
+    """YaRN (Peng et al. 2023, arXiv:2309.00071, definitions 2 and 3): interpolates the pairs of low frequency.
 
-    Pair c keeps its frequency where it turns more than beta_fast times in L0 positions, has it divided by s where it
-    turns less than beta_slow times, and in between a linear mixture. Cosine and sine are multiplied by 0.1 ln s + 1, on
-    queries and on keys, which sharpens the softmax.
+    A pair that rotates more than beta_fast times in L0 positions keeps its frequency; one that rotates less than
+    beta_slow times has it divided by s; in between the two are mixed linearly. Cosine and sine are multiplied by
+    0.1 ln s + 1, for queries and for keys, which sharpens the softmax.
 
     Args:
         theta, pairing: as RoPE.
         factor: s >= 1: test length / training length.
         original_length: L0 in positions, >= 1; None: the training length.
         beta_fast, beta_slow: rotations in L0 where the mixture begins and ends, beta_fast > beta_slow > 0.
-        ramp: "paper": linear in the number of rotations; "code": linear in c between the pairs that turn beta_fast and
-            beta_slow times, rounded outwards, as the authors' code and transformers have it.
+        ramp: "paper": linear in the number of rotations; "code": linear in c between the pairs that rotate beta_fast
+            and beta_slow times, rounded outwards, as in the authors' code and transformers.
 
     Raises:
-        ValueError: as RoPE; a setting out of range; beta_slow >= beta_fast; ramp "code" with theta <= 1, or where L0 is
-            such that its ramp would run backwards.
+        ValueError: as RoPE; an option out of range; beta_slow >= beta_fast; ramp "code" with theta <= 1, or with an L0
+            for which the ramp would run backwards.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Yarn(RoPE):
             self.low, self.high = self._ends()
 
     def _ends(self) -> tuple[int, int]:
-        """The pairs between which the code's ramp runs, as transformers has them."""
+        """Return the pairs at which the ramp of the code begins and ends, as in transformers."""
         d, theta = self.sizes.head_dim, self.theta
         if theta <= 1:
             raise OptionError(f"theta must be above 1 for ramp=code, got {theta:g}: use ramp=paper")
@@ -178,7 +178,7 @@ class Yarn(RoPE):
         return low, max(high, low + 1)
 
     def kept(self, omega: Tensor) -> Tensor:
-        """gamma [d/2]: the share of each of RoPE's frequencies omega that is kept."""
+        """Return gamma [d/2], the share of each of RoPE's frequencies omega [d/2] that is kept."""
         if self.ramp == "code":
             pair = torch.arange(len(omega), dtype=omega.dtype, device=omega.device)
             return 1 - ((pair - self.low) / (self.high - self.low)).clamp(0, 1)
@@ -197,7 +197,7 @@ class Yarn(RoPE):
 
 
 def ntk_power(name: str, sizes: Sizes) -> float:
-    """d / (d - 2), to which the factor of the base is raised."""
+    """Return d / (d - 2), the exponent of the factor."""
     if sizes.head_dim < 4:
         raise ValueError(
             f"{name} raises to the power d / (d - 2): head_dim must be at least 4, got {sizes.head_dim} "
@@ -207,7 +207,7 @@ def ntk_power(name: str, sizes: Sizes) -> float:
 
 
 def document_lengths(layout: Layout) -> Tensor:
-    """[B|1, T|1] the largest position of each token's own document, plus one."""
+    """Return the largest position in the document of each token, plus one, [B|1, T|1]."""
     if (layout.segment == layout.segment[:, :1]).all():
         return layout.pos.amax(1, keepdim=True) + 1
     ids, document = layout.segment.unique(return_inverse=True)

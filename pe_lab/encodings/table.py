@@ -1,4 +1,4 @@
-"""Encodings that are a table with a row per position."""
+"""Encodings that look up a row of a table per position."""
 
 from typing import Literal
 
@@ -12,12 +12,12 @@ from pe_lab.encodings.options import NonNegative, OptionError, Positions, Positi
 
 
 class Table(Absolute):
-    """What tables with a row per position have in common: they end, and say so instead of inventing a value.
+    """A base for tables with a row per position; positions without a row are refused.
 
     Args:
         max_len: rows, >= the training length.
         at, combine: as Absolute.
-        share: "layers": one table for all layers; "none": a table per layer, which `at` must then name.
+        share: "layers": one table for all layers; "none": a table per layer, which excludes at="input".
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -44,7 +44,7 @@ class Table(Absolute):
         self.reset_parameters()
 
     def make(self, table: Tensor) -> None:
-        """Keep the table [max_len, D] as a parameter."""
+        """Register the table [max_len, D], as a parameter."""
         self.table = nn.Parameter(table)
 
     def locate(self, layout: Layout) -> Layout:
@@ -54,11 +54,11 @@ class Table(Absolute):
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         require_in_table(self.name, layout, len(self.table))
-        # padding may stand at any position: it never counts, but must not index outside
+        # padding may have any position: its rows are not used, but must exist
         return self.rows(layout.pos.clamp(0, len(self.table) - 1))
 
     def rows(self, pos: Tensor) -> Tensor:
-        """[B|1, T, D] the rows of positions that the table has."""
+        """Return the rows of positions in 0 ... max_len - 1, [B|1, T, D]."""
         return nn.functional.embedding(pos, self.table)
 
 
@@ -75,7 +75,7 @@ def require_rows(max_len: int, length: int) -> None:
 
 
 def require_in_table(name: str, layout: Layout, max_len: int) -> None:
-    """Raises ValueError if a token stands outside of 0 ... max_len - 1."""
+    """Raise ValueError if the position of a token is outside of 0 ... max_len - 1."""
     low, high = layout.pos_range
     if low < 0 or high >= max_len:
         raise ValueError(
@@ -85,15 +85,15 @@ def require_in_table(name: str, layout: Layout, max_len: int) -> None:
 
 
 class Learnable(Table):
-    """A trainable vector per position (Devlin et al. 2019, arXiv:1810.04805).
+    """A trained vector per position (Devlin et al. 2019, arXiv:1810.04805).
 
-    It has no value beyond its table. `learnable_per_layer` is the same with a table in every layer, given to queries,
-    keys and values.
+    Positions beyond the table have no vector. `learnable_per_layer` is the same with a table in every layer, added to
+    the input of queries, keys and values.
 
     Args:
         max_len, at, combine, share: as Table.
-        std: >= 0, the table starts as N(0, std^2). The source's 0.02 is that of its token embeddings too; beside those
-            of the lab, whose standard deviation is 1, a short training does not make it large enough to matter.
+        std: >= 0, the table starts as N(0, std^2). In the source token embeddings have the same 0.02; next to token
+            embeddings of standard deviation 1, a short training does not make the table large enough to matter.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -119,12 +119,12 @@ class Learnable(Table):
 
 
 class SinInit(Table):
-    """A trainable table that starts as `sinusoidal`.
+    """A trained table that starts as `sinusoidal`.
 
     Args:
-        theta: > 0, of the sinusoids at the start.
+        theta: > 0, of the initial sinusoids.
         max_len, at, combine, share: as Table.
-        size: > 0, factor on the sinusoids at the start.
+        size: > 0, a factor on the initial sinusoids.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -156,11 +156,11 @@ class SinInit(Table):
 class Random(Table):
     """A fixed random vector per position, U(-size, size), drawn with the initial weights and never trained: a baseline.
 
-    It tells positions apart and nothing else about them: near ones are no more alike than far ones.
+    Vectors of near positions are no more similar than those of distant ones.
 
     Args:
         max_len, at, combine: as Table.
-        size: > 0, factor on the vectors, U(-1, 1) without it.
+        size: > 0, half the width of the uniform distribution.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.

@@ -198,7 +198,7 @@ class Cell:
             try:
                 with within("evaluate"):
                     under = policies.under(request["policy"], encoding, request["length"])
-                under.locate(layout.moved(request["offset"]))
+                under.locate(layout.shifted(request["offset"]))
             except ValueError as error:
                 asked = f"evaluate.lengths={request['length']:g}, evaluate.offset={request['offset']}"
                 raise ValueError(f"{asked}: {error}") from None

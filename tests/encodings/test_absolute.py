@@ -31,11 +31,11 @@ def layout_at(pos: list[list[int]]) -> Layout:
 
 def paper(pos: int, width: int, theta: float = 10_000.0) -> list[float]:
     """PE(pos, 2c) = sin(pos / theta^(2c/D)), PE(pos, 2c+1) = cos(pos / theta^(2c/D)); arXiv:1706.03762, section 3.5."""
-    lanes = []
-    for lane in range(width):
-        angle = pos / theta ** (2 * (lane // 2) / width)
-        lanes.append(math.cos(angle) if lane % 2 else math.sin(angle))
-    return lanes
+    dims = []
+    for dim in range(width):
+        angle = pos / theta ** (2 * (dim // 2) / width)
+        dims.append(math.cos(angle) if dim % 2 else math.sin(angle))
+    return dims
 
 
 def paper_rows(pos: list[list[int]], width: int, theta: float = 10_000.0) -> Tensor:
@@ -181,7 +181,7 @@ def place(kind: type[Absolute], **options: object) -> Absolute:
     return encoding.double()
 
 
-# a value for every lane of a position, from the formula and the parameters alone
+# a value for every dim of a position, from the formula and the parameters alone
 def integer(encoding: Absolute, pos: int, length: int) -> Tensor:
     return torch.full((D,), float(pos), dtype=torch.float64)
 
@@ -369,7 +369,7 @@ def test_sinusoidal_qk_reaches_queries_and_keys_of_every_layer_and_no_value() ->
         ("pre", "combine=concat", True),
     ],
 )
-def test_what_all_lanes_share_does_not_pass_a_layer_norm(name: str, norm: str, override: str, seen: bool) -> None:
+def test_what_all_dims_share_does_not_pass_a_layer_norm(name: str, norm: str, override: str, seen: bool) -> None:
     config = Model(
         depth=2, width=16, num_heads=2, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
@@ -379,5 +379,5 @@ def test_what_all_lanes_share_does_not_pass_a_layer_norm(name: str, norm: str, o
         model = Transformer(config, hydra.utils.instantiate(settings), Task(9, 7, 9, causal=True))
         initialise(model, seed=0)
         outputs.append(model.double()(tokens, layout))
-    # a constant of up to 6 in a sum of lanes of size 1, and LayerNorm's epsilon
+    # a constant of up to 6 in a sum of dims of size 1, and LayerNorm's epsilon
     assert ((outputs[0] - outputs[1]).abs().max().item() > 1e-3) is seen

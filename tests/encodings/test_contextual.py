@@ -161,9 +161,9 @@ def test_a_setting_out_of_range_is_named(max_position: float) -> None:
         CoPE(SIZES, max_position=max_position)
 
 
-@pytest.mark.parametrize(("kind", "instead"), [(CoPE, "relative_bias"), (Forgetting, "alibi")])
-def test_what_is_defined_for_causal_attention_is_refused_elsewhere(kind: type, instead: str) -> None:
-    with pytest.raises(ValueError, match=rf"causal attention only, this is bidirectional: use {instead}$"):
+@pytest.mark.parametrize(("kind", "fallback"), [(CoPE, "relative_bias"), (Forgetting, "alibi")])
+def test_what_is_defined_for_causal_attention_is_refused_elsewhere(kind: type, fallback: str) -> None:
+    with pytest.raises(ValueError, match=rf"causal attention only, this is bidirectional: use {fallback}$"):
         kind(replace(SIZES, causal=False))
 
 

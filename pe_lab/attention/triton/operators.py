@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import softmax
-from pe_lab.attention.triton.blocks import Blocks, architecture, choose, lanes
+from pe_lab.attention.triton.blocks import Blocks, architecture, choose, tile_dims
 
 LOG2E = 1.4426950408889634
 OPTIONAL = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT")
@@ -31,11 +31,11 @@ def softmax_attention(
     """Softmax attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
 
     Args:
-        bias: [1|H, 2R+1] float32, added at i - j; beyond R its ends. None of these: nothing is added.
+        bias: [1|H, 2R+1] float32, added at i - j; beyond R its ends. None here and below: no such term.
         gate: [1|H, 2R+1] float32, factors, likewise.
         decay: [B, H, T] float32, c_i - c_j is added.
         segment: [B, T] integers, i sees j where they are equal; None: every key.
-        keys: [B, H] int64, where the random numbers of dropout begin; None: nothing is dropped.
+        keys: [B, H] int64, keys of the random numbers of dropout; None: no dropout.
         scale: of q . k.
         causal: i sees j <= i.
         p: of dropout.
@@ -74,14 +74,14 @@ def softmax_attention_backward(
     p: float,
     wants: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, bias, gate and decay; empty for the last three where `wants` (of bias, gate) says no."""
+    """Return the gradients of q, k, v, bias, gate, decay; empty for absent terms; bias and gate only if `wants`."""
     call = _Call(q, k, v, bias, gate, decay, segment, keys, scale, causal, p)
-    grad = lanes_adjacent(grad)
+    grad = dims_adjacent(grad)
     B, H, T, d = q.shape
     delta = torch.empty_like(lse)
     block_t = 64
     softmax.sums[(triton.cdiv(T, block_t), B * H)](
-        out, grad, delta, *grad.stride()[:3], H, T, HEAD_DIM=d, BLOCK_D=lanes(d), BLOCK_M=block_t
+        out, grad, delta, *grad.stride()[:3], H, T, HEAD_DIM=d, BLOCK_D=tile_dims(d), BLOCK_M=block_t
     )
     more, strides = [grad, lse, delta], list(grad.stride()[:3])
     dq, dk, dv = (q.new_empty(q.shape) for _ in range(3))
@@ -135,7 +135,7 @@ softmax_attention.register_autograd(_differentiate, setup_context=_remember)
 
 
 class _Call:
-    """What the launches of one call have in common; arguments as of `softmax_attention`."""
+    """The arguments that all launches of one call share; arguments as of `softmax_attention`."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _Call:
         causal: bool,
         p: float,
     ) -> None:
-        q, k, v = map(lanes_adjacent, (q, k, v))
+        q, k, v = map(dims_adjacent, (q, k, v))
         bias, decay = (None if term is None else term * LOG2E for term in (bias, decay))
         terms = (bias, gate, decay, segment, keys)
         self.inputs = [q, k, v, *(None if term is None else term.contiguous() for term in terms)]
@@ -168,7 +168,7 @@ class _Call:
     def launch(
         self, kernel: Any, programs: int, blocks: Blocks, more: list, strides: list[int], **options: int
     ) -> None:
-        """Run a kernel with `programs` programs for every head; `more` tensors and their strides go behind these."""
+        """Run a kernel with `programs` programs per head; `more` tensors and `strides` follow those of the inputs."""
         B, H, T, _ = self.q.shape
         kernel[(programs, B * H)](
             *self.inputs, *more, *self.strides, *strides, H, T, *self.numbers,
@@ -177,36 +177,36 @@ class _Call:
 
 
 def switches(dtype: torch.dtype, head_dim: int, causal: bool, there: Collection[str]) -> dict[str, Any]:
-    """The compile-time options that all kernels share.
+    """Return the compile-time options that all kernels share.
 
     Args:
-        there: of OPTIONAL, those that are.
+        there: those of OPTIONAL that are on.
     """
     return {
         "HEAD_DIM": head_dim,
-        "BLOCK_D": lanes(head_dim),
+        "BLOCK_D": tile_dims(head_dim),
         "CAUSAL": int(causal),
         "PRECISION": precision(dtype),
     } | {name: int(name in there) for name in OPTIONAL}
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Of the products of float32 numbers; those of bfloat16 have one only."""
+    """Return the precision of matrix products; it matters for float32 only."""
     return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
 def table_shape(table: Tensor | None) -> tuple[int, int]:
-    """The step from a head's row to the next one's, and R."""
+    """Return the stride between the rows of heads, and R."""
     if table is None:
         return 0, 0
     return (table.shape[1] if table.shape[0] > 1 else 0), (table.shape[1] - 1) // 2
 
 
 def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
-    """The gradient of a table [1|H, 2R+1] from `backward_tables`' sums [B, H, diagonals, 2, M].
+    """Return the gradient of a table [1|H, 2R+1] from `backward_tables`' sums [B, H, diagonals, 2, M].
 
     Args:
-        side: of the query, where the keys are, and with them the diagonals: -1 before, 1 after, 0 both.
+        side: of the query on which keys and diagonals are: -1 before, 1 after, 0 both.
     """
     sums = sums.sum(0)
     if table.shape[0] == 1:
@@ -231,5 +231,5 @@ def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
     return gradient
 
 
-def lanes_adjacent(x: Tensor) -> Tensor:
+def dims_adjacent(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()

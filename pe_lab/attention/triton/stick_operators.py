@@ -9,10 +9,10 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import stick
-from pe_lab.attention.triton.blocks import Blocks, architecture, choose, lanes
-from pe_lab.attention.triton.operators import LOG2E, lanes_adjacent, precision, table_gradient, table_shape
+from pe_lab.attention.triton.blocks import Blocks, architecture, choose, tile_dims
+from pe_lab.attention.triton.operators import LOG2E, dims_adjacent, precision, table_gradient, table_shape
 
-CHUNK = 2048  # queries whose marks are held at a time: memory grows with T, not with its square
+CHUNK = 2048  # queries whose intermediate sums are held at a time: memory grows with T, not with its square
 
 
 @torch.library.custom_op("pe_lab::stick_attention", mutates_args=())
@@ -28,19 +28,19 @@ def stick_attention(
     include_self: bool,
     own: bool,
 ) -> tuple[Tensor, Tensor]:
-    """One stick of attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
+    """Return one stick of attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
 
     Args:
         bias: [1|H, 2R+1] float32, added to the logits at i - j; beyond R its ends.
         segment: [B, T] integers, i sees j where they are equal; None: every key.
         scale: of q . k.
-        down: the stick is broken from the last key to the first, otherwise from the first to the last.
-        side: of the query, where the keys are: -1 before, 1 after, 0 both.
-        include_self: the query's own key takes part.
-        own: the remainder goes to the query's own value; otherwise it is dropped.
+        down: whether the stick is broken from the last key to the first.
+        side: of the query on which keys are: -1 before, 1 after, 0 both.
+        include_self: whether a query attends to its own key.
+        own: whether the remainder goes to the query's own value; otherwise it is dropped.
 
     Returns:
-        [B, H, T, d], and the base-2 logarithm of what is left of every stick, [B, H, T] float32.
+        [B, H, T, d], and the base-2 logarithm of the remainder of every stick, [B, H, T] float32.
     """
     call = _Call(q, k, v, bias, segment, scale, down, side, include_self)
     B, H, T, d = q.shape
@@ -74,13 +74,13 @@ def stick_attention_backward(
     own: bool,
     wants_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v and bias; the last is empty if it is not wanted."""
+    """Return the gradients of q, k, v and bias; the last is empty unless `wants_bias`."""
     call = _Call(q, k, v, bias, segment, scale, down, side, include_self)
     q, k, v, *rest = call.tensors
-    grad = lanes_adjacent(grad)
+    grad = dims_adjacent(grad)
     B, H, T, _ = q.shape
     by_row, by_key = call.blocks("stick_backward_queries"), call.blocks("stick_backward_keys")
-    by_place = call.blocks("stick_backward_tables") if wants_bias else None  # without a table there are none
+    by_place = call.blocks("stick_backward_tables") if wants_bias else None  # a kernel for tables only
     tiles = triton.cdiv(T, by_row.n)
     chunk = min(CHUNK, triton.cdiv(T, 128) * 128)
     rests, beyond = q.new_empty(2, B, H, chunk, tiles, dtype=torch.float32)
@@ -135,7 +135,7 @@ stick_attention.register_autograd(_differentiate, setup_context=_remember)
 
 
 class _Call:
-    """What the launches of one call have in common; arguments as of `stick_attention`."""
+    """The arguments that all launches of one call share; arguments as of `stick_attention`."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class _Call:
         include_self: bool,
     ) -> None:
         self.tensors = [
-            *map(lanes_adjacent, (q, k, v)),
+            *map(dims_adjacent, (q, k, v)),
             None if bias is None else bias.contiguous() * LOG2E,
             None if segment is None else segment.contiguous(),
         ]
@@ -161,14 +161,14 @@ class _Call:
         self.options = options(q.dtype, q.shape[-1], down, side, include_self, self.there)
 
     def strides(self, *tensors: Tensor) -> list[int]:
-        return [stride for x in tensors for stride in lanes_adjacent(x).stride()[:3]]
+        return [stride for x in tensors for stride in dims_adjacent(x).stride()[:3]]
 
     def blocks(self, kernel: str) -> Blocks:
         return stick_blocks(architecture(self.q.device), kernel, self.q.dtype, self.q.shape[-1], self.there)
 
 
 def stick_blocks(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
-    """The blocks of a kernel: as chosen, but the backward ones share marks, so that their keys come in equal tiles."""
+    """Return the blocks of a kernel; the backward kernels share intermediate sums and so the size of key tiles."""
     if kernel == "stick_mark":
         kernel = "stick_backward_queries"
     blocks = choose(architecture, kernel, dtype, head_dim, there)
@@ -179,17 +179,17 @@ def stick_blocks(architecture: str, kernel: str, dtype: torch.dtype, head_dim: i
 
 
 def parts(dtype: torch.dtype) -> int:
-    """Numbers of 8 bits that a logarithm is split into: all of float32's 24, or 16 where activations have 8."""
+    """Return the number of 8-bit parts of a logarithm: 3 for all 24 bits of float32, 2 for bfloat16 activations."""
     return 3 if dtype == torch.float32 else 2
 
 
 def options(
     dtype: torch.dtype, head_dim: int, down: bool, side: int, include_self: bool, there: Collection[str]
 ) -> dict[str, int | str]:
-    """The compile-time options that all kernels share."""
+    """Return the compile-time options that all kernels share."""
     return {
         "HEAD_DIM": head_dim,
-        "BLOCK_D": lanes(head_dim),
+        "BLOCK_D": tile_dims(head_dim),
         "DOWN": int(down),
         "SIDE": side,
         "SELF": int(include_self),
