@@ -1,6 +1,6 @@
 """Attention with position: attend() and the choice of its implementation."""
 
-from types import ModuleType
+from typing import Protocol
 
 from torch import Tensor
 
@@ -10,8 +10,32 @@ from pe_lab.attention.shapes import check
 from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
 
-# each has `attend`, `refuses`, `bytes_per_pair` and `revision`; fastest first, as "auto" tries them
-IMPLEMENTATIONS: dict[str, ModuleType] = {"triton": triton, "sdpa": sdpa, "reference": reference}
+__all__ = ["IMPLEMENTATIONS", "Dropout", "Implementation", "attend", "resolve"]
+
+
+class Implementation(Protocol):
+    """A module that computes attention.
+
+    Attributes:
+        revision: increased when its numbers change; part of the identity of a result.
+    """
+
+    revision: int
+
+    def refuses(self, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
+        """Return the reason why these terms cannot be computed here, or None."""
+
+    def bytes_per_pair(self, q: Tensor, terms: Terms, layout: Layout) -> int:
+        """Return the bytes per pair of positions that attention of queries like q needs at least."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None
+    ) -> Tensor:
+        """Return attention of q [B, H, T, d] over k and v."""
+
+
+# fastest first, as "auto" tries them
+IMPLEMENTATIONS: dict[str, Implementation] = {"triton": triton, "sdpa": sdpa, "reference": reference}
 
 
 def resolve(implementation: str, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str:

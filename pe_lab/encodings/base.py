@@ -4,7 +4,7 @@ Shapes here and in every encoding: B batch, T length, D width, H heads, d head_d
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -155,8 +155,8 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         lr: learning rate of its parameters; None: that of the optimizer.
     """
 
-    revision = 1
-    neutral: dict[str, object] = {}
+    revision: ClassVar[int] = 1
+    neutral: ClassVar[dict[str, object]] = {}
     reads_content = False
     reads_positions = True
     per_layer = False

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, wraps
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin
 
 SHOWN = 200  # characters of a refused value that a message shows
 LONGEST = 2**17  # tokens of a sequence; where an encoding needs the square of that, memory is the limit
@@ -30,6 +30,18 @@ UNITS = 2**16  # units of a layer
 
 class OptionError(ValueError):
     """An option is out of its range. The message begins with the option's name."""
+
+
+class Revised(Protocol):
+    """A class whose revision and options identify the numbers that it computes.
+
+    Attributes:
+        revision: increased whenever the numbers change for the same options.
+        neutral: options added later and their value that means "as before"; it is left out of the identity.
+    """
+
+    revision: ClassVar[int]
+    neutral: ClassVar[dict[str, object]]
 
 
 @dataclass(frozen=True)

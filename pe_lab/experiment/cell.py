@@ -16,7 +16,7 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.data.base import Dataset, Floors
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding, Sizes
-from pe_lab.encodings.options import LONGEST, within
+from pe_lab.encodings.options import LONGEST, Revised, within
 from pe_lab.experiment.memory import WEIGHT, Claims, Room
 from pe_lab.experiment.source import origin
 from pe_lab.ledger.ledger import Ledger
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 POLL = 0.3  # seconds between two looks at a run that somebody else serves
 
 
-def options(leaf: DictConfig, made: type) -> dict[str, Any]:
+def options(leaf: DictConfig, made: type[Revised]) -> dict[str, Any]:
     """A leaf of the config as it enters the identity: its options and its class's revision.
 
     Import paths of this package are left out, and so are options added later that stand at their neutral value. Of
