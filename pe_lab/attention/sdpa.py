@@ -31,10 +31,11 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
 
 def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
     """Return the bytes per pair of positions that attention of queries like q needs at least."""
-    shapes = [] if terms.bias is None else [(1, len(terms.bias))]
-    shapes += [part.shape[:2] for part in (terms.decay, terms.bias_full) if part is not None]
+    shapes: list[tuple[int, ...]] = [] if terms.bias is None else [(1, len(terms.bias))]
+    shapes += [tuple(part.shape[:2]) for part in (terms.decay, terms.bias_full) if part is not None]
     if shapes:
-        return 4 * prod(torch.broadcast_shapes(*shapes))  # what is added to the logits
+        pairs: int = prod(torch.broadcast_shapes(*shapes))
+        return 4 * pairs  # what is added to the logits
     return 0 if layout.causal and layout.right_padded else 1
 
 

@@ -1,6 +1,6 @@
 """Check shape, dtype and device of the inputs of attention."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import torch
 from torch import Tensor
@@ -35,7 +35,15 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
     if q.dim() != 4 or q.dtype not in FLOATING:
         raise ValueError(f"q must be floating point [B, H, T, d], got {_name(q.dtype)} {list(q.shape)}")
     B, H, T, d = q.shape
-    sizes = {"B": (B,), "H": (H,), "T": (T,), "d": (d,), "d/2": (d / 2,), "B|1": (B, 1), "H|1": (H, 1)}
+    sizes: dict[str, Container[float]] = {
+        "B": (B,),
+        "H": (H,),
+        "T": (T,),
+        "d": (d,),
+        "d/2": (d / 2,),
+        "B|1": (B, 1),
+        "H|1": (H, 1),
+    }
     sizes |= {"2R+1": ODD, "axes": ANY}
     device = q.device
     for name, tensor, shape, dtypes in _requirements(q, k, v, terms, layout, dropout):

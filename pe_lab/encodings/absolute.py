@@ -51,7 +51,8 @@ class Absolute(PositionalEncoding, ABC):
         if self.merge is None:
             return x + vectors
         both = torch.cat((x, vectors.expand_as(x)), -1)
-        return self.merge(both.to(self.merge.weight.dtype)).to(x.dtype)
+        merged: Tensor = self.merge(both.to(self.merge.weight.dtype))
+        return merged.to(x.dtype)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         return self.join(x, layout) if self.at == "input" else x

@@ -47,7 +47,8 @@ class Continuous(Absolute):
         )
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
-        return self.mlp(layout.pos[..., None].to(self.mlp[0].weight.dtype) / self.scale)
+        vectors: Tensor = self.mlp(layout.pos[..., None].to(next(self.mlp.parameters()).dtype) / self.scale)
+        return vectors
 
 
 class Fourier(Absolute):
@@ -89,4 +90,6 @@ class Fourier(Absolute):
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         x = layout.pos[..., None].to(self.frequency.dtype) * (2 * math.pi / self.sizes.length)
         angle = x * self.frequency
-        return self.mlp(torch.cat((angle.cos(), angle.sin()), -1) / math.sqrt(2 * len(self.frequency)))
+        features = torch.cat((angle.cos(), angle.sin()), -1) / math.sqrt(2 * len(self.frequency))
+        vectors: Tensor = self.mlp(features)
+        return vectors

@@ -50,10 +50,10 @@ class ConvolutionalPE(PositionalEncoding):
         return layout
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        out = x + self.bias.to(x.dtype)
+        out, columns = x + self.bias.to(x.dtype), self.sizes.grid_width
         steps = range(1 - self.KERNEL, 1) if layout.causal else range(-(self.KERNEL // 2), self.KERNEL // 2 + 1)
         for weight, step in zip(self.weight.to(x.dtype), product(steps, repeat=self.axes), strict=True):
-            shift = step[0] if self.axes == 1 else step[0] * self.sizes.grid_width + step[1]
+            shift = step[0] if columns is None else step[0] * columns + step[1]
             if abs(shift) < x.shape[1]:
                 out = out + weight * x.roll(-shift, 1) * self._are_neighbours(layout, shift, step)[..., None]
         return out

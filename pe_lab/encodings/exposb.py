@@ -64,11 +64,11 @@ class ExpoSB(RoPE):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
-        rope = super().terms(h, layout)
+        rope = self.rotation(h, layout)
         pos = layout.pos.clamp(min=0)[:, None, :, None].to(dtype)
         amplitude = 1 + 0.2 * (-softplus(self.raw.to(dtype))[:, None, None] * pos).exp()
-        rotary = Rotary(rope.rotary_q.cos * amplitude, rope.rotary_q.sin * amplitude, self.pairing)
+        rotary = Rotary(rope.cos * amplitude, rope.sin * amplitude, self.pairing)
         gain = self.weight.to(dtype)[:, None] * self.band(dtype, h.device)
         fade = 0.7 + 0.3 * (-0.005 * distances(layout.max_distance, h.device).abs().to(dtype)).exp()[None]
-        terms = replace(rope, rotary_q=rotary, rotary_k=rotary, gain=gain)
+        terms = Terms(rotary_q=rotary, rotary_k=rotary, gain=gain)
         return replace(terms, gate=fade) if self.form == "literal" else replace(terms, bias=fade.log())

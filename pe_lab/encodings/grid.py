@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Combination, Place, Sinusoidal, sinusoid
-from pe_lab.encodings.base import Pairing, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Pairing, Rotary, Sizes, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative, Positions, Positive
 from pe_lab.encodings.rotary import RoPE
@@ -80,7 +80,7 @@ def require_halves(name: str, sizes: Sizes) -> None:
         raise ValueError(f"{name} gives each axis half of the dimensions: width must be even, got {sizes.width}")
 
 
-def grid_tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
+def grid_tables(pos: Tensor, omega: Tensor, pairing: Pairing) -> Rotary:
     """Return cosine and sine of row * omega_row + column * omega_column.
 
     Args:
@@ -129,9 +129,8 @@ class AxialRoPE(RoPE):
         none = torch.zeros_like(along)
         return torch.stack((torch.cat((along, none)), torch.cat((none, along))))[:, None]
 
-    def terms(self, h: Tensor, layout: Layout) -> Terms:
-        rotary = grid_tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
-        return Terms(rotary_q=rotary, rotary_k=rotary)
+    def rotation(self, h: Tensor, layout: Layout) -> Rotary:
+        return grid_tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
 
 
 class MixedRoPE(AxialRoPE):

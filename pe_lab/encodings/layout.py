@@ -83,6 +83,7 @@ class Layout:
     @cached_property
     def document_length(self) -> Tensor:
         """The number of tokens in the document of each token, [B, T]."""
+        document: Tensor
         ids, document = self.segment.unique(return_inverse=True)
         sizes = document.new_zeros(len(document), len(ids)).scatter_add_(1, document, torch.ones_like(document))
         return sizes.gather(1, document)

@@ -1,5 +1,6 @@
 """Length policies: how a trained encoding is applied to sequences longer than those of training."""
 
+from collections.abc import Callable
 from functools import partial
 
 from pe_lab.encodings.base import PositionalEncoding
@@ -30,7 +31,7 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
     if policy == "randomized":
         rows = len(trained.table) if isinstance(trained, Table) else POSITIONS
         return Randomized(trained.sizes, f"randomized {trained.name}", lambda sizes: trained, rows)
-    slower = {
+    slower: dict[str, Callable[..., PositionalEncoding]] = {
         "pi": partial(InterpolatedRoPE, factor=factor),
         "ntk": partial(NTKRoPE, factor=factor),
         "dynamic_ntk": DynamicNTKRoPE,

@@ -71,8 +71,10 @@ class Shaw(PositionalEncoding):
         dtype, reach = at_least_float32(q), self.max_distance
         distance = (layout.pos[:, :, None] - layout.pos[:, None, :]).clamp(-reach, reach)
         with torch.autocast(q.device.type, enabled=False):
-            products = torch.einsum("bhid,bijd->bhij", q.to(dtype), self.keys.to(dtype)[distance + reach])
-        return products * self.sizes.head_dim**-0.5
+            rows = self.keys.to(dtype)[distance + reach]
+            products = torch.einsum("bhid,bijd->bhij", q.to(dtype), rows)
+        scale: float = self.sizes.head_dim**-0.5
+        return products * scale
 
 
 class TransformerXL(PositionalEncoding):
@@ -119,7 +121,8 @@ class TransformerXL(PositionalEncoding):
             rows = linear(s, self.project.weight.to(dtype)).unflatten(-1, self.u.shape).transpose(0, 1)
             content = self.u.to(dtype)[:, None] @ k.to(dtype).mT
             position = at_distance(q.to(dtype) + self.v.to(dtype)[:, None], rows, layout)
-        return (content + position) * self.sizes.head_dim**-0.5
+        scale: float = self.sizes.head_dim**-0.5
+        return (content + position) * scale
 
 
 def log_bucket(distance: Tensor, size: int) -> Tensor:
@@ -181,7 +184,8 @@ class Deberta(PositionalEncoding):
         if not self.owner:
             nn.init.normal_(self.table, std=self.std)
 
-    def follow(self, first: "Deberta") -> None:
+    def follow(self, first: PositionalEncoding) -> None:
+        assert isinstance(first, Deberta)
         del self.table
         self.owner = (first,)  # a module in a tuple is not registered: the state dict holds one table
 
@@ -206,4 +210,5 @@ class Deberta(PositionalEncoding):
             )
             to_position = at_distance(q.to(dtype), position_k, layout)
             to_content = at_distance(k.to(dtype), position_q, layout).mT
-        return (to_position + to_content) * (3 * self.sizes.head_dim) ** -0.5
+        scale: float = (3 * self.sizes.head_dim) ** -0.5
+        return (to_position + to_content) * scale

@@ -19,7 +19,7 @@ def frequencies(head_dim: int, theta: float | Tensor, dtype: torch.dtype, device
     return (theta**-exponent).to(dtype)
 
 
-def tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
+def tables(pos: Tensor, omega: Tensor, pairing: Pairing) -> Rotary:
     """Return cosine and sine of pos * omega.
 
     Args:
@@ -61,8 +61,12 @@ class RoPE(PositionalEncoding):
         """Return the angular frequencies, [H|1, d/2]."""
         return frequencies(self.sizes.head_dim, self.theta, dtype, device)[None]
 
+    def rotation(self, h: Tensor, layout: Layout) -> Rotary:
+        """Return the tables that rotate queries and keys."""
+        return tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
+
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        rotary = tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
+        rotary = self.rotation(h, layout)
         return Terms(rotary_q=rotary, rotary_k=rotary)
 
 
@@ -189,7 +193,7 @@ class XPos(RoPE):
                 f"{self.name} covers distances up to {reach:g} at scale_base={self.scale_base:g}, got "
                 f"{high - low}: raise scale_base or use {self.fallback}"
             )
-        rotary = super().terms(h, layout).rotary_q
+        rotary = self.rotation(h, layout)
         d, dtype = self.sizes.head_dim, rotary.cos.dtype
         zeta = ((torch.arange(0, d, 2, dtype=torch.float64, device=h.device) + 0.4 * d) / (1.4 * d)).to(dtype)
         centre = (low + high + 1) // 2

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.base import Pairing, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Pairing, Rotary, Sizes, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Factor, OptionError, Positions, Positive
 from pe_lab.encodings.rotary import RoPE, frequencies
@@ -104,17 +104,16 @@ class DynamicNTKRoPE(RoPE):
         self.original_length = original_length or sizes.length
         self.power = ntk_power(name, sizes)
 
-    def terms(self, h: Tensor, layout: Layout) -> Terms:
+    def rotation(self, h: Tensor, layout: Layout) -> Rotary:
         if layout.pos_range[1] < self.original_length:
-            return super().terms(h, layout)
+            return super().rotation(h, layout)
         dtype = at_least_float32(h)
         length, which = document_lengths(layout).unique(return_inverse=True)
         growth = length.clamp(min=self.original_length).double() / self.original_length
         base = self.theta * (self.factor * growth - (self.factor - 1)) ** self.power
         omega = frequencies(self.sizes.head_dim, base[:, None], dtype, h.device)[which]  # [B|1, T|1, d/2]
         angle = (layout.pos[..., None].to(dtype) * omega)[:, None]
-        rotary = Rotary(angle.cos(), angle.sin(), self.pairing)
-        return Terms(rotary_q=rotary, rotary_k=rotary)
+        return Rotary(angle.cos(), angle.sin(), self.pairing)
 
 
 class Yarn(RoPE):
@@ -190,10 +189,9 @@ class Yarn(RoPE):
         kept = self.kept(omega)
         return (omega * (kept + (1 - kept) / self.factor)).to(dtype)[None]
 
-    def terms(self, h: Tensor, layout: Layout) -> Terms:
-        rotary, size = super().terms(h, layout).rotary_q, 0.1 * math.log(self.factor) + 1
-        rotary = Rotary(rotary.cos * size, rotary.sin * size, self.pairing)
-        return Terms(rotary_q=rotary, rotary_k=rotary)
+    def rotation(self, h: Tensor, layout: Layout) -> Rotary:
+        rotary, size = super().rotation(h, layout), 0.1 * math.log(self.factor) + 1
+        return Rotary(rotary.cos * size, rotary.sin * size, self.pairing)
 
 
 def ntk_power(name: str, sizes: Sizes) -> float:

@@ -62,8 +62,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
         q, k = _meet(q, terms.rotary_q, terms.gain), _meet(k, terms.rotary_k, terms.gain)
         whole = layout.one_segment or (layout.causal and layout.right_padded)
         segment = None if whole else layout.segment.expand(len(q), -1)
-        run = _stick if isinstance(terms.weights, Stick) else _softmax
-        return run(q, k, v, terms, segment, layout.causal, dropout)
+        if isinstance(terms.weights, Stick):
+            return _stick(q, k, v, terms, terms.weights, segment, layout.causal)
+        return _softmax(q, k, v, terms, segment, layout.causal, dropout)
 
 
 def _softmax(
@@ -74,20 +75,19 @@ def _softmax(
     bias, gate, decay = (None if x is None else x.float() for x in (terms.bias, terms.gate, terms.decay))
     decay = None if decay is None else decay.expand(q.shape[:3])
     keys, p = (None, 0.0) if dropout is None else (dropout.keys(*q.shape[:2]), dropout.p)
-    return softmax_attention(q, k, v, bias, gate, decay, segment, keys, _scale(q, terms), causal, p)[0]
+    out: Tensor = softmax_attention(q, k, v, bias, gate, decay, segment, keys, _scale(q, terms), causal, p)[0]
+    return out
 
 
-def _stick(
-    q: Tensor, k: Tensor, v: Tensor, terms: Terms, segment: Tensor | None, causal: bool, dropout: None
-) -> Tensor:
+def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: Tensor | None, causal: bool) -> Tensor:
     from pe_lab.attention.triton.stick_operators import stick_attention
 
-    kind = terms.weights
     bias = None if terms.bias is None else terms.bias.float()
     nearest, own = kind.order == "nearest", kind.remainder == "own"
 
     def broken(down: bool, side: int, include_self: bool) -> Tensor:
-        return stick_attention(q, k, v, bias, segment, _scale(q, terms), down, side, include_self, own)[0]
+        out: Tensor = stick_attention(q, k, v, bias, segment, _scale(q, terms), down, side, include_self, own)[0]
+        return out
 
     if causal:
         return broken(nearest, -1, kind.include_self)
@@ -107,4 +107,5 @@ def _meet(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
     from pe_lab.attention.triton.rotation import rotate
 
     gain = None if gain is None else gain.float()
-    return rotate(x, rotary.cos.float(), rotary.sin.float(), gain, rotary.pairing == "half")
+    rotated: Tensor = rotate(x, rotary.cos.float(), rotary.sin.float(), gain, rotary.pairing == "half")
+    return rotated

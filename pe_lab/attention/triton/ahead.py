@@ -19,12 +19,12 @@ from pe_lab.attention.triton.blocks import Blocks, choose, tile_dims
 from pe_lab.attention.triton.operators import switches
 
 SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}  # bytes per program
-STICK = (stick.stick_forward, stick.stick_mark, stick.stick_backward_queries, stick.stick_backward_keys)
-STICK += (stick.stick_backward_tables,)
+STICK = (stick.stick_forward, stick.stick_mark)
+STICK_BACKWARD = (stick.stick_backward_queries, stick.stick_backward_keys, stick.stick_backward_tables)
 SOFTMAX = (softmax.forward, softmax.backward_keys, softmax.backward_queries, softmax.backward_tables)
 KERNELS = {
     kernel.__name__: kernel
-    for kernel in (*SOFTMAX, *STICK, softmax.sums, rotation.rotate_forward, rotation.rotate_backward)
+    for kernel in (*SOFTMAX, *STICK, *STICK_BACKWARD, softmax.sums, rotation.rotate_forward, rotation.rotate_backward)
 }
 TERMS = {"BIAS": "bias", "GATE": "gate", "DECAY": "decay", "SEGMENTED": "segment", "DROPOUT": "keys"}
 ACTIVATIONS = {"q", "k", "v", "x", "out", "grad", "dq", "dk", "dv", "dx"}
@@ -134,4 +134,4 @@ def _usage(cubin: bytes) -> dict[str, int]:
         file.flush()
         command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {name: int(re.search(rf"{name}:(\d+)", text)[1]) for name in ("REG", "STACK")}
+    return {name: int(re.findall(rf"{name}:(\d+)", text)[0]) for name in ("REG", "STACK")}

@@ -38,7 +38,7 @@ class Blocks:
 
 def tile_dims(head_dim: int) -> int:
     """Return the width of a tile's rows: the power of two that holds the head dimension, at least 16."""
-    return max(16, triton.next_power_of_2(head_dim))
+    return max(16, int(triton.next_power_of_2(head_dim)))
 
 
 def load_class(there: Collection[str]) -> str:

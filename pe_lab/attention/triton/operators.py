@@ -1,6 +1,6 @@
 """The kernels of softmax attention as PyTorch operators: launches, shapes for the compiler, derivatives."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -52,7 +52,10 @@ def softmax_attention(
 
 
 @softmax_attention.register_fake
-def _(q, k, v, bias, gate, decay, segment, keys, scale, causal, p):
+def _(
+    q: Tensor, k: Tensor, v: Tensor, bias: Any, gate: Any, decay: Any, segment: Any, keys: Any,
+    scale: float, causal: bool, p: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -100,14 +103,19 @@ def softmax_attention_backward(
         wanted = {"DBIAS": int(wants[0]), "DGATE": int(wants[1])}
         call.launch(softmax.backward_tables, diagonals, blocks, [*more, *sums], strides, **wanted)
         tables = [
-            table_gradient(sum_, table, -1 if causal else 0) if want else empty
+            table_gradient(sum_, table, -1 if causal else 0) if want and table is not None else empty
             for sum_, table, want, empty in zip(sums, (bias, gate), wants, tables, strict=True)
         ]
-    return dq, dk, dv, *tables, ddecay
+    dbias, dgate = tables
+    return dq, dk, dv, dbias, dgate, ddecay
 
 
 @softmax_attention_backward.register_fake
-def _(grad, out, lse, q, k, v, bias, gate, decay, segment, keys, scale, causal, p, wants):
+def _(
+    grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
+    bias: Tensor | None, gate: Tensor | None, decay: Tensor | None, segment: Any, keys: Any,
+    scale: float, causal: bool, p: float, wants: list[bool],
+) -> tuple[Tensor, ...]:  # fmt: skip
     def like(tensor: Tensor | None, there: bool = True) -> Tensor:
         return lse.new_empty(tensor.shape if tensor is not None and there else 0)
 
@@ -115,13 +123,13 @@ def _(grad, out, lse, q, k, v, bias, gate, decay, segment, keys, scale, causal, 
     return *same, like(bias, wants[0]), like(gate, wants[1]), like(decay)
 
 
-def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     *tensors, ctx.scale, ctx.causal, ctx.p = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(*output, *tensors)
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
     out, lse, *tensors = ctx.saved_tensors
     wants = [bool(ctx.needs_input_grad[index]) for index in (3, 4)]
     dq, dk, dv, dbias, dgate, ddecay = softmax_attention_backward(
@@ -166,7 +174,7 @@ class _Call:
         return choose(architecture(self.q.device), kernel.__name__, self.q.dtype, self.q.shape[-1], self.there)
 
     def launch(
-        self, kernel: Any, programs: int, blocks: Blocks, more: list, strides: list[int], **options: int
+        self, kernel: Any, programs: int, blocks: Blocks, more: list[Tensor], strides: list[int], **options: int
     ) -> None:
         """Run a kernel with `programs` programs per head; `more` tensors and `strides` follow those of the inputs."""
         B, H, T, _ = self.q.shape
@@ -212,7 +220,7 @@ def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
     if table.shape[0] == 1:
         sums = sums.sum(0, keepdim=True)
     heads, diagonals, _, M = sums.shape
-    order = {-1: range(diagonals), 1: range(diagonals - 1, -1, -1)}
+    order: dict[int, Sequence[int]] = {-1: range(diagonals), 1: range(diagonals - 1, -1, -1)}
     order[0] = (*range(diagonals - 1, 0, -2), 0, *range(1, diagonals, 2))  # of 0, 1, -1, 2, -2, ...
     sums = sums[:, list(order[side])]  # from the smallest distance to the largest
     by_distance = sums.new_zeros(heads, diagonals + 1, M)

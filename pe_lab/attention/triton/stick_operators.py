@@ -48,13 +48,24 @@ def stick_attention(
     blocks = call.blocks("stick_forward")
     numbers = [*call.strides(q, k, v), H, T, *call.numbers]
     stick.stick_forward[(triton.cdiv(T, blocks.m), B * H)](
-        *call.tensors, out, left, *numbers, **call.options, OWN=int(own), PARTS=call.parts, **blocks.options()
+        *call.activations,
+        *call.vectors,
+        out,
+        left,
+        *numbers,
+        **call.options,
+        OWN=int(own),
+        PARTS=call.parts,
+        **blocks.options(),
     )
     return out, left
 
 
 @stick_attention.register_fake
-def _(q, k, v, bias, segment, scale, down, side, include_self, own):
+def _(
+    q: Tensor, k: Tensor, v: Tensor, bias: Any, segment: Any,
+    scale: float, down: bool, side: int, include_self: bool, own: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -76,7 +87,7 @@ def stick_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of q, k, v and bias; the last is empty unless `wants_bias`."""
     call = _Call(q, k, v, bias, segment, scale, down, side, include_self)
-    q, k, v, *rest = call.tensors
+    (q, k, v), rest = call.activations, call.vectors
     grad = dims_adjacent(grad)
     B, H, T, _ = q.shape
     by_row, by_key = call.blocks("stick_backward_queries"), call.blocks("stick_backward_keys")
@@ -103,29 +114,32 @@ def stick_attention_backward(
         stick.stick_backward_keys[(tiles, B * H)](
             *inputs, rests, beyond, dk, dv, *numbers, *part, **call.options, PARTS=call.parts, **by_key.options()
         )
-        if wants_bias:
+        if by_place is not None:
             stick.stick_backward_tables[(diagonals, B * H)](
                 *inputs, rests, beyond, sums, *numbers, *part, **call.options, PARTS=call.parts, **by_place.options()
             )
     if own:
         dv += left.exp2()[..., None] * grad
-    dbias = table_gradient(sums, bias, side) if wants_bias else sums
+    dbias = sums if bias is None or not wants_bias else table_gradient(sums, bias, side)
     return dq, dk.to(k.dtype), dv.to(v.dtype), dbias
 
 
 @stick_attention_backward.register_fake
-def _(grad, left, q, k, v, bias, segment, scale, down, side, include_self, own, wants_bias):
-    dbias = left.new_empty(bias.shape if wants_bias else 0)
+def _(
+    grad: Tensor, left: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, segment: Any,
+    scale: float, down: bool, side: int, include_self: bool, own: bool, wants_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    dbias = left.new_empty(bias.shape if bias is not None and wants_bias else 0)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias
 
 
-def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     tensors, ctx.how = inputs[:5], inputs[5:]
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(output[1], *tensors)
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
     wants_bias = bool(ctx.needs_input_grad[3])
     dq, dk, dv, dbias = stick_attention_backward(grad, *ctx.saved_tensors, *ctx.how, wants_bias)
     return dq, dk, dv, dbias if wants_bias else None, *[None] * 6
@@ -149,8 +163,8 @@ class _Call:
         side: int,
         include_self: bool,
     ) -> None:
-        self.tensors = [
-            *map(dims_adjacent, (q, k, v)),
+        self.activations = (dims_adjacent(q), dims_adjacent(k), dims_adjacent(v))
+        self.vectors = [
             None if bias is None else bias.contiguous() * LOG2E,
             None if segment is None else segment.contiguous(),
         ]
@@ -194,4 +208,6 @@ def options(
         "SIDE": side,
         "SELF": int(include_self),
         "PRECISION": precision(dtype),
-    } | {name: int(name in there) for name in ("BIAS", "SEGMENTED")}
+        "BIAS": int("BIAS" in there),
+        "SEGMENTED": int("SEGMENTED" in there),
+    }
