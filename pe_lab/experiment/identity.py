@@ -5,10 +5,11 @@ from typing import Any
 from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 
+from pe_lab.encodings.options import Revised
 from pe_lab.experiment.source import origin
 
 
-def options(leaf: DictConfig, made: type) -> dict[str, Any]:
+def options(leaf: DictConfig, made: type[Revised]) -> dict[str, Any]:
     """Return a group of the config as it enters the identity: its options and its class's revision.
 
     Import paths of this package are left out, and so are options added later that have their neutral value. For other

@@ -455,7 +455,7 @@ def test_a_test_text_that_is_too_short_for_longer_windows_is_refused(place: Path
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_read(task: str, option: str, value: object, place: Path) -> None:
-    with pytest.raises(ValueError, match=rf"^data\.{option} must be .*got {value!r}") as caught:
+    with pytest.raises(ValueError, match=rf"^{option} must be .*got {value!r}") as caught:
         text(place, task, **{option: value})
     assert "\n" not in str(caught.value)
 
