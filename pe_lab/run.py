@@ -1,6 +1,6 @@
-"""The program: python -m pe_lab.run trains one cell, python -m pe_lab.run -m a sweep of them.
+"""Train cells: python -m pe_lab.run trains one, python -m pe_lab.run -m a sweep.
 
-Only hydra and omegaconf are imported here: a wrong config is answered before torch is.
+Only hydra and omegaconf are imported at the top, so that a wrong config is answered before torch is loaded.
 """
 
 import os
@@ -25,63 +25,73 @@ from pe_lab.tracking.wandb_mode import agent_run
 MULTIRUN = {"-m", "--multirun"}
 
 
-def _with_hydra(task: Callable[[DictConfig], None], words: list[str]) -> None:
-    """Have Hydra do what the words of a command line say: run the task, or show help."""
-    sys.argv[1:] = words
+def _with_hydra(task: Callable[[DictConfig], None], arguments: list[str]) -> None:
+    """Let Hydra run a task, or show help, as a command line's arguments say."""
+    sys.argv[1:] = arguments
     hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")(task)()
 
 
 def main(train: bool = True) -> None:
-    """Status 0: every cell that was asked for is in the ledger, with all that was to be measured on it.
+    """Run the program. Exits with 0 if every requested cell is in the ledger with all its measurements.
 
     Args:
-        train: what is missing; otherwise it is an error.
+        train: missing cells; otherwise they are an error.
     """
-    full_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
+    traces = os.environ.get("HYDRA_FULL_ERROR")
+    full_trace = traces == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed over several lines
-    came: list[int] = []  # signals that ask the program to end; so that wishes are taken back, they raise
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not what a shell has put in the background
-        signal.signal(signal.SIGINT, raising(lambda: came.append(signal.SIGINT) or _interrupted()))
-    signal.signal(signal.SIGTERM, raising(lambda: came.append(signal.SIGTERM) or SystemExit(128 + signal.SIGTERM)))
+    received: list[int] = []  # signals that end the program; they raise, so that requests are withdrawn
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background of a shell
+        signal.signal(signal.SIGINT, raising(lambda: received.append(signal.SIGINT) or _interrupted()))
+    signal.signal(signal.SIGTERM, raising(lambda: received.append(signal.SIGTERM) or SystemExit(128 + signal.SIGTERM)))
     before = threading.excepthook
     if not full_trace:
         threading.excepthook = _thread_ended
     try:
-        words = config.as_lists(sys.argv[1:])
-        if studies := config.studies(words):
+        arguments = config.as_lists(sys.argv[1:])
+        if studies := config.studies(arguments):
             _run_all(studies, train)
         else:
-            _run(words, train)
+            _run(arguments, train)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
-        if came:  # what it interrupted raised something of its own
-            sys.exit(128 + came[0])
+        if received:  # the interrupted code raised an exception of its own
+            sys.exit(128 + received[0])
         if full_trace:
             raise
         print(f"error: {in_one_line(error)}", file=sys.stderr)
-        if agent_run() and isinstance(error, TerminatedError):  # stopped early: an agent gives up after some status 1
+        if agent_run() and isinstance(
+            error, TerminatedError
+        ):  # stopped early: a W&B agent gives up after several processes with status 1
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         sys.exit(1)
     finally:
         threading.excepthook = before
-        for signum in (signal.SIGTERM, signal.SIGINT):  # all is told: what comes while Python ends it ends it at once
+        if traces is None:
+            os.environ.pop("HYDRA_FULL_ERROR", None)
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = traces
+        for signum in (
+            signal.SIGTERM,
+            signal.SIGINT,
+        ):  # everything is printed: a signal during shutdown ends the process at once
             if callable(signal.getsignal(signum)):
                 signal.signal(signum, signal.SIG_DFL)
 
 
 def _thread_ended(by: threading.ExceptHookArgs) -> None:
-    """A thread that ended by an exception; the program goes on. Out of memory, Python itself can end one."""
-    with suppress(Exception):  # out of memory to tell it
+    """Print that a thread ended by an exception, for lack of memory for example. The program goes on."""
+    with suppress(Exception):  # no memory to print it
         name = by.thread.name if by.thread else "a thread"
         print(f"{name} ended: {in_one_line(by.exc_value or by.exc_type())}", file=sys.stderr)
 
 
 def _run(words: list[str], train: bool) -> None:
-    """The cells that the words of a command line ask for."""
+    """Bring the cells that a command line's arguments ask for into the ledger."""
     given = words if MULTIRUN.isdisjoint(words) else config.of_jobs(words)
-    given = sorted(given, key=lambda word: word not in MULTIRUN)  # wherever it was put
+    given = sorted(given, key=lambda word: word not in MULTIRUN)  # -m may stand anywhere
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign]
     arguments = parser.parse_args(given)
@@ -97,7 +107,7 @@ def _run(words: list[str], train: bool) -> None:
     launcher = config.launcher(arguments.overrides, cfgs[0]) if arguments.multirun else None
     if train:
         Ledger(cfgs[0].ledger).prepare()
-    from pe_lab.experiment import sweep
+    from pe_lab.experiment import sweep  # loads torch
 
     if launcher:
         # workers elsewhere get their GPU from the scheduler
@@ -112,40 +122,42 @@ def _run(words: list[str], train: bool) -> None:
 def _launch(
     hydra_words: list[str], shared: list[str], parent: int | None, cfgs: list[DictConfig], workers: int
 ) -> None:
-    """So many processes, each of which serves those of the cells that no other serves.
+    """Start worker processes. Each serves those of the cells that no other serves.
 
     Args:
-        shared: the GPUs that they share, one per worker in turn.
-        parent: the process that they end with; None: they have a scheduler.
+        shared: GPUs, given to the workers in turn.
+        parent: the process that the workers end with; None: a scheduler ends them.
     """
 
     def work(cfg: DictConfig) -> None:
         if parent is not None:
             end_with(parent)
-        if workers > 1:  # one worker may be this process
+        if workers > 1:  # a single worker may be this process
             use_gpu_of(cfg.worker, shared)
-        from pe_lab.experiment import sweep
+        from pe_lab.experiment import scheduler
 
-        sweep.work(cfgs)
+        scheduler.work(cfgs)
 
     _with_hydra(work, ["-m", *hydra_words, f"workers={workers}", f"+worker=range({workers})"])
 
 
 def _run_all(studies: list[list[str]], train: bool) -> None:
-    """One study after the other, once all of them are known to be good; what is missing in one keeps none from running.
+    """Run studies one after the other, after all have been checked. Missing cells in one do not stop the next.
 
     Raises:
-        ValueError: a study is not good.
-        CellsMissingError: cells of some are missing.
+        ValueError: a setting of a study is wrong.
+        CellsMissingError: cells of some studies are missing.
     """
-    from pe_lab.experiment.sweep import CellsMissingError, fitting
+    from pe_lab.experiment.memory import require_memory
+    from pe_lab.experiment.sweep import fitting
+    from pe_lab.experiment.tables import CellsMissingError
 
     for words in studies:
         cfgs = config.expand(config.of_jobs(words), multirun=True)
         elsewhere = config.launcher(words, cfgs[0]).elsewhere
         for cell in fitting(cfgs)[0]:
             if not elsewhere:
-                cell.require_room()
+                require_memory(cell)
 
     missing = []
     for number, words in enumerate(studies, 1):
@@ -160,7 +172,7 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
 
 
 def _interrupted() -> KeyboardInterrupt:
-    """The first Ctrl-C ends it in order; the next at once."""
+    """Return the exception of the first Ctrl-C, which ends the program in order. The next ends it at once."""
     signal.signal(signal.SIGINT, lambda *_: os._exit(128 + signal.SIGINT))
     return KeyboardInterrupt()
 

@@ -1,12 +1,10 @@
 """How far the cells of a ledger are: python -m pe_lab.status [LEDGER] [--study NAME] [--follow] [--all].
 
-For each command that asked for cells: how many are done, what runs (who, since when, how far), what failed and why,
-what waits, what nobody is at any more, and how long it will take. Reads only, while sweeps run, here or elsewhere.
+Lists, for each command, how many of its cells are done, which run (where, since when, at which epoch), which failed and
+why, which wait, which are missing, and the time left. Only reads, while sweeps run on this machine or on others.
 """
 
-import argparse
 import shlex
-import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -14,172 +12,166 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pe_lab.ledger.lease import is_alive
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.progress import Progress, RequestedCell, State
-from pe_lab.system.errors import in_one_line, printable, refuse
+from pe_lab.ledger.processes import is_alive
+from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot
+from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.errors import in_one_line, printable
 from pe_lab.system.files import COMMANDS, LedgerError, read_json
 
-EVERY = 2.0  # seconds between two looks with --follow
-SHOWN = 10  # lines of a kind
+INTERVAL = 2.0  # seconds between two looks with --follow
+MOST_LINES = 10  # of a kind, per command
 
 
 @dataclass
 class Command:
-    """What somebody asked for.
+    """A command line of pe_lab.run, and the cells that it requested.
 
     Attributes:
-        words: as for pe_lab.run.
-        study: its name, or None.
-        since: when, in seconds since 1970.
-        who: asked: names of processes in the ledger.
+        overrides: its arguments.
+        study: its study_name, or None.
+        since: when it was started, in seconds since 1970.
+        processes: that ran it, by their names in the ledger.
         progress: of its cells.
     """
 
-    words: list[str]
+    overrides: list[str]
     study: str | None
     since: float
-    who: list[str]
+    processes: list[str]
     progress: Progress
 
 
 def main() -> None:
-    """Status 0: every cell that was asked for is in the ledger."""
-    parser = argparse.ArgumentParser(
-        prog="python -m pe_lab.status", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Print the status of a ledger. The exit status is 0 if all requested cells are done."""
+    parser = Parser("pe_lab.status", description=__doc__)
     parser.add_argument("ledger", metavar="LEDGER", nargs="?", default="ledger", help="its folder (%(default)s)")
-    parser.add_argument("--study", help="only what was asked for under this name")
-    parser.add_argument("--follow", action="store_true", help="look again, until nobody is at it")
-    parser.add_argument("--all", action="store_true", help="commands that are complete too, and every line")
-    parser.error = refuse  # type: ignore[method-assign]
-    try:
-        given = parser.parse_args()
-        commands = asked(Path(given.ledger), given.study)
+    parser.add_argument("--study", help="only commands with this study_name")
+    parser.add_argument("--follow", action="store_true", help="print again until nothing runs or waits")
+    parser.add_argument("--all", action="store_true", help="also complete commands, and all lines")
+
+    def program() -> int:
+        arguments = parser.parse_args()
+        commands = read_commands(Path(arguments.ledger), arguments.study)
         while True:
-            states = [command.progress.look() for command in commands]
-            text = "\n\n".join(tell(commands, states, None if given.all else SHOWN))
-            print(f"\033[H\033[J{text}" if given.follow and sys.stdout.isatty() else text, flush=True)
-            if not given.follow or not any(state.running or state.waiting for state in states):
-                break
-            time.sleep(EVERY)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:
-        sys.exit(1)
-    except Exception as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        sys.exit(1)
-    sys.exit(int(any(len(state.done) < len(of.progress.cells) for of, state in zip(commands, states, strict=True))))
+            snapshots = [command.progress.look() for command in commands]
+            text = "\n\n".join(describe(commands, snapshots, None if arguments.all else MOST_LINES))
+            print(f"\033[H\033[J{text}" if arguments.follow and sys.stdout.isatty() else text, flush=True)
+            if not arguments.follow or not any(snapshot.running or snapshot.waiting for snapshot in snapshots):
+                return int(not all(_is_complete(*pair) for pair in zip(commands, snapshots, strict=True)))
+            time.sleep(INTERVAL)
+
+    run_program(program)
 
 
-def asked(ledger: Path, study: str | None = None) -> list[Command]:
-    """What was asked of a ledger, the latest last.
+def read_commands(folder: Path, study: str | None = None) -> list[Command]:
+    """Return the commands of a ledger, the latest last. Damaged ones are skipped with a line on stderr.
 
     Raises:
-        ValueError: nothing was, or nothing of that name.
+        ValueError: there are none, or none with this study_name; the ledger has another format.
     """
-    found = []
-    for path in ledger.glob(f"{COMMANDS}/[!.]*.json"):
+    ledger, commands = Ledger(folder), []
+    for path in folder.glob(f"{COMMANDS}/[!.]*.json"):
         try:
-            found.append(_command(ledger, read_json(path)))
+            commands.append(_command(ledger, read_json(path)))
         except (LedgerError, TypeError, KeyError, ValueError, AttributeError, OverflowError, OSError) as error:
-            line = f"not told: {path} must say what was asked for, got {in_one_line(error)}"
+            line = f"skipped: {path} must list the cells of a command, got {in_one_line(error)}"
             print(printable(line), file=sys.stderr)
-    if not found:
-        raise ValueError(f"LEDGER must be a folder that cells were asked for in, got {str(ledger)!r}")
-    found.sort(key=lambda command: command.since)
+    if not commands:
+        raise ValueError(f"LEDGER must be a folder in which cells were requested, got {str(folder)!r}")
+    commands.sort(key=lambda command: command.since)
     if study is None:
-        return found
-    named = [command for command in found if command.study == study]
-    if not named:
-        there = sorted({command.study for command in found if command.study})
-        raise ValueError(f"--study must be one of {', '.join(there) or 'none yet'} in {ledger}, got {study!r}")
-    return named
+        return commands
+    selected = [command for command in commands if command.study == study]
+    if not selected:
+        names = sorted({command.study for command in commands if command.study})
+        raise ValueError(f"--study must be one of {', '.join(names) or 'none yet'} in {folder}, got {study!r}")
+    return selected
 
 
-def _command(ledger: Path, content: dict[str, Any]) -> Command:
+def _command(ledger: Ledger, content: dict[str, Any]) -> Command:
     cells = [RequestedCell(**cell) for cell in content["cells"]]
     for cell in cells:
-        Ledger(ledger).named(cell.run)
-        kinds = zip((cell.epochs, cell.depth, cell.name, cell.requests), (int, int, str, list), strict=True)
-        if not all(type(value) is kind for value, kind in kinds) or not all(type(of) is dict for of in cell.requests):
+        ledger.named(cell.run)
+        types = ((cell.epochs, int), (cell.depth, int), (cell.name, str), (cell.measurements, list))
+        sound = all(type(value) is expected for value, expected in types)
+        if not sound or not all(type(request) is dict for request in cell.measurements):
             raise ValueError(f"a cell {cell}")
-    words, who = ([str(word) for word in content[key]] for key in ("words", "who"))
-    _when(float(content["since"]))
-    return Command(words, content["study"], float(content["since"]), who, Progress(ledger, cells))
+    overrides, processes = ([str(text) for text in content[key]] for key in ("overrides", "processes"))
+    _format_time(float(content["since"]))  # it must be a date
+    return Command(overrides, content["study"], float(content["since"]), processes, Progress(ledger.folder, cells))
 
 
-def tell(commands: list[Command], states: list[State], most: int | None) -> list[str]:
-    """A text per command; of those that are complete only the latest, unless all is to be told.
+def _is_complete(command: Command, snapshot: Snapshot) -> bool:
+    return len(snapshot.done) == len(command.progress.cells)
+
+
+def describe(commands: list[Command], snapshots: list[Snapshot], most: int | None) -> list[str]:
+    """Return a text per command; complete commands other than the latest are only counted.
 
     Args:
-        most: lines of a kind; None: all.
+        most: lines of a kind; None: all lines, and complete commands too.
     """
     texts, complete = [], 0
-    for command, state in zip(commands, states, strict=True):
-        if most is not None and command is not commands[-1] and len(state.done) == len(command.progress.cells):
+    for command, snapshot in zip(commands, snapshots, strict=True):
+        if most is not None and command is not commands[-1] and _is_complete(command, snapshot):
             complete += 1
             continue
-        texts.append("\n".join(map(printable, _lines(command, state, most))))
+        texts.append("\n".join(map(printable, _lines(command, snapshot, most))))
     if complete:
-        texts.insert(0, f"{complete} earlier commands are complete (--all tells them)")
+        texts.insert(0, f"{complete} earlier commands are complete (--all lists them)")
     return texts
 
 
-def _lines(command: Command, state: State, most: int | None) -> list[str]:
-    yours = "running" if _lives(command) else "ended"
-    lines = [f"python -m pe_lab.run {shlex.join(command.words)}   (asked {_when(command.since)}, {yours})"]
-    counts = {
-        "done": len(state.done),
-        "running": len(state.running),
-        "failed": len(state.failed),
-        "waiting": len(state.waiting),
-        "missing": len(state.missing),
+def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
+    state = "running" if _is_running(command) else "ended"
+    since = _format_time(command.since)
+    lines = [f"python -m pe_lab.run {shlex.join(command.overrides)}   (since {since}, {state})"]
+    numbers = {name: len(getattr(snapshot, name)) for name in ("done", "running", "failed", "waiting", "missing")}
+    counts = ", ".join(f"{number} {name}" for name, number in numbers.items() if number or name == "done")
+    work = f"{100 * snapshot.fraction_done:.0f} % of the work{_time_left(snapshot)}"
+    lines.append(f"  {counts} of {len(command.progress.cells)} cells; {work}")
+    kinds = {
+        "running": [_running(running) for running in snapshot.running],
+        "failed": [f"{cell.name:28} {reason}" for cell, reason in snapshot.failed],
+        "missing": [cell.name for cell in snapshot.missing],
     }
-    told = ", ".join(f"{number} {name}" for name, number in counts.items() if number or name == "done")
-    lines.append(f"  {told} of {len(command.progress.cells)} cells; {100 * state.part:.0f} % of the work{_left(state)}")
-    kinds = (
-        ("running", [_running(of) for of in state.running]),
-        ("failed", [f"{cell.name:28} {reason}" for cell, reason in state.failed]),
-        ("missing", [cell.name for cell in state.missing]),
-    )
-    for kind, of in kinds:
-        lines += [f"  {kind:8} {line}" for line in of[:most]]
-        if most is not None and len(of) > most:
-            lines.append(f"  {kind:8} ... and {len(of) - most} more (--all tells them)")
-    if state.missing or state.failed:
+    for name, entries in kinds.items():
+        lines += [f"  {name:8} {entry}" for entry in entries[:most]]
+        if most is not None and len(entries) > most:
+            lines.append(f"  {name:8} ... and {len(entries) - most} more (--all lists them)")
+    if snapshot.missing or snapshot.failed:
         lines.append("  the same command, run again, trains what failed or is missing")
     return lines
 
 
-def _running(of: Any) -> str:
-    return (
-        f"{of.cell.name:28} epoch {of.epoch:.1f} of {of.cell.epochs}   {of.host}, process {of.pid}, "
-        f"since {_when(of.since)}"
-    )
+def _running(running: Running) -> str:
+    place = f"{running.host}, process {running.pid}, since {_format_time(running.since)}"
+    return f"{running.cell.name:28} epoch {running.epoch:.1f} of {running.cell.epochs}   {place}"
 
 
-def _lives(command: Command) -> bool:
+def _is_running(command: Command) -> bool:
     try:
-        return any(is_alive(command.progress.ledger, who, clean=False) for who in command.who)
-    except OSError:
+        folder = command.progress.ledger.folder
+        return any(is_alive(folder, process, clean=False) for process in command.processes)
+    except OSError:  # locks cannot be tried in a read-only ledger
         return False
 
 
-def _left(state: State) -> str:
-    known = state.left is not None and (state.running or state.waiting)
-    return f", {duration(state.left)} left" if known else ""
+def _time_left(snapshot: Snapshot) -> str:
+    if snapshot.seconds_left is None or not (snapshot.running or snapshot.waiting):
+        return ""
+    return f", {duration(snapshot.seconds_left)} left"
 
 
 def duration(seconds: float) -> str:
-    """In hours, minutes and seconds, as 1:02:03 or 02:03."""
+    """Format seconds as hours, minutes and seconds: 1:02:03 or 02:03."""
     from tqdm import tqdm
 
     return tqdm.format_interval(seconds)
 
 
-def _when(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 

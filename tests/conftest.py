@@ -150,8 +150,8 @@ def curves() -> Callable[[dict[str, list[dict]]], dict[str, list[tuple]]]:
 
 @pytest.fixture(scope="session")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ledger of the sweep of pe_lab.bench.sweeps, to which nothing happened: 12 cells on 4 runs."""
-    from pe_lab.bench.sweeps import undisturbed
+    """The ledger of the sweep of faults.sweeps, to which nothing happened: 12 cells on 4 runs."""
+    from faults.sweeps import undisturbed
 
     return undisturbed(tmp_path_factory.mktemp("sound"))
 

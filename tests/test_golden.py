@@ -13,7 +13,7 @@ import pytest
 from pe_lab import config
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.executor import Journey
+from pe_lab.experiment.executor import build
 from pe_lab.system.files import digest
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512"]
@@ -24,7 +24,7 @@ def names(group: str) -> list[str]:
 
 
 def made(ledger: Path, *overrides: str) -> Cell:
-    return Cell(config.expand([f"ledger={ledger}", "trainer.device=cpu", *overrides], multirun=False)[0])
+    return Cell.from_config(config.expand([f"ledger={ledger}", "trainer.device=cpu", *overrides], multirun=False)[0])
 
 
 def of_encoding(ledger: Path, name: str, *overrides: str) -> Cell:
@@ -43,7 +43,8 @@ def test_the_identity_of_every_encoding_stands(name, tmp_path, golden):
 @pytest.mark.parametrize("name", names("pe"))
 def test_the_first_steps_of_every_encoding_stand(name, tmp_path, golden):
     """The sum of the initial weights, and the training loss at steps 1, 2 and 3 with seed 0."""
-    training = Journey(of_encoding(tmp_path, name, *TINY))._build()
+    cell = of_encoding(tmp_path, name, *TINY)
+    training = build(cell, cell.make_dataset())
     found = [sum(parameter.double().sum().item() for parameter in training.model.parameters())]
     for batch, _ in zip(training.train_dataloader(), range(3), strict=False):
         loss = training.training_step(batch, 0)

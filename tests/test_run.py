@@ -13,10 +13,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from faults.injection import damage
+from faults.programs import Program, wait_for
+from faults.sweeps import SWEEP, TINY, cells
 from pe_lab import config
-from pe_lab.bench.faults import damage
-from pe_lab.bench.programs import Program, wait_for
-from pe_lab.bench.sweeps import SWEEP, TINY, cells
 from pe_lab.ledger.ledger import Ledger
 
 LONG = [word if word[0] != "e" else "epochs=40,4,1" for word in SWEEP]
@@ -150,7 +150,7 @@ def test_ctrl_c_stops_the_sweep_and_takes_its_wishes_back(sound, tmp_path):
     ledger = tmp_path / "ledger"
     process = start(ledger, *SWEEP, "hydra/launcher=cores", "workers=2")
     wait_for(lambda: owner(ledger))
-    process.kill(signal.SIGINT, all_of_it=True)
+    process.kill(signal.SIGINT, session=True)
     assert process.wait()[0] == 130
     training_runs = list(Ledger(ledger).runs())
     assert [training_run.requested() for training_run in training_runs] == [[]] * 4
@@ -381,7 +381,7 @@ def test_a_cell_that_kills_whoever_serves_it_is_failed_and_the_others_are_made(t
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
-    failed = [line for line in done.stderr.splitlines() if "was killed, three times" in line]
+    failed = [line for line in done.stderr.splitlines() if "was killed three times" in line]
     names = [" kills-pattern-d1-e4-s0", " kills-pattern-d1-e1-s0"]
     assert [line.partition(":")[2].partition(":")[0] for line in failed] == names
     assert all(line.startswith("missing: ") for line in failed)

@@ -1,4 +1,4 @@
-"""python -m pe_lab.status: what a user reads while sweeps run."""
+"""python -m pe_lab.status: how far commands and their cells are."""
 
 import json
 import shutil
@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
+from faults.programs import Program, wait_for
+from faults.sweeps import SWEEP
 from pe_lab import status
-from pe_lab.bench.programs import Program, wait_for
-from pe_lab.bench.sweeps import SWEEP
 from pe_lab.ledger.ledger import Ledger
 
 
-def test_a_sweep_that_is_done(ledger, program):
+def test_a_finished_sweep_takes_two_lines(ledger, program):
     code, lines, _ = program(status.main, ledger)
     assert code == 0
     assert len(lines) == 2
@@ -25,7 +25,7 @@ def test_a_sweep_that_is_done(ledger, program):
     assert lines[1] == "  12 done of 12 cells; 100 % of the work"
 
 
-def test_what_failed_and_what_is_missing_is_named_with_the_way_out(ledger, program):
+def test_failed_and_missing_cells_are_listed_with_what_to_do(ledger, program):
     training_runs = list(Ledger(ledger).runs())
     shutil.rmtree(training_runs[0].checkpoint(16))
     shutil.rmtree(training_runs[1].checkpoint(16))
@@ -38,7 +38,7 @@ def test_what_failed_and_what_is_missing_is_named_with_the_way_out(ledger, progr
     assert "run again" in lines[-1]
 
 
-def test_many_lines_are_cut_unless_all_are_asked_for(ledger, program):
+def test_only_ten_lines_of_a_kind_are_printed_without_all(ledger, program):
     for training_run in Ledger(ledger).runs():
         shutil.rmtree(training_run.folder / "checkpoints")
     _, lines, _ = program(status.main, ledger)
@@ -48,13 +48,13 @@ def test_many_lines_are_cut_unless_all_are_asked_for(ledger, program):
     assert len([line for line in lines if line.startswith("  missing")]) == 12
 
 
-def test_commands_that_are_complete_are_counted(ledger, program):
+def test_complete_commands_are_counted(ledger, program):
     (path,) = (ledger / "commands").iterdir()
     first = json.loads(path.read_text())
     cells = first["cells"][:3]
     (ledger / "commands" / "later.json").write_text(json.dumps(first | {"cells": cells, "study": "b", "since": 2e9}))
     code, lines, _ = program(status.main, ledger)
-    assert (code, lines[0]) == (0, "1 earlier commands are complete (--all tells them)")
+    assert (code, lines[0]) == (0, "1 earlier commands are complete (--all lists them)")
     assert "3 done of 3 cells" in lines[3]
     assert len([line for line in program(status.main, ledger, "--all")[1] if "of 12 cells" in line]) == 1
     assert "3 done of 3 cells" in program(status.main, ledger, "--study", "b")[1][1]
@@ -62,10 +62,10 @@ def test_commands_that_are_complete_are_counted(ledger, program):
     assert (code, err) == (1, f"error: --study must be one of b in {ledger}, got 'c'\n")
 
 
-def test_a_ledger_that_nothing_was_asked_of_is_one_line(tmp_path, program):
+def test_a_ledger_without_commands_is_an_error_in_one_line(tmp_path, program):
     code, lines, err = program(status.main, tmp_path)
     assert (code, lines) == (1, [])
-    assert err == f"error: LEDGER must be a folder that cells were asked for in, got '{tmp_path}'\n"
+    assert err == f"error: LEDGER must be a folder in which cells were requested, got '{tmp_path}'\n"
 
 
 @pytest.mark.parametrize(
@@ -76,26 +76,26 @@ def test_a_ledger_that_nothing_was_asked_of_is_one_line(tmp_path, program):
         {"cells": 3},
         {"since": None},
         {"since": 1e300},
-        {"who": 5},
+        {"processes": 5},
         {"cells": [{"run": "0" * 16, "epochs": 4, "name": ["x"], "depth": 1}]},
-        {"cells": [{"run": "0" * 16, "epochs": 4, "name": "x", "depth": 1, "requests": [3]}]},
+        {"cells": [{"run": "0" * 16, "epochs": 4, "name": "x", "depth": 1, "measurements": [3]}]},
     ],
 )
-def test_what_a_stranger_wrote_is_told_and_not_followed(ledger, program, change):
+def test_a_damaged_command_is_skipped_in_one_line(ledger, program, change):
     (path,) = (ledger / "commands").iterdir()
     (ledger / "commands" / "other.json").write_text(json.dumps(json.loads(path.read_text()) | change))
     code, lines, err = program(status.main, ledger)
     assert (code, len(lines)) == (0, 2)
-    assert err.startswith(f"not told: {ledger / 'commands' / 'other.json'}")
+    assert err.startswith(f"skipped: {ledger / 'commands' / 'other.json'}")
     assert len(err.splitlines()) == 1
 
 
-def test_a_damaged_entry_is_told_as_failed_and_blinds_nothing(ledger, program):
+def test_damaged_entries_count_as_failed_and_hide_no_other_cell(ledger, program):
     first, second = list(Ledger(ledger).runs())[:2]
     (path,) = (ledger / "commands").iterdir()
     content = json.loads(path.read_text())
     for cell in content["cells"]:
-        cell["requests"] = [{"kind": "length"}] if (cell["run"], cell["epochs"]) == (first.name, 4) else []
+        cell["measurements"] = [{"kind": "length"}] if (cell["run"], cell["epochs"]) == (first.name, 4) else []
     path.write_text(json.dumps(content))
     (first.checkpoint(4) / "checksums.json").write_text("{")
     shutil.rmtree(second.checkpoint(4))
@@ -106,14 +106,14 @@ def test_a_damaged_entry_is_told_as_failed_and_blinds_nothing(ledger, program):
     assert "10 done, 2 failed of 12 cells" in lines[1]
 
 
-def test_what_a_terminal_would_obey_is_not_printed(ledger, program):
+def test_control_characters_are_not_printed(ledger, program):
     (path,) = (ledger / "commands").iterdir()
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"words": ["\x1b]0;mine\x07"]}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"overrides": ["\x1b]0;mine\x07"]}))
     _, lines, _ = program(status.main, ledger)
     assert "\x1b" not in "".join(lines)
 
 
-def test_while_a_sweep_runs_it_is_followed_to_its_end(tmp_path):
+def test_a_running_sweep_is_followed_to_its_end(tmp_path):
     ledger = tmp_path / "ledger"
     process = Program([*SWEEP, "epochs=60,4,1", f"ledger={ledger}", "logger=none"], tmp_path / "printed")
     wait_for(lambda: any((training_run.owner() or {}).get("epoch", 0) > 0 for training_run in Ledger(ledger).runs()))
@@ -129,7 +129,7 @@ def test_while_a_sweep_runs_it_is_followed_to_its_end(tmp_path):
     assert followed.stdout.splitlines()[-1] == "  12 done of 12 cells; 100 % of the work"
 
 
-def test_a_sweep_that_was_killed_is_told_as_ended_and_its_cells_as_missing(tmp_path, program):
+def test_a_killed_sweep_is_listed_as_ended_and_its_cells_as_missing(tmp_path, program):
     ledger = tmp_path / "ledger"
     process = Program([*SWEEP, "epochs=60,4,1", f"ledger={ledger}", "logger=none"], tmp_path / "printed")
     wait_for(lambda: any((training_run.owner() or {}).get("epoch", 0) > 0 for training_run in Ledger(ledger).runs()))
@@ -142,13 +142,13 @@ def test_a_sweep_that_was_killed_is_told_as_ended_and_its_cells_as_missing(tmp_p
     assert "missing of 12 cells" in lines[1]
 
 
-def test_a_ledger_that_must_not_be_written_to_can_be_read(sound, tmp_path):
-    from pe_lab.bench.faults import locked
-    from pe_lab.bench.programs import drop_rights
+def test_a_read_only_ledger_can_be_read(sound, tmp_path):
+    from faults.injection import write_protected
+    from faults.programs import drop_rights
 
     shutil.copytree(sound, tmp_path / "ledger")
     code = "import sys; from pe_lab import status; sys.argv[1:] = [{ledger!r}]; status.main()"
-    with locked(tmp_path / "ledger"):
+    with write_protected(tmp_path / "ledger"):
         done = subprocess.run(
             [sys.executable, "-c", code.format(ledger=str(tmp_path / "ledger"))],
             preexec_fn=drop_rights,

@@ -1,26 +1,27 @@
-"""Properties of encodings, measured without training, as a table and pictures.
+"""Measure properties of encodings without training; write a table and pictures.
 
 python -m pe_lab.audit [pe=rope,alibi] [pe.<option>=<value>] [out=audit] [pictures=true] [seconds=4]
 
-pe: names in conf/pe, all if left out. pe.<option>: for each of them, as in pe_lab.run. out: the folder of table.csv,
-table.md and pictures/<name>.png. seconds: the time that may go into timing one encoding.
+pe: names in conf/pe (default: all). pe.<option>: an option of each of them, as in pe_lab.run. out: the folder of
+table.csv, table.md and pictures/<name>.png. seconds: time limit for timing one encoding.
 """
 
-import argparse
 import shutil
-import signal
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, ValidationError
+from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
-from pe_lab.system.errors import in_one_line
+from pe_lab.system.arguments import Parser, run_program
 
 
 @dataclass
 class Settings:
+    """The program's own settings; those of an encoding come as pe.<option>."""
+
     pe: str | None = None
     out: str = "audit"
     pictures: bool = True
@@ -28,51 +29,48 @@ class Settings:
 
 
 def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m pe_lab.audit", description=__doc__, formatter_class=formatter)
-    parser.add_argument("words", nargs="*", metavar="key=value")
-    try:
-        settings, cfgs = read(parser.parse_args().words)
+    """Read the arguments and run the audit."""
+    parser = Parser("pe_lab.audit", description=__doc__)
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+
+    def program() -> None:
+        settings, cfgs = read(parser.parse_args().overrides)
         Path(settings.out).mkdir(parents=True, exist_ok=True)
-    except Exception as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        sys.exit(1)
-    try:
         audit(settings, cfgs)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
+
+    run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
 
-def read(words: list[str]) -> tuple[Settings, list[DictConfig]]:
-    """The settings, and the config of each encoding that they name.
+def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
+    """Return the settings, and the config of each encoding that they name.
 
     Raises:
-        ValueError: a word that is no setting; a name that does not exist.
+        ValueError: an override that is no setting; a name that does not exist.
         HydraException: an option that an encoding does not have.
     """
-    options = [word for word in words if word.startswith("pe.")]
-    own = [word for word in words if word not in options]
+    options = [override for override in overrides if override.startswith("pe.")]
+    own = [override for override in overrides if override not in options]
     known = list(Settings.__dataclass_fields__)
-    for word in own:
-        key, _, value = word.partition("=")
+    for override in own:
+        key, _, value = override.partition("=")
         if key not in known or not value:
-            raise ValueError(f"the audit takes {'=…, '.join(known)}=… and pe.<option>=…: got {word!r}")
+            raise ValueError(f"the audit takes {'=…, '.join(known)}=… and pe.<option>=…: got {override!r}")
     try:
         settings = Settings(**OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(own)))
     except ValidationError as error:
         raise ValueError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
     if settings.seconds <= 0:
         raise ValueError(f"seconds must be positive, got {settings.seconds}")
-    there = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
-    names = there if settings.pe is None else list(dict.fromkeys(settings.pe.split(",")))
+    names_known = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
+    names = names_known if settings.pe is None else list(dict.fromkeys(settings.pe.split(",")))
     for name in names:
-        if name not in there:
-            raise ValueError(f"pe must be one of {', '.join(there)}, got {name!r}")
+        if name not in names_known:
+            raise ValueError(f"pe must be one of {', '.join(names_known)}, got {name!r}")
     return settings, [config.expand([f"pe={name}", *options], multirun=False)[0] for name in names]
 
 
 def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
-    """Measure, draw, write and print."""
+    """Measure the encodings, draw their pictures, write and print the table."""
     import torch
     from hydra.utils import instantiate
     from joblib import Parallel, cpu_count, delayed
@@ -86,10 +84,10 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
     none = config.expand(["pe=none"], multirun=False)[0]
     pictures = {cfg.pe.name: f"pictures/{cfg.pe.name}.png" for cfg in cfgs if settings.pictures}
     jobs = [delayed(describe)(cfg, none, out / pictures[cfg.pe.name] if pictures else None) for cfg in cfgs]
-    workers = max(1, min(cpu_count(), len(jobs) // 8))  # a process takes as long to start as some encodings
+    workers = max(1, min(cpu_count(), len(jobs) // 8))  # starting a process takes as long as measuring some encodings
     described = tqdm(Parallel(workers, return_as="generator")(jobs), "properties", len(jobs))
     rows, reasons = map(list, zip(*described, strict=True))
-    torch.set_num_threads(1)  # here too; and times last, when the other cores are free
+    torch.set_num_threads(1)  # costs are timed last, in this process, when the other cores are free
     for cfg, row, why_not in zip(tqdm(cfgs, "cost"), rows, reasons, strict=True):
         subjects = [Subject(one.pe.name, instantiate(one.pe)) for one in (cfg, none)]
         for found, more in zip((row, why_not), costs(*subjects, settings.seconds), strict=True):
@@ -104,14 +102,14 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
 
 
 def describe(cfg: DictConfig, none: DictConfig, picture: Path | None) -> tuple[dict[str, float], dict[str, str]]:
-    """The measures of an encoding, and why some are missing; its picture, drawn to a file."""
+    """Return an encoding's measures and the reasons for those that are missing; draw its picture to a file."""
     import torch
     from hydra.utils import instantiate
 
     from pe_lab.audit.measures import measure
     from pe_lab.audit.subject import Subject
 
-    torch.set_num_threads(1)  # the same numbers everywhere, and as many processes as cores
+    torch.set_num_threads(1)  # the number of threads changes rounding; processes use the other cores
     subject = Subject(cfg.pe.name, instantiate(cfg.pe))
     if picture:
         from pe_lab.audit.pictures import draw

@@ -1,18 +1,19 @@
-"""Things timed side by side, and what kernels take of a GPU.
+"""Time the lab against alternatives, measure kernels, inject faults.
 
-study: the cells of a sweep, by a plain PyTorch loop and by the lab. data: loading a batch, and a training step on it.
-kernels: attention with every encoding's terms, by Triton, FlexAttention and PyTorch, on a GPU. resources: registers,
-spills and shared memory of the kernels, compiled for GPUs that need not be here. tune: the blocks of the kernels.
-ledger: reading a ledger of made-up cells, reporting it, and recording one more. faults: what is lost when sweeps are
-killed, damaged and starved.
+study: train the cells of a sweep by a plain PyTorch loop and by the lab. data: load a batch, and train a step on it.
+kernels: compute attention with every encoding's terms by Triton, FlexAttention and PyTorch, on a GPU. resources: list
+registers, spills and shared memory of the kernels, compiled for GPUs that need not be present. tune: find the fastest
+blocks of the kernels. ledger: read a ledger of made-up cells, report it, and record one more. faults: kill, damage and
+starve sweeps, and count what is lost.
 """
 
 import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
+from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line
 
 if TYPE_CHECKING:
@@ -24,55 +25,45 @@ RESULTS = Path("sweeps/results")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m pe_lab.bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """Run one benchmark."""
+    parser = Parser("pe_lab.bench", description=__doc__)
     benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCH")
-    study = benches.add_parser("study", help="the lab against a plain PyTorch loop")
+    study = benches.add_parser("study", help="time the lab against a plain PyTorch loop")
     study.add_argument("overrides", nargs="*", default=STUDY, help="as for pe_lab.run -m")
-    study.add_argument("--repeat", type=int, default=1, help="pairs of runs, in turn")
+    study.add_argument("--repeat", type=int, default=1, help="number of pairs of runs, in turn")
     study.add_argument("--plain", type=int, metavar="THREADS", help=argparse.SUPPRESS)  # the loop itself, in a process
     study.set_defaults(run=_study)
-    data = benches.add_parser("data", help="loading a batch against a training step")
+    data = benches.add_parser("data", help="time loading a batch against a training step")
     data.add_argument("overrides", nargs="*", help="as for pe_lab.run -m; all datasets if none is named")
     data.set_defaults(run=_data)
-    kernels = benches.add_parser("kernels", help="attention by several implementations, on a GPU")
-    kernels.add_argument("encodings", nargs="*", help="as in conf/pe; all that add something to attention if none")
-    kernels.add_argument("--lengths", type=int, nargs="+", help="of a sequence, in this order")
-    kernels.add_argument("--seconds", type=float, default=420, help="after which no further row is begun")
+    kernels = benches.add_parser("kernels", help="time attention by several implementations, on a GPU")
+    kernels.add_argument("encodings", nargs="*", help="names in conf/pe; by default all that act on attention")
+    kernels.add_argument("--lengths", type=int, nargs="+", help="sequence lengths, in this order")
+    kernels.add_argument("--seconds", type=float, default=420, help="start no further row after this time")
     kernels.add_argument("--to", type=Path, default=RESULTS, metavar="FOLDER", help="for the tables (%(default)s)")
     kernels.set_defaults(run=_kernels)
-    resources = benches.add_parser("resources", help="what the kernels take of sm_80, sm_90 and sm_100")
-    resources.add_argument("--architecture", nargs="+", help="of these only")
+    resources = benches.add_parser("resources", help="list what the kernels use on sm_80, sm_90 and sm_100")
+    resources.add_argument("--architecture", nargs="+", help="only these architectures")
     resources.add_argument("--full", action="store_true", help="every option with every other, not each pair of them")
     resources.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as CSV")
     resources.set_defaults(run=_resources)
     tune = benches.add_parser("tune", help="measure blocks on this GPU and keep the fastest in the package's table")
-    tune.add_argument("--seconds", type=float, default=420, help="after which nothing further is measured")
+    tune.add_argument("--seconds", type=float, default=420, help="measure nothing further after this time")
     tune.set_defaults(run=_tune)
-    ledger = benches.add_parser("ledger", help="reading a ledger of made-up cells, and reporting it")
-    ledger.add_argument("--cells", type=int, default=2000, help="how many (%(default)s)")
+    ledger = benches.add_parser("ledger", help="time reading and reporting a ledger of made-up cells")
+    ledger.add_argument("--cells", type=int, default=2000, help="number of cells (%(default)s)")
     ledger.set_defaults(run=_ledger)
-    faults = benches.add_parser("faults", help="sweeps that are killed, damaged and starved: what is lost")
-    faults.add_argument("faults", nargs="*", help="only those whose name begins so")
-    faults.add_argument("--factor", type=float, default=1.0, help="of how often each is injected (%(default)s)")
+    faults = benches.add_parser("faults", help="kill, damage and starve sweeps, and count what is lost")
+    faults.add_argument("faults", nargs="*", help="only faults whose name begins so")
+    faults.add_argument("--factor", type=float, default=1.0, help="multiplies how often each is injected (%(default)s)")
     faults.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as Markdown")
     faults.set_defaults(run=_faults)
-    for one in (parser, *benches.choices.values()):
-        one.error = _refuse  # type: ignore[method-assign]
-    try:
-        if not sys.argv[1:]:
-            raise ValueError(f"BENCH must be one of {', '.join(benches.choices)}, got nothing")
+
+    def program() -> None:
         arguments = parser.parse_args()
         arguments.run(arguments)
-    except (ValueError, RuntimeError, TimeoutError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(1)
 
-
-def _refuse(reason: str) -> NoReturn:
-    """Raise ValueError instead of printing the usage; pe_lab.config has the same, but needs hydra."""
-    raise ValueError(reason)
+    run_program(program, (ValueError, RuntimeError, TimeoutError))
 
 
 def _study(arguments: argparse.Namespace) -> None:
@@ -102,7 +93,8 @@ def _data(arguments: argparse.Namespace) -> None:
 
 
 def _kernels(arguments: argparse.Namespace) -> None:
-    from pe_lab.bench.kernels import LENGTHS, Setting, compare_kernels
+    from pe_lab.bench.kernels import compare_kernels
+    from pe_lab.bench.subject import LENGTHS, Setting
 
     lengths = tuple(arguments.lengths or LENGTHS)
     if min(lengths) < 1:
@@ -133,31 +125,36 @@ def _ledger(arguments: argparse.Namespace) -> None:
 
 
 def _faults(arguments: argparse.Namespace) -> None:
-    from pe_lab.bench.faults import tell_faults
+    tests = Path(__file__).parents[2] / "tests"
+    if not (tests / "faults").is_dir():
+        raise ValueError("faults must be run in a checkout of the repository, got an installed package without tests/")
+    sys.path.insert(0, str(tests))
+    from faults.injection import print_faults
 
-    if not tell_faults(arguments.faults, arguments.factor, arguments.to):
+    if not print_faults(arguments.faults, arguments.factor, arguments.to):
         sys.exit(1)
 
 
 def _gpu(bench: str) -> "torch.device":
+    """Return the CUDA device; raises ValueError if there is none."""
     import torch
 
     if not torch.cuda.is_available():
-        raise ValueError(f"{bench} needs a CUDA device, and there is none")
+        raise ValueError(f"{bench} needs a CUDA device, got none")
     return torch.device("cuda")
 
 
 def _configs() -> Path:
-    """conf/, found without hydra: beside the package, or in it once it is installed."""
+    """Return the folder conf/ without importing hydra: beside the package, or inside an installed one."""
     package = Path(__file__).parents[1]
     return next(path for path in (package / "conf", package.parent / "conf") if path.is_dir())
 
 
 def _expand(overrides: list[str]) -> list["DictConfig"]:
-    """The cells that the words ask for.
+    """Return the configs that the overrides ask for.
 
     Raises:
-        ValueError: what is wrong with them.
+        ValueError: an override is wrong.
     """
     from pe_lab import config
 

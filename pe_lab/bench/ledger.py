@@ -1,4 +1,4 @@
-"""What reading and writing a ledger costs; and ledgers of made-up cells, to measure it on and to test with."""
+"""Time a ledger of made-up cells: to load it, report it, look at its progress and record one more cell."""
 
 import tempfile
 import time
@@ -21,7 +21,7 @@ COLUMNS = "split,step,epoch,metric,value"
 
 
 def identity(pe: dict[str, Any], depth: int = 1, seed: int = 0, **others: Any) -> dict[str, Any]:
-    """What determines a made-up training; others replace its parts."""
+    """Return the identity of a made-up training; `others` replace entries."""
     return {
         "pe": {"revision": 1} | pe,
         "data": {"name": "structured", "length": 16, "revision": 1},
@@ -37,7 +37,7 @@ def identity(pe: dict[str, Any], depth: int = 1, seed: int = 0, **others: Any) -
 
 
 def record(run: Run, epochs: int, loss: float, **others: Any) -> Path:
-    """A checkpoint whose test loss this is; others replace parts of its summary or environment. It has no weights."""
+    """Record a checkpoint without weights; `others` replace entries of its summary or environment."""
     environment = {"torch": "2.9.0", "commit": "0" * 40}
     summary = {
         "run": run.name,
@@ -69,7 +69,7 @@ def record(run: Run, epochs: int, loss: float, **others: Any) -> Path:
 
 
 def make(folder: Path, cells: int) -> None:
-    """A ledger of so many cells: encodings, depths, seeds, and five checkpoints on each run."""
+    """Make a ledger of so many cells: encodings, depths and seeds, with five checkpoints per run."""
     ledger, rng = Ledger(folder), np.random.default_rng(0)
     seeds = range(-(-cells // (len(CHECKPOINTS) * len(DEPTHS) * len(ENCODINGS))))
     places = product(seeds, DEPTHS, ENCODINGS, CHECKPOINTS)
@@ -78,27 +78,27 @@ def make(folder: Path, cells: int) -> None:
 
 
 def claim_and_record(ledger: Ledger, seed: int) -> float:
-    """Seconds that the ledger takes of a cell: found missing, wanted, leased, told of, recorded, paid for.
+    """Return the seconds that the ledger takes for one cell: request, lease, heartbeat, checkpoint and cost.
 
-    Not the training, and not the state, whose size is the model's.
+    Neither training nor a training state is included.
     """
     began = time.perf_counter()
     run = ledger.run(identity({"name": "rope"}, seed=seed))
-    run.mend(4)
+    run.set_aside_if_damaged(4)
     run.request(4)
     with run.lease() as mine:
         if not mine or run.newest_state() or run.requested() != [4]:
-            raise RuntimeError(f"{run.folder} must be a new run, and nobody else's")
+            raise RuntimeError(f"{run.folder} must be a new run that no other process owns")
         run.heartbeat(0.0, 4)
         record(run, 4, 1.0)
-        run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+        run.account({"total": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
     run.withdraw(4)
     run.summary(4)
     return time.perf_counter() - began
 
 
 def time_ledger(cells: int) -> None:
-    """Print the seconds that a made-up ledger takes: to be read, reported, looked at, and for one more cell.
+    """Print the seconds to load, report and look at a made-up ledger, and to record one more cell.
 
     Raises:
         ValueError: cells is not positive.

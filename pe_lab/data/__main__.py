@@ -1,53 +1,38 @@
-"""Export a dataset to files.
+"""Export a dataset as files, for other programs and for people.
 
 python -m pe_lab.data export data=pattern [data.<option>=<value>] [seed=0] [out=exports]
 
 Writes OUT/<name>/<name>.csv (split, tokens, and a label or a target per token), the same as <name>.npz (no pickle) and
-schema.json, which describes them and has the floors. A CSV with labels, exported or your own, can be read as a dataset:
+schema.json, which describes them and has the floors. A CSV in the format of a dataset with labels can be trained on:
 python -m pe_lab.run data=pattern data.path=OUT/pattern/pattern.csv
 """
 
-import argparse
-import signal
-import sys
 from pathlib import Path
-from typing import NoReturn
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
-from pe_lab.system.errors import in_one_line, refuse
+from pe_lab.encodings.options import within
+from pe_lab.system.arguments import Parser, run_program
 
 OUT = "exports"
 
 
 def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m pe_lab.data", description=__doc__, formatter_class=formatter)
+    """Read the arguments and export the dataset."""
+    parser = Parser("pe_lab.data", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="export key=value")
-    parser.error = refuse  # type: ignore[method-assign]
-    try:
-        folder, cfg = read(parser.parse_args().words)
-    except Exception as error:
-        _fail(error)
-    try:
-        export(folder, cfg)
-    except (ValueError, OSError) as error:
-        _fail(error)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-
-
-def _fail(error: Exception) -> NoReturn:
-    print(f"error: {in_one_line(error)}", file=sys.stderr)
-    sys.exit(1)
+    errors = (ValueError, OSError, HydraException, OmegaConfBaseException)
+    run_program(lambda: export(*read(parser.parse_args().words)), errors)
 
 
 def read(words: list[str]) -> tuple[Path, DictConfig]:
-    """Return the folder to write to, which is made if it is missing, and the composed config.
+    """Return the folder to write to, and the config of the dataset; make the folder's parent.
 
     Raises:
-        ValueError: an unknown setting; no dataset; a folder that cannot be written to.
+        ValueError: an argument that is no setting; no dataset; a folder that cannot be written to.
         HydraException: an option that the dataset does not have.
     """
     if words[:1] != ["export"]:
@@ -62,8 +47,8 @@ def read(words: list[str]) -> tuple[Path, DictConfig]:
         else:
             raise ValueError(f"export takes data=…, data.<option>=…, seed=… and out=…: got {word!r}")
     if not any(word.startswith("data=") for word in overrides):
-        there = sorted(path.stem for path in (config.folder() / "data").glob("*.yaml"))
-        raise ValueError(f"data must be one of {', '.join(there)}, got nothing")
+        names = sorted(path.stem for path in (config.folder() / "data").glob("*.yaml"))
+        raise ValueError(f"data must be one of {', '.join(names)}, got nothing")
     cfg = config.expand(overrides, multirun=False)[0]
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -73,12 +58,13 @@ def read(words: list[str]) -> tuple[Path, DictConfig]:
 
 
 def export(folder: Path, cfg: DictConfig) -> None:
-    """Make the dataset, write it and print the files."""
+    """Make the dataset, write its files, print their names and the sizes of its splits."""
     from hydra.utils import instantiate
 
     from pe_lab.data.export import sizes, write
 
-    dataset = instantiate(cfg.data)(seed=cfg.seed)
+    with within("data"):
+        dataset = instantiate(cfg.data)(seed=cfg.seed)
     settings = {key: value for key, value in OmegaConf.to_container(cfg.data, resolve=True).items() if key[0] != "_"}
     for file in write(dataset, folder, cfg.seed, settings):
         print(file)

@@ -1,10 +1,12 @@
 """Arithmetic on written numbers: sums, and parities of bits."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from pe_lab.data.problem import Drawn
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Count, Length, Positions
 
 PLUS = 10  # the symbol after the digits
 END = PLUS + 1  # index of END among the possible next tokens
@@ -38,15 +40,15 @@ class Addition(Drawn):
         self,
         seed: int,
         name: str = "addition",
-        order: str = "little",
-        shortest: int = 1,
-        longest: int = 3,
-        train: int = 10_000,
-        validation: int = 1000,
-        test: int = 1000,
+        order: Literal["little", "big"] = "little",
+        shortest: Length = 1,
+        longest: Positions = 3,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
     ) -> None:
         sizes = {"train": train, "validation": validation, "test": test}
-        self.little = require("data.order", order) == "little"
+        self.little = order == "little"
         super().__init__(seed, name, PLUS + 1, shortest, longest, sizes)
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
@@ -133,11 +135,11 @@ class Parity(Drawn):
         self,
         seed: int,
         name: str = "parity",
-        shortest: int = 1,
-        longest: int = 16,
-        train: int = 10_000,
-        validation: int = 1000,
-        test: int = 1000,
+        shortest: Length = 1,
+        longest: Positions = 16,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
     ) -> None:
         sizes = {"train": train, "validation": validation, "test": test}
         super().__init__(seed, name, 2, shortest, longest, sizes)

@@ -1,13 +1,14 @@
 """The most frequent token: the negative control, in which order carries no information."""
 
 from math import comb
+from typing import Annotated
 
 import torch
 from torch import Generator, Tensor
 
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import SIZES, Sampled, certain, counts
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError, whole
 
 
 class Bag(Sampled):
@@ -34,23 +35,21 @@ class Bag(Sampled):
         self,
         seed: int,
         name: str = "bag",
-        length: int = 32,
-        vocabulary: int = 10,
-        train: int = SIZES["train"],
-        validation: int = SIZES["validation"],
-        test: int = SIZES["test"],
-        demo: int = SIZES["demo"],
-        path: str | None = None,
+        length: Length = 32,
+        vocabulary: Annotated[int, whole(1, most=65_536)] = 10,
+        train: Count = SIZES["train"],
+        validation: Count = SIZES["validation"],
+        test: Count = SIZES["test"],
+        demo: Count = SIZES["demo"],
+        path: FileOrFolder | None = None,
     ) -> None:
-        require("data.length", length)
-        require("data.vocabulary", vocabulary)
         task = Task(vocabulary, length, outputs=vocabulary, causal=False, pooled=True)
         super().__init__(seed, name, task, {"train": train, "validation": validation, "test": test, "demo": demo}, path)
         asked = train + validation + test + demo
         there = with_majority(length, vocabulary, enough=2 * asked)  # twice as many as needed, so that drawing ends
         if path is None and there < 2 * asked:
-            raise ValueError(
-                f"data.length and data.vocabulary must allow for {2 * asked:,} sequences with a majority, twice as "
+            raise OptionError(
+                f"length and vocabulary must allow for {2 * asked:,} sequences with a majority, twice as "
                 f"many as are asked for, got {length} and {vocabulary}, which allow for {there:,}"
             )
 

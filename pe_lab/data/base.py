@@ -13,6 +13,7 @@ from pe_lab.data.metric import Metric
 from pe_lab.data.seeding import generator
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import CheckedOptions
 
 IGNORE = -100  # a target where nothing is asked
 
@@ -89,7 +90,7 @@ def flat_floors(floors: Floors) -> dict[str, float]:
     return {f"{level}/{name}": value for level, values in floors.items() for name, value in values.items()}
 
 
-class Dataset(ABC):
+class Dataset(CheckedOptions, ABC):
     """Sequences in three splits, made from a seed.
 
     Attributes:

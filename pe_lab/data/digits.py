@@ -8,6 +8,7 @@ from torch import Tensor
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import Labelled
 from pe_lab.data.seeding import derive
+from pe_lab.encodings.options import FileOrFolder
 
 IMAGES = 1797
 SIDE = 8
@@ -40,7 +41,7 @@ class Digits(Labelled):
         ValueError: a file that is not of the format.
     """
 
-    def __init__(self, seed: int, name: str = "digits", path: str | None = None) -> None:
+    def __init__(self, seed: int, name: str = "digits", path: FileOrFolder | None = None) -> None:
         task = Task(LEVELS, SIDE**2, outputs=10, causal=False, pooled=True, grid_width=SIDE)
         super().__init__(seed, name, task, SIZES, path)
 

@@ -13,7 +13,7 @@ from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task, fresh
 from pe_lab.data.labelled_csv import Rows, read
 from pe_lab.data.seeding import generator
 from pe_lab.encodings.layout import PADDING
-from pe_lab.ranges import require
+from pe_lab.encodings.options import FileOrFolder, OptionError
 
 SIZES = {"train": 5000, "validation": 1000, "test": 1000, "demo": 100}
 BLOCK = 4096  # most sequences of a draw
@@ -49,9 +49,11 @@ class Labelled(InMemory):
 
     roles = ("label",)
 
-    def __init__(self, seed: int, name: str, task: Task, sizes: dict[str, int], path: str | None = None) -> None:
+    def __init__(
+        self, seed: int, name: str, task: Task, sizes: dict[str, int], path: FileOrFolder | None = None
+    ) -> None:
         self.seed, self.name, self.task, self.sizes = seed, name, task, sizes
-        self.path = require("data.path", path)
+        self.path = path
         self.file: dict[str, Rows] = {}
         if path is not None:
             try:
@@ -117,13 +119,13 @@ class Sampled(Labelled):
     order = ("test", "validation", "train", "demo")
     purpose: str  # of the random draws
 
-    def __init__(self, seed: int, name: str, task: Task, sizes: dict[str, int], path: str | None = None) -> None:
+    def __init__(
+        self, seed: int, name: str, task: Task, sizes: dict[str, int], path: FileOrFolder | None = None
+    ) -> None:
         for split, size in sizes.items():
-            require(f"data.{split}", size)
             if path is not None and size != SIZES[split]:
-                raise ValueError(
-                    f"data.{split} must be left at {SIZES[split]} with data.path, whose rows name their splits, got "
-                    f"{size}"
+                raise OptionError(
+                    f"{split} must be left at {SIZES[split]} with path, whose rows name their splits, got {size}"
                 )
         super().__init__(seed, name, task, sizes, path)
 

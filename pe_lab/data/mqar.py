@@ -2,6 +2,7 @@
 
 from itertools import count
 from math import factorial, prod
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages
 from pe_lab.data.problem import BLOCK, FEWEST, SHARES
 from pe_lab.data.seeding import derive, generator
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number, whole
 
 BLANK = 0
 SCALE = 2**20  # weights of gaps as integers
@@ -50,28 +51,26 @@ class MQAR(InMemory):
         self,
         seed: int,
         name: str = "mqar",
-        length: int = 64,
-        pairs: int = 4,
-        vocabulary: int = 256,
-        power: float = 0.01,
-        train: int = 10_000,
-        validation: int = 1000,
-        test: int = 1000,
+        length: Length = 64,
+        pairs: Count = 4,
+        vocabulary: Annotated[int, whole(1, most=65_536)] = 256,
+        power: Annotated[float, Range("in (0, 1]", lambda x: is_number(x) and 0 < x <= 1)] = 0.01,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
     ) -> None:
         sizes = {"train": train, "validation": validation, "test": test}
-        self.sizes = {split: require(f"data.{split}", size) for split, size in sizes.items()}
-        self.pairs = require("data.pairs", pairs)
-        self.power = require("data.power", power)
-        if require("data.length", length) % 2 or length < 4 * pairs:
-            raise ValueError(f"data.length must be even and at least 4 x data.pairs, {4 * pairs}, got {length}")
-        values = require("data.vocabulary", vocabulary) // 2
+        self.sizes = sizes
+        self.pairs = pairs
+        self.power = power
+        if length % 2 or length < 4 * pairs:
+            raise OptionError(f"length must be even and at least 4 x pairs, {4 * pairs}, got {length}")
+        values = vocabulary // 2
         keys = values - 1
         if vocabulary % 2 or keys < pairs:
-            raise ValueError(
-                f"data.vocabulary must be even and at least 2 x data.pairs + 2, {2 * pairs + 2}, got {vocabulary}"
-            )
+            raise OptionError(f"vocabulary must be even and at least 2 x pairs + 2, {2 * pairs + 2}, got {vocabulary}")
         if prod((keys - i) * (values - i) for i in range(pairs)) < FEWEST:
-            raise ValueError(f"data.vocabulary must leave at least {FEWEST} lists of pairs to split, got {vocabulary}")
+            raise OptionError(f"vocabulary must leave at least {FEWEST} lists of pairs to split, got {vocabulary}")
         self.seed = seed
         self.name = name
         self.keys, self.values = keys, values

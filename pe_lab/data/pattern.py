@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import SIZES, Sampled, uniform
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError
 
 VOCABULARY = 20
 MARKS = torch.tensor([[5, 8], [3, 9], [7, 4]])  # by class: two tokens
@@ -46,15 +46,15 @@ class Pattern(Sampled):
         self,
         seed: int,
         name: str = "pattern",
-        length: int = 32,
-        train: int = SIZES["train"],
-        validation: int = SIZES["validation"],
-        test: int = SIZES["test"],
-        demo: int = SIZES["demo"],
-        path: str | None = None,
+        length: Length = 32,
+        train: Count = SIZES["train"],
+        validation: Count = SIZES["validation"],
+        test: Count = SIZES["test"],
+        demo: Count = SIZES["demo"],
+        path: FileOrFolder | None = None,
     ) -> None:
-        if require("data.length", length) <= PLACES.max() and path is None:
-            raise ValueError(f"data.length must be at least {PLACES.max() + 1}, to hold every pair, got {length}")
+        if length <= PLACES.max() and path is None:
+            raise OptionError(f"length must be at least {PLACES.max() + 1}, to hold every pair, got {length}")
         task = Task(VOCABULARY, length, outputs=CLASSES, causal=False, pooled=True)
         super().__init__(seed, name, task, {"train": train, "validation": validation, "test": test, "demo": demo}, path)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, fresh
 from pe_lab.data.seeding import derive, generator
-from pe_lab.ranges import require
+from pe_lab.encodings.options import OptionError
 
 SHARES = 10  # one share of the problems is for the test, one for validation, the others for training
 FEWEST = 500  # different problems to draw from: then a split without any has a chance below 1e-22
@@ -42,8 +42,8 @@ class Problems(InMemory):
     answer_length = (1, 0)
 
     def __init__(self, seed: int, name: str, symbols: int, shortest: int, longest: int) -> None:
-        if require("data.shortest", shortest) > require("data.longest", longest):
-            raise ValueError(f"data.shortest must be at most data.longest, {longest}, got {shortest}")
+        if shortest > longest:
+            raise OptionError(f"shortest must be at most longest, {longest}, got {shortest}")
         self.seed = seed
         self.name = name
         self.symbols = symbols
@@ -183,17 +183,17 @@ class Drawn(Problems):
 
     def __init__(self, seed: int, name: str, symbols: int, shortest: int, longest: int, sizes: dict[str, int]) -> None:
         super().__init__(seed, name, symbols, shortest, longest)
-        self.sizes = {split: require(f"data.{split}", size) for split, size in sizes.items()}
+        self.sizes = sizes
         if not any(total >= FEWEST for total in accumulate(map(self.different, self.n))):
-            raise ValueError(f"data.longest must leave at least {FEWEST} different problems to split, got {longest}")
+            raise OptionError(f"longest must leave at least {FEWEST} different problems to split, got {longest}")
         for split in ("validation", "test"):
             for total in accumulate(map(self.prompts, self.n)):
                 if total >= ROOM * sizes[split]:
                     break
             else:
-                raise ValueError(
-                    f"data.{split} must be at most {total // ROOM}, a twentieth of the {total:,} problems of "
-                    f"data={name}, so that none comes twice, got {sizes[split]}"
+                raise OptionError(
+                    f"{split} must be at most {total // ROOM}, a twentieth of the {total:,} problems of "
+                    f"{name}, so that none comes twice, got {sizes[split]}"
                 )
 
     @abstractmethod

@@ -1,6 +1,7 @@
 """Sequences to copy, reverse, sort and repeat: tasks for generalisation to longer sequences."""
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -8,8 +9,9 @@ from torch import Tensor
 from pe_lab.data.base import Floors, averages, surprise
 from pe_lab.data.problem import SHARES, Drawn, Problems
 from pe_lab.data.seeding import derive
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
 
+Symbols = Annotated[int, whole(2, most=65_536)]
 CHUNK = 4096  # multisets counted together
 COUNTED = 128  # symbols of a prompt, at most, where multisets are counted: the work grows with the cube
 
@@ -33,15 +35,15 @@ class Copy(Drawn):
         self,
         seed: int,
         name: str = "copy",
-        symbols: int = 10,
-        shortest: int = 1,
-        longest: int = 16,
-        train: int = 10_000,
-        validation: int = 1000,
-        test: int = 1000,
+        symbols: Symbols = 10,
+        shortest: Length = 1,
+        longest: Positions = 16,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
     ) -> None:
         sizes = {"train": train, "validation": validation, "test": test}
-        super().__init__(seed, name, require("data.symbols", symbols), shortest, longest, sizes)
+        super().__init__(seed, name, symbols, shortest, longest, sizes)
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         return torch.randint(self.symbols, (len(n), self.n[-1]), generator=source)
@@ -120,11 +122,11 @@ class Repeat(Problems):
     floors_revision = 2
 
     def __init__(
-        self, seed: int, name: str = "repeat", symbols: int = 100, shortest: int = 1, longest: int = 16
+        self, seed: int, name: str = "repeat", symbols: Symbols = 100, shortest: Length = 1, longest: Positions = 16
     ) -> None:
-        super().__init__(seed, name, require("data.symbols", symbols), shortest, longest)
+        super().__init__(seed, name, symbols, shortest, longest)
         if not self.size("test"):
-            raise ValueError(f"data.longest must leave at least {SHARES} problems to split, got {longest}")
+            raise OptionError(f"longest must leave at least {SHARES} problems to split, got {longest}")
 
     def size(self, split: str) -> int:
         return len(self._places(split))

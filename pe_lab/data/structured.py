@@ -2,12 +2,13 @@
 
 from functools import cached_property
 from itertools import islice
+from typing import Annotated
 
 import torch
 
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, surprise
 from pe_lab.data.seeding import derive
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Length, OptionError, whole
 
 VALUES = 128  # terms are 0 ... 127
 START, MID, END, PAD = range(VALUES, VALUES + 4)
@@ -68,11 +69,13 @@ class Structured(InMemory):
     floors_revision = 2
     roles = ("first", "second", "middle", "continuation", "end")
 
-    def __init__(self, seed: int, name: str = "structured", length: int = 16, extra: int = 0) -> None:
+    def __init__(
+        self, seed: int, name: str = "structured", length: Length = 16, extra: Annotated[int, whole(0)] = 0
+    ) -> None:
         self.tails = range(min(TAILS) + extra, max(TAILS) + extra + 1)
         self.terms = HEAD + max(self.tails)
-        if require("data.length", length) < self.terms + 3:
-            raise ValueError(f"data.length must be at least {self.terms + 3}, the longest sequence, got {length}")
+        if length < self.terms + 3:
+            raise OptionError(f"length must be at least {self.terms + 3}, the longest sequence, got {length}")
         self.name = name
         self.task = Task(vocabulary=VALUES + 4, length=length, outputs=VALUES + 4, causal=True)
         self.seed = seed

@@ -1,43 +1,60 @@
-"""What is measured on a trained cell: other lengths, length policies, moved positions, probes. Never trains."""
+"""Measure trained cells: other lengths, length policies, shifted positions, probes. Nothing here trains."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from hydra.utils import instantiate
-from lightning.pytorch.loggers import Logger
 from torch import nn
 
-from pe_lab.data.base import flat_floors
+from pe_lab.data.base import Dataset, Floors, flat_floors
 from pe_lab.encodings.policies import under
+from pe_lab.experiment.cell import Cell
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
+from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
 from pe_lab.probes import Probe
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.files import digest
 from pe_lab.system.termination import TerminatedError
-from pe_lab.tracking.events import log_records, log_stored
-from pe_lab.tracking.loggers import closing
-from pe_lab.tracking.pictures import log_pictures
 from pe_lab.training.metrics import evaluate
 from pe_lab.training.state import load_weights
 
-if TYPE_CHECKING:
-    from pe_lab.experiment.cell import Cell
+
+class Datasets:
+    """A cell's dataset at its training length and at others, made when asked for and freed together."""
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.made: dict[float, Dataset] = {1: cell.make_dataset()}
+
+    def at(self, factor: float = 1) -> Dataset:
+        """Return the dataset with `factor` times the training length."""
+        if factor not in self.made:
+            self.made[factor] = self.made[1].longer(factor)
+        return self.made[factor]
+
+    def floors(self, factor: float = 1) -> Floors:
+        """Return the floors of the test split; the first cell that asks computes them for the whole ledger."""
+        cell, dataset = self.cell, self.at(factor)
+        identity = {"data": cell.identity["data"], "seed": cell.cfg.seed, "length": factor}
+        identity["revision"] = dataset.floors_revision
+        return Ledger(cell.cfg.ledger).cached("floors", identity, lambda: dataset.floors("test"))
 
 
-def measure(cell: "Cell", epochs: int, model: Transformer) -> None:
-    """Answer what the cell's config asks for and has no record yet; what fails is recorded, and the others go on.
+def measure(cell: Cell, run: Run, epochs: int, model: Transformer, datasets: Datasets) -> None:
+    """Measure what the config asks for and has no record yet. What fails is recorded, and the others go on.
 
     Args:
-        epochs: the checkpoint that the model's weights are of.
+        epochs: of the checkpoint that the model's weights are of.
         model: on the cell's device; comes back as it was.
     """
-    records = Records(cell.run, epochs)
+    records = Records(run, epochs)
     for request in cell.requests:
-        records.mend(request)
+        records.set_aside_if_damaged(request)
     missing = [request for request in cell.requests if not records.has(request)]
     if not missing:
         return
@@ -46,7 +63,7 @@ def measure(cell: "Cell", epochs: int, model: Transformer) -> None:
             if records.has(request):
                 continue
             try:
-                rows = _answer(cell, model, request)
+                rows = _answer(cell, model, request, datasets)
             except TerminatedError:
                 raise
             except Exception as error:
@@ -55,63 +72,35 @@ def measure(cell: "Cell", epochs: int, model: Transformer) -> None:
                 records.add(request, pd.DataFrame(rows), environment(cell.device))
 
 
-def _answer(cell: "Cell", model: Transformer, request: dict[str, Any]) -> list[Any]:
-    """The rows that answer a request."""
+def _answer(cell: Cell, model: Transformer, request: dict[str, Any], datasets: Datasets) -> list[Any]:
+    """Return the rows that answer a request."""
     if request["kind"] == "probe":
         probe: Probe = instantiate(cell.cfg.probe[request["probe"]])
-        return probe(model, cell.dataset_at(request.get("length", 1)), cell.cfg.seed)
+        return probe(model, datasets.at(request.get("length", 1)), cell.cfg.seed)
     factor = request["length"]
-    dataset = cell.dataset_at(factor)
+    dataset = datasets.at(factor)
     with policy(model, request["policy"], factor):
         metrics = evaluate(model, dataset, "test", cell.autocast(), request["offset"])
-    metrics |= flat_floors(cell.floors(factor))
+    metrics |= flat_floors(datasets.floors(factor))
     return [{"tokens": dataset.task.length, "metric": name, "value": value} for name, value in metrics.items()]
 
 
-def measure_finished(cell: "Cell") -> None:
-    """The same for a cell that is in the ledger, from its weights; told to loggers of its own.
-
-    A W&B agent's run is told later, and all of the cell: see `replay`.
-    """
-    measure(cell, cell.epochs, trained(cell))
-    if cell.wants_agent_run:
-        return
-    job = f"evaluation-{digest({'requests': cell.requests})}"
-    with closing(instantiate(cell.cfg.logger)(cell=cell, epochs=cell.epochs, job=job)) as loggers:
-        log_measurements(cell, cell.epochs, loggers)
-
-
-def log_measurements(cell: "Cell", epochs: int, loggers: list[Logger]) -> None:
-    """Tell loggers all that the cell asked for and has."""
-    if loggers and cell.requests:
-        summary, records = cell.run.summary(epochs), Records(cell.run, epochs)
-        log_records(loggers, summary, records, cell.requests, cell.dataset.task.length)
-
-
-def replay(cell: "Cell") -> None:
-    """Open the run of a cell that is in the ledger, and tell it from there. What is lost now stays lost."""
-    with closing(instantiate(cell.cfg.logger)(cell=cell, epochs=cell.epochs)) as loggers:
-        log_stored(loggers, cell.run, cell.epochs, cell.dataset.task.length, cell.requests)
-        log_pictures(cell, cell.epochs, loggers, lambda: trained(cell))
-    cell.logged = True
-
-
-def trained(cell: "Cell") -> Transformer:
-    """The model of a cell that is in the ledger.
+def trained(cell: Cell, run: Run) -> Transformer:
+    """Return the model of a cell that is in the ledger, on its device.
 
     Raises:
-        LedgerError: its files are not what was written.
+        LedgerError: its files are damaged.
     """
-    cell.run.verify(cell.epochs)
+    run.verify(cell.epochs)
     asked = cell.cfg.attention.implementation  # auto chooses again where a length or a policy needs it
     model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, asked)
-    load_weights(model, cell.run.checkpoint(cell.epochs) / "weights.safetensors")
+    load_weights(model, Path(run.checkpoint(cell.epochs), "weights.safetensors"))
     return model.to(cell.device)
 
 
 @contextmanager
 def policy(model: Transformer, name: str, factor: float) -> Iterator[None]:
-    """A trained model with its encodings under a length policy."""
+    """Put a trained model's encodings under a length policy within the block."""
     trained_encodings = model.encodings
     device = model.tokens.weight.device
     model.encodings = nn.ModuleList(under(name, encoding, factor) for encoding in trained_encodings).to(device)

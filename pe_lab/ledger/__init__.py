@@ -1,1 +1,1 @@
-"""The ledger: what is trained and measured, kept as files: python -m pe_lab.ledger verify | prune."""
+"""The ledger: training runs, checkpoints and records as files. `python -m pe_lab.ledger verify | prune`."""

@@ -1,73 +1,67 @@
-"""python -m pe_lab.ledger verify | prune [LEDGER]: check every checksum; remove what no result needs."""
+"""Verify or prune a ledger: python -m pe_lab.ledger verify | prune [LEDGER]."""
 
 import argparse
-import signal
-import sys
 from pathlib import Path
 
 from pe_lab.ledger.maintenance import Counts, removable, remove, verify
-from pe_lab.system.errors import in_one_line, printable, refuse
+from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.errors import printable
 
 
 def main() -> None:
-    """Status 0: nothing is damaged, or all that was to be removed is gone."""
-    parser = argparse.ArgumentParser(prog="python -m pe_lab.ledger", description="Look after a ledger.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    check = commands.add_parser("verify", help="compare every entry with its checksums; status 1 if one is damaged")
+    """Verify or prune a ledger. The exit status is 0 if nothing is damaged, or everything was removed."""
+    parser = Parser("pe_lab.ledger", description=__doc__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    check = commands.add_parser("verify", help="compare all entries with their checksums; status 1 if one is damaged")
     check.set_defaults(run=_verify)
     prune = commands.add_parser(
         "prune",
-        help="remove states of finished trainings, and what processes that are gone left",
-        description="Remove states of finished trainings (a longer one starts anew then), what processes that are gone "
-        "left half-written, and what was set aside as damaged. Results stay, and so does what is in use.",
+        help="remove states of finished trainings, and what dead processes left",
+        description="Remove states of finished trainings (a longer training then starts again from step 0), what dead "
+        "processes left, and entries that were set aside as damaged. Results stay, and so does what is in use.",
     )
     prune.add_argument(
-        "--keep", action="append", default=[], metavar="STUDY", help="whose states stay; may be repeated"
+        "--keep", action="append", default=[], metavar="STUDY", help="keep the states of a study; may be repeated"
     )
     prune.add_argument(
         "--forget",
         action="store_true",
-        help="and what commands that have ended asked for, of which pe_lab.status tells",
+        help="also remove commands that have ended; pe_lab.status then no longer lists them",
     )
-    prune.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    prune.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     prune.set_defaults(run=_prune)
     for command in (check, prune):
         command.add_argument("ledger", metavar="LEDGER", nargs="?", default="ledger", help="its folder (%(default)s)")
-        command.error = refuse  # type: ignore[method-assign]
-    parser.error = refuse  # type: ignore[method-assign]
-    try:
-        given = parser.parse_args()
-        status = given.run(given)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        sys.exit(1)
-    sys.exit(status)
+
+    def program() -> int:
+        arguments = parser.parse_args()
+        return arguments.run(arguments)
+
+    run_program(program)
 
 
-def _verify(given: argparse.Namespace) -> int:
+def _verify(arguments: argparse.Namespace) -> int:
     counts, damaged = Counts(), 0
-    for line in verify(Path(given.ledger), counts):
+    for line in verify(Path(arguments.ledger), counts):
         damaged += 1
         print(printable(line))
     print(
         f"{counts.runs} trainings, {counts.checkpoints} cells, {counts.records} records, {counts.states} states, "
-        f"{counts.kept} floors: {damaged} damaged"
+        f"{counts.floors} floors: {damaged} damaged"
     )
     return int(damaged > 0)
 
 
-def _prune(given: argparse.Namespace) -> int:
+def _prune(arguments: argparse.Namespace) -> int:
     sizes: dict[str, list[int]] = {}
-    for of in removable(Path(given.ledger), given.keep, given.forget):
-        sizes.setdefault(of.kind, []).append(of.size)
-        if not given.dry_run:
-            remove(of)
-    for kind, found in sizes.items():
-        print(f"{len(found):6} {kind}, {sum(found) / 1e6:.1f} MB")
+    for entry in removable(Path(arguments.ledger), arguments.keep, arguments.forget):
+        sizes.setdefault(entry.reason, []).append(entry.size)
+        if not arguments.dry_run:
+            remove(entry)
+    for reason, found in sizes.items():
+        print(f"{len(found):6} {reason}, {sum(found) / 1e6:.1f} MB")
     total = sum(map(sum, sizes.values())) / 1e6
-    print(f"{total:.1f} MB {'would be' if given.dry_run else 'are'} free")
+    print(f"{total:.1f} MB {'would be' if arguments.dry_run else 'are'} free")
     return 0
 
 

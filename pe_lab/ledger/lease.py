@@ -1,77 +1,65 @@
-"""Who lives and who was first: locks on files, which the system lets go of when their process ends."""
+"""Leases: one process at a time works in a folder of the ledger."""
 
 import os
-import re
-import uuid
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from filelock import FileLock, Timeout
-
+from pe_lab.ledger.processes import register, try_lock
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import LedgerError, is_file
+from pe_lab.system.files import LedgerError, read_json
 
-PROCESSES = ".processes"
-WHO = re.compile(r"[0-9a-f]{32}")  # the name of a process
-# the lock by which this process shows each ledger that it lives
-_REGISTERED: dict[tuple[Path, int], FileLock] = {}
+OWNER = "owner.json"  # which process holds the lease of a folder, while it does
 
 
-def register(ledger: Path) -> str:
-    """This process's name in a ledger, under which others can see that it lives."""
-    key = (ledger.absolute(), os.getpid())
-    if key not in _REGISTERED:
-        tree = Tree(ledger.absolute())
-        lock = tree.lock(tree.place(tree.root / PROCESSES / uuid.uuid4().hex))
-        lock.acquire()
-        _REGISTERED[key] = lock
-    return Path(_REGISTERED[key].lock_file).name
+class LeasedFolder:
+    """A folder of the ledger that one process at a time works in: the owner of its lease."""
+
+    def __init__(self, tree: Tree, folder: Path) -> None:
+        self.tree = tree
+        self.folder = folder
+        self._start: dict[str, float] | None = None  # when this process started to train, and at which epoch
+
+    @contextmanager
+    def lease(self) -> Iterator[bool]:
+        """Try to become the owner; yield whether that succeeded, until the block or the process ends.
+
+        The lock of the operating system decides. owner.json only tells other processes who the owner is.
+        """
+        with try_lock(self.tree, self.tree.prepare_file(self.folder / "lock")) as owned:
+            if not owned:
+                yield False
+                return
+            try:
+                for path in self.folder.glob(".s*"):  # checkpoints and states that a killed owner left unfinished
+                    self.tree.remove_all(path)
+                self.heartbeat(0.0, 0)  # so that an early crash is attributed to this process
+                self._start = None
+                yield True
+            finally:
+                self.tree.remove(self.folder / OWNER)
+
+    def heartbeat(self, epoch: float, target: int) -> None:
+        """Write that the owner is alive, at which epoch it is, and to which number of epochs it trains."""
+        now = time.time()
+        if self._start is None:
+            self._start = {"since": now, "from": epoch}
+        owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": register(self.tree.root)}
+        owner |= {"heartbeat": now, **self._start, "epoch": epoch, "target": target}
+        self.tree.write_json(self.folder / OWNER, owner)
+
+    def owner(self) -> dict[str, Any] | None:
+        """Return the last heartbeat of the owner, also of one that was killed, or None."""
+        return read_owner(self.folder)
 
 
-def is_alive(ledger: Path, who: str, clean: bool = True) -> bool:
-    """Whether the process of that name lives.
-
-    Args:
-        clean: what a dead one left is removed.
-
-    Raises:
-        OSError: its lock cannot be tried, as in a ledger that must not be written to.
-    """
-    mine = _REGISTERED.get((ledger.absolute(), os.getpid()))
-    if mine is not None and Path(mine.lock_file).name == who:
-        return True
-    tree = Tree(ledger.absolute())
-    path = tree.root / PROCESSES / who
-    if not WHO.fullmatch(who):
-        return False
+def read_owner(folder: Path) -> dict[str, Any] | None:
+    """Return the content of a folder's owner.json, or None if there is none that can be read."""
     try:
-        if not is_file(path):
-            if clean:
-                tree.remove(path)
-            return False
-        with try_lock(tree, path) as free:
-            if free and clean:
-                tree.remove(path)
-    except LedgerError:  # it is behind a link, where no process of this ledger is
-        return False
-    return not free
-
-
-@contextmanager
-def try_lock(tree: Tree, lock: Path) -> Iterator[bool]:
-    """Try to become the one process that holds a lock file; yields whether that is so. Ends with the process.
-
-    Raises:
-        LedgerError: what is there is no file; it is behind a link.
-    """
-    held = tree.lock(lock)
-    try:
-        held.acquire(blocking=False)
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        held.release()
+        owner = read_json(folder / OWNER)
+    except LedgerError:
+        return None
+    return owner if isinstance(owner, dict) else None

@@ -1,7 +1,4 @@
-"""How far cells are, read off the ledger: whoever trains them, here or on another machine. Nothing is written.
-
-Nothing here imports torch.
-"""
+"""How far requested cells are, read from the ledger alone. Nothing is written, and torch is not imported."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -9,66 +6,74 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pe_lab.ledger.lease import is_alive, register
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.processes import is_alive, register
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import EPOCHS, Run, read_cost
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import COMMANDS, LedgerError, digest, read_json
 
-FUTURE = 1e11  # seconds since 1970 that no date has
-SILENT = 60  # seconds after which a owner of whom nothing else is known counts as gone
+LATEST_TIME = 1e11  # seconds since 1970: about the year 5100
+SILENT = 60  # seconds since its last heartbeat after which an owner counts as dead, where locks cannot be tried
 
 
 @dataclass(frozen=True)
 class RequestedCell:
-    """A cell that a command asked for: the checkpoint of a run, and what is to be measured on it."""
+    """A cell that a command requested.
+
+    Attributes:
+        run: the name of its run.
+        epochs: the checkpoint of the run.
+        name: for people.
+        depth: of the model, in layers.
+        measurements: requests for records of the checkpoint.
+    """
 
     run: str
     epochs: int
     name: str
     depth: int
-    requests: list[dict[str, Any]] = field(default_factory=list, hash=False)
+    measurements: list[dict[str, Any]] = field(default_factory=list, hash=False)
 
     @property
-    def work(self) -> float:
-        """Of an epoch, in epochs of a layer; the rest of the model counts as a third of one."""
+    def epoch_cost(self) -> float:
+        """Return the cost of one epoch, relative to one layer; the rest of the model counts as 1/3 of a layer."""
         return self.depth + 1 / 3
 
 
 @dataclass(frozen=True)
 class Running:
-    """A run that somebody serves.
+    """A cell that is being trained, and the last heartbeat of its run's owner.
 
     Attributes:
-        cell: that he is on the way to.
-        host, pid: who.
-        since: when he began, in seconds since 1970; began: at which epoch.
-        epoch: how far he is.
-        heartbeat: when he said so.
+        host, pid: of the owner.
+        since: when it began to train, in seconds since 1970.
+        first_epoch: the epoch at which it began.
+        epoch: the epoch it has reached.
+        heartbeat: when it wrote that, in seconds since 1970.
     """
 
     cell: RequestedCell
     host: str
     pid: int
     since: float
-    began: float
+    first_epoch: float
     epoch: float
     heartbeat: float
 
 
 @dataclass(frozen=True)
-class State:
-    """How far cells are: each is in one list.
+class Snapshot:
+    """How far requested cells are at one moment. Each cell is in one of the lists.
 
     Attributes:
         done: trained and measured.
-        running: what those that are served are at, one per run.
+        running: being trained, at most one per run.
         failed: with the reason.
-        waiting: somebody alive wants it, or is on the way to it.
-        missing: nobody alive wants it.
-        part: of the work that is done, 0 to 1.
-        left: seconds until nothing is running or waiting, by the speed so far; None: nothing is known of it.
+        waiting: requested by a live process.
+        missing: not requested by any live process.
+        fraction_done: of the work, 0 to 1.
+        seconds_left: until nothing runs or waits, at the speed so far; None: the speed is unknown.
     """
 
     done: list[RequestedCell]
@@ -76,154 +81,168 @@ class State:
     failed: list[tuple[RequestedCell, str]]
     waiting: list[RequestedCell]
     missing: list[RequestedCell]
-    part: float
-    left: float | None
+    fraction_done: float
+    seconds_left: float | None
 
 
 class Progress:
-    """Of cells in a ledger. What was seen done is not looked at again.
+    """Watches requested cells. A cell that was seen done is not looked at again.
 
     Args:
-        ledger: its folder.
-        cells: in the order in which they are told.
+        folder: of the ledger.
+        cells: the requested cells.
+
+    Raises:
+        LedgerError: the ledger has another format.
     """
 
-    def __init__(self, ledger: Path, cells: Iterable[RequestedCell]) -> None:
-        self.ledger = ledger
+    def __init__(self, folder: Path, cells: Iterable[RequestedCell]) -> None:
+        self.ledger = Ledger(folder)
         self.cells = list(cells)
         self.open = list(self.cells)
-        self.reached: dict[str, float] = {}  # epochs, by run
-        self.longest: dict[str, RequestedCell] = {}
-        for cell in sorted(self.cells, key=lambda cell: cell.epochs):
-            self.longest[cell.run] = cell
-        self.known: dict[str, tuple[float, float]] = {}  # epochs and seconds, of runs that nobody serves any more
+        self.longest = {cell.run: cell for cell in sorted(self.cells, key=lambda cell: cell.epochs)}
+        self.speed = Speed(self.ledger, self.longest)
 
-    def look(self) -> State:
-        """How far all are now."""
-        for cell in [cell for cell in self.open if self._done(cell)]:
+    def look(self) -> Snapshot:
+        """Read how far all cells are now."""
+        for cell in [cell for cell in self.open if self._is_done(cell)]:
             self.open.remove(cell)
-            self.reached[cell.run] = max(cell.epochs, self.reached.get(cell.run, 0))
-        runs = {cell.run: self._run(cell) for cell in self.open}
-        running = [self._running(cell.run) for cell in {cell.run: cell for cell in self.open}.values()]
-        served = {of.cell.run: of for of in running if of}
-        wanted = {name: self._wanted(run) for name, run in runs.items()}
-        failed, waiting, missing, at = [], [], [], []
+            self.speed.reached[cell.run] = max(cell.epochs, self.speed.reached.get(cell.run, 0))
+        runs = {cell.run: self.ledger.named(cell.run) for cell in self.open}
+        active = {name: running for name, run in runs.items() if (running := self._running(run))}
+        requested = {name: self._requested(run) for name, run in runs.items()}
+        failed, waiting, missing, training = [], [], [], set()
         for cell in self.open:
             failure = self._failure(cell)
-            of = served.get(cell.run)
             if failure is not None:
                 failed.append((cell, failure))
-            elif of and of.cell.epochs == cell.epochs:
-                at.append(cell)
-            elif cell.epochs in wanted[cell.run]:
+            elif cell.run in active and active[cell.run].cell.epochs == cell.epochs:
+                training.add(cell.run)
+            elif cell.epochs in requested[cell.run]:
                 waiting.append(cell)
             else:
                 missing.append(cell)
-        at_work = {cell.run for cell in at}
-        shown = [of for of in served.values() if of.cell.run in at_work]
-        finished = [cell for cell in self.cells if cell not in set(self.open)]
-        part, left = self._work(served, {cell.run for cell in (*at, *waiting)})
-        return State(finished, shown, failed, waiting, missing, part, left)
+        shown = [running for name, running in active.items() if name in training]
+        unfinished = set(self.open)
+        done = [cell for cell in self.cells if cell not in unfinished]
+        estimate = self.speed.estimate(active, training | {cell.run for cell in waiting})
+        return Snapshot(done, shown, failed, waiting, missing, *estimate)
 
-    def _run(self, cell: RequestedCell) -> Run:
-        return Ledger(self.ledger).named(cell.run)
-
-    def _done(self, cell: RequestedCell) -> bool:
-        run = self._run(cell)
+    def _is_done(self, cell: RequestedCell) -> bool:
+        run = self.ledger.named(cell.run)
         if not run.done(cell.epochs):
             return False
-        if not cell.requests:
+        if not cell.measurements:
             return True
         try:
             records = Records(run, cell.epochs)
-            return all(map(records.has, cell.requests))
+            return all(map(records.has, cell.measurements))
         except LedgerError:
             return False
 
     def _failure(self, cell: RequestedCell) -> str | None:
-        run = self._run(cell)
+        run = self.ledger.named(cell.run)
         if not run.done(cell.epochs):
             failure = run.failure(cell.epochs)
         else:
             try:
                 records = Records(run, cell.epochs)
-                failures = [records.failure(request) for request in cell.requests if not records.has(request)]
+                failures = [records.failure(request) for request in cell.measurements if not records.has(request)]
                 failure = failures[0] if failures and all(failures) else None
             except LedgerError as error:
                 failure = {"reason": error}
         return None if failure is None else str(failure.get("reason", "no reason is recorded"))
 
-    def _wanted(self, run: Run) -> set[int]:
+    def _requested(self, run: Run) -> set[int]:
+        """Return the checkpoints of a run that live processes request."""
         requests = (path.name.partition(".") for path in run.folder.glob("requested/[0-9]*"))
-        return {int(epochs) for epochs, _, who in requests if EPOCHS.fullmatch(epochs) and self._lives(who)}
+        return {int(epochs) for epochs, _, name in requests if EPOCHS.fullmatch(epochs) and self._is_alive(name)}
 
-    def _lives(self, who: str, heartbeat: float | None = None) -> bool:
+    def _is_alive(self, process: str, heartbeat: float | None = None) -> bool:
         try:
-            return is_alive(self.ledger, who, clean=False)
-        except OSError:  # a ledger that cannot be written to cannot be locked: the last sign of life must do
+            return is_alive(self.ledger.folder, process, clean=False)
+        except OSError:  # locks cannot be tried in a read-only ledger: use the last heartbeat
             return heartbeat is not None and time.time() - heartbeat < SILENT
 
-    def _running(self, name: str) -> Running | None:
-        """What somebody who lives does on this run."""
-        owner = Ledger(self.ledger).named(name).owner()
+    def _running(self, run: Run) -> Running | None:
+        """Return what a live owner of a run trains, or None; also if owner.json is damaged."""
+        owner = run.owner() or {}
         try:
-            cell = self.longest[name]
-            target = next((of for of in self.open if (of.run, of.epochs) == (name, owner["target"])), cell)  # type: ignore[index]
-            times = [float(owner[key]) for key in ("since", "from", "epoch", "heartbeat")]  # type: ignore[index]
-            if not all(abs(time) < FUTURE for time in times):
+            targets = (cell for cell in self.open if (cell.run, cell.epochs) == (run.name, owner["target"]))
+            cell = next(targets, self.longest[run.name])
+            times = [float(owner[key]) for key in ("since", "from", "epoch", "heartbeat")]
+            if not all(abs(seconds) < LATEST_TIME for seconds in times):
                 return None
-            running = Running(target, str(owner["host"]), int(owner["pid"]), *times)  # type: ignore[index]
-            return running if self._lives(str(owner["who"]), running.heartbeat) else None  # type: ignore[index]
-        except (TypeError, KeyError, ValueError, OverflowError):  # nobody, or not such a file
+            running = Running(cell, str(owner["host"]), int(owner["pid"]), *times)
+            return running if self._is_alive(str(owner["process"]), running.heartbeat) else None
+        except (TypeError, KeyError, ValueError, OverflowError):
             return None
 
-    def _work(self, served: dict[str, Running], at: set[str]) -> tuple[float, float | None]:
-        """The part of the work that is done, and seconds that what is running or waiting will take."""
-        done = whole = seconds = paid = longest = ahead = 0.0
+
+class Speed:
+    """Estimates the time left from the seconds that were spent on the same runs.
+
+    Args:
+        longest: the requested cell with the most epochs, by run.
+    """
+
+    def __init__(self, ledger: Ledger, longest: dict[str, RequestedCell]) -> None:
+        self.ledger = ledger
+        self.longest = longest
+        self.reached: dict[str, float] = {}  # epochs that are done, by run
+        self._costs: dict[str, tuple[float, float]] = {}  # epochs and seconds, of runs without an owner
+
+    def estimate(self, active: dict[str, Running], unfinished: set[str]) -> tuple[float, float | None]:
+        """Return the fraction of the work that is done, and the seconds that unfinished runs will take.
+
+        Args:
+            active: runs with a live owner.
+            unfinished: runs with cells that run or wait.
+        """
+        done = total = seconds = timed = longest = left = 0.0
         for name, cell in self.longest.items():
             reached = self.reached.get(name, 0.0)
-            if name in served:
-                of = served[name]
-                paid += cell.work * (of.epoch - of.began)
-                seconds += of.heartbeat - of.since
-                reached = max(reached, of.epoch)
+            if running := active.get(name):
+                timed += cell.epoch_cost * (running.epoch - running.first_epoch)
+                seconds += running.heartbeat - running.since
+                reached = max(reached, running.epoch)
             elif reached:
-                if name not in self.known:
-                    self.known[name] = self._cost(name)
-                epochs, cost = self.known[name]
-                paid += cell.work * epochs
+                if name not in self._costs:
+                    self._costs[name] = self._cost(name)
+                epochs, cost = self._costs[name]
+                timed += cell.epoch_cost * epochs
                 seconds += cost
             reached = min(reached, cell.epochs)
-            whole += cell.work * cell.epochs
-            done += cell.work * reached
-            if name in at:
-                left = cell.work * (cell.epochs - reached)
-                ahead, longest = ahead + left, max(longest, left)
-        part = done / whole if whole else 1.0
-        if not at:
-            return part, 0.0
-        if not paid or seconds <= 0 or not served:
-            return part, None
-        return part, max(ahead / len(served), longest) * seconds / paid
+            total += cell.epoch_cost * cell.epochs
+            done += cell.epoch_cost * reached
+            if name in unfinished:
+                remaining = cell.epoch_cost * (cell.epochs - reached)
+                left, longest = left + remaining, max(longest, remaining)
+        fraction = done / total if total else 1.0
+        if not unfinished:
+            return fraction, 0.0
+        if not timed or seconds <= 0 or not active:
+            return fraction, None
+        return fraction, max(left / len(active), longest) * seconds / timed
 
     def _cost(self, name: str) -> tuple[float, float]:
-        """The epochs that a run was served for, whoever asked for them, and the seconds; 0: it is not known."""
+        """Return the epochs that a run was trained for, by any command, and the seconds; zeros if unknown."""
+        run = self.ledger.named(name)
         try:
-            served = read_cost(self.ledger / name / "cost.json")["served"]
+            seconds = read_cost(run.folder / "cost.json")["total"]
         except LedgerError:
-            served = 0.0
-        return (max(Ledger(self.ledger).named(name).checkpoints(), default=0), served) if served else (0.0, 0.0)
+            seconds = 0.0
+        return (max(run.checkpoints(), default=0), seconds) if seconds else (0.0, 0.0)
 
 
-def write_command(ledger: Path, words: Sequence[str], study: str | None, cells: list[RequestedCell]) -> None:
-    """Keep which cells a command asked for, and that this process is at it."""
-    content = [asdict(cell) for cell in cells]
-    name = digest({"cells": content})
-    path = ledger / COMMANDS / f"{name}.json"
+def write_command(ledger: Path, overrides: Sequence[str], study: str | None, cells: list[RequestedCell]) -> None:
+    """Write which cells a command requests, and that this process runs it."""
+    requested = [asdict(cell) for cell in cells]
+    path = ledger / COMMANDS / f"{digest({'cells': requested})}.json"
     try:
-        others = [str(who) for who in read_json(path)["who"] if is_alive(ledger, str(who))]
-    except (LedgerError, TypeError, KeyError):  # nobody has asked for the same, or it is not such a file
+        others = [str(process) for process in read_json(path)["processes"] if is_alive(ledger, str(process))]
+    except (LedgerError, TypeError, KeyError):  # the first such command, or a damaged file
         others = []
-    who = list(dict.fromkeys([*others, register(ledger)]))
-    content = {"words": list(words), "study": study, "since": time.time(), "who": who, "cells": content}
-    Tree(ledger).write_json(path, content)
+    processes = list(dict.fromkeys([*others, register(ledger)]))
+    content = {"overrides": list(overrides), "study": study, "since": time.time(), "processes": processes}
+    Tree(ledger).write_json(path, content | {"cells": requested})

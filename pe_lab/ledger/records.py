@@ -1,7 +1,5 @@
-"""Records beside a checkpoint: what was measured on its weights after it was made, one folder per request."""
+"""Records of a checkpoint: what was measured on its weights after training, one folder per request."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path
@@ -9,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.ledger.lease import register, try_lock
-from pe_lab.ledger.run import OWNER, Run, read_failure
+from pe_lab.ledger.lease import LeasedFolder
+from pe_lab.ledger.run import Run, read_failure
 from pe_lab.system.files import (
     CHECKSUMS,
     LedgerError,
@@ -29,17 +27,15 @@ KINDS = ("length", "probe")
 FILES = ("request.json", "rows.csv", "environment.json")
 
 
-class Records:
-    """The records of one checkpoint. A request is answered for the weights that the checkpoint has, and for no others.
+class Records(LeasedFolder):
+    """The records of one checkpoint. A record belongs to the weights that it was measured on, and to no others.
 
-    Args:
-        run, epochs: of the checkpoint.
+    A request is a dict that says what to measure. Its lease is apart from the run's, so that training can continue.
     """
 
     def __init__(self, run: Run, epochs: int) -> None:
+        super().__init__(run.tree, run.folder / "records" / str(epochs))
         self.checkpoint = run.checkpoint(epochs)
-        self.folder = run.folder / "records" / str(epochs)
-        self.tree = run.tree
 
     @cached_property
     def _weights(self) -> str:
@@ -48,50 +44,53 @@ class Records:
             raise LedgerError(f"ledger entry {self.checkpoint} must have the checksum of its weights, got none")
         return checksums["weights.safetensors"]
 
-    def _place(self, request: dict[str, Any]) -> Path:
+    def _entry(self, request: dict[str, Any]) -> Path:
         return self.folder / digest(request | {"weights": self._weights})
 
     def requests(self) -> list[dict[str, Any]]:
-        """All that has been asked about the weights that the checkpoint has, and answered."""
-        found = [read_json(path) for path in sorted(self.folder.glob("[!.]*/request.json"))]
-        mine = [request for request in found if isinstance(request, dict) and request.get("weights") == self._weights]
-        return [{key: value for key, value in request.items() if key != "weights"} for request in mine]
+        """Return all requests that were measured on the checkpoint's present weights."""
+        requests = [read_json(path) for path in sorted(self.folder.glob("[!.]*/request.json"))]
+        return [
+            {key: value for key, value in request.items() if key != "weights"}
+            for request in requests
+            if isinstance(request, dict) and request.get("weights") == self._weights
+        ]
 
     def has(self, request: dict[str, Any]) -> bool:
-        """Whether a request is answered. No record is of a checkpoint whose checksums cannot be read."""
+        """Return whether a request was measured; False if the checkpoint's checksums cannot be read."""
         try:
-            return is_file(self._place(request) / CHECKSUMS)
+            return is_file(self._entry(request) / CHECKSUMS)
         except LedgerError:
             return False
 
     def add(self, request: dict[str, Any], rows: pd.DataFrame, environment: dict[str, Any]) -> None:
-        """Keep the rows that answer a request, and what they were measured in."""
-        with self.tree.writing(self._place(request), self.folder) as folder:
+        """Store the measured rows of a request, and the environment they were measured in."""
+        with self.tree.new_folder(self._entry(request), self.folder) as folder:
             write_json(folder / "request.json", canonical(request | {"weights": self._weights}))
             write_json(folder / "environment.json", environment)
             rows.to_csv(folder / "rows.csv", index=False)
 
     def get(self, request: dict[str, Any]) -> pd.DataFrame:
-        """The rows that answer a request.
+        """Return the measured rows of a request.
 
         Raises:
-            LedgerError: there are none, or their content is not what was written.
+            LedgerError: there are none, or they are damaged.
         """
-        return self.read(self._place(request))[1]
+        return self.read(self._entry(request))[1]
 
-    def mend(self, request: dict[str, Any]) -> None:
-        """Set the answer to a request aside if it is damaged."""
-        place = self._place(request)
-        self.tree.require(place)
-        if kind(place):
-            self.tree.mend(place, partial(self.verify, place))
+    def set_aside_if_damaged(self, request: dict[str, Any]) -> None:
+        """Set the record of a request aside if it is damaged."""
+        entry = self._entry(request)
+        self.tree.refuse_links(entry)
+        if kind(entry):
+            self.tree.set_aside_if_damaged(entry, partial(self.verify, entry))
 
     def entries(self) -> list[Path]:
-        """The folders of all that was answered, by name."""
+        """Return the folders of all records, by name."""
         return sorted(path for path in self.folder.glob("[!.]*") if path.is_dir())
 
     def verify(self, entry: Path) -> None:
-        """Compare all files of such a folder with their checksums.
+        """Compare all files of a record with their checksums, and read it.
 
         Raises:
             LedgerError: as `read`.
@@ -100,10 +99,10 @@ class Records:
         self.read(entry)
 
     def read(self, entry: Path) -> tuple[dict[str, Any], pd.DataFrame]:
-        """The request of such a folder, and the rows that answer it.
+        """Return the request of a record and its rows.
 
         Raises:
-            LedgerError: its content is not what was written, or was measured on other weights than the checkpoint has.
+            LedgerError: the record is damaged, or was measured on other weights than the checkpoint's.
         """
         contents = read_verified(entry, "request.json", "rows.csv")
         try:
@@ -119,27 +118,16 @@ class Records:
         return request, rows
 
     def fail(self, request: dict[str, Any], reason: str) -> None:
-        """Record why a request could not be answered."""
-        self.tree.write_json(self._place(request).with_suffix(".failed.json"), {"reason": reason})
+        """Record why a request could not be measured."""
+        self.tree.write_json(self._failure_file(request), {"reason": reason})
 
     def failure(self, request: dict[str, Any]) -> dict[str, Any] | None:
-        """The record of a failure, or None."""
-        return read_failure(self._place(request).with_suffix(".failed.json"))
+        """Return the record of a failure, or None."""
+        return read_failure(self._failure_file(request))
 
-    def forget(self, request: dict[str, Any]) -> None:
-        """Clear the record of a failure."""
-        self.tree.remove(self._place(request).with_suffix(".failed.json"))
+    def clear_failure(self, request: dict[str, Any]) -> None:
+        """Remove the record of a failure."""
+        self.tree.remove(self._failure_file(request))
 
-    @contextmanager
-    def lease(self) -> Iterator[bool]:
-        """Try to become the one that measures on this stop; yields whether that is so. Training can go on meanwhile."""
-        with try_lock(self.tree, self.tree.place(self.folder / "lock")) as mine:
-            for left in self.folder.glob(".s-*") if mine else []:  # what a killed owner left half-written
-                self.tree.clear(left)
-            if mine:
-                self.tree.write_json(self.folder / OWNER, {"who": register(self.tree.root)})
-            try:
-                yield mine
-            finally:
-                if mine:
-                    self.tree.remove(self.folder / OWNER)
+    def _failure_file(self, request: dict[str, Any]) -> Path:
+        return self._entry(request).with_suffix(".failed.json")

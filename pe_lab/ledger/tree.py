@@ -1,6 +1,6 @@
-"""All that is changed in a ledger's folder: nothing is written, moved, removed or locked through a link.
+"""All changes to the files of a ledger. Nothing is written, moved, removed or locked through a link.
 
-The modules of a ledger name paths; this one alone touches what is at them. The ledger's folder itself may be a link.
+Other modules name paths; only this one changes what is at them. The ledger's folder itself may be a link.
 """
 
 import os
@@ -28,7 +28,7 @@ from pe_lab.system.files import (
     write_text,
 )
 
-MENDING = ".lock"  # in .aside: held by who sets something aside
+ASIDE_LOCK = ".lock"  # in .aside: held while an entry is set aside
 REMOVE = "remove it"
 
 
@@ -36,14 +36,14 @@ class Tree:
     """The folder of a ledger.
 
     Args:
-        root: it; whatever is passed to the methods is a path below it.
+        root: its path; all paths given to the methods are below it.
     """
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
 
-    def require(self, path: Path) -> None:
-        """Check a path component by component.
+    def refuse_links(self, path: Path) -> None:
+        """Check each component of a path.
 
         Raises:
             LedgerError: one of them is a link, and may lead out of the ledger.
@@ -57,54 +57,54 @@ class Tree:
                     f"itself in its place"
                 )
 
-    # -- what is to be written ------------------------------------------------------------------------------------
+    # -- writing ------------------------------------------------------------------------------------------------------
 
-    def folder(self, path: Path) -> Path:
-        """Make a folder, and those that it is in. What stands in their place and is no folder is set aside."""
-        self.require(path)
+    def make_folder(self, path: Path) -> Path:
+        """Make a folder and its parents. Anything else in their place is set aside."""
+        self.refuse_links(path)
         self.root.mkdir(parents=True, exist_ok=True)
         place = self.root
         for part in path.relative_to(self.root).parts:
             place /= part
             if not place.is_dir():
-                self.mend(place, partial(_require_folder, place))
+                self.set_aside_if_damaged(place, partial(_require_folder, place))
                 place.mkdir(exist_ok=True)
         return path
 
-    def place(self, path: Path) -> Path:
-        """Make a path ready for a file: its folder is made, and what is at the path and is no file is set aside."""
-        self.folder(path.parent)
-        self.mend(path, partial(_require_file, path))
+    def prepare_file(self, path: Path) -> Path:
+        """Make the folder of a file, and set aside what is at its path and is not a file."""
+        self.make_folder(path.parent)
+        self.set_aside_if_damaged(path, partial(_require_file, path))
         return path
 
     def write(self, path: Path, content: str) -> None:
-        """Write a text file, whole or not at all."""
-        write_text(self.place(path), content)
+        """Write a text file, completely or not at all."""
+        write_text(self.prepare_file(path), content)
 
     def write_json(self, path: Path, content: Any) -> None:
-        """The same for JSON.
+        """Write a JSON file, completely or not at all.
 
         Raises:
             ValueError: a number is not finite.
         """
-        write_json(self.place(path), content)
+        write_json(self.prepare_file(path), content)
 
     @contextmanager
-    def writing(self, final: Path, beside: Path) -> Iterator[Path]:
-        """A folder to write files into; when the block ends well it gets checksums and its final name.
+    def new_folder(self, final: Path, parent: Path) -> Iterator[Path]:
+        """Yield a temporary folder to write files into; on success it gets checksums and its final name.
 
-        What is there under that name and has no checksums is set aside; what has them stays.
+        A folder of that name without checksums is set aside; one with checksums stays.
 
         Args:
-            beside: the folder that it is in until then.
+            parent: the folder that holds the temporary one.
         """
-        temporary = self.folder(beside / f".s-{uuid.uuid4().hex}")
+        temporary = self.make_folder(parent / f".s-{uuid.uuid4().hex}")
         try:
             yield temporary
             write_json(temporary / CHECKSUMS, {path.name: file_digest(path) for path in sorted(temporary.iterdir())})
-            self.folder(final.parent)
-            self.require(final)
-            self.mend(final, partial(_require_whole, final))
+            self.make_folder(final.parent)
+            self.refuse_links(final)
+            self.set_aside_if_damaged(final, partial(_require_checksums, final))
             try:
                 os.rename(temporary, final)
             except OSError:
@@ -114,104 +114,104 @@ class Tree:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name; what had it is replaced."""
-        self.require(source.parent)
-        os.replace(source, self.place(target))
+        """Rename a file; an existing target is replaced."""
+        self.refuse_links(source.parent)
+        os.replace(source, self.prepare_file(target))
 
     def lock(self, path: Path) -> FileLock:
-        """The system's lock on a file, and nothing in its place: a lock that is a file outlives its process.
+        """Return the operating system's lock on a file; a lock that is a file would outlive its process.
 
         Raises:
-            LedgerError: what is there is no file.
+            LedgerError: the path is not a file.
         """
-        self.require(path.parent)
+        self.refuse_links(path.parent)
         _require_file(path)
         return FileLock(path, thread_local=False, fallback_to_soft=False)
 
-    # -- what is not needed any more ------------------------------------------------------------------------------
+    # -- removing -----------------------------------------------------------------------------------------------------
 
     def remove(self, path: Path) -> None:
-        """Remove a file, if it is there. What is no file is set aside, and what is no folder in its folder's place."""
-        self.require(path.parent)
+        """Remove a file, if it exists. Anything else there is set aside, also in the place of its folder."""
+        self.refuse_links(path.parent)
         if path.parent != self.root:
-            self.mend(path.parent, partial(_require_folder, path.parent))
-        if not self.mend(path, partial(_require_file, path)):
+            self.set_aside_if_damaged(path.parent, partial(_require_folder, path.parent))
+        if not self.set_aside_if_damaged(path, partial(_require_file, path)):
             with suppress(FileNotFoundError, NotADirectoryError):
                 path.unlink()
 
-    def clear(self, path: Path) -> None:
-        """Remove whatever is at a path that only the ledger gives a name, with all that is in it."""
-        self.require(path.parent)
+    def remove_all(self, path: Path) -> None:
+        """Remove whatever is at a path, folders with their content. Only for names that the ledger itself gives."""
+        self.refuse_links(path.parent)
         with suppress(FileNotFoundError, NotADirectoryError):
             if stat.S_ISDIR(path.lstat().st_mode):
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()
 
-    # -- what is damaged ------------------------------------------------------------------------------------------
+    # -- setting damaged entries aside --------------------------------------------------------------------------------
 
-    def mend(self, entry: Path, check: Callable[[], object]) -> bool:
-        """Set an entry aside if it is damaged; returns whether it was.
+    def set_aside_if_damaged(self, entry: Path, check: Callable[[], object]) -> bool:
+        """Set an entry aside if it is damaged; return whether it was.
 
-        Two processes may find the same damage: the second looks again, so that it does not set aside what the first has
-        made anew.
+        The check is repeated under a lock: another process may have found the same damage and replaced the entry.
 
         Args:
-            check: raises LedgerError if it is.
+            check: raises LedgerError if the entry is damaged.
         """
         try:
             check()
         except LedgerError:
-            with self._mending():
+            with self._aside_lock():
                 try:
                     check()
                 except LedgerError as error:
-                    self._move_aside(entry, error)
+                    _move_aside(self, entry, error)
                     return True
         return False
 
     def set_aside(self, entry: Path, reason: object) -> None:
-        """Move a damaged file or folder out of the way, and say so; it is kept until somebody prunes the ledger."""
-        with self._mending():
-            self._move_aside(entry, reason)
+        """Move a damaged file or folder to .aside and print a line; `ledger prune` removes it there."""
+        with self._aside_lock():
+            _move_aside(self, entry, reason)
 
     @contextmanager
-    def _mending(self) -> Iterator[None]:
+    def _aside_lock(self) -> Iterator[None]:
         aside = self.root / ASIDE
-        self.require(aside)
+        self.refuse_links(aside)
         _require_folder(aside)
         aside.mkdir(parents=True, exist_ok=True)
-        with self.lock(aside / MENDING):
+        with self.lock(aside / ASIDE_LOCK):
             yield
 
-    def _move_aside(self, entry: Path, reason: object) -> None:
-        self.require(entry.parent)
-        place = self.root / ASIDE / uuid.uuid4().hex[:8]
-        kept = place / entry.relative_to(self.root)
-        kept.parent.mkdir(parents=True)
-        try:
-            os.rename(entry, kept)
-        except (FileNotFoundError, NotADirectoryError):  # somebody else has found it
-            self.clear(place)
-            return
-        line = " ".join(str(reason).split()).removesuffix(f": {NOT_READ}").removesuffix(f": {REMOVE}")
-        print(f"set aside: {line}; now in {kept}", file=sys.stderr)
+
+def _move_aside(tree: Tree, entry: Path, reason: object) -> None:
+    tree.refuse_links(entry.parent)
+    folder = tree.root / ASIDE / uuid.uuid4().hex[:8]
+    target = folder / entry.relative_to(tree.root)
+    target.parent.mkdir(parents=True)
+    try:
+        os.rename(entry, target)
+    except (FileNotFoundError, NotADirectoryError):  # another process has moved it
+        tree.remove_all(folder)
+        return
+    line = " ".join(str(reason).split()).removesuffix(f": {NOT_READ}").removesuffix(f": {REMOVE}")
+    print(f"set aside: {line}; now in {target}", file=sys.stderr)
 
 
 def _require_file(path: Path) -> None:
-    """Raises LedgerError if something is there that is no file."""
+    """Raise LedgerError if the path exists and is not a file."""
     if (found := kind(path)) not in ("a file", None):
         raise LedgerError(f"ledger entry {path} must be a file, got {found}: {REMOVE}")
 
 
 def _require_folder(path: Path) -> None:
-    """Raises LedgerError if something is there that is no folder."""
+    """Raise LedgerError if the path exists and is not a folder."""
     if (found := kind(path)) not in ("a folder", None):
         raise LedgerError(f"ledger entry {path} must be a folder, got {found}: {REMOVE}")
 
 
-def _require_whole(folder: Path) -> None:
-    """Raises LedgerError if something is there that has no checksums, but for an empty folder."""
+def _require_checksums(folder: Path) -> None:
+    """Raise LedgerError if the path exists and is neither an empty folder nor one with checksums."""
     _require_folder(folder)
     if kind(folder) and any(folder.iterdir()) and not is_file(folder / CHECKSUMS):
         raise LedgerError(f"ledger entry {folder} must have its {CHECKSUMS}, got none: {NOT_READ}")

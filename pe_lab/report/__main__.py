@@ -1,22 +1,20 @@
-"""A report of a ledger, of one of its studies, or of a study's folder.
+"""Write a report of a ledger, of one of its studies, or of a study's folder.
 
 python -m pe_lab.report depth_epochs_pe                   a study of the ledger in ./ledger
 python -m pe_lab.report FOLDER [--study NAME]             a ledger, or a study's folder with rows.csv
 python -m pe_lab.report wandb:ENTITY/PROJECT              the runs of a W&B project
-python -m pe_lab.report claims [--ledger FOLDER]          the ten claims, and what the ledger's studies say of them
+python -m pe_lab.report claims [--ledger FOLDER]          ten claims of the literature, tested on the ledger's studies
 
-It writes report.html (one file, no network needed) and report.md.
+Writes report.html (one file, no network needed) and report.md.
 """
 
 import argparse
-import signal
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pe_lab import config
-from pe_lab.system.errors import in_one_line, refuse
+from pe_lab.system.arguments import Parser, run_program
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,27 +23,20 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(prog="python -m pe_lab.report", description=__doc__, formatter_class=formatter)
-    parser.add_argument("source", help="a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or: claims")
+    """Read the arguments and write the report."""
+    parser = Parser("pe_lab.report", description=__doc__)
+    parser.add_argument("source", help="a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or claims")
     parser.add_argument("--ledger", default="ledger", help="where studies are looked for by name (default: ledger)")
-    parser.add_argument("--study", help="of a ledger given as a folder")
+    parser.add_argument("--study", help="a study of a ledger that is given as a folder")
     parser.add_argument("--baseline", help="the encoding that others are compared with (default: the first)")
-    parser.add_argument("--metric", default="loss", help="of the test (default: loss)")
+    parser.add_argument("--metric", default="loss", help="a metric of the test (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
     parser.add_argument("--out", help="folder for report.html and report.md (default: beside the study's tables)")
-    parser.error = refuse  # type: ignore[method-assign]
-    try:
-        report(parser.parse_args())
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except (ValueError, OSError, RecursionError, MemoryError) as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        sys.exit(1)
+    run_program(lambda: report(parser.parse_args()), (ValueError, OSError, RecursionError, MemoryError))
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Load, compute, draw, write.
+    """Load the results and write report.html and report.md.
 
     Raises:
         ValueError: there is no such source, study, baseline, metric or audit.
@@ -56,7 +47,8 @@ def report(arguments: argparse.Namespace) -> None:
         claims.report(Path(arguments.ledger), Path(arguments.out) if arguments.out else None)
         return
     from pe_lab.report.page import html, markdown
-    from pe_lab.report.sections import Question, sections
+    from pe_lab.report.question import Question
+    from pe_lab.report.sections import sections
     from pe_lab.results import frame, wandb_project
     from pe_lab.results.study_tables import require_costs
     from pe_lab.system.files import write_text
@@ -87,7 +79,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | None]:
-    """The folder to load, and the study of it.
+    """Return the folder to load and the name of its study.
 
     Raises:
         ValueError: the source is neither a folder nor a study of the ledger.
@@ -96,22 +88,24 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
         return Path(source), study
     if (Path(ledger) / "studies" / source).is_dir():
         return Path(ledger), source
-    there = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
+    known = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
     raise ValueError(
-        f"source must be a folder, or a study in {ledger} ({', '.join(there) or 'there is none'}), got {source!r}"
+        f"source must be a folder, or a study in {ledger} ({', '.join(known) or 'there is none'}), got {source!r}"
     )
 
 
 def command(name: str) -> str:
-    """How a study is trained, if it is one of the lab's."""
+    """Return the command that trains a study of conf/study, or an empty string."""
     return f"python -m pe_lab.run -m +study={name}" if (config.folder() / "study" / f"{name}.yaml").is_file() else ""
 
 
 def _first(results: "Results") -> str:
+    """Return the first encoding of the results, or an empty text."""
     return results.cells["pe"].iloc[0] if len(results.cells) else ""
 
 
 def _audit(folder: str | None) -> "pd.DataFrame":
+    """Load the table of an audit; empty for None."""
     import pandas as pd
 
     if folder is None:

@@ -1,1 +1,1 @@
-"""What came out: the ledger as tidy frames, and the statistics, figures and tables made of them."""
+"""Results as tables: read from a ledger, a study or W&B, with statistics, figures and text."""

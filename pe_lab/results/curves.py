@@ -1,74 +1,95 @@
-"""What was measured on trained cells beyond the test: curves over length, and over layers."""
+"""Curves over length and over layers: measurements made on trained cells beyond their test."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from pe_lab.config import flatten
-from pe_lab.results.statistics import interval
-from pe_lab.results.table import describe, settings_of
-
-if TYPE_CHECKING:
-    from pe_lab.experiment.cell import Cell
-
-MEASURED = ("kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value")
-SHOWN = ("loss", "accuracy", "exact_match")
+from pe_lab.ledger.records import Records
+from pe_lab.ledger.run import Run
+from pe_lab.results.columns import MEASURED, SHOWN
+from pe_lab.results.rows import Settings, describe
+from pe_lab.results.statistics.intervals import interval
 
 
-def gather(cells: list["Cell"]) -> pd.DataFrame:
-    """Tidy rows of all records that the cells ask for, and of the test itself as length 1 where lengths are asked for.
+class Measured(NamedTuple):
+    """A trained cell and the measurements that were requested on it.
+
+    Attributes:
+        settings: of its config, by dotted name.
+        run: its run in the ledger.
+        epochs: its checkpoint.
+        requests: the requested measurements.
+    """
+
+    settings: Settings
+    run: Run
+    epochs: int
+    requests: Sequence[dict[str, Any]]
+
+
+def gather(cells: Sequence[Measured]) -> pd.DataFrame:
+    """Return the rows of all requested records; where lengths were requested, the test itself as length 1.
 
     Returns:
-        What tells cells apart; kind; length, policy, offset, tokens, or probe, layer, head; metric; value.
+        The distinguishing columns of the cells; kind; length, policy, offset, tokens, or probe, layer, head; metric;
+        value.
     """
-    told = describe([settings_of(cell.cfg) for cell in cells]).to_dict("records")
+    described = describe([cell.settings for cell in cells]).to_dict("records")
     parts = []
-    for apart, cell in zip(told, cells, strict=True):
+    for distinguishing, cell in zip(described, cells, strict=True):
+        records = Records(cell.run, cell.epochs)
         if any(request["kind"] == "length" for request in cell.requests):
-            summary = cell.run.summary(cell.epochs)
-            here = apart | {"kind": "length", "length": 1, "policy": "raw", "offset": 0}
-            metrics = summary["test"] | flatten(summary["floors"], separator="/")
-            rows = pd.DataFrame({"metric": name, "value": value} for name, value in metrics.items())
-            parts.append(rows.assign(**here, tokens=cell.dataset.task.length))
-        for request in filter(cell.records.has, cell.requests):
-            named = {"length": 1} | {name: value for name, value in request.items() if name in MEASURED}
-            parts.append(cell.records.get(request).assign(**(apart | named)))
+            parts.append(_test_rows(cell.run.summary(cell.epochs)).assign(**distinguishing))
+        for request in filter(records.has, cell.requests):
+            columns = {"length": 1} | {name: value for name, value in request.items() if name in MEASURED}
+            parts.append(records.get(request).assign(**(distinguishing | columns)))
     if not parts:
         return pd.DataFrame()
     rows = pd.concat(parts, ignore_index=True).drop_duplicates()
-    return rows.reindex(columns=[*told[0], *MEASURED]).astype({"offset": "Int64"})
+    return rows.reindex(columns=[*described[0], *MEASURED]).astype({"offset": "Int64"})
+
+
+def _test_rows(summary: dict[str, Any]) -> pd.DataFrame:
+    """Return the test metrics and floors of a summary as a measurement at the training length."""
+    metrics = summary["test"] | flatten(summary["floors"], separator="/")
+    rows = pd.DataFrame({"metric": name, "value": value} for name, value in metrics.items())
+    tokens = summary.get("tokens_per_sequence", float("nan"))  # summaries of earlier versions lack it
+    return rows.assign(kind="length", length=1, policy="raw", offset=0, tokens=tokens)
 
 
 def lengths(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row per setting, encoding, policy, offset and metric; a column per length: mean and half its t interval."""
+    """Return a row per setting, encoding, policy, offset and metric, and a column per length."""
     return _wide(rows[rows["kind"].eq("length") & rows["metric"].isin(SHOWN)], "length", ("policy", "offset"))
 
 
 def layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row per setting, encoding, probe, length and metric; a column per layer: mean over heads, and over seeds."""
+    """Return a row per setting, encoding, probe, length and metric, and a column per layer; heads are averaged."""
     return _wide(rows[rows["kind"].eq("probe") & rows["layer"].notna()], "layer", ("probe", "length"))
 
 
 def _wide(rows: pd.DataFrame, across: str, extra: tuple[str, ...]) -> pd.DataFrame:
-    """Text: means over seeds, of the means over heads, with half the t interval where there are several seeds.
+    """Return means over seeds, of means over heads, as text; with half the t interval where there are several seeds.
 
-    What is not finite is not averaged away: the cell says in how many seeds. Where there are fewer seeds than in the
-    row's first column says, the cell says how many.
+    Non-finite values are not averaged away: the cell says in how many seeds they occur. Where fewer seeds were measured
+    than in the row's other columns, the cell says how many.
     """
-    place = [name for name in rows if name not in ("seed", *MEASURED)] + [*extra, "metric"]
+    keys = [name for name in rows if name not in ("seed", *MEASURED)] + [*extra, "metric"]
     lines = []
-    for key, of in rows.groupby(place, sort=False, dropna=False):
-        seeds = of.groupby([across, "seed"], sort=False)["value"].agg(lambda heads: heads.mean(skipna=False))
+    for key, group in rows.groupby(keys, sort=False, dropna=False):
+        seeds = group.groupby([across, "seed"], sort=False)["value"].agg(lambda heads: heads.mean(skipna=False))
         most = seeds.groupby(level=across).size().max()
-        line = dict(zip(place, key, strict=True)) | {"seeds": most}
-        for value, at in seeds.groupby(level=across):
-            bad = int((~np.isfinite(at)).sum())
-            text = f"not finite in {bad} of {len(at)}" if bad else _mean_and_half(at)
-            line[f"{across} {value:g}"] = text if len(at) == most else f"{text} ({len(at)} seeds)"
+        line = dict(zip(keys, key, strict=True)) | {"seeds": most}
+        for position, values in seeds.groupby(level=across):
+            bad = int((~np.isfinite(values)).sum())
+            text = f"not finite in {bad} of {len(values)}" if bad else _mean_and_half(values)
+            line[f"{across} {position:g}"] = text if len(values) == most else f"{text} ({len(values)} seeds)"
         lines.append(line)
-    values = [f"{across} {value:g}" for value in sorted(rows[across].unique())]
-    return pd.DataFrame(lines, columns=[*place, "seeds", *values] if lines else None).fillna(dict.fromkeys(values, ""))
+    columns = [f"{across} {position:g}" for position in sorted(rows[across].unique())]
+    table = pd.DataFrame(lines, columns=[*keys, "seeds", *columns] if lines else None)
+    return table.fillna(dict.fromkeys(columns, ""))
 
 
 def _mean_and_half(values: pd.Series) -> str:

@@ -1,4 +1,4 @@
-"""The config of a checkpoint in a ledger, whoever wrote it, as plain data."""
+"""Read the settings and the summary of a checkpoint as plain data, whoever wrote them."""
 
 import re
 from collections.abc import Collection
@@ -6,26 +6,27 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.config import Config, folder
+from pe_lab.config.ranges import NAME
+from pe_lab.encodings.options import shown
 from pe_lab.ledger.run import Run
-from pe_lab.ranges import NAME, shown
-from pe_lab.results.frame import outcome
+from pe_lab.results.from_ledger import outcome
 from pe_lab.system.files import LedgerError, read_verified
 from pe_lab.system.plain import complaint, read_yaml
 
-GROUPS = ("pe", "data", "logger")  # whose settings name a class
-HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # for a class that is not the lab's
+GROUPS = ("pe", "data", "logger")  # settings that name a class
+HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # allowed for classes that are not in pe_lab
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 NEEDED = ("pe", "data", "model", "epochs", "seed")
 
 
 def read_settings(run: Run, epochs: int) -> dict[str, Any]:
-    """The settings of a checkpoint. Nothing in them is resolved or imported, and no object is made of them.
+    """Return the settings of a checkpoint. Nothing in them is resolved, imported or instantiated.
 
-    Classes are known by name: a setting with a name of the lab's has the lab's class. A class under another name is
-    its user's own; it is a text here, and its options are plain data.
+    A setting whose name is a file in conf/ must have the class of that file. Any other class is a user's own: its path
+    and its options are returned as plain data.
 
     Raises:
-        LedgerError: they are not what was written, or no settings of a cell.
+        LedgerError: they are damaged, or not the settings of a cell.
     """
     path = run.checkpoint(epochs) / "config.yaml"
     (content,) = read_verified(path.parent, path.name)
@@ -40,10 +41,10 @@ def read_settings(run: Run, epochs: int) -> dict[str, Any]:
 
 
 def read_summary(run: Run, epochs: int) -> dict[str, Any]:
-    """What a checkpoint came to, as far as a run is told of it.
+    """Return the summary of a checkpoint, after checking the values that are logged to W&B.
 
     Raises:
-        LedgerError: it is not what was written, or no summary of a cell.
+        LedgerError: it is damaged, or not the summary of a cell.
     """
     summary = outcome(run, epochs)
     tokens = summary.get("tokens_per_sequence", 1)
@@ -57,7 +58,7 @@ def read_summary(run: Run, epochs: int) -> dict[str, Any]:
 
 
 def _require_settings(settings: Any) -> None:
-    """Raises ValueError unless these are settings of a cell."""
+    """Raise ValueError unless these are the settings of a cell."""
     if not isinstance(settings, dict) or not settings.keys() >= set(NEEDED):
         raise ValueError(f"must have the settings {', '.join(NEEDED)}, got {shown(settings)}")
     for name, value in settings.items():
@@ -77,14 +78,14 @@ def _require_settings(settings: Any) -> None:
 
 
 def _require_class(leaf: Any, group: str, place: str) -> None:
-    """Raises ValueError unless a leaf has a name, and a class of that name: the lab's, or somebody's own."""
+    """Raise ValueError unless a setting has a name, and pe_lab's class of that name or a user's own."""
     if not isinstance(leaf, dict) or not NAME.holds(leaf.get("name")):
         raise ValueError(f"must have as {place}.name {NAME.words}, got {shown(leaf)}")
     target, file = leaf.get("_target_"), folder() / group / f"{leaf['name']}.yaml"
     own = not file.is_file()
     if own:
         expected, whose = r"[^\W\d]\w*(\.[^\W\d]\w*)+", "the path of a class"
-    else:  # a class by its name alone: modules move
+    else:  # only the name of the class: modules may move
         name = r"\w+" if group == "logger" else _class_of(file)
         expected, whose = rf"pe_lab(\.\w+)*\.{name}", f"pe_lab's class for {group}={leaf['name']}"
     if not isinstance(target, str) or not re.fullmatch(expected, target):
@@ -96,16 +97,16 @@ def _require_class(leaf: Any, group: str, place: str) -> None:
 
 
 def _class_of(file: Path) -> str:
-    """The name of the class that a file of conf/ is of."""
+    """Return the name of the class in a file of conf/."""
     return read_yaml(file.read_bytes())["_target_"].rpartition(".")[2]
 
 
 def _require_options(value: Any, place: str, within: str | None = None, allowed: Collection[str] = ()) -> None:
-    """Raises ValueError if an option, however deep, has a key with a meaning for Hydra or W&B: they begin with _.
+    """Raise ValueError if an option has, at any depth, a key that begins with _: Hydra and W&B act on such keys.
 
     Args:
-        within: the group whose classes may stand in it: an encoding may take another.
-        allowed: keys that begin with _.
+        within: the group whose classes an option may hold, as encodings that take another encoding.
+        allowed: keys with _ that are allowed.
     """
     if isinstance(value, dict):
         if within and "_target_" in value:

@@ -3,42 +3,41 @@
 import pandas as pd
 
 from pe_lab.results import curves, rates
-from pe_lab.results.curves import MEASURED
+from pe_lab.results.columns import MEASURED, setting_columns
 from pe_lab.results.frame import Results
-from pe_lab.results.table import as_markdown, as_text, by_task, markdown, place, render, summarise
+from pe_lab.results.table import as_markdown, as_text, by_task, markdown, render, summarise
 
 
 def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
-    """Text and files of all tables that the results have something for.
+    """Return text and files of all tables that the results have data for.
 
     Args:
         results: with at least one cell.
-        records: what was measured on them later, as `curves.gather` has it; may be empty.
+        records: later measurements, from `curves.gather`; may be empty.
 
     Returns:
         Texts by the name of the table: table, tasks, rates, lengths, layers. Contents by the name of the file; the CSV
         files have all columns, also those in which all rows are equal.
     """
     cells = results.cells
-    table = summarise(cells)
+    table, settings = summarise(cells), setting_columns(cells)
     texts, files = {"table": render(table)}, {"table.md": markdown(table)}
     frames = {"rows": cells, "table": table, "curves": results.curves, "failed": results.failed}
-    wide: dict[str, tuple[pd.DataFrame, list[str], str]] = {}  # with its settings, and a line to stand below
+    wide: dict[str, tuple[pd.DataFrame, list[str], str]] = {}  # table, its setting columns, a line below it
     if cells["data"].nunique() > 1:
-        wide["tasks"] = by_task(table), [name for name in place(cells) if name != "data"], ""
-    if rates.LR in place(cells) and len(results.curves):
+        wide["tasks"] = by_task(table), [name for name in settings if name != "data"], ""
+    if rates.LR in settings and len(results.curves):
         frames["rates"] = rates.tuned(results).rates
-        where = [name for name in place(cells) if name != rates.LR]
-        wide["rates"] = frames["rates"], where, rates.edges(frames["rates"])
+        wide["rates"] = frames["rates"], [name for name in settings if name != rates.LR], rates.edges(frames["rates"])
     if len(records):
         frames["records"] = records
-        where = [name for name in records if name not in ("pe", "seed", *MEASURED)]
-        wide["lengths"] = curves.lengths(records), [*where, "policy", "offset"], ""
-        wide["layers"] = curves.layers(records), [*where, "length"], ""
-    for name, (of, where, line) in wide.items():
-        if len(of):
-            texts[name] = "\n".join(filter(None, (as_text(of, where), line)))
-            files[f"{name}.md"] = "\n\n".join(filter(None, (as_markdown(of, names=where), line)))
+        names = [name for name in records if name not in ("pe", "seed", *MEASURED)]
+        wide["lengths"] = curves.lengths(records), [*names, "policy", "offset"], ""
+        wide["layers"] = curves.layers(records), [*names, "length"], ""
+    for name, (frame, names, line) in wide.items():
+        if len(frame):
+            texts[name] = "\n".join(filter(None, (as_text(frame, names), line)))
+            files[f"{name}.md"] = "\n\n".join(filter(None, (as_markdown(frame, names=names), line)))
     files = {name: f"{text}\n" for name, text in files.items()}
     files |= {f"{name}.txt": f"{text}\n" for name, text in texts.items()}
-    return texts, files | {f"{name}.csv": of.to_csv(index=False) for name, of in frames.items()}
+    return texts, files | {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()}

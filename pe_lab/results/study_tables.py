@@ -1,4 +1,4 @@
-"""What the tables of a study's folder must be, so that they can be reported."""
+"""Check that the tables in a study's folder have the columns and values that a report needs."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -6,38 +6,38 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.curves import MEASURED
+from pe_lab.results.columns import MEASURED
 
 COUNTS = ("depth", "epochs", "seed")
-PAID = ("parameters", "positional_parameters", "flops_per_token", "seconds")
+COSTS = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 
 
 def require_rows(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """The cells of a study.
+    """Return the cells of a study once they are checked.
 
     Raises:
-        ValueError: a column is absent, or has something else in it than it must have.
+        ValueError: a column is missing, or has values of another kind.
     """
-    numbers = [name for name in table if name.startswith(("test_", "floor_")) or name in PAID]
+    numbers = [name for name in table if name.startswith(("test_", "floor_")) or name in COSTS]
     return _require(table, path, ("pe", "run"), COUNTS, numbers)
 
 
 def require_costs(cells: pd.DataFrame, source: object) -> None:
-    """What a report says of costs it must be told; frames are made without.
+    """Require the cost columns, which a report needs and `frame.load` does not.
 
     Raises:
-        ValueError: a column is absent, or says nothing of the attention of a cell.
+        ValueError: a column is missing, or a cell has no attention.
     """
-    _require(cells, source, ("attention",), (), PAID)
+    _require(cells, source, ("attention",), (), COSTS)
 
 
 def require_curves(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """Validation during training; raises as `require_rows`."""
+    """Return the validation curves once they are checked; raises as `require_rows`."""
     return _require(table, path, ("pe", "metric"), COUNTS, ("epoch", "value"))
 
 
 def require_records(table: pd.DataFrame, path: Path) -> pd.DataFrame:
-    """What was measured beyond the test; raises as `require_rows`."""
+    """Return the later measurements once they are checked; raises as `require_rows`."""
     numbers = ("length", "offset", "layer", "head", "value")
     return _require(table, path, ("pe", "kind", "metric"), COUNTS, numbers, MEASURED)
 
@@ -50,20 +50,24 @@ def _require(
     numbers: Collection[str],
     others: Collection[str] = (),
 ) -> pd.DataFrame:
-    """A table whose texts and counts are all there, and whose numbers are numbers or left empty."""
+    """Return a table whose texts and counts are complete, and whose numbers are numbers or empty.
+
+    Raises:
+        ValueError: a column is missing, or has values of another kind.
+    """
     if not len(table.columns):
-        return table  # there is no such file, or nothing in it
+        return table  # no such file, or an empty one
     if lacking := [name for name in dict.fromkeys([*texts, *counts, *numbers, *others]) if name not in table]:
         raise ValueError(f"{path} must have the columns {', '.join(lacking)}, got none of that name")
     for name in [*texts, *counts, *numbers]:
         values = table[name]
         if name in texts:
             bad, kind = values.isna(), "a name"
-        else:
+        elif name in counts:
             as_numbers = pd.to_numeric(values, errors="coerce")
-            bad, kind = as_numbers.isna() & values.notna(), "a number or nothing"
-            if name in counts:
-                bad, kind = ~np.isfinite(as_numbers) | (as_numbers % 1 != 0), "a whole number"
+            bad, kind = ~np.isfinite(as_numbers) | (as_numbers % 1 != 0), "a whole number"
+        else:
+            bad, kind = pd.to_numeric(values, errors="coerce").isna() & values.notna(), "a number or nothing"
         if bad.any():
             line = int(np.argmax(bad.to_numpy()))
             value = values.iloc[line]

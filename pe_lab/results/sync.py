@@ -1,111 +1,98 @@
 """Rebuild W&B runs from a ledger: python -m pe_lab.results.sync LEDGER [--study NAME] [--project pe_lab].
 
-A W&B run per checkpoint, with the id, name, group, config, axes and metrics that it had in training: the whole curve,
-floors, test, cost, other lengths, probes. Online it takes the place of the run of that id. Pictures are not redrawn.
+Makes one W&B run per checkpoint, with the id, name, group, config, axes and metrics that it had in training: curves,
+floors, test, cost, other lengths, probes. Online it replaces the W&B run with that id. Pictures are not redrawn.
 """
 
-import argparse
-import signal
 import sys
 from pathlib import Path
 
+from pe_lab.config.ranges import require
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
-from pe_lab.ranges import require
+from pe_lab.ledger.studies import read_cells, studies
 from pe_lab.results.stored import read_settings, read_summary
-from pe_lab.system.errors import in_one_line, refuse
+from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import wandb_mode
 
 
 def main() -> None:
-    """Status 0: every stop that was asked for has its run."""
-    parser = argparse.ArgumentParser(prog="python -m pe_lab.results.sync", description=__doc__.partition("\n")[0])
+    """Rebuild W&B runs. The exit status is 0 if each selected checkpoint has its W&B run."""
+    parser = Parser("pe_lab.results.sync", description=__doc__)
     parser.add_argument("ledger", metavar="LEDGER", help="the folder of the ledger")
     parser.add_argument("--study", help="only the cells of this study, and its name as their group")
     parser.add_argument("--project", default="pe_lab", help="the W&B project (pe_lab)")
-    parser.error = refuse  # type: ignore[method-assign]
-    try:
-        given = parser.parse_args()
-        require("logger.project", given.project)
-        checkpoints = listed(Path(given.ledger), given.study)
+
+    def program() -> int:
+        arguments = parser.parse_args()
+        require("logger.project", arguments.project)
+        checkpoints = checkpoints_of(Path(arguments.ledger), arguments.study)
         mode = wandb_mode(None)
         if mode == "disabled":
-            raise ValueError("WANDB_MODE must be online or offline to rebuild runs, got 'disabled'")
-        told = sync(checkpoints, given.study, given.project, mode)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        sys.exit(1)
-    print(f"{told} of {len(checkpoints)} runs are in W&B, {mode}, project {given.project}")
-    sys.exit(int(told < len(checkpoints)))
+            raise ValueError("WANDB_MODE must be online or offline to rebuild W&B runs, got 'disabled'")
+        logged = sync(checkpoints, arguments.study, arguments.project, mode)
+        print(f"{logged} of {len(checkpoints)} runs are in W&B, {mode}, project {arguments.project}")
+        return int(logged < len(checkpoints))
+
+    run_program(program)
 
 
-def listed(folder: Path, study: str | None) -> list[tuple[Run, int]]:
-    """The checkpoints of a ledger, or those that a study names, whether they are there or not.
+def checkpoints_of(folder: Path, study: str | None) -> list[tuple[Run, int]]:
+    """Return the checkpoints of a ledger, or those in the table of a study, whether they exist or not.
 
     Raises:
-        ValueError: there is no such ledger or study, or nothing in it.
+        ValueError: there is no such ledger or study; it is empty; the study's table is damaged.
     """
-    checkpoints = [(run, epochs) for run in Ledger(folder).runs() for epochs in run.checkpoints()]
+    ledger = Ledger(folder)
+    checkpoints = [(run, epochs) for run in ledger.runs() for epochs in run.checkpoints()]
     if not checkpoints:
         raise ValueError(f"LEDGER must be a folder with trained cells, got {str(folder)!r}")
     if study is None:
         return checkpoints
-    import pandas as pd
-
-    there = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
-    if study not in there:
-        raise ValueError(f"--study must be one of {', '.join(there) or 'none yet'} in {folder}, got {study!r}")
-    path = folder / "studies" / study / "rows.csv"
-    try:
-        rows = pd.read_csv(path, usecols=["run", "epochs"], dtype={"run": str, "epochs": int})
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} must have the columns run and epochs: {in_one_line(error)}") from None
-    return [
-        (Ledger(folder).named(run), epochs) for run, epochs in zip(rows["run"], rows["epochs"].tolist(), strict=True)
-    ]
+    if study not in (names := studies(folder)):
+        raise ValueError(f"--study must be one of {', '.join(names) or 'none yet'} in {folder}, got {study!r}")
+    return [(ledger.named(run), epochs) for run, epochs in read_cells(folder, study)]
 
 
 def sync(checkpoints: list[tuple[Run, int]], group: str | None, project: str, mode: str) -> int:
-    """Tell W&B the checkpoints; what cannot be read is told on the terminal, and the others go on.
+    """Log checkpoints to W&B and return how many were logged completely.
 
-    It ends when the server does not take a run in time.
+    Unreadable checkpoints are skipped with a line on stderr. Stops when the server does not accept a W&B run in time.
 
     Args:
-        group: None: the study that a cell was trained for.
+        group: of all W&B runs; None: the study that a cell was trained for.
         mode: "online" or "offline".
-
-    Returns:
-        How many were told.
     """
     from tqdm import tqdm
 
     done = 0
     for run, epochs in tqdm(checkpoints, unit="run", disable=None):
-        if wandb_mode(mode) != mode:  # the server did not take a run in time
+        if wandb_mode(mode) != mode:  # the server did not accept a W&B run in time
             break
         try:
             done += sync_checkpoint(run, epochs, group, project, mode)
-        except Exception as error:  # whatever the entry has in it
+        except Exception as error:  # a damaged entry may raise anything
             tqdm.write(f"skipped: {run.folder.name}, {epochs} epochs: {in_one_line(error)}", file=sys.stderr)
     return done
 
 
 def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode: str) -> bool:
-    """Tell W&B a checkpoint; returns whether it took all of it.
+    """Log a checkpoint to W&B and return whether W&B received all of it.
 
-    No object is made of its config, which a stranger may have written, and no class of the user's own is imported: the
-    length of the training sequences, all that is wanted of the dataset, is in the summary.
+    Its config, which anybody may have written, stays plain data, and no class in it is imported. The length of the
+    training sequences is read from the summary.
 
     Raises:
-        ValueError: the checkpoint is not in the ledger, or an entry is not what was written.
+        ValueError: the checkpoint is not in the ledger, or an entry is damaged.
     """
     from tqdm import tqdm
 
+    from pe_lab.tracking.checkpoint_info import CheckpointInfo
     from pe_lab.tracking.events import log_stored
-    from pe_lab.tracking.loggers import closing, delivered, open_run
+    from pe_lab.tracking.loggers import closing, delivered
+    from pe_lab.tracking.wandb_run import open_run
 
     if not run.done(epochs):
         raise ValueError(f"the ledger must have the cell, got none in {run.checkpoint(epochs)}")
@@ -113,24 +100,23 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
     run.verify(epochs)
     settings, summary = read_settings(run, epochs), read_summary(run, epochs)
     tokens = summary.get("tokens_per_sequence")
-    opened = open_run(
+    checkpoint = CheckpointInfo(
         run=run.name,
         epochs=epochs,
         name=summary["name"],
         settings=settings,
         attention=summary["attention"],
-        folder=run.folder.parent,
-        group=group or settings.get("study_name"),
-        project=project,
-        mode=mode,
+        ledger=run.folder.parent,
     )
+    wandb_run = open_run(checkpoint, group or settings.get("study_name"), project, mode)
+    opened = [wandb_run] if wandb_run else []
     with closing(opened) as loggers:
         log_stored(loggers, run, epochs, tokens)
     lengths = any(request.get("kind") == "length" for request in Records(run, epochs).requests())
     if opened and lengths and tokens is None:
         tqdm.write(
-            f"{summary['name']}: the test is left out of the curves over tokens: its summary, of an earlier version, "
-            f"does not say how many tokens a training sequence has",
+            f"{summary['name']}: the test is left out of the curves over tokens: its summary was written by an earlier "
+            f"version, without tokens_per_sequence",
             file=sys.stderr,
         )
     return delivered(opened)

@@ -1,4 +1,4 @@
-"""The runs of a W&B project as the same frames that a ledger gives."""
+"""Load the W&B runs of a project as the same tables that a ledger gives."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,17 +7,18 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.config import Config, flatten
-from pe_lab.ranges import NAME, shown
-from pe_lab.results.curves import SHOWN
+from pe_lab.config.ranges import NAME
+from pe_lab.encodings.options import shown
+from pe_lab.results.columns import SHOWN
 from pe_lab.results.frame import Results
-from pe_lab.results.table import Settings, rows_of
+from pe_lab.results.rows import Settings, rows_of
 from pe_lab.system.plain import complaint
 
-PREFIX = "wandb:"  # of a source that is a project
+PREFIX = "wandb:"  # marks a source as a W&B project
 
 
 class FromProject(Results):
-    """Results whose curves were fetched; other lengths and probes stay in the runs."""
+    """Results of a W&B project: curves are fetched; other lengths and probes are not."""
 
     def __init__(self, project: str, cells: pd.DataFrame, curves: pd.DataFrame, refused: list[str]) -> None:
         super().__init__(Path(project), project.rpartition("/")[2], cells, refused=refused)
@@ -26,53 +27,60 @@ class FromProject(Results):
 
 
 def load(project: str, runs: Iterable[Any] | None = None) -> Results:
-    """The finished cells of a project, one row per run.
+    """Load the finished cells of a project, one row per W&B run.
 
     Args:
-        project: "entity/project", or "project" of one's own.
-        runs: instead of asking the server.
+        project: "entity/project", or "project" of the default entity.
+        runs: W&B runs; None: ask the server for them.
 
     Raises:
-        ValueError: the server does not answer, there is no such project, or no run of it is a finished cell.
+        ValueError: the server does not answer, there is no such project, or none of its W&B runs is a finished cell.
     """
-    if runs is None:
-        import wandb
-
-        try:
-            runs = list(wandb.Api(timeout=20).runs(project))
-        except (wandb.errors.Error, ValueError, OSError) as error:
-            line = " ".join(str(error).split())
-            raise ValueError(f"the W&B project must be one that can be read, got {project!r}: {line}") from None
-    settings, summaries, refused, told = [], [], [], []
-    for run in runs:
+    settings, summaries, refused, kept = [], [], [], []
+    for run in _fetch(project) if runs is None else runs:
         if run.job_type == "evaluation":
-            continue  # of a cell that has a run of its own
+            continue  # of a cell that has a W&B run of its own
         try:
-            of_run = _settings(run.config)
-            summary = _summary(run, of_run)
+            own = _settings(run.config)
+            summary = _summary(run, own)
         except KeyError as error:
-            refused.append(f"run {run.id} must have {error.args[0]}, got none: it is {run.state}")
+            refused.append(f"W&B run {run.id} must have {error.args[0]}, got none: it is {run.state}")
             continue
         except ValueError as error:
-            refused.append(f"run {run.id} {error}")
+            refused.append(f"W&B run {run.id} {error}")
             continue
-        settings.append(of_run)
+        settings.append(own)
         summaries.append(summary)
-        told.append(run)
+        kept.append(run)
     if not settings:
         raise ValueError(
-            f"the W&B project must have a finished cell, got none in {project} ({len(refused)} other runs)"
+            f"the W&B project must have a finished cell, got none in {project} ({len(refused)} other W&B runs)"
         )
     cells = rows_of(settings, summaries)
-    return FromProject(project, cells, _curves(cells, told, summaries), refused)
+    return FromProject(project, cells, _curves(cells, kept, summaries), refused)
+
+
+def _fetch(project: str) -> list[Any]:
+    """Ask the server for the W&B runs of a project.
+
+    Raises:
+        ValueError: it does not answer, or there is no such project.
+    """
+    import wandb  # takes long to import
+
+    try:
+        return list(wandb.Api(timeout=20).runs(project))
+    except (wandb.errors.Error, ValueError, OSError) as error:
+        line = " ".join(str(error).split())
+        raise ValueError(f"the W&B project must be one that can be read, got {project!r}: {line}") from None
 
 
 def _settings(config: dict[str, Any]) -> Settings:
-    """The cell's own config; what else a run's config has is left out.
+    """Return the settings of a cell; other keys in the config of its W&B run are left out.
 
     Raises:
-        KeyError: the run is no cell.
-        ValueError: somebody else wrote it.
+        KeyError: the W&B run is no cell.
+        ValueError: the settings have values that pe_lab does not write.
     """
     own = {name: config[name] for name in Config.__dataclass_fields__ if name in config}
     for needed in ("pe", "model", "data", "epochs", "seed"):
@@ -88,11 +96,11 @@ def _settings(config: dict[str, Any]) -> Settings:
 
 
 def _summary(run: Any, settings: Settings) -> dict[str, Any]:
-    """What a cell came to, as the ledger has it.
+    """Return the summary of a cell in the form that the ledger has.
 
     Raises:
-        KeyError: the run is no finished cell.
-        ValueError: somebody else wrote it.
+        KeyError: the W&B run is no finished cell.
+        ValueError: the summary has values that pe_lab does not write.
     """
     flat, attention = dict(run.summary), run.config.get("attention_resolved")
     for needed in ("test/loss", "cost/parameters", "cost/seconds"):
@@ -119,13 +127,13 @@ def _summary(run: Any, settings: Settings) -> dict[str, Any]:
 
 
 def _curves(cells: pd.DataFrame, runs: list[Any], summaries: list[dict[str, Any]]) -> pd.DataFrame:
-    """Validation during training, of each run's longest run."""
-    told = list(cells.columns[: [name.startswith("test_") for name in cells].index(True)])
-    by_place = {(summary["run"], run.config["epochs"]): run for run, summary in zip(runs, summaries, strict=True)}
+    """Return the validation during training, of the longest checkpoint of each training run."""
+    names = list(cells.columns[: [name.startswith("test_") for name in cells].index(True)])
+    by_cell = {(summary["run"], run.config["epochs"]): run for run, summary in zip(runs, summaries, strict=True)}
     lines = []
-    for apart in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
-        run = by_place[apart["run"], apart["epochs"]]
+    for cell in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
+        run = by_cell[cell["run"], cell["epochs"]]
         for metric in SHOWN:
             for row in run.scan_history(keys=["epoch", f"validation/{metric}"]):
-                lines.append([*(apart[name] for name in told), row["epoch"], metric, row[f"validation/{metric}"]])
-    return pd.DataFrame(lines, columns=[*told, "epoch", "metric", "value"])
+                lines.append([*(cell[name] for name in names), row["epoch"], metric, row[f"validation/{metric}"]])
+    return pd.DataFrame(lines, columns=[*names, "epoch", "metric", "value"])

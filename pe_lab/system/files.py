@@ -1,4 +1,4 @@
-"""Files of the ledger: written whole or not at all, and known by their content."""
+"""Files that are written completely or not at all, and verified by digests of their content."""
 
 import errno
 import hashlib
@@ -10,14 +10,15 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 CHECKSUMS = "checksums.json"
-ASIDE = ".aside"  # the folder of a ledger that keeps what was found damaged
-COMMANDS = "commands"  # the folder of a ledger that says which cells a command asked for
-DEEPEST = 64  # levels of what is nested
-NAME = re.compile(r"\w[\w.-]*")  # of a file in a folder that has checksums
+ASIDE = ".aside"  # the folder of a ledger for damaged entries
+COMMANDS = "commands"  # the folder of a ledger with the cells that each command requested
+DEEPEST = 64  # most levels of nested data
+FILE_NAME = re.compile(r"\w[\w.-]*")  # of a file with a checksum
 NOT_READ = "it is not read; the command that made it, run again, sets it aside and makes it again"
 _KINDS = {
     **{stat.S_IFREG: "a file", stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link"},
@@ -26,11 +27,11 @@ _KINDS = {
 
 
 class LedgerError(ValueError):
-    """An entry whose content is not what its name or its checksums say."""
+    """An entry of a ledger does not match its name, its checksums or its kind."""
 
 
 def canonical(value: Any) -> Any:
-    """The value in the one form in which equal meanings are equal: whole floats as integers, tuples as lists."""
+    """Return a value in canonical form: sorted keys, whole floats as integers, tuples as lists."""
     if isinstance(value, dict):
         return {str(key): canonical(value[key]) for key in sorted(value)}
     if isinstance(value, (list, tuple)):
@@ -41,20 +42,20 @@ def canonical(value: Any) -> Any:
 
 
 def digest(identity: dict[str, Any]) -> str:
-    """16 hexadecimal digits: the hash of an identity in canonical form.
+    """Return the hash of an identity in canonical form, as 16 hexadecimal digits.
 
     Raises:
-        ValueError: a number is not finite; it is nested too deeply.
+        ValueError: a number is not finite; the data is nested too deeply.
     """
     try:
         text = json.dumps(canonical(identity), separators=(",", ":"), allow_nan=False)
     except RecursionError:
-        raise ValueError("what is hashed must not be nested so deeply") from None
+        raise ValueError("data must not be nested so deeply to be hashed") from None
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def write_text(path: Path, content: str) -> None:
-    """Write under a temporary name in the same folder, then rename."""
+    """Write a text file under a temporary name in the same folder, then rename it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     temporary.write_text(content)
@@ -62,7 +63,7 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """The same for JSON.
+    """Write a JSON file as `write_text` does.
 
     Raises:
         ValueError: a number is not finite.
@@ -71,22 +72,26 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What JSON says.
+    """Parse JSON.
 
     Raises:
-        ValueError: it is not JSON, has a number that is not finite, or is nested too deeply.
+        ValueError: the text is not JSON, has a number that is not finite, or is nested too deeply.
     """
     try:
         content = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    level, depth = [content], 0
-    while level:
+    values, depth = [content], 0
+    while values:
         if depth > DEEPEST:
             raise ValueError(f"it must have at most {DEEPEST} levels, got more")
-        inner = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, (dict, list))]
-        level, depth = [part for parts in inner for part in parts], depth + 1
+        nested = [value.values() if isinstance(value, dict) else value for value in values if _is_nested(value)]
+        values, depth = [value for group in nested for value in group], depth + 1
     return content
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, (dict, list))
 
 
 def _finite(text: str) -> float:
@@ -96,10 +101,10 @@ def _finite(text: str) -> float:
 
 
 def read_json(path: Path) -> Any:
-    """The content, or None if there is no such file.
+    """Return the content of a JSON file, or None if there is no such file.
 
     Raises:
-        LedgerError: it is no file, or not JSON as `parse_json` takes it, or null.
+        LedgerError: it is not a file, not JSON that `parse_json` accepts, or null.
     """
     try:
         if (content := parse_json(read_bytes(path))) is None:
@@ -114,19 +119,19 @@ def read_json(path: Path) -> Any:
 
 
 def kind(path: Path) -> str | None:
-    """What is at a path: "a file", "a folder", "a link", ...; None: nothing."""
+    """Return what is at a path: "a file", "a folder", "a link", ..., or None. Links are not followed."""
     try:
         return _kind(path.lstat().st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        if error.errno != errno.ELOOP:  # links on the way to it that lead nowhere
+        if error.errno != errno.ELOOP:  # a cycle of links in the path
             raise
         return "a link"
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a file, and not a link to one."""
+    """Return whether a path is a file, and not a link to one."""
     return kind(path) == "a file"
 
 
@@ -135,43 +140,43 @@ def _kind(mode: int) -> str:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file, open to be read; nothing else is waited for or followed.
+def open_file(path: Path) -> Iterator[BufferedReader]:
+    """Open a file for reading, without following a link or waiting for a FIFO.
 
     Raises:
-        FileNotFoundError: there is none.
-        LedgerError: it is no file.
+        FileNotFoundError: there is no such file.
+        LedgerError: it is not a file.
     """
     try:
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENXIO):
             raise
         raise LedgerError(f"ledger entry {path} must be a file, got {kind(path)}: {NOT_READ}") from None
-    if not stat.S_ISREG(mode := os.fstat(number).st_mode):
-        os.close(number)
+    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise LedgerError(f"ledger entry {path} must be a file, got {_kind(mode)}: {NOT_READ}")
-    with open(number, "rb") as file:
+    with open(descriptor, "rb") as file:
         yield file
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file.
+    """Return the content of a file.
 
     Raises:
-        FileNotFoundError, LedgerError: as `opened`.
+        FileNotFoundError, LedgerError: as `open_file`.
     """
-    with opened(path) as file:
+    with open_file(path) as file:
         return file.read()
 
 
 def file_digest(path: Path) -> str:
-    """The hash of a file's content.
+    """Return the SHA-256 digest of a file's content.
 
     Raises:
-        FileNotFoundError, LedgerError: as `opened`.
+        FileNotFoundError, LedgerError: as `open_file`.
     """
-    with opened(path) as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -179,15 +184,15 @@ def verify(folder: Path, *names: str) -> None:
     """Compare a folder of the ledger with its checksums.
 
     Args:
-        names: of files that it must have, among others.
+        names: files that it must have.
 
     Raises:
-        LedgerError: a file is missing, or its content is not what was written.
+        LedgerError: a file is missing or changed.
     """
     checksums = _checksums(folder)
-    lacking = [name for name in names if name not in checksums]
-    if lacking:
-        raise LedgerError(f"ledger entry {folder} must have {', '.join(lacking)}, got none: {NOT_READ}")
+    missing = [name for name in names if name not in checksums]
+    if missing:
+        raise LedgerError(f"ledger entry {folder} must have {', '.join(missing)}, got none: {NOT_READ}")
     for name, expected in checksums.items():
         try:
             found = file_digest(folder / name)
@@ -197,10 +202,10 @@ def verify(folder: Path, *names: str) -> None:
 
 
 def read_verified(folder: Path, *names: str) -> list[bytes]:
-    """The contents of some files of such a folder, each compared with its checksum; the others are not read.
+    """Return the contents of some files of a folder, after comparing these with their checksums.
 
     Raises:
-        LedgerError: a file is missing, or its content is not what was written.
+        LedgerError: one of them is missing or changed.
     """
     checksums, contents = _checksums(folder), []
     for name in names:
@@ -215,9 +220,9 @@ def read_verified(folder: Path, *names: str) -> list[bytes]:
 
 def _checksums(folder: Path) -> dict[str, str]:
     checksums = read_json(folder / CHECKSUMS)
-    # a name with a folder in it would lead out of this one
+    # a name with a slash would lead out of the folder
     if not isinstance(checksums, dict) or not all(
-        isinstance(digest, str) and NAME.fullmatch(name) for name, digest in checksums.items()
+        isinstance(digest, str) and FILE_NAME.fullmatch(name) for name, digest in checksums.items()
     ):
         raise LedgerError(f"ledger entry {folder} must have its {CHECKSUMS}, got {str(checksums)[:80]!r}: {NOT_READ}")
     return checksums

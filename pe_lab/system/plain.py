@@ -1,7 +1,7 @@
-"""Plain data: what may stand in a file that somebody else wrote, so that reading it does nothing but read.
+"""Plain data: dicts with strings as keys, lists, strings, numbers, true, false and null.
 
-Dicts with texts as keys, lists, texts, numbers, true, false and null. Nothing is resolved, imported or called, and no
-text is there that a library would follow: OmegaConf an interpolation, W&B the address of an artifact.
+Files that somebody else wrote are read as plain data: nothing is resolved, imported or called. Strings that a library
+would act on are refused: interpolations (OmegaConf) and addresses of artifacts (W&B).
 """
 
 import re
@@ -12,9 +12,9 @@ import yaml
 
 from pe_lab.system.files import DEEPEST
 
-LARGEST = 2**18  # bytes of a YAML file
-# W&B asks the server that stands in such a text, and shows it the user's API key
-FOLLOWED = {"${": "no interpolation", "wandb-artifact:": "no address of an artifact"}
+MOST_BYTES = 2**18  # of a YAML file
+# W&B would send the user's API key to the server in such an address
+REFUSED = {"${": "no interpolation", "wandb-artifact:": "no address of an artifact"}
 SCALARS: list[tuple[re.Pattern[str], Callable[[str], Any]]] = [
     (re.compile(r"null|Null|NULL|~|"), lambda _: None),
     (re.compile(r"true|True|TRUE"), lambda _: True),
@@ -26,31 +26,31 @@ SCALARS: list[tuple[re.Pattern[str], Callable[[str], Any]]] = [
 
 
 def complaint(value: Any) -> str | None:
-    """What keeps a value from being plain data, as a requirement with what was found; None: it is plain."""
-    rest: list[tuple[Any, str, int]] = [(value, "", 0)]
-    while rest:
-        part, place, depth = rest.pop()
+    """Return why a value is not plain data, as "must have ..., got ...", or None if it is."""
+    remaining: list[tuple[Any, str, int]] = [(value, "", 0)]  # values with their path and depth
+    while remaining:
+        part, place, depth = remaining.pop()
         if depth > DEEPEST:
             return f"must have at most {DEEPEST} levels, got more in {place[:DEEPEST]}"
         if isinstance(part, dict):
             for key in part:
                 if not isinstance(key, str):
                     return f"must have texts as keys, got {_shown(key)}{_in(place)}"
-                if found := _followed(key):
+                if found := _refused(key):
                     return f"must have {found}, got the key {_shown(key)}{_in(place)}"
-            rest += [(inner, f"{place}.{key}" if place else key, depth + 1) for key, inner in part.items()]
+            remaining += [(inner, f"{place}.{key}" if place else key, depth + 1) for key, inner in part.items()]
         elif isinstance(part, list):
-            rest += [(inner, place, depth + 1) for inner in part]
+            remaining += [(inner, place, depth + 1) for inner in part]
         elif isinstance(part, str):
-            if found := _followed(part):
+            if found := _refused(part):
                 return f"must have {found}, got {_shown(part)}{_in(place)}"
         elif not isinstance(part, (int, float, type(None))):
             return f"must have numbers, texts, lists and dicts, got {_shown(part)}{_in(place)}"
     return None
 
 
-def _followed(text: str) -> str | None:
-    return next((what for sign, what in FOLLOWED.items() if sign in text), None)
+def _refused(text: str) -> str | None:
+    return next((requirement for mark, requirement in REFUSED.items() if mark in text), None)
 
 
 def _shown(value: Any) -> str:
@@ -63,15 +63,15 @@ def _in(place: str) -> str:
 
 
 def read_yaml(content: bytes) -> Any:
-    """A YAML file as dicts, lists, texts and numbers: without tags, aliases, and keys that stand there twice.
+    """Read a YAML file as dicts, lists, strings and numbers. Reads back what OmegaConf writes.
 
-    What OmegaConf writes reads back as it was. Its texts may be anything: see `complaint`.
+    Strings may still be unsafe: check them with `complaint`.
 
     Raises:
-        ValueError: a requirement, and what was found.
+        ValueError: it has tags, aliases, several documents or a repeated key, or is too large or too deep.
     """
-    if len(content) > LARGEST:
-        raise ValueError(f"must have at most {LARGEST} bytes, got {len(content)}")
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"must have at most {MOST_BYTES} bytes, got {len(content)}")
     try:
         loader = yaml.SafeLoader(content.decode())
         loader.get_event()  # the stream begins
@@ -88,7 +88,7 @@ def read_yaml(content: bytes) -> Any:
 
 
 def _tree(loader: yaml.SafeLoader, depth: int) -> Any:
-    """The value that comes next."""
+    """Read the next value of a YAML stream."""
     event = loader.get_event()
     if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
         raise ValueError(f"must have no aliases, got {_shown(event.anchor)}")
@@ -117,7 +117,7 @@ def _tree(loader: yaml.SafeLoader, depth: int) -> Any:
 
 
 def _scalar(event: yaml.ScalarEvent) -> Any:
-    """The value of a text: of one without quotes, what it stands for."""
+    """Convert a scalar: one in quotes is a string, another what it stands for."""
     if event.implicit[0]:
         for pattern, value in SCALARS:
             if pattern.fullmatch(event.value):

@@ -1,4 +1,4 @@
-"""Signals as exceptions, so that what a process is at can be recorded."""
+"""Turn signals into exceptions, and end workers whose parent is gone."""
 
 import os
 import signal
@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-AGAIN = 0.01  # seconds until a signal that came where nothing can be raised is sent again
-LOOK = 1.0  # seconds between two looks at whether the parent is there
-WATCHING = "watching the parent"  # the name of the thread that does
-SWALLOWING = ("weakref", "_weakrefset")  # modules whose callbacks are called as `__del__` is
+AGAIN = 0.01  # seconds until a signal is sent again that arrived where Python swallows exceptions
+LOOK = 1.0  # seconds between two checks that the parent lives
+WATCHING = "watching the parent"  # name of the thread
+SWALLOWING = ("weakref", "_weakrefset")  # modules in whose callbacks Python swallows exceptions, as in `__del__`
 
 
 class TerminatedError(RuntimeError):
-    """Somebody asked this process to end."""
+    """This process received SIGTERM."""
 
 
 def raising(make: Callable[[], BaseException]) -> Callable[[int, FrameType | None], None]:
-    """A handler of signals that raises what `make` returns; in a `__del__`, where that is swallowed, soon after."""
+    """Return a signal handler that raises what `make` returns, or soon after: a `__del__` would lose it."""
 
     def handle(signum: int, frame: FrameType | None) -> None:
         while frame is not None:
@@ -34,7 +34,10 @@ def raising(make: Callable[[], BaseException]) -> Callable[[int, FrameType | Non
 
 @contextmanager
 def sigterm_raises() -> Iterator[None]:
-    """SIGTERM ends the cell, with a record of it, and not the sweep; left alone where Python cannot catch it."""
+    """Raise TerminatedError on SIGTERM within the block, so that the cell's failure is recorded.
+
+    Outside the main thread, where Python cannot handle signals, nothing changes.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -47,16 +50,16 @@ def sigterm_raises() -> Iterator[None]:
 
 
 def end_with(parent: int) -> None:
-    """End this process soon after the one that started it is gone: killed, that cannot end its workers itself.
+    """End this process soon after its parent is gone: a parent that is killed cannot end its workers itself.
 
-    Looked at from a thread. PR_SET_PDEATHSIG would be the death of the thread that forked, and is Linux's alone. Leases
-    end with the process, and what it was writing has no name yet: it need not end in order.
+    A thread checks. (PR_SET_PDEATHSIG reacts to the end of the forking thread, and exists only on Linux.) Ending
+    abruptly is safe: leases end with the process, and files under way have temporary names.
 
     Args:
-        parent: its process id. Of this very process, or where processes have no parents: nothing is done.
+        parent: its process id. Nothing is done if it is this process, or on systems without parent processes.
     """
     child = os.getppid() == parent
-    if os.name != "posix" or os.getpid() == parent or any(of.name == WATCHING for of in threading.enumerate()):
+    if os.name != "posix" or os.getpid() == parent or any(one.name == WATCHING for one in threading.enumerate()):
         return
 
     def watch() -> None:
@@ -69,11 +72,11 @@ def end_with(parent: int) -> None:
 
 
 def _lives(process: int) -> bool:
-    """Whether there is a process of that id."""
+    """Return whether a process with that id exists."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # of somebody else
+    except PermissionError:  # it belongs to another user
         return True
     return True

@@ -1,4 +1,4 @@
-"""What loggers are told of a cell: while it trains, and again from the ledger, under the same names."""
+"""Log a cell: while it trains, and again from the ledger, under the same names."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,31 +14,31 @@ from pe_lab.data.base import Floors, flat_floors
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.system.files import read_verified
-from pe_lab.tracking.loggers import WandbRun
+from pe_lab.tracking.wandb_run import WandbRun
 
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 
 
 def log_metrics(loggers: list[Logger], split: str, metrics: Mapping[str, float], step: int, epoch: float) -> None:
-    """Metrics of a split at a step."""
+    """Log the metrics of a split at a step."""
     named = {f"{split}/{name}": value for name, value in metrics.items()}
     for logger in loggers:
         logger.log_metrics(named | {"step": step, "epoch": epoch}, step)
 
 
 def log_floors(loggers: list[Logger], floors: Floors, step: int, epoch: float) -> None:
-    """Told at both ends of the curve, so that they are drawn as lines beside it."""
+    """Log floors; called at both ends of the curve, so that they are drawn as lines beside it."""
     log_metrics(loggers, "floor", flat_floors(floors), step, epoch)
 
 
 def log_curve(loggers: list[Logger], rows: Iterable[dict[str, Any]]) -> None:
-    """Rows of split, step, epoch, metric and value, in the order in which they were measured."""
-    for (split, step, epoch), of in groupby(rows, itemgetter("split", "step", "epoch")):
-        log_metrics(loggers, split, {row["metric"]: row["value"] for row in of}, step, epoch)
+    """Log rows of split, step, epoch, metric and value, in the order in which they were measured."""
+    for (split, step, epoch), group in groupby(rows, itemgetter("split", "step", "epoch")):
+        log_metrics(loggers, split, {row["metric"]: row["value"] for row in group}, step, epoch)
 
 
 def log_checkpoint(loggers: list[Logger], summary: dict[str, Any]) -> None:
-    """What a checkpoint came to: its test, its cost, and the floors again."""
+    """Log a checkpoint's test, its cost, and the floors again."""
     step, epoch = summary["steps"], summary["epochs"]
     log_metrics(loggers, "test", summary["test"] | way_to_bayes(summary), step, epoch)
     log_metrics(loggers, "cost", {name: summary[name] for name in COST}, step, epoch)
@@ -46,10 +46,10 @@ def log_checkpoint(loggers: list[Logger], summary: dict[str, Any]) -> None:
 
 
 def way_to_bayes(summary: dict[str, Any]) -> dict[str, float]:
-    """The share of the way from the position-blind floor to the best possible loss, if there is such a way.
+    """Return the share of the way from the position-blind floor to the best possible loss, if the task has both.
 
-    1 is the best possible, 0 what the unordered tokens allow who does not know which sequences are held out; below 0
-    the model has not even learned that.
+    1 is the best possible, 0 the best that unordered tokens allow without knowing which sequences are held out; below
+    0 the model has not learned even that.
     """
     bayes, blind = (summary["floors"].get(level, {}).get("loss") for level in ("bayes", "position_blind"))
     if bayes is None or blind is None or blind - bayes < 1e-9:
@@ -67,8 +67,8 @@ def log_records(
     """Log the records of a checkpoint: curves over tokens and a table of them; curves over layers.
 
     Args:
-        requests: those that have no record are left out.
-        tokens: the training length, at which the test itself is told; None: it is not known, and that is left out.
+        requests: those without a record are left out.
+        tokens: the training length, at which the test itself is logged; None: unknown, the test is left out.
     """
     recorded = [request for request in requests if records.has(request)]
     lengths = [request for request in recorded if request["kind"] == "length"]
@@ -100,14 +100,14 @@ def log_stored(
     tokens: int | None,
     requests: Iterable[dict[str, Any]] | None = None,
 ) -> None:
-    """Tell all that the ledger has of a checkpoint: floors, the whole curve, test, cost, what was measured later.
+    """Log all that the ledger has of a checkpoint: floors, the whole curve, test, cost, records.
 
     Args:
-        requests: what was measured later; None: all of it.
+        requests: of the records to log; None: all.
         tokens: as in `log_records`.
 
     Raises:
-        LedgerError: an entry is not what was written.
+        LedgerError: an entry is damaged.
     """
     summary, records = run.summary(epochs), Records(run, epochs)
     log_floors(loggers, summary["floors"], 0, 0)
@@ -117,7 +117,7 @@ def log_stored(
 
 
 def _rows(checkpoint: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a curve, to the bit; without the test, which the summary has."""
+    """Yield the rows of a curve exactly as stored, without the test, which the summary has."""
     (content,) = read_verified(checkpoint, "metrics.csv")
     for row in csv.DictReader(content.decode().splitlines()):
         if row["split"] != "test":
@@ -126,21 +126,21 @@ def _rows(checkpoint: Path) -> Iterator[dict[str, Any]]:
 
 
 def _log_length(loggers: list[Logger], point: dict[str, Any]) -> None:
-    """A point of the curves over tokens."""
-    moved = f"+{point['offset']}" if point["offset"] else ""
+    """Log a point of the curves over tokens."""
+    shifted = f"+{point['offset']}" if point["offset"] else ""
     metrics = {name: value for name, value in point.items() if name not in ("policy", "offset", "length", "tokens")}
-    named = {f"length/{point['policy']}{moved}/{name}": value for name, value in metrics.items()}
+    named = {f"length/{point['policy']}{shifted}/{name}": value for name, value in metrics.items()}
     for logger in loggers:
         logger.log_metrics(named | {"length/tokens": point["tokens"]}, point["tokens"])
 
 
 def _log_probe(loggers: list[Logger], probe: str, rows: pd.DataFrame) -> None:
-    """Points of the curves over layers; heads apart."""
-    for layer, of in rows[rows["layer"].notna()].groupby("layer"):
-        heads = ["" if pd.isna(head) else f"/head{head:g}" for head in of["head"]]
+    """Log points of the curves over layers, one curve per head."""
+    for layer, group in rows[rows["layer"].notna()].groupby("layer"):
+        heads = ["" if pd.isna(head) else f"/head{head:g}" for head in group["head"]]
         named = {
             f"probe/{probe}/{metric}{head}": value
-            for metric, head, value in zip(of["metric"], heads, of["value"], strict=True)
+            for metric, head, value in zip(group["metric"], heads, group["value"], strict=True)
         }
         for logger in loggers:
             logger.log_metrics(named | {"probe/layer": int(layer)}, int(layer))

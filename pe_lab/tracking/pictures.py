@@ -1,10 +1,10 @@
-"""Pictures of a cell for W&B: its encoding before any training, and what its heads look at in the end."""
+"""Pictures of a cell for W&B: its encoding before training, and the attention of every head afterwards."""
 
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Dataset
 from pe_lab.data.seeding import derive, seed_all
-from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.layout import PADDING
 from pe_lab.ledger.tree import Tree
 from pe_lab.model.transformer import Transformer
@@ -21,61 +21,69 @@ from pe_lab.probes.states import at_rest
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import digest, is_file
 from pe_lab.system.termination import TerminatedError
-from pe_lab.tracking.loggers import WandbRun
-
-if TYPE_CHECKING:
-    from pe_lab.experiment.cell import Cell
+from pe_lab.tracking.wandb_run import WandbRun
 
 revision = 1  # raised when the picture of an encoding changes
 LONGEST = 512  # tokens of a sequence whose attention is drawn
 TILE, GAP = 96, 4  # pixels of a head, at least, and between two
 
+Picture = Path | np.ndarray
 
-def log_pictures(cell: "Cell", epochs: int, loggers: list[Logger], model: Callable[[], Transformer]) -> None:
-    """Tell runs that want them the pictures of a cell; one that cannot be drawn is told on the terminal.
+
+def log_pictures(
+    loggers: list[Logger], name: str, draw: Callable[[], Mapping[str, Picture]], step: int, epoch: float
+) -> None:
+    """Draw pictures and log them to the W&B runs that take pictures. If one cannot be drawn, one line says so.
 
     Args:
-        epochs: the checkpoint that the model's weights are of.
-        model: makes it; comes back as it was.
+        name: the checkpoint's, for that line.
+        draw: returns pictures by name; called only if a W&B run takes them.
     """
     runs = [logger for logger in loggers if isinstance(logger, WandbRun) and logger.images]
     if not runs:
         return
     try:
-        pictures: dict[str, str | np.ndarray] = {"encoding": str(encoding_picture(cell))}
-        if cell.dataset.task.length <= LONGEST:
-            pictures["attention"] = attention_picture(model(), cell.dataset, cell.cfg.seed)
-        summary = cell.run.summary(epochs)
+        pictures = {key: str(picture) if isinstance(picture, Path) else picture for key, picture in draw().items()}
         for run in runs:
-            run.log_pictures(pictures, summary["steps"], epochs)
+            run.log_pictures(pictures, step, epoch)
     except TerminatedError:
         raise
     except Exception as error:
-        print(f"{cell.name(epochs)}: no pictures in W&B: {in_one_line(error)}", file=sys.stderr)
+        print(f"{name}: no pictures in W&B: {in_one_line(error)}", file=sys.stderr)
 
 
-def encoding_picture(cell: "Cell") -> Path:
-    """The audit's picture of the cell's encoding, kept in the ledger: the cells of a study share a few."""
-    identity = {"pe": cell.identity["pe"], "revision": revision}
-    path = Path(cell.cfg.ledger) / "pictures" / f"{cell.cfg.pe.name}-{digest(identity)}.png"
+def encoding_picture(
+    ledger: Path, name: str, identity: Mapping[str, Any], encoding: Callable[[Sizes], PositionalEncoding]
+) -> Path:
+    """Return the audit's picture of an encoding, drawn once per ledger: the cells of a study share a few encodings.
+
+    Args:
+        identity: the encoding's part of the cell's identity.
+        encoding: makes the encoding for given sizes.
+    """
+    path = ledger / "pictures" / f"{name}-{digest({'pe': identity, 'revision': revision})}.png"
     if not is_file(path):
+        # scipy and matplotlib are loaded for pictures alone
         from pe_lab.audit.measures import MANY
         from pe_lab.audit.pictures import draw
         from pe_lab.audit.subject import LENGTH, Subject
 
-        subject = Subject(cell.cfg.pe.name, cell.encoding).reaching(max(LENGTH, MANY))
-        tree = Tree(cell.cfg.ledger)
-        temporary = tree.place(path.with_name(f".{uuid.uuid4().hex}.png"))
+        subject = Subject(name, encoding).reaching(max(LENGTH, MANY))
+        tree = Tree(ledger)
+        temporary = tree.prepare_file(path.with_name(f".{uuid.uuid4().hex}.png"))
         draw(subject, Subject("none", PositionalEncoding), temporary)
         tree.rename(temporary, path)
     return path
 
 
 def attention_picture(model: Transformer, dataset: Dataset, seed: int) -> np.ndarray:
-    """[height, width, 3] attention on the first sequence of the test split, a row per layer and a column per head.
+    """Draw attention on the first sequence of the test split, a row per layer and a column per head.
 
-    In a head, queries go down and keys to the right, without padding; dark is 0 and bright 1, by the square root; white
-    is what a query may not see.
+    In a head, queries run down and keys to the right, without padding. Dark is 0 and bright is 1, on a square-root
+    scale. White marks keys that a query may not see.
+
+    Returns:
+        [height, width, 3] 8-bit colours.
     """
     from matplotlib import colormaps
 

@@ -1,11 +1,11 @@
-"""What tells W&B runs apart: settings under flat names, by which panels group and filter, and tags."""
+"""Settings of W&B runs under flat names, by which panels group and filter, and their tags."""
 
 from collections.abc import Mapping
 from functools import reduce
 from operator import getitem
 from typing import Any
 
-# flat name: place in the cell's config
+# flat name: dotted path in the cell's config
 FLAT = {
     "encoding": "pe.name",
     "task": "data.name",
@@ -19,7 +19,7 @@ LONGEST_TAG = 64  # characters; W&B refuses longer ones
 
 
 def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell's settings by their flat names, and all of them in one text, the condition, which only seeds share.
+    """Return a cell's settings by their flat names, and "condition": all of them in one text, without the seed.
 
     Args:
         settings: the cell's resolved config.
@@ -29,13 +29,13 @@ def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def in_words(values: Mapping[str, Any]) -> str:
-    """Settings by their flat names, as one text."""
+    """Join settings with flat names into one text."""
     return ", ".join(
         f"{value}" if name in ("encoding", "task") else f"{name} {value}" for name, value in values.items()
     )
 
 
 def tags(study: str | None, values: Mapping[str, Any]) -> list[str]:
-    """Study, task and encoding; without what is too long for a tag, which stands in the run's group or config."""
+    """Return study, task and encoding as tags. Those too long for a tag are only in the W&B run's group or config."""
     found = dict.fromkeys((study, values["task"], values["encoding"]))
     return [tag for tag in found if tag is not None and len(tag) <= LONGEST_TAG]

@@ -1,4 +1,4 @@
-"""Whether W&B is online: decided before it is started, so that it neither asks nor hangs."""
+"""Decide whether W&B is online before it starts, so that it neither prompts nor hangs."""
 
 import netrc
 import os
@@ -13,35 +13,36 @@ from omegaconf import DictConfig
 from pe_lab.tracking.wandb_service import within
 
 MODES = ("online", "offline", "disabled")
-# nothing but this program's own lines; no telemetry, which the end of a program would wait for
+# print only this program's lines; send no telemetry, which the end of the program would wait for
 QUIET = {"WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false"}
 REACH = 5.0  # seconds to wait for the W&B server to answer before going offline
 
 
 def settle_wandb(cfg: DictConfig) -> None:
-    """Decide the mode once for this process and those it starts, if W&B is the logger.
+    """Set WANDB_MODE for this process and those it starts, if W&B is the logger.
 
     Raises:
-        ValueError: it is to be online and there is no key; W&B would ask for one.
+        ValueError: online is asked for and there is no key.
     """
     if cfg.logger.name == "wandb":
         os.environ["WANDB_MODE"] = wandb_mode(cfg.logger.mode, cfg.logger.decide_timeout)
 
 
 def agent_run() -> str | None:
-    """The id of the run that a W&B agent started this process for, or None."""
+    """Return the id of the W&B run that a W&B agent started this process for, or None."""
     return os.environ.get("WANDB_RUN_ID") if os.environ.get("WANDB_SWEEP_ID") else None
 
 
 def wandb_mode(asked: str | None, seconds: float = REACH) -> str:
-    """The mode that neither asks nor hangs: WANDB_MODE, else what the config asks for, else online when there is a key
-    and the server answers, else offline. An empty WANDB_MODE is none, and is removed: W&B would refuse it.
+    """Return WANDB_MODE, else the config's mode, else online if there is a key and the server answers, else offline.
+
+    An empty WANDB_MODE is removed: W&B would refuse it.
 
     Args:
-        seconds: for the server to answer, all in all.
+        seconds: for the server to answer, in total.
 
     Raises:
-        ValueError: it is to be online and there is no key; or there is no such mode.
+        ValueError: online is asked for and there is no key; there is no such mode.
     """
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -59,7 +60,7 @@ def wandb_mode(asked: str | None, seconds: float = REACH) -> str:
 
 
 def has_key() -> bool:
-    """Whether the user is logged in to the W&B server: by WANDB_API_KEY or a netrc file."""
+    """Return whether the user is logged in to the W&B server: by WANDB_API_KEY or a netrc file."""
     known = bool(os.environ.get("WANDB_API_KEY"))
     with suppress(OSError, netrc.NetrcParseError):
         host = urlsplit(_server()).hostname or ""
@@ -74,9 +75,9 @@ def _server() -> str:
 
 
 def _answers(url: str, seconds: float) -> bool:
-    """Whether something at this address speaks HTTP, whatever it says, and says it in time.
+    """Return whether anything at this address answers HTTP in time, with any status.
 
-    The time limit of `urlopen` is for each read, and not for the name's look-up.
+    The time limit of `urlopen` is per read, and does not cover the name's look-up.
     """
     try:
         within(seconds, lambda: urlopen(url, timeout=seconds).close(), "asking the W&B server")

@@ -1,4 +1,4 @@
-"""Limits on what W&B blocks in: calls that wait for its server, and the end of its service, a process of its own."""
+"""Time limits on W&B: on calls that wait for its server, and on the end of its service process."""
 
 import atexit
 import queue
@@ -10,21 +10,21 @@ from typing import Any, TypeVar
 from pe_lab.system.termination import TerminatedError
 
 T = TypeVar("T")
-CLOSING = 10.0  # seconds that W&B's service gets to close its files, after a limit or at the program's end
+CLOSING = 10.0  # seconds for W&B's service to close its files, after a time limit or at the program's end
 
 
 class LateError(TimeoutError):
-    """A call took longer than it was given."""
+    """A call took longer than its time limit."""
 
 
 def within(seconds: float, call: Callable[[], T], what: str) -> T:
-    """What a call returns, from a thread of its own; signals are handled while it is waited for.
+    """Call something in a thread and return its result; signals are handled meanwhile.
 
-    A call that takes longer goes on in its thread, which keeps no program from ending.
+    A call that takes longer goes on in its daemon thread.
 
     Raises:
-        LateError: it takes longer.
-        Exception: what it raises.
+        LateError: it takes longer than `seconds`.
+        Exception: the call raised it.
     """
     outcome: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
@@ -47,10 +47,10 @@ def within(seconds: float, call: Callable[[], T], what: str) -> T:
 
 
 def end_service(kill: bool = False) -> None:
-    """End this process's W&B service, so that the next run starts another; it is killed if it does not end in time.
+    """End this process's W&B service, so that the next W&B run starts another. Kill it if it does not end in time.
 
     Args:
-        kill: at once; a run that is open may then have a file with nothing in it.
+        kill: at once; an open W&B run may then have an empty file.
     """
     import wandb
 
@@ -61,7 +61,7 @@ def end_service(kill: bool = False) -> None:
         within(CLOSING, wandb.teardown, "ending W&B's service")
     except TerminatedError:
         raise
-    except Exception:  # whatever it comes to
+    except Exception:  # the service is ended below in any case
         pass
     finally:
         if process is not None and process.poll() is None:
@@ -70,13 +70,13 @@ def end_service(kill: bool = False) -> None:
 
 
 def end_service_at_exit() -> None:
-    """Have the service ended when the program ends, before W&B waits for it without a limit."""
+    """End the service when the program exits, before W&B would wait for it without a limit."""
     atexit.unregister(end_service)
     atexit.register(end_service)
 
 
 def _process() -> Any:
-    """The service, if this process started it; W&B has no public name for it."""
+    """Return the service process if this process started it. W&B has no public name for it."""
     from wandb.sdk import wandb_setup
 
     with suppress(AttributeError):

@@ -1,4 +1,4 @@
-"""Sweeps that are killed, damaged and starved: nothing is lost, and nothing differs. Real processes, in every case."""
+"""Sweeps with injected faults lose no cell and change none. All processes are real."""
 
 import random
 import shutil
@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from pe_lab.bench import faults
-from pe_lab.bench.faults import FAULTS, put_to
-from pe_lab.bench.sweeps import SWEEP, Sweep, many_cells
+from faults import injection
+from faults.injection import FAULTS, inject_fault
+from faults.sweeps import SWEEP, Sweep, many_cells
+from pe_lab.bench import __main__ as bench
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.run import STOP_FILES
+from pe_lab.ledger.run import CHECKPOINT_FILES
 
-# each is injected less often here than by `python -m pe_lab.bench faults`, but for the signals
+# each is injected less often here than by `python -m pe_lab.bench faults`, except for signals
 TIMES = {
     "SIGKILL at a random point": 25,
     "SIGTERM at a random point": 25,
@@ -23,7 +24,7 @@ TIMES = {
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_nothing_is_lost_and_nothing_differs(name, sound, tmp_path):
-    outcome = put_to(FAULTS[name], sound, tmp_path, TIMES.get(name, 2), seed=1)
+    outcome = inject_fault(FAULTS[name], sound, tmp_path, TIMES.get(name, 2), seed=1)
     assert outcome.injected >= TIMES.get(name, 2)
     assert (outcome.lost, outcome.differing) == (0, 0)
 
@@ -32,40 +33,47 @@ def test_what_is_lost_or_differs_is_counted(sound, tmp_path):
     sweep = Sweep(tmp_path, sound, random.Random(0))
     shutil.copytree(sound, sweep.ledger)
     runs = list(Ledger(sweep.ledger).runs())
-    shutil.rmtree(runs[0].stop(4))
-    others = (runs[1].stop(16) / "weights.safetensors").read_bytes()
+    shutil.rmtree(runs[0].checkpoint(4))
+    others = (runs[1].checkpoint(16) / "weights.safetensors").read_bytes()
     for path, content in (("weights.safetensors", others), ("metrics.csv", b"split,metric,value\ntest,loss,0\n")):
         run = runs.pop()
         before = tmp_path / run.name
-        shutil.move(run.stop(1), before)
+        shutil.move(run.checkpoint(1), before)
         with run.recording(1) as folder:
-            for file in STOP_FILES:
+            for file in CHECKPOINT_FILES:
                 shutil.copy(before / file, folder)
             (folder / path).write_bytes(content)
     sweep.compare()
     assert (sweep.lost, sweep.differing) == (1, 2)
 
 
-def test_a_sweep_that_does_not_finish_is_not_called_whole(sound, tmp_path):
-    sweep = Sweep(tmp_path, sound, random.Random(0), words=[*SWEEP, "optimizer.lr=1e30"])
+def test_a_sweep_that_does_not_finish_is_an_error(sound, tmp_path):
+    sweep = Sweep(tmp_path, sound, random.Random(0), overrides=[*SWEEP, "optimizer.lr=1e30"])
     with pytest.raises(RuntimeError, match="did not finish in 8 runs"):
         sweep.finish()
 
 
-def test_many_cells_by_four_workers_of_whom_one_is_killed_every_second_are_each_trained_once(tmp_path):
-    came = many_cells(tmp_path, seeds=8, pause=1.0, rng=random.Random(0))
-    assert (came.cells, came.repeated) == (48, 0)
-    assert came.kills >= 2
-    assert all(run.stops() == [1, 3] for run in Ledger(tmp_path / "ledger").runs())
+def test_many_cells_trained_by_four_workers_with_one_killed_every_second_are_each_trained_once(tmp_path):
+    counts = many_cells(tmp_path, seeds=8, pause=1.0, rng=random.Random(0))
+    assert (counts.cells, counts.repeated) == (48, 0)
+    assert counts.kills >= 2
+    assert all(run.checkpoints() == [1, 3] for run in Ledger(tmp_path / "ledger").runs())
 
 
-def test_a_fault_that_loses_a_cell_is_told(sound, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(faults, "undisturbed", lambda folder: sound)
-    outcome = faults.Outcome(injected=2, sweeps=1, lost=1, differing=0, seconds=0.0)
-    monkeypatch.setattr(faults, "put_to", lambda *_: outcome)
+def test_a_fault_that_loses_a_cell_is_reported(sound, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(injection, "undisturbed", lambda folder: sound)
+    outcome = injection.Outcome(injected=2, sweeps=1, lost=1, differing=0, seconds=0.0)
+    monkeypatch.setattr(injection, "inject_fault", lambda *_: outcome)
     table = tmp_path / "faults.md"
-    assert faults.tell_faults(["Ctrl"], 1.0, table) is False
+    assert injection.print_faults(["Ctrl"], 1.0, table) is False
     assert "| Ctrl-C twice | 2 | 1 | 1 | 0 |" in table.read_text()
-    monkeypatch.setattr(faults, "put_to", lambda *_: replace(outcome, lost=0))
-    assert faults.tell_faults(["Ctrl"], 1.0, None) is True
+    monkeypatch.setattr(injection, "inject_fault", lambda *_: replace(outcome, lost=0))
+    assert injection.print_faults(["Ctrl"], 1.0, None) is True
     assert "cells lost: 0" in capsys.readouterr().out
+
+
+def test_an_installed_package_says_that_faults_need_a_checkout(tmp_path, monkeypatch, program):
+    monkeypatch.setattr(bench, "__file__", str(tmp_path / "pe_lab" / "bench" / "__main__.py"))
+    status, lines, errors = program(bench.main, "faults")
+    assert (status, lines, len(errors.splitlines())) == (1, [], 1)
+    assert errors.startswith("error: faults must be run in a checkout of the repository")

@@ -1,4 +1,4 @@
-"""Attention of one encoding after the other: what is compared computes the same, and the tables tell what was done."""
+"""The benchmark of kernels compares equal computations, and its tables list all measurements."""
 
 import csv
 import subprocess
@@ -11,8 +11,10 @@ import torch
 from torch.testing import assert_close
 
 from pe_lab.bench import kernels
-from pe_lab.bench.kernels import COLUMNS, Setting, compare_kernels
+from pe_lab.bench.implementations import implementations
+from pe_lab.bench.kernels import COLUMNS, compare_kernels
 from pe_lab.bench.presets import presets
+from pe_lab.bench.subject import Setting, make_subject
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 
@@ -23,17 +25,19 @@ KINDS = ["none", "rope", "lrope", "xpos", "alibi", "t5", "kerple_log", "exposb",
 
 @pytest.mark.parametrize("name", KINDS)
 def test_all_implementations_compute_the_same(name: str) -> None:
-    """Triton in the interpreter, FlexAttention as plain PyTorch, both against the reference."""
-    subject = kernels._subject(name, presets(CONFIGS)[name], 32, SMALL)
+    """Compare Triton in the interpreter, and FlexAttention as plain PyTorch, with the reference."""
+    subject = make_subject(name, presets(CONFIGS)[name], 32, SMALL)
     bare = replace(subject, q=subject.q.detach(), k=subject.k.detach(), v=subject.v.detach())
     with torch.no_grad():
-        out = {which: call() for which, call in kernels._implementations(bare, SMALL).items()}
+        out = {which: call() for which, call in implementations(bare, SMALL).items()}
     assert set(out) == {"triton", "reference"} | ({"flex"} if name != "rse" else set())
     for found in out.values():
         assert_close(found, out["reference"], rtol=0, atol=1e-5)
 
 
-def test_the_tables_hold_a_row_per_pass_and_what_was_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_have_a_row_per_pass_and_list_what_was_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernels, "ROUNDS", 1)
     rows = compare_kernels(SMALL, tmp_path, CONFIGS, ["none", "t5", "learnable", "deberta"])
     assert len(rows) == 2 * 3 * 2  # encodings, implementations, passes
@@ -50,21 +54,21 @@ def test_the_tables_hold_a_row_per_pass_and_what_was_left_out(tmp_path: Path, mo
     assert "| t5 | bias+clip (trained) | 32 |" in page
 
 
-def test_what_the_time_does_not_reach_is_named(tmp_path: Path) -> None:
+def test_measurements_not_reached_in_time_are_named(tmp_path: Path) -> None:
     assert compare_kernels(replace(SMALL, seconds=0), tmp_path, CONFIGS, ["none"]) == []
-    assert "- none at 32: the time was over" in (tmp_path / "kernels-cpu.md").read_text()
+    assert "- none at 32: not reached in time" in (tmp_path / "kernels-cpu.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["kernels"], "error: kernels needs a CUDA device, and there is none"),
-        (["tune"], "error: tune needs a CUDA device, and there is none"),
+        (["kernels"], "error: kernels needs a CUDA device, got none"),
+        (["tune"], "error: tune needs a CUDA device, got none"),
         (["resources", "--architecture", "sm_70"], "error: --architecture must be of sm_80, sm_90, sm_100, got sm_70"),
     ],
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_what_cannot_be_done_is_one_line(words: list[str], says: str) -> None:
+def test_impossible_requests_are_refused_in_one_line(words: list[str], says: str) -> None:
     done = subprocess.run([sys.executable, "-m", "pe_lab.bench", *words], capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (1, says)
 

@@ -134,17 +134,17 @@ def test_sequences_with_a_majority_are_counted(length: int, vocabulary: int) -> 
     [
         (
             {"length": 4},
-            "data.length and data.vocabulary must allow for 14,200 sequences with a majority, twice as many as are "
+            "length and vocabulary must allow for 14,200 sequences with a majority, twice as many as are "
             "asked for, got 4 and 10, which allow for 370",
         ),
         (
             {"vocabulary": 1},
-            "data.length and data.vocabulary must allow for 14,200 sequences with a majority, twice as many as are "
+            "length and vocabulary must allow for 14,200 sequences with a majority, twice as many as are "
             "asked for, got 32 and 1, which allow for 1",
         ),
-        ({"vocabulary": 0}, "data.vocabulary must be an integer of at least 1, got 0"),
-        ({"length": 0}, "data.length must be an integer of at least 1, got 0"),
-        ({"validation": 2.5}, "data.validation must be an integer of at least 1, got 2.5"),
+        ({"vocabulary": 0}, "vocabulary must be an integer of at least 1, got 0"),
+        ({"length": 0}, "length must be an integer of at least 1, got 0"),
+        ({"validation": 2.5}, "validation must be an integer of at least 1, got 2.5"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line(option: dict, said: str) -> None:

@@ -27,7 +27,6 @@ from pe_lab.data.mqar import MQAR
 from pe_lab.data.problem import Problems
 from pe_lab.data.structured import Structured, pairs
 from pe_lab.encodings.layout import PADDING
-from pe_lab.ranges import RANGES
 
 NAMES = sorted(path.stem for path in (folder() / "data").glob("*.yaml"))
 USUAL = ("train", "validation", "test")
@@ -98,10 +97,9 @@ def counted(batch: Batch) -> Tensor:
 
 
 @every_dataset
-def test_the_config_has_the_dataset_s_name_and_options_with_ranges(name: str, place: Path) -> None:
+def test_the_config_has_the_dataset_s_name_and_options(name: str, place: Path) -> None:
     options = settings(name)
     assert options.name == shared(name, place).name == name
-    assert {f"data.{option}" for option in options if option[0] != "_"} <= RANGES.keys()
 
 
 @every_dataset

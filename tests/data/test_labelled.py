@@ -32,7 +32,7 @@ def csv(folder: Path, *lines: str) -> str:
 def refusal(folder: Path, *lines: str, **options: int) -> str:
     """Return the error for a file with these lines: one line, without the file's name."""
     path = csv(folder, *lines)
-    with pytest.raises(ValueError, match=r"^data\.path must") as caught:
+    with pytest.raises(ValueError, match=r"^(data\.)?path must") as caught:
         Pattern(0, path=path, **options)
     said = str(caught.value)
     assert "\n" not in said
@@ -218,7 +218,7 @@ def test_what_is_no_file_of_text_is_refused_in_one_line(tmp_path: Path) -> None:
         (str(binary), f"data.path must be text in UTF-8, got {binary}, whose byte 19 is not"),
         (str(tmp_path), f"data.path must be a file to read, got {str(tmp_path)!r} (Is a directory)"),
         ("nowhere.csv", "data.path must be a file to read, got 'nowhere.csv' (No such file or directory)"),
-        ("", "data.path must be the path of a file or folder, got ''"),
+        ("", "path must be the path of a file or folder, got ''"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
             Pattern(0, path=path)
@@ -226,7 +226,7 @@ def test_what_is_no_file_of_text_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_a_size_beside_a_file_is_refused(tmp_path: Path) -> None:
     said = refusal_of(lambda: Pattern(0, train=100, path=csv(tmp_path, HEADER, *ROWS)))
-    assert said == "data.train must be left at 5000 with data.path, whose rows name their splits, got 100"
+    assert said == "train must be left at 5000 with path, whose rows name their splits, got 100"
 
 
 def refusal_of(make) -> str:
@@ -245,7 +245,7 @@ def test_a_file_is_known_by_its_content_not_by_its_path(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(exist_ok=True)
         path = csv(tmp_path / folder, HEADER, *ROWS, last)
         overrides = ["data=pattern", f"data.path={path}", "trainer.batch_size=2", f"ledger={tmp_path}"]
-        return Cell(expand(overrides, False)[0]).identity["data"]
+        return Cell.from_config(expand(overrides, False)[0]).identity["data"]
 
     here = identity("here", "demo,8,0")
     assert here == identity("there", "demo,8,0")
@@ -319,7 +319,7 @@ def test_padding_is_no_token_of_the_histogram(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["pattern", "pattern_hard", "bag", "digits"])
 def test_a_model_answers_once_per_sequence_and_does_not_see_padding(name: str, tmp_path: Path) -> None:
     path = csv(tmp_path, HEADER, *ROWS) if name == "pattern" else "null"
-    cell = Cell(
+    cell = Cell.from_config(
         expand(
             [
                 f"data={name}",

@@ -202,15 +202,15 @@ def test_perfect_predictors_reach_the_floors() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 63}, "data.length must be even and at least 4 x data.pairs, 16, got 63"),
-        ({"pairs": 17}, "data.length must be even and at least 4 x data.pairs, 68, got 64"),
-        ({"pairs": 0}, "data.pairs must be an integer of at least 1, got 0"),
-        ({"vocabulary": 8}, "data.vocabulary must be even and at least 2 x data.pairs + 2, 10, got 8"),
-        ({"vocabulary": 255}, "data.vocabulary must be even and at least 2 x data.pairs + 2, 10, got 255"),
-        ({"pairs": 1, "vocabulary": 44}, "data.vocabulary must leave at least 500 lists of pairs to split, got 44"),
-        ({"power": 0}, "data.power must be in (0, 1], got 0"),
-        ({"power": 1.5}, "data.power must be in (0, 1], got 1.5"),
-        ({"train": 0}, "data.train must be an integer of at least 1, got 0"),
+        ({"length": 63}, "length must be even and at least 4 x pairs, 16, got 63"),
+        ({"pairs": 17}, "length must be even and at least 4 x pairs, 68, got 64"),
+        ({"pairs": 0}, "pairs must be an integer of at least 1, got 0"),
+        ({"vocabulary": 8}, "vocabulary must be even and at least 2 x pairs + 2, 10, got 8"),
+        ({"vocabulary": 255}, "vocabulary must be even and at least 2 x pairs + 2, 10, got 255"),
+        ({"pairs": 1, "vocabulary": 44}, "vocabulary must leave at least 500 lists of pairs to split, got 44"),
+        ({"power": 0}, "power must be in (0, 1], got 0"),
+        ({"power": 1.5}, "power must be in (0, 1], got 1.5"),
+        ({"train": 0}, "train must be an integer of at least 1, got 0"),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line(options: dict[str, float], message: str) -> None:

@@ -348,11 +348,11 @@ def test_longer_sequences_say_less_without_order() -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ({"length": 20}, "data.length must be at least 21, to hold every pair, got 20"),
-        ({"length": 31.5}, "data.length must be an integer of at least 1, got 31.5"),
-        ({"train": 0}, "data.train must be an integer of at least 1, got 0"),
-        ({"demo": -1}, "data.demo must be an integer of at least 1, got -1"),
-        ({"test": True}, "data.test must be an integer of at least 1, got True"),
+        ({"length": 20}, "length must be at least 21, to hold every pair, got 20"),
+        ({"length": 31.5}, "length must be an integer of at least 1, got 31.5"),
+        ({"train": 0}, "train must be an integer of at least 1, got 0"),
+        ({"demo": -1}, "demo must be an integer of at least 1, got -1"),
+        ({"test": True}, "test must be an integer of at least 1, got True"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line(kind: type[Pattern], option: dict, said: str) -> None:

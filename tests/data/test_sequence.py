@@ -604,31 +604,30 @@ def test_a_factor_that_leads_to_no_longer_size_is_refused(factor: float) -> None
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("copy", {"symbols": 1}, "data.symbols must be an integer of at least 2, got 1"),
-        ("copy", {"symbols": 2.5}, "data.symbols must be an integer of at least 2, got 2.5"),
-        ("copy", {"shortest": 0}, "data.shortest must be an integer of at least 1, got 0"),
-        ("reverse", {"longest": 0}, "data.longest must be an integer of at least 1, got 0"),
-        ("sort", {"shortest": 17}, "data.shortest must be at most data.longest, 16, got 17"),
-        ("copy", {"train": 0}, "data.train must be an integer of at least 1, got 0"),
-        ("parity", {"test": -1}, "data.test must be an integer of at least 1, got -1"),
-        ("copy", {"longest": 2}, "data.longest must leave at least 500 different problems to split, got 2"),
-        ("sort", {"longest": 3}, "data.longest must leave at least 500 different problems to split, got 3"),
-        ("addition", {"longest": 1}, "data.longest must leave at least 500 different problems to split, got 1"),
-        ("parity", {"longest": 7}, "data.longest must leave at least 500 different problems to split, got 7"),
+        ("copy", {"symbols": 1}, "symbols must be an integer of at least 2, got 1"),
+        ("copy", {"symbols": 2.5}, "symbols must be an integer of at least 2, got 2.5"),
+        ("copy", {"shortest": 0}, "shortest must be an integer of at least 1, got 0"),
+        ("reverse", {"longest": 0}, "longest must be an integer of at least 1, got 0"),
+        ("sort", {"shortest": 17}, "shortest must be at most longest, 16, got 17"),
+        ("copy", {"train": 0}, "train must be an integer of at least 1, got 0"),
+        ("parity", {"test": -1}, "test must be an integer of at least 1, got -1"),
+        ("copy", {"longest": 2}, "longest must leave at least 500 different problems to split, got 2"),
+        ("sort", {"longest": 3}, "longest must leave at least 500 different problems to split, got 3"),
+        ("addition", {"longest": 1}, "longest must leave at least 500 different problems to split, got 1"),
+        ("parity", {"longest": 7}, "longest must leave at least 500 different problems to split, got 7"),
         (
             "parity",
             {"longest": 9, "validation": 51},
-            "data.test must be at most 51, a twentieth of the 1,022 problems of data=parity, so that none comes twice, "
-            "got 1000",
+            "test must be at most 51, a twentieth of the 1,022 problems of parity, so that none comes twice, got 1000",
         ),
         (
             "addition",
             {"longest": 2, "validation": 506, "test": 505},
-            "data.validation must be at most 505, a twentieth of the 10,100 problems of data=addition, so that none "
+            "validation must be at most 505, a twentieth of the 10,100 problems of addition, so that none "
             "comes twice, got 506",
         ),
-        ("repeat", {"symbols": 3, "longest": 3}, "data.longest must leave at least 10 problems to split, got 3"),
-        ("addition", {"order": "middle"}, "data.order must be one of little, big, got 'middle'"),
+        ("repeat", {"symbols": 3, "longest": 3}, "longest must leave at least 10 problems to split, got 3"),
+        ("addition", {"order": "middle"}, "order must be one of little, big, got 'middle'"),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line(name: str, options: dict[str, int], message: str) -> None:

@@ -300,7 +300,7 @@ def test_without_positions_the_headline_costs_one_bit_where_the_reversed_progres
 
 @pytest.mark.parametrize("length", [14, 1, 0, -3, 15.5])
 def test_a_length_that_cannot_hold_the_longest_sequence_is_refused(length: float) -> None:
-    with pytest.raises(ValueError, match=r"^data\.length must be .*got " + str(length)) as caught:
+    with pytest.raises(ValueError, match=r"^length must be .*got " + str(length)) as caught:
         Structured(0, length=length)
     assert "\n" not in str(caught.value)
 

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from pe_lab import config
 from pe_lab.data.seeding import derive
 from pe_lab.encodings.bias_learned import KerpleLog
-from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.executor import Journey
+from pe_lab.experiment.executor import Executor, build
+from pe_lab.experiment.job import Job
 from pe_lab.model.blocks import Attention
 from pe_lab.training.module import NotFiniteError, Training
 
@@ -19,28 +19,28 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_s
 TIMED = {"tokens_per_second"}  # rows that differ between two runs
 
 
-def cells(ledger, *overrides: str) -> list[Cell]:
+def cells(ledger, *overrides: str) -> list[Job]:
     cfgs = config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)
-    return [Cell(cfg) for cfg in cfgs]
+    return [Job.from_config(cfg) for cfg in cfgs]
 
 
-def serve(ledger, *overrides: str) -> Cell:
+def serve(ledger, *overrides: str) -> Job:
     """Bring the cells into the ledger together; the first is returned."""
     made = cells(ledger, *overrides)
-    for cell in made:
-        cell.request()
-    for cell in made:
-        cell.serve(wait=True)
+    for job in made:
+        job.request()
+    for job in made:
+        job.serve(wait=True)
     return made[0]
 
 
-def outcome(cell: Cell, epochs: int | None = None) -> tuple[bytes, dict, list]:
+def outcome(job: Job, epochs: int | None = None) -> tuple[bytes, dict, list]:
     """All that must be the same: weights, test metrics, metric rows."""
-    epochs = epochs or cell.epochs
-    checkpoint = cell.run.checkpoint(epochs)
+    epochs = epochs or job.cell.epochs
+    checkpoint = job.run.checkpoint(epochs)
     rows = pd.read_csv(checkpoint / "metrics.csv", dtype=str)
     rows = rows[~rows["metric"].isin(TIMED)].to_numpy().tolist()
-    return (checkpoint / "weights.safetensors").read_bytes(), cell.run.summary(epochs)["test"], rows
+    return (checkpoint / "weights.safetensors").read_bytes(), job.run.summary(epochs)["test"], rows
 
 
 def test_a_cell_is_the_same_bits_every_time(tmp_path):
@@ -63,7 +63,7 @@ def test_stops_that_are_wanted_together_are_made_on_one_way(tmp_path):
     spent = together.run.cost()
     assert spent["checkpoints"] == 3
     assert spent["steps"] > 0 < spent["evaluation"]
-    assert spent["steps"] + spent["evaluation"] < spent["served"]
+    assert spent["steps"] + spent["evaluation"] < spent["total"]
 
 
 def test_an_earlier_stop_that_is_wanted_later_has_the_same_bits_and_leaves_the_newest_state(tmp_path):
@@ -101,13 +101,13 @@ def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, monke
 
 def test_a_finished_cell_is_not_trained_again(tmp_path, monkeypatch):
     serve(tmp_path, "epochs=1")
-    monkeypatch.setattr(Journey, "serve_all", lambda self: pytest.fail("trained again"))
+    monkeypatch.setattr(Executor, "train_requested", lambda self: pytest.fail("trained again"))
     serve(tmp_path, "epochs=1")
 
 
 def test_a_stop_holds_what_is_needed_to_use_it(tmp_path):
-    cell = serve(tmp_path, "epochs=2", "pe=lrope")
-    checkpoint = cell.run.checkpoint(2)
+    job = serve(tmp_path, "epochs=2", "pe=lrope")
+    checkpoint = job.run.checkpoint(2)
     assert {path.name for path in checkpoint.iterdir()} == {
         *("config.yaml", "metrics.csv", "summary.json", "weights.safetensors", "environment.json", "checksums.json")
     }
@@ -124,7 +124,7 @@ def test_a_stop_holds_what_is_needed_to_use_it(tmp_path):
 
     kept = OmegaConf.load(checkpoint / "config.yaml")
     assert kept.epochs == 2
-    assert Cell(kept).run.name == cell.run.name
+    assert Job.from_config(kept).run.name == job.run.name
     assert (
         sum(tensor.numel() for tensor in load_file(checkpoint / "weights.safetensors").values())
         == summary["parameters"]
@@ -135,8 +135,8 @@ def test_a_stop_holds_what_is_needed_to_use_it(tmp_path):
 
 
 def test_validation_is_at_the_powers_of_two(tmp_path):
-    cell = serve(tmp_path, "epochs=5")
-    rows = pd.read_csv(cell.run.checkpoint(5) / "metrics.csv")
+    job = serve(tmp_path, "epochs=5")
+    rows = pd.read_csv(job.run.checkpoint(5) / "metrics.csv")
     assert sorted(rows[rows["split"] == "validation"]["epoch"].unique()) == [1, 2, 4]
 
 
@@ -152,48 +152,48 @@ def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monke
     monkeypatch.setattr(Training, "training_step", diverge)
     with pytest.raises(NotFiniteError, match="the training loss must be finite, got nan at step 13"):
         serve(tmp_path, "epochs=1,2,4")
-    (cell,) = cells(tmp_path, "epochs=4")
-    assert cell.run.checkpoints() == [1]
+    (job,) = cells(tmp_path, "epochs=4")
+    assert job.run.checkpoints() == [1]
     for epochs in (2, 4):
-        assert cell.run.failure(epochs)["step"] == 13
+        assert job.run.failure(epochs)["step"] == 13
     monkeypatch.setattr(Training, "training_step", training_step)
     serve(tmp_path, "epochs=1,2,4")
-    assert cell.run.checkpoints() == [1, 2, 4]
-    assert outcome(cell) == outcome(serve(tmp_path / "other", "epochs=4"))
+    assert job.run.checkpoints() == [1, 2, 4]
+    assert outcome(job) == outcome(serve(tmp_path / "other", "epochs=4"))
 
 
 def test_an_update_that_leaves_no_numbers_is_a_failure_too(tmp_path):
     with pytest.raises(NotFiniteError, match="the validation loss must be finite, got nan at step 1"):
         serve(tmp_path, "epochs=1", "trainer.batch_size=4525", "optimizer.lr=1e30")
-    (cell,) = cells(tmp_path, "epochs=1", "trainer.batch_size=4525", "optimizer.lr=1e30")
-    assert cell.run.checkpoints() == []
-    assert cell.run.failure(1)["step"] == 1
+    (job,) = cells(tmp_path, "epochs=1", "trainer.batch_size=4525", "optimizer.lr=1e30")
+    assert job.run.checkpoints() == []
+    assert job.run.failure(1)["step"] == 1
 
 
 def test_a_shorter_and_a_longer_stop_are_made_from_what_is_there(tmp_path):
-    cell = serve(tmp_path, "epochs=4")
+    job = serve(tmp_path, "epochs=4")
     steps = []
     training_step = Training.training_step
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Training, "training_step", lambda self, *a: (steps.append(self.step), training_step(self, *a))[1])
         serve(tmp_path, "epochs=1,5")
     assert steps == [*range(9), *range(36, 45)]
-    assert cell.run.checkpoints() == [1, 4, 5]
+    assert job.run.checkpoints() == [1, 4, 5]
 
 
 def test_nothing_is_trained_that_nobody_alive_wants(tmp_path, monkeypatch):
-    (cell,) = cells(tmp_path, "epochs=2")
-    cell.serve(wait=False)
-    assert cell.missing
-    cell.request()
+    (job,) = cells(tmp_path, "epochs=2")
+    job.serve(wait=False)
+    assert job.missing
+    job.request()
     beats = []
     monkeypatch.setattr("pe_lab.training.module.HEARTBEAT", 0.0)
     monkeypatch.setattr(
-        type(cell.run), "heartbeat", lambda run, *_: (beats.append(1), len(beats) == 6 and cell.withdraw())
+        type(job.run), "heartbeat", lambda run, *_: (beats.append(1), len(beats) == 6 and job.withdraw())
     )
-    cell.serve(wait=False)
-    assert cell.missing
-    assert 0 < cell.run.newest_state()[0] < 18
+    job.serve(wait=False)
+    assert job.missing
+    assert 0 < job.run.newest_state()[0] < 18
     monkeypatch.undo()
     assert outcome(serve(tmp_path, "epochs=2")) == outcome(serve(tmp_path / "other", "epochs=2"))
 
@@ -210,8 +210,8 @@ def test_no_file_of_a_ledger_is_a_pickle(tmp_path):
 def test_encodings_share_the_order_of_the_data(tmp_path):
     order = {}
     for pe in ("rope", "learnable", "none"):
-        (cell,) = cells(tmp_path, f"pe={pe}")
-        training = Journey(cell)._build()
+        (job,) = cells(tmp_path, f"pe={pe}")
+        training = build(job.cell, job.cell.make_dataset())
         order[pe] = [batch.tokens for batch in training.train_dataloader()]
     for other in ("learnable", "none"):
         assert all(torch.equal(a, b) for a, b in zip(order["rope"], order[other], strict=True))
@@ -221,8 +221,8 @@ def test_parameters_are_put_back_into_their_range_after_every_step(tmp_path, mon
     """Also those of an encoding within another."""
     seen = []
     monkeypatch.setattr(KerpleLog, "constrain", lambda self: seen.append(self.p.detach().clone()))
-    cell = serve(tmp_path, "pe=randomized_alibi", "pe@pe.encoding=kerple_log", "epochs=1")
-    weights = load_file(cell.run.checkpoint(1) / "weights.safetensors")
+    job = serve(tmp_path, "pe=randomized_alibi", "pe@pe.encoding=kerple_log", "epochs=1")
+    weights = load_file(job.run.checkpoint(1) / "weights.safetensors")
     assert torch.equal(seen[-1], weights["encodings.0.encoding.p"])
     assert len({tuple(p.tolist()) for p in seen[-10:]}) == 10  # before the 9 steps, and after each
 
@@ -240,8 +240,8 @@ def test_bf16_mixed_trains_close_to_float32(tmp_path):
 
 def dropped(tmp_path, name: str) -> list[torch.Tensor]:
     """What two training steps drop: the masks of all nn.Dropout, and the seeds of dropped attention weights."""
-    (cell,) = cells(tmp_path, f"pe={name}", "model.depth=2", "model.dropout=0.5", "model.attention_dropout=0.5")
-    training, found = Journey(cell)._build(), []
+    (job,) = cells(tmp_path, f"pe={name}", "model.depth=2", "model.dropout=0.5", "model.attention_dropout=0.5")
+    training, found = build(job.cell, job.cell.make_dataset()), []
     for module in training.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.register_forward_pre_hook(lambda _, given: torch.ones_like(given[0]))

@@ -10,12 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from faults.programs import Program
 from pe_lab import config
-from pe_lab.bench.programs import Program
-from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.measurement import policy, trained
+from pe_lab.experiment.job import Job
+from pe_lab.experiment.measurement import Datasets, policy, trained
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import CHECKPOINT_FILES
+from pe_lab.model.transformer import Transformer
 from pe_lab.probes.rank import RankProbe
 from pe_lab.system.files import LedgerError
 from pe_lab.training.metrics import evaluate
@@ -23,11 +24,13 @@ from pe_lab.training.metrics import evaluate
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
-def cell(ledger, *overrides: str) -> Cell:
-    return Cell(config.expand([*TINY, "logger=none", "epochs=1", f"ledger={ledger}", *overrides], multirun=False)[0])
+def cell(ledger, *overrides: str) -> Job:
+    return Job.from_config(
+        config.expand([*TINY, "logger=none", "epochs=1", f"ledger={ledger}", *overrides], multirun=False)[0]
+    )
 
 
-def serve(made: Cell) -> Cell:
+def serve(made: Job) -> Job:
     made.request()
     made.serve(wait=True)
     made.withdraw()
@@ -45,9 +48,13 @@ def start(tmp_path_factory) -> Callable[..., Program]:
     return begin
 
 
-def values(made: Cell, **asked) -> dict[str, float]:
+def load(job: Job) -> Transformer:
+    return trained(job.cell, job.run)
+
+
+def values(made: Job, **asked) -> dict[str, float]:
     asked = {"policy": "raw", "offset": 0} | asked
-    (request,) = [one for one in made.requests if asked.items() <= one.items()]
+    (request,) = [one for one in made.cell.requests if asked.items() <= one.items()]
     rows = made.records.get(request)
     return dict(zip(rows["metric"], rows["value"], strict=True))
 
@@ -69,7 +76,7 @@ def test_a_record_is_what_evaluate_says_on_the_longer_data(tmp_path):
     made = serve(
         cell(tmp_path, "pe=rope", "evaluate.lengths=[2]", "evaluate.policy=[raw,yarn]", "evaluate.offset=[0,9]")
     )
-    model, data = trained(made), made.dataset.longer(2)
+    model, data = load(made), made.cell.dataset.longer(2)
     autocast = torch.autocast("cpu", enabled=False)
     found = values(made, length=2)
     assert {name: found[name] for name in found if "/" not in name} == evaluate(model, data, "test", autocast)
@@ -90,7 +97,7 @@ def test_moving_all_positions_changes_what_is_absolute_and_not_what_is_relative(
 
 
 def test_a_policy_leaves_the_model_as_it_was(tmp_path):
-    model = trained(serve(cell(tmp_path)))
+    model = load(serve(cell(tmp_path)))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     encodings = model.encodings
     with pytest.raises(RuntimeError), policy(model, "pi", 4):
@@ -103,8 +110,8 @@ def test_a_policy_leaves_the_model_as_it_was(tmp_path):
 def test_the_trained_model_is_that_of_the_weights_file(tmp_path):
     made = serve(cell(tmp_path, "pe=learnable"))
     weights = load_file(made.run.checkpoint(1) / "weights.safetensors")
-    assert all(torch.equal(value, weights[name]) for name, value in trained(made).state_dict().items())
-    test = evaluate(trained(made), made.dataset, "test", torch.autocast("cpu", enabled=False))
+    assert all(torch.equal(value, weights[name]) for name, value in load(made).state_dict().items())
+    test = evaluate(load(made), made.cell.dataset, "test", torch.autocast("cpu", enabled=False))
     assert test == made.run.summary(1)["test"]
 
 
@@ -118,7 +125,7 @@ def test_measuring_does_not_change_the_training_that_goes_on(tmp_path):
         measured = serve(cell(tmp_path / "measured", *everything, f"epochs={epochs}"))
     plain = serve(cell(tmp_path / "plain", "epochs=3"))
     for epochs in (1, 3):
-        assert all(Records(measured.run, epochs).has(request) for request in measured.requests)
+        assert all(Records(measured.run, epochs).has(request) for request in measured.cell.requests)
     weights = [made.run.checkpoint(3) / "weights.safetensors" for made in (measured, plain)]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 
@@ -148,7 +155,7 @@ def test_what_cannot_be_measured_keeps_nothing_else_from_being_trained_or_measur
     assert one.trained
     assert two.trained
     assert one.failure == {"reason": "rank cannot"}
-    found = [(request.get("probe"), one.records.has(request)) for request in one.requests]
+    found = [(request.get("probe"), one.records.has(request)) for request in one.cell.requests]
     assert found == [(None, True), *[("rank", False)] * 2, *[("position", True)] * 2]
     assert two.failure is None
     assert not two.missing
@@ -162,7 +169,7 @@ def test_what_cannot_be_measured_keeps_nothing_else_from_being_trained_or_measur
 
 def test_a_record_is_of_the_weights_that_the_stop_has(tmp_path):
     made = serve(cell(tmp_path, "probe=[rank]"))
-    before = made.records.get(made.requests[0])
+    before = made.records.get(made.cell.requests[0])
     shutil.move(made.run.checkpoint(1), tmp_path / "away")
     state = next(made.run.folder.glob("state-*"))
     state.unlink()
@@ -174,7 +181,7 @@ def test_a_record_is_of_the_weights_that_the_stop_has(tmp_path):
         (folder / "summary.json").write_text(json.dumps(other.run.summary(1) | {"run": made.run.name}))
     assert made.missing
     serve(made)
-    assert not made.records.get(made.requests[0]).equals(before)
+    assert not made.records.get(made.cell.requests[0]).equals(before)
 
 
 def test_a_record_says_what_it_was_measured_in(tmp_path):
@@ -203,7 +210,7 @@ def test_two_processes_measure_once(start, tmp_path):
         (["evaluate.offset=[99999999999]"], "evaluate.offset must be a list, each an integer in 0 ... 2^24"),
         (["evaluate.lengths=[16]"], "evaluate.lengths must leave a progression in 0 ... 127 for data=structured"),
         (["evaluate.lengths=[0.5]"], "evaluate.lengths must be a list, each at least 1, got [0.5]"),
-        (["evaluate.policy=[yarn]", "pe=alibi"], "evaluate.policy=yarn is defined for pe=rope, got pe=alibi"),
+        (["evaluate.policy=[yarn]", "pe=alibi"], "evaluate.policy=yarn is defined for rope, got alibi"),
         (["evaluate.policy=[ya]"], "evaluate.policy must be a list, each one of raw, pi, ntk"),
         (["evaluate.offset=[-1]"], "evaluate.offset must be a list, each an integer in 0 ... 2^24, got [-1]"),
         (
@@ -275,20 +282,21 @@ def test_a_second_evaluation_tells_the_whole_curve_again(tmp_path):
 
 def test_floors_are_computed_by_the_first_cell_that_asks(tmp_path, monkeypatch):
     first = cell(tmp_path, "pe=rope")
-    floors = first.floors()
+    floors = Datasets(first.cell).floors()
     second = cell(tmp_path, "pe=alibi")
-    monkeypatch.setattr(second.dataset, "floors", None)
-    assert second.floors() == floors == json.loads(json.dumps(first.dataset.floors("test")))
-    assert cell(tmp_path, "seed=1").floors() != floors
-    assert cell(tmp_path).floors(2) != floors
+    datasets = Datasets(second.cell)
+    monkeypatch.setattr(datasets.at(), "floors", None)
+    assert datasets.floors() == floors == json.loads(json.dumps(first.cell.dataset.floors("test")))
+    assert Datasets(cell(tmp_path, "seed=1").cell).floors() != floors
+    assert Datasets(cell(tmp_path).cell).floors(2) != floors
 
 
 def test_floors_that_were_changed_are_set_aside_and_made_again(tmp_path, capsys):
-    sound = cell(tmp_path).floors()
+    sound = Datasets(cell(tmp_path).cell).floors()
     (path,) = (tmp_path / "floors").iterdir()
     changed = json.loads(path.read_text())
     changed["value"]["bayes"]["loss"] = 7.0
     path.write_text(json.dumps(changed))
-    assert cell(tmp_path).floors() == sound
+    assert Datasets(cell(tmp_path).cell).floors() == sound
     assert "must have the value that it has the digest of" in capsys.readouterr().err
     assert [json.loads(kept.read_text()) for kept in (tmp_path / ".aside").rglob("*.json")] == [changed]

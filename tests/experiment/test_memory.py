@@ -3,13 +3,13 @@
 import os
 
 import pytest
-import torch
 from hydra.utils import instantiate
 
 from pe_lab import config
 from pe_lab.encodings.base import Sizes
-from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.memory import TRAINED, Claims, Room
+from pe_lab.experiment.job import Job
+from pe_lab.experiment.memory import require_memory
+from pe_lab.experiment.memory_budget import TRAINED, encoding_bytes
 
 
 @pytest.mark.parametrize(
@@ -34,27 +34,26 @@ from pe_lab.experiment.memory import TRAINED, Claims, Room
 def test_a_cell_without_room_is_refused_by_its_largest_part(overrides, largest, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sysconf", lambda name: 2**15)  # pages, and bytes of a page
     (cfg,) = config.expand([f"ledger={tmp_path}", "trainer.device=cpu", *overrides], multirun=False)
-    with pytest.raises(ValueError, match=f"^{largest}.* must leave room in the memory of 1 GiB, got a cell that needs"):
-        Cell(cfg).require_room()
+    with pytest.raises(ValueError, match=f"^{largest}.* must fit in the memory of 1 GiB, got a cell that needs"):
+        require_memory(Job.from_config(cfg).cell)
 
 
 @pytest.mark.parametrize("path", sorted(config.folder().glob("pe/*.yaml")), ids=lambda path: path.stem)
-def test_whatever_an_encoding_keeps_is_claimed(path):
+def test_the_memory_of_whatever_an_encoding_keeps_is_known_before_it_is_made(path):
     (cfg,) = config.expand([f"pe={path.stem}"], multirun=False)
-    room = Room(torch.device("cpu"))
-    with Claims(room, "it"):
-        encoding = instantiate(cfg.pe)(Sizes(width=64, num_heads=4, length=16, grid_width=4))
+    sizes = Sizes(width=64, num_heads=4, length=16, grid_width=4)
+    needed, encoding = encoding_bytes(instantiate(cfg.pe), sizes), instantiate(cfg.pe)(sizes)
     kept = (*encoding.parameters(), *encoding.buffers())
-    assert room.needs["it"] == TRAINED * sum(tensor.numel() for tensor in kept)
+    assert needed == TRAINED * sum(tensor.numel() for tensor in kept)
 
 
 def test_no_room_is_asked_for_pairs_that_are_not_held(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "sysconf", lambda name: 2**15)
     words = ["data=copy", "data.test=4", "evaluate.lengths=[1,2000]", "model.depth=1", "trainer.device=cpu"]
     (cfg,) = config.expand([f"ledger={tmp_path}", *words], multirun=False)
-    cell = Cell(cfg)
-    cell.require_room()
-    assert cell.implementation == "sdpa"
+    job = Job.from_config(cfg)
+    require_memory(job.cell)
+    assert job.cell.implementation == "sdpa"
 
 
 def test_of_what_is_trained_no_more_is_asked_than_measuring_it_needs(tmp_path, monkeypatch):
@@ -62,19 +61,19 @@ def test_of_what_is_trained_no_more_is_asked_than_measuring_it_needs(tmp_path, m
     words = ["pe=rope", "data=copy", "data.train=32", "data.validation=4", "data.test=4", "trainer.batch_size=16"]
     words += ["model.depth=1", "model.attention_dropout=0.1", "epochs=1", "logger=none", "trainer.device=cpu"]
 
-    def cell(*more: str) -> Cell:
-        return Cell(config.expand([f"ledger={tmp_path}", *words, *more], multirun=False)[0])
+    def cell(*more: str) -> Job:
+        return Job.from_config(config.expand([f"ledger={tmp_path}", *words, *more], multirun=False)[0])
 
     trained = cell()
-    assert trained.implementation == "reference"
+    assert trained.cell.implementation == "reference"
     trained.request()
     trained.serve(wait=False)
     assert trained.trained
     monkeypatch.setattr(os, "sysconf", lambda name: 2**15)
-    cell("evaluate.lengths=[1,300]").require_room()
+    require_memory(cell("evaluate.lengths=[1,300]").cell)
     with pytest.raises(ValueError, match="^evaluate.lengths=300 with the pairs of 9603 tokens .* at least 1 GiB"):
-        cell("seed=1", "evaluate.lengths=[1,300]").require_room()
+        require_memory(cell("seed=1", "evaluate.lengths=[1,300]").cell)
     monkeypatch.setattr(os, "sysconf", lambda name: 2**10)  # 1 MiB
-    cell().require_room()
-    with pytest.raises(ValueError, match="must leave room"):
-        cell("seed=1").require_room()
+    require_memory(cell().cell)
+    with pytest.raises(ValueError, match="must fit"):
+        require_memory(cell("seed=1").cell)

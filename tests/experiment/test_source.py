@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.bench.sweeps import TINY
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.source import origin
@@ -118,7 +118,7 @@ def test_a_function_that_makes_an_encoding_is_part_of_its_identity(folder):
 
     def identity():
         made("mymod.mine")
-        return Cell(config.expand(words, multirun=False)[0]).identity
+        return Cell.from_config(config.expand(words, multirun=False)[0]).identity
 
     first = identity()
     assert digest(identity()) == digest(first)
@@ -129,8 +129,8 @@ def test_a_function_that_makes_an_encoding_is_part_of_its_identity(folder):
 def test_a_foreign_class_and_one_of_ours_never_share_a_cell(folder):
     write(folder, mymod=NOTHING)
     made()
-    ours = Cell(config.expand(["pe=none", f"ledger={folder}"], multirun=False)[0]).identity
-    foreign = Cell(config.expand([*OWN, "pe.name=mine", f"ledger={folder}"], multirun=False)[0]).identity
+    ours = Cell.from_config(config.expand(["pe=none", f"ledger={folder}"], multirun=False)[0]).identity
+    foreign = Cell.from_config(config.expand([*OWN, "pe.name=mine", f"ledger={folder}"], multirun=False)[0]).identity
     assert foreign["pe"]["class"] == "mymod.Mine"
     assert {**foreign["pe"], "name": "none"} != ours["pe"]
 
@@ -196,4 +196,4 @@ def test_a_class_that_does_not_take_the_options_is_told_what_to_start_from(folde
         r"^pe\._target_ must take the options name, theta, pairing: mymod\.Mine got an unexpected keyword argument"
     )
     with pytest.raises(ValueError, match=message + " 'theta'; start from pe=none, which has name alone$"):
-        Cell(config.expand(words, multirun=False)[0])
+        Cell.from_config(config.expand(words, multirun=False)[0])

@@ -9,28 +9,28 @@ import pandas as pd
 import pytest
 from omegaconf import DictConfig
 
+from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.bench.sweeps import TINY
-from pe_lab.experiment import sweep
-from pe_lab.experiment.cell import Cell
-from pe_lab.ledger.progress import State
+from pe_lab.experiment import scheduler, sweep, tables, watch
+from pe_lab.experiment.job import Job
+from pe_lab.ledger.progress import Snapshot
 
 
 @pytest.fixture
-def cells(tmp_path: Path) -> list[Cell]:
+def cells(tmp_path: Path) -> list[Job]:
     words = [*TINY, f"ledger={tmp_path}", "logger=none", "epochs=1"]
-    found = [Cell(cfg) for cfg in config.expand([*words, "seed=0,1,2"], multirun=True)]
-    for cell in found:
-        cell.request()
+    found = [Job.from_config(cfg) for cfg in config.expand([*words, "seed=0,1,2"], multirun=True)]
+    for job in found:
+        job.request()
     return found
 
 
-def dies_on(cell: Cell, who: str) -> None:
+def dies_on(job: Job, who: str) -> None:
     """As if a process of that name had held the lease of the cell when it died."""
-    (cell.run.folder / "owner.json").write_text(json.dumps({"who": who}))
+    (job.run.folder / "owner.json").write_text(json.dumps({"process": who}))
 
 
-def launches(cells: list[Cell], each: Callable[[int, list[int]], None]) -> list[tuple[list[int], int]]:
+def launches(cells: list[Job], each: Callable[[int, list[int]], None]) -> list[tuple[list[int], int]]:
     """The seeds that workers were started for, and how many workers, each time; `each` is what they come to."""
     told: list[tuple[list[int], int]] = []
 
@@ -39,7 +39,7 @@ def launches(cells: list[Cell], each: Callable[[int, list[int]], None]) -> list[
         told.append(([cfg.seed for cfg in cfgs], workers))
         each(len(told), told[-1][0])
 
-    sweep._launch(cells, launch, 3, elsewhere=False)
+    scheduler.start_workers(cells, launch, 3, elsewhere=False)
     return told
 
 
@@ -48,15 +48,15 @@ def test_whoever_dies_twice_with_others_is_tried_alone(cells):
 
     def each(number: int, seeds: list[int]) -> None:
         if 0 in seeds:
-            for cell in [cell for cell in cells[:2] if cell.cfg.seed in seeds]:
-                dies_on(cell, f"{number}-{cell.cfg.seed}")
+            for job in [job for job in cells[:2] if job.cell.cfg.seed in seeds]:
+                dies_on(job, f"{number}-{job.cell.cfg.seed}")
             raise RuntimeError("a worker was terminated")
         for seed in seeds:
             cells[seed].run.fail(1, "as if done", None)
 
     assert launches(cells, each) == [([0, 1, 2], 3), ([0, 1, 2], 3), ([0], 2), ([1], 2), ([2], 2)]
-    assert "killed, three times" in cells[0].failure["reason"]
-    assert [cell.failure["reason"] for cell in cells[1:]] == ["as if done"] * 2
+    assert "killed three times" in cells[0].failure["reason"]
+    assert [job.failure["reason"] for job in cells[1:]] == ["as if done"] * 2
 
 
 def test_workers_are_not_started_for_ever(cells):
@@ -68,7 +68,7 @@ def test_workers_are_not_started_for_ever(cells):
             raise RuntimeError("a worker was terminated")
 
     assert [seeds for seeds, _ in launches(cells, each)] == [[0, 1, 2], [0, 1, 2], [0], [0, 1, 2]]
-    assert [cell.failure for cell in cells] == [None] * 3
+    assert [job.failure for job in cells] == [None] * 3
 
 
 def test_what_starts_no_worker_is_not_tried_again(cells, capsys):
@@ -85,8 +85,8 @@ PAIRS = ["pe=none,cope,rope_2d", "data=copy,pattern", "model.depth=1", "logger=n
 def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsys, monkeypatch):
     cfgs = config.expand([*PAIRS, f"ledger={tmp_path}", "study_name=s", "seed=0,1"], multirun=True)
     served = []
-    monkeypatch.setattr(Cell, "serve", lambda cell, wait: served.append((cell.cfg.pe.name, cell.cfg.data.name)))
-    with pytest.raises(sweep.CellsMissingError, match="6 of 6 cells are missing"):  # nothing is trained here
+    monkeypatch.setattr(Job, "serve", lambda job, wait: served.append((job.cell.cfg.pe.name, job.cell.cfg.data.name)))
+    with pytest.raises(tables.CellsMissingError, match="6 of 6 cells are missing"):  # nothing is trained here
         sweep.run(cfgs)
     assert served == [
         (pe, data) for pe, data in (("none", "copy"), ("none", "pattern"), ("cope", "copy")) for _ in "12"
@@ -94,8 +94,8 @@ def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsy
     pairs = [("cope", "pattern"), ("rope_2d", "copy"), ("rope_2d", "pattern")]
     err = capsys.readouterr().err
     assert err.startswith(
-        "skipped: 3 pairs, as cope on pattern: pe=cope is defined for causal attention only, this is bidirectional: "
-        "use pe=relative_bias\nskipped as well: rope_2d on copy, rope_2d on pattern\n"
+        "skipped: 3 pairs, as cope on pattern: cope is defined for causal attention only, this is bidirectional: "
+        "use relative_bias\nskipped as well: rope_2d on copy, rope_2d on pattern\n"
     )
     skipped = pd.read_csv(tmp_path / "studies" / "s" / "skipped.csv")
     assert list(zip(skipped["pe"], skipped["data"], strict=True)) == pairs
@@ -104,7 +104,7 @@ def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsy
 
 def test_a_sweep_in_which_nothing_fits_is_refused_as_one_cell_is(tmp_path):
     for words, multirun in ((["pe=cope", "data=pattern"], False), (["pe=cope,forgetting", "data=pattern"], True)):
-        with pytest.raises(ValueError, match="^pe=cope is defined for causal attention only"):
+        with pytest.raises(ValueError, match="^cope is defined for causal attention only"):
             sweep.run(config.expand([*words, f"ledger={tmp_path / 'none'}"], multirun))
     assert not (tmp_path / "none").exists()
 
@@ -126,7 +126,7 @@ def test_a_list_of_left_out_pairs_is_not_that_of_an_earlier_command(tmp_path, ca
 
 def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not(tmp_path):
     def line(left: float | None) -> str:
-        return sweep._line(State([], [], [], [], [], 0.0, left), 3)
+        return watch._line(Snapshot([], [], [], [], [], 0.0, left), 3)
 
     assert line(None) == "0/3 cells; "
     assert line(61.0) == "0/3 cells, 01:01 left; "
@@ -147,19 +147,19 @@ def _stillborn(*_: object) -> int:
 @pytest.mark.parametrize("start", [_no_thread, _no_memory, _stillborn])
 def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells, start, monkeypatch, capsys):
     monkeypatch.setattr(_thread, "start_new_thread", start)
-    monkeypatch.setattr(sweep, "BIRTH", 0.01)
+    monkeypatch.setattr(watch, "START_TIMEOUT", 0.01)
     served = []
-    monkeypatch.setattr(Cell, "serve", lambda cell, wait: served.append(cell.cfg.seed))
-    with pytest.raises(sweep.CellsMissingError):
-        sweep.run([cell.cfg for cell in cells])
+    monkeypatch.setattr(Job, "serve", lambda job, wait: served.append(job.cell.cfg.seed))
+    with pytest.raises(tables.CellsMissingError):
+        sweep.run([job.cell.cfg for job in cells])
     assert served == [0, 1, 2]
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("progress is not shown")]
     assert len(told) == (start is not _stillborn)
 
 
 def test_what_ends_the_showing_of_progress_is_one_line(cells, monkeypatch, capsys):
-    monkeypatch.setattr(sweep.Watch, "_watch", _no_memory)
-    monkeypatch.setattr(Cell, "serve", lambda cell, wait: None)
-    with pytest.raises(sweep.CellsMissingError):
-        sweep.run([cell.cfg for cell in cells])
+    monkeypatch.setattr(watch.Watch, "_watch", _no_memory)
+    monkeypatch.setattr(Job, "serve", lambda job, wait: None)
+    with pytest.raises(tables.CellsMissingError):
+        sweep.run([job.cell.cfg for job in cells])
     assert "showing progress ended: MemoryError\n" in capsys.readouterr().err

@@ -1,7 +1,7 @@
-"""Each kind of file of a ledger, damaged in each way: the same command makes the ledger whole, or says what to do.
+"""Each kind of file of a ledger is damaged in each way: the same command repairs the ledger, or says what to do.
 
-The cases are a product of places and damages. The suite runs a part of them, the same every time, in which every place
-and every damage occurs; PE_LAB_THOROUGH=1 runs all, and -s prints the table of outcomes.
+The cases are the product of places and damages. The suite runs a fixed part of them, in which every place and every
+damage occurs; PE_LAB_THOROUGH=1 runs all, and -s prints the table of outcomes.
 """
 
 import json
@@ -24,13 +24,13 @@ import pandas as pd
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
+from faults.sweeps import TINY, cells
 from pe_lab import config, run
-from pe_lab.bench.sweeps import TINY, cells
 from pe_lab.experiment import sweep
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, verify
 from pe_lab.ledger.records import Records
-from pe_lab.status import asked
+from pe_lab.status import read_commands
 from pe_lab.system.files import ASIDE, CHECKSUMS, file_digest, is_file, kind
 
 WORDS = [
@@ -40,47 +40,54 @@ WORDS = [
 NUMBER = re.compile(rb"(?<=[:\s\[])-?\d+(\.\d+)?(?=[,\s\]}])")  # in JSON
 STRIDE = 11  # between the damages of two places, in the cases that the suite runs
 SECONDS = 60  # after which a run counts as hanging
-WHO = "0123456789abcdef" * 2  # a process that is gone
+GONE = "0123456789abcdef" * 2  # a process that is gone
 
-# {a} is a training, {b} another, {record} a record of the first, {floors} and {commands} digests
+# {a} and {b} are runs, {record} is a record of the first, {floors} and {commands} are digests
 FILES = [
     *("{a}/run.json", "{a}/cost.json", "{a}/lock", "{a}/owner.json", "{a}/{state}"),
-    *("{a}/failed/1.json", f"{{a}}/requested/1.{WHO}"),
+    *("{a}/failed/1.json", f"{{a}}/requested/1.{GONE}"),
     *(f"{{a}}/checkpoints/1/{name}" for name in ("config.yaml", "metrics.csv", "summary.json", "environment.json")),
     *(f"{{a}}/checkpoints/1/{name}" for name in ("weights.safetensors", CHECKSUMS)),
     *(f"{{a}}/records/1/{{record}}/{name}" for name in ("request.json", "rows.csv", "environment.json", CHECKSUMS)),
     *("{a}/records/1/{record}.failed.json", "{a}/records/1/lock", "{a}/records/1/owner.json"),
-    *("floors/{floors}.json", "commands/{commands}.json", f".processes/{WHO}"),
+    *("floors/{floors}.json", "commands/{commands}.json", f".processes/{GONE}", "format.json"),
     *(f"studies/question/{name}" for name in ("rows.csv", "table.md")),
 ]
 FOLDERS = [
     *("{a}", "{a}/checkpoints", "{a}/checkpoints/1", "{a}/records", "{a}/records/1", "{a}/records/1/{record}"),
     *("{a}/requested", "{a}/failed", "floors", "commands", "studies", "studies/question", ".processes", ".aside"),
 ]
-# what is removed so that the place is needed: what is in order is not looked at
-NEEDED = dict.fromkeys(("{a}/{state}", "{a}/lock", "{a}/owner.json", f".processes/{WHO}"), "{a}/checkpoints/2")
+# what is removed too, so that the command needs the damaged place: entries that are not needed are not read
+NEEDED = dict.fromkeys(("{a}/{state}", "{a}/lock", "{a}/owner.json", f".processes/{GONE}"), "{a}/checkpoints/2")
 NEEDED |= {"{a}/failed/1.json": "{a}/checkpoints/1"}
 NEEDED |= dict.fromkeys(
-    (f"{{a}}/requested/1.{WHO}", "{a}/requested", "{a}/failed", "{a}/checkpoints"), "{a}/checkpoints/2"
+    (f"{{a}}/requested/1.{GONE}", "{a}/requested", "{a}/failed", "{a}/checkpoints"), "{a}/checkpoints/2"
 )
 NEEDED |= dict.fromkeys(
     (f"{{a}}/records/1/{name}" for name in ("lock", "owner.json", "{record}.failed.json")), "{a}/records/1/{record}"
 )
 NEEDED |= dict.fromkeys(("floors/{floors}.json", "floors"), "{a}/checkpoints/2")
 NEEDED |= {".aside": "{a}/checkpoints/1/summary.json"}
-# files that every command writes anew or removes, or whoever asks again
+# files that every command writes anew or removes
 REWRITTEN = ("commands/", "studies/", "/failed/", "/requested/", "owner.json", ".failed.json", ".processes/")
-SHARED = ("floors", "commands", "studies", ".processes", ".aside")  # what is in them concerns all trainings
+SHARED = (
+    "floors",
+    "commands",
+    "studies",
+    ".processes",
+    ".aside",
+    "format.json",
+)  # what is in them concerns all trainings
 
 
 @dataclass(frozen=True)
 class Place:
-    """What a damage is done to.
+    """A file or folder to damage.
 
     Attributes:
         path: in a ledger.
-        other: what is at the same place of another training, or None.
-        outside: an empty folder that is not the ledger's.
+        other: the same file of another run, or None.
+        outside: an empty folder outside the ledger.
     """
 
     path: Path
@@ -112,7 +119,7 @@ def flipped(place: Place) -> None:
 
 
 def another(place: Place) -> None:
-    """What another training has there takes its place, or nothing if that has none."""
+    """Replace it with the same file of another run, or remove it if there is none."""
     deleted(place)
     if place.other is not None:
         (shutil.copytree if place.other.is_dir() else shutil.copy)(place.other, place.path)
@@ -128,7 +135,7 @@ def _in_its_place(make: Callable[[Place], Any]) -> Callable[[Place], None]:
 
 def _socket(place: Place) -> None:
     here = os.getcwd()
-    os.chdir(place.path.parent)  # its address may not be long
+    os.chdir(place.path.parent)  # the address of a socket must be short
     try:
         with socket.socket(socket.AF_UNIX) as made:
             made.bind(place.path.name)
@@ -142,7 +149,7 @@ def _full_folder(place: Place) -> None:
 
 
 def _link(to: str) -> Callable[[Place], None]:
-    """A link to what was there, or to what is named."""
+    """Return a damage that replaces something with a link."""
 
     def damage(place: Place) -> None:
         kept = place.outside / "kept"
@@ -162,7 +169,7 @@ def _link(to: str) -> Callable[[Place], None]:
 
 
 def _number(text: str) -> Callable[[Place], None]:
-    """The first number of a JSON file is this; in a file that is none, all of it."""
+    """Return a damage that replaces the first number of a JSON file, or all of another file."""
 
     def damage(place: Place) -> None:
         content, found = NUMBER.subn(text.encode(), place.path.read_bytes(), count=1)
@@ -176,7 +183,7 @@ def _content(content: bytes) -> Callable[[Place], None]:
 
 
 def _signed(content: bytes) -> Callable[[Place], None]:
-    """Something else, whose checksum fits: what reads it must find that it is not of the kind."""
+    """Return a damage that replaces the content and makes its checksum fit."""
 
     def damage(place: Place) -> None:
         path = place.path
@@ -232,7 +239,7 @@ SIGNED |= {f"{{a}}/records/1/{{record}}/{name}" for name in ("request.json", "ro
 
 
 def applies(place: str, damage: str) -> bool:
-    """Whether there is such a thing: what has no checksum, or is not parsed, is not signed."""
+    """Return whether a damage makes sense for a place."""
     return not (
         (damage.endswith("fitting checksum") and place not in SIGNED) or (damage == ANOTHER and "{a}" not in place)
     )
@@ -242,7 +249,7 @@ CASES = [case for places, damages in KINDS for case in product(places, damages) 
 
 
 def chosen() -> list[tuple[str, str]]:
-    """The cases of this run of the suite: all, or so many that each place and each damage of its kind occurs."""
+    """Return the cases to test: all, or a part in which each place and each damage occurs."""
     if os.environ.get("PE_LAB_THOROUGH"):
         return CASES
     cases = []
@@ -258,7 +265,7 @@ def chosen() -> list[tuple[str, str]]:
 
 
 def command(ledger: Path) -> int:
-    """The sweep in this process, composed once, without Hydra's launcher; its exit status."""
+    """Run the sweep in this process, without Hydra's launcher, and return its exit status. It is composed once."""
     words = [*WORDS, f"ledger={ledger}"]
     cfgs = [OmegaConf.merge(cfg, {"ledger": str(ledger)}) for cfg in composed()]
     with pytest.MonkeyPatch.context() as patch, within(SECONDS):
@@ -281,7 +288,7 @@ def composed() -> list[DictConfig]:
 
 
 class HangsError(BaseException):
-    """A run took too long; nothing that it calls catches this."""
+    """A command took too long. Not an Exception, so that no handler catches it."""
 
 
 @contextmanager
@@ -300,17 +307,17 @@ def within(seconds: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A ledger of two trainings, two cells each, with records and a study; and what dead processes leave."""
+    """A ledger of two runs with two cells each, records, a study, and files of dead processes."""
     ledger = tmp_path_factory.mktemp("trained") / "ledger"
     assert command(ledger) == 0
-    names, gone = paths(ledger), {"host": "gone", "pid": 1, "who": WHO}
+    names, gone = paths(ledger), {"host": "gone", "pid": 1, "process": GONE}
     for place, content in (
         ("{a}/failed/1.json", {"reason": "out of memory", "step": 1, "time": 0.5, "host": "gone"}),
-        (f"{{a}}/requested/1.{WHO}", {"host": "gone", "pid": 1, "since": 0.5}),
+        (f"{{a}}/requested/1.{GONE}", {"host": "gone", "pid": 1, "since": 0.5}),
         ("{a}/records/1/{record}.failed.json", {"reason": "out of memory"}),
-        ("{a}/records/1/owner.json", {"who": WHO}),
+        ("{a}/records/1/owner.json", {"process": GONE}),
         ("{a}/owner.json", gone | {"heartbeat": 0.5, "since": 0.5, "from": 0, "epoch": 1.0, "target": 1}),
-        (f".processes/{WHO}", None),
+        (f".processes/{GONE}", None),
         (".aside/kept", None),
     ):
         path = ledger / place.format(**names)
@@ -320,7 +327,7 @@ def trained(tmp_path_factory) -> Path:
 
 
 def paths(ledger: Path) -> dict[str, str]:
-    """The names that stand for something in FILES and FOLDERS."""
+    """Return the values of the names in FILES and FOLDERS."""
     training_runs = {training_run.identity()["pe"]["name"]: training_run for training_run in Ledger(ledger).runs()}
     a, b = training_runs["rope"], training_runs["none"]
     (floors,), (asked_for,) = ledger.glob("floors/*"), ledger.glob("commands/*")
@@ -332,7 +339,7 @@ def paths(ledger: Path) -> dict[str, str]:
 
 
 def other_place(place: str, ledger: Path, names: dict[str, str]) -> Path | None:
-    """What another training has at the same place."""
+    """Return the same file of another run, or None."""
     if "{a}" not in place:
         return None
     pattern = place.replace("{a}", "{b}").replace("{record}", "*").replace("{state}", "state-*").format(**names)
@@ -340,7 +347,7 @@ def other_place(place: str, ledger: Path, names: dict[str, str]) -> Path | None:
 
 
 def results(ledger: Path) -> dict[str, Any]:
-    """All cells, and all that was measured on them."""
+    """Return all cells and their records."""
     found: dict[str, Any] = dict(cells(ledger))
     for training_run in Ledger(ledger).runs():
         for epochs in training_run.checkpoints():
@@ -352,7 +359,7 @@ def results(ledger: Path) -> dict[str, Any]:
 
 
 def subject(line: str) -> Path:
-    """What a line of `verify` is about."""
+    """Return the path in a line of `verify`."""
     return Path(line.removeprefix("ledger entry ").split()[0])
 
 
@@ -363,7 +370,7 @@ def inodes(folder: Path) -> set[int]:
 
 @pytest.fixture(scope="module")
 def outcomes() -> Iterator[dict[str, Counter[str]]]:
-    """How often each damage had each outcome; printed in the end."""
+    """Count the outcomes of each damage, and print the table at the end."""
     counted: dict[str, Counter[str]] = defaultdict(Counter)
     yield counted
     table = pd.DataFrame(counted).T.fillna(0).astype(int)
@@ -371,10 +378,11 @@ def outcomes() -> Iterator[dict[str, Counter[str]]]:
 
 
 ADVICE = re.compile(r"ledger entry (?P<path>\S+) must be a (folder|file).*: remove it")
+FORMAT_ADVICE = re.compile(r"error: ledger .*format.* got .*: .*train into a new folder \(ledger=NEW\)\n")
 
 
 @pytest.mark.parametrize(("place", "damage"), chosen(), ids=str)
-def test_what_is_damaged_is_made_again_or_a_line_says_what_to_do(place, damage, trained, tmp_path, outcomes, capsys):
+def test_a_damaged_ledger_is_repaired_or_a_line_says_what_to_do(place, damage, trained, tmp_path, outcomes, capsys):
     ledger, outside = tmp_path / "ledger", tmp_path / "outside"
     shutil.copytree(trained, ledger)
     outside.mkdir()
@@ -385,42 +393,48 @@ def test_what_is_damaged_is_made_again_or_a_line_says_what_to_do(place, damage, 
     (OF_FILES | OF_FOLDERS)[damage](Place(path, other_place(place, ledger, names), outside))
     thing = os.lstat(path) if os.path.lexists(path) else None
     before = inodes(outside)
-    came = "trace"
+    outcome = "trace"
     try:
         status = command(ledger)
         errors = capsys.readouterr().err
         assert "Traceback" not in errors
         if status == 0:
-            came = "healed"
+            outcome = "healed"
         elif advice := ADVICE.search(errors):
-            came = "a line says what to do"
+            outcome = "a line says what to do"
             assert Path(advice["path"]) in (path, *path.parents)
-            if not place.startswith(SHARED):  # the other training is served all the same
+            if not place.startswith(SHARED):  # the other run is trained all the same
                 shutil.rmtree(ledger / names["b"] / "checkpoints" / "1")
                 assert command(ledger) == 1
                 assert Ledger(ledger).named(names["b"]).summary(1)["epochs"] == 1
             deleted(Place(Path(advice["path"]), None, outside))
             assert command(ledger) == 0
+        elif FORMAT_ADVICE.fullmatch(errors):
+            outcome = "a line says what to do"
+            if thing:
+                deleted(Place(path, None, outside))
+            path.write_text('{"format": 2}')
+            assert command(ledger) == 0
         else:
-            came = "never heals" if command(ledger) else "healed in two runs"
+            outcome = "never heals" if command(ledger) else "healed in two runs"
     except HangsError:
-        came = "hangs"
+        outcome = "hangs"
     finally:
-        outcomes[damage][came] += 1
-    assert came in ("healed", "a line says what to do"), errors
+        outcomes[damage][outcome] += 1
+    assert outcome in ("healed", "a line says what to do"), errors
     assert results(ledger) == results(trained)
-    # of another training, something may lie there that nobody needs
+    # a replaced file may leave something that no result needs
     assert [line for line in verify(ledger, Counts()) if subject(line).relative_to(ledger) in there] == []
-    assert [len(command.progress.look().done) for command in asked(ledger)][-1:] == [4]
+    assert [len(command.progress.look().done) for command in read_commands(ledger)][-1:] == [4]
     tables = {kept.name for kept in (ledger / "studies" / "question").iterdir() if is_file(kept)}
     assert tables >= {kept.name for kept in (trained / "studies" / "question").iterdir()}
     assert inodes(outside) == before
     kept = thing and not (stat.S_ISREG(thing.st_mode) and any(part in place for part in REWRITTEN))
-    if came == "healed" and kept and damage not in ("empty folder", "emptied"):
+    if outcome == "healed" and kept and damage not in ("empty folder", "emptied"):
         assert thing.st_ino in inodes(ledger), f"it is gone, and not in {ASIDE}"
 
 
-def test_every_place_and_every_damage_occurs_in_the_part_that_the_suite_runs(monkeypatch):
+def test_the_suite_tests_every_place_and_every_damage(monkeypatch):
     monkeypatch.delenv("PE_LAB_THOROUGH", raising=False)
     assert len(CASES) >= 650
     for places, damages in KINDS:

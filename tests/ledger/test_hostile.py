@@ -1,4 +1,4 @@
-"""A ledger that a stranger made: nothing in it is executed, nothing outside of it touched; and no secret is kept."""
+"""A ledger that somebody else made: nothing in it is executed, nothing outside it is changed, no secret is stored."""
 
 import ast
 import shutil
@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import pe_lab
+from faults.programs import Program
+from faults.sweeps import SWEEP, cells
 from pe_lab.bench.ledger import identity, record
-from pe_lab.bench.programs import Program
-from pe_lab.bench.sweeps import SWEEP, cells
 from pe_lab.experiment import source
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
@@ -19,8 +19,8 @@ from pe_lab.results import sync
 from pe_lab.system.files import file_digest
 
 
-def test_the_package_has_nothing_that_executes_what_it_reads():
-    """No pickle, in whichever clothes; no eval; no loader that makes objects."""
+def test_the_package_has_no_reader_that_executes_data():
+    """No pickle or library that uses it, no eval, no loader that makes objects."""
     modules = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve"}
     calls = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "joblib.load", "pd.read_pickle"}
     found = []
@@ -38,8 +38,8 @@ def test_the_package_has_nothing_that_executes_what_it_reads():
     assert "pickle.load" not in Path(source.__file__).read_text()
 
 
-def test_what_reads_a_ledger_makes_nothing_of_what_it_says():
-    """No interpolation is resolved in it, nothing it names is imported; the config of the user's own words is apart."""
+def test_readers_of_a_ledger_resolve_import_and_instantiate_nothing():
+    """This does not apply to the config of the user's own overrides."""
     makes = {"instantiate", "get_class", "get_object", "get_method", "import_module", "__import__", "import_string"}
     makes |= {"OmegaConf.load", "OmegaConf.create", "OmegaConf.resolve", "yaml.safe_load", "yaml.load_all"}
     folder, found = Path(pe_lab.__file__).parent, []
@@ -80,7 +80,7 @@ def test_pickles_in_the_place_of_weights_and_states_are_not_opened(ledger, tmp_p
 
 
 @pytest.mark.parametrize("main", [sync.main, report.main])
-def test_names_in_its_files_do_not_lead_out_of_it(ledger, tmp_path, program, main, monkeypatch):
+def test_names_in_its_files_do_not_lead_out_of_the_ledger(ledger, tmp_path, program, main, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     outside = tmp_path / "outside"
     shutil.copytree(next(iter(Ledger(ledger).runs())).folder, outside)
@@ -96,7 +96,7 @@ def test_names_in_its_files_do_not_lead_out_of_it(ledger, tmp_path, program, mai
 
 
 @pytest.mark.parametrize("setting", ["study_name", "pe.name", "data.name", "logger.project"])
-def test_names_that_are_given_do_not_lead_out_of_it_either(tmp_path, setting):
+def test_names_in_overrides_do_not_lead_out_of_the_ledger(tmp_path, setting):
     here = tmp_path / "here"
     words = [*SWEEP, "ledger=ledger", "logger=csv", f"{setting}=../../outside"]
     if setting == "logger.project":
@@ -112,7 +112,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def test_what_a_report_shows_of_it_is_text(tmp_path, program):
+def test_a_report_shows_names_as_text(tmp_path, program):
     evil = "<script>alert(1)</script>"
     for pe in ("rope", evil):
         for seed in range(3):
@@ -128,7 +128,7 @@ def test_what_a_report_shows_of_it_is_text(tmp_path, program):
 SECRETS = {"WANDB_API_KEY": "5ec2e7" * 6 + "beef", "AWS_SECRET_ACCESS_KEY": "hush-hush-1234", "HF_TOKEN": "hf_hushhush"}
 
 
-def test_no_secret_of_the_environment_is_kept(tmp_path):
+def test_no_secret_of_the_environment_is_stored(tmp_path):
     ledger = tmp_path / "ledger"
     words = [*SWEEP, "pe=rope", "seed=0", f"ledger={ledger}", "logger=wandb", "study_name=question"]
     env = SECRETS | {"WANDB_MODE": "offline"}
@@ -141,8 +141,8 @@ def test_no_secret_of_the_environment_is_kept(tmp_path):
         assert [name for name, secret in SECRETS.items() if secret.encode() in content] == [], path
 
 
-def test_a_state_of_another_road_is_not_gone_on_from(ledger, tmp_path, sound):
-    """Its digest fits, and so do the shapes: a seed's weights would pass as another's."""
+def test_training_does_not_continue_from_a_state_of_another_run(ledger, tmp_path, sound):
+    """Its digest and shapes fit: otherwise one seed's weights would pass as another's."""
     runs = {run.summary(4)["name"]: run for run in Ledger(ledger).runs()}
     one, other = (runs[f"rope-pattern-d1-e4-s{seed}"] for seed in (0, 1))
     ((_, state),) = other.states()

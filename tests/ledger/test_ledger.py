@@ -1,4 +1,4 @@
-"""The ledger's promises, file by file."""
+"""The ledger stores, verifies and finds identities, checkpoints, requests, states and leases."""
 
 import errno
 import fcntl
@@ -42,19 +42,19 @@ def test_different_meanings_hash_differently(other):
     assert digest({"a": 10000}) != digest(other)
 
 
-def test_an_identity_that_is_not_a_number_is_refused():
+def test_an_identity_with_nan_is_refused():
     with pytest.raises(ValueError, match="Out of range float"):
         digest({"lr": float("nan")})
 
 
-def test_a_road_is_found_again_by_its_identity(run, tmp_path):
+def test_a_run_is_found_again_by_its_identity(run, tmp_path):
     again = Ledger(tmp_path).run({"seed": 0.0, "pe": {"theta": 10000.0, "name": "rope"}})
     assert again.folder == run.folder
     assert [found.name for found in Ledger(tmp_path).runs()] == [run.name]
 
 
 @pytest.mark.parametrize("content", ["changed", "", "{", "[]", "null"])
-def test_an_identity_that_is_not_that_of_the_name_is_not_read_and_set_aside_by_who_knows_it(
+def test_an_identity_that_does_not_match_its_name_is_not_read_and_is_set_aside_by_its_owner(
     run, tmp_path, content, capsys
 ):
     path = run.folder / "run.json"
@@ -67,12 +67,12 @@ def test_an_identity_that_is_not_that_of_the_name_is_not_read_and_set_aside_by_w
     again = Ledger(tmp_path).run({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
     assert (again.folder, path.read_text()) == (run.folder, sound)
     assert [kept.read_text() for kept in (tmp_path / ".aside").rglob("run.json")] == [content]
-    told = capsys.readouterr().err
-    assert told.startswith("set aside: ")
-    assert len(told.splitlines()) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith("set aside: ")
+    assert len(errors.splitlines()) == 1
 
 
-def test_a_road_that_is_a_link_is_refused(run, tmp_path):
+def test_a_run_that_is_a_link_is_refused(run, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     run.folder.rename(elsewhere)
     run.folder.symlink_to(elsewhere)
@@ -81,12 +81,12 @@ def test_a_road_that_is_a_link_is_refused(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "/etc", "", "0123456789ABCDEF", "0123456789abcdef/.."])
-def test_a_name_that_comes_from_a_file_does_not_lead_out(tmp_path, name):
+def test_a_run_name_from_a_file_does_not_lead_out_of_the_ledger(tmp_path, name):
     with pytest.raises(LedgerError, match="must be named by 16 hexadecimal digits"):
         Ledger(tmp_path).named(name)
 
 
-def test_a_stop_is_there_whole_or_not_at_all(run):
+def test_a_checkpoint_is_recorded_completely_or_not_at_all(run):
     with pytest.raises(RuntimeError, match="full disk"), run.recording(4) as folder:
         (folder / "summary.json").write_text("{}")
         assert not run.done(4)
@@ -100,14 +100,14 @@ def test_a_stop_is_there_whole_or_not_at_all(run):
     assert run.summary(4)["text"] == "content"
 
 
-def test_a_stop_that_is_there_is_not_written_again(run):
+def test_an_existing_checkpoint_is_not_overwritten(run):
     record(run, 4, "first")
     record(run, 4, "second")
     assert run.summary(4)["text"] == "first"
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "unsign"])
-def test_a_damaged_stop_is_not_read_and_set_aside_by_who_is_to_make_it(run, tmp_path, damage, capsys):
+def test_a_damaged_checkpoint_is_not_read_and_is_set_aside(run, tmp_path, damage, capsys):
     record(run, 4)
     path = run.checkpoint(4) / "summary.json"
     content = bytearray(path.read_bytes())
@@ -123,7 +123,7 @@ def test_a_damaged_stop_is_not_read_and_set_aside_by_who_is_to_make_it(run, tmp_
     assert run.checkpoint(4).exists()
     record(run, 16)
     for epochs in (4, 16):
-        run.mend(epochs)
+        run.set_aside_if_damaged(epochs)
     assert run.checkpoints() == [16]
     assert not run.checkpoint(4).exists()
     assert len(list((tmp_path / ".aside").glob(f"*/{run.name}/checkpoints/4"))) == 1
@@ -132,7 +132,7 @@ def test_a_damaged_stop_is_not_read_and_set_aside_by_who_is_to_make_it(run, tmp_
     assert run.summary(4)["epochs"] == 4
 
 
-def test_a_stop_of_another_road_is_not_read(run, tmp_path):
+def test_a_checkpoint_of_another_run_is_not_read(run, tmp_path):
     other = Ledger(tmp_path).run({"pe": {"name": "none"}, "seed": 0})
     record(other, 4)
     record(run, 1)
@@ -143,7 +143,7 @@ def test_a_stop_of_another_road_is_not_read(run, tmp_path):
             run.verify(epochs)
 
 
-def test_checksums_that_lead_out_of_the_stop_are_not_followed(run, tmp_path):
+def test_checksums_that_lead_out_of_the_checkpoint_are_not_followed(run, tmp_path):
     record(run, 4)
     (tmp_path / "secret").write_text("secret")
     checksums = json.loads((run.checkpoint(4) / CHECKSUMS).read_text())
@@ -154,14 +154,14 @@ def test_checksums_that_lead_out_of_the_stop_are_not_followed(run, tmp_path):
         run.verify(4)
 
 
-def _request_file(folder, epochs, made, end):
+def _request(folder, epochs, made, end):
     Ledger(folder.parent).run(json.loads((folder / "run.json").read_text())).request(epochs)
     made.put(True)
     end.get()
     os.kill(os.getpid(), 9)
 
 
-def test_a_wish_lasts_as_long_as_its_writer(run):
+def test_a_request_counts_while_its_process_lives(run):
     run.request(16)
     run.request(4)
     run.request(1)
@@ -169,7 +169,7 @@ def test_a_wish_lasts_as_long_as_its_writer(run):
     assert run.requested() == [4, 16]
     context = multiprocessing.get_context("spawn")
     made, end = context.Queue(), context.Queue()
-    other = context.Process(target=_request_file, args=(run.folder, 1000, made, end))
+    other = context.Process(target=_request, args=(run.folder, 1000, made, end))
     other.start()
     assert made.get(timeout=60)
     assert run.requested() == [4, 16, 1000]
@@ -182,7 +182,7 @@ def test_a_wish_lasts_as_long_as_its_writer(run):
     assert len(list(run.folder.glob("requested/*"))) == 2
 
 
-def test_a_failure_ends_a_wish_until_somebody_wants_it_again(run):
+def test_a_failure_ends_a_request_until_the_next_request(run):
     run.request(4)
     run.fail(4, "the loss must be finite", 7)
     assert run.requested() == []
@@ -203,7 +203,7 @@ def text_of(state):
 
 
 @pytest.mark.parametrize("saved_at_the_end", [False, True])
-def test_a_state_on_the_way_to_an_earlier_stop_is_kept_until_that_is_recorded(run, saved_at_the_end):
+def test_a_state_before_an_earlier_checkpoint_is_kept_until_that_is_recorded(run, saved_at_the_end):
     keep(run, 30, "thirty", finished=True)
     keep(run, 10, "ten", finished=False)
     keep(run, 20, "twenty", finished=False)
@@ -230,35 +230,35 @@ def test_only_the_newest_state_is_kept_and_a_damaged_one_is_set_aside(run, tmp_p
     assert "must have the digest" in capsys.readouterr().err
 
 
-def _hold(folder, ready, release):
+def _own(folder, ready, release):
     with Ledger(folder.parent).run(json.loads((folder / "run.json").read_text())).lease() as mine:
         ready.put(mine)
         release.get()
         os.kill(os.getpid(), 9)
 
 
-def test_a_lease_has_one_holder_and_ends_with_its_process(run):
+def test_a_lease_has_one_owner_and_ends_with_its_process(run):
     context = multiprocessing.get_context("spawn")
     ready, release = context.Queue(), context.Queue()
-    owner = context.Process(target=_hold, args=(run.folder, ready, release))
+    owner = context.Process(target=_own, args=(run.folder, ready, release))
     owner.start()
     assert ready.get(timeout=60)
     with run.lease() as mine:
         assert not mine
-    left = run.folder / ".stop-4.half"
-    left.mkdir()
+    unfinished = run.folder / ".stop-4.half"
+    unfinished.mkdir()
     release.put(None)
     owner.join()
     assert owner.exitcode == -9
     with run.lease() as mine:
         assert mine
-        assert not left.exists()
+        assert not unfinished.exists()
 
 
 def test_costs_add_up(run):
-    run.account({"served": 10.0, "steps": 8.0, "evaluation": 1.0, "checkpoints": 2})
-    run.account({"served": 5.0, "steps": 4.0, "evaluation": 0.5, "checkpoints": 1})
-    assert run.cost() == {"served": 15.0, "steps": 12.0, "evaluation": 1.5, "checkpoints": 3}
+    run.account({"total": 10.0, "steps": 8.0, "evaluation": 1.0, "checkpoints": 2})
+    run.account({"total": 5.0, "steps": 4.0, "evaluation": 0.5, "checkpoints": 1})
+    assert run.cost() == {"total": 15.0, "steps": 12.0, "evaluation": 1.5, "checkpoints": 3}
 
 
 @pytest.mark.parametrize("name", [".processes", ".aside", "floors", "commands", "studies"])
@@ -271,13 +271,13 @@ def test_a_ledger_that_writes_through_a_link_is_refused(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["requested", "checkpoints", "records", "failed"])
-def test_a_road_that_writes_through_a_link_is_refused(run, tmp_path, name):
+def test_a_run_that_writes_through_a_link_is_refused(run, tmp_path, name):
     (run.folder / name).symlink_to(tmp_path)
     with pytest.raises(LedgerError, match=rf"{name} must be a folder of the ledger, got a link"):
         Ledger(tmp_path).run({"pe": {"name": "rope", "theta": 10000}, "seed": 0})
 
 
-def test_a_copy_that_a_user_made_beside_a_stop_is_none(run):
+def test_a_users_copy_beside_a_checkpoint_is_not_a_checkpoint(run):
     record(run, 4)
     for name in ("4.bak", "04", "four"):
         shutil.copytree(run.checkpoint(4), run.folder / "checkpoints" / name)
@@ -285,8 +285,8 @@ def test_a_copy_that_a_user_made_beside_a_stop_is_none(run):
 
 
 @pytest.mark.parametrize("content", ["", "{", "\xff", "[1]"])
-def test_what_only_tells_how_it_went_may_be_damaged(run, tmp_path, content):
-    run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+def test_damaged_costs_owners_and_failures_do_not_stop_a_run(run, tmp_path, content):
+    run.account({"total": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
     run.heartbeat(1.0, 4)
     run.request(4)
     run.fail(4, "reason", 1)
@@ -297,18 +297,18 @@ def test_what_only_tells_how_it_went_may_be_damaged(run, tmp_path, content):
     assert run.requested() == []
     run.request(4)
     assert run.requested() == [4]
-    run.account({"served": 2.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
-    assert run.cost()["served"] == 2.0
+    run.account({"total": 2.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+    assert run.cost()["total"] == 2.0
     assert len(list((tmp_path / ".aside").rglob("cost.json"))) == 1
 
 
-def test_a_folder_whose_locks_do_not_exclude_is_named(tmp_path, monkeypatch):
+def test_a_folder_whose_locks_do_not_exclude_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(ledger_module, "try_lock", lambda *_: nullcontext(True))
     with pytest.raises(ValueError, match=r"ledger must be on a file system whose locks \(flock\) exclude"):
         Ledger(tmp_path).prepare()
 
 
-def test_a_folder_without_locks_is_named(tmp_path, monkeypatch):
+def test_a_folder_without_locks_is_refused(tmp_path, monkeypatch):
     def missing(*_):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
@@ -317,7 +317,7 @@ def test_a_folder_without_locks_is_named(tmp_path, monkeypatch):
         Ledger(tmp_path).prepare()
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match="ledger must be a folder that can be written to"):
         Ledger(tmp_path / "file" / "ledger").prepare()

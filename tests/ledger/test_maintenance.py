@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from pe_lab.bench.faults import damage
-from pe_lab.bench.programs import Program, wait_for
-from pe_lab.bench.sweeps import SWEEP, cells
+from faults.injection import damage
+from faults.programs import Program, wait_for
+from faults.sweeps import SWEEP, cells
 from pe_lab.ledger import __main__ as ledger_main
-from pe_lab.ledger.lease import register
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, verify
+from pe_lab.ledger.processes import register
 from pe_lab.system.files import CHECKSUMS
 
 MEASURED = [*SWEEP, "evaluate.offset=0,3", "study_name=question"]
@@ -26,7 +26,7 @@ MEASURED = [*SWEEP, "evaluate.offset=0,3", "study_name=question"]
 
 @pytest.fixture(scope="module")
 def measured(sound, tmp_path_factory) -> Path:
-    """The same ledger with a record for every cell, in a study."""
+    """The sound ledger with a record for every cell, in a study."""
     folder = tmp_path_factory.mktemp("measured")
     shutil.copytree(sound, folder / "ledger")
     status, _, errors = Program([*MEASURED, f"ledger={folder / 'ledger'}", "logger=none"], folder / "printed").wait()
@@ -45,19 +45,20 @@ def program(program) -> Callable[..., tuple[int, list[str], str]]:
     return partial(program, ledger_main.main)
 
 
-def test_a_sound_ledger_is_told_with_all_that_was_checked(ledger, program):
+def test_verify_counts_the_entries_of_a_sound_ledger(ledger, program):
     code, lines, _ = program("verify", ledger)
     assert (code, lines) == (0, ["4 trainings, 12 cells, 12 records, 4 states, 2 floors: 0 damaged"])
 
 
 def checked(ledger: Path) -> list[Path]:
-    """Every file whose content matters."""
+    """Return all files that have a checksum or a fixed content."""
     kept = [path for path in sorted(ledger.rglob("*")) if path.is_file() and path.stat().st_size]
-    return [path for path in kept if path.relative_to(ledger).parts[0] not in ("studies", "commands", ".aside")]
+    unchecked = ("studies", "commands", ".aside", "format.json")
+    return [path for path in kept if path.relative_to(ledger).parts[0] not in unchecked]
 
 
-def test_every_file_that_is_cut_or_changed_is_found_and_nothing_else(ledger, program):
-    """Bits are flipped where the content changes; in a JSON file that only tells how it went, it is cut."""
+def test_verify_finds_every_damaged_file_and_nothing_else(ledger, program):
+    """A cost has no checksum, so that only truncation can be found."""
     rng = random.Random(0)
     for path in checked(ledger):
         content = path.read_bytes()
@@ -72,7 +73,7 @@ def test_every_file_that_is_cut_or_changed_is_found_and_nothing_else(ledger, pro
     assert list(verify(ledger, Counts())) == []
 
 
-def test_a_stop_that_lacks_a_file_or_its_checksum_is_found(ledger, program):
+def test_verify_finds_a_checkpoint_without_a_file_or_its_checksums(ledger, program):
     run = next(iter(Ledger(ledger).runs()))
     (run.checkpoint(1) / "metrics.csv").unlink()
     (run.checkpoint(4) / CHECKSUMS).unlink()
@@ -83,14 +84,14 @@ def test_a_stop_that_lacks_a_file_or_its_checksum_is_found(ledger, program):
     assert lines[-1].startswith("4 trainings, 12 cells")
 
 
-def test_a_link_is_found(ledger, program, tmp_path):
+def test_verify_finds_a_link(ledger, program, tmp_path):
     (ledger / "studies" / "other").symlink_to(tmp_path)
     code, lines, _ = program("verify", ledger)
     assert (code, len(lines)) == (1, 2)
     assert "must be a file or a folder, got a link" in lines[0]
 
 
-def test_pruning_leaves_every_result_and_a_longer_training_starts_anew(ledger, program, sound):
+def test_prune_keeps_every_result_and_a_longer_training_starts_again(ledger, program, sound):
     _, planned, _ = program("prune", ledger, "--dry-run")
     assert len(list(ledger.glob("*/state-*"))) == 4
     code, lines, _ = program("prune", ledger)
@@ -108,14 +109,14 @@ def test_pruning_leaves_every_result_and_a_longer_training_starts_anew(ledger, p
     assert status == 0, errors
 
 
-def test_studies_keep_their_states(ledger, program):
+def test_prune_keeps_the_states_of_studies(ledger, program):
     assert program("prune", ledger, "--keep", "question")[0] == 0
     assert len(list(ledger.glob("*/state-*"))) == 4
     code, _, err = program("prune", ledger, "--keep", "answer")
     assert (code, err) == (1, f"error: --keep must be one of question in {ledger}, got 'answer'\n")
 
 
-def test_a_training_that_was_broken_off_keeps_its_state_and_loses_what_is_half_written(tmp_path, program):
+def test_prune_keeps_the_state_of_an_interrupted_training_and_removes_unfinished_files(tmp_path, program):
     ledger = tmp_path / "ledger"
     words = [*SWEEP, "epochs=400", f"ledger={ledger}", "logger=none"]
     process = Program(words, tmp_path / "printed")
@@ -130,30 +131,30 @@ def test_a_training_that_was_broken_off_keeps_its_state_and_loses_what_is_half_w
     assert not list(ledger.glob("*/.s*"))
     assert not list(ledger.glob("*/requested/*"))
     assert not list(ledger.glob("*/owner.json"))
-    assert [line.split()[0] for line in lines if "half-written" in line] == ["2"]
+    assert [line.split()[0] for line in lines if "unfinished" in line] == ["2"]
 
 
-def test_a_command_that_has_ended_is_forgotten_when_that_is_asked_for(ledger, program):
-    asked = list(ledger.glob("commands/*"))
-    assert asked
+def test_prune_removes_ended_commands_only_with_forget(ledger, program):
+    commands = list(ledger.glob("commands/*"))
+    assert commands
     assert program("prune", ledger)[0] == 0
-    assert list(ledger.glob("commands/*")) == asked
+    assert list(ledger.glob("commands/*")) == commands
     me = register(ledger)
-    contents = ({"who": ["nobody", me]}, [], {"who": "nobody"})
+    contents = ({"processes": ["nobody", me]}, [], {"processes": "nobody"})
     others = [ledger / "commands" / f"{number}.json" for number in range(len(contents))]
     for path, content in zip(others, contents, strict=True):
         path.write_text(json.dumps(content))
-    (ledger / "commands" / "long.json").write_text(json.dumps({"who": ["a" * 300]}))  # no process has such a name
+    (ledger / "commands" / "long.json").write_text(json.dumps({"processes": ["a" * 300]}))  # no process has such a name
     (ledger / "commands" / "folder.json").mkdir()
     (ledger / "commands" / "deep.json").write_text("[" * 100_000)
     others += [ledger / "commands" / "deep.json", ledger / "commands" / "folder.json"]
     code, lines, _ = program("prune", ledger, "--forget")
     assert code == 0
     assert sorted(ledger.glob("commands/*")) == others
-    assert [line.split()[0] for line in lines if "commands that have ended" in line] == [str(len(asked) + 1)]
+    assert [line.split()[0] for line in lines if "commands that have ended" in line] == [str(len(commands) + 1)]
 
 
-def test_what_was_being_written_long_ago_is_removed(ledger, program):
+def test_prune_removes_old_temporary_files(ledger, program):
     names = (".probe", "floors/.f.json", "commands/.a.json", "studies/question/.t.txt")
     left = [ledger / f"{name}.{uuid.uuid4().hex}" for name in names]
     others = [
@@ -172,7 +173,7 @@ def test_what_was_being_written_long_ago_is_removed(ledger, program):
     assert all(path.exists() for path in others)
 
 
-def test_a_ledger_may_be_named_by_a_link(ledger, program, tmp_path):
+def test_prune_accepts_a_link_to_the_ledger(ledger, program, tmp_path):
     (tmp_path / "link").symlink_to(ledger)
     assert program("prune", tmp_path / "link", "--dry-run") == program("prune", ledger, "--dry-run")
     assert program("prune", tmp_path / "link", "--forget")[0] == 0
@@ -181,7 +182,7 @@ def test_a_ledger_may_be_named_by_a_link(ledger, program, tmp_path):
 
 
 @pytest.mark.parametrize("link", [".processes", ".aside", "run"])
-def test_nothing_is_removed_through_a_link(ledger, program, tmp_path, link):
+def test_prune_removes_nothing_through_a_link(ledger, program, tmp_path, link):
     outside = tmp_path / "outside"
     shutil.copytree(next(iter(Ledger(ledger).runs())).folder, outside)
     (outside / "thesis.txt").write_text("years of work")
@@ -194,7 +195,7 @@ def test_nothing_is_removed_through_a_link(ledger, program, tmp_path, link):
     assert sorted(outside.rglob("*")) == before
 
 
-def test_what_is_in_use_is_left_alone(tmp_path, program):
+def test_prune_leaves_a_running_sweep_alone(tmp_path, program):
     ledger = tmp_path / "ledger"
     words = [*SWEEP, "epochs=100,1", f"ledger={ledger}", "logger=none"]
     process = Program(words, tmp_path / "printed")
@@ -205,7 +206,7 @@ def test_what_is_in_use_is_left_alone(tmp_path, program):
         assert code == 0, err
         for run in [] if killed else Ledger(ledger).runs():
             step = max((step for step, _ in run.states()), default=0)
-            if run.owner() and 40 < step < 300:  # of 400: on the way, so that its state is needed
+            if run.owner() and 40 < step < 300:  # of 400: the state is needed
                 process.kill(signal.SIGKILL)
                 process.wait()
                 assert program("prune", ledger)[0] == 0
@@ -221,10 +222,10 @@ def test_what_is_in_use_is_left_alone(tmp_path, program):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["verify", "nowhere"], "LEDGER must be a folder that is there, got 'nowhere'"),
-        (["prune", "nowhere"], "LEDGER must be a folder that is there, got 'nowhere'"),
+        (["verify", "nowhere"], "LEDGER must be an existing folder, got 'nowhere'"),
+        (["prune", "nowhere"], "LEDGER must be an existing folder, got 'nowhere'"),
         (["mend"], "invalid choice: 'mend'"),
-        ([], "required"),
+        ([], "COMMAND must be one of verify, prune, got nothing"),
     ],
 )
 def test_bad_input_is_one_line(words, expected, program):

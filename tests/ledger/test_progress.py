@@ -1,4 +1,4 @@
-"""How far cells are, told from the ledger alone."""
+"""How far requested cells are, read from the ledger alone."""
 
 import json
 import multiprocessing
@@ -9,40 +9,47 @@ from dataclasses import replace
 import pytest
 
 from pe_lab.bench.ledger import identity, record
-from pe_lab.ledger.lease import register
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.processes import register
 from pe_lab.ledger.progress import COMMANDS, Progress, RequestedCell, write_command
 from pe_lab.ledger.run import Run
 from pe_lab.system.files import write_json
 
 
-def run(folder, pe: str, depth: int = 1) -> Run:
+def make_run(folder, pe: str, depth: int = 1) -> Run:
     return Ledger(folder).run(identity({"name": pe}, depth))
 
 
-def asked(of: Run, epochs: int, depth: int = 1) -> RequestedCell:
-    return RequestedCell(of.name, epochs, f"{of.identity()['pe']['name']}-e{epochs}", depth)
+def cell_of(run: Run, epochs: int, depth: int = 1) -> RequestedCell:
+    return RequestedCell(run.name, epochs, f"{run.identity()['pe']['name']}-e{epochs}", depth)
 
 
 def names(cells: list[RequestedCell]) -> list[str]:
     return [cell.name for cell in cells]
 
 
-def serve(of: Run, epoch: float, target: int, ago: float, began: float = 0.0, who: str | None = None) -> None:
-    """This process holds the lease, since so many seconds ago."""
+def serve(run: Run, epoch: float, target: int, ago: float, began: float = 0.0, process: str | None = None) -> None:
+    """Write the heartbeat of an owner that began `ago` seconds ago; by default this process."""
     now = time.time()
-    words = {"host": "here", "pid": os.getpid(), "who": who or register(of.folder.parent), "heartbeat": now}
-    write_json(of.folder / "owner.json", words | {"since": now - ago, "from": began, "epoch": epoch, "target": target})
+    owner = {"host": "here", "pid": os.getpid(), "process": process or register(run.folder.parent), "heartbeat": now}
+    write_json(run.folder / "owner.json", owner | {"since": now - ago, "from": began, "epoch": epoch, "target": target})
 
 
 def test_each_cell_is_in_one_list(tmp_path):
-    done, served, failed, gone = (run(tmp_path, pe) for pe in ("rope", "alibi", "none", "t5"))
+    done, served, failed, gone = (make_run(tmp_path, pe) for pe in ("rope", "alibi", "none", "t5"))
     record(done, 4, 1.0)
     serve(served, 5.0, 8, ago=10)
     for epochs in (8, 16):
         served.request(epochs)
     failed.fail(4, "the loss must be finite", 7)
-    cells = [asked(done, 4), asked(served, 8), asked(served, 16), asked(served, 32), asked(failed, 4), asked(gone, 4)]
+    cells = [
+        cell_of(done, 4),
+        cell_of(served, 8),
+        cell_of(served, 16),
+        cell_of(served, 32),
+        cell_of(failed, 4),
+        cell_of(gone, 4),
+    ]
     state = Progress(tmp_path, cells).look()
     assert names(state.done) == ["rope-e4"]
     ((running,), ((failure, reason),)) = state.running, state.failed
@@ -52,100 +59,102 @@ def test_each_cell_is_in_one_list(tmp_path):
     assert names(state.missing) == ["alibi-e32", "t5-e4"]
 
 
-def test_what_is_left_is_told_by_the_speed_so_far(tmp_path):
-    shallow, deep = run(tmp_path, "rope", 1), run(tmp_path, "rope", 4)
-    cells = [asked(shallow, 10), asked(deep, 10, depth=4)]
-    for of in (shallow, deep):
-        of.request(10)
+def test_the_time_left_follows_from_the_speed_so_far(tmp_path):
+    shallow, deep = make_run(tmp_path, "rope", 1), make_run(tmp_path, "rope", 4)
+    cells = [cell_of(shallow, 10), cell_of(deep, 10, depth=4)]
+    for run in (shallow, deep):
+        run.request(10)
     progress = Progress(tmp_path, cells)
-    assert progress.look().left is None
+    assert progress.look().seconds_left is None
     serve(shallow, 5.0, 10, ago=10)  # 5 epochs of 4/3 in 10 s
     state = progress.look()
     work = 5 * (4 / 3) + 10 * (13 / 3)
-    assert state.left == pytest.approx(work / (5 * (4 / 3)) * 10, rel=0.01)
-    assert state.part == pytest.approx(5 * (4 / 3) / (10 * (4 / 3) + 10 * (13 / 3)))
-    serve(shallow, 7.0, 10, ago=10, began=5.0)  # it went on at 5: only what it did itself counts
+    assert state.seconds_left == pytest.approx(work / (5 * (4 / 3)) * 10, rel=0.01)
+    assert state.fraction_done == pytest.approx(5 * (4 / 3) / (10 * (4 / 3) + 10 * (13 / 3)))
+    serve(shallow, 7.0, 10, ago=10, began=5.0)  # resumed at 5: only its own epochs count
     state = progress.look()
-    assert state.left == pytest.approx((3 * (4 / 3) + 10 * (13 / 3)) / (2 * (4 / 3)) * 10, rel=0.01)
-    serve(deep, 5.0, 10, ago=10)  # two at work: the longer of the two tells
+    assert state.seconds_left == pytest.approx((3 * (4 / 3) + 10 * (13 / 3)) / (2 * (4 / 3)) * 10, rel=0.01)
+    serve(deep, 5.0, 10, ago=10)  # two owners: the longer run decides
     rate = (2 * (4 / 3) + 5 * (13 / 3)) / 20
-    assert progress.look().left == pytest.approx(5 * (13 / 3) / rate, rel=0.01)
+    assert progress.look().seconds_left == pytest.approx(5 * (13 / 3) / rate, rel=0.01)
 
 
-def test_a_road_that_is_done_tells_the_speed_too(tmp_path):
-    done, other = run(tmp_path, "rope"), run(tmp_path, "alibi")
+def test_finished_runs_count_for_the_speed(tmp_path):
+    done, other = make_run(tmp_path, "rope"), make_run(tmp_path, "alibi")
     record(done, 10, 1.0)
-    done.account({"served": 20.0, "steps": 15.0, "evaluation": 1.0, "checkpoints": 1})
+    done.account({"total": 20.0, "steps": 15.0, "evaluation": 1.0, "checkpoints": 1})
     serve(other, 0.0, 10, ago=0.0)
     other.request(10)
-    state = Progress(tmp_path, [asked(done, 10), asked(other, 10)]).look()
-    assert state.left == pytest.approx(20.0, rel=0.01)
-    assert state.part == 0.5
+    state = Progress(tmp_path, [cell_of(done, 10), cell_of(other, 10)]).look()
+    assert state.seconds_left == pytest.approx(20.0, rel=0.01)
+    assert state.fraction_done == 0.5
 
 
-def test_what_a_road_cost_further_on_is_not_taken_for_what_it_cost_so_far(tmp_path):
-    further, other = run(tmp_path, "rope"), run(tmp_path, "alibi")
+def test_the_cost_of_a_longer_run_is_divided_by_all_its_epochs(tmp_path):
+    further, other = make_run(tmp_path, "rope"), make_run(tmp_path, "alibi")
     for epochs in (4, 64):
         record(further, epochs, 1.0)
-    further.account({"served": 64.0, "steps": 60.0, "evaluation": 1.0, "checkpoints": 2})
+    further.account({"total": 64.0, "steps": 60.0, "evaluation": 1.0, "checkpoints": 2})
     serve(other, 0.0, 4, ago=0.0)
     other.request(4)
-    assert Progress(tmp_path, [asked(further, 4), asked(other, 4)]).look().left == pytest.approx(4.0, rel=0.01)
+    assert Progress(tmp_path, [cell_of(further, 4), cell_of(other, 4)]).look().seconds_left == pytest.approx(
+        4.0, rel=0.01
+    )
 
 
-def test_all_done_is_nothing_left(tmp_path):
-    done = run(tmp_path, "rope")
+def test_no_time_is_left_when_all_cells_are_done(tmp_path):
+    done = make_run(tmp_path, "rope")
     record(done, 4, 1.0)
-    state = Progress(tmp_path, [asked(done, 4)]).look()
-    assert (state.part, state.left, state.missing) == (1.0, 0.0, [])
+    state = Progress(tmp_path, [cell_of(done, 4)]).look()
+    assert (state.fraction_done, state.seconds_left, state.missing) == (1.0, 0.0, [])
 
 
-@pytest.mark.parametrize("words", ["null", "[]", "{}", "{", '{"who": "nobody"}'])
-def test_a_holder_that_says_nothing_sensible_is_nobody(tmp_path, words):
-    of = run(tmp_path, "rope")
-    (of.folder / "owner.json").write_text(words)
-    state = Progress(tmp_path, [asked(of, 4)]).look()
+@pytest.mark.parametrize("content", ["null", "[]", "{}", "{", '{"process": "nobody"}'])
+def test_a_damaged_owner_file_counts_as_no_owner(tmp_path, content):
+    run = make_run(tmp_path, "rope")
+    (run.folder / "owner.json").write_text(content)
+    state = Progress(tmp_path, [cell_of(run, 4)]).look()
     assert (state.running, names(state.missing)) == ([], ["rope-e4"])
 
 
-def test_a_holder_or_a_wish_of_a_process_that_is_gone_does_not_count_and_is_left_there(tmp_path):
-    of = run(tmp_path, "rope")
-    serve(of, 3.0, 4, ago=1, who="0" * 32)
-    write_json(of.folder / "requested" / f"4.{'0' * 32}", {})
-    state = Progress(tmp_path, [asked(of, 4)]).look()
+def test_owners_and_requests_of_dead_processes_do_not_count_and_are_not_removed(tmp_path):
+    run = make_run(tmp_path, "rope")
+    serve(run, 3.0, 4, ago=1, process="0" * 32)
+    write_json(run.folder / "requested" / f"4.{'0' * 32}", {})
+    state = Progress(tmp_path, [cell_of(run, 4)]).look()
     assert (state.running, state.waiting, names(state.missing)) == ([], [], ["rope-e4"])
-    assert len(list(of.folder.glob("requested/*"))) == 1
+    assert len(list(run.folder.glob("requested/*"))) == 1
 
 
 def _live(folder, ready, end) -> None:
-    serve(run(folder, "rope"), 3.0, 4, ago=1)
+    serve(make_run(folder, "rope"), 3.0, 4, ago=1)
     ready.put(True)
     end.get()
 
 
-def test_a_holder_in_another_process_is_seen_as_long_as_it_lives(tmp_path):
+def test_an_owner_in_another_process_counts_while_it_lives(tmp_path):
     context = multiprocessing.get_context("spawn")
     ready, end = context.Queue(), context.Queue()
     other = context.Process(target=_live, args=(tmp_path, ready, end))
     other.start()
     assert ready.get(timeout=60)
-    progress = Progress(tmp_path, [asked(run(tmp_path, "rope"), 4)])
+    progress = Progress(tmp_path, [cell_of(make_run(tmp_path, "rope"), 4)])
     assert progress.look().running[0].pid == other.pid
     end.put(None)
     other.join()
     assert progress.look().running == []
 
 
-def test_a_cell_is_done_when_what_was_to_be_measured_is_there(tmp_path):
-    of = run(tmp_path, "rope")
-    record(of, 4, 1.0)
+def test_a_cell_is_done_when_its_measurements_are_recorded(tmp_path):
+    run = make_run(tmp_path, "rope")
+    record(run, 4, 1.0)
     request = {"kind": "length", "length": 2, "policy": "raw", "offset": 0, "revision": [1, 1]}
-    cell = replace(asked(of, 4), requests=[request])
+    cell = replace(cell_of(run, 4), measurements=[request])
     progress = Progress(tmp_path, [cell])
     assert names(progress.look().missing) == ["rope-e4"]
     from pe_lab.ledger.records import Records
 
-    records = Records(of, 4)
+    records = Records(run, 4)
     records.fail(request, "no such length")
     assert progress.look().failed == [(cell, "no such length")]
     import pandas as pd
@@ -154,26 +163,26 @@ def test_a_cell_is_done_when_what_was_to_be_measured_is_there(tmp_path):
     assert progress.look().done == [cell]
 
 
-def test_what_a_command_asked_for_is_kept_once(tmp_path):
-    cells = [asked(run(tmp_path, pe), 4) for pe in ("rope", "alibi")]
+def test_the_same_command_is_written_once(tmp_path):
+    cells = [cell_of(make_run(tmp_path, pe), 4) for pe in ("rope", "alibi")]
     for _ in range(2):
         write_command(tmp_path, ["-m", "pe=rope,alibi"], "question", cells)
     (path,) = (tmp_path / COMMANDS).iterdir()
     kept = json.loads(path.read_text())
     assert [RequestedCell(**cell) for cell in kept["cells"]] == cells
-    assert (kept["words"], kept["study"]) == (["-m", "pe=rope,alibi"], "question")
-    assert kept["who"] == [register(tmp_path)]
-    path.write_text(json.dumps(kept | {"who": ["0" * 32]}))
+    assert (kept["overrides"], kept["study"]) == (["-m", "pe=rope,alibi"], "question")
+    assert kept["processes"] == [register(tmp_path)]
+    path.write_text(json.dumps(kept | {"processes": ["0" * 32]}))
     write_command(tmp_path, [], None, cells)
-    assert json.loads(path.read_text())["who"] == [register(tmp_path)]
+    assert json.loads(path.read_text())["processes"] == [register(tmp_path)]
     write_command(tmp_path, [], None, cells[:1])
     assert len(list((tmp_path / COMMANDS).iterdir())) == 2
 
 
-def test_a_cost_that_is_damaged_tells_nothing_and_is_left_there(tmp_path):
-    done, other = run(tmp_path, "rope"), run(tmp_path, "alibi")
+def test_a_damaged_cost_is_ignored_and_not_removed(tmp_path):
+    done, other = make_run(tmp_path, "rope"), make_run(tmp_path, "alibi")
     record(done, 10, 1.0)
     other.request(10)
-    (done.folder / "cost.json").write_text('{"served": ')
-    assert Progress(tmp_path, [asked(done, 10), asked(other, 10)]).look().left is None
+    (done.folder / "cost.json").write_text('{"total": ')
+    assert Progress(tmp_path, [cell_of(done, 10), cell_of(other, 10)]).look().seconds_left is None
     assert (done.folder / "cost.json").exists()

@@ -1,4 +1,4 @@
-"""What is changed in a ledger is changed in it, for all who may; and what only looks like a part of it is told."""
+"""Nothing outside a ledger is changed through it, permissions follow the umask, and verify finds foreign entries."""
 
 import ast
 import json
@@ -14,12 +14,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from faults.sweeps import TINY, cells
 from pe_lab import config
 from pe_lab.bench import ledger as made_up
 from pe_lab.bench.ledger import identity, record
-from pe_lab.bench.sweeps import TINY, cells
 from pe_lab.experiment.cell import Cell
-from pe_lab.ledger import lease
+from pe_lab.experiment.job import Job
+from pe_lab.ledger import processes
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, removable, remove, verify
 from pe_lab.ledger.progress import RequestedCell, write_command
@@ -33,13 +34,13 @@ from pe_lab.training.state import save_tensors
 
 REQUEST = {"kind": "length", "length": 2}
 GONE = "0" * 32
-ONE = {"who": GONE}
+ONE = {"process": GONE}
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch) -> Run:
-    """A run with two checkpoints, a record, a state and what a dead process left; no process is registered yet."""
-    monkeypatch.setattr(lease, "_REGISTERED", {})
+    """A run with a checkpoint, a record and the files of a dead process; this process is not registered yet."""
+    monkeypatch.setattr(processes, "_REGISTERED", {})
     run = Ledger(tmp_path / "ledger").run(identity({"name": "rope"}))
     record(run, 4, 1.0)
     Records(run, 4).add(REQUEST, pd.DataFrame({"metric": ["loss"], "value": [1.0]}), {})
@@ -65,9 +66,9 @@ def state_of(run: Run, step: int) -> None:
     run.keep_state(path, step, finished=False)
 
 
-def everything(ledger: Path, of: dict) -> list[Callable[[], object]]:
-    """All that changes a ledger."""
-    run, tree = Ledger(ledger).find(of), Tree(ledger)
+def everything(ledger: Path, identity: dict) -> list[Callable[[], object]]:
+    """Return functions that together call everything that changes a ledger."""
+    run, tree = Ledger(ledger).find(identity), Tree(ledger)
     records, rows = Records(run, 4), pd.DataFrame({"metric": ["loss"], "value": [2.0]})
     study = ledger / "studies" / "question"
 
@@ -87,16 +88,16 @@ def everything(ledger: Path, of: dict) -> list[Callable[[], object]]:
     return [
         *(
             Ledger(ledger).prepare,
-            lambda: Ledger(ledger).run(of),
-            lambda: Ledger(ledger).kept("floors", {"a": 1}, dict),
+            lambda: Ledger(ledger).run(identity),
+            lambda: Ledger(ledger).cached("floors", {"a": 1}, dict),
         ),
-        *(lambda: run.mend(4), lambda: run.request(16), run.requested),
+        *(lambda: run.set_aside_if_damaged(4), lambda: run.request(16), run.requested),
         *(lambda: run.withdraw(16), lambda: run.request(8)),
         *(lambda: run.fail(16, "reason", 1), lambda: state_of(run, 9), lambda: state_of(run, 10), run.newest_state),
-        *(serve, measure, lambda: records.fail({"kind": "x"}, "reason"), lambda: records.forget({"kind": "x"})),
+        *(serve, measure, lambda: records.fail({"kind": "x"}, "reason"), lambda: records.clear_failure({"kind": "x"})),
         *(
-            lambda: records.mend(REQUEST),
-            lambda: run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1}),
+            lambda: records.set_aside_if_damaged(REQUEST),
+            lambda: run.account({"total": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1}),
         ),
         *(
             lambda: write_command(ledger, [], None, [RequestedCell(run.name, 4, "a", 1)]),
@@ -115,14 +116,14 @@ def everything(ledger: Path, of: dict) -> list[Callable[[], object]]:
     ]
 
 
-def shown(folder: Path) -> dict[str, tuple]:
-    """Whatever would tell that something was changed in a folder."""
-    found = {}
+def fingerprint(folder: Path) -> dict[str, tuple]:
+    """Return inodes, modes, times and sizes of all files in a folder."""
+    files = {}
     for parent, *both in os.walk(folder):
         for path in (Path(parent), *(Path(parent, name) for names in both for name in names)):
-            told = path.lstat()
-            found[str(path.relative_to(folder))] = (told.st_ino, told.st_mode, told.st_mtime_ns, told.st_size)
-    return found
+            found = path.lstat()
+            files[str(path.relative_to(folder))] = (found.st_ino, found.st_mode, found.st_mtime_ns, found.st_size)
+    return files
 
 
 FOLDERS = [
@@ -137,44 +138,44 @@ FOLDERS = [
     ),
     *(".processes", ".aside", "floors", "commands", "studies", "studies/question", "pictures"),
 ]
-WITHOUT = ["{run}/.s-half", "{run}/records/4/.s-half"]  # what a ledger is to remove: the link, not what it leads to
+WITHOUT = ["{run}/.s-half", "{run}/records/4/.s-half"]  # the ledger removes the link, and not its target
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, *WITHOUT])
 def test_nothing_is_changed_behind_a_link(folder, run, tmp_path):
     ledger, victim = run.tree.root, tmp_path / "victim"
     place = ledger / folder.format(run=run.name)
-    of = run.identity()
+    identity = run.identity()
     shutil.copytree(place, victim)
     (victim / "thesis.txt").write_text("years of work")
     shutil.rmtree(place)
     place.symlink_to(victim)
-    before = shown(victim)
-    for change in everything(ledger, of):
+    before = fingerprint(victim)
+    for change in everything(ledger, identity):
         with suppress(LedgerError):
             change()
-        assert shown(victim) == before
+        assert fingerprint(victim) == before
     assert folder in FOLDERS or not place.is_symlink()
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_in_a_folder_of_the_ledger_something_is_changed(folder, run):
-    """So that the test above says something."""
+def test_the_same_functions_change_each_folder_of_the_ledger(folder, run):
+    """Without this, the test above could pass with functions that change nothing."""
     place = run.tree.root / folder.format(run=run.name)
-    before = shown(place)
+    before = fingerprint(place)
     for change in everything(run.tree.root, run.identity()):
         change()
-    assert not place.exists() or shown(place) != before
+    assert not place.exists() or fingerprint(place) != before
 
 
-def test_a_ledger_that_is_a_link_itself_is_used(tmp_path, run):
+def test_the_ledgers_own_folder_may_be_a_link(tmp_path, run):
     (tmp_path / "link").symlink_to(run.tree.root)
     for change in everything(tmp_path / "link", run.identity()):
         change()
     assert Ledger(run.tree.root).find(run.identity()).done(16)
 
 
-def test_only_one_module_changes_what_is_at_a_path_of_the_ledger():
+def test_only_the_tree_module_changes_files():
     changing = {
         "unlink",
         "mkdir",
@@ -188,7 +189,7 @@ def test_only_one_module_changes_what_is_at_a_path_of_the_ledger():
         "symlink_to",
     }
     found = []
-    for path in sorted(Path(lease.__file__).parent.glob("*.py")):
+    for path in sorted(Path(processes.__file__).parent.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in changing | {"FileLock"}:
                 called = ast.unparse(node.func)
@@ -198,40 +199,41 @@ def test_only_one_module_changes_what_is_at_a_path_of_the_ledger():
 
 
 @pytest.mark.parametrize("folder", ["csv", "tensorboard", "wandb", "pictures"])
-def test_loggers_and_pictures_write_through_no_link(folder, tmp_path):
+def test_loggers_and_pictures_do_not_write_through_a_link(folder, tmp_path):
     (tmp_path / "victim").mkdir()
     (tmp_path / "ledger").mkdir()
     (tmp_path / "ledger" / folder).symlink_to(tmp_path / "victim")
     (cfg,) = config.expand([*TINY, f"ledger={tmp_path / 'ledger'}", "logger=none"], multirun=True)
-    cell = Cell(cfg)
+    cell = Cell.from_config(cfg)
+    info = cell.checkpoint_info(1)
     writes = {
-        "csv": lambda: csv_logger(cell, 1, "csv"),
-        "tensorboard": lambda: tensorboard_logger(cell, 1, "tensorboard"),
-        "wandb": lambda: wandb_logger(cell, 1, "wandb", "project", "offline", False, 5, 30, 60),
-        "pictures": lambda: encoding_picture(cell),
+        "csv": lambda: csv_logger(info, "csv"),
+        "tensorboard": lambda: tensorboard_logger(info, "tensorboard"),
+        "wandb": lambda: wandb_logger(info, "wandb", "project", "offline", False, 5, 30, 60),
+        "pictures": lambda: encoding_picture(info.ledger, "rope", cell.identity["pe"], cell.encoding),
     }
     with pytest.raises(LedgerError, match=f"{folder} must be a folder of the ledger, got a link: remove it"):
         writes[folder]()
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-def test_what_another_has_made_anew_meanwhile_is_not_set_aside(run):
+def test_an_entry_that_another_process_has_replaced_is_not_set_aside(run):
     path, looks = run.folder / "cost.json", []
 
     def check() -> None:
         looks.append(path)
-        if len(looks) == 1:  # the second time, another process has been there
+        if len(looks) == 1:  # another process replaces the entry before the second look
             raise LedgerError("damaged")
 
-    run.account({"served": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
-    assert run.tree.mend(path, check) is False
-    assert run.cost()["served"] == 1.0
+    run.account({"total": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
+    assert run.tree.set_aside_if_damaged(path, check) is False
+    assert run.cost()["total"] == 1.0
 
 
-# -- what verify finds -------------------------------------------------------------------------------------------
+# -- verify -------------------------------------------------------------------------------------------
 
 
-def test_states_of_others_odd_names_and_lists_that_lack_a_file_are_found(run, tmp_path):
+def test_verify_finds_states_of_other_runs_odd_names_and_incomplete_checksums(run, tmp_path):
     ledger = run.tree.root
     state_of(run, 9)
     for path in (ledger / "floors", ledger / "commands"):
@@ -259,14 +261,14 @@ def test_states_of_others_odd_names_and_lists_that_lack_a_file_are_found(run, tm
 # -- real cells ---------------------------------------------------------------------------------------------------
 
 
-def serve(ledger: Path, *words: str) -> Cell:
+def serve(ledger: Path, *words: str) -> Job:
     (cfg,) = config.expand([*TINY, "trainer.batch_size=256", f"ledger={ledger}", "logger=none", *words], multirun=True)
-    cell = Cell(cfg)
-    cell.mend()
-    cell.request()
-    cell.serve(wait=True)
-    cell.withdraw()
-    return cell
+    job = Job.from_config(cfg)
+    job.set_aside_if_damaged()
+    job.request()
+    job.serve(wait=True)
+    job.withdraw()
+    return job
 
 
 @contextmanager
@@ -281,9 +283,9 @@ def umask(mask: int) -> Iterator[None]:
 @pytest.mark.parametrize("mask", [0o000, 0o027])
 def test_permissions_follow_the_umask(mask, tmp_path):
     with umask(mask):
-        cell = serve(tmp_path / "ledger", "epochs=1")
-    assert cell.run.checkpoints() == [1]
-    assert len(cell.run.states()) == 1
+        job = serve(tmp_path / "ledger", "epochs=1")
+    assert job.run.checkpoints() == [1]
+    assert len(job.run.states()) == 1
     modes = {path: path.stat().st_mode for path in (tmp_path / "ledger").rglob("*")}
     files = {stat.S_IMODE(mode) for mode in modes.values() if stat.S_ISREG(mode)}
     assert (files, {stat.S_IMODE(mode) for mode in modes.values() if stat.S_ISDIR(mode)}) == (
@@ -292,13 +294,13 @@ def test_permissions_follow_the_umask(mask, tmp_path):
     )
 
 
-def test_a_state_whose_tensors_are_others_is_set_aside_and_the_training_starts_anew(tmp_path, capsys):
-    cell = serve(tmp_path / "ledger", "epochs=1")
-    ((_, state),) = cell.run.states()
-    tensors, told = load_file(state), read_metadata(state)
+def test_a_state_with_other_tensors_is_set_aside_and_the_training_starts_again(tmp_path, capsys):
+    job = serve(tmp_path / "ledger", "epochs=1")
+    ((_, state),) = job.run.states()
+    tensors, metadata = load_file(state), read_metadata(state)
     name = next(name for name in tensors if name.startswith("model."))
     forged = state.with_name("forged")
-    save_tensors(tensors | {name: torch.zeros(2, 3, 5)}, forged, told)
+    save_tensors(tensors | {name: torch.zeros(2, 3, 5)}, forged, metadata)
     state.unlink()
     forged.rename(state.with_name(f"state-1-{file_digest(forged)[:16]}.safetensors"))
     serve(tmp_path / "ledger", "epochs=2")
@@ -308,9 +310,9 @@ def test_a_state_whose_tensors_are_others_is_set_aside_and_the_training_starts_a
     assert cells(tmp_path / "ledger")[last] == cells(tmp_path / "fresh")[last]
 
 
-def test_weights_of_another_model_with_fitting_checksums_are_named(tmp_path):
-    cell = serve(tmp_path / "ledger", "epochs=1")
-    checkpoint = cell.run.checkpoint(1)
+def test_weights_of_another_model_with_fitting_checksums_are_an_error(tmp_path):
+    job = serve(tmp_path / "ledger", "epochs=1")
+    checkpoint = job.run.checkpoint(1)
     save_tensors({"a": torch.zeros(3)}, checkpoint / "weights.safetensors")
     (checkpoint / CHECKSUMS).write_text(
         json.dumps(
@@ -322,7 +324,7 @@ def test_weights_of_another_model_with_fitting_checksums_are_named(tmp_path):
         serve(tmp_path / "ledger", "epochs=1", "evaluate.offset=[3]")
 
 
-def test_made_up_ledgers_are_whole(tmp_path):
+def test_made_up_ledgers_are_sound(tmp_path):
     made_up.make(tmp_path, 6)
     counts = Counts()
     assert list(verify(tmp_path, counts)) == []

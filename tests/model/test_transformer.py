@@ -380,9 +380,9 @@ def test_flops_are_two_per_weight_and_those_of_attention(length: int) -> None:
 
 
 def test_a_width_that_heads_do_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^model\.width must be divisible by model\.num_heads") as caught:
+    with pytest.raises(ValueError, match=r"^width must be divisible by num_heads") as caught:
         transformer(small(width=22, num_heads=4))
-    assert str(caught.value).endswith("got model.width=22, model.num_heads=4")
+    assert str(caught.value).endswith("got width=22, num_heads=4")
 
 
 @pytest.mark.parametrize("name", NAMES)

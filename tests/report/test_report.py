@@ -1,4 +1,4 @@
-"""A report says what its results say, shows each figure's numbers, and how to draw it again."""
+"""A report agrees with its results, and shows the numbers and the code of each figure."""
 
 import re
 import shutil
@@ -15,15 +15,17 @@ from pe_lab.report import choice
 from pe_lab.report.__main__ import main
 from pe_lab.report.choice import POOLED, choices, families
 from pe_lab.report.page import as_text, html, markdown
-from pe_lab.report.sections import Drawn, Question, Section, Table, cautions, sections
-from pe_lab.results import frame, plots, rates, statistics
+from pe_lab.report.parts import Drawn, Section, Table
+from pe_lab.report.question import Question, cautions
+from pe_lab.report.sections import sections
+from pe_lab.results import columns, frame, plots, rates, statistics
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}
 SEEDS = 5
 
 
 def made_cells(pes: dict[str, float] = PES, seeds: int = SEEDS) -> pd.DataFrame:
-    """A grid of cells: the loss is the encoding's own, less with depth and epochs, with noise that seeds share."""
+    """Return a grid of cells: losses depend on the encoding, fall with depth and epochs, and share noise per seed."""
     rng = np.random.default_rng(0)
     shared = rng.normal(0, 0.2, seeds)
     rows = []
@@ -59,12 +61,12 @@ def made_records(cells: pd.DataFrame) -> pd.DataFrame:
         of.assign(kind="probe", probe="position", length=1.0, layer=layer, metric="r2", value=1 / (1 + layer))
         for layer in range(3)
     ]
-    columns = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
-    return pd.concat(parts, ignore_index=True).reindex(columns=["pe", "depth", "epochs", "seed", *columns])
+    measured = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
+    return pd.concat(parts, ignore_index=True).reindex(columns=["pe", "depth", "epochs", "seed", *measured])
 
 
 def store(folder: Path, cells: pd.DataFrame, **more: pd.DataFrame) -> Path:
-    """A study's folder."""
+    """Write the tables of a study into a folder and return it."""
     folder.mkdir(parents=True)
     for name, table in {"rows": cells, **more}.items():
         table.to_csv(folder / f"{name}.csv", index=False)
@@ -73,7 +75,7 @@ def store(folder: Path, cells: pd.DataFrame, **more: pd.DataFrame) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_simulation(monkeypatch) -> None:
-    """How often intervals contain the truth takes seconds to simulate; test_statistics does."""
+    """Replace the simulation of coverage, which takes seconds; test_statistics tests it."""
     monkeypatch.setattr(statistics, "coverage", lambda *_: 0.95)
 
 
@@ -106,15 +108,23 @@ def run(monkeypatch, *words: object) -> None:
 
 def test_a_study_has_every_section(study):
     found = {section.title: section for section in sections(question(frame.load(study)))}
-    for title in ("The grid", "Differences", "Ranks, with ties", "What matters", "Seeds needed", "Learning curves"):
+    for title in (
+        "The grid",
+        "Differences",
+        "Ranks, with ties",
+        "Effects of encoding, depth and epochs",
+        "Seeds needed",
+        "Learning curves",
+    ):
         assert title in found
     assert {"Other lengths", "Layers", "Cost against quality", "Methods", "Which encoding for which need"} <= set(found)
-    assert "What failed, and what was left out" not in found
+    assert "Failed and omitted cells" not in found
 
 
 def test_every_line_that_a_figure_names_draws_it_again(study):
     results = frame.load(study)
     names = {"results": results, "plots": plots, "statistics": statistics, "rates": rates, "choice": choice}
+    names["columns"] = columns
     count, asked = 0, question(results)
     name, line = asked.compares.split(" = ")
     names[name] = eval(line, names)
@@ -192,7 +202,7 @@ def test_a_value_is_shown_with_four_digits_or_not_at_all(value, shown):
 
 
 def made_study(number: int) -> frame.Results:
-    """Cells of any number of encodings, settings and tasks, some absent, with lengths measured on some of them."""
+    """Return random results with several encodings, settings and tasks, missing cells and measured lengths."""
     rng = np.random.default_rng(number)
     encodings = [f"pe{k}" for k in range(rng.integers(2, 6))]
     seeds, tasks = int(rng.integers(2, 7)), ["copy", "sort"][: rng.integers(1, 3)]
@@ -216,13 +226,13 @@ def made_study(number: int) -> frame.Results:
     cells = results.cells[["pe", "data", "depth", "epochs", "seed"]]
     noise = rng.normal(0, 0.05, len(cells)) + cells["pe"].map(effect)
     far = cells.assign(kind="length", length=2.0, policy="raw", offset=0, metric="exact_match", value=0.5 - noise)
-    columns = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
-    results.__dict__["records"] = far.reindex(columns=[*cells, *columns])
+    measured = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
+    results.__dict__["records"] = far.reindex(columns=[*cells, *measured])
     return results
 
 
 def told_by(found: dict[str, Section]) -> dict[str, dict[frozenset[str], set[str]]]:
-    """What the sections of a report say of a pair in a setting, each in its own way: of each pair, who is better."""
+    """Return, for each setting and pair of encodings, the better one by each section of a report."""
     said: dict[str, dict[frozenset[str], set[str]]] = {}
 
     def say(where: str, pe: str, other: str, better: str) -> None:
@@ -293,7 +303,7 @@ def test_no_two_statements_on_a_page_about_a_pair_in_a_setting_differ(number):
 
 
 def test_the_studies_that_are_compared_have_something_to_differ_in():
-    """Verdicts of both kinds, in both families, or the test of statements above would compare nothing."""
+    """Both families need verdicts of both kinds; otherwise the test above would compare nothing."""
     counts: dict[str, int] = {}
     for number in range(12):
         results = made_study(number)
@@ -321,7 +331,7 @@ def test_differences_are_those_of_the_families(study):
     assert "21 comparisons with rope, and 21 of two other encodings (each setting 12 and 12; pooled over" in told
 
 
-def test_tables_do_not_repeat_what_is_the_same_in_every_line(cells):
+def test_tables_omit_constant_columns(cells):
     one = cells[cells["epochs"] == 4].assign(data="structured")
     one = one[["pe", "data", *(name for name in one if name not in ("pe", "data"))]]
     for rows in (one, one.drop(columns="data")):
@@ -333,7 +343,7 @@ def test_tables_do_not_repeat_what_is_the_same_in_every_line(cells):
         assert needs[0] == "test loss, depth 1"
 
 
-def test_settings_stand_in_ascending_order_in_tables_and_figures(cells):
+def test_settings_are_ascending_in_tables_and_figures(cells):
     rows = cells.sort_values(["depth", "epochs"], ascending=False, kind="stable")
     for section in sections(question(results_of(rows))):
         for part in section.parts:
@@ -349,7 +359,7 @@ def test_settings_stand_in_ascending_order_in_tables_and_figures(cells):
     assert list(choices(rows, pd.DataFrame())["need"][:4]) == [f"test loss, {setting}" for setting in words]
 
 
-def test_the_choice_names_the_best_and_those_that_are_not_told_from_it(cells):
+def test_the_choice_names_the_best_and_those_not_separable_from_it(cells):
     found = choices(cells, pd.DataFrame()).set_index("need")
     line = found.loc["test loss, depth 4, epochs 4"]
     assert line["encoding"] == "alibi"
@@ -360,7 +370,7 @@ def test_the_choice_names_the_best_and_those_that_are_not_told_from_it(cells):
 
 
 def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named():
-    """Not told apart is not as good: what varies much between seeds is told from nothing."""
+    """An encoding that is not separable is not equally good: its losses may vary between seeds."""
     cells = made_cells({"learnable": 0.5, "rope": 0.505, "none": 0.6})
     noisy = cells["pe"] == "none"
     cells.loc[noisy, "test_loss"] += np.random.default_rng(1).normal(0, 0.4, noisy.sum())
@@ -369,7 +379,7 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     cheapest = found.loc["test loss, all settings, cheapest"]
     assert cheapest["encoding"] == "rope"  # equal FLOPs, no parameters
     assert cheapest["how sure"] == (
-        "fewest FLOPs, then parameters, of the 2 within 0.02 nats of the best mean (5 % of the way from position-blind "
+        "fewest FLOPs, then parameters, of the 2 within 0.02 nats of the best mean (5 % of the gap from position-blind "
         "to bayes)"
     )
     alone = choices(made_cells({"learnable": 0.5, "rope": 0.6}), pd.DataFrame()).set_index("need")
@@ -380,8 +390,8 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     assert not choices(bare, pd.DataFrame())["need"].str.contains("cheapest").any()
 
 
-def test_over_tasks_nobody_wins_by_the_size_of_a_tasks_losses(cells):
-    """In nats, the task with the large losses would decide alone."""
+def test_over_tasks_the_scale_of_a_tasks_losses_does_not_decide(cells):
+    """In nats, the task with the largest losses would decide alone."""
     cells = cells[(cells["epochs"] == 4) & (cells["depth"] == 1)]
     copy, sort = cells.assign(data="copy"), cells.assign(data="sort")
     floors = [name for name in cells if name.startswith("floor_")]
@@ -392,7 +402,7 @@ def test_over_tasks_nobody_wins_by_the_size_of_a_tasks_losses(cells):
     rows = rows[["pe", "data", *(name for name in rows if name not in ("pe", "data"))]]
     found = choices(rows, pd.DataFrame()).set_index("need")
     assert found.loc["test loss, data copy", "encoding"] == "alibi"
-    line = found.loc["test loss, all settings (share of the way that remains)"]
+    line = found.loc["test loss, all settings (share of the gap that remains)"]
     assert line["encoding"] == "none"  # a little worse on copy, much better on sort
     assert statistics.ranks(rows.groupby(["pe", "depth", "epochs", "seed"])["test_loss"].mean().reset_index())[
         "pe"
@@ -401,7 +411,7 @@ def test_over_tasks_nobody_wins_by_the_size_of_a_tasks_losses(cells):
     assert any("copy from position-blind to bayes; sort from position-blind to bayes" in text for text in told)
     bare = rows.drop(columns=floors)
     assert not choices(bare, pd.DataFrame())["need"].str.contains("all settings").any()
-    note = "Not pooled over tasks: of test loss, no level is known for copy, sort."
+    note = "Not pooled over tasks: for test loss, no level is known for copy, sort."
     assert statistics.pool(bare).note == note
 
 
@@ -418,7 +428,7 @@ def test_one_seed_chooses_nothing(cells):
     assert set(choices(one, pd.DataFrame())["how sure"]) == {"not at all: one seed"}
 
 
-def test_a_reader_is_told_what_is_wrong_with_the_cells(cells):
+def test_cautions_name_the_problems_of_the_cells(cells):
     told = " ".join(cautions(results_of(cells), "rope"))
     assert told == ""
     worse = cells.copy()
@@ -457,7 +467,7 @@ def test_learning_rates_are_compared(cells):
     assert (chosen.loc["rope"] == 1e-3).all()
     assert found.rates["at_edge"].all()  # of two
     told = {section.title: section for section in sections(question(results))}
-    told = told["How far the ranking hangs on the learning rate"].parts
+    told = told["How much the ranking depends on the learning rate"].parts
     assert any(isinstance(part, str) and part.startswith("**Note.** 16 of 16 tuned rates are the low") for part in told)
     agreement = found.agreement.set_index(["depth", "epochs", "optimizer.lr"])
     assert agreement.loc[(4, 4, 1e-3), "best here"] == "alibi"
@@ -465,7 +475,7 @@ def test_learning_rates_are_compared(cells):
     assert agreement["tau"].between(-1, 1).all()
 
 
-def test_one_learning_rate_for_all_is_told(cells):
+def test_one_learning_rate_for_all_is_noted(cells):
     def program(rows: pd.DataFrame) -> list[str]:
         return [part for of in sections(question(results_of(rows))) for part in of.parts if isinstance(part, str)]
 
@@ -487,7 +497,7 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "the following arguments are required: source"),
+        ([], "source must be a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or claims, got nothing"),
         (["{study}", "--colour", "x"], "unrecognized arguments: --colour x"),
         (["nowhere"], "source must be a folder, or a study in ledger (there is none), got 'nowhere'"),
         (["{study}", "--baseline", "ropes"], "baseline must be one of rope, alibi, none, learnable, got 'ropes'"),
@@ -526,7 +536,7 @@ def test_bad_input_is_one_line(words, line, study, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError("maximum recursion depth exceeded")])
-def test_what_runs_out_is_one_line(error, study, monkeypatch, capsys):
+def test_exhausted_memory_or_recursion_is_one_line(error, study, monkeypatch, capsys):
     def fail(*_: object) -> None:
         raise error
 
@@ -551,7 +561,7 @@ def test_failed_cells_are_listed_and_in_no_mean(tmp_path, cells, monkeypatch):
     folder = store(tmp_path / "study", cells, failed=failed)
     run(monkeypatch, folder)
     text = (folder / "report.md").read_text()
-    assert "## What failed, and what was left out" in text
+    assert "## Failed and omitted cells" in text
     assert "loss must be finite" in text
 
 

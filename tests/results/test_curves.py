@@ -1,4 +1,4 @@
-"""Curves over length and layers say what the records say."""
+"""Curves over length and layers have the values of the records."""
 
 import numpy as np
 import pandas as pd
@@ -6,20 +6,26 @@ import pytest
 from scipy import stats
 
 from pe_lab import config
-from pe_lab.experiment.cell import Cell
-from pe_lab.results.curves import MEASURED, gather, layers, lengths
+from pe_lab.experiment.job import Job
+from pe_lab.results.columns import MEASURED
+from pe_lab.results.curves import Measured, gather, layers, lengths
+from pe_lab.results.rows import settings_of
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
-def served(ledger, *overrides: str) -> list[Cell]:
+def served(ledger, *overrides: str) -> list[Job]:
     cfgs = config.expand([*TINY, "logger=none", "epochs=1", f"ledger={ledger}", *overrides], multirun=True)
-    cells = [Cell(cfg) for cfg in cfgs]
-    for cell in cells:
-        cell.request()
-        cell.serve(wait=True)
-        cell.withdraw()
+    cells = [Job.from_config(cfg) for cfg in cfgs]
+    for job in cells:
+        job.request()
+        job.serve(wait=True)
+        job.withdraw()
     return cells
+
+
+def measured(jobs: list[Job]) -> list[Measured]:
+    return [Measured(settings_of(job.cell.cfg), job.run, job.cell.epochs, job.cell.requests) for job in jobs]
 
 
 def mean_and_half(values: list[float]) -> str:
@@ -29,13 +35,13 @@ def mean_and_half(values: list[float]) -> str:
 
 def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
     cells = served(tmp_path, "pe=rope,alibi", "seed=0,1", "evaluate.lengths=[1,2]")
-    rows = gather(cells)
+    rows = gather(measured(cells))
     assert list(rows.columns) == ["pe", "data", "depth", "epochs", "seed", *MEASURED]
     assert rows["layer"].isna().all()
-    for cell in cells:
-        mine = rows[(rows["pe"] == cell.cfg.pe.name) & (rows["seed"] == cell.cfg.seed)]
+    for job in cells:
+        mine = rows[(rows["pe"] == job.cell.cfg.pe.name) & (rows["seed"] == job.cell.cfg.seed)]
         first = mine[mine["length"] == 1].set_index("metric")
-        for name, value in cell.run.summary(1)["test"].items():
+        for name, value in job.run.summary(1)["test"].items():
             assert first.loc[name, "value"] == value
         assert set(first["tokens"]) == {16}
         assert set(mine[mine["length"] == 2]["tokens"]) == {32}
@@ -43,14 +49,14 @@ def test_the_test_itself_is_the_first_point_of_the_curve(tmp_path):
     table = lengths(rows)
     assert list(table["pe"].unique()) == ["rope", "alibi"]
     line = table[(table["pe"] == "alibi") & (table["metric"] == "loss")].iloc[0]
-    losses = [cell.run.summary(1)["test"]["loss"] for cell in cells if cell.cfg.pe.name == "alibi"]
+    losses = [job.run.summary(1)["test"]["loss"] for job in cells if job.cell.cfg.pe.name == "alibi"]
     assert line["length 1"] == mean_and_half(losses)
     assert len(layers(rows)) == 0
 
 
 def test_without_lengths_there_is_no_point_of_the_test(tmp_path):
-    (cell,) = served(tmp_path, "probe=[rank]")
-    rows = gather([cell])
+    (job,) = served(tmp_path, "probe=[rank]")
+    rows = gather(measured([job]))
     assert set(rows["kind"]) == {"probe"}
     assert len(lengths(rows)) == 0
     table = layers(rows).set_index("metric")
@@ -59,8 +65,8 @@ def test_without_lengths_there_is_no_point_of_the_test(tmp_path):
     assert table.loc["effective_rank", "layer 1"] == f"{value:.3f}"
 
 
-def test_what_was_not_asked_for_has_no_rows(tmp_path):
-    assert gather(served(tmp_path)).empty
+def test_measurements_that_were_not_requested_have_no_rows(tmp_path):
+    assert gather(measured(served(tmp_path))).empty
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
@@ -95,7 +101,7 @@ def curve(values: dict[int, list[float]]) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_finite_is_told_and_not_averaged_away(bad):
+def test_non_finite_values_are_named_and_not_averaged_away(bad):
     table = lengths(curve({1: [1.0, 1.2, 1.1], 16: [1.0, bad, 1.2]}))
     assert table.loc[0, "length 1"] == mean_and_half([1.0, 1.2, 1.1])
     assert table.loc[0, "length 16"] == "not finite in 1 of 3"

@@ -1,4 +1,4 @@
-"""Frames hold what the ledger's files say: nothing averaged, nothing dropped without a word."""
+"""Frames hold the values of the ledger's files: nothing is averaged, and nothing is dropped without a message."""
 
 import json
 import shutil
@@ -13,14 +13,16 @@ import pytest
 from pe_lab import config
 from pe_lab.bench.ledger import COLUMNS, identity, make, record
 from pe_lab.experiment import sweep
-from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.results import curves
-from pe_lab.results.frame import UNKNOWN, load, outcome
+from pe_lab.results.columns import ENVIRONMENT, FIRST, setting_columns
+from pe_lab.results.frame import UNKNOWN, load
+from pe_lab.results.from_ledger import outcome
+from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.results.statistics import compare
-from pe_lab.results.table import ENVIRONMENT, PLACE, place, rows_of, settings_of
 from pe_lab.system.files import CHECKSUMS, canonical, digest, file_digest, write_json
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4525", "trainer.device=cpu"]
@@ -28,32 +30,35 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_s
 PAID = {"parameters": 1, "positional_parameters": 0, "flops_per_token": 1.0, "seconds": 1.0, "attention": "sdpa"}
 
 
-def composed(ledger: Path, *overrides: str) -> list[Cell]:
-    return [Cell(cfg) for cfg in config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)]
+def composed(ledger: Path, *overrides: str) -> list[Job]:
+    return [
+        Job.from_config(cfg)
+        for cfg in config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)
+    ]
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A ledger of 8 cells, a study of 4 of them, and one cell that was measured later."""
+    """Return a ledger of 8 cells with a study of 4 of them and later measurements on one."""
     folder = tmp_path_factory.mktemp("ledger")
     asked = ["pe=rope,none", "seed=0,1"]
-    sweep.run([cell.cfg for cell in composed(folder, *asked, "epochs=1,2")])
-    sweep.run([cell.cfg for cell in composed(folder, *asked, "epochs=2", "study_name=two")])
-    (cell,) = composed(folder, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
-    cell.request()
-    cell.serve(wait=True)
-    cell.withdraw()
+    sweep.run([job.cell.cfg for job in composed(folder, *asked, "epochs=1,2")])
+    sweep.run([job.cell.cfg for job in composed(folder, *asked, "epochs=2", "study_name=two")])
+    (job,) = composed(folder, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
+    job.request()
+    job.serve(wait=True)
+    job.withdraw()
     return folder
 
 
 @pytest.fixture
 def real(trained, tmp_path) -> Path:
-    """A copy, to be damaged."""
+    """Return a copy of the ledger that a test may damage."""
     return Path(shutil.copytree(trained, tmp_path / "ledger"))
 
 
 def add(folder: Path, pe: str = "rope", epochs: tuple[int, ...] = (1,), **others: Any) -> Run:
-    """A made-up training_run with checkpoints; others replace parts of its identity, or of what its checkpoints say."""
+    """Make a run with checkpoints; the arguments replace parts of its identity or of its summaries."""
     options = {name: others.pop(name) for name in ("theta", "half", "revision") if name in others}
     parts = {name: others.pop(name) for name in list(others) if name in identity({}) or name == "attention_revision"}
     loss = others.pop("loss", 1.0)
@@ -69,7 +74,7 @@ def _merged(before: Any, part: Any) -> Any:
 
 
 def sign(folder: Path) -> None:
-    """Give a folder the checksums of what it has."""
+    """Write the checksums of a folder's files."""
     (folder / CHECKSUMS).unlink(missing_ok=True)
     write_json(folder / CHECKSUMS, {path.name: file_digest(path) for path in folder.iterdir()})
 
@@ -81,7 +86,7 @@ def flip(path: Path) -> None:
 
 
 def only(lines: list[str], *words: str) -> None:
-    """There is one line, and these words are in it."""
+    """Assert that there is one line and that it has these words."""
     assert len(lines) == 1, lines
     assert "\n" not in lines[0]
     assert "/" in lines[0].split(" ")[0] or lines[0].startswith("ledger entry /")
@@ -99,30 +104,30 @@ def test_a_cell_is_what_its_stop_says(trained):
     assert cells[["pe", "seed", "epochs"]].to_numpy().tolist() == [
         [pe, seed, epochs] for pe in ("none", "rope") for seed in (0, 1) for epochs in (1, 2)
     ]
-    for cell in cells.to_dict("records"):
-        checkpoint = trained / cell["run"] / "checkpoints" / str(cell["epochs"])
+    for job in cells.to_dict("records"):
+        checkpoint = trained / job["run"] / "checkpoints" / str(job["epochs"])
         summary, environment = (
             json.loads((checkpoint / f"{name}.json").read_text()) for name in ("summary", "environment")
         )
-        of = json.loads((trained / cell["run"] / "run.json").read_text())
-        assert (cell["pe"], cell["seed"], cell["depth"]) == (of["pe"]["name"], of["seed"], of["model"]["depth"])
+        of = json.loads((trained / job["run"] / "run.json").read_text())
+        assert (job["pe"], job["seed"], job["depth"]) == (of["pe"]["name"], of["seed"], of["model"]["depth"])
         expected = {f"test_{name}": value for name, value in summary["test"].items()}
         for floor, values in summary["floors"].items():
             expected |= {f"floor_{floor}_{name}": value for name, value in values.items()}
         expected |= {name: environment[called] for name, called in ENVIRONMENT.items()}
         names = ("run", "epochs", "parameters", "positional_parameters", "flops_per_token", "seconds")
         expected |= {name: summary[name] for name in (*names, "attention", "device")}
-        assert {name: cell[name] for name in expected} == expected
-        assert cell["data"] == of["data"]["name"] == "structured"
-        assert set(cell) == {*expected, "pe", "data", "seed", "depth"}
+        assert {name: job[name] for name in expected} == expected
+        assert job["data"] == of["data"]["name"] == "structured"
+        assert set(job) == {*expected, "pe", "data", "seed", "depth"}
 
 
 def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
     made = composed(trained, "pe=rope,none", "seed=0,1", "epochs=1,2")
-    rows = rows_of([settings_of(cell.cfg) for cell in made], [outcome(cell.run, cell.epochs) for cell in made])
+    rows = rows_of([settings_of(job.cell.cfg) for job in made], [outcome(job.run, job.cell.epochs) for job in made])
     found = load(trained).cells
     order = ["pe", "seed", "epochs"]
-    assert place(found) == place(rows) == ["data", "depth", "epochs"]
+    assert setting_columns(found) == setting_columns(rows) == ["data", "depth", "epochs"]
     rows, found = (of.sort_values(order, ignore_index=True) for of in (rows, found))
     pd.testing.assert_frame_equal(found, rows)
 
@@ -140,9 +145,9 @@ def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
 )
 def test_settings_and_labels_are_those_of_the_configs(tmp_path, overrides):
     made = composed(tmp_path, *overrides, "epochs=1", "seed=0,1")
-    for number, cell in enumerate(made):
-        record(cell.run, 1, 0.5 + number)
-    rows = rows_of([settings_of(cell.cfg) for cell in made], [outcome(cell.run, 1) for cell in made])
+    for number, job in enumerate(made):
+        record(job.run, 1, 0.5 + number)
+    rows = rows_of([settings_of(job.cell.cfg) for job in made], [outcome(job.run, 1) for job in made])
     found = load(tmp_path).cells
     assert len(found) == len(made)
     pd.testing.assert_frame_equal(
@@ -182,7 +187,7 @@ def test_mixed_versions_stand_in_their_columns(tmp_path):
     cells = load(tmp_path).cells
     assert list(cells["torch"]) == ["2.8.0", "2.9.0"]
     assert list(cells["commit"]) == ["8" * 40, "9" * 40]
-    assert place(cells) == ["data", "depth", "epochs"]
+    assert setting_columns(cells) == ["data", "depth", "epochs"]
 
 
 def test_a_learning_rate_that_goes_with_the_encoding_tells_nothing_apart_and_is_shown(tmp_path):
@@ -190,7 +195,7 @@ def test_a_learning_rate_that_goes_with_the_encoding_tells_nothing_apart_and_is_
         for seed in (0, 1):
             add(tmp_path, pe, seed=seed, optimizer={"lr": lr}, loss=lr * (1 + seed))
     cells = load(tmp_path).cells
-    assert place(cells) == ["data", "depth", "epochs"]
+    assert setting_columns(cells) == ["data", "depth", "epochs"]
     assert list(cells["optimizer.lr"]) == [0.003, 0.003, 0.001, 0.001]
     assert list(compare(cells)["seeds"]) == [2]
 
@@ -200,15 +205,15 @@ def test_a_learning_rate_that_is_swept_is_a_setting(tmp_path):
         for pe in ("rope", "none"):
             add(tmp_path, pe, optimizer={"lr": lr})
     cells = load(tmp_path).cells
-    assert place(cells) == ["data", "depth", "epochs", "optimizer.lr"]
+    assert setting_columns(cells) == ["data", "depth", "epochs", "optimizer.lr"]
     assert len(compare(cells)) == 2
 
 
 def test_a_learning_rate_that_differs_between_seeds_is_a_setting(tmp_path):
-    """Otherwise a mean over seeds would be one over rates."""
+    """Otherwise a mean over seeds would be a mean over rates."""
     for seed, lr in enumerate((0.001, 0.003)):
         add(tmp_path, seed=seed, optimizer={"lr": lr})
-    assert "optimizer.lr" in place(load(tmp_path).cells)
+    assert "optimizer.lr" in setting_columns(load(tmp_path).cells)
 
 
 def test_an_attention_and_its_revision_that_go_with_the_encoding_tell_nothing_apart(tmp_path):
@@ -216,7 +221,7 @@ def test_an_attention_and_its_revision_that_go_with_the_encoding_tell_nothing_ap
         add(tmp_path, "rope", seed=seed)
         add(tmp_path, "none", seed=seed, attention="reference", attention_revision=2)
     cells = load(tmp_path).cells
-    assert place(cells) == ["data", "depth", "epochs"]
+    assert setting_columns(cells) == ["data", "depth", "epochs"]
     assert list(compare(cells)["seeds"]) == [2]
 
 
@@ -261,7 +266,7 @@ def test_the_folder_of_a_study_has_all_of_it(real):
     pd.testing.assert_frame_equal(stored.cells, loaded.cells)
     pd.testing.assert_frame_equal(stored.curves, loaded.curves)
     assert stored.records.empty
-    assert list(stored.failed) == list(loaded.failed) == [*PLACE, "reason", "step", "run"]
+    assert list(stored.failed) == list(loaded.failed) == [*FIRST, "reason", "step", "run"]
     assert stored.failed.empty
     pd.DataFrame({"pe": ["rope"], "data": ["copy"], "reason": ["so"]}).to_csv(folder / "failed.csv", index=False)
     for results in (load(folder), load(real, "two")):
@@ -290,9 +295,9 @@ def test_pairs_that_a_study_left_out_are_read_from_its_folder(real):
 def test_the_task_of_an_old_folder_is_unknown_and_nothing_else_is_lost(real):
     folder = real / "studies" / "two"
     records = pd.DataFrame(
-        {name: [1] for name in (*PLACE, *curves.MEASURED)} | {"kind": ["length"], "metric": ["loss"]}
+        {name: [1] for name in (*FIRST, *curves.MEASURED)} | {"kind": ["length"], "metric": ["loss"]}
     )
-    failed = pd.DataFrame({name: [1] for name in PLACE} | {"reason": ["so"]})
+    failed = pd.DataFrame({name: [1] for name in FIRST} | {"reason": ["so"]})
     for name, table in (("records", records), ("failed", failed)):
         table.assign(pe="rope", data="structured").to_csv(folder / f"{name}.csv", index=False)
     new = load(folder)
@@ -308,7 +313,7 @@ def test_the_task_of_an_old_folder_is_unknown_and_nothing_else_is_lost(real):
         known = [column for column in now if column not in ("data", *ENVIRONMENT)]
         pd.testing.assert_frame_equal(now[known], before[known])
     assert old.cells[list(ENVIRONMENT)].isna().all(axis=None)
-    assert place(old.cells) == ["data", "depth", "epochs"]
+    assert setting_columns(old.cells) == ["data", "depth", "epochs"]
     assert set(load(real, "two").cells["data"]) == {"structured"}  # the ledger knows
 
 
@@ -321,10 +326,10 @@ def test_the_committed_studies_say_their_tasks_and_versions():
     for folder in COMMITTED:
         results = load(folder)
         assert UNKNOWN not in set(results.cells["data"])
-        assert results.cells[list(PLACE)].notna().all(axis=None)
+        assert results.cells[list(FIRST)].notna().all(axis=None)
         for path in folder.glob("*.csv"):
             header = path.read_text().partition("\n")[0].split(",")
-            assert [name for name in header if name in PLACE and name != "seed"] == ["pe", "data", "depth", "epochs"]
+            assert [name for name in header if name in FIRST and name != "seed"] == ["pe", "data", "depth", "epochs"]
             if path.stem not in ("table", "rates"):
                 assert "seed" in header
         assert list(ENVIRONMENT) == [
@@ -333,11 +338,11 @@ def test_the_committed_studies_say_their_tasks_and_versions():
 
 
 def test_a_table_in_csv_keeps_roads_of_digits_and_settings_that_are_null(tmp_path):
-    cell = {"pe": "1e5", "data": "none", "depth": 1, "epochs": 1, "seed": 0, "trainer.clip": "null", "test_loss": 0.5}
-    cell |= {"run": "0000000000000012", "python": "3.12", "torch": "2.10", "pe_lab": "0.10", "commit": "1" * 40}
-    cell |= PAID
-    (tmp_path / "rows.csv").write_text("\n".join([",".join(cell), ",".join(map(str, cell.values())), ""]))
-    assert load(tmp_path).cells.iloc[0].dropna().to_dict() == cell
+    job = {"pe": "1e5", "data": "none", "depth": 1, "epochs": 1, "seed": 0, "trainer.clip": "null", "test_loss": 0.5}
+    job |= {"run": "0000000000000012", "python": "3.12", "torch": "2.10", "pe_lab": "0.10", "commit": "1" * 40}
+    job |= PAID
+    (tmp_path / "rows.csv").write_text("\n".join([",".join(job), ",".join(map(str, job.values())), ""]))
+    assert load(tmp_path).cells.iloc[0].dropna().to_dict() == job
 
 
 @pytest.mark.parametrize(
@@ -365,7 +370,7 @@ def test_rows_of_another_kind_are_an_error_in_one_line(tmp_path, content):
 def test_what_is_no_ledger_is_an_error_in_one_line(real, tmp_path):
     with pytest.raises(ValueError, match=r"^study must be one of two in .*, got 'three'$"):
         load(real, "three")
-    with pytest.raises(ValueError, match="^the ledger must be a folder that is there, got '.*nowhere'$"):
+    with pytest.raises(ValueError, match="^the ledger must be an existing folder, got '.*nowhere'$"):
         load(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="^the ledger must have a finished cell, got none in .*empty"):
@@ -597,8 +602,8 @@ def test_records_are_those_that_the_sweep_gathers(trained):
     results = load(trained)
     found = results.records
     assert results.refused == []
-    (cell,) = composed(trained, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
-    expected = curves.gather([cell])
+    (job,) = composed(trained, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
+    expected = curves.gather([curves.Measured(settings_of(job.cell.cfg), job.run, job.cell.epochs, job.cell.requests)])
     assert list(found.columns) == list(expected.columns)
     assert set(found["kind"]) == {"length", "probe"}
     order = ["kind", "length", "metric", "layer"]
@@ -627,7 +632,7 @@ def test_the_test_and_its_floors_are_length_1_by_their_names(tmp_path):
 
 
 def lengths_of(ledger: Path) -> Path:
-    """The one record of a length."""
+    """Return the one record of a length."""
     requests = {path.parent: json.loads(path.read_text()) for path in ledger.glob("*/records/2/*/request.json")}
     (entry,) = [folder for folder, request in requests.items() if request["kind"] == "length"]
     return entry

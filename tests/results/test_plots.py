@@ -1,4 +1,4 @@
-"""A figure draws the numbers that it comes with, in colours that everyone can tell apart."""
+"""A figure draws the numbers of its table, in colours that are distinguishable for all."""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +6,7 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 
-from pe_lab.results import plots, statistics
+from pe_lab.results import panels, plots, statistics
 
 SEEDS = 4
 
@@ -24,7 +24,7 @@ def cells(names: list[str], depths: tuple[int, ...] = (4, 1)) -> pd.DataFrame:
 
 
 def numbers(figure) -> dict[str, float]:
-    """What is written into a heatmap, by row and column."""
+    """Return the texts in a heatmap by row and column."""
     (axes,) = figure.axes
     columns = [label.get_text().replace("\n", ", ") for label in axes.get_xticklabels()]
     rows = [label.get_text() for label in axes.get_yticklabels()]
@@ -68,7 +68,7 @@ def test_a_mean_with_something_not_finite_is_left_empty() -> None:
     assert numbers(plots.heatmap(rows).figure)["a", "depth 4, epochs 4"] == ""
 
 
-def test_the_forest_fills_what_stands() -> None:
+def test_the_forest_fills_the_marks_of_significant_differences() -> None:
     rows = cells(["base", "same", "far"], (4,))
     rows["test_loss"] = np.random.default_rng(0).normal(0, 0.1, len(rows)) + rows["pe"].map({"far": 5}).fillna(0)
     compared = statistics.compare(rows, "base")
@@ -103,9 +103,9 @@ def test_learning_curves_are_means_over_seeds() -> None:
 def test_many_curves_are_grey_but_for_the_best() -> None:
     names = [f"pe{number}" for number in range(12)]
     (axes,) = plots.learning_curves(curves(names)).figure.axes
-    coloured = {line.get_label() for line in axes.lines if line.get_color() != plots.GREY}
-    assert coloured == set(names[: len(plots.STYLES)])
-    styles = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines[-len(plots.STYLES) :]]
+    coloured = {line.get_label() for line in axes.lines if line.get_color() != panels.GREY}
+    assert coloured == set(names[: len(panels.STYLES)])
+    styles = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines[-len(panels.STYLES) :]]
     assert len({marker for *_, marker in styles}) == len(styles)  # never colour alone
 
 

@@ -1,4 +1,4 @@
-"""Settings that a stranger wrote are plain data: nothing in them is executed, read or sent, and one line says where."""
+"""Settings that somebody else wrote are plain data: nothing in them is executed, read or sent."""
 
 import json
 import os
@@ -28,7 +28,7 @@ SOUND = OmegaConf.to_yaml(config.expand(["pe=rope", "data=pattern", "logger=wand
 
 
 def replaced(leaf: str, block: str) -> str:
-    """The sound config with another block in the place of one of its leaves, or after all of them."""
+    """Return the sound config with one setting replaced by a block, or with the block added."""
     lines = SOUND.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith(f"{leaf}:")), len(lines))
     end = next((n for n in range(start + 1, len(lines)) if not lines[n].startswith(" ")), len(lines))
@@ -41,9 +41,9 @@ RANDOM = "pe:\n  _target_: pe_lab.encodings.randomized.Randomized\n  _partial_: 
 EVIL = PATTERN + "  path: ${{evil}}\nevil:\n"
 MINE = "data:\n  _target_: evil_module.Data\n  name: mine\n"
 
-# by what is tried: the leaf, and what stands there; {evil}: a pickle that touches the marker; {marker}: its path
+# setting and block, by what is attempted; {evil} is a pickle that makes a file at {marker}
 ATTACKS = {
-    # interpolations, in whatever place
+    # interpolations
     "torch.load through an interpolation": (
         "data",
         EVIL + "  _target_: torch.load\n  f: {evil}\n  weights_only: false",
@@ -90,7 +90,7 @@ ATTACKS = {
     ),
     "another class of the lab": (
         "data",
-        PATTERN.replace("pe_lab.data.pattern.Pattern", "pe_lab.bench.programs.Program"),
+        PATTERN.replace("pe_lab.data.pattern.Pattern", "pe_lab.bench.kernels.Setting"),
     ),
     "a subclass of the class": ("data", PATTERN.replace("pattern.Pattern", "pattern.PatternHard")),
     "a class of ours under another's package": ("data", PATTERN.replace("pe_lab.", "pe_lab_of_mine.")),
@@ -119,7 +119,7 @@ ATTACKS = {
         RANDOM + "  encoding:\n    _target_: pe_lab.encodings.rotary.RoPE\n    _partial_: true\n    name: rope\n"
         "    theta: {{_target_: os.system, command: touch {marker}}}",
     ),
-    # what else Hydra and W&B give a meaning
+    # other keys and texts that Hydra or W&B act on
     "positional arguments": ("data", PATTERN + "  _args_: ['touch {marker}']"),
     "called at once": ("data", PATTERN.replace("_partial_: true", "_partial_: false")),
     "without recursion": ("data", PATTERN + "  _recursive_: false"),
@@ -160,7 +160,7 @@ ATTACKS = {
     "a text": ("whole", "evil"),
     "nothing": ("whole", ""),
     "a control character": ("ledger", "ledger: \x1b[2J"),
-    # what is no setting of a cell
+    # not the settings of a cell
     "no name": ("pe", ROPE.replace("  name: rope\n", "")),
     "a name that is a path": ("data", PATTERN.replace("name: pattern", "name: ../../pattern")),
     "a study that is a path": ("study_name", "study_name: ../outside"),
@@ -178,7 +178,7 @@ RAW = {
 
 @pytest.fixture(autouse=True)
 def _watched(monkeypatch, tmp_path) -> Iterator[None]:
-    """Waiting for a pipe, looking for a server and importing a stranger's module are failures."""
+    """Fail when a FIFO is waited for, a server is contacted or a foreign module is imported."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("SECRET_TOKEN", SECRET)
     monkeypatch.setenv("EVIL", "os.system")
@@ -207,7 +207,7 @@ def checkpoint(tmp_path, sign) -> Path:
 
 @pytest.fixture
 def opened(monkeypatch) -> list[dict]:
-    """The runs that W&B was asked for; none is opened."""
+    """Collect the arguments of wandb.init, which opens nothing."""
     asked: list[dict] = []
 
     def refuse(**given):
@@ -218,8 +218,8 @@ def opened(monkeypatch) -> list[dict]:
     return asked
 
 
-def test_the_settings_of_a_cell_are_told_as_they_stand(checkpoint, program, opened):
-    """What all that follows is a change of."""
+def test_the_settings_of_a_cell_are_logged_unchanged(checkpoint, program, opened):
+    """The other tests change this config."""
     status, out, err = program(sync.main, checkpoint.parents[2])
     assert (status, out) == (1, ["0 of 1 runs are in W&B, offline, project pe_lab"])
     assert err == "rope-d1-e4-s0: W&B did not start, the ledger has the run: it is only asked for\n"
@@ -229,7 +229,7 @@ def test_the_settings_of_a_cell_are_told_as_they_stand(checkpoint, program, open
 
 
 def refused(checkpoint: Path, program: Callable, opened: list[dict]) -> str:
-    """The line with which the checkpoint's entry is refused."""
+    """Return the line with which sync refuses the checkpoint."""
     status, out, err = program(sync.main, checkpoint.parents[2])
     assert (status, out[0]) == (1, "0 of 1 runs are in W&B, offline, project pe_lab")
     (line,) = err.splitlines()
@@ -253,7 +253,7 @@ def test_a_config_that_is_more_than_plain_data_is_a_damaged_entry(
 
 
 @pytest.mark.parametrize("content", RAW.values(), ids=RAW)
-def test_a_config_that_is_no_text_is_a_damaged_entry(content, checkpoint, program, opened, sign):
+def test_a_config_that_is_not_text_is_a_damaged_entry(content, checkpoint, program, opened, sign):
     (checkpoint / "config.yaml").write_bytes(content)
     sign(checkpoint)
     assert f"{checkpoint / 'config.yaml'} must be YAML" in refused(checkpoint, program, opened)
@@ -283,8 +283,8 @@ def infinite(path: Path) -> None:
 
 @pytest.mark.parametrize("make", [pipe, device])
 @pytest.mark.parametrize("name", ["config.yaml", "summary.json", "metrics.csv", CHECKSUMS])
-def test_what_is_no_file_is_not_waited_for(name, make, checkpoint, program, opened, tmp_path):
-    """Also where the checksums leave it out."""
+def test_what_is_not_a_file_is_not_waited_for(name, make, checkpoint, program, opened, tmp_path):
+    """Also when the checksums do not list it."""
     sums = json.loads((checkpoint / CHECKSUMS).read_text())
     sums.pop(name, None)
     (checkpoint / CHECKSUMS).write_text(json.dumps(sums))
@@ -301,7 +301,7 @@ def test_what_is_no_file_is_not_waited_for(name, make, checkpoint, program, open
     "name", ["run.json", "checkpoints/4/checksums.json", "checkpoints/4/summary.json", "cost.json"]
 )
 @pytest.mark.parametrize("main", [sync.main, report.main, upkeep.main])
-def test_json_that_cannot_be_followed_is_told_in_lines(name, make, main, checkpoint, program, opened, sign):
+def test_json_that_cannot_be_read_is_an_error_in_one_line(name, make, main, checkpoint, program, opened, sign):
     path = checkpoint.parents[1] / name
     path.touch()
     make(path)
@@ -334,7 +334,7 @@ def test_json_that_cannot_be_followed_is_told_in_lines(name, make, main, checkpo
     ],
     ids=str,
 )
-def test_a_summary_of_anything_else_is_a_damaged_entry(others, checkpoint, program, opened, sign):
+def test_a_summary_with_other_values_is_a_damaged_entry(others, checkpoint, program, opened, sign):
     summary = json.loads((checkpoint / "summary.json").read_text())
     (checkpoint / "summary.json").write_text(json.dumps(summary | others))
     sign(checkpoint)
@@ -351,6 +351,7 @@ def test_an_identity_with_an_interpolation_is_a_damaged_entry(pe, main, checkpoi
     training_run = Ledger(tmp_path / "other").find(identity(pe))
     checkpoint.parents[1].rename(_made(tmp_path / "other") / training_run.name)
     (training_run.folder / "run.json").write_text(json.dumps(identity(pe)))
+    (tmp_path / "other" / "format.json").write_text('{"format": 2}')
     _, out, err = program(main, tmp_path / "other")
     page = tmp_path / "other" / "report.md"
     assert SECRET not in "\n".join([*out, err, page.read_text() if page.exists() else ""])
@@ -378,8 +379,8 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("block", HARMLESS.values(), ids=HARMLESS)
-def test_what_a_dataset_would_do_is_told_and_not_done(block, checkpoint, program, opened, tmp_path, sign):
-    """No dataset is made: its options are texts and numbers, its class is a text."""
+def test_the_options_of_a_dataset_are_logged_and_not_executed(block, checkpoint, program, opened, tmp_path, sign):
+    """No dataset is instantiated: its options and its class are plain data."""
     os.mkfifo(tmp_path / "pipe")
     text = replaced("data", block.format(folder=tmp_path))
     (checkpoint / "config.yaml").write_text(text)
@@ -394,7 +395,7 @@ FILES = sorted(path for group in ("pe", "data", "logger") for path in (config.fo
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}={path.stem}")
-def test_the_settings_of_every_file_are_read_as_they_were_written(path, checkpoint, sign):
+def test_every_file_of_conf_is_read_as_it_was_written(path, checkpoint, sign):
     cfg, leaf = OmegaConf.create(SOUND), OmegaConf.load(path)
     if "defaults" in leaf:  # of other files
         leaf = config.expand([f"{path.parent.name}={path.stem}"], multirun=False)[0][path.parent.name]
@@ -468,7 +469,7 @@ NUMBERS = [0, -1, 10**30, 0.0, -0.5, 1e-8, 1e300, 3.0, float("inf"), -float("inf
 
 
 @pytest.mark.parametrize("value", [*TEXTS, *NUMBERS, [], {}, [[], {}], {"a": [1, "1", None]}, {"1": "x", "é": {}}])
-def test_what_omegaconf_writes_is_read_as_it_was(value):
+def test_values_that_omegaconf_writes_are_read_unchanged(value):
     found = read_yaml(OmegaConf.to_yaml(OmegaConf.create({"a": value})).encode())
     assert found == {"a": value}
     assert type(found["a"]) is type(value)
@@ -483,12 +484,12 @@ def test_what_omegaconf_writes_is_read_as_it_was(value):
     ],
     ids=str,
 )
-def test_what_could_not_be_read_back_is_refused_before_it_is_trained(overrides):
+def test_settings_that_could_not_be_read_back_are_refused_before_training(overrides):
     with pytest.raises(ValueError, match="the config must have") as error:
         config.expand(overrides, multirun=False)
     assert SECRET not in str(error.value)
 
 
-def test_what_is_plain_has_nothing_to_be_complained_of():
+def test_plain_data_has_no_complaint():
     assert complaint({"a": [1, 2.5, None, True, "$x {y}", {"b": {}}]}) is None
     assert complaint({"a": object()}).startswith("must have numbers, texts, lists and dicts, got <object")

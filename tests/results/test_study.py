@@ -1,4 +1,4 @@
-"""The tables of a study are made whatever is missing of it, and what is missing is named."""
+"""The tables of a study are made even if cells are missing, and missing cells are named."""
 
 import errno
 import io
@@ -16,11 +16,14 @@ from hypothesis import strategies as st
 from pe_lab import config
 from pe_lab.bench.ledger import record
 from pe_lab.experiment import sweep
-from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
-from pe_lab.results.frame import NO_FAILED, Results, failures, load
-from pe_lab.results.table import PLACE, as_markdown, place, rows_of
+from pe_lab.results.columns import FIRST, setting_columns
+from pe_lab.results.frame import Results, load
+from pe_lab.results.from_ledger import NO_FAILED, failures
+from pe_lab.results.rows import rows_of
+from pe_lab.results.table import as_markdown
 from pe_lab.system.files import LedgerError
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4525", "trainer.device=cpu"]
@@ -34,25 +37,25 @@ GRID = {
 CELLS = [dict(zip(GRID, chosen, strict=True)) for chosen in product(*GRID.values())]
 
 
-def settings_of(cell: dict[str, Any], seed: int) -> dict[str, Any]:
+def settings_of(job: dict[str, Any], seed: int) -> dict[str, Any]:
     """A cell's settings; `copy` has an option that `structured` has not, the deep one a clip that the other has not."""
-    more = {"data.longest": 10} if cell["data.name"] == "copy" else {"data.length": 16}
-    return cell | more | {"trainer.clip": 1.0 if cell["model.depth"] == 4 else None, "epochs": 1, "seed": seed}
+    more = {"data.longest": 10} if job["data.name"] == "copy" else {"data.length": 16}
+    return job | more | {"trainer.clip": 1.0 if job["model.depth"] == 4 else None, "epochs": 1, "seed": seed}
 
 
-def summary_of(number: int, cell: dict[str, Any]) -> dict[str, Any]:
-    floors = {"bayes": {"loss": 0.0}, "prior": {"loss": 2.0}} if cell["data.name"] == "copy" else {}
+def summary_of(number: int, job: dict[str, Any]) -> dict[str, Any]:
+    floors = {"bayes": {"loss": 0.0}, "prior": {"loss": 2.0}} if job["data.name"] == "copy" else {}
     cost = {"parameters": 1, "positional_parameters": 0, "flops_per_token": 1.0, "seconds": 1.0}
     where = {"attention": "sdpa", "device": "cpu", "run": f"{number:016x}"}
     return {"test": {"loss": 1 + 0.1 * number, "accuracy": 0.5}, "floors": floors} | cost | where
 
 
 def made(present: Iterable[int], seeds: int) -> tuple[dict[str, str], dict[str, str], pd.DataFrame]:
-    """The tables of some cells of the grid, the others of which failed; every second cell lacks its records."""
+    """Return the tables of some cells of the grid; all others failed, and every second cell lacks its records."""
     chosen = [(CELLS[n], n * seeds + seed, seed) for n in present for seed in range(seeds)]
-    whole = [settings_of(cell, seed) for cell, _, seed in chosen]
-    rows = rows_of(whole, [summary_of(number, cell) for cell, number, _ in chosen])
-    failed = [settings_of(cell, 0) for n, cell in enumerate(CELLS) if n not in set(present)]
+    whole = [settings_of(job, seed) for job, _, seed in chosen]
+    rows = rows_of(whole, [summary_of(number, job) for job, number, _ in chosen])
+    failed = [settings_of(job, 0) for n, job in enumerate(CELLS) if n not in set(present)]
     lost = failures(whole, failed, [{"reason": "so", "step": 1, "run": "0"}] * len(failed))
     results = Results(Path("somewhere"), None, rows, lost)
     told = rows[list(rows.columns[: list(rows).index("test_loss")])]
@@ -65,7 +68,7 @@ def made(present: Iterable[int], seeds: int) -> tuple[dict[str, str], dict[str, 
 
 
 def check(present: Iterable[int], seeds: int) -> None:
-    """Every table has what is there, in lines of as many columns, and no word where nothing is."""
+    """Assert that every table has all cells, equally many columns in each line, and empty text for missing values."""
     present = sorted(present)
     texts, files, rows = made(present, seeds)
     for name, text in {**texts, **files}.items():
@@ -73,7 +76,7 @@ def check(present: Iterable[int], seeds: int) -> None:
     for name in (name for name in files if name.endswith(".md")):
         lines = [line for line in files[name].splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) == 1
-    where = place(rows)
+    where = setting_columns(rows)
     assert len(_lines(files["table.md"])) == len(rows[where].drop_duplicates())
     for mean in rows.groupby([*where, "pe"], dropna=False)["test_loss"].mean():
         assert f"{mean:.3f}" in files["table.md"]
@@ -85,18 +88,18 @@ def check(present: Iterable[int], seeds: int) -> None:
     assert ("layers" in texts) == (len(rows) > 1)
     read = pd.read_csv(io.StringIO(files["rows.csv"]))
     assert list(read["pe"]) == [CELLS[n]["pe.name"] for n in present for _ in range(seeds)]
-    assert list(read)[:5] == list(pd.read_csv(io.StringIO(files["failed.csv"])))[:5] == list(PLACE)
+    assert list(read)[:5] == list(pd.read_csv(io.StringIO(files["failed.csv"])))[:5] == list(FIRST)
 
 
 def _lines(text: str) -> list[str]:
-    """The rows of a Markdown table."""
+    """Return the rows of a Markdown table."""
     return [line for line in text.splitlines() if line.startswith("|")][2:]
 
 
 @pytest.mark.parametrize("factors", list(combinations(GRID, 2)))
 def test_a_grid_of_two_factors_has_its_tables_whatever_failed(factors):
     others = {name: values[0] for name, values in GRID.items() if name not in factors}
-    here = [n for n, cell in enumerate(CELLS) if others.items() <= cell.items()]
+    here = [n for n, job in enumerate(CELLS) if others.items() <= job.items()]
     assert len(here) == 4
     for size in range(1, 5):
         for present in combinations(here, size):
@@ -124,22 +127,24 @@ def test_a_name_with_a_pipe_or_a_line_break_does_not_break_the_markdown():
     assert "clm path=a|b.txt" in texts["table"]
     assert len(texts["table"].splitlines()) == 1 + 1 + 2
     assert as_markdown(pd.DataFrame({"a|b": ["c\\|d"]})) == "| a\\|b |\n| ---: |\n| c\\|d |"  # not escaped twice
+    above = as_markdown(pd.DataFrame({"data": ["a|b\nc", "a|b\nc"], "loss": [1, 2]}), names=["data"]).splitlines()[0]
+    assert above == "data a\\|b c"
 
 
-def asked(ledger: Path) -> list[Cell]:
+def asked(ledger: Path) -> list[Job]:
     """The cells of a study of two encodings at two rates."""
     words = ["pe=rope,none", "optimizer.lr=1e-3,1e2", "study_name=g", f"ledger={ledger}"]
-    return [Cell(cfg) for cfg in config.expand([*TINY, *words], multirun=True)]
+    return [Job.from_config(cfg) for cfg in config.expand([*TINY, *words], multirun=True)]
 
 
 @pytest.fixture
 def trained(tmp_path) -> Path:
     """A ledger in which one of them failed, and the others are made up."""
-    for number, cell in enumerate(asked(tmp_path)):
+    for number, job in enumerate(asked(tmp_path)):
         if number == 1:
-            cell.fail("the training loss must be finite, got nan at step 2")
+            job.fail("the training loss must be finite, got nan at step 2")
         else:
-            record(cell.run, 1, 0.5 + number)
+            record(job.run, 1, 0.5 + number)
     return tmp_path
 
 
@@ -165,19 +170,19 @@ def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, ca
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_full_disk_costs_the_tables_and_not_the_names_of_what_is_missing(trained, monkeypatch, capsys, whole):
+def test_on_a_full_disk_tables_are_lost_and_missing_cells_are_still_named(trained, monkeypatch, capsys, whole):
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Tree, "write", full)
     with pytest.raises(OSError, match="^the tables of study_name=g must be written to .*g, got No space left"):
-        sweep._report([cell for cell in asked(trained) if cell.trained] if whole else asked(trained))
+        sweep._report([job for job in asked(trained) if job.trained] if whole else asked(trained))
     out, err = capsys.readouterr()
     assert err == ("" if whole else MISSING)
     assert "floor: bayes" in out
 
 
-def test_a_damaged_checkpoint_costs_the_tables_and_not_the_names_of_what_is_missing(trained, capsys):
+def test_with_a_damaged_checkpoint_missing_cells_are_still_named(trained, capsys):
     here = asked(trained)
     (here[0].run.checkpoint(1) / "summary.json").write_text("{}")
     with pytest.raises(LedgerError, match="must have the digest"):

@@ -1,4 +1,4 @@
-"""W&B is rebuilt from the ledger: the same runs, with all that they were told."""
+"""W&B runs that are rebuilt from the ledger equal those that training logged."""
 
 import json
 import shutil
@@ -10,27 +10,27 @@ import pytest
 import wandb
 
 from pe_lab import config
-from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.results import sync
-from pe_lab.tracking import loggers
+from pe_lab.tracking import wandb_run
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
-COMMANDS = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,8]", "probe=[attention]"]
+ASKED = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,8]", "probe=[attention]"]
 
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory) -> Path:
-    """A ledger with two cells of one training_run and their runs; the longer one is in a study."""
+    """A ledger with two cells of one run and their W&B runs; the longer cell is in a study."""
     ledger = tmp_path_factory.mktemp("logged")
     words = [*TINY, "logger=wandb", "logger.images=false", "epochs=1,2", "study_name=question", f"ledger={ledger}"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
-        cells = [Cell(cfg) for cfg in config.expand([*words, *COMMANDS], multirun=True)]
-        for cell in cells:
-            cell.request()
-        for cell in cells:
-            cell.serve(wait=True)
+        cells = [Job.from_config(cfg) for cfg in config.expand([*words, *ASKED], multirun=True)]
+        for job in cells:
+            job.request()
+        for job in cells:
+            job.serve(wait=True)
     study = ledger / "studies" / "other" / "rows.csv"
     study.parent.mkdir(parents=True)
     pd.DataFrame({"pe": ["rope"], "epochs": [2], "run": [cells[0].run.name]}).to_csv(study, index=False)
@@ -39,7 +39,7 @@ def logged(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copy(logged, tmp_path, monkeypatch) -> Path:
-    """The same without its runs."""
+    """The same ledger without its W&B runs."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     shutil.copytree(logged, tmp_path / "ledger", ignore=shutil.ignore_patterns("wandb", ".processes"))
     return tmp_path / "ledger"
@@ -53,7 +53,7 @@ def program(monkeypatch, capsys, *words: object) -> tuple[int, str, str]:
 
 
 def of_run(inside: dict[str, list[dict]]) -> dict:
-    """What tells a run from others, and its metrics."""
+    """Return the settings and the metrics of a W&B run."""
     ((run,), (end,)) = inside["run"], inside["exit"]
     return {
         "name": run["display_name"],
@@ -62,19 +62,19 @@ def of_run(inside: dict[str, list[dict]]) -> dict:
         "job": run["job_type"],
         "config": run["config"]["update"] | {"ledger": None},
         "tags": run["tags"],
-        "metrics": sorted(map(str, inside["metric"])),  # their axes, and which of their values is the best
+        "metrics": sorted(map(str, inside["metric"])),  # axis and summary of each
         "exit": end["exit_code"],
     }
 
 
-def test_rebuilt_runs_are_the_runs_that_training_told(logged, copy, monkeypatch, capsys, offline_runs, curves):
+def test_rebuilt_runs_equal_the_runs_of_training(logged, copy, monkeypatch, capsys, offline_runs, curves):
     status, out, _ = program(monkeypatch, capsys, copy)
     assert (status, out) == (0, "2 of 2 runs are in W&B, offline, project pe_lab\n")
-    told, rebuilt = offline_runs(logged), offline_runs(copy)
-    assert set(rebuilt) == set(told)
-    assert len(told) == 2
-    assert {of_run(inside)["tags"][0] for inside in told.values()} == {"question"}
-    for name, inside in told.items():
+    trained, rebuilt = offline_runs(logged), offline_runs(copy)
+    assert set(rebuilt) == set(trained)
+    assert len(trained) == 2
+    assert {of_run(inside)["tags"][0] for inside in trained.values()} == {"question"}
+    for name, inside in trained.items():
         assert of_run(rebuilt[name]) == of_run(inside)
         assert curves(rebuilt[name]) == curves(inside)
     (training_run,) = Ledger(copy).runs()
@@ -86,7 +86,7 @@ def test_rebuilt_runs_are_the_runs_that_training_told(logged, copy, monkeypatch,
     assert {"length/raw/loss", "length/raw+8/loss", "probe/attention/entropy/head1", "test/way_to_bayes"} <= set(points)
 
 
-def test_a_study_is_rebuilt_alone_and_under_its_name(copy, monkeypatch, capsys, offline_runs):
+def test_only_the_cells_of_a_study_are_rebuilt_in_a_group_of_its_name(copy, monkeypatch, capsys, offline_runs):
     status, out, _ = program(monkeypatch, capsys, copy, "--study", "other", "--project", "mine")
     assert (status, out) == (0, "1 of 1 runs are in W&B, offline, project mine\n")
     ((name, inside),) = offline_runs(copy).items()
@@ -96,7 +96,7 @@ def test_a_study_is_rebuilt_alone_and_under_its_name(copy, monkeypatch, capsys, 
     assert found["tags"] == ["other", "structured", "rope"]
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_rebuilt(copy, monkeypatch, capsys, offline_runs):
+def test_a_damaged_checkpoint_is_skipped_and_the_others_are_rebuilt(copy, monkeypatch, capsys, offline_runs):
     (training_run,) = Ledger(copy).runs()
     summary = training_run.checkpoint(1) / "summary.json"
     summary.write_text(summary.read_text().replace("sdpa", "magic"))
@@ -108,7 +108,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_rebuilt(copy, monkeypatch, 
 
 
 def test_a_class_of_the_users_own_is_not_imported(copy, monkeypatch, capsys, offline_runs, sign, tmp_path):
-    """Its module may be anywhere, or gone; the run is rebuilt all the same, other lengths included."""
+    """Its module may be missing; the W&B run is complete, other lengths included."""
     (training_run,) = Ledger(copy).runs()
     (tmp_path / "mine.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -124,10 +124,10 @@ def test_a_class_of_the_users_own_is_not_imported(copy, monkeypatch, capsys, off
         assert (data["name"], data["_target_"], data["length"]) == ("mine", "mine.Data", 16)
 
 
-def test_a_summary_without_the_length_of_the_sequences_leaves_the_test_out_of_the_lengths(
+def test_without_tokens_per_sequence_the_test_is_left_out_of_the_curves_over_tokens(
     copy, monkeypatch, capsys, offline_runs, curves, sign
 ):
-    """As earlier versions wrote it."""
+    """Earlier versions did not write it."""
     (training_run,) = Ledger(copy).runs()
     file = training_run.checkpoint(2) / "summary.json"
     summary = json.loads(file.read_text())
@@ -143,7 +143,7 @@ def test_a_summary_without_the_length_of_the_sequences_leaves_the_test_out_of_th
     assert [points["lengths.nrows"][0][-1] for _, points in sorted(runs.items())] == [4, 3]
 
 
-def test_a_cell_of_a_study_that_is_not_there_is_told(copy, monkeypatch, capsys):
+def test_a_missing_cell_of_a_study_is_skipped_in_one_line(copy, monkeypatch, capsys):
     rows = copy / "studies" / "other" / "rows.csv"
     rows.write_text(rows.read_text().replace(",2,", ",3,"))
     status, out, err = program(monkeypatch, capsys, copy, "--study", "other")
@@ -158,8 +158,8 @@ def test_a_run_that_cannot_be_opened_is_counted(copy, monkeypatch, capsys):
     assert err.count("W&B did not start, the ledger has the run: deleted") == 2
 
 
-def test_a_run_that_was_half_told_is_closed_as_failed(copy, monkeypatch, capsys, offline_runs):
-    monkeypatch.setattr(loggers.WandbRun, "log_rows", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+def test_a_run_that_was_logged_in_part_is_closed_as_failed(copy, monkeypatch, capsys, offline_runs):
+    monkeypatch.setattr(wandb_run.WandbRun, "log_rows", lambda *_: (_ for _ in ()).throw(OSError("no space")))
     status, _, err = program(monkeypatch, capsys, copy)
     assert status == 1
     assert err.count("no space") == 2
@@ -169,7 +169,7 @@ def test_a_run_that_was_half_told_is_closed_as_failed(copy, monkeypatch, capsys,
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "the following arguments are required: LEDGER"),
+        ([], "LEDGER must be the folder of the ledger, got nothing"),
         (["nowhere"], "LEDGER must be a folder with trained cells, got 'nowhere'"),
         (["{copy}", "--study", "x"], "--study must be one of other in {copy}, got 'x'"),
         (["{copy}", "--project", "a/b"], "logger.project must be a name of letters"),
@@ -186,4 +186,4 @@ def test_bad_input_gets_one_line(words, expected, copy, monkeypatch, capsys):
 def test_rebuilding_with_wandb_off_is_refused(copy, monkeypatch, capsys):
     monkeypatch.setenv("WANDB_MODE", "disabled")
     status, _, err = program(monkeypatch, capsys, copy)
-    assert (status, err) == (1, "error: WANDB_MODE must be online or offline to rebuild runs, got 'disabled'\n")
+    assert (status, err) == (1, "error: WANDB_MODE must be online or offline to rebuild W&B runs, got 'disabled'\n")

@@ -1,4 +1,4 @@
-"""A W&B project gives the frames that the ledger gives."""
+"""A W&B project gives the same tables as the ledger."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,17 +9,17 @@ import pytest
 from omegaconf import OmegaConf
 
 from pe_lab import config
-from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
 from pe_lab.report import __main__ as program
 from pe_lab.results import frame, wandb_project
-from pe_lab.results.table import ENVIRONMENT
+from pe_lab.results.columns import ENVIRONMENT
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
 @dataclass
 class Run:
-    """What is used of wandb's public run."""
+    """The part of wandb's public run that is used."""
 
     id: str
     config: dict[str, Any]
@@ -32,33 +32,33 @@ class Run:
         return [row for row in self.history if set(keys) <= set(row)]
 
 
-def run_of(ledger: Path, cell: Cell) -> Run:
+def run_of(ledger: Path, job: Job) -> Run:
     """The run that the cell would have had, from its files."""
-    summary = cell.run.summary(cell.epochs)
+    summary = job.run.summary(job.cell.epochs)
     flat = {f"test/{name}": value for name, value in summary["test"].items()}
     flat |= {f"floor/{name}": value for name, value in config.flatten(summary["floors"], separator="/").items()}
     flat |= {f"cost/{n}": summary[n] for n in ("parameters", "positional_parameters", "flops_per_token", "seconds")}
-    rows = pd.read_csv(cell.run.checkpoint(cell.epochs) / "metrics.csv").query("split == 'validation'")
+    rows = pd.read_csv(job.run.checkpoint(job.cell.epochs) / "metrics.csv").query("split == 'validation'")
     history = [{"epoch": row.epoch, f"validation/{row.metric}": row.value} for row in rows.itertuples()]
-    own = OmegaConf.to_container(cell.cfg, resolve=True) | {"attention_resolved": "sdpa", "encoding": "of panels"}
-    return Run(f"{cell.run.name}-{cell.epochs}", own, flat, history)
+    own = OmegaConf.to_container(job.cell.cfg, resolve=True) | {"attention_resolved": "sdpa", "encoding": "of panels"}
+    return Run(f"{job.run.name}-{job.cell.epochs}", own, flat, history)
 
 
 @pytest.fixture(scope="module")
-def cells(tmp_path_factory) -> list[Cell]:
+def cells(tmp_path_factory) -> list[Job]:
     ledger = tmp_path_factory.mktemp("ledger")
     words = [*TINY, "logger=none", f"ledger={ledger}", "pe=rope,none", "seed=0,1", "epochs=1,2"]
-    made = [Cell(cfg) for cfg in config.expand(words, multirun=True)]
-    for cell in made:
-        cell.request()
-    for cell in made:
-        cell.serve(wait=True)
+    made = [Job.from_config(cfg) for cfg in config.expand(words, multirun=True)]
+    for job in made:
+        job.request()
+    for job in made:
+        job.serve(wait=True)
     return made
 
 
 def test_a_project_has_the_rows_and_curves_of_the_ledger(cells):
-    ledger = Path(cells[0].cfg.ledger)
-    expected, found = frame.load(ledger), wandb_project.load("me/mine", [run_of(ledger, cell) for cell in cells])
+    ledger = Path(cells[0].cell.cfg.ledger)
+    expected, found = frame.load(ledger), wandb_project.load("me/mine", [run_of(ledger, job) for job in cells])
     keys = ["pe", "epochs", "seed"]
     shared = [name for name in expected.cells if name not in ENVIRONMENT]
     assert list(found.cells) == list(expected.cells)
@@ -72,8 +72,8 @@ def test_a_project_has_the_rows_and_curves_of_the_ledger(cells):
 
 
 def test_runs_that_are_no_finished_cells_are_listed_and_left_out(cells):
-    ledger = Path(cells[0].cfg.ledger)
-    runs = [run_of(ledger, cell) for cell in cells]
+    ledger = Path(cells[0].cell.cfg.ledger)
+    runs = [run_of(ledger, job) for job in cells]
     runs[0].summary.pop("test/loss")
     runs[0].state = "crashed"
     runs.append(Run("other", {}, dict(runs[1].summary)))
@@ -102,18 +102,18 @@ def test_runs_that_are_no_finished_cells_are_listed_and_left_out(cells):
         ({}, {"cost/seconds": None}, "must have a number as cost/seconds"),
     ],
 )
-def test_a_run_that_somebody_else_wrote_is_one_line(config, summary, line, cells, monkeypatch):
+def test_a_foreign_wandb_run_is_refused_in_one_line(config, summary, line, cells, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "hush")
     deep: dict = {}
     for _ in range(500):
         deep = {"a": deep}
-    runs = [run_of(Path(cell.cfg.ledger), cell) for cell in cells]
+    runs = [run_of(Path(job.cell.cfg.ledger), job) for job in cells]
     runs[0].config |= config
     runs[0].summary |= summary
     runs[1].config["pe"] = {"name": "rope"} | deep
     found = wandb_project.load("mine", runs)
     assert len(found.cells) == len(cells) - 2
-    assert [of.partition(" must")[0] for of in found.refused] == [f"run {run.id}" for run in runs[:2]]
+    assert [of.partition(" must")[0] for of in found.refused] == [f"W&B run {run.id}" for run in runs[:2]]
     assert line in found.refused[0]
     assert "at most 64 levels" in found.refused[1]
     assert "hush" not in "".join(found.refused)
@@ -125,8 +125,8 @@ def test_a_project_without_a_finished_cell_is_refused():
 
 
 def test_a_report_of_a_project_is_written(cells, monkeypatch, tmp_path):
-    ledger = Path(cells[0].cfg.ledger)
-    made = wandb_project.load("mine", [run_of(ledger, cell) for cell in cells])
+    ledger = Path(cells[0].cell.cfg.ledger)
+    made = wandb_project.load("mine", [run_of(ledger, job) for job in cells])
     monkeypatch.setattr(wandb_project, "load", lambda project: made)
     monkeypatch.setattr("sys.argv", ["pe_lab.report", "wandb:me/mine", "--out", str(tmp_path)])
     program.main()

@@ -19,8 +19,8 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 from wandb import wandb_agent
 
+from faults.programs import wait_for, wandb_services
 from pe_lab import config
-from pe_lab.bench.programs import wait_for, wandb_services
 from pe_lab.ledger.ledger import Ledger
 
 FOLDER = Path(__file__).parents[2] / "sweeps"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.bench.sweeps import TINY
 from pe_lab.system import devices
 
 

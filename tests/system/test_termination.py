@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pe_lab.bench.programs import FORKS, wait_for
+from faults.programs import FORKS, wait_for
 from pe_lab.system.termination import TerminatedError, _lives, end_with, sigterm_raises
 
 

@@ -18,24 +18,25 @@ from matplotlib import colormaps
 from pe_lab import config
 from pe_lab.audit import pictures as audit
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.executor import Journey
+from pe_lab.experiment.executor import Executor
+from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import trained
 from pe_lab.probes.attention import layer_weights
 from pe_lab.tracking.events import way_to_bayes
-from pe_lab.tracking.loggers import BEST
 from pe_lab.tracking.pictures import GAP, TILE, attention_picture, encoding_picture
 from pe_lab.tracking.wandb_config import tags
 from pe_lab.tracking.wandb_mode import wandb_mode
+from pe_lab.tracking.wandb_run import BEST
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
 
-def serve(ledger: Path, *overrides: str) -> list[Cell]:
-    cells = [Cell(cfg) for cfg in config.expand([*TINY, f"ledger={ledger}", *overrides], multirun=True)]
-    for cell in cells:
-        cell.request()
-    for cell in cells:
-        cell.serve(wait=True)
+def serve(ledger: Path, *overrides: str) -> list[Job]:
+    cells = [Job.from_config(cfg) for cfg in config.expand([*TINY, f"ledger={ledger}", *overrides], multirun=True)]
+    for job in cells:
+        job.request()
+    for job in cells:
+        job.serve(wait=True)
     return cells
 
 
@@ -181,21 +182,24 @@ def test_a_picture_of_an_encoding_is_drawn_once_for_all_cells_that_have_it(tmp_p
     (tmp_path / "pictures").mkdir()
 
     def cells(*words: str) -> list[Cell]:
-        return [Cell(cfg) for cfg in config.expand([*TINY, f"ledger={tmp_path}", *words], multirun=True)]
+        return [Cell.from_config(cfg) for cfg in config.expand([*TINY, f"ledger={tmp_path}", *words], multirun=True)]
 
-    paths = [encoding_picture(cell) for cell in cells("pe=rope,learnable", "model.depth=1,2", "seed=0,1")]
+    def drawing(cell: Cell) -> Path:
+        return encoding_picture(tmp_path, cell.cfg.pe.name, cell.identity["pe"], cell.encoding)
+
+    paths = [drawing(cell) for cell in cells("pe=rope,learnable", "model.depth=1,2", "seed=0,1")]
     assert sorted(drawn) == ["learnable", "rope"]
     assert len(set(paths)) == 2
     (other,) = cells("pe=rope", "pe.theta=choice(100)")
-    assert encoding_picture(other) not in paths
+    assert drawing(other) not in paths
     assert all(path.exists() for path in paths)
 
 
 def test_a_picture_of_attention_shows_the_weights_of_every_head(tmp_path):
-    (cell,) = serve(tmp_path, "logger=none", "epochs=1", "model.depth=2")
-    model = trained(cell)
-    picture = attention_picture(model, cell.dataset, 0)
-    batch = cell.dataset.batch("test", torch.tensor([0]))
+    (job,) = serve(tmp_path, "logger=none", "epochs=1", "model.depth=2")
+    model = trained(job.cell, job.run)
+    picture = attention_picture(model, job.cell.dataset, 0)
+    batch = job.cell.dataset.batch("test", torch.tensor([0]))
     length = int((batch.layout.segment == 0).sum())
     side = TILE // length
     tile = side * length + GAP
@@ -214,8 +218,8 @@ def test_a_picture_of_attention_shows_the_weights_of_every_head(tmp_path):
 def test_a_picture_that_cannot_be_drawn_does_not_cost_the_cell(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(audit, "draw", lambda *_: (_ for _ in ()).throw(ValueError("no colours left")))
-    (cell,) = serve(tmp_path, "logger=wandb", "epochs=1")
-    assert not cell.missing
+    (job,) = serve(tmp_path, "logger=wandb", "epochs=1")
+    assert not job.missing
     assert "rope-d1-e1-s0: no pictures in W&B: no colours left" in capsys.readouterr().err
 
 
@@ -228,16 +232,16 @@ def test_pictures_are_not_drawn_for_nobody(mode, words, tmp_path, monkeypatch):
 
 def test_a_run_has_a_table_of_its_lengths(tmp_path, monkeypatch, offline_runs):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    (cell,) = serve(tmp_path, "logger=wandb", "logger.images=false", "epochs=1", "evaluate.lengths=[1,2]")
+    (job,) = serve(tmp_path, "logger=wandb", "logger.images=false", "epochs=1", "evaluate.lengths=[1,2]")
     (inside,) = offline_runs(tmp_path).values()
     (line,) = [record["item"] for record in inside["history"] if "lengths.path" in record["item"]]
     (path,) = tmp_path.glob(f"wandb/offline-run-*/files/{line['lengths.path']}")
     table = json.loads(path.read_text())
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
     assert [(row["policy"], row["length"], row["tokens"]) for row in rows] == [("raw", 1, 16), ("raw", 2, 32)]
-    assert rows[0]["loss"] == cell.run.summary(1)["test"]["loss"]
-    (request,) = cell.requests
-    recorded = cell.records.get(request).set_index("metric")["value"]
+    assert rows[0]["loss"] == job.run.summary(1)["test"]["loss"]
+    (request,) = job.cell.requests
+    recorded = job.records.get(request).set_index("metric")["value"]
     assert rows[1]["loss"] == recorded["loss"]
     assert rows[1]["position_blind/loss"] == recorded["position_blind/loss"]
 
@@ -277,8 +281,8 @@ def test_a_mode_that_is_none_is_refused(monkeypatch):
 def test_a_run_that_cannot_be_opened_does_not_cost_the_cell(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(wandb.errors.CommError("no server")))
-    (cell,) = serve(tmp_path, "logger=wandb", "epochs=1")
-    assert not cell.missing
+    (job,) = serve(tmp_path, "logger=wandb", "epochs=1")
+    assert not job.missing
     assert "W&B did not start, the ledger has the run: no server" in capsys.readouterr().err
 
 
@@ -290,8 +294,8 @@ def test_the_environment_wins_over_the_config(monkeypatch):
 
 
 def test_csv_has_a_column_per_metric(tmp_path):
-    (cell,) = serve(tmp_path, "logger=csv", "epochs=2")
-    table = pd.read_csv(tmp_path / "csv" / "rope-d1-e2-s0" / cell.run.name / "metrics.csv")
+    (job,) = serve(tmp_path, "logger=csv", "epochs=2")
+    table = pd.read_csv(tmp_path / "csv" / "rope-d1-e2-s0" / job.run.name / "metrics.csv")
     assert table["train/loss"].notna().sum() == 2
     assert table["test/loss"].notna().sum() == 1
     assert table["floor/bayes/loss"].dropna().tolist() == [0, 0]
@@ -302,8 +306,8 @@ def test_tensorboard_has_the_scalars(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    (cell,) = serve(tmp_path, "logger=tensorboard", "epochs=2")
-    events = EventAccumulator(str(tmp_path / "tensorboard" / "rope-d1-e2-s0" / cell.run.name))
+    (job,) = serve(tmp_path, "logger=tensorboard", "epochs=2")
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "rope-d1-e2-s0" / job.run.name))
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [9, 18]
     assert len(events.Scalars("test/loss")) == 1
@@ -311,7 +315,7 @@ def test_tensorboard_has_the_scalars(tmp_path):
 
 def test_a_run_ends_even_when_its_cell_fails(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setattr(Journey, "_record", lambda *_: (_ for _ in ()).throw(RuntimeError("no")))
+    monkeypatch.setattr(Executor, "_finish", lambda *_: (_ for _ in ()).throw(RuntimeError("no")))
     with pytest.raises(RuntimeError, match="no"):
         serve(tmp_path, "logger=wandb", "epochs=1")
     assert wandb.run is None

@@ -16,11 +16,13 @@ import wandb
 
 from pe_lab import config
 from pe_lab.bench.wandb_server import Server, serving
-from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
 from pe_lab.results import sync
 from pe_lab.system.termination import TerminatedError, sigterm_raises
-from pe_lab.tracking import loggers, wandb_service
+from pe_lab.tracking import loggers, wandb_run, wandb_service
+from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.tracking.wandb_mode import settle_wandb, wandb_mode
+from pe_lab.tracking.wandb_run import WandbRun
 from pe_lab.tracking.wandb_service import LateError, end_service, within
 
 LIMIT = 1.0  # seconds
@@ -55,13 +57,14 @@ def logged_in(monkeypatch) -> Iterator[Callable[..., AbstractContextManager[Serv
     end_service(kill=True)
 
 
-def open_run(folder: Path, open_timeout: float = 60, finish_timeout: float = LIMIT) -> list[loggers.WandbRun]:
+def open_run(folder: Path, open_timeout: float = 60, finish_timeout: float = LIMIT) -> list[WandbRun]:
     limits = {"open_timeout": open_timeout, "finish_timeout": finish_timeout}
-    place = {"folder": folder, "group": "question", "project": "pe_lab", "settings": SETTINGS, "attention": "sdpa"}
-    return loggers.open_run("run", 1, "cell", mode="online", then_offline=True, **place, **limits)
+    checkpoint = CheckpointInfo("run", 1, "cell", SETTINGS, "sdpa", folder)
+    run = wandb_run.open_run(checkpoint, "question", "pe_lab", "online", offline_on_failure=True, **limits)
+    return [run] if run else []
 
 
-def close(run: loggers.WandbRun) -> None:
+def close(run: WandbRun) -> None:
     run.log_metrics({"validation/loss": 1.25, "epoch": 1})
     run.finalize("success")
 
@@ -150,7 +153,7 @@ def test_what_was_kept_is_what_wandb_sync_uploads(logged_in, tmp_path):
 
 
 def test_a_service_that_hangs_is_killed_and_the_run_is_lost(logged_in, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(loggers, "CLOSING", 0.5)
+    monkeypatch.setattr(wandb_run, "CLOSING", 0.5)
     monkeypatch.setattr(wandb_service, "CLOSING", 0.5)
     with logged_in():
         (run,) = open_run(tmp_path, finish_timeout=0.5)
@@ -196,13 +199,13 @@ def terminate_when(server: Server) -> None:
 
 def test_a_cell_is_served_and_the_next_does_not_wait(logged_in, tmp_path, capsys, offline_runs):
     words = [*TINY, "logger=wandb", "logger.images=false", f"logger.finish_timeout={LIMIT:g}", "logger.open_timeout=60"]
-    cells = [Cell(cfg) for cfg in config.expand([*words, "epochs=1,2", f"ledger={tmp_path}"], multirun=True)]
+    cells = [Job.from_config(cfg) for cfg in config.expand([*words, "epochs=1,2", f"ledger={tmp_path}"], multirun=True)]
     with logged_in("stream", "500") as server:
-        for cell in cells:
-            cell.request()
+        for job in cells:
+            job.request()
         cells[0].serve(wait=True)  # and the other, which is on its training_run
         asked = len(server.asked)
-    assert not any(cell.missing for cell in cells)
+    assert not any(job.missing for job in cells)
     assert asked > 0
     assert capsys.readouterr().err.count("W&B did not take the run in 1 s") == 1
     assert set(offline_runs(tmp_path)) == {f"{cells[0].run.name}-2"}

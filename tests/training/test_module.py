@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from pe_lab import config
 from pe_lab.attention import attend
 from pe_lab.data.base import IGNORE, epoch_order
-from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.executor import Journey, quiet
+from pe_lab.experiment.executor import build, silence_lightning
+from pe_lab.experiment.job import Job
 from pe_lab.model import blocks
 from pe_lab.training.module import Recorder, Training
 
@@ -25,15 +25,19 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_s
 STEPS = 5  # of an epoch: 4,525 sequences, the last batch is smaller
 
 
-def cell(ledger: Path, *overrides: str) -> Cell:
+def cell(ledger: Path, *overrides: str) -> Job:
     (cfg,) = config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)
-    return Cell(cfg)
+    return Job.from_config(cfg)
+
+
+def built(job: Job) -> Training:
+    return build(job.cell, job.cell.make_dataset())
 
 
 def fit(training: Training, epochs: int, *more: L.Callback) -> None:
     """Train as an executor does, without saving."""
     recorder = Recorder(lambda *_: None, lambda: None, lambda: None, lambda _: None, lambda _: None, save_every=1e9)
-    quiet()
+    silence_lightning()
     L.Trainer(
         accelerator="cpu", max_epochs=epochs, logger=False, callbacks=[recorder, *more], enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0, num_sanity_val_steps=0,
@@ -82,9 +86,9 @@ def plain_loop(training: Training, schedule: str) -> Iterator[dict[str, Tensor]]
 def test_every_step_is_that_of_a_plain_loop_at_the_rate_of_its_schedule(tmp_path: Path, schedule: str) -> None:
     """A step moves parameters by up to its learning rate; rounding moves them far less."""
     options = (f"optimizer.schedule={schedule}", f"optimizer.warmup_steps={WARMUP}", f"optimizer.lr={LR}")
-    training = Journey(
+    training = built(
         cell(tmp_path, "pe=learnable", "optimizer=adamw", "optimizer.weight_decay=0.1", f"epochs={EPOCHS}", *options)
-    )._build()
+    )
     noted = Noted()
     expected = list(plain_loop(training, schedule))
     fit(training, EPOCHS, noted)
@@ -100,9 +104,7 @@ def test_every_step_is_that_of_a_plain_loop_at_the_rate_of_its_schedule(tmp_path
 
 def test_no_two_steps_drop_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Masks of activations and attention weights differ in an epoch, and between epochs at the same batch."""
-    training = Journey(
-        cell(tmp_path, "pe=none", "epochs=2", "model.dropout=0.5", "model.attention_dropout=0.5")
-    )._build()
+    training = built(cell(tmp_path, "pe=none", "epochs=2", "model.dropout=0.5", "model.attention_dropout=0.5"))
     activations, seeds = [], []
 
     def spy(*given: object) -> Tensor:
@@ -136,10 +138,10 @@ def test_validation_is_of_the_validation_split_and_the_test_of_the_test_split(tm
     made.request()
     made.serve(wait=True)
     checkpoint = made.run.checkpoint(2)
-    model = Journey(made)._build().model
+    model = built(made).model
     model.load_state_dict(load_file(checkpoint / "weights.safetensors"))
     rows = pd.read_csv(checkpoint / "metrics.csv")
-    found = {split: losses(model, made.dataset, split) for split in ("validation", "test")}
+    found = {split: losses(model, made.cell.dataset, split) for split in ("validation", "test")}
     for split, expected in found.items():
         last = rows[(rows["split"] == split) & (rows["epoch"] == 2)].set_index("metric")["value"]
         for name, value in expected.items():

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 from math import log
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -20,9 +20,10 @@ from pe_lab.data.text.corpus import Corpus
 from pe_lab.data.text.encoded import SPLITS, Encoded
 from pe_lab.data.text.tokenizer import BPE, Bytes
 from pe_lab.data.text.windows import Windows, packed, place
-from pe_lab.ranges import require
+from pe_lab.encodings.options import LONGEST, Count, FileOrFolder, Folder, NonEmpty, Range, is_integer, whole
 from pe_lab.system.files import digest, read_json, write_json
 
+VOCABULARY_SIZES = Range("an integer from 259 to 65536", lambda x: is_integer(x) and 259 <= x <= 65_536)
 COUNTED = 2**23  # most tokens of the training split that reference levels count, to bound their memory
 
 
@@ -73,31 +74,16 @@ class Text(Dataset):
         self,
         seed: int,
         name: str,
-        corpus: str = "stdlib",
-        path: str | None = None,
-        separator: str | None = None,
-        tokenizer: str = "bytes",
-        vocabulary_size: int = 4096,
-        length: int = 256,
-        train_sequences: int | None = None,
-        test_sequences: int | None = 256,
-        cache: str | None = None,
+        corpus: Literal["stdlib", "tinyshakespeare", "enwik8"] = "stdlib",
+        path: FileOrFolder | None = None,
+        separator: NonEmpty | None = None,
+        tokenizer: Literal["bytes", "bpe"] = "bytes",
+        vocabulary_size: Annotated[int, VOCABULARY_SIZES] = 4096,
+        length: Annotated[int, whole(2, most=LONGEST)] = 256,
+        train_sequences: Count | None = None,
+        test_sequences: Count | None = 256,
+        cache: Folder | None = None,
     ) -> None:
-        given = {
-            "corpus": corpus,
-            "path": path,
-            "separator": separator,
-            "tokenizer": tokenizer,
-            "vocabulary_size": vocabulary_size,
-            "length": length,
-            "train_sequences": train_sequences,
-            "test_sequences": test_sequences,
-            "cache": cache,
-        }
-        for option, value in given.items():
-            require(f"data.{option}", value)
-        if length < 2:
-            raise ValueError(f"data.length must be at least 2 for data={name}, got {length}")
         self.seed, self.name = seed, name
         self.length, self.factor = length, 1.0
         self.train_sequences, self.held_out = train_sequences, test_sequences

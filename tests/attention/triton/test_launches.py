@@ -223,7 +223,7 @@ def test_the_bench_of_kernels_gets_past_every_kind_of_terms(
     def ours(subject: bench.Subject, _: bench.Setting) -> dict[str, Callable[[], Tensor]]:
         return {"triton": lambda: attend(subject.q, subject.k, subject.v, subject.terms, subject.layout, "triton")}
 
-    monkeypatch.setattr(bench, "_implementations", ours)
+    monkeypatch.setattr(bench, "implementations", ours)
     setting = bench.Setting(DEVICE, tokens=T, num_heads=H, head_dim=d, lengths=(T,))
     names = ["none", "t5", "lrope", "exposb", "forgetting", "rse", "stick_breaking"]
     rows = bench.compare_kernels(setting, tmp_path, folder() / "pe", names)

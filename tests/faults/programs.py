@@ -1,4 +1,4 @@
-"""The program in processes of its own that start at once: forked from one that has all modules loaded."""
+"""Start `python -m pe_lab.run` quickly: fork it from a process that has all modules loaded."""
 
 import atexit
 import ctypes
@@ -22,19 +22,19 @@ FORKS.set_forkserver_preload(
 
 
 class Program:
-    """A run of the program with these words, in a session of its own.
+    """A process, with a session of its own, that runs pe_lab.run.
 
     Args:
-        words: as for `python -m pe_lab.run`.
-        folder: for what it prints; its working directory, unless `cwd` names another.
-        env: changes to this process's environment.
-        before: called in the new process, before the program begins.
-        train: if not, as for `python -m pe_lab.evaluate`.
+        overrides: the command line of `python -m pe_lab.run`.
+        folder: where its output is written; also its working directory, unless `cwd` is given.
+        env: variables added to this process's environment.
+        before: called in the new process before the program starts.
+        train: False runs `python -m pe_lab.evaluate`.
     """
 
     def __init__(
         self,
-        words: list[str],
+        overrides: list[str],
         folder: Path,
         cwd: Path | None = None,
         env: dict[str, str] | None = None,
@@ -45,7 +45,7 @@ class Program:
         self.printed = folder / f"{time.monotonic_ns()}.out", folder / f"{time.monotonic_ns()}.err"
         paths = tuple(map(str, self.printed))
         given = dict(os.environ) | {"OMP_NUM_THREADS": "1"} | (env or {})
-        self.process = FORKS.Process(target=_main, args=(words, str(cwd or folder), paths, given, before, train))
+        self.process = FORKS.Process(target=_main, args=(overrides, str(cwd or folder), paths, given, before, train))
         self.process.start()
 
     @property
@@ -56,46 +56,48 @@ class Program:
     def ended(self) -> bool:
         return not self.process.is_alive()
 
-    def kill(self, signum: int, all_of_it: bool = False) -> None:
-        """Send a signal to the process, or to all of its session, if it is still there; not before it is itself."""
+    def kill(self, signum: int, session: bool = False) -> None:
+        """Wait until the process has opened its output files, then send it, or its whole session, a signal."""
         wait_for(lambda: self.ended or self.printed[1].exists())
         with suppress(ProcessLookupError):
-            if all_of_it:
-                with suppress(ProcessLookupError):  # it has not come to make a session of its own
+            if session:
+                with suppress(ProcessLookupError):  # it has no session of its own yet
                     os.killpg(self.pid, signum)
             os.kill(self.pid, signum)
 
     def wait(self, seconds: float = 300) -> tuple[int, str, str]:
-        """Exit status (negative: the signal that ended it), what was printed, and the errors.
+        """Return the exit status (negative: the signal that ended it), stdout and stderr.
 
         Raises:
-            TimeoutError: it hangs; it is killed.
+            TimeoutError: it did not end in time, and was killed.
         """
         self.process.join(seconds)
         if self.process.is_alive():
-            self.kill(signal.SIGKILL, all_of_it=True)
+            self.kill(signal.SIGKILL, session=True)
             self.process.join()
-            raise TimeoutError(f"it hangs for {seconds} s: {' '.join(path.read_text() for path in self.printed)}")
+            raise TimeoutError(
+                f"the process must end within {seconds} s, got: {' '.join(path.read_text() for path in self.printed)}"
+            )
         out, err = (path.read_text() if path.exists() else "" for path in self.printed)
         return self.process.exitcode, out, err
 
 
 def _main(
-    words: list[str],
+    overrides: list[str],
     cwd: str,
     printed: tuple[str, str],
     env: dict[str, str],
     before: Callable[[], None] | None,
     train: bool,
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the program says what it means
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the program sets its own handler
     os.setsid()
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     for number, path in enumerate(printed, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    sys.argv = ["pe_lab.run", *words]
+    sys.argv = ["pe_lab.run", *overrides]
     from pe_lab import run
 
     if before:
@@ -109,7 +111,7 @@ def _main(
     except BaseException:
         traceback.print_exc()
         status = 1
-    # what an interpreter does when it ends; a forked process leaves it out, and waits for workers instead
+    # a forked process skips these steps of an interpreter's exit, and would wait for its workers instead
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -118,19 +120,19 @@ def _main(
 
 
 def limit_memory(megabytes: float) -> None:
-    """The process gets no more than so much beyond what it has."""
+    """Limit this process to so many MiB more memory than it has now."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = int(pages * resource.getpagesize() + megabytes * 2**20)
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def limit_files(size: int) -> None:
-    """What would make a file larger than so many bytes fails."""
+    """Make writes fail that would make a file larger than `size` bytes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 def drop_rights() -> None:
-    """Permissions of files hold for root too: the process gives up CAP_DAC_OVERRIDE."""
+    """Give up CAP_DAC_OVERRIDE, so that file permissions apply to root too."""
     if os.getuid() == 0:
         libc = ctypes.CDLL(None, use_errno=True)
         header, sets = (ctypes.c_uint32 * 2)(0x20080522), (ctypes.c_uint32 * 6)()  # version 3; three sets of 64 bits
@@ -138,39 +140,39 @@ def drop_rights() -> None:
         for number in (0, 1):  # the effective and the permitted
             sets[number] &= ~(1 << 1)
         if failed or libc.capset(header, sets):
-            raise OSError(ctypes.get_errno(), "rights cannot be given up")
+            raise OSError(ctypes.get_errno(), "capset failed")
 
 
 def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
-    """What the condition comes to, once that is true.
+    """Return the value of a condition as soon as it is true.
 
     Raises:
-        TimeoutError: it does not become true.
+        TimeoutError: it did not become true in time.
     """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := condition():
             return found
         time.sleep(0.005)
-    raise TimeoutError(f"still not so after {seconds} s")
+    raise TimeoutError(f"the condition must become true within {seconds} s")
 
 
 def wandb_services(program: int) -> list[int]:
-    """W&B's service processes that a program, or one that it started, has started."""
+    """Return the ids of W&B service processes that a process or its children started."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
             command = (path / "cmdline").read_bytes()
-            if b"wandb-core" in command and _ancestor(int(path.name), program):
+            if b"wandb-core" in command and _is_descendant(int(path.name), program):
                 found.append(int(path.name))
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
 
 
-def _ancestor(pid: int, of: int) -> bool:
+def _is_descendant(pid: int, ancestor: int) -> bool:
     while pid > 1:
-        if pid == of:
+        if pid == ancestor:
             return True
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return False

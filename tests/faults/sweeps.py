@@ -1,4 +1,4 @@
-"""Small sweeps that something is to happen to: run again until they are whole, and compared with what they must be."""
+"""Small sweeps that faults are injected into, rerun until they are complete, and compared with an undisturbed sweep."""
 
 import random
 import signal
@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.bench.programs import Program
+from faults.programs import Program
 from pe_lab.ledger.ledger import Ledger
 
 TINY = [
@@ -17,24 +17,28 @@ TINY = [
     *("data=pattern", "data.train=256", "data.validation=32", "data.test=32", "data.demo=1"),
 ]
 SWEEP = [*TINY, "-m", "pe=rope,learnable", "epochs=16,4,1", "seed=0,1", "hydra/launcher=basic"]
-AGAIN = 8  # runs of the same command after which it counts as not finishing
+MOST_RUNS = 8  # of the same command, after which it counts as not finishing
 
 
 @dataclass
 class Sweep:
-    """A sweep that something happens to.
+    """A sweep that faults are injected into.
 
     Args:
-        folder: a new one, for its ledger and what it prints.
-        sound: a ledger in which the same sweep was run and nothing happened.
-        rng: decides when and where.
-        words: that ask for it.
+        folder: a new folder for its ledger and its output.
+        sound: the ledger of the same sweep without faults.
+        rng: decides when and where faults happen.
+        overrides: its command line.
+
+    Attributes:
+        lost: cells that were missing at the end.
+        differing: cells whose weights or metrics differ from the sound ledger's.
     """
 
     folder: Path
     sound: Path
     rng: random.Random
-    words: list[str] = field(default_factory=lambda: list(SWEEP))
+    overrides: list[str] = field(default_factory=lambda: list(SWEEP))
     lost: int = 0
     differing: int = 0
 
@@ -42,44 +46,44 @@ class Sweep:
     def ledger(self) -> Path:
         return self.folder / "ledger"
 
-    def start(self, *words: str, **options: Any) -> Program:
-        """The sweep, in a process of its own; further words as overrides."""
-        logger = [] if any(word.startswith("logger") for word in words) else ["logger=none"]
-        given = [*self.words, *logger, *words, f"ledger={self.ledger}"]
-        return Program(given, self.folder / "printed", **options)
+    def start(self, *overrides: str, **options: Any) -> Program:
+        """Start the sweep in a process of its own, with further overrides."""
+        logger = [] if any(override.startswith("logger") for override in overrides) else ["logger=none"]
+        command = [*self.overrides, *logger, *overrides, f"ledger={self.ledger}"]
+        return Program(command, self.folder / "printed", **options)
 
-    def some_time(self) -> None:
-        """Wait as long as a part of the sweep takes, sometimes all of it."""
+    def wait_a_while(self) -> None:
+        """Sleep for a random time, about as long as the sweep at most."""
         time.sleep(self.rng.uniform(0, 1.5))
 
     def owner(self) -> dict[str, Any] | None:
-        """Who serves a run at this moment."""
+        """Return the owner of a run that is being trained now, or None."""
         return next((owner for run in Ledger(self.ledger).runs() if (owner := run.owner())), None)
 
     def finish(self) -> None:
-        """Run the same command until it ends with status 0, and compare what it left with what it should be.
+        """Run the same command until it ends with status 0, then compare its ledger with the sound one.
 
         Raises:
-            RuntimeError: it does not come to that; it prints a trace.
+            RuntimeError: it did not finish in 8 runs; it printed a trace.
         """
-        for _ in range(AGAIN):
+        for _ in range(MOST_RUNS):
             status, _, errors = self.start().wait()
             require_no_trace(errors)
             if status == 0:
                 break
         else:
-            raise RuntimeError(f"the command did not finish in {AGAIN} runs: {errors}")
+            raise RuntimeError(f"the command did not finish in {MOST_RUNS} runs: {errors}")
         self.compare()
 
     def compare(self) -> None:
-        """Count cells that are lost, and cells that differ."""
+        """Count cells that are missing, and cells that differ."""
         found, expected = cells(self.ledger), cells(self.sound)
         self.lost += len(expected.keys() - found.keys())
         self.differing += sum(found[name] != expected[name] for name in found.keys() & expected.keys())
 
 
 def undisturbed(folder: Path) -> Path:
-    """A ledger in which the sweep was run and nothing happened."""
+    """Run the sweep without faults and return its ledger."""
     sweep = Sweep(folder, folder / "ledger", random.Random(0))
     sweep.finish()
     if len(cells(sweep.ledger)) != 12:
@@ -88,11 +92,11 @@ def undisturbed(folder: Path) -> Path:
 
 
 def cells(ledger: Path) -> dict[str, tuple[bytes, list[Any]]]:
-    """All cells of a ledger by name: weights, and metric rows but for speed.
+    """Return all cells of a ledger by name: weights, and metric rows without speed.
 
     Raises:
-        LedgerError: an entry is not what was written.
-        RuntimeError: there are two of a name.
+        LedgerError: an entry is damaged.
+        RuntimeError: two cells have the same name.
     """
     found: dict[str, tuple[bytes, list[Any]]] = {}
     for run in Ledger(ledger).runs():
@@ -108,19 +112,19 @@ def cells(ledger: Path) -> dict[str, tuple[bytes, list[Any]]]:
 
 
 def require_no_trace(errors: str) -> None:
-    """Raises RuntimeError if what a program printed has a trace."""
+    """Raise RuntimeError if a program printed a trace."""
     if "Traceback" in errors:
         raise RuntimeError(f"a trace was printed: {errors}")
 
 
 @dataclass
 class Many:
-    """What came of many cells and four workers.
+    """Counts of a sweep of many cells by four workers.
 
     Attributes:
-        cells: that are there in the end, each of them once.
-        kills: SIGKILLs; every one was followed by the same command again.
-        repeated: checkpoints that were recorded a second time, and states that were behind an earlier one.
+        cells: in the ledger at the end.
+        kills: SIGKILLs sent; the same command was started again after each.
+        repeated: checkpoints recorded a second time, and states with fewer steps than an earlier one.
     """
 
     cells: int = 0
@@ -129,37 +133,37 @@ class Many:
 
 
 def many_cells(folder: Path, seeds: int, pause: float, rng: random.Random) -> Many:
-    """Six cells a seed, by four processes with the same command, of which a random one is killed again and again.
+    """Train six cells per seed in four processes with the same command, and kill a random one again and again.
 
-    Between two kills something is recorded: who has to look through all cells first must come to train one.
+    At least one checkpoint is recorded between two kills, so that the sweep always advances.
 
     Args:
-        pause: seconds between two kills, on average.
+        pause: mean seconds between two kills.
 
     Raises:
-        RuntimeError: a trace is printed, or there are two cells of a name.
+        RuntimeError: a trace was printed, or two cells have the same name.
     """
     grid = ["-m", "pe=rope,none,alibi", f"seed=range({seeds})", "epochs=3,1", "hydra/launcher=basic"]
-    words = [*TINY, *grid, f"ledger={folder / 'ledger'}", "logger=none"]
-    programs: list[Program | None] = [Program(words, folder / str(number)) for number in range(4)]
-    came, recorded, steps, before = Many(), {}, {}, 0
+    overrides = [*TINY, *grid, f"ledger={folder / 'ledger'}", "logger=none"]
+    programs: list[Program | None] = [Program(overrides, folder / str(number)) for number in range(4)]
+    counts, recorded, steps, before = Many(), {}, {}, 0
     while any(programs):
         time.sleep(rng.uniform(0, 2 * pause))
         victim = rng.choice([program for program in programs if program])
         if not victim.ended and len(recorded) > before:
             victim.kill(signal.SIGKILL)
-            came.kills, before = came.kills + 1, len(recorded)
+            counts.kills, before = counts.kills + 1, len(recorded)
         for number, program in enumerate(programs):
             if program and program.ended:
                 status, _, errors = program.wait()
                 require_no_trace(errors)
-                programs[number] = Program(words, folder / str(number)) if status else None
+                programs[number] = Program(overrides, folder / str(number)) if status else None
         for run in Ledger(folder / "ledger").runs():
             for epochs in run.checkpoints():
                 made = run.checkpoint(epochs).stat().st_ino
-                came.repeated += recorded.setdefault((run.name, epochs), made) != made
+                counts.repeated += recorded.setdefault((run.name, epochs), made) != made
             for step, _ in run.states():
-                came.repeated += step < steps.get(run.name, 0)
+                counts.repeated += step < steps.get(run.name, 0)
                 steps[run.name] = step
-    came.cells = len(cells(folder / "ledger"))
-    return came
+    counts.cells = len(cells(folder / "ledger"))
+    return counts

@@ -1,8 +1,8 @@
-"""Faults, on purpose: real processes are killed, files damaged, disks filled, and the same command is run again.
+"""Faults that are injected into real sweeps: killed processes, damaged files, full disks.
 
-Each fault is injected into sweeps of tiny cells; then the same command runs until it ends with status 0. Counted are
-cells that are lost, and cells whose weights or metrics are not those of a sweep that nothing happened to. A function
-of a fault lets it happen to a sweep, and says how often it did.
+After a fault the same command runs until it ends with status 0. Then the cells that are lost are counted, and those
+whose weights or metrics differ from an undisturbed sweep. The function of a fault takes a sweep and returns how often
+it injected the fault.
 """
 
 import os
@@ -19,17 +19,17 @@ from pathlib import Path
 
 import pandas as pd
 
-from pe_lab.bench.programs import Program, drop_rights, limit_files, limit_memory, wait_for, wandb_services
-from pe_lab.bench.sweeps import Sweep, many_cells, require_no_trace, undisturbed
+from faults.programs import Program, drop_rights, limit_files, limit_memory, wait_for, wandb_services
+from faults.sweeps import Sweep, many_cells, require_no_trace, undisturbed
+from pe_lab.ledger.lease import OWNER
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.run import OWNER
 from pe_lab.system.files import ASIDE, write_json
 
 
 def signalled(sweep: Sweep, signum: int, twice: bool = False) -> int:
-    """A signal at a random time; twice: and again, at any time while it ends."""
+    """Send a signal at a random time; with `twice`, once more while the process ends."""
     program = sweep.start()
-    sweep.some_time()
+    sweep.wait_a_while()
     there = not program.ended
     program.kill(signum)
     if twice:
@@ -43,7 +43,7 @@ def signalled(sweep: Sweep, signum: int, twice: bool = False) -> int:
 
 
 def worker_killed(sweep: Sweep) -> int:
-    """SIGKILL for one of two workers, while it trains."""
+    """Kill one of two workers while it trains."""
     program = sweep.start("hydra/launcher=cores", "workers=2")
     wait_for(lambda: sweep.owner() or program.ended)
     time.sleep(sweep.rng.uniform(0, 1.0))
@@ -58,7 +58,7 @@ def worker_killed(sweep: Sweep) -> int:
 
 
 def disk_full(sweep: Sweep) -> int:
-    """Whatever would make a file larger than a random size fails, as on a full disk."""
+    """Make writes beyond a random file size fail, as on a full disk."""
     size = int(10 ** sweep.rng.uniform(1, 5.3))
     status, _, errors = sweep.start(before=partial(limit_files, size)).wait()
     require_no_trace(errors)
@@ -66,22 +66,24 @@ def disk_full(sweep: Sweep) -> int:
 
 
 def memory_short(sweep: Sweep) -> int:
-    """The sweep gets little more memory than it has when it begins."""
+    """Limit the sweep to at most 30 MiB more memory than it has at its start."""
     status, _, errors = sweep.start(before=partial(limit_memory, sweep.rng.uniform(0, 30))).wait()
     require_no_trace(errors)
     return int(status != 0)
 
 
 def damaged(sweep: Sweep) -> int:
-    """A random file of the ledger, of a sweep that is done or was killed, has a bit flipped or is cut."""
+    """Damage a random file in the ledger of a finished or killed sweep."""
     if sweep.rng.random() < 0.5:
         shutil.copytree(sweep.sound, sweep.ledger, dirs_exist_ok=True)
     elif not sweep.ledger.exists():
         signalled(sweep, signal.SIGKILL)
+    # without a checksum, or refused until the user repairs it
+    unchecked = (ASIDE, "studies", "commands", "format.json")
     kinds: dict[str, list[Path]] = {}
     for path in sorted(sweep.ledger.rglob("*")):
         relative = path.relative_to(sweep.ledger)
-        if path.is_file() and path.stat().st_size and relative.parts[0] not in (ASIDE, "studies", "commands"):
+        if path.is_file() and path.stat().st_size and relative.parts[0] not in unchecked:
             kinds.setdefault("state" if path.name.startswith("state") else path.name, []).append(path)
     if not kinds:
         return 0
@@ -90,7 +92,7 @@ def damaged(sweep: Sweep) -> int:
 
 
 def damage(path: Path, rng: random.Random) -> None:
-    """Flip a bit of a file, or cut it short."""
+    """Flip one bit of a file, or truncate it."""
     content = bytearray(path.read_bytes())
     at = rng.randrange(len(content))
     if rng.random() < 0.5:
@@ -101,21 +103,21 @@ def damage(path: Path, rng: random.Random) -> None:
 
 
 def read_only(sweep: Sweep) -> int:
-    """The ledger must not be written to, before it began or in the middle."""
+    """Run on a read-only ledger, empty or with a part of the sweep."""
     if sweep.rng.random() < 0.5:
         signalled(sweep, signal.SIGKILL)
     sweep.ledger.mkdir(parents=True, exist_ok=True)
-    with locked(sweep.ledger):
+    with write_protected(sweep.ledger):
         status, _, errors = sweep.start(before=drop_rights).wait()
     require_no_trace(errors)
     if status != 1 or len(errors.strip().splitlines()) != 1 or "ledger must be a folder that can" not in errors:
-        raise RuntimeError(f"a ledger that cannot be written to must be one line and status 1, got {status}: {errors}")
+        raise RuntimeError(f"a read-only ledger must give one line and status 1, got {status}: {errors}")
     return 1
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Nobody may write to a folder, or what is in it."""
+def write_protected(folder: Path) -> Iterator[None]:
+    """Remove the write permissions of a folder and everything in it, until the block ends."""
     modes = {path: path.stat().st_mode for path in (folder, *folder.rglob("*"))}
     try:
         for path, mode in modes.items():
@@ -126,13 +128,14 @@ def locked(folder: Path) -> Iterator[None]:
             path.chmod(mode)
 
 
-def holder_gone(sweep: Sweep) -> int:
-    """Leases, requests and signs of life of a machine that is gone, on every run."""
+def owner_gone(sweep: Sweep) -> int:
+    """Leave the owner files, requests and process files of a vanished machine in every run."""
     signalled(sweep, signal.SIGKILL)
     for run in Ledger(sweep.ledger).runs():
         gone = f"{sweep.rng.getrandbits(128):032x}"
-        words = {"host": "gone", "pid": 1, "who": gone, "since": time.time(), "from": 0, "epoch": 1.0, "target": 16}
-        write_json(run.folder / OWNER, words | {"heartbeat": time.time()})
+        owner = {"host": "gone", "pid": 1, "process": gone, "heartbeat": time.time()}
+        owner |= {"since": time.time(), "from": 0, "epoch": 1.0, "target": 16}
+        write_json(run.folder / OWNER, owner)
         write_json(run.folder / "requested" / f"16.{gone}", {"host": "gone", "pid": 1, "since": time.time()})
         write_json(run.folder / "requested" / f"1000.{gone}", {"host": "gone", "pid": 1, "since": time.time()})
         (run.folder / "lock").touch()
@@ -143,7 +146,7 @@ def holder_gone(sweep: Sweep) -> int:
 
 
 def wandb_killed(sweep: Sweep) -> int:
-    """W&B's service is killed while it is told."""
+    """Kill W&B's service while it receives metrics."""
     program = sweep.start("logger=wandb", "logger.images=false", env={"WANDB_MODE": "offline"})
     wait_for(lambda: wandb_services(program.pid) or program.ended)
     time.sleep(sweep.rng.uniform(0, 1.0))
@@ -155,25 +158,25 @@ def wandb_killed(sweep: Sweep) -> int:
 
 
 def wandb_refuses(sweep: Sweep) -> int:
-    """W&B is to be online, and nobody answers."""
+    """Log to a W&B server that refuses connections."""
     env = {"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
-    one = ["pe=rope", "seed=0", "logger=wandb", "logger.images=false"]
-    _, _, errors = sweep.start(*one, env=env).wait()
+    one_run = ["pe=rope", "seed=0", "logger=wandb", "logger.images=false"]
+    _, _, errors = sweep.start(*one_run, env=env).wait()
     require_no_trace(errors)
     return 1
 
 
 def four_at_once(sweep: Sweep) -> int:
-    """Four processes, each in a folder of its own, run the same command on one ledger; a random one is killed."""
+    """Run the same command in four processes with working directories of their own; kill a random one."""
     programs = []
     for number in range(4):
         here = sweep.folder / f"machine{number}"
         here.mkdir(parents=True, exist_ok=True)
         if not (here / "shared").is_symlink():
             (here / "shared").symlink_to(sweep.folder, target_is_directory=True)
-        words = [*sweep.words, "logger=none", "ledger=shared/ledger"]
-        programs.append(Program(words, sweep.folder / "printed" / str(number), cwd=here))
-    sweep.some_time()
+        overrides = [*sweep.overrides, "logger=none", "ledger=shared/ledger"]
+        programs.append(Program(overrides, sweep.folder / "printed" / str(number), cwd=here))
+    sweep.wait_a_while()
     victim = sweep.rng.choice(programs)
     there = not victim.ended
     victim.kill(signal.SIGKILL)
@@ -187,12 +190,12 @@ def four_at_once(sweep: Sweep) -> int:
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens to a sweep.
+    """A fault and how often it is injected.
 
     Attributes:
-        inject: does it to a sweep; says how often it did.
-        times: that it is to be injected, in all.
-        each: that it is injected into one sweep, before that is finished.
+        inject: injects it into a sweep, and returns how often it did.
+        times: injections in total.
+        each: injections into one sweep before that sweep is finished.
     """
 
     inject: Callable[[Sweep], int]
@@ -210,7 +213,7 @@ FAULTS = {
     "out of memory": Fault(memory_short, 15, each=2),
     "a file is cut or a bit flipped": Fault(damaged, 100, each=2),
     "the ledger is read-only": Fault(read_only, 5),
-    "a owner and requests of a machine that is gone": Fault(holder_gone, 10),
+    "an owner and requests of a machine that is gone": Fault(owner_gone, 10),
     "W&B's service is killed": Fault(wandb_killed, 10),
     "W&B refuses": Fault(wandb_refuses, 2),
 }
@@ -218,7 +221,7 @@ FAULTS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a fault did: how often it was injected, into how many sweeps, and what it cost."""
+    """Counts for one fault: injections, sweeps, lost cells, differing cells, and seconds."""
 
     injected: int
     sweeps: int
@@ -227,15 +230,15 @@ class Outcome:
     seconds: float
 
 
-def put_to(fault: Fault, sound: Path, folder: Path, times: int, seed: int = 0) -> Outcome:
-    """Inject a fault so often, into as many sweeps as it takes, and finish each.
+def inject_fault(fault: Fault, sound: Path, folder: Path, times: int, seed: int = 0) -> Outcome:
+    """Inject a fault `times` times, into as many sweeps as that takes, and finish each sweep.
 
     Args:
-        sound: see `undisturbed`.
-        folder: for the sweeps; what is in it is removed once they are found whole.
+        sound: the ledger of the undisturbed sweep.
+        folder: for the sweeps; a sweep that lost nothing is removed from it.
 
     Raises:
-        RuntimeError: a sweep does not finish, or a trace is printed.
+        RuntimeError: a sweep did not finish; a trace was printed; too few faults could be injected.
     """
     injected = sweeps = lost = differing = 0
     rng, began = random.Random(seed), time.monotonic()
@@ -254,13 +257,13 @@ def put_to(fault: Fault, sound: Path, folder: Path, times: int, seed: int = 0) -
     return Outcome(injected, sweeps, lost, differing, time.monotonic() - began)
 
 
-def tell_faults(only: list[str], factor: float, to: Path | None) -> bool:
-    """Print the table of faults; returns whether nothing was lost.
+def print_faults(only: list[str], factor: float, path: Path | None) -> bool:
+    """Inject all faults and print the table; return whether nothing was lost and nothing differs.
 
     Args:
-        only: names that a fault's name must begin with; all if none.
-        factor: of how often each is injected.
-        to: a file for the table, as Markdown.
+        only: prefixes of the faults to inject; empty: all.
+        factor: multiplies how often each is injected.
+        path: where the table is written as Markdown, or None.
     """
     from pe_lab.results.table import as_markdown
 
@@ -271,7 +274,7 @@ def tell_faults(only: list[str], factor: float, to: Path | None) -> bool:
             if only and not name.startswith(tuple(only)):
                 continue
             times = max(1, round(fault.times * factor))
-            outcome = put_to(fault, sound, Path(folder) / "sweeps", times)
+            outcome = inject_fault(fault, sound, Path(folder) / "sweeps", times)
             row = {"fault": name, "times injected": outcome.injected, "sweeps": outcome.sweeps}
             rows.append(row | {"cells lost": outcome.lost, "cells differing": outcome.differing})
             print(
@@ -289,6 +292,6 @@ def tell_faults(only: list[str], factor: float, to: Path | None) -> bool:
     table = pd.DataFrame(rows)
     text = as_markdown(table)
     print(f"\n{text}")
-    if to:
-        to.write_text(text + "\n")
+    if path:
+        path.write_text(text + "\n")
     return not table[["cells lost", "cells differing"]].to_numpy().any()

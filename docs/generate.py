@@ -1,0 +1,155 @@
+"""Write the generated parts of README.md and docs/: python docs/generate.py [--check] [--figure].
+
+A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`. With --check nothing is written, and the
+exit status is 1 if a file would change. With --figure the README's figure is drawn again.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+FIGURE = ROOT / "docs/figures/depth_epochs_pe.png"
+STUDY = ROOT / "sweeps/results/depth_epochs_pe"
+PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def parts() -> dict[str, Callable[[], str]]:
+    """Return the generated parts by name."""
+    return {
+        "encodings": encodings,
+        "tasks": lambda: table(configs("data"), "data.{name}"),
+        "studies": studies,
+        "encoding_names": lambda: names("pe"),
+        "task_names": lambda: names("data"),
+        "study_names": lambda: names("study"),
+        "first_study": first_study,
+    }
+
+
+def configs(group: str) -> list[dict[str, Any]]:
+    """Return the configs of a group with their first comment, by name."""
+    found = []
+    for path in sorted((ROOT / "conf" / group).glob("*.yaml")):
+        text = path.read_text()
+        lines = [line for line in text.splitlines() if not line.startswith("# @package")]
+        comment = []
+        for line in lines:
+            if not line.startswith("# "):
+                break
+            comment.append(line.removeprefix("# "))
+        found.append({"stem": path.stem, "comment": " ".join(comment), **(yaml.safe_load(text) or {})})
+    return found
+
+
+def options(config: dict[str, Any]) -> str:
+    """Return the options of a config with their values, as text."""
+    kept = ("stem", "comment", "name", "defaults", "encoding")
+    return ", ".join(f"`{key}={plain(value)}`" for key, value in config.items() if key[0] != "_" and key not in kept)
+
+
+def plain(value: Any) -> str:
+    """Return a value as it is written on a command line."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def table(found: list[dict[str, Any]], _: str = "") -> str:
+    """Return a table of configs: name with a link to the class, first comment, options."""
+    lines = ["| name | what it is | options |", "| :--- | :--- | :--- |"]
+    for config in found:
+        comment = re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", config["comment"])
+        comment = comment.replace("|", "\\|")
+        lines.append(f"| [`{config['stem']}`][{config['_target_']}] | {comment} | {options(config)} |")
+    return "\n".join(lines)
+
+
+def encodings() -> str:
+    """Return a table of encodings for each module that has some, headed by the module's first line."""
+    families: dict[str, list[dict[str, Any]]] = {}
+    for config in configs("pe"):
+        families.setdefault(config["_target_"].rpartition(".")[0], []).append(config)
+    sections = []
+    for module, found in sorted(families.items(), key=lambda item: item[0] != "pe_lab.encodings.base"):
+        heading = "No encoding" if module == "pe_lab.encodings.base" else first_line(module)
+        sections.append(f"### {heading}\n\n{table(found)}")
+    return "\n\n".join(sections)
+
+
+def first_line(module: str) -> str:
+    """Return the first line of a module's docstring, without its full stop."""
+    path = ROOT.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return file.read_text().split('"""')[1].strip().splitlines()[0].rstrip(".")
+
+
+def studies() -> str:
+    """Return a table of studies: name and question."""
+    lines = ["| study | question and size |", "| :--- | :--- |"]
+    lines += [f"| `{config['stem']}` | {config['comment']} |" for config in configs("study")]
+    return "\n".join(lines)
+
+
+def names(group: str) -> str:
+    """Return the number and the names of a group's configs."""
+    found = [f"`{path.stem}`" for path in sorted((ROOT / "conf" / group).glob("*.yaml"))]
+    return f"{len(found)}: {', '.join(found)}"
+
+
+def first_study() -> str:
+    """Return the table of the study of depth, epochs and encoding."""
+    import pandas as pd
+
+    rows = pd.read_csv(STUDY / "table.csv")
+    order = list(dict.fromkeys(rows["pe"]))
+    lines = [
+        f"| depth | epochs | {' | '.join(f'`{name}`' for name in order)} | position-blind floor |",
+        f"| ---: | ---: |{' ---: |' * (len(order) + 1)}",
+    ]
+    for (depth, epochs), cells in rows.groupby(["depth", "epochs"]):
+        by = cells.set_index("pe")
+        shown = [f"{by.loss[name]:.3f} ± {(by.high[name] - by.low[name]) / 2:.3f}" for name in order]
+        lines.append(f"| {depth} | {epochs} | {' | '.join(shown)} | {by.position_blind.iloc[0]:.3f} |")
+    return "\n".join(lines)
+
+
+def filled(text: str) -> str:
+    """Return a text with its generated parts written anew."""
+    made = parts()
+    return PART.sub(lambda part: f"{part[1]}{made[part[2]]()}\n{part[3]}", text)
+
+
+def draw_figure() -> None:
+    """Draw the README's figure from the committed rows."""
+    from pe_lab.results import frame, plots
+
+    figure = plots.heatmap(frame.load(str(STUDY)).cells).figure
+    figure.savefig(FIGURE, dpi=100, bbox_inches="tight", metadata={"Software": None})
+
+
+def main() -> None:
+    """Write the generated parts, or check them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file would change")
+    parser.add_argument("--figure", action="store_true", help="draw the README's figure again")
+    arguments = parser.parse_args()
+    changed = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        old = path.read_text()
+        new = filled(old)
+        if new != old:
+            changed.append(str(path.relative_to(ROOT)))
+            if not arguments.check:
+                path.write_text(new)
+    print(f"{len(changed)} files {'differ' if arguments.check else 'written'}: {', '.join(changed) or 'none'}")
+    if arguments.figure:
+        draw_figure()
+    sys.exit(int(arguments.check and bool(changed)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""Hooks of the site: pages that are generated while it is built, and a check that it needs no network.
+
+A line `<!-- include: FILE -->` is replaced by a file of the repository, with its headings one level lower.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "pe_lab"
+PICTURES = ROOT / "sweeps/results/audit/pictures"
+INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
+LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\((?!https?:|#)([^)\s]+)\)")
+PICTURE = re.compile(r"(!\[[^\]\n]*\])\((?:docs/)?([^)\s]+)\)")
+REMOTE = re.compile(
+    r"<(?:script|img|iframe)[^>]+src=\"?https?:[^>]*>|<link[^>]+rel=\"?(?:stylesheet|preconnect)[^>]+https?:[^>]*>"
+)
+# where a file of the repository is on the site
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "sweeps/LOG.md": "findings.md",
+    "sweeps/results/audit/table.md": "audit.md",
+}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Replace the script for searching without a server, which the theme loads from the network, by our own."""
+    config.extra["polyfills"] = ["javascripts/file-worker.js"]
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page of the API for each package, and the pictures of the audit."""
+    for package in sorted(path.parent for path in PACKAGE.glob("*/__init__.py")):
+        files.append(File.generated(config, f"api/{package.name}.md", content=reference(package)))
+    files.append(File.generated(config, "api/programs.md", content=programs()))
+    for picture in PICTURES.glob("*.png"):
+        files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Include files of the repository."""
+    return INCLUDE.sub(lambda found: included(found[1]), markdown)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    """Refuse a page that loads something from the network.
+
+    Raises:
+        PluginError: it does.
+    """
+    found = REMOTE.search(output)
+    if found:
+        raise PluginError(f"{page.file.src_uri} must load nothing from the network, got {found[0]}")
+    return output
+
+
+def reference(package: Path) -> str:
+    """Return the API page of a package: each of its modules, the package itself first."""
+    modules = [
+        path.relative_to(ROOT).with_suffix("")
+        for path in sorted(package.rglob("*.py"), key=lambda path: (path.parent, path.name != "__init__.py", path.name))
+    ]
+    dotted = [".".join(path.parts).removesuffix(".__init__") for path in modules if path.name != "__main__"]
+    return "\n\n".join([f"# pe_lab.{package.name}", *(f"::: {name}" for name in dotted)])
+
+
+def programs() -> str:
+    """Return the API page of the programs."""
+    found = sorted(path for path in PACKAGE.glob("*.py") if path.stem not in ("__init__", "__main__"))
+    return "\n\n".join(["# Programs", *(f"::: pe_lab.{path.stem}" for path in found)])
+
+
+def included(name: str) -> str:
+    """Return a file of the repository as a part of a page."""
+    text = (ROOT / name).read_text()
+    text = text.partition("\n")[2] if text.startswith("# ") else text
+    text = PICTURE.sub(r"\1(\2)", text).replace("```bash test\n", "```bash\n")
+    return LINK.sub(lambda link: linked(link[1], link[2], (ROOT / name).parent), text)
+
+
+def linked(text: str, target: str, folder: Path) -> str:
+    """Return a link of a file as it is on the site: to a page, or the path of a file that is not on it."""
+    path, _, anchor = target.partition("#")
+    resolved = (folder / path).resolve()
+    inside = str(resolved.relative_to(ROOT))
+    if inside in PAGES or inside.startswith("docs/"):
+        page = PAGES.get(inside, inside.removeprefix("docs/"))
+        return f"[{text}]({page}{f'#{anchor}' if anchor else ''})"
+    return f"`{inside}`" if inside.endswith(text.strip("`")) else f"{text} (`{inside}`)"

@@ -1,0 +1,42 @@
+"""The console script pe-lab: one command for each program of the package.
+
+Each program is imported only when it is called, so that `pe-lab` itself starts at once.
+"""
+
+import importlib
+import sys
+
+COMMANDS = {
+    "run": ("pe_lab.run", "train a cell, or with -m a sweep of cells"),
+    "evaluate": ("pe_lab.evaluate", "measure trained cells at other lengths, policies and offsets, or probe them"),
+    "status": ("pe_lab.status", "show how far the cells of a ledger are"),
+    "report": ("pe_lab.report.__main__", "write a study's results as one page"),
+    "audit": ("pe_lab.audit.__main__", "measure properties of encodings without training"),
+    "ledger": ("pe_lab.ledger.__main__", "verify a ledger's checksums, or prune what no result needs"),
+    "data": ("pe_lab.data.__main__", "export a dataset as files"),
+    "sync": ("pe_lab.results.sync", "rebuild W&B runs from a ledger"),
+    "bench": ("pe_lab.bench.__main__", "time training, kernels and the ledger; inject faults"),
+}
+
+
+def main() -> None:
+    """Run the command that the first argument names, with the arguments after it; without any, list the commands."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage())
+    elif name in COMMANDS:
+        sys.argv = [f"pe-lab {name}", *arguments]
+        importlib.import_module(COMMANDS[name][0]).main()
+    else:
+        print(f"error: COMMAND must be one of {', '.join(COMMANDS)}, got {name!a}", file=sys.stderr)
+        sys.exit(1)
+
+
+def usage() -> str:
+    """Return the list of commands."""
+    lines = [f"  {name:10}{text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(["usage: pe-lab COMMAND ...", "", *lines, "", "pe-lab COMMAND --help says more of each"])
+
+
+if __name__ == "__main__":
+    main()

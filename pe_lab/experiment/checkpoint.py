@@ -1,0 +1,74 @@
+"""What is written at a checkpoint: config, metrics, summary, environment, weights."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+from omegaconf import OmegaConf
+
+from pe_lab.data.base import Floors
+from pe_lab.experiment.cell import Cell
+from pe_lab.ledger.run import Run
+from pe_lab.system.environment import environment
+from pe_lab.system.files import write_json
+from pe_lab.training.module import Training
+from pe_lab.training.state import save_tensors
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A training at a number of epochs, evaluated on the test split.
+
+    Attributes:
+        test: metrics by name.
+        rows: of metrics on the way, without the test.
+        seconds: in training steps, since the start of the run.
+        flops_per_token: of one forward pass.
+    """
+
+    cell: Cell
+    run: Run
+    epochs: int
+    training: Training
+    test: dict[str, float]
+    floors: Floors
+    rows: list[dict[str, Any]]
+    seconds: float
+    flops_per_token: float
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        cell, training = self.cell, self.training
+        epochs = training.step / training.steps_per_epoch
+        tokens = epochs * cell.dataset.size("train") * cell.dataset.task.length
+        return {
+            "name": cell.name(self.epochs),
+            "run": self.run.name,
+            "epochs": self.epochs,
+            "steps": training.step,
+            "test": self.test,
+            "floors": self.floors,
+            "parameters": sum(p.numel() for p in training.model.parameters()),
+            "positional_parameters": training.model.positional_parameters(),
+            "flops_per_token": self.flops_per_token,
+            "seconds": self.seconds,
+            "tokens_per_second": tokens / self.seconds if self.seconds else None,
+            "attention": cell.implementation,
+            "device": cell.device.type,
+            "tokens_per_sequence": cell.dataset.task.length,
+        }
+
+    def write(self) -> None:
+        """Write all files to the ledger."""
+        cell = self.cell
+        place = {"split": "test", "step": self.training.step, "epoch": self.epochs}
+        rows = [*self.rows, *(place | {"metric": name, "value": value} for name, value in self.test.items())]
+        resolved = OmegaConf.merge(cell.cfg, {"epochs": self.epochs})
+        with self.run.recording(self.epochs) as folder:
+            (folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved, resolve=True))
+            pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
+            write_json(folder / "summary.json", self.summary)
+            write_json(folder / "environment.json", environment(cell.device))
+            save_tensors(self.training.model.state_dict(), folder / "weights.safetensors")

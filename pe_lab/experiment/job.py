@@ -1,0 +1,172 @@
+"""Bring one cell into the ledger: request it, train it or wait for the process that does, measure it."""
+
+import time
+from collections.abc import Callable
+from functools import cached_property, wraps
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pe_lab.experiment.cell import Cell
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.records import Records
+from pe_lab.ledger.run import Run
+from pe_lab.system.errors import in_one_line
+from pe_lab.system.files import LedgerError
+from pe_lab.tracking.wandb_mode import agent_run
+
+POLL = 0.3  # seconds between two checks of a run that another process serves
+
+
+def _refusing(method: Callable[["Job"], None]) -> Callable[["Job"], None]:
+    """Turn an entry of the ledger that cannot be used into this job's refusal, and leave other jobs alone."""
+
+    @wraps(method)
+    def unless_refused(job: "Job") -> None:
+        if job.refused is None:
+            try:
+                method(job)
+            except (LedgerError, OSError) as error:
+                job.refused = in_one_line(error)
+
+    return unless_refused
+
+
+class Job:
+    """A cell and its place in the ledger.
+
+    Attributes:
+        logged: whether this process logged the cell, and W&B took everything.
+        refused: why the ledger cannot be used for this cell, or None. The cell then counts as missing.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self.cell = cell
+        self.logged = False
+        self.refused: str | None = None
+
+    @classmethod
+    def from_config(cls, cfg: DictConfig) -> "Job":
+        """Make the job of the cell that a config describes; raises as `Cell.from_config`."""
+        return cls(Cell.from_config(cfg))
+
+    @cached_property
+    def run(self) -> Run:
+        """The cell's training run; its folder is made if missing."""
+        return Ledger(self.cell.cfg.ledger).run(self.cell.identity)
+
+    @property
+    def records(self) -> Records:
+        """What was measured on the trained cell."""
+        return Records(self.run, self.cell.epochs)
+
+    @property
+    def trained(self) -> bool:
+        """Whether the cell is in the ledger."""
+        return self.refused is None and self.run.done(self.cell.epochs)
+
+    @property
+    def missing(self) -> bool:
+        """Whether the cell, or a measurement that it asks for, is not in the ledger."""
+        return not self.trained or not all(map(self.records.has, self.cell.requests))
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """Why the cell is not trained, or why all its missing measurements failed; None otherwise."""
+        if self.refused is not None:
+            return {"reason": self.refused}
+        if not self.trained:
+            return self.run.failure(self.cell.epochs)
+        records = self.records
+        failures = [records.failure(request) for request in self.cell.requests if not records.has(request)]
+        return failures[0] if failures and all(failures) else None
+
+    @_refusing
+    def set_aside_if_damaged(self) -> None:
+        """Set aside damaged entries of the cell."""
+        self.run.set_aside_if_damaged(self.cell.epochs)
+        if self.trained:
+            for request in self.cell.requests:
+                self.records.set_aside_if_damaged(request)
+
+    @_refusing
+    def request(self) -> None:
+        """Record that this process requests the cell, and clear records of earlier failures."""
+        self.run.request(self.cell.epochs)
+        if self.trained:
+            for request in self.cell.requests:
+                self.records.clear_failure(request)
+
+    @_refusing
+    def withdraw(self) -> None:
+        """Remove this process's request."""
+        self.run.withdraw(self.cell.epochs)
+
+    def fail(self, reason: str) -> None:
+        """Record why the cell is not trained, or why its missing measurements failed."""
+        if not self.trained:
+            self.run.fail(self.cell.epochs, reason, None)
+            return
+        for request in self.cell.requests:
+            if not self.records.has(request):
+                self.records.fail(request, reason)
+
+    def serve(self, wait: bool) -> None:
+        """Train the cell, if a living process requests it, and measure it.
+
+        Whoever holds the run's lease trains every requested checkpoint of it, so that a request made before the lease
+        is tried is never lost.
+
+        Args:
+            wait: while another process holds the lease; otherwise return at once.
+
+        Raises:
+            Exception: what ended the training; it is recorded with the checkpoints that it keeps from being reached.
+        """
+        if self.refused is not None:
+            return
+        while self.missing and self.failure is None:
+            if self.trained:
+                if self._measure():
+                    continue
+            else:
+                with self.run.lease() as mine:
+                    if mine:
+                        if self.cell.epochs not in self.run.requested():
+                            return
+                        self._train()
+                        continue
+            if self.missing and self.failure is None:
+                if not wait:
+                    return
+                time.sleep(POLL)
+        if self.trained and self._agent_waits:
+            from pe_lab.experiment.logs import replay
+
+            replay(self.cell, self.run)
+            self.logged = True
+
+    def _measure(self) -> bool:
+        """Measure what is missing, unless another process does. Returns whether this process did."""
+        with self.records.lease() as free:
+            pass
+        if free:  # checked before the model is loaded
+            from pe_lab.experiment.logs import measure_trained
+
+            measure_trained(self.cell, self.run, log=not self._agent_waits)
+        return free
+
+    def _train(self) -> None:
+        """Train all requested checkpoints of the run, whose lease this process owns."""
+        from pe_lab.experiment.executor import Executor  # loads Lightning, which takes seconds
+
+        executor = Executor(self.cell, self.run)
+        try:
+            executor.train_requested()
+        finally:
+            self.logged = self.logged or executor.logs.delivered
+
+    @property
+    def _agent_waits(self) -> bool:
+        """Whether a W&B agent waits for this cell's W&B run, and it was not opened, or was lost."""
+        return not self.logged and self.cell.cfg.logger.name == "wandb" and agent_run() is not None

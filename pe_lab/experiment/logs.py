@@ -1,0 +1,95 @@
+"""Log the checkpoints of a run to the loggers of its config, while it trains or from the ledger."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import Logger
+
+from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.measurement import Datasets, measure, trained
+from pe_lab.ledger.records import Records
+from pe_lab.ledger.run import Run
+from pe_lab.model.transformer import Transformer
+from pe_lab.system.files import digest
+from pe_lab.system.termination import sigterm_raises
+from pe_lab.tracking.events import log_records, log_stored
+from pe_lab.tracking.loggers import closing, load
+from pe_lab.tracking.pictures import LONGEST, Picture, attention_picture, encoding_picture, log_pictures
+
+
+def prepare(cell: Cell) -> None:
+    """Set up this process for a cell: one CPU thread, and the logger's imports done before time is counted."""
+    if cell.device.type == "cpu":
+        torch.set_num_threads(1)  # two threads do not reproduce their own result
+    load(cell.cfg)
+
+
+class Logs:
+    """Makes the loggers of a run's checkpoints, and logs to them what was measured and drawn.
+
+    Attributes:
+        delivered: whether the checkpoint that the cell asks for was logged, and W&B took everything.
+    """
+
+    def __init__(self, cell: Cell, run: Run, datasets: Datasets) -> None:
+        self.cell, self.run, self.datasets = cell, run, datasets
+        self.delivered = False
+
+    def make(self, epochs: int, **given: Any) -> list[Logger]:
+        """Return the loggers that the config names, for one checkpoint."""
+        return instantiate(self.cell.cfg.logger)(checkpoint=self.cell.checkpoint_info(epochs), **given)
+
+    def log_measurements(self, loggers: list[Logger], epochs: int) -> None:
+        """Log the records that the cell asks for and has."""
+        if loggers and self.cell.requests:
+            summary, records = self.run.summary(epochs), Records(self.run, epochs)
+            log_records(loggers, summary, records, self.cell.requests, self.cell.dataset.task.length)
+
+    def log_pictures(self, loggers: list[Logger], epochs: int, model: Transformer | None = None) -> None:
+        """Log pictures of the encoding and of attention.
+
+        Args:
+            model: None: the trained model is loaded if a picture needs it.
+        """
+        cell = self.cell
+
+        def draw() -> dict[str, Picture]:
+            pictures: dict[str, Picture] = {
+                "encoding": encoding_picture(
+                    Path(cell.cfg.ledger), cell.cfg.pe.name, cell.identity["pe"], cell.encoding
+                )
+            }
+            if cell.dataset.task.length <= LONGEST:
+                shown = trained(cell, self.run) if model is None else model
+                pictures["attention"] = attention_picture(shown, self.datasets.at(), cell.cfg.seed)
+            return pictures
+
+        steps = epochs * -(-cell.dataset.size("train") // cell.cfg.trainer.batch_size)
+        log_pictures(loggers, cell.name(epochs), draw, steps, epochs)
+
+
+def replay(cell: Cell, run: Run) -> None:
+    """Open the W&B run of a cell that is in the ledger, and log it from there. Delivery is not retried."""
+    prepare(cell)
+    logs = Logs(cell, run, Datasets(cell))
+    with sigterm_raises(), closing(logs.make(cell.epochs)) as loggers:
+        log_stored(loggers, run, cell.epochs, cell.dataset.task.length, cell.requests)
+        logs.log_pictures(loggers, cell.epochs)
+
+
+def measure_trained(cell: Cell, run: Run, log: bool) -> None:
+    """Measure what is missing on a cell that is in the ledger. What fails is recorded.
+
+    Args:
+        log: to a W&B run of its own.
+    """
+    prepare(cell)
+    with sigterm_raises():
+        logs = Logs(cell, run, datasets := Datasets(cell))
+        measure(cell, run, cell.epochs, trained(cell, run), datasets)
+        if log:
+            job_type = f"evaluation-{digest({'requests': cell.requests})}"
+            with closing(logs.make(cell.epochs, job_type=job_type)) as loggers:
+                logs.log_measurements(loggers, cell.epochs)

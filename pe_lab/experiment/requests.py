@@ -1,0 +1,56 @@
+"""What a config asks to be measured on the trained cell beyond the test: other lengths, policies, offsets, probes."""
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from pe_lab.data.base import Dataset
+from pe_lab.encodings import policies
+from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.options import LONGEST, within
+from pe_lab.experiment.identity import options
+from pe_lab.probes.base import probe_class
+from pe_lab.training import metrics
+
+
+def requests(cfg: DictConfig) -> list[dict[str, Any]]:
+    """Return the measurements that a config asks for, each as all that determines it."""
+    asked = cfg.evaluate
+    found: list[dict[str, Any]] = [
+        {"kind": "length", "length": length, "policy": policy, "offset": offset}
+        | {"revision": [metrics.revision, policies.revision]}
+        for length, policy, offset in product(asked.lengths, asked.policy, asked.offset)
+        if (length, policy, offset) != (1, "raw", 0)
+    ]
+    lengths = dict.fromkeys([1, *asked.lengths])  # the training length, and all others that are asked for
+    for name, length in product(cfg.probe, lengths):
+        own = options(cfg.probe[name], probe_class(name, cfg.probe[name]))
+        request = {"kind": "probe", "probe": name, "revision": own.pop("revision")}
+        found.append(request | ({"options": own} if own else {}) | ({} if length == 1 else {"length": length}))
+    return found
+
+
+def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes], PositionalEncoding]) -> None:
+    """Raise ValueError if the dataset or the encoding does not have a length, policy or offset that is asked for."""
+    length, sizes = dataset.task.length, dataset.task.sizes(cfg.model.width, cfg.model.num_heads)
+    for factor in cfg.evaluate.lengths:
+        if factor * length > LONGEST:
+            raise ValueError(f"evaluate.lengths must lead to at most {LONGEST} tokens, got {factor:g} times {length}")
+    longer: dict[float, Dataset] = {1: dataset}
+    for request in requests(cfg):
+        if request["kind"] != "length":
+            continue
+        factor = request["length"]
+        if factor not in longer:
+            longer[factor] = dataset.longer(factor)
+        task = longer[factor].task
+        layout = task.layout(torch.tensor([task.length]), task.length)
+        try:
+            with within("evaluate"):
+                under = policies.under(request["policy"], encoding(sizes), factor)
+            under.locate(layout.shifted(request["offset"]))
+        except ValueError as error:
+            raise ValueError(f"evaluate.lengths={factor:g}, evaluate.offset={request['offset']}: {error}") from None

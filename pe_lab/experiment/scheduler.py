@@ -1,0 +1,132 @@
+"""Start workers for missing cells, and again when one of them dies."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from omegaconf import DictConfig
+
+from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import POLL, Job
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.progress import Progress, RequestedCell
+from pe_lab.system.errors import in_one_line
+
+REPEATED = 2  # deaths in company after which a run is tried alone
+
+
+class Launch(Protocol):
+    """Starts workers, each of which calls `work`, and waits for them."""
+
+    def __call__(self, cfgs: list[DictConfig], workers: int) -> None: ...
+
+
+def work(cfgs: list[DictConfig]) -> None:
+    """Serve, as a worker, those cells that no other process serves. After a failure it goes on with the next cell."""
+    for cfg in cfgs:
+        with printing_errors(cfg):
+            Job.from_config(cfg).serve(wait=False)
+
+
+@contextmanager
+def printing_errors(cfg: DictConfig) -> Iterator[None]:
+    """Print an exception as one line and continue."""
+    try:
+        yield
+    except Exception as error:
+        print(
+            f"{cfg.pe.name}, {cfg.data.name}, {cfg.model.depth} layers, seed {cfg.seed}: {in_one_line(error)}",
+            file=sys.stderr,
+        )
+
+
+def requested_cell(cell: Cell) -> RequestedCell:
+    """Return what the ledger's progress needs to know of a cell; nothing is written."""
+    run = Ledger(cell.cfg.ledger).find(cell.identity)
+    return RequestedCell(run.name, cell.epochs, cell.name(), cell.cfg.model.depth, cell.requests)
+
+
+def start_workers(jobs: list[Job], launch: Launch, workers: int, elsewhere: bool) -> None:
+    """Start workers for what is missing, and again when one of them dies and takes the others with it.
+
+    A run on which workers died twice, without anything finished in between, is then served alone. If its worker dies
+    again, its cells fail: they would kill this process too. Workers elsewhere are started once: if one dies, this
+    process waits for the others.
+
+    Raises:
+        Exception: workers elsewhere cannot be started.
+    """
+    deaths = Deaths()
+    while left := [job for job in jobs if job.missing and job.failure is None]:
+        suspect = deaths.suspect(left)
+        chosen = [job for job in left if suspect in (None, job.run.name)]
+        count = min(workers, len({job.run.name for job in left})) if suspect is None else 1
+        try:
+            # joblib runs n_jobs=1 in this process: start two, so that a crash stays outside
+            launch([job.cell.cfg for job in chosen], max(count, 2) if deaths.processes else count)
+            if suspect is None:
+                return
+            deaths.cleared.add(suspect)
+            continue
+        except Exception as error:
+            if elsewhere and not _wait_for_others(jobs, left):
+                raise
+            print(f"the launcher stopped: {in_one_line(error).partition('. ')[0]}", file=sys.stderr)
+        if elsewhere:
+            return
+        finished = {job.run.name for job in chosen if not job.missing}
+        victims = deaths.record(left, finished)
+        if suspect in victims:
+            for job in chosen:
+                job.fail("the process that trained or measured it was killed three times: is there enough memory?")
+        if not victims and not finished:
+            return
+
+
+class Deaths:
+    """Counts the workers that died on each run.
+
+    Attributes:
+        processes: of each run, the processes that died there since something was finished on it.
+        cleared: runs that were served alone without a death.
+    """
+
+    def __init__(self) -> None:
+        self.processes: dict[str, set[str]] = {}
+        self.cleared: set[str] = set()
+
+    def suspect(self, left: list[Job]) -> str | None:
+        """Return the name of a run to serve alone, or None."""
+        names = dict.fromkeys(job.run.name for job in left)
+        repeated = (name for name in names if len(self.processes.get(name, ())) >= REPEATED)
+        return next((name for name in repeated if name not in self.cleared), None)
+
+    def record(self, left: list[Job], finished: set[str]) -> set[str]:
+        """Add the processes that died since the last call. Returns the names of their runs.
+
+        Args:
+            finished: runs on which something was finished; their earlier deaths no longer count.
+        """
+        self.processes = {name: dead for name, dead in self.processes.items() if name not in finished}
+        victims = set()
+        for job in left:
+            name = job.run.name
+            if name in finished | self.cleared | victims:
+                continue
+            before = self.processes.get(name, set())
+            if new := job.run.dead_processes() - before:
+                self.processes[name] = before | new
+                victims.add(name)
+        return victims
+
+
+def _wait_for_others(jobs: list[Job], left: list[Job]) -> bool:
+    """Wait while any process serves one of the cells. Returns whether any did, or a cell is now complete."""
+    progress = Progress(Path(jobs[0].cell.cfg.ledger), [requested_cell(job.cell) for job in left])
+    served = bool(progress.look().running)
+    while progress.look().running:
+        time.sleep(POLL)
+    return served or any(not job.missing for job in left)

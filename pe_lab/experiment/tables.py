@@ -1,0 +1,68 @@
+"""Print and write the tables of a sweep, and name the cells that are missing."""
+
+import sys
+from pathlib import Path
+
+from pe_lab.experiment.job import Job
+from pe_lab.ledger.tree import Tree
+
+
+class CellsMissingError(RuntimeError):
+    """Some requested cells are not in the ledger."""
+
+
+def report(jobs: list[Job]) -> None:
+    """Print the tables of the cells that are there, write them beside the study's rows, and name what is missing.
+
+    Raises:
+        CellsMissingError: cells are missing.
+        OSError: the tables cannot be written.
+        LedgerError: a checkpoint is damaged.
+    """
+    present = [job for job in jobs if job.trained]
+    absent = [job for job in jobs if job.missing]
+    try:
+        if present:
+            _write_tables(present, [job for job in jobs if not job.trained and job.failure])
+    finally:  # also when the tables cannot be made
+        for job in absent:
+            failure = job.failure
+            reason = failure["reason"] if failure else "not reached"
+            print(f"missing: {job.cell.name()}: {reason}", file=sys.stderr)
+    if absent:
+        raise CellsMissingError(
+            f"{len(absent)} of {len(jobs)} cells are missing; the same command, run again, trains what is missing"
+        )
+
+
+def _write_tables(present: list[Job], failed: list[Job]) -> None:
+    """Print the tables of cells, and write them into the study's folder.
+
+    Raises:
+        OSError: they cannot be written.
+        LedgerError: a checkpoint is damaged.
+    """
+    from pe_lab.results import curves, study  # loads statsmodels, which takes a second
+    from pe_lab.results.frame import Results
+    from pe_lab.results.from_ledger import failures, outcome
+    from pe_lab.results.rows import rows_of, settings_of
+
+    cfg = present[0].cell.cfg
+    ledger, name = Path(cfg.ledger), cfg.study_name
+    settings, of_failed = ([settings_of(job.cell.cfg) for job in jobs] for jobs in (present, failed))
+    rows = rows_of(settings, [outcome(job.run, job.cell.epochs) for job in present])
+    lost = failures(settings, of_failed, [(job.failure or {}) | {"run": job.run.name} for job in failed])
+    measured = [
+        curves.Measured(own, job.run, job.cell.epochs, job.cell.requests)
+        for own, job in zip(settings, present, strict=True)
+    ]
+    texts, files = study.tables(Results(ledger, name, rows, lost), curves.gather(measured))
+    print("\n\n".join(texts.values()))
+    if name:
+        folder = ledger / "studies" / name
+        try:
+            for file, content in files.items():
+                Tree(ledger).write(folder / file, content)
+        except OSError as error:
+            line = f"the tables of study_name={name} must be written to {folder}, got {error.strerror or error}"
+            raise OSError(f"{line}: the same command, run again, writes them") from None

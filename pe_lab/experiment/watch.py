@@ -1,0 +1,88 @@
+"""Show the progress of cells by reading the ledger, whichever process trains them."""
+
+import _thread
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from tqdm import tqdm
+
+from pe_lab.ledger.progress import Progress, RequestedCell, Snapshot
+from pe_lab.system.errors import in_one_line
+
+CORE_SHARE = 0.01  # the part of a core that reading the ledger may take
+START_TIMEOUT = 10  # seconds after which a thread that has not started counts as ended
+END_TIMEOUT = 60  # seconds to wait for the last line
+LOG_EVERY = 60  # seconds between lines where standard error is no terminal
+
+
+class Watch:
+    """Shows the progress of cells on standard error within the block: a bar, or lines where it is no terminal."""
+
+    def __init__(self, ledger: Path, cells: list[RequestedCell]) -> None:
+        self.progress = Progress(ledger, cells)
+        self.printed = time.monotonic()
+        self.started = False
+        self.stopping, self.began, self.ended = threading.Event(), threading.Event(), threading.Event()
+        tqdm.monitor_interval = 0  # no second thread: the bar is refreshed here
+
+    def __enter__(self) -> None:
+        self.state = self.progress.look()
+        if self.state.done:
+            total = len(self.progress.cells)
+            print(f"{len(self.state.done)} of {total} cells are in the ledger already", file=sys.stderr)
+        if self.progress.open:
+            try:
+                # not threading.Thread, whose start() waits for a thread that may have ended for lack of memory
+                _thread.start_new_thread(self._show, ())
+                self.started = True
+            except (RuntimeError, MemoryError) as error:
+                print(f"progress is not shown: {in_one_line(error)}", file=sys.stderr)
+
+    def __exit__(self, *_: object) -> None:
+        self.stopping.set()
+        if self.started and self.began.wait(START_TIMEOUT):
+            self.ended.wait(END_TIMEOUT)
+
+    def _show(self) -> None:
+        """Watch in a thread of its own. An error ends only this thread, with one line."""
+        try:
+            self.began.set()
+            self._watch()
+        except BaseException as error:
+            with suppress(BaseException):  # no memory to print it
+                print(f"showing progress ended: {in_one_line(error)}", file=sys.stderr)
+        finally:
+            self.ended.set()
+
+    def _watch(self) -> None:
+        with tqdm(
+            total=1.0, bar_format="{percentage:3.0f}%|{bar:20}| {elapsed}{postfix}", disable=not sys.stderr.isatty()
+        ) as bar:
+            stopping, pause = False, 1.0
+            while not stopping:
+                stopping = self.stopping.wait(pause)
+                looked = time.monotonic()
+                with suppress(OSError, MemoryError):  # the next look may succeed
+                    self._print(bar)
+                pause = max(1.0, (time.monotonic() - looked) / CORE_SHARE)
+
+    def _print(self, bar: tqdm) -> None:
+        before, self.state = set(self.state.done), self.progress.look()
+        line = _line(self.state, len(self.progress.cells))
+        for cell in self.state.done:
+            if cell not in before:
+                bar.write(f"{cell.name:28} done   {line.partition(';')[0]}", file=sys.stderr)
+        bar.n = self.state.fraction_done
+        bar.set_postfix_str(line)
+        if bar.disable and time.monotonic() - self.printed > LOG_EVERY:
+            self.printed = time.monotonic()
+            print(line, file=sys.stderr)
+
+
+def _line(state: Snapshot, cells: int) -> str:
+    left = "" if state.seconds_left is None else f", {tqdm.format_interval(state.seconds_left)} left"
+    running = ", ".join(f"{one.cell.name} at epoch {one.epoch:.1f}" for one in state.running[:4])
+    return f"{len(state.done)}/{cells} cells{left}; {running}"

@@ -1,0 +1,77 @@
+"""Which processes are alive, and which one holds a lock. The operating system releases a lock when its process ends."""
+
+import os
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from pe_lab.ledger.tree import Tree
+from pe_lab.system.files import LedgerError, is_file
+
+PROCESSES = ".processes"  # the folder of a ledger with a locked file per live process
+PROCESS = re.compile(r"[0-9a-f]{32}")  # the name of such a file
+# the lock that shows that this process is alive, by ledger and process id
+_REGISTERED: dict[tuple[Path, int], FileLock] = {}
+
+
+def register(ledger: Path) -> str:
+    """Return this process's name in a ledger; other processes see under it that this one is alive."""
+    key = (ledger.absolute(), os.getpid())
+    if key not in _REGISTERED:
+        tree = Tree(ledger.absolute())
+        lock = tree.lock(tree.prepare_file(tree.root / PROCESSES / uuid.uuid4().hex))
+        lock.acquire()
+        _REGISTERED[key] = lock
+    return Path(_REGISTERED[key].lock_file).name
+
+
+def is_alive(ledger: Path, process: str, clean: bool = True) -> bool:
+    """Return whether the process of that name is alive.
+
+    Args:
+        clean: remove the file of a process that is not.
+
+    Raises:
+        OSError: its lock cannot be tried, as in a read-only ledger.
+    """
+    own = _REGISTERED.get((ledger.absolute(), os.getpid()))
+    if own is not None and Path(own.lock_file).name == process:
+        return True
+    if not PROCESS.fullmatch(process):
+        return False
+    tree = Tree(ledger.absolute())
+    path = tree.root / PROCESSES / process
+    try:
+        if not is_file(path):
+            if clean:
+                tree.remove(path)
+            return False
+        with try_lock(tree, path) as free:
+            if free and clean:
+                tree.remove(path)
+    except LedgerError:  # behind a link, where no process of this ledger registers
+        return False
+    return not free
+
+
+@contextmanager
+def try_lock(tree: Tree, path: Path) -> Iterator[bool]:
+    """Try to lock a file; yield whether this process now holds the lock, until the block ends.
+
+    Raises:
+        LedgerError: the path is not a file, or behind a link.
+    """
+    lock = tree.lock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()

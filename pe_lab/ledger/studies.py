@@ -1,0 +1,57 @@
+"""Tables of the studies of a ledger. They have no checksums, so each row is checked.
+
+A damaged table is refused as a whole: nothing is done for a part of its cells.
+"""
+
+import csv
+import io
+from pathlib import Path
+
+from pe_lab.ledger.format import RUN_NAME
+from pe_lab.ledger.run import EPOCHS
+from pe_lab.system.files import LedgerError, kind, read_bytes
+
+REWRITE = "the command of the study, run again, writes it anew"
+
+
+def studies(ledger: Path) -> list[str]:
+    """Return the names of the studies that have a table of cells, in order."""
+    return sorted(path.name for path in ledger.glob("studies/[!.]*") if kind(path / "rows.csv"))
+
+
+def read_cells(ledger: Path, study: str) -> list[tuple[str, int]]:
+    """Return the run and the epochs of each cell in a study's rows.csv.
+
+    Raises:
+        LedgerError: the file is not a table of cells, or a row does not name one.
+    """
+    path = ledger / "studies" / study / "rows.csv"
+    try:
+        if path.parent.is_symlink():
+            raise ValueError(f"its folder must not be a link: {path.parent}")
+        content = read_bytes(path)
+        if b"\0" in content or not content.endswith(b"\n"):
+            raise ValueError("it must be text that ends with a newline, got a damaged or truncated file")
+        rows = csv.DictReader(io.StringIO(content.decode(), newline=""), strict=True)
+        cells = [_cell(row, rows.line_num) for row in rows]
+        if not cells:
+            raise ValueError("it must have a cell, got none")
+    except LedgerError:
+        raise LedgerError(f"{path} must be a file, got {kind(path)}: {REWRITE}") from None
+    except (ValueError, csv.Error, OSError) as error:
+        raise LedgerError(f"{path} must be a table of cells: {error}; {REWRITE}") from None
+    return cells
+
+
+def _cell(row: dict[str | None, str | None], line: int) -> tuple[str, int]:
+    for column in ("run", "epochs"):
+        if column not in row:
+            raise ValueError(f"it must have the column {column}, got none")
+    if None in row or None in row.values():
+        raise ValueError(f"each row must have as many values as the header, got others in line {line}")
+    run, epochs = row["run"], row["epochs"]
+    if not RUN_NAME.fullmatch(run or ""):
+        raise ValueError(f"a run must be named by 16 hexadecimal digits, got {str(run)[:40]!r} in line {line}")
+    if not EPOCHS.fullmatch(epochs or "") or len(epochs or "") > 18:
+        raise ValueError(f"epochs must be an integer of at least 1, got {str(epochs)[:40]!r} in line {line}")
+    return str(run), int(str(epochs))

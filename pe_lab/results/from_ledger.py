@@ -1,0 +1,285 @@
+"""Read the cells, curves and records of a ledger as tables. Entries that cannot be read are listed with the reason."""
+
+import csv
+from collections import defaultdict
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from pe_lab.config import flatten
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.records import Records
+from pe_lab.ledger.run import Run
+from pe_lab.results.columns import COST, FIRST, MEASURED, SHOWN
+from pe_lab.results.rows import Settings, describe, rows_of
+from pe_lab.system.files import CHECKSUMS, LedgerError, parse_json, read_json, read_verified
+
+# settings of a cell by their names in the identity of its run
+_SETTING_NAMES = {
+    "batch_size": "trainer.batch_size",
+    "clip": "trainer.clip",
+    "precision": "trainer.precision",
+    "device": "trainer.device",
+    "attention": "attention.implementation",
+    "attention_revision": "attention.revision",
+}
+_COUNTS = ("model.depth", "seed")
+NO_CELLS = pd.DataFrame(columns=[*FIRST, "run"])
+NO_FAILED = pd.DataFrame(columns=[*FIRST, "reason", "step", "run"])
+
+Wanted = dict[tuple[str, int], int]  # the cells to read, as run and epochs, with their positions in the result
+
+
+class _Found(NamedTuple):
+    """Cells of a ledger, each as its settings and its summary; failed cells, as settings and reason."""
+
+    cells: list[tuple[Settings, dict[str, Any]]]
+    failed: list[tuple[Settings, dict[str, Any]]]
+
+
+def read_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+    """Read the finished cells, the failed cells and the refused entries of a ledger.
+
+    Args:
+        wanted: the cells to read; None: all. Failed cells are read with all only.
+    """
+    refused = _without_identity(folder) if wanted is None else []
+    found = _Found([], [])
+    for run, epochs in _runs(folder, wanted):
+        _read_run(run, epochs, found, refused)
+    if wanted is None:
+        found.cells.sort(key=lambda cell: _sort_key(cell[0]))
+    else:
+        found.cells.sort(key=lambda cell: wanted[cell[1]["run"], cell[1]["epochs"]])
+    settings, summaries = [cell[0] for cell in found.cells], [cell[1] for cell in found.cells]
+    cells = rows_of(settings, summaries) if settings else NO_CELLS.copy()
+    failed = failures(settings, [cell[0] for cell in found.failed], [cell[1] for cell in found.failed])
+    return cells, failed, refused
+
+
+def _runs(folder: Path, wanted: Wanted | None) -> list[tuple[Run, list[int] | None]]:
+    """Return the runs to read with their checkpoints; None stands for all checkpoints and all failures."""
+    if wanted is None:
+        return [(run, None) for run in Ledger(folder).runs()]
+    checkpoints = defaultdict(list)
+    for name, epochs in wanted:
+        checkpoints[name].append(epochs)
+    return [(Ledger(folder).named(name), epochs) for name, epochs in checkpoints.items()]
+
+
+def _read_run(run: Run, wanted: Collection[int] | None, found: _Found, refused: list[str]) -> None:
+    """Read the checkpoints of a run and, if all are wanted, its failures."""
+    try:
+        settings = _settings(run)
+    except (OSError, ValueError) as error:
+        refused.append(_line(error))
+        return
+    for epochs in _complete_checkpoints(run, refused) if wanted is None else wanted:
+        try:
+            found.cells.append((settings | {"epochs": epochs}, outcome(run, epochs)))
+        except (OSError, ValueError) as error:
+            refused.append(_line(error))
+    for path in sorted(run.folder.glob("failed/*.json")) if wanted is None else []:
+        try:
+            reason = _failure(path, run)
+        except (OSError, ValueError) as error:
+            refused.append(_line(error))
+            continue
+        if not run.done(int(path.stem)):
+            found.failed.append((settings | {"epochs": int(path.stem)}, reason))
+
+
+def failures(settings: list[Settings], failed: list[Settings], reasons: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return one row per failed cell: its distinguishing settings, reason, step and run.
+
+    Args:
+        settings: of the finished cells, which failed cells are distinguished from.
+        failed: settings of the failed cells.
+        reasons: of each failed cell, a reason, a step and a run.
+    """
+    if not failed:
+        return NO_FAILED.copy()
+    described = describe(settings + failed).tail(len(failed)).reset_index(drop=True)
+    return pd.concat([described, pd.DataFrame(reasons, columns=["reason", "step", "run"])], axis=1)
+
+
+def _without_identity(folder: Path) -> list[str]:
+    """Return a line for each folder that has the parts of a run and no identity."""
+    runs = sorted(
+        {path.parent for name in ("checkpoints", "failed", "records") for path in folder.glob(f"[!.]*/{name}")}
+    )
+    return [
+        f"ledger entry {run} must have its run.json, got none: its checkpoints cannot be identified"
+        for run in runs
+        if not (run / "run.json").exists()
+    ]
+
+
+def _settings(run: Run) -> Settings:
+    """Return the settings that determine a run, by their names in the config.
+
+    Raises:
+        LedgerError: they are not those of a training.
+    """
+    settings = {_SETTING_NAMES.get(name, name): value for name, value in flatten(run.identity()).items()}
+    named = all(isinstance(settings.get(name), str) for name in ("pe.name", "data.name"))
+    if not named or not all(type(settings.get(name)) is int for name in _COUNTS):
+        raise LedgerError(f"ledger entry {run.folder} must have pe, data, depth and seed of a training, got others")
+    return settings
+
+
+def _sort_key(settings: Settings) -> list[Any]:
+    """Return the position of a cell among all cells of a ledger."""
+    names = [name for name in sorted(settings) if name.startswith(("pe.", "data."))]
+    options = [(name, isinstance(settings[name], str), settings[name]) for name in names]
+    return [settings["pe.name"], settings["data.name"], options, *(settings[name] for name in (*_COUNTS, "epochs"))]
+
+
+def _complete_checkpoints(run: Run, refused: list[str]) -> list[int]:
+    """Return the epochs of a run's complete checkpoints; incomplete ones are added to `refused`."""
+    complete = []
+    for path in run.folder.glob("checkpoints/*"):
+        if not _is_count(path.name) or not (path / CHECKSUMS).is_file():
+            refused.append(f"ledger entry {path} must be a checkpoint with its {CHECKSUMS}, got an incomplete one")
+        else:
+            complete.append(int(path.name))
+    return sorted(complete)
+
+
+def _is_count(name: str) -> bool:
+    """Return whether a name is a number of epochs in its usual form."""
+    return name.isdecimal() and str(int(name)) == name
+
+
+def outcome(run: Run, epochs: int) -> dict[str, Any]:
+    """Read a checkpoint's summary and environment; only these two files are compared with their checksums.
+
+    Raises:
+        LedgerError: they are damaged, or belong to another checkpoint.
+    """
+    checkpoint = run.checkpoint(epochs)
+    contents = read_verified(checkpoint, "summary.json", "environment.json")
+    try:
+        summary, environment = map(parse_json, contents)
+    except ValueError as error:
+        raise LedgerError(f"ledger entry {checkpoint} cannot be read: {_line(error)}") from None
+    if not isinstance(summary, dict) or not isinstance(environment, dict):
+        raise LedgerError(f"ledger entry {checkpoint} must have a summary and an environment, got something else")
+    if summary.get("run") != run.name or summary.get("epochs") != epochs:
+        raise LedgerError(
+            f"ledger entry {checkpoint} must be of {epochs} epochs of its run, got one of "
+            f"{summary.get('epochs')} of {summary.get('run')}: it was moved here"
+        )
+    floors = summary.get("floors")
+    if not isinstance(floors, dict) or not all(map(_are_numbers, (summary.get("test"), *floors.values()))):
+        raise LedgerError(f"ledger entry {checkpoint} must have numbers as test metrics and floors, got others")
+    if not summary["test"] or not summary.keys() >= set(COST):
+        lacking = ", ".join(name for name in COST if name not in summary) or "test"
+        raise LedgerError(
+            f"ledger entry {checkpoint} must have test metrics and {', '.join(COST)}, got none of {lacking}"
+        )
+    return summary | {"environment": environment}
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, dict) and all(type(value) in (int, float) for value in values.values())
+
+
+def _failure(path: Path, run: Run) -> dict[str, Any]:
+    """Read why a run did not reach a checkpoint.
+
+    Raises:
+        LedgerError: the file is no record of a failure.
+    """
+    found = read_json(path)
+    if not _is_count(path.stem) or not isinstance(found, dict):
+        raise LedgerError(f"ledger entry {path} must say why a number of epochs was not reached, got something else")
+    return {"reason": found.get("reason"), "step": found.get("step"), "run": run.name}
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _distinguishing(cells: pd.DataFrame) -> list[str]:
+    """Return the columns that distinguish cells: those before the metrics."""
+    columns = list(cells.columns)
+    return columns[: next((number for number, name in enumerate(columns) if name.startswith("test_")), len(columns))]
+
+
+def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.DataFrame:
+    """Read the validation during training, of each run's longest checkpoint.
+
+    Args:
+        refused: gets a line per entry that cannot be read.
+    """
+    names, lines = _distinguishing(cells), []
+    for cell in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
+        try:
+            rows = _validation(Run(ledger / cell["run"]).checkpoint(cell["epochs"]))
+        except (OSError, ValueError) as error:
+            refused.append(_line(error))
+            continue
+        values = [cell[name] for name in names]
+        lines += [[*values, *row] for row in rows]
+    return pd.DataFrame(lines, columns=[*names, "epoch", "metric", "value"])
+
+
+def _validation(checkpoint: Path) -> list[tuple[float, str, float]]:
+    """Return epoch, metric and value of the validations before a checkpoint.
+
+    Raises:
+        LedgerError: its metrics are damaged, or not in the expected form.
+    """
+    (content,) = read_verified(checkpoint, "metrics.csv")
+    try:
+        header, *lines = csv.reader(content.decode().splitlines())
+        if header != ["split", "step", "epoch", "metric", "value"]:
+            raise ValueError(f"the columns {', '.join(header)}")
+        return [
+            (float(epoch), metric, float(value))
+            for split, _, epoch, metric, value in lines
+            if split == "validation" and metric in SHOWN
+        ]
+    except (ValueError, csv.Error) as error:
+        raise LedgerError(f"ledger entry {checkpoint / 'metrics.csv'} must be rows of metrics, got {error}") from None
+
+
+def read_records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.DataFrame:
+    """Read all later measurements of the cells; where lengths were measured, add the test itself as length 1.
+
+    Args:
+        refused: gets a line per entry that cannot be read.
+    """
+    names, parts = _distinguishing(cells), []
+    for cell in cells.to_dict("records"):
+        distinguishing = {name: cell[name] for name in names}
+        records, measured = Records(Run(ledger / cell["run"]), cell["epochs"]), []
+        for entry in records.entries():
+            try:
+                measured.append(records.read(entry))
+            except (OSError, ValueError) as error:
+                refused.append(_line(error))
+        if any(request["kind"] == "length" for request, _ in measured):
+            rows = pd.DataFrame(_test_metrics(cell).items(), columns=["metric", "value"]).dropna()
+            parts.append(rows.assign(**distinguishing, kind="length", length=1, policy="raw", offset=0))
+        for request, rows in measured:
+            columns = {"length": 1} | {name: value for name, value in request.items() if name in MEASURED}
+            parts.append(rows.assign(**(distinguishing | columns)))
+    if not parts:
+        return pd.DataFrame(columns=[*names, *MEASURED])
+    return pd.concat(parts, ignore_index=True).reindex(columns=[*names, *MEASURED]).astype({"offset": "Int64"})
+
+
+def _test_metrics(cell: dict[str, Any]) -> dict[str, Any]:
+    """Return the test metrics of a row, and its floors by the name <floor>/<metric>."""
+    test = {name.removeprefix("test_"): cell[name] for name in cell if name.startswith("test_")}
+    found = dict(test)
+    for name in cell:
+        # the longest metric that a floor's name ends with: loss_second, not second
+        metric = max((known for known in test if name.endswith(f"_{known}")), key=len, default=None)
+        if name.startswith("floor_") and metric:
+            found[f"{name.removeprefix('floor_').removesuffix(f'_{metric}')}/{metric}"] = cell[name]
+    return found

@@ -1,0 +1,132 @@
+"""What the figures share: colours, panels, lines, labels, and means over seeds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
+
+from pe_lab.results.columns import setting_columns
+from pe_lab.results.statistics.intervals import interval
+
+# Okabe and Ito's colours, each with a line style and a marker, so that colour never stands alone
+STYLES = (
+    ("#0072B2", "-", "o"),
+    ("#D55E00", "--", "s"),
+    ("#009E73", "-.", "^"),
+    ("#CC79A7", ":", "D"),
+    ("#E69F00", "-", "v"),
+    ("#56B4E9", "--", "P"),
+    ("#000000", "-.", "X"),
+    ("#8A7A00", ":", "*"),
+)
+GREY = "#B5B5B5"
+ACROSS = 3  # panels side by side
+
+
+def settings_in_words(rows: pd.DataFrame, names: list[str]) -> list[str]:
+    """Return the setting of each row in words: the named columns that vary, or depth and epochs if none does."""
+    varied = [name for name in names if rows[name].nunique(dropna=False) > 1]
+    shown = varied or [name for name in names if name in ("depth", "epochs")]
+    settings = rows[shown].to_dict("records")
+    return [", ".join(_in_words(name, value) for name, value in one.items()) or "all settings" for one in settings]
+
+
+def _in_words(name: str, value: Any) -> str:
+    number = f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value)
+    return number if name in ("data", "policy") else f"{name.rpartition('.')[2]} {number}"
+
+
+def means(rows: pd.DataFrame, along: list[str] | None = None, names: list[str] | None = None) -> pd.DataFrame:
+    """Return the mean of the column value over seeds, with its t interval; non-finite values are not averaged away.
+
+    Args:
+        along: further columns to group by, such as the x axis of a curve.
+        names: the columns that make a setting; None: those of `setting_columns`.
+    """
+    names, along = setting_columns(rows) if names is None else names, along or []
+    rows = rows.assign(setting=settings_in_words(rows, names))
+    lines = []
+    for key, values in rows.groupby(["setting", "pe", *along], sort=False)["value"]:
+        finite = np.isfinite(values).all()
+        lines.append([*key, len(values), *((values.mean(), *interval(values)) if finite else (np.nan, np.nan, np.nan))])
+    return pd.DataFrame(lines, columns=["setting", "pe", *along, "seeds", "mean", "low", "high"])
+
+
+def most_different(data: pd.DataFrame, along: str) -> list[str]:
+    """Return the encodings to colour where not all can be: those whose curves lie farthest from the mean curve.
+
+    Distances are ranked within each setting, since losses of different tasks are not comparable.
+    """
+    middle = data.groupby(["setting", along])["mean"].transform("mean")
+    apart = (data["mean"] - middle).abs().groupby([data["setting"], data["pe"]], sort=False).mean()
+    far = apart.groupby(level="setting", sort=False).rank().groupby(level="pe", sort=False).mean()
+    chosen = set(far.sort_values(ascending=False, kind="stable").index[: len(STYLES)])
+    return [name for name in data["pe"].unique() if name in chosen]
+
+
+def make_panels(settings: Sequence[str], height: float, share_y: bool = False) -> tuple[Figure, dict[str, Axes]]:
+    """Return a figure with a panel per setting.
+
+    Args:
+        height: of a panel, in inches.
+        share_y: whether panels have one y axis.
+    """
+    across = min(ACROSS, len(settings))
+    down = -(-len(settings) // across)
+    figure = Figure(figsize=(0.8 + 3.6 * across, 0.6 + height * down), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharey=share_y).flat
+    panels = dict(zip(settings, grid, strict=False))
+    for axes in list(figure.axes)[len(settings) :]:
+        axes.set_visible(False)
+    return figure, panels
+
+
+def draw_lines(axes: Axes, data: pd.DataFrame, along: str, highlight: list[str]) -> None:
+    """Draw a line per encoding, those of `highlight` in colour and on top; intervals where there are few lines."""
+    for name, line in sorted(data.groupby("pe", sort=False), key=lambda pair: pair[0] in highlight):
+        line = line.sort_values(along)
+        if name not in highlight:
+            axes.plot(line[along], line["mean"], color=GREY, linewidth=0.8)
+            continue
+        colour, style, marker = STYLES[highlight.index(name) % len(STYLES)]
+        axes.plot(line[along], line["mean"], style, color=colour, marker=marker, ms=4, linewidth=1.4, label=name)
+        if data["pe"].nunique() <= len(STYLES):
+            axes.fill_between(line[along], line["low"], line["high"], color=colour, alpha=0.12, linewidth=0)
+    axes.title.set_fontsize(9)
+    axes.tick_params(labelsize=8)
+
+
+def name_points(axes: Axes, points: dict[str, list[float]]) -> None:
+    """Write names beside points, in order; a name that would overlap an earlier one is left out."""
+    taken: list[Bbox] = []
+    for name, point in points.items():
+        for right, above in ((True, True), (True, False), (False, True), (False, False)):
+            text = axes.annotate(
+                name,
+                point,
+                xytext=(4 if right else -4, 2 if above else -2),
+                textcoords="offset points",
+                ha="left" if right else "right",
+                va="bottom" if above else "top",
+                fontsize=7,
+                in_layout=False,
+            )
+            box = text.get_window_extent()
+            inside = axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
+            if inside and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            text.remove()
+
+
+def draw_legend(figure: Figure, panels: dict[str, Axes], highlight: list[str]) -> None:
+    """Draw one legend below all panels."""
+    handles = {}
+    for axes in panels.values():
+        handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    known = [name for name in highlight if name in handles]
+    figure.legend([handles[name] for name in known], known, loc="outside lower center", ncols=4, fontsize=8)

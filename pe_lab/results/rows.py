@@ -1,0 +1,114 @@
+"""One row per cell, made of the cell's settings and of its summary."""
+
+from collections import Counter, defaultdict
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab.config import flatten
+from pe_lab.results.columns import COST, ENVIRONMENT, FIRST
+from pe_lab.system.files import canonical
+
+Settings = dict[str, Any]  # the settings of a cell, by dotted name
+
+# settings of logging, storage and later measurements: they say nothing about the training
+_NOT_TRAINING = ("logger", "ledger", "hydra", "study_name", "workers", "evaluate.", "probe", "optimizer._target_")
+# settings that may have one value per encoding, and are then no setting of their own
+_PER_ENCODING = ("optimizer.lr", "attention.implementation", "attention.revision")
+
+
+def settings_of(cfg: DictConfig) -> Settings:
+    """Return the settings of a cell's config by dotted name."""
+    return flatten(OmegaConf.to_container(cfg, resolve=True))
+
+
+def describe(settings: list[Settings]) -> pd.DataFrame:
+    """Return the columns that distinguish cells, one row each: pe, data, depth, epochs, seed, other varying settings.
+
+    Options of the data that vary are settings; with several tasks they are part of the task's name. A learning rate or
+    an attention implementation with one value per encoding is left out. Settings and options are in alphabetical
+    order, whole numbers without a decimal point, as in the identity of a run.
+    """
+    settings = [canonical(one) for one in settings]
+    varied = _varied(settings)
+    several_tasks = "data.name" in varied
+    left_out = (*_NOT_TRAINING, "pe.", *(("data.",) if several_tasks else ()))
+    known = ("model.depth", "epochs", "seed")
+    others = [key for key in sorted(varied) if key not in known and not key.startswith(left_out)]
+    encodings = _labels("pe", settings)
+    tasks = _labels("data", settings) if several_tasks else [one["data.name"] for one in settings]
+    records = []
+    for encoding, task, one in zip(encodings, tasks, settings, strict=True):
+        values = (encoding, task, one["model.depth"], one["epochs"], one["seed"])
+        records.append(dict(zip(FIRST, values, strict=True)) | {key: one.get(key) for key in others})
+    return _without_per_encoding(pd.DataFrame(records))
+
+
+def _varied(settings: list[Settings]) -> list[str]:
+    """Return the settings that have several values, or that some cells lack."""
+    values: dict[str, set[Any]] = defaultdict(set)
+    present = Counter(key for one in settings for key in one)
+    for one in settings:
+        for key, value in one.items():
+            values[key].add(value)
+    return [key for key in values if len(values[key]) > 1 or present[key] < len(settings)]
+
+
+def _without_per_encoding(table: pd.DataFrame) -> pd.DataFrame:
+    """Drop the columns of `_PER_ENCODING` that have one value per encoding and setting."""
+    for name in _PER_ENCODING:
+        others = [other for other in table.columns if other not in (name, "seed")]
+        if name in table and not table[[*others, name]].drop_duplicates().duplicated(others).any():
+            table = table.drop(columns=name)
+    return table
+
+
+def _labels(group: str, settings: list[Settings]) -> list[str]:
+    """Return each cell's choice in a config group: its name and the options that differ among cells of that name."""
+    values: dict[str, dict[str, set[Any]]] = defaultdict(lambda: defaultdict(set))
+    count = Counter(one[f"{group}.name"] for one in settings)
+    present: Counter[tuple[str, str]] = Counter()
+    for one in settings:
+        name = one[f"{group}.name"]
+        for key in one:
+            if key.startswith(f"{group}."):
+                values[name][key].add(one[key])
+                present[name, key] += 1
+    labels = []
+    for one in settings:
+        name = one[f"{group}.name"]
+        options = values[name]
+        varied = [key for key in sorted(options) if len(options[key]) > 1 or present[name, key] < count[name]]
+        labels.append(name + "".join(f" {key[len(group) + 1 :]}={one[key]}" for key in varied if key in one))
+    return labels
+
+
+def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.DataFrame:
+    """Return one row per cell.
+
+    Returns:
+        The distinguishing columns (see `describe`); `test_<metric>`; `floor_<floor>_<metric>`; parameters,
+        positional_parameters, flops_per_token, seconds (in training steps), attention, device, run; python, torch,
+        pe_lab, commit, hardware, threads (of the training; empty where unknown); optimizer.lr and
+        attention.implementation where they vary and are not among the distinguishing columns.
+    """
+    described = describe(settings)
+    extra = [name for name in _PER_ENCODING if name not in described and len({one.get(name) for one in settings}) > 1]
+    records = []
+    for distinguishing, one, summary in zip(described.to_dict("records"), settings, summaries, strict=True):
+        records.append(distinguishing | _outcome(summary) | {name: one.get(name) for name in extra})
+    rows = pd.DataFrame(records).drop_duplicates(["run", "epochs"], ignore_index=True)
+    floors = [name for name in rows if name.startswith("floor_")]  # tasks of one sweep have different ones
+    last = [name for name in rows if name in (*COST, *ENVIRONMENT, *_PER_ENCODING) and name not in described]
+    return rows[[name for name in rows if name not in (*floors, *last)] + floors + last]
+
+
+def _outcome(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns that come from the summary of a checkpoint."""
+    found = {f"test_{name}": value for name, value in summary["test"].items()}
+    for floor, values in summary["floors"].items():
+        found |= {f"floor_{floor}_{name}": value for name, value in values.items()}
+    found |= {name: summary[name] for name in COST}
+    environment = summary.get("environment", {})
+    return found | {column: environment.get(name) for column, name in ENVIRONMENT.items()}

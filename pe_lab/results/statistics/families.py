@@ -1,0 +1,99 @@
+"""All comparisons of a report, corrected in two families."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.results.statistics.comparisons import rank_ranges, require_baseline
+from pe_lab.results.statistics.correction import add_verdicts, holm
+from pe_lab.results.statistics.paired import differences, wide
+
+GRID = "each setting"  # name of the table of the cells themselves
+
+
+@dataclass(frozen=True)
+class Families:
+    """All comparisons of a report, made once; every verdict in the report is one of these.
+
+    There are two families, each corrected by Holm's method: comparisons with the baseline, in any setting, and
+    comparisons of two other encodings. A report asks about its baseline; the correction for all other pairs must not
+    hide that answer.
+
+    Attributes:
+        baseline: an encoding.
+        tables: the rows that are compared, with their metric, by name.
+        lines: for each table, a line per setting and pair, as in `compare`.
+    """
+
+    baseline: str
+    tables: dict[str, tuple[pd.DataFrame, str]]
+    lines: dict[str, pd.DataFrame]
+
+    @classmethod
+    def of(cls, tables: dict[str, tuple[pd.DataFrame, str]], baseline: str | None = None) -> "Families":
+        """Compare every two encodings in every setting of every table.
+
+        Args:
+            tables: rows and a test metric, by name.
+            baseline: None: the first encoding of the first table.
+
+        Raises:
+            ValueError: there is no such encoding or metric.
+        """
+        baseline = require_baseline(next(iter(tables.values()))[0], baseline)
+        tested = {}
+        for name, (rows, metric) in tables.items():
+            table = wide(rows, metric)
+            pairs = [(b, a) if a == baseline else (a, b) for a, b in combinations(table.columns, 2)]
+            tested[name] = differences(table, pairs)
+        p = np.concatenate([[], *(lines["p"] for lines in tested.values())])
+        first = np.concatenate([[], *(lines["baseline"] == baseline for lines in tested.values())]).astype(bool)
+        corrected = np.full(len(p), np.nan)
+        for family in (first, ~first):
+            corrected[family] = holm(p[family])
+        start, judged = 0, {}
+        for name, lines in tested.items():
+            judged[name] = add_verdicts(lines, corrected[start : start + len(lines)], tables[name][1])
+            start += len(lines)
+        return cls(baseline, tables, judged)
+
+    def __str__(self) -> str:
+        """Describe the comparisons in a sentence."""
+        first, second = self.sizes()
+        places = "; ".join(f"{name} {' and '.join(map(str, self.sizes(name)))}" for name in self.tables)
+        return (
+            f"{first} comparisons with {self.baseline}, and {second} of two other encodings ({places}), paired over "
+            "shared seeds; Holm's correction over each of the two"
+        )
+
+    def sizes(self, name: str | None = None) -> tuple[int, int]:
+        """Return the number of comparisons in each family, for one table or for all."""
+        counts = [0, 0]
+        for lines in self.lines.values() if name is None else [self.lines[name]]:
+            tested = lines["p"].notna()
+            counts[0] += int((tested & (lines["baseline"] == self.baseline)).sum())
+            counts[1] += int((tested & (lines["baseline"] != self.baseline)).sum())
+        return counts[0], counts[1]
+
+    def compare(self, name: str = GRID) -> pd.DataFrame:
+        """Return the comparisons of a table with the baseline."""
+        lines = self.lines[name]
+        lines = lines[lines["baseline"] == self.baseline].reset_index(drop=True)
+        lines.attrs["comparisons"] = self.sizes()[0]
+        return lines
+
+    def ranks(self, name: str = GRID, among: Collection[str] | None = None) -> pd.DataFrame:
+        """Return ranks as `comparisons.ranks` does, by the verdicts of these families.
+
+        Args:
+            among: only these encodings; None: all.
+        """
+        (rows, metric), lines = self.tables[name], self.lines[name]
+        table = wide(rows, metric)
+        if among is not None:
+            table = table[[pe for pe in table if pe in among]]
+            lines = lines[lines["pe"].isin(among) & lines["baseline"].isin(among)]
+        return rank_ranges(table, lines, metric)

@@ -1,0 +1,56 @@
+"""Confidence intervals of means over seeds, and how often they contain the true mean."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+CONFIDENCE = 0.95
+
+
+def interval(values: pd.Series) -> tuple[float, float]:
+    """Return the t interval of the mean; NaN for fewer than two values."""
+    if len(values) < 2:
+        return float("nan"), float("nan")
+    error = float(stats.sem(values))
+    if error == 0 or values.nunique() == 1:
+        return values.iloc[0], values.iloc[0]
+    low, high = stats.t.interval(CONFIDENCE, len(values) - 1, loc=values.mean(), scale=error)
+    return float(low), float(high)
+
+
+def t_intervals(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the t intervals of many samples at once: samples [n, seeds] to low, high [n]."""
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, samples.shape[1] - 1) * stats.sem(samples, axis=1)
+    return samples.mean(1) - half, samples.mean(1) + half
+
+
+def percentile_bootstraps(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return percentile bootstrap intervals of many samples, from 1,000 resamples. Only for comparison, not used."""
+    chosen = np.random.default_rng(1).integers(samples.shape[1], size=(1000, samples.shape[1]))
+    weights = (chosen[:, :, None] == np.arange(samples.shape[1])).mean(1)  # of each value in each resample
+    means = samples @ weights.T
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=1)
+    return low, high
+
+
+def coverage(
+    seeds: int,
+    residuals: np.ndarray,
+    method: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
+    draws: int = 20_000,
+) -> float:
+    """Simulate how often an interval contains the mean.
+
+    Args:
+        seeds: size of a sample.
+        residuals: values that samples are drawn from, with replacement.
+        method: computes intervals: samples [draws, seeds] to low, high [draws].
+        draws: number of samples.
+    """
+    samples = np.random.default_rng(0).choice(residuals, (draws, seeds))
+    low, high = method(samples)
+    # rounding: without this slack, an interval of equal values would miss its own mean
+    slack = 1e-12 * np.abs(residuals).max()
+    return float(np.mean((low - slack <= residuals.mean()) & (residuals.mean() <= high + slack)))

@@ -1,0 +1,93 @@
+"""Differences between encodings, paired by seed, and the t test of each."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from pe_lab.results.columns import metric_column, setting_columns, sort_by_setting
+from pe_lab.results.statistics.intervals import CONFIDENCE
+
+
+def wide(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
+    """Return a row per setting and seed, settings sorted, and a column per encoding; non-finite values become NaN.
+
+    Raises:
+        ValueError: a cell occurs twice, or there is no such metric.
+    """
+    measured = metric_column(rows, metric)
+    keys = [*setting_columns(rows), "seed"]
+    twice = rows[rows.duplicated([*keys, "pe"])]
+    if len(twice):
+        one = twice.iloc[0]
+        example = ", ".join(f"{name}={one[name]}" for name in ["pe", *keys])
+        raise ValueError(
+            f"cells must differ in the columns of the table, got {len(twice)} that occur more than once, as {example}"
+        )
+    names = list(rows["pe"].unique())
+    rows = sort_by_setting(rows, setting_columns(rows))
+    table = rows.set_index([*keys, "pe"])[measured].unstack("pe", sort=False)[names]
+    return table.where(np.isfinite(table))
+
+
+def by_setting(table: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]:
+    """Return each setting of a wide table with its part of the table, indexed by seed."""
+    names = [name for name in table.index.names if name != "seed"]
+    found = []
+    for key, part in table.groupby(level=names, sort=False, dropna=False):
+        found.append((dict(zip(names, key if isinstance(key, tuple) else (key,), strict=True)), part.droplevel(names)))
+    return found
+
+
+def differences(table: pd.DataFrame, pairs: list[tuple[str, str]]) -> pd.DataFrame:
+    """Return a line per setting and pair of encodings, with the uncorrected test of its differences.
+
+    Args:
+        table: from `wide`.
+        pairs: an encoding and the one that is subtracted from it (column "baseline").
+    """
+    columns = [(table.columns.get_loc(pe), table.columns.get_loc(other)) for pe, other in pairs]
+    lines, samples = [], []
+    for setting, part in by_setting(table):
+        values = part.to_numpy()
+        for (pe, other), (first, second) in zip(pairs, columns, strict=True):
+            sample = values[:, first] - values[:, second]
+            samples.append(sample[np.isfinite(sample)])
+            lines.append(setting | {"pe": pe, "baseline": other, "seeds": len(samples[-1])})
+    names = [*(name for name in table.index.names if name != "seed"), "pe", "baseline", "seeds"]
+    return pd.concat([pd.DataFrame(lines, columns=names), _t_tests(samples)], axis=1)
+
+
+def _t_tests(samples: list[np.ndarray]) -> pd.DataFrame:
+    """Return mean, t interval, standard deviation and p value of each sample; only the mean for one seed."""
+    sizes = np.array([len(sample) for sample in samples])
+    found = pd.DataFrame(np.nan, range(len(samples)), ["difference", "low", "high", "deviation", "p"])
+    for size in np.unique(sizes[sizes > 0]):
+        chosen = np.flatnonzero(sizes == size)
+        stacked = np.stack([samples[number] for number in chosen])
+        found.loc[chosen, "difference"] = stacked.mean(1)
+        if size == 1:
+            continue
+        found.loc[chosen, "deviation"] = stacked.std(1, ddof=1)
+        differ = stacked.any(1)  # equal to the bit: nothing to test
+        found.loc[chosen[~differ], ["low", "high"]] = 0.0
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)  # all differences are the same
+            tested = stats.ttest_1samp(stacked[differ], 0, axis=1)
+        within = tested.confidence_interval(CONFIDENCE)
+        found.loc[chosen[differ], ["p", "low", "high"]] = np.stack([tested.pvalue, within.low, within.high], 1)
+    return found
+
+
+def deviations(rows: pd.DataFrame, metric: str = "loss") -> np.ndarray:
+    """Return the differences from the first encoding, centred and scaled to deviation 1 within each setting."""
+    parts = []
+    for _, table in by_setting(wide(rows, metric)):
+        for name in table.columns[1:]:
+            difference = (table[name] - table[table.columns[0]]).dropna()
+            if len(difference) > 2 and difference.std() > 0:
+                scale = difference.std() * np.sqrt((len(difference) - 1) / len(difference))
+                parts.append((difference - difference.mean()) / scale)
+    return np.concatenate(parts) if parts else np.array([])

@@ -1,0 +1,106 @@
+"""The mean over all settings of a table, in a unit that settings of several tasks share."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.results.columns import REMAINING, floors, levels, lower_is_better, metric_column, setting_columns
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The mean over all settings.
+
+    Attributes:
+        rows: a row per encoding and seed: settings (their number), test_<metric> (the mean over them),
+            positional_parameters, flops_per_token (summed). Empty where nothing can be pooled.
+        metric: that of the settings, or REMAINING.
+        note: what was pooled and in which unit, or why not.
+        gap: from the best possible value to the level, in the unit of the metric; NaN where a task has no level.
+        ends: the names of level and best possible value.
+    """
+
+    rows: pd.DataFrame
+    metric: str
+    note: str
+    gap: float
+    ends: str
+
+
+def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
+    """Return the mean over all settings for each encoding and seed that has them all.
+
+    Settings of one task are averaged as they are. Losses of different tasks are not comparable: over several tasks, the
+    share of the gap that remains is averaged, (loss - best) / (level - best). The level is that of `table.by_task`; the
+    best possible value is the floor bayes, or a loss of 0 where that is unknown.
+
+    Raises:
+        ValueError: there is no such metric.
+    """
+    measured, names = metric_column(rows, metric), setting_columns(rows)
+    rows = rows[np.isfinite(rows[measured])]
+    tasks = rows.groupby("data", sort=False) if "data" in rows else [("", rows)]
+    gaps = {str(task): _gap(cells, metric) for task, cells in tasks}
+    without = [task for task, gap in gaps.items() if gap is None]
+    if several := len(gaps) > 1:
+        unit = f"share of the gap to the best possible that remains, (test {metric} − best) / (level − best)"
+        unit += "".join(f"; {task} from {gap.ends}" for task, gap in gaps.items() if gap)
+        shares = [((rows[measured] - gap.best) / (gap.level - gap.best)).dropna() for gap in gaps.values() if gap]
+        rows = rows.assign(value=pd.concat(shares) if shares else np.nan)
+    else:
+        unit = f"test {metric}{', in nats' * ('loss' in metric)}"
+        rows = rows.assign(value=rows[measured])
+    pooled = REMAINING if several else metric
+    count = len(rows[names].drop_duplicates())
+    means = _means(rows, pooled, count)
+    if several and without:
+        note = f"Not pooled over tasks: for test {metric}, no level is known for {', '.join(without)}."
+        return Pool(means.head(0), pooled, note, float("nan"), "")
+    note = f"Pooled over {count} settings: for each seed, the mean {unit}."
+    if left_out := [name for name in rows["pe"].unique() if name not in set(means["pe"])]:
+        note += f" Not included: {', '.join(left_out)}, for which no seed has all settings."
+    if several:
+        return Pool(means, pooled, note, 1.0, "level to best possible")
+    gap = None if without or rows.empty else gaps.popitem()[1]
+    if gap is None:
+        return Pool(means, pooled, note, float("nan"), "")
+    sizes = (gap.level - gap.best).abs().groupby([rows[name] for name in names], dropna=False).mean()
+    return Pool(means, pooled, note, float(sizes.mean()), gap.ends)
+
+
+def _means(rows: pd.DataFrame, metric: str, count: int) -> pd.DataFrame:
+    """Return the mean of the column value for each encoding and seed that has `count` settings, and its costs."""
+    costs = {"positional_parameters": "max", "flops_per_token": "sum"}
+    means = rows.groupby(["pe", "seed"], sort=False).agg(
+        settings=("value", "size"),
+        **{f"test_{metric}": ("value", "mean")},
+        **{name: (name, how) for name, how in costs.items() if name in rows},
+    )
+    means = means[means["settings"] == count].reset_index()
+    return means[["settings", *(name for name in means if name != "settings")]]
+
+
+class _Gap(NamedTuple):
+    """The best possible value and the level of each row, and their names."""
+
+    best: pd.Series
+    level: pd.Series
+    ends: str
+
+
+def _gap(rows: pd.DataFrame, metric: str) -> _Gap | None:
+    """Return best value and level of a task, each the mean over the cells of a setting; None without a level."""
+    known = [floor for floor in floors(rows, metric) if rows[f"floor_{floor}_{metric}"].notna().all()]
+    if "bayes" not in known and not lower_is_better(metric):
+        return None
+    settings = rows.groupby(setting_columns(rows), sort=False, dropna=False)
+    means = {floor: settings[f"floor_{floor}_{metric}"].transform("mean") for floor in known}
+    best = means.get("bayes", 0.0 * rows[f"test_{metric}"])
+    sign = 1 if lower_is_better(metric) else -1
+    for floor in levels(known):
+        if (sign * (means[floor] - best)).gt(1e-9).all():
+            zero = "bayes" if "bayes" in known else f"no {metric}"
+            return _Gap(best, means[floor], f"{floor.replace('_', '-')} to {zero}")
+    return None

@@ -1,0 +1,30 @@
+"""The values that loggers and pictures receive about a checkpoint."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """Describes the checkpoint that is logged.
+
+    Attributes:
+        run: the training run's name in the ledger.
+        epochs: the checkpoint's number of epochs.
+        name: for people: encoding, task, depth, epochs, seed.
+        settings: the resolved config, with this number of epochs.
+        attention: the attention implementation that ran.
+        ledger: the ledger's folder.
+        requested: whether the config asks for this checkpoint, and not for a later one of the same run.
+        best: "min" or "max" by metric, for metrics that only the dataset has.
+    """
+
+    run: str
+    epochs: int
+    name: str
+    settings: dict[str, Any]
+    attention: str
+    ledger: Path
+    requested: bool = True
+    best: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,153 @@
+"""The console script pe-lab, and the errors of the programs."""
+
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, entry_points
+from pathlib import Path
+
+import pytest
+
+from pe_lab import cli
+from pe_lab.system.arguments import Parser, run_program
+
+HEAVY = ("torch", "lightning", "pandas", "hydra", "wandb")
+
+
+def ran(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *arguments], capture_output=True, text=True, cwd=cwd)
+
+
+def test_without_a_command_all_are_listed(capsys, monkeypatch) -> None:
+    for arguments in ([], ["--help"], ["-h"]):
+        monkeypatch.setattr("sys.argv", ["pe-lab", *arguments])
+        cli.main()
+        printed = capsys.readouterr().out
+        assert all(f"\n  {name} " in printed for name in cli.COMMANDS)
+
+
+def test_an_unknown_command_is_refused_in_one_line(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("sys.argv", ["pe-lab", "nothing\n"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: COMMAND must be one of run, evaluate, ")
+    assert error.count("\n") == 1
+
+
+def test_the_list_of_commands_loads_nothing_heavy() -> None:
+    code = f"import sys; from pe_lab import cli; cli.main(); print([n for n in {HEAVY} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.endswith("[]\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted"),
+    [
+        (["run", "pe=nothing"], "pe must be one of alibi, "),
+        (["evaluate", "epochs=0"], "epochs must be "),
+        (["status", "nowhere"], "LEDGER must be "),
+        (["report"], "source must be a study's name, a ledger, "),
+        (["audit", "pe=nothing"], "pe must be one of alibi, "),
+        (["ledger"], "COMMAND must be one of verify, prune, got nothing"),
+        (["ledger", "verify", "--nothing"], "unrecognized arguments: --nothing"),
+        (["data"], "the command must be export, got nothing"),
+        (["sync"], "LEDGER must be "),
+        (["bench"], "BENCH must be one of study, "),
+    ],
+)
+def test_each_command_says_in_one_line_what_it_wants_without_loading_torch(tmp_path, arguments, wanted) -> None:
+    code = (
+        f"import sys\nfrom pe_lab import cli\nsys.argv = ['pe-lab', *{arguments}]\n"
+        "try:\n    cli.main()\nfinally:\n    print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {wanted}")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == "False\n"
+
+
+def test_every_command_has_a_program_with_help() -> None:
+    for name, (module, _) in cli.COMMANDS.items():
+        if name not in ("run", "evaluate"):  # Hydra's help, tested with the program
+            done = ran("pe_lab", name, "--help")
+            assert done.stdout.startswith(f"usage: pe-lab {name} "), done.stderr
+            done = ran(module.removesuffix(".__main__"), "--help")
+            assert done.stdout.startswith(f"usage: python -m {module.removesuffix('.__main__')} "), done.stderr
+
+
+def test_the_script_is_installed_under_its_name() -> None:
+    try:
+        found = [entry.value for entry in entry_points(group="console_scripts") if entry.name == "pe-lab"]
+    except PackageNotFoundError:
+        found = []
+    if not found:
+        pytest.skip("the package is not installed with its scripts")
+    assert found == ["pe_lab.cli:main"]
+
+
+def test_one_cell_is_trained_by_the_script_as_by_the_module(tmp_path) -> None:
+    words = [
+        "model.depth=1",
+        "model.width=16",
+        "model.num_heads=2",
+        "epochs=1",
+        "data=bag",
+        "data.train=64",
+        "logger=none",
+    ]
+    done = ran("pe_lab", "run", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = ran("pe_lab.run", *words, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "1 of 1 cells are in the ledger already" in again.stderr + again.stdout
+
+
+def test_a_sweep_runs_its_workers_from_the_script(tmp_path) -> None:
+    words = [
+        "model.depth=1",
+        "model.width=16",
+        "model.num_heads=2",
+        "epochs=1",
+        "data=bag",
+        "data.train=64",
+        "logger=none",
+    ]
+    done = ran("pe_lab", "run", "-m", "pe=none,rope", "workers=2", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len([*tmp_path.glob("ledger/*/checkpoints/1")]) == 2
+
+
+def test_a_missing_argument_is_named_with_what_it_must_be() -> None:
+    parser = Parser("module")
+    parser.add_argument("--to", required=True, help="the folder for tables")
+    parser.add_argument("kind", choices=["a", "b"])
+    with pytest.raises(ValueError, match=r"--to must be the folder for tables, got nothing; kind must be one of a, b"):
+        parser.parse_args([])
+
+
+@pytest.mark.parametrize(("raised", "status"), [(KeyboardInterrupt, 130), (BrokenPipeError, 1), (ValueError, 1)])
+def test_a_program_that_fails_ends_with_a_status(raised, status, capsys) -> None:
+    def program() -> None:
+        raise raised("x\ny")
+
+    with pytest.raises(SystemExit) as end:
+        run_program(program)
+    assert end.value.code == status
+    assert capsys.readouterr().err == ("error: x y\n" if raised is ValueError else "")
+
+
+def test_an_error_that_is_not_the_users_keeps_its_traceback() -> None:
+    def program() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        run_program(program, (ValueError,))
+
+
+def test_a_status_ends_the_program_and_none_continues() -> None:
+    run_program(lambda: None)
+    with pytest.raises(SystemExit) as end:
+        run_program(lambda: 3)
+    assert end.value.code == 3

@@ -1,0 +1,122 @@
+"""The documentation: its examples run, its generated parts are up to date, its links lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLE = re.compile(
+    r"<!-- test(?:: (?P<file>\S+))? -->\n```(?P<language>\w+)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
+)
+LINK = re.compile(r"(?<!`)\[[^\]\n]+\]\((?!https?:)([^)\s]+)\)")
+TESTED = [page for page in PAGES if EXAMPLE.search(page.read_text())]
+
+
+def generator() -> ModuleType:
+    spec = spec_from_file_location("generate", ROOT / "docs/generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The environment of an example: `pe-lab` and `python` are those of the tests."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, arguments in (("python", ""), ("pe-lab", "-m pe_lab")):
+        script = programs / name
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+        script.chmod(0o755)
+    path = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "MPLBACKEND": "agg",
+    }
+
+
+@pytest.mark.parametrize("page", TESTED, ids=lambda page: page.name)
+def test_examples_run(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
+    for example in EXAMPLE.finditer(page.read_text()):
+        code = example["code"]
+        if example["file"]:
+            (tmp_path / example["file"]).write_text(code)
+        command = ["bash", "-euo", "pipefail", "-c", code]
+        if example["language"] == "python":
+            command = [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{code}\n{done.stderr}"
+
+
+def test_examples_are_tested_on_the_pages_that_teach() -> None:
+    assert {"quickstart.md", "your-model.md", "extend.md"} <= {page.name for page in TESTED}
+
+
+def test_generated_parts_are_up_to_date() -> None:
+    generate = generator()
+    for page in PAGES:
+        text = page.read_text()
+        assert generate.filled(text) == text, f"run: python docs/generate.py ({page.name} differs)"
+
+
+def test_every_part_is_generated_somewhere_and_nothing_else_is() -> None:
+    generate = generator()
+    found = {part[2] for page in PAGES for part in generate.PART.finditer(page.read_text())}
+    assert found == set(generate.parts())
+    marked = sum(page.read_text().count("<!-- generated: ") for page in PAGES)
+    assert marked == sum(len(generate.PART.findall(page.read_text())) for page in PAGES)
+
+
+@pytest.mark.parametrize("group", ["pe", "data"])
+def test_every_config_is_listed_with_its_comment(group: str) -> None:
+    page = (ROOT / "docs" / {"pe": "encodings.md", "data": "tasks.md"}[group]).read_text()
+    for path in (ROOT / "conf" / group).glob("*.yaml"):
+        assert f"| [`{path.stem}`][pe_lab." in page
+    assert not [config["stem"] for config in generator().configs(group) if not config["comment"]]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page: Path) -> None:
+    for target in LINK.findall(page.read_text()):
+        path = target.partition("#")[0]
+        assert not path or (page.parent / path).exists(), f"{page.name}: {target}"
+
+
+def test_files_that_pages_name_exist() -> None:
+    named = re.compile(r"`((?:conf|pe_lab|sweeps|tests|docs|notebooks)/[\w./-]+)`")
+    for page in PAGES:
+        if page.name != "CHANGELOG.md":
+            missing = [path for path in named.findall(page.read_text()) if not (ROOT / path).exists()]
+            assert missing == [], page.name
+
+
+def test_docstrings_of_the_changelog_are_in_the_code() -> None:
+    rows = re.findall(r"^\| `(pe_lab[\w.]+)` \| .+ \| (.+) \|$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert len(rows) == 5
+    for module, after in rows:
+        assert f'"""{after}' in (ROOT / f"{module.replace('.', '/')}.py").read_text()
+
+
+def test_the_readme_is_one_page() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+
+
+def test_the_citation_has_what_the_format_requires() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= set(citation)
+    assert all(author.get("name") or author.get("family-names") for author in citation["authors"])
+    from pe_lab import __version__
+
+    assert citation["version"] == __version__
