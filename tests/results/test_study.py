@@ -161,7 +161,7 @@ def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, ca
     assert list(results.failed) == [*NO_FAILED.columns[:5], "optimizer.lr", "reason", "step", "run"]
     failed = asked(trained)[1]
     assert results.failed["run"].tolist() == [failed.run.name]
-    assert results.failed["optimizer.lr"].tolist() == [failed.cfg.optimizer.lr]
+    assert results.failed["optimizer.lr"].tolist() == [1e2]
     text = (trained / "studies" / "g" / "table.md").read_text()
     assert re.search(r"^\| 100.0 \|  \| \d", text, re.MULTILINE)
     assert "2 of 2 tuned rates stand at the edge" in out
