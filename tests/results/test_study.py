@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from pe_lab import config
 from pe_lab.bench.ledger import record
-from pe_lab.experiment import sweep
 from pe_lab.experiment.job import Job
+from pe_lab.experiment.tables import CellsMissingError, report
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
 from pe_lab.results.columns import FIRST, setting_columns
@@ -152,8 +152,8 @@ MISSING = "missing: rope-d1-e1-s0: the training loss must be finite, got nan at 
 
 
 def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, capsys):
-    with pytest.raises(sweep.CellsMissingError, match="^1 of 4 cells are missing"):
-        sweep._report(asked(trained))
+    with pytest.raises(CellsMissingError, match="^1 of 4 cells are missing"):
+        report(asked(trained))
     out, err = capsys.readouterr()
     assert err == MISSING
     results = load(trained / "studies" / "g")
@@ -161,7 +161,7 @@ def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, ca
     assert list(results.failed) == [*NO_FAILED.columns[:5], "optimizer.lr", "reason", "step", "run"]
     failed = asked(trained)[1]
     assert results.failed["run"].tolist() == [failed.run.name]
-    assert results.failed["optimizer.lr"].tolist() == [failed.cfg.optimizer.lr]
+    assert results.failed["optimizer.lr"].tolist() == [1e2]
     text = (trained / "studies" / "g" / "table.md").read_text()
     assert re.search(r"^\| 100.0 \|  \| \d", text, re.MULTILINE)
     assert "2 of 2 tuned rates stand at the edge" in out
@@ -176,7 +176,7 @@ def test_on_a_full_disk_tables_are_lost_and_missing_cells_are_still_named(traine
 
     monkeypatch.setattr(Tree, "write", full)
     with pytest.raises(OSError, match="^the tables of study_name=g must be written to .*g, got No space left"):
-        sweep._report([job for job in asked(trained) if job.trained] if whole else asked(trained))
+        report([job for job in asked(trained) if job.trained] if whole else asked(trained))
     out, err = capsys.readouterr()
     assert err == ("" if whole else MISSING)
     assert "floor: bayes" in out
@@ -186,5 +186,5 @@ def test_with_a_damaged_checkpoint_missing_cells_are_still_named(trained, capsys
     here = asked(trained)
     (here[0].run.checkpoint(1) / "summary.json").write_text("{}")
     with pytest.raises(LedgerError, match="must have the digest"):
-        sweep._report(here)
+        report(here)
     assert capsys.readouterr().err == MISSING
