@@ -73,7 +73,7 @@ RANGES: dict[str, Range] = {
     "model.dropout": FRACTION,
     "model.attention_dropout": FRACTION,
     "model.embedding_std": POSITIVE,
-    "optimizer.name": _one_of("adam", "adamw"),
+    "optimizer.name": NAME,
     "optimizer.lr": POSITIVE,
     "optimizer.betas": Range(
         "two numbers in [0, 1)", lambda x: isinstance(x, list) and len(x) == 2 and all(map(FRACTION.holds, x))
@@ -81,7 +81,7 @@ RANGES: dict[str, Range] = {
     "optimizer.eps": POSITIVE,
     "optimizer.weight_decay": _at_least(0),
     "optimizer.schedule": _one_of("constant", "cosine"),
-    "optimizer.warmup_steps": _at_least(0),
+    "optimizer.warmup_steps": Range("an integer of at least 0", lambda x: x == 0 or COUNT.holds(x)),
     "trainer.device": _one_of("auto", "cpu", "cuda"),
     "trainer.precision": _one_of("32", "bf16-mixed"),
     "trainer.batch_size": COUNT,
@@ -143,7 +143,6 @@ RANGES: dict[str, Range] = {
     "evaluate.lengths": _each(_at_least(1)),
     "evaluate.policy": _each(_one_of("raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized")),
     "evaluate.offset": _each(Range("an integer in 0 ... 2^24", lambda x: isinstance(x, int) and 0 <= x <= 2**24)),
-    "probe": _each(_one_of("position", "attention", "rank", "subspace"), fewest=0),
     "logger.mode": _one_of("online", "offline", "disabled"),
     "logger.project": NAME,
     "logger.images": Range("true or false", lambda x: isinstance(x, bool)),

@@ -159,8 +159,9 @@ def _is_running(command: Command) -> bool:
 
 
 def _time_left(snapshot: Snapshot) -> str:
-    known = snapshot.seconds_left is not None and (snapshot.running or snapshot.waiting)
-    return f", {duration(snapshot.seconds_left)} left" if known else ""
+    if snapshot.seconds_left is None or not (snapshot.running or snapshot.waiting):
+        return ""
+    return f", {duration(snapshot.seconds_left)} left"
 
 
 def duration(seconds: float) -> str:

@@ -1,7 +1,7 @@
-"""The W&B workspace and report of a study, as code: python sweeps/dashboard.py [--push --entity E] [WORD ...].
+"""Make the W&B workspace and report of a study: python sweeps/dashboard.py [--push --entity E] [OVERRIDE ...].
 
-The words are those of the sweep, by default +study=depth_epochs_pe: its runs are shown, apart by what varies in it.
-Prints both as JSON, as they would be sent; with --push, sends them: a new view and a new report. Needs the package
+The overrides are those of the sweep, by default +study=depth_epochs_pe. Its W&B runs are shown, grouped by the settings
+that vary. Prints both as JSON; with --push, sends them as a new view and a new report. Needs the package
 wandb-workspaces: pip install -e ".[dashboard]".
 """
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from wandb_workspaces import expr
 
 NAME = "Positional encodings"
-RUNS = 10_000  # that a panel shows: as many as W&B advises for a project, so that none is cut; left alone it shows 10
-# columns of the table of runs, in order: what tells cells apart, then what they came to
+RUNS = 10_000  # W&B runs per panel: as many as W&B advises for a project; its default is 10
+# columns of the table of W&B runs, in order: settings, then results
 SETTINGS = (*FLAT, "seed", "attention_resolved")
-CAME_TO = ("test/loss", "test/way_to_bayes", "validation/loss.min", "floor/bayes/loss", "floor/position_blind/loss",
-           "cost/parameters", "cost/positional_parameters", "cost/flops_per_token", "cost/seconds")  # fmt: skip
-COLUMNS = [f"config:{name}.value" for name in SETTINGS] + [f"summary:{name}" for name in CAME_TO]
+RESULTS = ("test/loss", "test/way_to_bayes", "validation/loss.min", "floor/bayes/loss", "floor/position_blind/loss")
+COSTS = ("cost/parameters", "cost/positional_parameters", "cost/flops_per_token", "cost/seconds")
+COLUMNS = [f"config:{name}.value" for name in SETTINGS] + [f"summary:{name}" for name in (*RESULTS, *COSTS)]
 DEFAULT = "+study=depth_epochs_pe"
 
 
 class Study:
-    """The runs to show, and what they are compared within.
+    """The W&B runs to show, and the settings that they are compared within.
 
     Args:
-        cells: their composed configs.
+        cells: the composed configs of their cells.
     """
 
     def __init__(self, cells: Sequence["DictConfig"]) -> None:
@@ -48,7 +48,7 @@ class Study:
 
     @cached_property
     def facets(self) -> list[dict[str, Any]]:
-        """The settings that vary in the study beside encoding and seed, as they occur together."""
+        """Combinations of the settings, other than encoding and seed, that vary in the study."""
         cells = [flat(settings) for settings in self.settings]
         varying = [name for name in FLAT if name != "encoding" and len({cell[name] for cell in cells}) > 1]
         found = {tuple(cell[name] for name in varying) for cell in cells}
@@ -56,7 +56,7 @@ class Study:
 
     @cached_property
     def averaged(self) -> list[str]:
-        """The settings over which panels average: those in which cells of one condition differ."""
+        """The settings that panels average over: those in which cells of one condition differ."""
         conditions: dict[str, list[dict[str, Any]]] = {}
         for settings in self.settings:
             conditions.setdefault(flat(settings)["condition"], []).append(config.flatten(settings))
@@ -65,7 +65,7 @@ class Study:
         return sorted(differ | {"seed"})
 
     def filters(self, facet: Mapping[str, Any]) -> "expr.And | str":
-        """The study's runs, or those of a facet."""
+        """Return the filter for the study's W&B runs, or those of a facet."""
         from wandb_workspaces import expr
 
         group = [expr.Metric("Group") == self.name] if self.name else []
@@ -78,7 +78,7 @@ class Part:
     """A section of the workspace, and of the report.
 
     Attributes:
-        apart: whether its panels average over runs, so that the report has them once for each facet.
+        apart: whether its panels average over W&B runs; the report then has them once for each facet.
     """
 
     title: str
@@ -87,118 +87,135 @@ class Part:
     apart: bool = True
 
 
-def parts(by: str, varying: Sequence[str]) -> list[Part]:
-    """What is shown; each call makes new panels, since a panel belongs to one place.
+class Panels:
+    """Makes panels that show the mean over runs with its standard error. A panel belongs to one place: make each anew.
 
     Args:
         by: the flat name of the setting whose runs are averaged.
-        varying: flat names of what varies in the study.
+        varying: flat names of the settings that vary in the study.
     """
-    import wandb_workspaces.reports.v2 as wr
 
-    means = {"groupby": wr.Config(by), "groupby_aggfunc": "mean", "groupby_rangefunc": "stderr"}
+    def __init__(self, by: str, varying: Sequence[str]) -> None:
+        import wandb_workspaces.reports.v2 as wr
 
-    def curve(title: str, x: str, *y: str, **more: Any) -> wr.LinePlot:
-        return wr.LinePlot(title=title, x=x, y=list(y), max_runs_to_show=RUNS, **more)
+        self.wr, self.varying = wr, varying
+        self.means = {"groupby": wr.Config(by), "groupby_aggfunc": "mean", "groupby_rangefunc": "stderr"}
 
-    def bars(title: str, metric: str) -> wr.BarPlot:
-        return wr.BarPlot(title=title, metrics=[metric], max_bars_to_show=RUNS, max_runs_to_show=RUNS, **means)
+    def curve(self, title: str, x: str, *y: str, **more: Any) -> "wr.LinePlot":
+        return self.wr.LinePlot(title=title, x=x, y=list(y), max_runs_to_show=RUNS, **self.means, **more)
 
-    def points(title: str, x: str, **more: Any) -> wr.ScatterPlot:
-        return wr.ScatterPlot(title=title, x=wr.SummaryMetric(x), y=wr.SummaryMetric("test/loss"), **more)
+    def bars(self, title: str, metric: str) -> "wr.BarPlot":
+        return self.wr.BarPlot(
+            title=title, metrics=[metric], max_bars_to_show=RUNS, max_runs_to_show=RUNS, **self.means
+        )
 
-    grid = [wr.ParallelCoordinatesPlotColumn(wr.Config(name)) for name in ("encoding", *varying)]
-    grid += [wr.ParallelCoordinatesPlotColumn(wr.SummaryMetric(name)) for name in ("test/loss", "cost/seconds")]
-    return [
-        Part(
-            "All runs",
-            "Each run by itself, from its settings to its test loss in nats.",
-            [wr.ParallelCoordinatesPlot(columns=grid, title="Settings to test loss")],
-            apart=False,
-        ),
-        Part(
-            "Test loss and floors",
-            "In nats. Below the position-blind floor a model uses order, or knows what is held out; the Bayes floor is "
-            "the best possible. On the way from one to the other, 0 is the first and 1 the second. Paired differences "
-            "with intervals are in the ledger's tables.",
-            [
-                bars("Test loss", "test/loss"),
-                bars("Way from the position-blind floor to the Bayes floor", "test/way_to_bayes"),
-                curve(
-                    "Validation loss and floors",
-                    "epoch",
-                    *("validation/loss", "floor/position_blind/loss", "floor/bayes/loss"),
-                    **means,
-                ),
-            ],
-        ),
-        Part(
-            "Learning curves",
-            "Means with their standard errors.",
-            [
-                curve("Validation loss", "epoch", "validation/loss", log_x=True, **means),
-                curve("Training loss", "step", "train/loss", log_x=True, **means),
-                curve("Validation accuracy", "epoch", "validation/accuracy", **means),
-                curve("Gradient norm", "step", "train/gradient_norm", log_y=True, **means),
-            ],
-        ),
-        Part(
-            "Lengths",
-            "On sequences longer than those of training; other policies and offsets have curves of their own.",
-            [
-                curve("Loss over length", "length/tokens", "length/raw/loss", log_x=True, **means),
-                curve("Accuracy over length", "length/tokens", "length/raw/accuracy", log_x=True, **means),
-                curve("Loss, all policies", "length/tokens", metric_regex="length/[^/]+/loss", log_x=True, **means),
-            ],
-        ),
-        Part(
-            "Probes",
-            "Per layer: how well position is read off, how far and how widely heads look, effective rank.",
-            [
-                curve("Position read off (R²)", "probe/layer", "probe/position/r2", **means),
-                curve(
-                    "Distance of attention, per head",
-                    "probe/layer",
-                    metric_regex="probe/attention/distance/head.*",
-                    **means,
-                ),
-                curve(
-                    "Entropy of attention, per head",
-                    "probe/layer",
-                    metric_regex="probe/attention/entropy_normalised/head.*",
-                    **means,
-                ),
-                curve("Effective rank", "probe/layer", "probe/rank/effective_rank", **means),
-            ],
-        ),
-        Part(
-            "Cost against quality",
-            "What a lower loss costs each run: parameters, arithmetic, time in training steps.",
-            [
-                points("Test loss and parameters", "cost/parameters", log_x=True),
-                points("Test loss and positional parameters", "cost/positional_parameters"),
-                points("Test loss and FLOPs per token", "cost/flops_per_token", log_x=True),
-                points("Test loss and seconds", "cost/seconds", log_x=True),
-            ],
-            apart=False,
-        ),
-        Part(
-            "Pictures and tables",
-            "The encoding before training; attention after it, a row per layer and a column per head; other lengths.",
-            [
-                wr.MediaBrowser(title="Encodings", media_keys=["picture/encoding"], num_columns=2),
-                wr.MediaBrowser(title="Attention", media_keys=["picture/attention"], num_columns=4),
-                wr.WeavePanelSummaryTable(table_name="lengths"),
-            ],
-            apart=False,
-        ),
-    ]
+    def points(self, title: str, x: str, **more: Any) -> "wr.ScatterPlot":
+        x, y = self.wr.SummaryMetric(x), self.wr.SummaryMetric("test/loss")
+        return self.wr.ScatterPlot(title=title, x=x, y=y, **more)
+
+    def coordinates(self, title: str) -> "wr.ParallelCoordinatesPlot":
+        column, metric = self.wr.ParallelCoordinatesPlotColumn, self.wr.SummaryMetric
+        columns = [column(self.wr.Config(name)) for name in ("encoding", *self.varying)]
+        columns += [column(metric(name)) for name in ("test/loss", "cost/seconds")]
+        return self.wr.ParallelCoordinatesPlot(columns=columns, title=title)
+
+
+def parts(by: str, varying: Sequence[str]) -> list[Part]:
+    """Return all sections with new panels; for the arguments see `Panels`."""
+    panels = Panels(by, varying)
+    text = "Each W&B run by itself, from its settings to its test loss in nats."
+    first = Part("All runs", text, [panels.coordinates("Settings to test loss")], apart=False)
+    sections = (_losses, _learning, _lengths, _probes, _costs, _media)
+    return [first, *(section(panels) for section in sections)]
+
+
+def _losses(panels: Panels) -> Part:
+    floors = ("validation/loss", "floor/position_blind/loss", "floor/bayes/loss")
+    return Part(
+        "Test loss and floors",
+        "In nats. Below the position-blind floor a model uses order, or knows the held-out problems; the Bayes floor "
+        "is the best possible. On the scale between the two, 0 is the first and 1 the second. Paired differences "
+        "with intervals are in the ledger's tables.",
+        [
+            panels.bars("Test loss", "test/loss"),
+            panels.bars("Position-blind floor (0) to Bayes floor (1)", "test/way_to_bayes"),
+            panels.curve("Validation loss and floors", "epoch", *floors),
+        ],
+    )
+
+
+def _learning(panels: Panels) -> Part:
+    return Part(
+        "Learning curves",
+        "Means with their standard errors.",
+        [
+            panels.curve("Validation loss", "epoch", "validation/loss", log_x=True),
+            panels.curve("Training loss", "step", "train/loss", log_x=True),
+            panels.curve("Validation accuracy", "epoch", "validation/accuracy"),
+            panels.curve("Gradient norm", "step", "train/gradient_norm", log_y=True),
+        ],
+    )
+
+
+def _lengths(panels: Panels) -> Part:
+    return Part(
+        "Lengths",
+        "On sequences longer than those of training; other policies and offsets have curves of their own.",
+        [
+            panels.curve("Loss over length", "length/tokens", "length/raw/loss", log_x=True),
+            panels.curve("Accuracy over length", "length/tokens", "length/raw/accuracy", log_x=True),
+            panels.curve("Loss, all policies", "length/tokens", metric_regex="length/[^/]+/loss", log_x=True),
+        ],
+    )
+
+
+def _probes(panels: Panels) -> Part:
+    heads = "probe/attention/{}/head.*"
+    return Part(
+        "Probes",
+        "Per layer: how well position can be decoded, distance and entropy of attention per head, effective rank.",
+        [
+            panels.curve("Decoded position (R²)", "probe/layer", "probe/position/r2"),
+            panels.curve("Distance of attention, per head", "probe/layer", metric_regex=heads.format("distance")),
+            panels.curve(
+                "Entropy of attention, per head", "probe/layer", metric_regex=heads.format("entropy_normalised")
+            ),
+            panels.curve("Effective rank", "probe/layer", "probe/rank/effective_rank"),
+        ],
+    )
+
+
+def _costs(panels: Panels) -> Part:
+    return Part(
+        "Cost against quality",
+        "Test loss of each W&B run against its parameters, arithmetic and time in training steps.",
+        [
+            panels.points("Test loss and parameters", "cost/parameters", log_x=True),
+            panels.points("Test loss and positional parameters", "cost/positional_parameters"),
+            panels.points("Test loss and FLOPs per token", "cost/flops_per_token", log_x=True),
+            panels.points("Test loss and seconds", "cost/seconds", log_x=True),
+        ],
+        apart=False,
+    )
+
+
+def _media(panels: Panels) -> Part:
+    return Part(
+        "Pictures and tables",
+        "The encoding before training; attention after it, a row per layer and a column per head; other lengths.",
+        [
+            panels.wr.MediaBrowser(title="Encodings", media_keys=["picture/encoding"], num_columns=2),
+            panels.wr.MediaBrowser(title="Attention", media_keys=["picture/attention"], num_columns=4),
+            panels.wr.WeavePanelSummaryTable(table_name="lengths"),
+        ],
+        apart=False,
+    )
 
 
 def workspace(study: Study, entity: str, project: str) -> "ws.Workspace":
-    """A view of a study's runs: a section per part, and the table of runs beside it.
+    """Return a view of a study's W&B runs: a section per part, and the table of W&B runs.
 
-    A view has one set of runs, so panels group by the condition: no mean is over depths, epochs or what else varies.
+    A view has one set of W&B runs, so panels group by the condition: no mean is over depths, epochs or other settings.
     """
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
@@ -222,10 +239,10 @@ def workspace(study: Study, entity: str, project: str) -> "ws.Workspace":
 
 
 def report(study: Study, entity: str, project: str, online: bool) -> "wr.Report":
-    """The same panels with what they say, and a table of contents; means over runs once for each facet of the study.
+    """Return a report of the same panels with texts and a table of contents; means once for each facet of the study.
 
     Args:
-        online: whether its runs are named by their project, which W&B is asked about.
+        online: whether to name the project of the W&B runs, which asks the server.
     """
     import wandb_workspaces.reports.v2 as wr
 
@@ -244,7 +261,7 @@ def report(study: Study, entity: str, project: str, online: bool) -> "wr.Report"
 
     blocks: list[Any] = [
         wr.TableOfContents(),
-        wr.P(f"Means are over {', '.join(study.averaged)}, each within one setting of all else."),
+        wr.P(f"Means are over {', '.join(study.averaged)}, each within one combination of all other settings."),
     ]
     for number, part in enumerate(parts("encoding", varying)):
         blocks += [wr.H1(part.title), wr.P(part.text)]
@@ -258,22 +275,23 @@ def report(study: Study, entity: str, project: str, online: bool) -> "wr.Report"
 
 
 def title(study: Study) -> str:
+    """Return the title of a study's workspace and report."""
     return f"{NAME}: {study.name}" if study.name else NAME
 
 
 def main() -> None:
     parser = Parser(prog="python sweeps/dashboard.py", description=__doc__)
-    parser.add_argument("words", metavar="WORD", nargs="*", default=[DEFAULT], help=f"of the sweep ({DEFAULT})")
+    parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", default=[DEFAULT], help=f"of the sweep ({DEFAULT})")
     parser.add_argument("--push", action="store_true", help="send them to W&B")
-    parser.add_argument("--entity", default="", help="the user or team that the project is of")
+    parser.add_argument("--entity", default="", help="the user or team that owns the project")
     parser.add_argument("--project", default="pe_lab", help="the W&B project (pe_lab)")
     try:
         given = parser.parse_intermixed_args()
         if given.push and not given.entity:
-            raise ValueError("--push needs --entity, the user or team that the project is of: got none")
+            raise ValueError("--push needs --entity, the user or team that owns the project, got none")
         if given.push and not has_key():
             raise ValueError("--push needs a W&B key, got none: wandb login")
-        study = asked(given.words)
+        study = study_of(given.overrides)
         place = {"entity": given.entity, "project": given.project}
         made = [workspace(study, **place), report(study, **place, online=given.push)]
         if given.push:
@@ -293,19 +311,19 @@ def main() -> None:
         sys.exit(1)
 
 
-def asked(words: list[str]) -> Study:
-    """The study that the words of a sweep ask for.
+def study_of(overrides: list[str]) -> Study:
+    """Return the study that the overrides of a sweep name.
 
     Raises:
-        ValueError: they are not a sweep's, or ask for several studies.
+        ValueError: they are not a sweep's, or name several studies.
     """
-    if studies := config.studies(["-m", *words]):
-        raise ValueError(f"a dashboard is of one study, got {len(studies)}: give the words of one, {studies[0]}")
-    return Study(config.expand(config.of_jobs(config.as_lists(words)), multirun=True))
+    if studies := config.studies(["-m", *overrides]):
+        raise ValueError(f"a dashboard shows one study, got {len(studies)}: give the overrides of one, {studies[0]}")
+    return Study(config.expand(config.of_jobs(config.as_lists(overrides)), multirun=True))
 
 
 def spec(made: "ws.Workspace | wr.Report") -> dict[str, Any]:
-    """A workspace or report as it is sent."""
+    """Return a workspace or report as it is sent."""
     return json.loads(made._to_model().spec.model_dump_json(by_alias=True, exclude_none=True))
 
 

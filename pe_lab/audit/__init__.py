@@ -1,1 +1,1 @@
-"""What an encoding is like, measured without training: python -m pe_lab.audit."""
+"""Properties and costs of encodings, measured without training: python -m pe_lab.audit."""

@@ -2,8 +2,8 @@
 
 python -m pe_lab.audit [pe=rope,alibi] [pe.<option>=<value>] [out=audit] [pictures=true] [seconds=4]
 
-pe: names in conf/pe, all if left out. pe.<option>: for each of them, as in pe_lab.run. out: the folder of table.csv,
-table.md and pictures/<name>.png. seconds: the time that may go into timing one encoding.
+pe: names in conf/pe (default: all). pe.<option>: an option of each of them, as in pe_lab.run. out: the folder of
+table.csv, table.md and pictures/<name>.png. seconds: time limit for timing one encoding.
 """
 
 import shutil
@@ -84,7 +84,7 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
     none = config.expand(["pe=none"], multirun=False)[0]
     pictures = {cfg.pe.name: f"pictures/{cfg.pe.name}.png" for cfg in cfgs if settings.pictures}
     jobs = [delayed(describe)(cfg, none, out / pictures[cfg.pe.name] if pictures else None) for cfg in cfgs]
-    workers = max(1, min(cpu_count(), len(jobs) // 8))  # a process takes as long to start as some encodings
+    workers = max(1, min(cpu_count(), len(jobs) // 8))  # starting a process takes as long as measuring some encodings
     described = tqdm(Parallel(workers, return_as="generator")(jobs), "properties", len(jobs))
     rows, reasons = map(list, zip(*described, strict=True))
     torch.set_num_threads(1)  # costs are timed last, in this process, when the other cores are free

@@ -1,4 +1,4 @@
-"""The columns of the audit that say what an encoding costs beside `none`: operations, time, memory."""
+"""Measure what an encoding costs relative to `none`: operations, time, memory."""
 
 import weakref
 from collections.abc import Callable
@@ -17,31 +17,31 @@ from pe_lab.audit.subject import LENGTH, WIDTH, Subject
 LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 FLOPS_LENGTH = 512
 REPETITIONS = (3, 9)  # at least, at most
-MEMORY = 3 * 2**30  # bytes that a measurement may take
+MEMORY = 3 * 2**30  # bytes; limit of one measurement
 
 LEGEND = {
-    "attention": "What runs one layer on a CPU: sdpa, PyTorch's fused attention, or the reference, which forms all "
-    "weights, T x T.",
+    "attention": "The implementation that runs one layer on a CPU: sdpa, PyTorch's fused attention, or the reference, "
+    "which forms all T x T weights.",
     "extra_flops": f"Operations of matrix products and convolutions per token at T = {FLOPS_LENGTH}, minus those of "
     "`none` (torch's FlopCounterMode, one layer, reference attention).",
     "extra_elements": f"Numbers that elementwise operations write per token at T = {FLOPS_LENGTH}, minus those of "
     "`none` (operations that PyTorch tags as pointwise, one layer, reference attention; a complex number is two).",
-    "time_T": "CPU time of one attention layer forward (batch 1, float32, one thread, causal, run by what `attention` "
-    f"says) over that of `none`: medians of {REPETITIONS[0]} to {REPETITIONS[1]} repetitions, the two in turn. "
+    "time_T": "CPU time of one attention layer forward (batch 1, float32, one thread, causal, by the implementation in "
+    f"`attention`) over that of `none`: medians of {REPETITIONS[0]} to {REPETITIONS[1]} repetitions, in turns. "
     "Positions, tables and masks are formed anew each time, as for a new batch; here and in the two columns before, "
-    "tables with an end (`max_len`) are made long enough.",
-    "memory_T": "Most bytes of tensors alive at once during that forward pass, over those of `none` (counted at every "
-    "PyTorch operation; what an operation needs inside itself is not seen).",
+    "tables of limited length (`max_len`) are made long enough.",
+    "memory_T": "Peak bytes of tensors during that forward pass, over those of `none` (counted at every PyTorch "
+    "operation; memory inside an operation is not counted).",
 }
 COLUMNS = [name for name in LEGEND if not name.endswith("_T")]
 COLUMNS += [f"{name.removesuffix('T')}{T}" for name in LEGEND if name.endswith("_T") for T in LENGTHS]
 
 
 class Meter(TorchDispatchMode):
-    """Counts, over the operations run under it, bytes of living tensors and numbers written elementwise.
+    """Counts bytes of living tensors and numbers written elementwise, over the operations that run in its context.
 
     Attributes:
-        peak: the most bytes that tensors made under it held at once.
+        peak: the most bytes that tensors made in its context held at once.
         elements: floating-point numbers that pointwise operations wrote.
     """
 
@@ -71,10 +71,10 @@ class Meter(TorchDispatchMode):
 
 
 def attention_layer(subject: Subject, length: int, implementation: str) -> Callable[[], Tensor]:
-    """One attention layer forward on random tokens, from their positions on, in float32.
+    """Return a function that runs one attention layer on random tokens, positions included, in float32.
 
     Raises:
-        ValueError: when it runs, if the encoding has no value at these positions.
+        ValueError: when the function runs, if the encoding is not defined at these positions.
     """
     subject = subject.reaching(length)
     model = subject.model(dtype=torch.float32)
@@ -91,12 +91,12 @@ def attention_layer(subject: Subject, length: int, implementation: str) -> Calla
 
 
 def costs(subject: Subject, none: Subject, seconds: float) -> tuple[dict[str, Any], dict[str, str]]:
-    """Cells of one row, and the reason of each that stays empty.
+    """Return the cost columns of one row, and the reason for each empty one.
 
     Args:
-        none: what it is compared with.
-        seconds: that the measurements of time and memory may take together. A length that is expected to need more
-            than what is left, or more than MEMORY bytes, is not measured, nor any longer one.
+        none: the encoding it is compared with.
+        seconds: limit of all measurements of time and memory together. A length that is expected to exceed the
+            remaining time, or MEMORY bytes, is not measured, nor any longer one.
     """
     cells: dict[str, Any] = {}
     try:
@@ -108,7 +108,7 @@ def costs(subject: Subject, none: Subject, seconds: float) -> tuple[dict[str, An
 
 @torch.no_grad()
 def _measure(cells: dict[str, Any], subject: Subject, none: Subject, seconds: float) -> str:
-    """Fill the cells one after the other; why it ended before all were."""
+    """Fill the cells in order; return the reason for those that stay empty."""
     cells["attention"] = _implementation(subject)
     flops = [s.reaching(FLOPS_LENGTH).model().flops_per_token(FLOPS_LENGTH) for s in (subject, none)]
     cells["extra_flops"] = flops[0] - flops[1]
@@ -116,9 +116,9 @@ def _measure(cells: dict[str, Any], subject: Subject, none: Subject, seconds: fl
     cells["extra_elements"] = (elements[0] - elements[1]) / FLOPS_LENGTH
     end, took, peak = perf_counter() + seconds, 0.0, 0
     for index, length in enumerate(LENGTHS):
-        left = end - perf_counter()
-        # most of it is T x T: four times what half the length took, and some more for memory that is not at hand
-        if 5 * took > left:
+        remaining = end - perf_counter()
+        # the cost of T x T: four times that of half the length, and more for cache misses
+        if 5 * took > remaining:
             return f"beyond {seconds:g} s"
         if 4 * peak > MEMORY:
             return f"beyond {MEMORY / 2**30:g} GB"
@@ -128,14 +128,14 @@ def _measure(cells: dict[str, Any], subject: Subject, none: Subject, seconds: fl
         cells[f"memory_{length}"] = peak / meters[1].peak
         if REPETITIONS[0] * took > end - perf_counter():
             return f"beyond {seconds:g} s"
-        times = _in_turn(pair, until=perf_counter() + left / (len(LENGTHS) - index))
+        times = _in_turns(pair, until=perf_counter() + remaining / (len(LENGTHS) - index))
         took = sum(times)
         cells[f"time_{length}"] = times[0] / times[1]
     return ""
 
 
-def _in_turn(pair: list[Callable[[], Tensor]], until: float) -> list[float]:
-    """Median seconds of this thread that each takes, of REPETITIONS: the most, but once the time is over the least."""
+def _in_turns(pair: list[Callable[[], Tensor]], until: float) -> list[float]:
+    """Return the median CPU seconds of each; at most REPETITIONS[1], and no more than REPETITIONS[0] after `until`."""
     times: list[list[float]] = [[] for _ in pair]
     while len(times[0]) < REPETITIONS[0] or (len(times[0]) < REPETITIONS[1] and perf_counter() < until):
         for forward, taken in zip(pair, times, strict=True):
@@ -146,12 +146,14 @@ def _in_turn(pair: list[Callable[[], Tensor]], until: float) -> list[float]:
 
 
 def _meter(forward: Callable[[], Tensor]) -> Meter:
+    """Run a function once under a meter."""
     with Meter() as meter:
         forward()
     return meter
 
 
 def _implementation(subject: Subject) -> str:
+    """Return the implementation that attention=auto chooses on a CPU."""
     model, layout = subject.model(dtype=torch.float32), subject.layout(LENGTH)
     encoding = model.encodings[0]
     layout, h = encoding.locate(layout), torch.zeros(1, LENGTH, WIDTH)

@@ -1,6 +1,7 @@
-"""The columns of the audit that do not depend on the machine: a function each, whose docstring is the column's legend.
+"""Measure the properties of an encoding that do not depend on the machine.
 
-A measure that does not apply raises ValueError with the reason; the cell stays empty.
+Each column of the audit is a function; its docstring is the column's legend. A measure that does not apply raises
+ValueError with the reason, and the cell stays empty.
 """
 
 import math
@@ -16,26 +17,26 @@ from pe_lab.data.seeding import generator
 REACH_LENGTH = 16
 REACHES = (1, 2, 4, 8, 16, 32, 64)
 EDGE = 8
-MANY = 512  # positions: more than lanes, so that a linear map cannot fit anything
+MANY = 512  # positions: more than dimensions, so that a linear map cannot fit arbitrary vectors
 
 
 def uniqueness(subject: Subject) -> float:
-    """Smallest distance between the signatures of two of 64 positions, all tokens equal; 0: two look the same. The
-    signature of a position: its token vector, its attention inputs, and its logits (where a stick is broken: weights)
-    to and from every token that both positions may see. What attention makes of them is left out: a causal mask alone
-    counts nothing."""
+    """Smallest distance between the signatures of two of 64 positions, all tokens equal; 0: two positions are the same.
+    The signature of a position: its token vector, its attention inputs, and its logits (weights for stick-breaking) to
+    and from every token that both positions may see. The output of attention is left out, so that the causal mask
+    alone distinguishes nothing."""
     *_, squared = subject.view(equal_tokens(LENGTH)).squared_distances()
     return smallest(squared)
 
 
 def smallest(squared: Tensor) -> float:
-    """Distance of the two positions that are closest."""
+    """Return the distance between the two closest positions."""
     return squared.clone().fill_diagonal_(torch.inf).min().clamp(min=0).sqrt().item()
 
 
 def consistency(subject: Subject) -> float:
     """Largest distance between the signatures of one position in sequences of 64 and of 128 equal tokens; 0: a position
-    means the same in both."""
+    has the same signature in both."""
     short, long = (subject.view(equal_tokens(count)) for count in (LENGTH, 2 * LENGTH))
     score = (short.score - long.score[..., :LENGTH, :LENGTH])[0].square().sum(0)
     vectors = (short.vectors() - long.vectors()[:LENGTH]).square().sum(-1)
@@ -43,8 +44,8 @@ def consistency(subject: Subject) -> float:
 
 
 def order_causal(subject: Subject) -> float:
-    """How far the last slot's output of two causal layers moves when the 63 tokens before it are shuffled, over how far
-    it moves when they are replaced; 0: blind to order."""
+    """Change of the last output of two causal layers when the 63 tokens before it are shuffled, over its change when
+    they are replaced; 0: blind to order."""
     return _order(subject, causal=True)
 
 
@@ -56,17 +57,18 @@ def order_bidirectional(subject: Subject) -> float:
 
 
 def _order(subject: Subject, causal: bool) -> float:
+    """Return the effect of shuffling over that of replacing."""
     model, draw = subject.model(depth=2, causal=causal), generator(SEED, "order")
     tokens, others = torch.randint(VOCABULARY, (2, 16, LENGTH), generator=draw)
     others[:, -1] = tokens[:, -1]
     shuffled = tokens[:, [*torch.randperm(LENGTH - 1, generator=draw), LENGTH - 1]]
-    last, moved, replaced = (subject.run(model, t, causal)[:, -1] for t in (tokens, shuffled, others))
-    return ((moved - last).norm() / (replaced - last).norm()).item()
+    last, after_shuffle, replaced = (subject.run(model, t, causal)[:, -1] for t in (tokens, shuffled, others))
+    return ((after_shuffle - last).norm() / (replaced - last).norm()).item()
 
 
 def reach(subject: Subject) -> float:
-    """Largest of 1, 2, 4 ... 64 times a training length of 16 up to which, in float32, everything is finite and all
-    positions have distinct signatures (1e-5 of their size apart); 0: not even at the training length."""
+    """Largest of 1, 2, 4 ... 64 times a training length of 16 up to which, in float32, all values are finite and all
+    positions have distinct signatures (at least 1e-5 of their size apart); 0: not even at the training length."""
     reached = 0
     for times in REACHES:
         try:
@@ -84,16 +86,16 @@ def reach(subject: Subject) -> float:
 
 
 def size(subject: Subject) -> float:
-    """RMS of what is added to random token vectors N(0, 1), or to the attention's input, over theirs; 0: neither is
-    touched."""
+    """RMS of the change of random token vectors N(0, 1), or of the attention's input, over their own RMS; 0: neither is
+    changed."""
     view = subject.view(random_tokens(LENGTH, batch=4))
     pairs = ((view.x, view.embedded), (view.h, view.h_qk), (view.h, view.h_v))
     return max(((after - before).norm() / before.norm()).item() for before, after in pairs)
 
 
 def translation(subject: Subject) -> float:
-    """A phrase of 16 random tokens stands at slot 16, then at 32, between equal tokens: how much of the attention
-    within it (rows scaled to 1, causal) is elsewhere then, from 0, it moves with the content, to 1."""
+    """Share of the attention within a phrase of 16 random tokens (rows scaled to 1, causal) that changes when the
+    phrase is shifted from position 16 to 32 among equal tokens; 0: attention follows the content; at most 1."""
     filler, phrase = equal_tokens(LENGTH), random_tokens(16, batch=8)
     inside = []
     for start in (16, 32):
@@ -101,14 +103,14 @@ def translation(subject: Subject) -> float:
         x[:, start : start + 16] = phrase
         weights = subject.view(x).weights[..., start : start + 16, start : start + 16]
         mass = weights.sum(-1, keepdim=True)
-        inside.append((weights / mass).where(mass > 1e-12, 0))  # a stick may leave a first token nothing to see
+        inside.append((weights / mass).where(mass > 1e-12, 0))  # with stick-breaking a first token may see nothing
     return ((inside[0] - inside[1]).abs().sum(-1).mean() / 2).item()
 
 
 def linear_shift(subject: Subject) -> float:
     """Residual of the best affine map from a position's vector to that of the position k further on, over 512
     positions, relative to the spread of the vectors, the worse of k = 8 and 64; the property claimed for sinusoids.
-    The vector: what is added to equal tokens, or to the attention's input, or a query, rotated."""
+    The vector is what is added to equal tokens or to the attention's input, or else a rotated query."""
     marks = subject.view(equal_tokens(MANY)).marks()
     if marks is None:
         raise ValueError("no vector belongs to a position")
@@ -117,15 +119,15 @@ def linear_shift(subject: Subject) -> float:
         source, target = torch.nn.functional.pad(vectors[:-k], (0, 1), value=1.0), vectors[k:]
         spread = (target - target.mean(0)).norm()
         if spread < 1e-9 * vectors.norm():
-            raise ValueError("all positions but the first have one vector")
+            raise ValueError("all positions but the first have the same vector")
         fit = source @ torch.linalg.lstsq(source, target, driver="gelsd").solution
         residuals.append(((fit - target).norm() / spread).item())
     return max(residuals)
 
 
 def distance_decay(subject: Subject) -> float:
-    """Rank correlation (Spearman) of distance with the mean logit (weight, where a stick is broken) between equal
-    tokens, keys projected as queries, the first 8 positions left out; -1: it only falls with distance."""
+    """Rank correlation (Spearman) of distance with the mean logit (weight for stick-breaking) between equal tokens,
+    keys projected like queries, the first 8 positions left out; -1: it only falls with distance."""
     _, scores = by_distance(subject)
     mean = scores.mean(0)
     if mean.max() - mean.min() < 1e-9 * mean.abs().max():
@@ -134,8 +136,8 @@ def distance_decay(subject: Subject) -> float:
 
 
 def by_distance(subject: Subject) -> tuple[Tensor, Tensor]:
-    """The distances [n] of pairs, and the mean score [H, n] of equal tokens there; keys projected as queries, the edge
-    of the sequence left out."""
+    """Return the distances [n] of pairs, and the mean score [H, n] of equal tokens at each; keys are projected like
+    queries, and the first positions are left out."""
     pos = subject.layout(LENGTH).pos.reshape(LENGTH, -1)
     view = subject.view(equal_tokens(LENGTH, batch=16), tied=True)
     pairs = view.allowed & (torch.arange(LENGTH) >= EDGE)
@@ -146,7 +148,7 @@ def by_distance(subject: Subject) -> tuple[Tensor, Tensor]:
 
 
 def causality_leak(subject: Subject) -> float:
-    """Largest change of an output of two causal layers when later tokens change, the length staying; must be 0."""
+    """Largest change of an output of two causal layers when later tokens change at equal length; must be 0."""
     model, draw = subject.model(depth=2), generator(SEED, "leak")
     tokens = torch.randint(VOCABULARY, (4, LENGTH), generator=draw)
     before, leak = subject.run(model, tokens), 0.0
@@ -157,8 +159,8 @@ def causality_leak(subject: Subject) -> float:
 
 
 def row_mass_low(subject: Subject) -> float:
-    """Smallest sum of a token's attention weights, random tokens, causal mask: 1 for a softmax, less where a stick's
-    remainder is dropped."""
+    """Smallest sum of a token's attention weights, random tokens, causal mask: 1 for a softmax, less where
+    stick-breaking drops the remainder."""
     return subject.view(random_tokens(LENGTH, batch=4)).weights.sum(-1).min().item()
 
 
@@ -169,14 +171,20 @@ def row_mass_high(subject: Subject) -> float:
 
 def norm_change(subject: Subject) -> float:
     """Largest relative change of the norm of a token vector, an attention input, a query or a key; 0 for a rotation,
-    and where none is touched."""
+    and where none is changed."""
     view = subject.view(random_tokens(LENGTH, batch=4))
-    pairs = (view.x, view.embedded), (view.h, view.h_qk), (view.h, view.h_v), (view.q, view.q_met), (view.k, view.k_met)
+    pairs = (
+        (view.x, view.embedded),
+        (view.h, view.h_qk),
+        (view.h, view.h_v),
+        (view.q, view.q_scored),
+        (view.k, view.k_scored),
+    )
     return max((after.norm(dim=-1) / before.norm(dim=-1) - 1).abs().max().item() for before, after in pairs)
 
 
 def parameters(subject: Subject) -> int:
-    """Trained numbers that it brings to a model of one layer, width 64, 4 heads, as conf/pe has it."""
+    """Trained numbers that it adds to a model of one layer, width 64, 4 heads, with the options in conf/pe."""
     return subject.model().positional_parameters()
 
 
@@ -205,7 +213,7 @@ MEASURES: tuple[Callable[[Subject], float], ...] = (
 
 
 def measure(subject: Subject) -> tuple[dict[str, float], dict[str, str]]:
-    """Cells of one row, and the reason of each that stays empty."""
+    """Return the property columns of one row, and the reason for each empty one."""
     cells, reasons = {}, {}
     for column in MEASURES:
         try:

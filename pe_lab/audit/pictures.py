@@ -1,5 +1,8 @@
-"""One figure per encoding: its values, how alike positions are, its score against distance, attention with and without
-it, distances before and after clipping. Colours that everyone can tell apart: cividis, PuOr, Okabe and Ito's."""
+"""Draw one figure per encoding.
+
+It shows values, similarity of positions, score against distance, attention with and without the encoding, and distances
+before and after clipping. Colours are distinguishable for all: cividis, PuOr, Okabe and Ito's.
+"""
 
 from pathlib import Path
 from textwrap import wrap
@@ -16,7 +19,7 @@ from pe_lab.audit.subject import LENGTH, Subject, View, equal_tokens, random_tok
 from pe_lab.encodings.base import Stick
 
 LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#000000", ":"))  # a head each
-TOKENS = 24  # of the attention matrices
+TOKENS = 24  # shown in attention matrices
 
 
 def draw(subject: Subject, none: Subject, path: Path) -> None:
@@ -26,7 +29,7 @@ def draw(subject: Subject, none: Subject, path: Path) -> None:
 
 
 def picture(subject: Subject, none: Subject) -> Figure:
-    """The figure of an encoding beside `none`."""
+    """Return the figure of an encoding beside `none`."""
     figure = Figure(figsize=(17, 8.5), dpi=80, layout="constrained")
     figure.suptitle(subject.name, fontsize=18)
     axes = figure.subplot_mosaic(
@@ -42,11 +45,12 @@ def picture(subject: Subject, none: Subject) -> Figure:
 
 
 def _values(axes: Axes, view: View) -> None:
+    """Draw the vectors that mark positions, or else the scores between equal tokens."""
     marks, sticks = view.marks(), isinstance(view.terms.weights, Stick)
     if marks is not None:
-        axes.set(title=f"Values: {marks[0]}", xlabel="position", ylabel="lane")
+        axes.set(title=f"Values: {marks[0]}", xlabel="position", ylabel="dimension")
         _signed(axes, marks[1].T)
-    elif view.told_apart():
+    elif view.distinguished():
         score = view.score[0, 0] - (0 if sticks else view.score[0, 0][view.allowed].mean())
         axes.set(title=f"Values: {'weights' if sticks else 'logits around their mean'},\nequal tokens, head 0")
         axes.set(xlabel="key position", ylabel="query position")
@@ -56,20 +60,22 @@ def _values(axes: Axes, view: View) -> None:
 
 
 def _similarity(axes: Axes, view: View) -> None:
+    """Draw the cosine similarity of every two positions."""
     marks, title = view.marks(), "Cosine similarity of positions"
     if marks is not None:
         vectors = normalize(marks[1] - marks[1].mean(0))
-        similarity, title = vectors @ vectors.T, f"{title}:\ntheir values around the mean"
-    elif view.told_apart():
-        similarity, title = view.score_similarity(), f"{title}:\nscores to and from tokens that both see"
+        similarity, title = vectors @ vectors.T, f"{title}:\ncentred values"
+    elif view.distinguished():
+        similarity, title = view.score_similarity(), f"{title}:\nscores to and from tokens seen by both"
     else:
-        _does_not_apply(axes, title, "positions are not told apart")
+        _does_not_apply(axes, title, "positions are not distinguished")
         return
     axes.set(title=title, xlabel="position", ylabel="position")
     _signed(axes, similarity, limit=1)
 
 
 def _against_distance(axes: Axes, subject: Subject, view: View) -> None:
+    """Draw the mean score between equal tokens against their distance, a line per head."""
     distances, scores = by_distance(subject)
     sticks = isinstance(view.terms.weights, Stick)
     title = (
@@ -90,6 +96,7 @@ def _against_distance(axes: Axes, subject: Subject, view: View) -> None:
 
 
 def _attention(without: Axes, with_it: Axes, subject: Subject, none: Subject) -> None:
+    """Draw attention between random tokens without and with the encoding."""
     x = random_tokens(TOKENS)
     views = none.view(x), subject.view(x)
     weights = [view.weights[0].mean(0).masked_fill(~view.allowed, torch.nan) for view in views]
@@ -102,6 +109,7 @@ def _attention(without: Axes, with_it: Axes, subject: Subject, none: Subject) ->
 
 
 def _clipping(before: Axes, after: Axes, subject: Subject) -> None:
+    """Draw distances, and those that the encoding distinguishes."""
     title = "Distances after clipping"
     if subject.on_grid:
         pos = subject.layout(LENGTH).pos[0]
@@ -119,12 +127,12 @@ def _clipping(before: Axes, after: Axes, subject: Subject) -> None:
     except ValueError as error:
         _does_not_apply(after, title, "\n".join(wrap(str(error), 30)))
         return
-    after.set(title=f"{title}:\n{len(seen.unique())} of {len(seen)} told apart", xlabel="key", ylabel="query")
+    after.set(title=f"{title}:\n{len(seen.unique())} of {len(seen)} distinguished", xlabel="key", ylabel="query")
     _signed(after, seen[offset + len(seen) - MANY].double().masked_fill(hidden, torch.nan))
 
 
 def effective_distance(score: Tensor, causal: bool) -> Tensor:
-    """[2T-1], or [T] if causal, the distance nearest to 0 that gets the same score as pos_i - pos_j does; largest last.
+    """Return the distance nearest to 0 that has the same score as each distance, [2T-1] or [T] if causal, largest last.
 
     Args:
         score: [H, T, T] of equal tokens.
@@ -139,25 +147,26 @@ def effective_distance(score: Tensor, causal: bool) -> Tensor:
     if not causal:
         same = same and torch.allclose(score[:, middle, middle:].T, ahead[: size - middle], **close)
     if not same:
-        raise ValueError("what it does is not a function of distance alone")
+        raise ValueError("its effect is not a function of distance alone")
 
     def nearest(values: Tensor) -> Tensor:
-        """[T] the first distance with the same score."""
+        """Return [T] the first distance with the same score."""
         return torch.isclose(values[:, None], values[None], rtol=1e-9, atol=0).all(-1).long().argmax(-1)
 
     seen = nearest(back) if causal else torch.cat((-nearest(ahead)[1:].flip(0), nearest(back)))
     if not seen.any():
-        raise ValueError("all distances are one to it")
+        raise ValueError("it treats all distances alike")
     return seen
 
 
 def _signed(axes: Axes, values: Tensor, limit: float | None = None) -> None:
-    """A heatmap with 0 in the middle of the colours; what is not a number is left white."""
+    """Draw a heatmap with 0 in the middle of the colours; NaN is left white."""
     limit = limit or values.nan_to_num().abs().max().item()
     image = axes.imshow(values.numpy(), cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
 
 
 def _does_not_apply(axes: Axes, title: str, reason: str) -> None:
+    """Write a reason in place of a panel."""
     axes.set(title=title, xticks=[], yticks=[])
     axes.text(0.5, 0.5, f"does not apply:\n{reason}", ha="center", va="center", transform=axes.transAxes, fontsize=12)

@@ -1,4 +1,4 @@
-"""The audit's table: in the terminal, as CSV and as Markdown, with its legend and the reasons of empty cells."""
+"""Write the audit's table as text, CSV and Markdown, with its legend and the reasons for empty cells."""
 
 from inspect import cleandoc
 from pathlib import Path
@@ -13,24 +13,24 @@ from pe_lab.system.files import write_text
 
 PROPERTIES = [measure.__name__ for measure in MEASURES]
 PREAMBLE = (
-    "Parameters as they start (one that starts as all zeros: N(0, 0.02^2)); width 64, 4 heads, one layer, training "
-    "length 64, float64 and a causal mask unless said otherwise. An encoding that needs a grid has one of 8 columns. "
-    "Below 1e-9 a number is shown as 0; the CSV has it as it is. Times are of this machine."
+    "Initial parameters (those that start as zeros are drawn from N(0, 0.02^2)); width 64, 4 heads, one layer, "
+    "training length 64, float64 and a causal mask unless said otherwise. Encodings of a grid get one with 8 columns. "
+    "Numbers below 1e-9 are shown as 0; the CSV has them unrounded. Times depend on the machine."
 )
 
 
 def tabulate(names: list[str], rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """A row per encoding, a column per measure; empty where nothing was measured."""
+    """Return a table with a row per encoding and a column per measure; cells without a measurement are empty."""
     return pd.DataFrame(rows, pd.Index(names, name="pe"), PROPERTIES + COST)
 
 
 def legend() -> dict[str, str]:
-    """How each column is computed."""
+    """Return how each column is computed, by its name."""
     return {measure.__name__: " ".join(cleandoc(measure.__doc__ or "").split()) for measure in MEASURES} | LEGEND
 
 
 def render(table: pd.DataFrame, width: int) -> str:
-    """The table as text, in blocks of at most `width` characters."""
+    """Return the table as text, in blocks of at most `width` characters."""
     return table.map(_cell).to_string(line_width=width)
 
 
@@ -45,22 +45,22 @@ def _cell(value: Any) -> str:
 
 
 def empty_cells(reasons: dict[str, dict[str, str]]) -> list[str]:
-    """One line per column and reason, naming the encodings.
+    """Return one line per column and reason, naming the encodings.
 
     Args:
         reasons: by encoding and column.
     """
     names: dict[tuple[str, str], list[str]] = {}
-    for name, of_columns in reasons.items():
-        for column, reason in of_columns.items():
+    for name, by_column in reasons.items():
+        for column, reason in by_column.items():
             names.setdefault((column, reason), []).append(name)
     order = {column: place for place, column in enumerate(PROPERTIES + COST)}
     lines = sorted(names.items(), key=lambda item: order[item[0][0]])
-    return [f"{column}: {reason} ({', '.join(of)})" for (column, reason), of in lines]
+    return [f"{column}: {reason} ({', '.join(encodings)})" for (column, reason), encodings in lines]
 
 
 def markdown(table: pd.DataFrame, empty: list[str], pictures: list[str]) -> str:
-    """A page: properties, cost, how each column is computed, why cells are empty, the pictures.
+    """Return a Markdown page: properties, cost, how each column is computed, reasons for empty cells, pictures.
 
     Args:
         empty: from `empty_cells`.
@@ -80,6 +80,6 @@ def markdown(table: pd.DataFrame, empty: list[str], pictures: list[str]) -> str:
 
 
 def write(out: Path, table: pd.DataFrame, empty: list[str], pictures: list[str]) -> None:
-    """table.csv and table.md in the folder `out`."""
+    """Write table.csv and table.md into the folder `out`."""
     write_text(out / "table.csv", table.to_csv())
     write_text(out / "table.md", markdown(table, empty, pictures))

@@ -1,4 +1,4 @@
-"""An encoding under audit: a small model around it, and all that one layer of it makes of given tokens."""
+"""An encoding under audit in a small model, and the intermediate values of its first layer."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,25 +21,25 @@ WIDTH, HEADS, VOCABULARY, LENGTH, SEED = 64, 4, 32, 64, 0
 
 
 def equal_tokens(count: int, batch: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
-    """[B, T, D] one token vector N(0, 1) at all positions, another one in each sequence."""
+    """Return [B, T, D] one token vector N(0, 1) at all positions, a different one for each sequence."""
     token = torch.randn(batch, 1, WIDTH, dtype=torch.float64, generator=generator(SEED, "equal"))
     return token.to(dtype).expand(-1, count, -1)
 
 
 def random_tokens(count: int, batch: int = 1) -> Tensor:
-    """[B, T, D] token vectors N(0, 1)."""
+    """Return [B, T, D] token vectors N(0, 1)."""
     return torch.randn(batch, count, WIDTH, dtype=torch.float64, generator=generator(SEED, "random"))
 
 
 @dataclass(frozen=True)
 class View:
-    """What the first layer makes of tokens, step by step.
+    """The intermediate values of the first layer.
 
-    Args:
+    Attributes:
         x, embedded: [B, T, D] token vectors before and after `embed`.
         h, h_qk, h_v: [B, T, D] the attention's input before and after `mix`.
-        q, k, q_met, k_met: [B, H, T, d] queries and keys as projected, and as they meet.
-        terms, layout: what the encoding made of the positions.
+        q, k, q_scored, k_scored: [B, H, T, d] queries and keys as projected, and as they enter the dot product.
+        terms, layout: from the encoding.
         out: [B, T, D] the heads' outputs.
     """
 
@@ -50,37 +50,37 @@ class View:
     h_v: Tensor
     q: Tensor
     k: Tensor
-    q_met: Tensor
-    k_met: Tensor
+    q_scored: Tensor
+    k_scored: Tensor
     terms: Terms
     layout: Layout
     out: Tensor
 
     @property
     def allowed(self) -> Tensor:
-        """[T, T] which keys a query may see."""
+        """[T, T] whether a query may see a key."""
         return self.layout.allowed[0, 0]
 
     @cached_property
     def weights(self) -> Tensor:
-        """[B, H, T, T] of attention."""
+        """[B, H, T, T] attention weights."""
         return reference.weights(self.q, self.k, self.terms, self.layout)
 
     @cached_property
     def score(self) -> Tensor:
-        """[B, H, T, T] the logits, or the weights where a stick is broken; 0 where a key may not be seen."""
+        """[B, H, T, T] logits, or weights for stick-breaking; 0 where a key may not be seen."""
         if isinstance(self.terms.weights, Stick):
             return self.weights
         logits = reference.logits(self.q, self.k, self.terms, self.layout)
         return logits.masked_fill(~self.layout.allowed, 0)
 
     def vectors(self) -> Tensor:
-        """[T, 3D] token vector and attention inputs at every position of the first sequence."""
+        """Return [T, 3D] token vector and attention inputs at every position of the first sequence."""
         return torch.cat([v[0] for v in (self.embedded, self.h_qk, self.h_v)], -1).double()
 
     def squared_distances(self) -> Iterator[Tensor]:
-        """[T, T] between the signatures of two positions, a growing sum: their vectors, then head by head their scores
-        to and from all tokens that both may see."""
+        """Yield [T, T] squared distances between signatures as a growing sum: of the vectors, then head by head of the
+        scores to and from all tokens that both positions may see."""
         vectors = self.vectors() - self.vectors().mean(0)
         cross, own = vectors @ vectors.T, vectors.square().sum(-1, keepdim=True).expand(-1, len(vectors))
         squared = own + own.T - 2 * cross
@@ -90,31 +90,31 @@ class View:
             yield squared
 
     def score_similarity(self) -> Tensor:
-        """[T, T] cosine between the scores, around their mean, to and from all tokens that both positions may see."""
+        """Return [T, T] the cosine of the centred scores to and from all tokens that both positions may see."""
         cross, own = (torch.stack(parts).sum(0) for parts in zip(*self._score_products(), strict=True))
         return cross / (own * own.T).sqrt()
 
     def _score_products(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """[T, T] inner products of two positions' scores around the mean, to and from all tokens that both may see, and
-        the squared norm of the first one's there; of every head, to, then from."""
+        """Yield, for scores to and then from other tokens of every head, [T, T] inner products of the centred scores of
+        two positions over all tokens that both may see, and squared norms of the first one's."""
         for score in self.score[0].double():
             score = (score - score[self.allowed].mean()) * self.allowed
             for rows, known in ((score, self.allowed), (score.T, self.allowed.T)):
                 yield rows @ rows.T, rows.square() @ known.T.double()
 
-    def told_apart(self) -> bool:
-        """Whether any two positions have different signatures."""
+    def distinguished(self) -> bool:
+        """Return whether any two positions have different signatures."""
         *_, squared = self.squared_distances()
         return squared.max().item() > 1e-18
 
     def marks(self) -> tuple[str, Tensor] | None:
-        """What equal tokens are marked with by their position: the first of added vectors and rotated queries that
-        varies, and how it is called; [T, D], of the first sequence. None where none does."""
+        """Return the name and the vectors [T, D] that mark positions of equal tokens in the first sequence: the first
+        of added vectors and rotated queries that varies; None if none does."""
         places = {
             "added to the token vector": self.embedded - self.x,
             "added to the input of q and k": self.h_qk - self.h,
             "added to the input of v": self.h_v - self.h,
-            "one query, rotated": self.q_met.transpose(1, 2).flatten(2),
+            "a rotated query": self.q_scored.transpose(1, 2).flatten(2),
         }
         for name, (vectors, *_) in places.items():
             if (vectors - vectors.mean(0)).norm() > 1e-9 * vectors.norm():
@@ -123,14 +123,14 @@ class View:
 
 
 class Subject:
-    """An encoding with the parameters it starts with, on a line, or row by row on a square if it needs a grid.
+    """An encoding with its initial parameters, on a sequence, or on a square grid if it needs one.
 
     Queries and keys are projected by N(0, 1 / D), so that the logits of random tokens are of size 1. A parameter that
-    starts as all zeros is N(0, 0.02^2) instead: what starts as nothing would be measured as nothing.
+    starts as zeros is drawn from N(0, 0.02^2), since zeros would have no effect to measure.
 
     Args:
-        name: as it is called in the table.
-        make: the encoding of given sizes, as conf/pe instantiates it.
+        name: its name in the table.
+        make: returns the encoding for given sizes, as conf/pe instantiates it.
     """
 
     def __init__(self, name: str, make: Callable[[Sizes], PositionalEncoding]) -> None:
@@ -141,7 +141,7 @@ class Subject:
 
     @classmethod
     def of(cls, name: str, *options: str) -> "Subject":
-        """An encoding of conf/pe, with options as on the command line: "pe.theta=100".
+        """Return the subject for an encoding of conf/pe, with options such as "pe.theta=100".
 
         Raises:
             HydraException: there is no such encoding or option.
@@ -149,13 +149,13 @@ class Subject:
         return cls(name, instantiate(expand([f"pe={name}", *options], multirun=False)[0].pe))
 
     def reaching(self, length: int) -> "Subject":
-        """The same with tables that reach to `length`."""
+        """Return the same subject with tables that cover `length` positions."""
         return Subject(self.name, _with_rows(self.make, length))
 
     def model(
         self, length: int = LENGTH, depth: int = 1, causal: bool = True, dtype: torch.dtype = torch.float64
     ) -> Transformer:
-        """A model for training sequences of `length`."""
+        """Return an untrained model for training sequences of `length`."""
         config = Model(
             depth=depth,
             width=WIDTH,
@@ -178,27 +178,28 @@ class Subject:
         return model.to(dtype).requires_grad_(False)
 
     def grid_width(self, length: int) -> int | None:
+        """Return the columns of the grid for a training length; None for a sequence."""
         return isqrt(length) if self.on_grid else None
 
     def layout(self, count: int, batch: int = 1, length: int = LENGTH, causal: bool = True) -> Layout:
-        """Of `count` tokens in a model for `length`."""
+        """Return the layout of `count` tokens in a model for `length`."""
         return Layout.of_lengths(torch.full((batch,), count), count, causal, self.grid_width(length))
 
     def run(self, model: Transformer, tokens: Tensor, causal: bool = True) -> Tensor:
-        """Logits of tokens [B, T]; what the encoding draws at random is the same in every call."""
+        """Return the logits of tokens [B, T]; random draws of the encoding are the same in every call."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(SEED, "draw"))
             return model(tokens, self.layout(tokens.shape[1], len(tokens), causal=causal))
 
     def view(self, x: Tensor, length: int = LENGTH, causal: bool = True, tied: bool = False) -> View:
-        """What the first layer makes of token vectors x [B, T, D].
+        """Return the intermediate values of the first layer for token vectors x [B, T, D].
 
         Args:
-            length: of the sequences that the model is made for.
-            tied: keys are projected as queries are.
+            length: training length of the model.
+            tied: project keys like queries.
 
         Raises:
-            ValueError: the encoding has no value at these positions.
+            ValueError: the encoding is not defined at these positions.
         """
         model = self.model(length, causal=causal, dtype=x.dtype)
         encoding, layer = model.encodings[0], model.layers[0]
@@ -216,13 +217,13 @@ class Subject:
             for given, which in ((h_qk, 0), (h_qk, 0 if tied else 1), (h_v, 2))
         )
         out = attend(q, k, v, terms, layout, "reference")
-        q_met, k_met = reference.queries_and_keys(q, k, terms)
+        q_scored, k_scored = reference.queries_and_keys(q, k, terms)
         out = out.transpose(1, 2).flatten(2)
-        return View(x, embedded, h, h_qk, h_v, q, k, q_met, k_met, terms, layout, out)
+        return View(x, embedded, h, h_qk, h_v, q, k, q_scored, k_scored, terms, layout, out)
 
 
 def _with_rows(make: Callable, length: int) -> Callable:
-    """The same with every `max_len`, its own or that of an encoding inside, at least `length`."""
+    """Return the constructor with every `max_len`, also of nested encodings, at least `length`."""
     if not isinstance(make, partial):
         return make
     options = {key: max(value, length) if key == "max_len" else value for key, value in make.keywords.items()}

@@ -1,1 +1,1 @@
-"""Things timed side by side: python -m pe_lab.bench."""
+"""Benchmarks of training, kernels and ledger, and fault injection: python -m pe_lab.bench."""

@@ -93,7 +93,8 @@ def _data(arguments: argparse.Namespace) -> None:
 
 
 def _kernels(arguments: argparse.Namespace) -> None:
-    from pe_lab.bench.kernels import LENGTHS, Setting, compare_kernels
+    from pe_lab.bench.kernels import compare_kernels
+    from pe_lab.bench.subject import LENGTHS, Setting
 
     lengths = tuple(arguments.lengths or LENGTHS)
     if min(lengths) < 1:
@@ -135,10 +136,11 @@ def _faults(arguments: argparse.Namespace) -> None:
 
 
 def _gpu(bench: str) -> "torch.device":
+    """Return the CUDA device; raises ValueError if there is none."""
     import torch
 
     if not torch.cuda.is_available():
-        raise ValueError(f"{bench} needs a CUDA device, and there is none")
+        raise ValueError(f"{bench} needs a CUDA device, got none")
     return torch.device("cuda")
 
 

@@ -1,4 +1,4 @@
-"""What loading a batch costs beside a training step on it."""
+"""Compare the time to load a batch with the time of a training step on it."""
 
 import resource
 import time
@@ -17,7 +17,7 @@ STEPS = 20
 
 
 def compare_data(cfgs: list[DictConfig]) -> None:
-    """Print per dataset: sequences, seconds until the first batch, milliseconds of a batch and a step, and memory."""
+    """Print for each dataset its size, seconds to the first batch, milliseconds per batch and step, and peak memory."""
     torch.set_num_threads(1)
     print(f"{'data':28} {'train':>8} {'first batch s':>14} {'batch ms':>9} {'step ms':>9} {'share':>7} {'peak MB':>8}")
     for cfg in cfgs:

@@ -1,4 +1,4 @@
-"""The encodings of conf/pe, made without hydra, and what they hand to attention."""
+"""Make the encodings of conf/pe without hydra, and the terms that they give to attention."""
 
 import importlib
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from pe_lab.encodings.layout import Layout
 
 
 def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable[[Sizes], PositionalEncoding]]:
-    """Encodings by name, `none` first.
+    """Return constructors of encodings by name, `none` first.
 
     Args:
         configs: conf/pe.
-        names: of those wanted; none: all whose config is one class and its options (others wrap one of these).
+        names: encodings to return; none: all whose config is one class and its options (others wrap one of these).
 
     Raises:
         ValueError: there is no such encoding.
@@ -26,14 +26,15 @@ def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable
     for name in names or ():
         if name not in known:
             raise ValueError(f"pe must be one of {', '.join(known)}, got {name}")
-    return {name: _made(options[name]) for name in names or known}
+    return {name: _constructor(options[name]) for name in names or known}
 
 
-def _made(options: dict) -> Callable[[Sizes], PositionalEncoding]:
+def _constructor(options: dict) -> Callable[[Sizes], PositionalEncoding]:
+    """Return a function that makes the encoding of a config for given sizes."""
     module, name = options["_target_"].rsplit(".", 1)
-    made = getattr(importlib.import_module(module), name)
+    encoding = getattr(importlib.import_module(module), name)
     plain = {key: value for key, value in options.items() if not key.startswith("_")}
-    return lambda sizes: made(sizes, **plain)
+    return lambda sizes: encoding(sizes, **plain)
 
 
 def terms_of(
@@ -44,7 +45,7 @@ def terms_of(
     head_dim: int,
     device: torch.device,
 ) -> tuple[Terms, Layout]:
-    """An untrained encoding's terms for random tokens under a causal mask.
+    """Return an untrained encoding's terms for random tokens under a causal mask, and their layout.
 
     Raises:
         ValueError: the encoding is not defined for such sequences.

@@ -1,4 +1,4 @@
-"""What the attention kernels take of a GPU, compiled ahead of time for GPUs that need not be here."""
+"""List registers, spills and shared memory of the attention kernels, compiled for GPUs that need not be present."""
 
 import csv
 import sys
@@ -30,11 +30,11 @@ FACTORS = {
 
 
 def list_resources(architectures: list[str], configs: Path, full: bool, to: Path | None) -> None:
-    """Print a row per case, write them to a CSV file, and exit with 1 if one of them is at fault.
+    """Print a row per case, write them to a CSV file, and exit with status 1 if a case exceeds a limit.
 
     Args:
-        configs: conf/pe, whose every encoding is in the table besides the pairs.
-        full: all options with one another, some 7,000 compilations, instead of every pair of options.
+        configs: conf/pe; the terms of each encoding there are cases as well.
+        full: compile all combinations of options, about 7,000, instead of every pair of values.
     """
     cases = dict.fromkeys((*(every() if full else cover()), *of_presets(configs)))
     cases = [case for case in cases if case.architecture in architectures]
@@ -52,19 +52,22 @@ def list_resources(architectures: list[str], configs: Path, full: bool, to: Path
     if file:
         file.close()
     if faults:
-        print(f"error: {faults} of {len(cases)} kernels take more than there is", file=sys.stderr)
+        print(
+            f"error: {faults} of {len(cases)} kernels exceed the registers or shared memory of their GPU",
+            file=sys.stderr,
+        )
         sys.exit(1)
 
 
 def fault(case: Case, taken: Resources) -> str:
-    """What a GPU cannot give, or should not have to: shared memory; registers, in bfloat16."""
+    """Return the limit that a kernel exceeds: shared memory, or registers (spills) in bfloat16; empty for none."""
     if taken.shared > SHARED_MEMORY[case.architecture]:
         return "shared memory"
     return "spills" if taken.spilled and case.dtype == torch.bfloat16 else ""
 
 
 def cover() -> list[Case]:
-    """Every pair of values of any two of FACTORS, in as few choices of all of them as a greedy search finds."""
+    """Return cases that contain every pair of values of any two FACTORS, chosen by a greedy search for few cases."""
     names = list(FACTORS)
     missing = {((a, x), (b, y)) for a, b in combinations(names, 2) for x, y in product(FACTORS[a], FACTORS[b])}
     chosen = []
@@ -82,12 +85,12 @@ def cover() -> list[Case]:
 
 
 def of_presets(configs: Path) -> Iterator[Case]:
-    """What the encodings of conf/pe need, in bfloat16 with 64 lanes."""
+    """Yield the cases that the encodings of conf/pe need, in bfloat16 with head dimension 64."""
     for make in presets(configs).values():
         try:
             terms, _ = terms_of(make, 1, 32, 4, 64, torch.device("cpu"))
         except ValueError:
-            continue  # of another nature than a causal sequence
+            continue  # not defined for a causal sequence
         if not isinstance(terms.weights, Softmax) or terms.score is not None or terms.bias_full is not None:
             continue
         there = frozenset(name for name in ("BIAS", "GATE", "DECAY") if getattr(terms, name.lower()) is not None)
@@ -96,31 +99,33 @@ def of_presets(configs: Path) -> Iterator[Case]:
 
 
 def every() -> Iterator[Case]:
-    """All choices of FACTORS."""
+    """Yield all combinations of FACTORS."""
     for values in product(*FACTORS.values()):
         yield from _cases(dict(zip(FACTORS, values, strict=True)))
     yield from (*_rotations(), *_sticks())
 
 
 def _covered(choice: dict, missing: set) -> int:
+    """Return how many missing pairs a choice contains."""
     return len(_pairs(choice, list(FACTORS)) & missing)
 
 
 def _pairs(choice: dict, names: list[str]) -> set:
-    there = [(name, choice[name]) for name in names if name in choice]
-    return set(combinations(there, 2))
+    """Return the pairs of values in a choice."""
+    values = [(name, choice[name]) for name in names if name in choice]
+    return set(combinations(values, 2))
 
 
 def _cases(choice: dict) -> Iterator[Case]:
+    """Yield a case per softmax kernel that a choice needs."""
     there = frozenset(option for option in OPTIONAL if choice[option])
     for kernel in SOFTMAX:
         if kernel != "backward_tables" or there & {"BIAS", "GATE"}:
-            what = (choice["architecture"], choice["dtype"], choice["head_dim"], choice["causal"])
-            yield Case(kernel, *what, there)
+            yield Case(kernel, choice["architecture"], choice["dtype"], choice["head_dim"], choice["causal"], there)
 
 
 def _rotations() -> Iterator[Case]:
-    """Both pairings, with and without gain and gradients of the tables."""
+    """Yield rotations in both pairings, with and without gain and gradients of the tables."""
     options: Iterable[frozenset[str]] = (frozenset(), frozenset({"GAIN", "TABLES"}), frozenset({"HALF", "TABLES"}))
     for architecture, dtype in product(ARCHITECTURES, FACTORS["dtype"]):
         yield Case("sums", architecture, dtype, 64, True, frozenset())
@@ -129,7 +134,7 @@ def _rotations() -> Iterator[Case]:
 
 
 def _sticks() -> Iterator[Case]:
-    """What `rse` and `stick_breaking` are, and the other options together."""
+    """Yield the stick-breaking kernels of `rse` and `stick_breaking`, and one with the other options."""
     choices = (
         (torch.bfloat16, 64, True, frozenset({"DOWN", "SELF", "BIAS"})),
         (torch.bfloat16, 64, True, frozenset({"DOWN", "OWN", "SEGMENTED"})),
@@ -141,6 +146,7 @@ def _sticks() -> Iterator[Case]:
 
 
 def _row(case: Case, taken: Resources) -> dict[str, object]:
+    """Return the row of a case."""
     blocks = case.blocks
     shape = ("", "", "", "") if blocks is None else (blocks.m, blocks.n, blocks.warps, blocks.stages)
     values = (case.kernel, case.architecture, str(case.dtype).removeprefix("torch."), case.head_dim, case.causal)

@@ -1,4 +1,4 @@
-"""The cells of a sweep, by a plain PyTorch loop (a fresh training for each cell, in sequence) and by the lab."""
+"""Train the cells of a sweep by a plain PyTorch loop (each cell from step 0, one by one) and by the lab."""
 
 import json
 import os
@@ -16,19 +16,21 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab import config
 from pe_lab.config import flatten
 
-# what the plain loop knows of: nothing but these may differ from the defaults
+# the settings that the plain loop has: all others must have their defaults
 PLAIN = ("pe.", "model.", "data.", "optimizer.lr", "trainer.batch_size", "epochs", "seed", "ledger", "study_name")
 
 
 def check_plain(cfgs: list[DictConfig]) -> None:
-    """Raises ValueError if a cell asks for more than the plain loop has, or two cells have one name."""
+    """Raise ValueError if a cell has a setting that the plain loop lacks, or if two cells have one name."""
     usual = flatten(OmegaConf.to_container(config.expand([], multirun=False)[0]))
     for cfg in cfgs:
         for key, value in flatten(OmegaConf.to_container(cfg)).items():
             if not key.startswith(PLAIN) and value != usual.get(key, value):
-                raise ValueError(f"{key} must be {usual[key]} here, got {value}: the plain loop has nothing else")
+                raise ValueError(
+                    f"{key} must be {usual[key]} in this benchmark, got {value}: the plain loop has no other"
+                )
     if len({_name(cfg) for cfg in cfgs}) < len(cfgs):
-        raise ValueError("cells must differ in encoding, depth, epochs or seed: the bench tells them apart by these")
+        raise ValueError("cells must differ in encoding, depth, epochs or seed, got two that do not")
 
 
 def _name(cfg: DictConfig) -> str:
@@ -38,7 +40,7 @@ def _name(cfg: DictConfig) -> str:
 
 
 def compare_study(overrides: list[str], cfgs: list[DictConfig], repeat: int) -> None:
-    """Run the cells both ways, in turn, and print time, ratio, overhead per cell and memory."""
+    """Train the cells both ways in turns, and print time, ratio, overhead per cell and memory."""
     threads = best_threads(cfgs)
     print(f"{len(cfgs)} cells, {os.cpu_count()} cores; the plain loop runs best with {threads} thread(s)")
     ratios = []
@@ -66,10 +68,10 @@ def compare_study(overrides: list[str], cfgs: list[DictConfig], repeat: int) -> 
 
 
 def _in_process(command: list[str]) -> dict[str, Any]:
-    """Wall time, peak memory in MB of the largest process, and output of a command.
+    """Return wall time in seconds, peak memory in MB of the largest process, and output of a command.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the command failed.
     """
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         began = time.perf_counter()
@@ -85,7 +87,7 @@ def _in_process(command: list[str]) -> dict[str, Any]:
 
 
 def _from_ledger(folder: Path, cfgs: list[DictConfig]) -> tuple[dict[str, float], dict[str, float]]:
-    """Test losses by cell, and the cost of all runs."""
+    """Return test losses by cell, and the summed cost of all runs."""
     from pe_lab.ledger.ledger import Ledger
 
     losses: dict[str, float] = {}
@@ -99,7 +101,7 @@ def _from_ledger(folder: Path, cfgs: list[DictConfig]) -> tuple[dict[str, float]
 
 
 def best_threads(cfgs: list[DictConfig]) -> int:
-    """The number of threads with which one epoch of the plain loop, over the depths that occur, is fastest."""
+    """Return the number of threads, 1 or all cores, with which the plain loop is fastest."""
     shapes = {cfg.model.depth: cfg for cfg in cfgs}
     seconds: dict[int, list[float]] = {1: [], (os.cpu_count() or 1): []}
     for _ in range(3):
@@ -112,7 +114,7 @@ def best_threads(cfgs: list[DictConfig]) -> int:
 
 
 def plain_cells(cfgs: list[DictConfig], threads: int) -> dict[str, Any]:
-    """Every cell by the plain loop: test losses, seconds of training by depth, seconds of evaluation."""
+    """Train all cells by the plain loop; return test losses, seconds of training by depth, seconds of evaluation."""
     losses: dict[str, float] = {}
     training: dict[int, float] = {}
     evaluation = 0.0
@@ -127,10 +129,10 @@ def plain_cells(cfgs: list[DictConfig], threads: int) -> dict[str, Any]:
 
 
 def plain_cell(cfg: DictConfig, threads: int, epochs: int, steps: int | None = None) -> Callable[[], float]:
-    """One training, written the ordinary way, from the same weights and in the same order; returns its evaluation.
+    """Train one cell by a plain loop, from the lab's initial weights and in its order; return its evaluation.
 
     Args:
-        steps: stop an epoch after so many; None: never.
+        steps: at most so many per epoch; None: all.
     """
     import torch
     from hydra.utils import instantiate

@@ -1,4 +1,4 @@
-"""The fastest blocks of every attention kernel on the GPU at hand, kept in pe_lab/attention/triton/blocks.json."""
+"""Find the fastest blocks of every attention kernel on this GPU, and store them in attention/triton/blocks.json."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ ROUNDS = 5
 
 
 def tune(device: torch.device, seconds: float) -> None:
-    """Time every candidate that runs, write the fastest; what the time does not reach keeps what it had."""
+    """Time every candidate that runs and store the fastest; entries that are not reached in time stay as they were."""
     began = time.perf_counter()
     architecture = table.architecture(device)
     known = table.load()
@@ -33,7 +33,7 @@ def tune(device: torch.device, seconds: float) -> None:
             if kernel.endswith("backward_tables") and load == "plain":
                 continue
             if time.perf_counter() - began > seconds:
-                print(f"the time was over before {kernel} {dtype} {head_dim} {load}")
+                print(f"not reached in time: {kernel} {dtype} {head_dim} {load} and all that follow")
                 table.write(architecture, part)
                 return
             entry = table.key(kernel, dtype, head_dim, LOADS[load])
@@ -55,6 +55,7 @@ def tune(device: torch.device, seconds: float) -> None:
 
 
 def _candidates(kernel: str, dtype: torch.dtype) -> Iterator[Blocks]:
+    """Yield the blocks to try for a kernel."""
     for m, n, warps, stages in product(SIZES, SIZES, (4, 8), (1, 2, 3)):
         if kernel.endswith("backward_tables") and m != n:
             continue
@@ -63,7 +64,7 @@ def _candidates(kernel: str, dtype: torch.dtype) -> Iterator[Blocks]:
 
 
 class _Step:
-    """Forward and backward with one kernel's blocks exchanged for others."""
+    """A forward and backward pass in which the blocks of one kernel are replaced."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, head_dim: int, there: tuple[str, ...]) -> None:
         batch = TOKENS // LENGTH
@@ -79,15 +80,15 @@ class _Step:
         self.upstream = torch.randn(batch, HEADS, LENGTH, head_dim, device=device).to(dtype)
 
     def milliseconds(self, kernel: str, blocks: Blocks) -> float | None:
-        """Of a step, in which all other kernels are as ever; None: it does not run."""
+        """Return the median time of a step with these blocks for one kernel; None if it does not run."""
         step = self._stick if kernel.startswith("stick") else self._softmax
         forward_only = kernel.endswith("forward")
         chosen = operators.choose
-        operators.choose = stick_operators.choose = _exchanged(chosen, kernel, blocks)
+        operators.choose = stick_operators.choose = _replaced(chosen, kernel, blocks)
         try:
             self._run(step, forward_only)
             return median(self._time(step, forward_only) for _ in range(ROUNDS))
-        except Exception as error:  # shared memory, registers: of the candidate, and whatever the compiler says of it
+        except Exception as error:  # too much shared memory or too many registers, or any error of the compiler
             print(f"  {kernel} {blocks}: {' '.join(str(error).split())[:80]}")
             return None
         finally:
@@ -117,8 +118,8 @@ class _Step:
         return start.elapsed_time(end)
 
 
-def _exchanged(choose: Callable[..., Blocks], kernel: str, blocks: Blocks) -> Callable[..., Blocks]:
-    """`choose`, but for one kernel; the backward kernels of a stick share its tiles of keys."""
+def _replaced(choose: Callable[..., Blocks], kernel: str, blocks: Blocks) -> Callable[..., Blocks]:
+    """Return `choose` with the blocks of one kernel replaced; backward kernels of a stick share its tiles of keys."""
 
     def chosen(architecture: str, name: str, *rest: object) -> Blocks:
         return blocks if name == kernel else choose(architecture, name, *rest)

@@ -1,4 +1,4 @@
-"""A W&B server on 127.0.0.1 that takes runs, and misbehaves from a stage on."""
+"""A W&B server on 127.0.0.1 for tests: it accepts W&B runs, and fails from a given stage on."""
 
 import json
 import re
@@ -9,21 +9,21 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-# what a client asks for, in order: whether anybody answers, the run, its metrics, its end
+# the stages of a client, in order: is there a server, open the W&B run, send metrics, finish
 STAGES = ("decide", "open", "stream", "finish")
 FAULTS = ("silent", "drips", "500", "closes")
 PAUSE = 0.05  # seconds between two bytes of a header
-MOST = 256  # connections; others are closed at once
+MOST = 256  # connections; further ones are closed at once
 
 
 class Server(ThreadingHTTPServer):
-    """Answers every request until one of the stage comes; that and all that follow get the fault.
+    """Answers every request until the first one of a stage; from then on every request fails.
 
     Args:
-        stage: one of STAGES, or None: nothing happens.
+        stage: one of STAGES; None: no request fails.
         fault: "silent" (the request is read, nothing is answered), "drips" (a header that does not end), "500", or
             "closes" (the connection).
-        seconds: after which everything is closed, whoever still waits.
+        seconds: time after which all connections are closed.
     """
 
     daemon_threads = True
@@ -34,8 +34,8 @@ class Server(ThreadingHTTPServer):
         self.struck = False
         self.end = time.monotonic() + seconds
         self.closing = threading.Event()
-        self.asked: list[str] = []  # the stage of each request
-        self.streamed = b""  # what was sent of runs, as it came
+        self.asked: list[str] = []  # stages of the requests
+        self.streamed = b""  # bytes received for W&B runs
         self.left = MOST
 
     @property
@@ -51,12 +51,12 @@ class Server(ThreadingHTTPServer):
         return self.open and self.left > 0
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves is no error."""
+        """Ignore clients that disconnect."""
 
 
 @contextmanager
 def serving(stage: str | None = None, fault: str = "silent", seconds: float = 60) -> Iterator[Server]:
-    """A `Server` that runs in a thread of this process."""
+    """Run a `Server` in a thread of this process."""
     with Server(stage, fault, seconds) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()
@@ -81,13 +81,13 @@ class _Handler(BaseHTTPRequestHandler):
     do_PUT = do_POST  # noqa: N815
 
     def log_message(self, *_: object) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
     def _serve(self, body: bytes) -> None:
         stage, reply = self._reply(body)
         self.server.asked.append(stage)
         self.server.struck = self.server.struck or stage == self.server.stage
-        with suppress(OSError):  # the client has left
+        with suppress(OSError):  # the client has disconnected
             if self.server.struck:
                 self._fail()
             else:
@@ -101,6 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _fail(self) -> None:
+        """Fail as the server's fault says."""
         self.close_connection = True
         if self.server.fault == "500":
             self._answer(500, b"{}")
@@ -113,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.closing.wait(max(0.0, self.server.end - time.monotonic()))
 
     def _reply(self, body: bytes) -> tuple[str, dict[str, Any]]:
-        """The stage of a request, and what a server says to it."""
+        """Return the stage of a request, and the answer of a working server."""
         if self.path == "/":
             return "decide", {}
         if self.path != "/graphql":

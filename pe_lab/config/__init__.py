@@ -6,13 +6,12 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 from pe_lab.config.compose import expand
 from pe_lab.config.overrides import Launcher, as_lists, launcher, of_jobs, studies
 from pe_lab.config.rules import check
-from pe_lab.config.schema import Config, Model, Optimizer, Trainer, flatten, folder
+from pe_lab.config.schema import Config, Model, Trainer, flatten, folder
 
 __all__ = [
     "Config",
     "Launcher",
     "Model",
-    "Optimizer",
     "Trainer",
     "as_lists",
     "check",

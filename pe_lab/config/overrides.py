@@ -95,10 +95,11 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
             if not sizes[key]:
                 raise ValueError(f"a sweep must have at least one cell, got none with {shown(text)}")
         elif loader.repository.group_exists(key) and not override.is_delete():
-            names = value if isinstance(value, list) else [value]
-            if not all(isinstance(name, str) and "${" not in name for name in names):
-                options = ", ".join(loader.get_group_options(key))
-                raise ValueError(f"{key} must be one of {options}, got {shown(value)}")
+            names, known = value if isinstance(value, list) else [value], loader.get_group_options(key)
+            if not all(isinstance(name, str) and "${" not in name for name in names) or (
+                isinstance(value, list) and not set(names) <= set(known)
+            ):
+                raise ValueError(f"{key} must be one of {', '.join(known)}, got {shown(value)}")
         parsed.append(override)
     if math.prod(sizes.values()) > MOST:
         raise ValueError(f"a sweep must have at most {MOST:,} cells, got more with {', '.join(sizes)}")

@@ -60,12 +60,12 @@ def _check_keys(cfg: DictConfig) -> None:
         raise ValueError(f"{setting} must be set, got nothing")
     known: dict[str, set[str]] = {"": {field.name for field in fields(Config)}}
     _require_known(cfg, "", known[""])
-    for group in ("pe", "data", "logger", *dict(TYPED)):
+    for group in ("pe", "data", "optimizer", "logger", "probe", *dict(TYPED)):
         if not OmegaConf.is_dict(cfg[group]):
             raise ValueError(f"{group} must have settings, got {shown(_plain(cfg[group]))}")
     for group, typed in TYPED:
         known[group] = {field.name for field in fields(typed)}
-    for leaf in [*_within(cfg.pe, "pe"), "data", "logger"]:
+    for leaf in [*_within(cfg.pe, "pe"), "data", "optimizer", "logger"]:
         group, given = leaf.partition(".")[0], OmegaConf.select(cfg, leaf)
         if not NAME.holds(given.get("name")):
             raise ValueError(f"{leaf}.name must be {NAME.words}, got {shown(_plain(given.get('name')))}")
@@ -89,8 +89,26 @@ def _check_keys(cfg: DictConfig) -> None:
                         f"{shown(_plain(given.get(key)))}: give a class of your own a name of its own"
                     )
             known[leaf] = ({str(key) for key in written} | taken) - {"defaults"}
+    _check_probes(cfg.probe)
     for leaf, names in known.items():
         _require_known(OmegaConf.select(cfg, leaf) if leaf else cfg, leaf, names)
+
+
+def _check_probes(probes: DictConfig) -> None:
+    """Raise ValueError unless every probe has a class, and a probe of conf/probe that of its file."""
+    for name, leaf in probes.items():
+        target = leaf.get("_target_") if OmegaConf.is_dict(leaf) else None
+        if not NAME.holds(name) or not isinstance(target, str) or name[0] == "_":
+            raise ValueError(
+                f"probe.{name} must be settings with a _target_, got {shown(_plain(leaf))}: a file of conf/probe "
+                f"begins with # @package probe.<name>"
+            )
+        own = folder() / "probe" / f"{name}.yaml"
+        if own.exists() and target != _written(own, own.stat().st_mtime_ns).get("_target_"):
+            raise ValueError(
+                f"probe.{name}._target_ must be {_written(own, own.stat().st_mtime_ns).get('_target_')}, got "
+                f"{shown(target)}: give a class of your own a name of its own"
+            )
 
 
 def _require_known(given: DictConfig, leaf: str, names: set[str]) -> None:

@@ -22,17 +22,6 @@ class Model:
 
 
 @dataclass
-class Optimizer:
-    name: str = MISSING
-    lr: float = MISSING
-    betas: list[float] = MISSING
-    eps: float = MISSING
-    weight_decay: float = MISSING
-    schedule: str = MISSING
-    warmup_steps: int = MISSING
-
-
-@dataclass
 class Trainer:
     device: str = MISSING
     precision: str = MISSING
@@ -63,12 +52,12 @@ class Config:
     pe: Any = MISSING
     model: Model = field(default_factory=Model)
     data: Any = MISSING
-    optimizer: Optimizer = field(default_factory=Optimizer)
+    optimizer: Any = MISSING
     trainer: Trainer = field(default_factory=Trainer)
     attention: Attention = field(default_factory=Attention)
     logger: Any = MISSING
     evaluate: Evaluate = field(default_factory=Evaluate)
-    probe: list[str] = field(default_factory=list)
+    probe: dict[str, Any] = field(default_factory=dict)
     epochs: int = 4
     seed: int = 0
     ledger: str = "ledger"
@@ -78,7 +67,6 @@ class Config:
 
 TYPED = (
     ("model", Model),
-    ("optimizer", Optimizer),
     ("trainer", Trainer),
     ("attention", Attention),
     ("evaluate", Evaluate),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pe_lab.data.metric import Metric
 from pe_lab.data.seeding import generator
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
@@ -97,12 +98,14 @@ class Dataset(ABC):
         floors_revision: raised whenever what `floors` says of the same sequences changes.
         name: the file stem in conf/data, used in messages.
         task: what a model must know.
-        roles: names of what can be asked.
+        roles: names of the kinds of answers.
+        own_metrics: the metrics that `metrics` returns.
     """
 
     revision = 1
     neutral: dict[str, object] = {}
     floors_revision = 1
+    own_metrics: tuple[Metric, ...] = ()
     name: str
     task: Task
     roles: tuple[str, ...]
@@ -150,7 +153,11 @@ class Dataset(ABC):
         return {}
 
     def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
-        """Metrics that only this dataset has, of the losses [B, S] in nats, 0 where nothing is asked."""
+        """Return the metrics that are declared in `own_metrics`, by name.
+
+        Args:
+            losses: [B, S] cross-entropy in nats, 0 where nothing is asked.
+        """
         return {}
 
 

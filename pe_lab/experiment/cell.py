@@ -21,6 +21,8 @@ from pe_lab.experiment.requests import check_requests, requests
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ranges import LONGEST
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
+from pe_lab.training.metrics import directions
+from pe_lab.training.optimization import Optimization
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +81,7 @@ class Cell:
         budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
         made = encoding(sizes).to(device)
         implementation, pair_bytes = _attention(cfg, dataset, made, device)
+        Optimization(cfg.optimizer, total_steps=1)  # refuses settings that its class does not take
         check_requests(cfg, dataset, encoding)
         needed *= cfg.model.depth if made.per_layer else 1
         return cls(cfg, device, dataset, encoding, type(made), needed, implementation, pair_bytes)
@@ -134,6 +137,7 @@ class Cell:
             attention=self.implementation,
             ledger=Path(self.cfg.ledger),
             requested=epochs == self.epochs,
+            best=directions(self.dataset),
         )
 
 

@@ -32,7 +32,9 @@ def options(leaf: DictConfig, made: type) -> dict[str, Any]:
     for key in kept:
         if OmegaConf.is_dict(leaf[key]) and "_target_" in leaf[key]:
             kept[key] = options(leaf[key], get_class(leaf[key]._target_))
-    makers = [get_object(leaf["_target_"])] if "_target_" in leaf else []  # the class, or a function that makes one
+    target = leaf.get("_target_")
+    known = getattr(made, "known", {}).get(leaf.get("name"))
+    makers = [] if target in (None, known) else [get_object(target)]  # the class, or a function that makes one
     return kept | {"revision": made.revision} | origin(made, *makers)
 
 

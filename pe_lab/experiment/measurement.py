@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from hydra.utils import instantiate
 from torch import nn
 
 from pe_lab.data.base import Dataset, Floors, flat_floors
@@ -15,7 +16,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
-from pe_lab.probes import PROBES
+from pe_lab.probes import Probe
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError
@@ -74,7 +75,8 @@ def measure(cell: Cell, run: Run, epochs: int, model: Transformer, datasets: Dat
 def _answer(cell: Cell, model: Transformer, request: dict[str, Any], datasets: Datasets) -> list[Any]:
     """Return the rows that answer a request."""
     if request["kind"] == "probe":
-        return PROBES[request["probe"]].probe(model, datasets.at(request.get("length", 1)), cell.cfg.seed)
+        probe: Probe = instantiate(cell.cfg.probe[request["probe"]])
+        return probe(model, datasets.at(request.get("length", 1)), cell.cfg.seed)
     factor = request["length"]
     dataset = datasets.at(factor)
     with policy(model, request["policy"], factor):

@@ -10,6 +10,8 @@ from omegaconf import DictConfig
 from pe_lab.data.base import Dataset
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.experiment.identity import options
+from pe_lab.probes.base import probe_class
 from pe_lab.ranges import LONGEST
 from pe_lab.training import metrics
 
@@ -23,13 +25,11 @@ def requests(cfg: DictConfig) -> list[dict[str, Any]]:
         for length, policy, offset in product(asked.lengths, asked.policy, asked.offset)
         if (length, policy, offset) != (1, "raw", 0)
     ]
-    if cfg.probe:
-        from pe_lab.probes import PROBES  # loads scikit-learn, which only probes need
-
-        lengths = dict.fromkeys([1, *asked.lengths])  # the training length, and all others that are asked for
-        for probe, length in product(cfg.probe, lengths):
-            longer = {} if length == 1 else {"length": length}
-            found.append({"kind": "probe", "probe": probe, "revision": PROBES[probe].revision} | longer)
+    lengths = dict.fromkeys([1, *asked.lengths])  # the training length, and all others that are asked for
+    for name, length in product(cfg.probe, lengths):
+        own = options(cfg.probe[name], probe_class(name, cfg.probe[name]))
+        request = {"kind": "probe", "probe": name, "revision": own.pop("revision")}
+        found.append(request | ({"options": own} if own else {}) | ({} if length == 1 else {"length": length}))
     return found
 
 

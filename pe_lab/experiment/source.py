@@ -30,7 +30,7 @@ def origin(*made: Callable[..., Any]) -> dict[str, str]:
     and by what that refers to.
 
     Returns:
-        "class": import paths, and "source": 16 hexadecimal digits; or an empty dict.
+        "class": import paths, and "source": 16 hexadecimal digits (not for classes of torch); or an empty dict.
 
     Raises:
         ValueError: a source cannot be read, or has changed since it was imported.
@@ -38,7 +38,10 @@ def origin(*made: Callable[..., Any]) -> dict[str, str]:
     foreign = {f"{one.__module__}.{one.__qualname__}": one for one in made if _package(one.__module__) != _OURS}
     if not foreign:
         return {}
-    digests = {hashlib.sha256(text).hexdigest() for one in foreign.values() for text in _Reader(one).texts()}
+    read = [one for one in foreign.values() if _package(one.__module__) != "torch"]
+    if not read:
+        return {"class": " ".join(foreign)}
+    digests = {hashlib.sha256(text).hexdigest() for one in read for text in _Reader(one).texts()}
     return {"class": " ".join(foreign), "source": hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()[:16]}
 
 

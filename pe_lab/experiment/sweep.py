@@ -62,7 +62,7 @@ def run(
     jobs = [Job(cell) for cell in cells]
     ledger, study = Path(cfgs[0].ledger), cfgs[0].study_name
     if study:
-        Tree(ledger).require(ledger / "studies" / study)
+        Tree(ledger).refuse_links(ledger / "studies" / study)
     if not train:
         _require_trained(cells)
     for job in jobs:

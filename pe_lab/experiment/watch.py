@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from pe_lab.ledger.progress import Progress, RequestedCell, State
+from pe_lab.ledger.progress import Progress, RequestedCell, Snapshot
 from pe_lab.system.errors import in_one_line
 
 CORE_SHARE = 0.01  # the part of a core that reading the ledger may take
@@ -75,14 +75,14 @@ class Watch:
         for cell in self.state.done:
             if cell not in before:
                 bar.write(f"{cell.name:28} done   {line.partition(';')[0]}", file=sys.stderr)
-        bar.n = self.state.part
+        bar.n = self.state.fraction_done
         bar.set_postfix_str(line)
         if bar.disable and time.monotonic() - self.printed > LOG_EVERY:
             self.printed = time.monotonic()
             print(line, file=sys.stderr)
 
 
-def _line(state: State, cells: int) -> str:
-    left = "" if state.left is None else f", {tqdm.format_interval(state.left)} left"
+def _line(state: Snapshot, cells: int) -> str:
+    left = "" if state.seconds_left is None else f", {tqdm.format_interval(state.seconds_left)} left"
     running = ", ".join(f"{one.cell.name} at epoch {one.epoch:.1f}" for one in state.running[:4])
     return f"{len(state.done)}/{cells} cells{left}; {running}"

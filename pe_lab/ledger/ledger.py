@@ -134,8 +134,6 @@ class Ledger:
         for path in sorted(self.folder.glob("*/run.json")):
             yield Run(path.parent)
 
-    kept = cached  # the old name, until its callers are renamed
-
 
 def read_cached(path: Path) -> dict[str, Any] | None:
     """Return an entry that `Ledger.cached` wrote, with its "value", or None.

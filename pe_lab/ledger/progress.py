@@ -84,13 +84,6 @@ class Snapshot:
     fraction_done: float
     seconds_left: float | None
 
-    # the old names, until their callers are renamed
-    part = property(lambda self: self.fraction_done)
-    left = property(lambda self: self.seconds_left)
-
-
-State = Snapshot  # the old name, until its callers are renamed
-
 
 class Progress:
     """Watches requested cells. A cell that was seen done is not looked at again.
@@ -129,11 +122,11 @@ class Progress:
                 waiting.append(cell)
             else:
                 missing.append(cell)
-        running = [running for name, running in active.items() if name in training]
+        shown = [running for name, running in active.items() if name in training]
         unfinished = set(self.open)
         done = [cell for cell in self.cells if cell not in unfinished]
         estimate = self.speed.estimate(active, training | {cell.run for cell in waiting})
-        return Snapshot(done, running, failed, waiting, missing, *estimate)
+        return Snapshot(done, shown, failed, waiting, missing, *estimate)
 
     def _is_done(self, cell: RequestedCell) -> bool:
         run = self.ledger.named(cell.run)

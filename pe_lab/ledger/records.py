@@ -131,5 +131,3 @@ class Records(LeasedFolder):
 
     def _failure_file(self, request: dict[str, Any]) -> Path:
         return self._entry(request).with_suffix(".failed.json")
-
-    mend, forget = set_aside_if_damaged, clear_failure  # the old names, until their callers are renamed

@@ -145,7 +145,6 @@ class Run(LeasedFolder):
 
     def account(self, spent: dict[str, float]) -> None:
         """Add to the cost: seconds in "total", in "steps" and in "evaluation"; "checkpoints" made."""
-        spent = {"total": spent.get("served", 0.0)} | spent  # "served": the old name
         cost = {name: value + spent.get(name, 0) for name, value in self.cost().items()}
         self.tree.write_json(self.folder / "cost.json", cost)
 
@@ -162,8 +161,6 @@ class Run(LeasedFolder):
         processes = {str(owner["process"]) for owner in owners}
         return {process for process in processes if not is_alive(self.tree.root, process)}
 
-    mend, dead = set_aside_if_damaged, dead_processes  # the old names, until their callers are renamed
-
 
 def read_identity(folder: Path) -> dict[str, Any]:
     """Return the identity in the folder of a run: see `Run.identity`."""
@@ -174,8 +171,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
         found = str(error)
     if found != folder.name:
         raise LedgerError(f"ledger entry {folder} must hold what its name is the hash of, got {found}: {NOT_READ}")
-    if found := complaint(identity):
-        raise LedgerError(f"ledger entry {folder / 'run.json'} {found}: {NOT_READ}")
+    if reason := complaint(identity):
+        raise LedgerError(f"ledger entry {folder / 'run.json'} {reason}: {NOT_READ}")
     return identity
 
 

@@ -165,14 +165,14 @@ class Tree:
                 try:
                     check()
                 except LedgerError as error:
-                    self._move_aside(entry, error)
+                    _move_aside(self, entry, error)
                     return True
         return False
 
     def set_aside(self, entry: Path, reason: object) -> None:
         """Move a damaged file or folder to .aside and print a line; `ledger prune` removes it there."""
         with self._aside_lock():
-            self._move_aside(entry, reason)
+            _move_aside(self, entry, reason)
 
     @contextmanager
     def _aside_lock(self) -> Iterator[None]:
@@ -183,20 +183,19 @@ class Tree:
         with self.lock(aside / ASIDE_LOCK):
             yield
 
-    def _move_aside(self, entry: Path, reason: object) -> None:
-        self.refuse_links(entry.parent)
-        folder = self.root / ASIDE / uuid.uuid4().hex[:8]
-        target = folder / entry.relative_to(self.root)
-        target.parent.mkdir(parents=True)
-        try:
-            os.rename(entry, target)
-        except (FileNotFoundError, NotADirectoryError):  # another process has moved it
-            self.remove_all(folder)
-            return
-        line = " ".join(str(reason).split()).removesuffix(f": {NOT_READ}").removesuffix(f": {REMOVE}")
-        print(f"set aside: {line}; now in {target}", file=sys.stderr)
 
-    require, place = refuse_links, prepare_file  # the old names, until their callers are renamed
+def _move_aside(tree: Tree, entry: Path, reason: object) -> None:
+    tree.refuse_links(entry.parent)
+    folder = tree.root / ASIDE / uuid.uuid4().hex[:8]
+    target = folder / entry.relative_to(tree.root)
+    target.parent.mkdir(parents=True)
+    try:
+        os.rename(entry, target)
+    except (FileNotFoundError, NotADirectoryError):  # another process has moved it
+        tree.remove_all(folder)
+        return
+    line = " ".join(str(reason).split()).removesuffix(f": {NOT_READ}").removesuffix(f": {REMOVE}")
+    print(f"set aside: {line}; now in {target}", file=sys.stderr)
 
 
 def _require_file(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where attention looks: how widely, how far, and how much of it there is."""
+"""Entropy, distance and mass of attention weights."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,62 +12,64 @@ from pe_lab.attention import reference
 from pe_lab.data.base import Batch, Dataset
 from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.transformer import Attention, Transformer
-from pe_lab.probes.states import Row, at_rest, row, sample
+from pe_lab.model import Transformer
+from pe_lab.model.blocks import Attention
+from pe_lab.probes.base import Probe, Row, row
+from pe_lab.probes.states import at_rest, sample
 
-revision = 1  # raised when the numbers change
 
+class AttentionProbe(Probe):
+    """Summarises the attention weights of every head on the test split, averaged over queries that are not padding.
 
-def probe(model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
-    """The attention weights of every head on sequences of the test split, averaged over queries that are no padding.
-
-    Weights are formed by the reference from what each layer really got: its inputs, terms and layout.
+    The reference implementation computes the weights from the inputs, terms and layout that each layer received.
 
     Rows, for layers 1 ... depth and heads 0 ... num_heads - 1:
-        entropy: of a query's weights, in nats (for instance Zhai et al. 2023, arXiv:2303.06296), from 0, all on one
-            key, to ln of the number of outcomes. An outcome is a key that the query may see; where a stick's
-            remainder is dropped, the remainder is one more.
-        entropy_normalised: entropy over ln of the number of outcomes, from 0 to 1, uniform; over the queries that have
+        entropy: of a query's weights, in nats (for instance Zhai et al. 2023, arXiv:2303.06296), from 0 (all on one
+            key) to ln of the number of outcomes. An outcome is a key that the query may see. Where the remainder of
+            stick-breaking attention is dropped, the remainder is one more outcome.
+        entropy_normalised: entropy / ln of the number of outcomes, from 0 to 1 (uniform), over the queries that have
             more than one outcome.
-        distance: mean distance from query to key of a unit of attention (as Dosovitskiy et al. 2021, arXiv:2010.11929,
-            figure 7), in slots of the sequence (on a grid, Euclidean, in cells), >= 0; what is dropped does not count.
+        distance: mean distance from query to key, weighted by attention (as Dosovitskiy et al. 2021, arXiv:2010.11929,
+            figure 7), in slots of the sequence (on a grid, Euclidean, in cells), >= 0. Dropped weight does not count.
         mass: sum of a query's weights: 1, or less where a stick's remainder is dropped.
 
-    A number without a query, or without any attention, to measure has no row.
+    A number that no query and no weight contributes to has no row.
     """
-    sums = [torch.zeros(6, model.layers[0].attention.num_heads, dtype=torch.float64) for _ in model.layers]
-    with torch.no_grad(), at_rest(model):
-        for batch in sample(model, dataset, "test", seed):
-            distance = distances(batch.layout)
-            for total, (weight, terms, layout) in zip(sums, layer_weights(model, batch), strict=True):
-                drops = isinstance(terms.weights, Stick) and terms.weights.remainder == "drop"
-                total += measure(weight, layout, distance, drops).cpu()
-    return [
-        one
-        for layer, total in enumerate(sums, 1)
-        for head in range(total.shape[1])
-        for one in _rows(total[:, head], layer, head)
-    ]
+
+    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+        sums = [torch.zeros(6, model.layers[0].attention.num_heads, dtype=torch.float64) for _ in model.layers]
+        with torch.no_grad(), at_rest(model):
+            for batch in sample(model, dataset, "test", seed):
+                distance = distances(batch.layout)
+                for total, (weight, terms, layout) in zip(sums, layer_weights(model, batch), strict=True):
+                    drops = isinstance(terms.weights, Stick) and terms.weights.remainder == "drop"
+                    total += measure(weight, layout, distance, drops).cpu()
+        return [
+            one
+            for layer, total in enumerate(sums, 1)
+            for head in range(total.shape[1])
+            for one in _rows(total[:, head], layer, head)
+        ]
 
 
 def layer_weights(model: Transformer, batch: Batch) -> Iterator[tuple[Tensor, Terms, Layout]]:
-    """[B, H, T, T] attention weights of one layer after the other, with the terms and the layout they come from."""
-    with _watching(model) as given:
+    """Yield the attention weights [B, H, T, T] of each layer, with the terms and the layout they come from."""
+    with _inputs_of_attention(model) as calls:
         model(batch.tokens, batch.layout)
-    for layer, inputs in given:
+    for layer, inputs in calls:
         q, k, _ = layer.project(inputs["h_qk"], inputs["h_v"])
         terms, layout = inputs["terms"], inputs["layout"]
         yield reference.weights(q, k, terms, layout), terms, layout
 
 
 def measure(weight: Tensor, layout: Layout, distance: Tensor, drops: bool) -> Tensor:
-    """Sums over the queries that are no padding.
+    """Return sums over the queries that are not padding.
 
     Args:
         weight: [B, H, T, T] of attention.
         layout: which keys a query may see.
         distance: [B|1, T, T] from query to key.
-        drops: whether what a row lacks to 1 is an outcome of its own.
+        drops: whether 1 minus the sum of a row is the probability of one more outcome.
 
     Returns:
         [6, H] entropy, normalised entropy, weight times distance, weight; and the numbers of queries and of queries
@@ -88,7 +90,7 @@ def measure(weight: Tensor, layout: Layout, distance: Tensor, drops: bool) -> Te
 
 
 def distances(layout: Layout) -> Tensor:
-    """[B|1, T, T] between slots of the sequence; between the cells of a grid."""
+    """Return distances [B|1, T, T] between the slots of a sequence, or Euclidean between the cells of a grid."""
     if layout.pos.dim() == 2:
         slot = torch.arange(layout.segment.shape[1], device=layout.segment.device, dtype=torch.float64)
         return (slot[:, None] - slot).abs()[None]
@@ -97,6 +99,7 @@ def distances(layout: Layout) -> Tensor:
 
 
 def _rows(sums: Tensor, layer: int, head: int) -> list[Row]:
+    """Return the means of one head, from its sums [6]."""
     entropy, normalised, far, mass, queries, several = sums.tolist()
     found = {
         "entropy": (entropy, queries),
@@ -108,16 +111,16 @@ def _rows(sums: Tensor, layer: int, head: int) -> list[Row]:
 
 
 @contextmanager
-def _watching(model: Transformer) -> Iterator[list[tuple[Attention, dict[str, Any]]]]:
-    """A list to which every attention layer that runs adds itself and its arguments by name."""
-    given: list[tuple[Attention, dict[str, Any]]] = []
+def _inputs_of_attention(model: Transformer) -> Iterator[list[tuple[Attention, dict[str, Any]]]]:
+    """Yield a list that receives each attention layer as it runs, with its arguments by name."""
+    calls: list[tuple[Attention, dict[str, Any]]] = []
 
     def note(layer: Attention, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        given.append((layer, signature(layer.forward).bind(*args, **kwargs).arguments))
+        calls.append((layer, signature(layer.forward).bind(*args, **kwargs).arguments))
 
     handles = [layer.attention.register_forward_pre_hook(note, with_kwargs=True) for layer in model.layers]
     try:
-        yield given
+        yield calls
     finally:
         for handle in handles:
             handle.remove()

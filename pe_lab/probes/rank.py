@@ -1,54 +1,56 @@
-"""Whether deep layers collapse: rank and likeness of hidden states, and what the gradient becomes on its way down."""
+"""Whether deep layers collapse: rank and similarity of hidden states, and gradient norms by layer."""
 
 import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Dataset
-from pe_lab.model.transformer import Transformer
-from pe_lab.probes.states import Row, at_rest, capture, row, sample, watching
+from pe_lab.model import Transformer
+from pe_lab.probes.base import Probe, Row, row
+from pe_lab.probes.states import at_rest, capture, sample, watching
 from pe_lab.training.metrics import slot_losses
 
-revision = 1  # raised when the numbers change
-
-SAME = 1e-6  # states that differ by less than this share of their norm do so by rounding
+SAME = 1e-6  # states that differ by less than this share of their norm differ by rounding only
 
 
-def probe(model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
-    """The hidden states of sequences of the test split, all tokens together, and the gradient of their loss.
+class RankProbe(Probe):
+    """Measures rank and similarity of the hidden states on the test split, all tokens together, and gradient norms.
 
     Rows, for layers 0 ... depth:
-        effective_rank: exp of the entropy of the singular values, scaled to sum 1, of the states around their mean
-            (Roy and Vetterli 2007, EUSIPCO), from 1 to the width. No row where all states are the same.
-        stable_rank: their squared Frobenius norm over that of the largest singular value (Rudelson and Vershynin 2007,
-            arXiv:math/0503442), from 1 to the width; it hears the small ones less. No row where all are the same.
-        token_cosine: mean cosine between the states of two tokens of a sequence, not centred, from -1 to 1; towards 1
-            the layers have made them alike (oversmoothing: Shi et al. 2022, arXiv:2202.08625). Mean over sequences of
+        effective_rank: exp of the entropy of the singular values, scaled to sum 1, of the states minus their mean
+            (Roy and Vetterli 2007, EUSIPCO), from 1 to the width. No row where all states are equal.
+        stable_rank: squared Frobenius norm over the square of the largest singular value (Rudelson and Vershynin 2007,
+            arXiv:math/0503442), from 1 to the width; small singular values count less. No row where all states are
+            equal.
+        token_cosine: mean cosine between the states of two tokens of a sequence, not centred, from -1 to 1; near 1
+            the layers have made tokens alike (oversmoothing: Shi et al. 2022, arXiv:2202.08625). Mean over sequences of
             more than one token.
         gradient_hidden: norm of the gradient of the loss with respect to the layer's states of all these sequences, in
             nats per unit of state.
     and for layers 1 ... depth:
-        gradient_parameters: norm of the gradient of the loss with respect to the layer's own parameters (not those of
-            the encoding), in nats per unit of weight.
+        gradient_parameters: norm of the gradient of the loss with respect to the layer's own parameters (without the
+            encoding's), in nats per unit of weight.
 
-    The loss is what training descends, the mean over all that is asked of these sequences.
+    The loss is the training loss: the mean over all answers of these sequences.
     """
-    states = capture(model, dataset, "test", seed)
-    rows = []
-    for layer, hidden in enumerate(states.hidden):
-        singular = spectrum(hidden)
-        if singular is not None:
-            rows += [
-                row("effective_rank", effective_rank(singular), layer),
-                row("stable_rank", stable_rank(singular), layer),
-            ]
-        cosine = token_cosine(hidden, states.sequence)
-        if cosine is not None:
-            rows.append(row("token_cosine", cosine, layer))
-    return rows + _gradients(model, dataset, seed)
+
+    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+        states = capture(model, dataset, "test", seed)
+        rows = []
+        for layer, hidden in enumerate(states.hidden):
+            singular = spectrum(hidden)
+            if singular is not None:
+                rows += [
+                    row("effective_rank", effective_rank(singular), layer),
+                    row("stable_rank", stable_rank(singular), layer),
+                ]
+            cosine = token_cosine(hidden, states.sequence)
+            if cosine is not None:
+                rows.append(row("token_cosine", cosine, layer))
+        return rows + _gradients(model, dataset, seed)
 
 
 def spectrum(states: Tensor) -> Tensor | None:
-    """The singular values of states [N, D] around their mean, descending; None where all states are the same."""
+    """Return the singular values of states [N, D] minus their mean, descending; None where all states are equal."""
     states = states.double()
     centred = states - states.mean(0)
     if centred.norm() <= SAME * states.norm():
@@ -57,17 +59,21 @@ def spectrum(states: Tensor) -> Tensor | None:
 
 
 def effective_rank(singular: Tensor) -> float:
-    """exp of the entropy of singular values, scaled to sum 1."""
+    """Return exp of the entropy of singular values, scaled to sum 1."""
     return torch.special.entr(singular / singular.sum()).sum().exp().item()
 
 
 def stable_rank(singular: Tensor) -> float:
-    """Sum of the squared singular values over the largest."""
+    """Return the sum of the squared singular values over the largest."""
     return (singular / singular.max()).square().sum().item()
 
 
 def token_cosine(states: Tensor, sequence: Tensor) -> float | None:
-    """Mean cosine between two states [N, D] of a sequence, by its number [N]; None where none has two."""
+    """Return the mean cosine between two states [N, D] of a sequence; None where no sequence has two.
+
+    Args:
+        sequence: [N] the number of each state's sequence.
+    """
     unit = torch.nn.functional.normalize(states.double(), dim=-1)
     count = sequence.bincount()
     total = torch.zeros(len(count), states.shape[1], dtype=torch.float64).index_add_(0, sequence, unit)
@@ -80,6 +86,7 @@ def token_cosine(states: Tensor, sequence: Tensor) -> float | None:
 
 
 def _gradients(model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+    """Return the rows of gradient norms."""
     parameters = [list(layer.parameters()) for layer in model.layers]
     flat = [parameter for of_layer in parameters for parameter in of_layer]
     summed = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in flat]

@@ -1,10 +1,9 @@
-"""What probes share: the sequences they look at, the hidden states of a model on them, and their rows."""
+"""Sequences for probes, and the hidden states of a model on them."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,51 +11,25 @@ from torch import Tensor, nn
 from pe_lab.data.base import Batch, Dataset, in_batches
 from pe_lab.data.seeding import derive, generator, seed_all
 from pe_lab.encodings.layout import PADDING
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 
 SEQUENCES = 256  # of a split, at most
-TOKENS = 2**14  # of a split, at most, so that the states of all layers fit in memory; but always
-FEWEST = 16  # sequences, if the split has them
-CHUNK = 16  # sequences at once, at most: what an encoding draws at random once per batch is drawn several times
-PAIRS = 2**21  # slots times slots at once, at most, so that attention at great length fits in memory
-
-
-class Row(TypedDict):
-    """One number.
-
-    Args:
-        layer: 0 ... depth; None: of the model as a whole.
-        head: of that layer; None: of all.
-        metric, value: its name, and a finite number.
-    """
-
-    layer: int | None
-    head: int | None
-    metric: str
-    value: float
-
-
-def row(metric: str, value: float, layer: int | None = None, head: int | None = None) -> Row:
-    """A row of a finite number.
-
-    Raises:
-        FloatingPointError: it is not finite.
-    """
-    if not math.isfinite(value):
-        raise FloatingPointError(f"probe must find finite numbers, got {metric}={value} in layer {layer}")
-    return Row(layer=layer, head=head, metric=metric, value=float(value))
+TOKENS = 2**14  # of a split, at most, so that the states of all layers fit in memory
+FEWEST = 16  # sequences of a split at least, however many tokens these are
+CHUNK = 16  # sequences of a batch, at most: an encoding that draws at random per batch does so several times
+PAIRS = 2**21  # sequences x tokens^2 of a batch, at most, so that attention on long sequences fits in memory
 
 
 @dataclass(frozen=True)
 class States:
-    """What a model makes of sequences, token by token; padding is left out. On the CPU.
+    """The hidden states of a model, one row per token without padding, on the CPU.
 
     Args:
         hidden: [N, D] after the embedding, then after every layer.
-        tokens: [N] which they are.
-        pos: [N, axes] their positions as the dataset has them: in their document, or row and column of a grid. Not
-            those that an encoding draws instead.
-        sequence: [N] the number of the sequence that each is in, ascending.
+        tokens: [N] their ids.
+        pos: [N, axes] their positions in the dataset: in the document, or row and column of a grid. Positions that an
+            encoding draws at random are not here.
+        sequence: [N] the number of the sequence of each token, ascending.
     """
 
     hidden: tuple[Tensor, ...]
@@ -67,7 +40,7 @@ class States:
 
 @contextmanager
 def at_rest(model: Transformer) -> Iterator[None]:
-    """The model without dropout; in the end modes and torch's global generators are as they were."""
+    """Put the model into evaluation mode; restore modes and torch's global generators in the end."""
     device = model.tokens.weight.device
     training = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -81,7 +54,7 @@ def at_rest(model: Transformer) -> Iterator[None]:
 
 @contextmanager
 def watching(model: Transformer) -> Iterator[list[Tensor]]:
-    """A list that holds, after a forward pass, its hidden states [B, T, D]: after the embedding and every layer."""
+    """Yield a list that each forward pass fills with its states [B, T, D]: after the embedding and every layer."""
     hidden: list[Tensor] = []
 
     def begin(layer: nn.Module, given: tuple[Any, ...]) -> None:
@@ -97,13 +70,13 @@ def watching(model: Transformer) -> Iterator[list[Tensor]]:
 
 
 def sample(model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0) -> Iterator[Batch]:
-    """Sequences of a split, drawn by the seed, on the model's device: all, or as many as SEQUENCES and TOKENS allow.
+    """Yield batches of sequences of a split that the seed chooses: all, or as many as SEQUENCES and TOKENS allow.
 
-    To be used `at_rest`: before each batch torch's generators are seeded, as the layout is, so that what an encoding
-    draws depends on (seed, split, batch) alone.
+    They are on the model's device. Use it within `at_rest`: torch's generators and the layout are seeded before each
+    batch, so that random draws of an encoding depend only on (seed, split, batch).
 
     Args:
-        offset: as in Layout.moved.
+        offset: added to all positions; on a grid, to the rows.
     """
     device, length, size = model.tokens.weight.device, dataset.task.length, dataset.size(split)
     count = min(SEQUENCES, max(FEWEST, TOKENS // length))
@@ -117,11 +90,11 @@ def sample(model: Transformer, dataset: Dataset, split: str, seed: int, offset: 
 
 
 def capture(model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0) -> States:
-    """The hidden states of `sample`.
+    """Return the hidden states of the sequences of `sample`.
 
     Raises:
-        ValueError: positions that the encoding does not have.
-        FloatingPointError: states that are not finite.
+        ValueError: the encoding does not have the positions.
+        FloatingPointError: a state is not finite.
     """
     parts: list[tuple[Tensor, ...]] = []
     seen = 0
@@ -144,6 +117,10 @@ def capture(model: Transformer, dataset: Dataset, split: str, seed: int, offset:
 
 
 def permute(values: Tensor, sequence: Tensor, seed: int) -> Tensor:
-    """Values [N, ...] of tokens, permuted among those of each sequence, by its number [N], ascending."""
+    """Return values [N, ...] of tokens, permuted within each sequence.
+
+    Args:
+        sequence: [N] the number of each token's sequence, ascending.
+    """
     draw = torch.rand(len(values), dtype=torch.float64, generator=generator(seed, "probe", "permute"))
     return values[(sequence + draw).argsort()]

@@ -1,4 +1,4 @@
-"""Whether position and word get into each other's way: the angles between their subspaces, and a phrase moved along."""
+"""Whether token and position interfere: the angles between their subspaces, and the effect of shifted positions."""
 
 import numpy as np
 import torch
@@ -7,62 +7,62 @@ from torch import Tensor
 
 from pe_lab.data.base import Dataset
 from pe_lab.data.seeding import derive
-from pe_lab.model.transformer import Transformer
-from pe_lab.probes.states import Row, States, capture, permute, row
-
-revision = 1  # raised when the numbers change
+from pe_lab.model import Transformer
+from pe_lab.probes.base import Probe, Row, row
+from pe_lab.probes.states import States, capture, permute
 
 EXPLAINED = 0.9  # share of the variance that the directions of a subspace carry
-NOTHING = 1e-12  # share of the variance below which there is no position: float32 rounding has 1e-14
+NOTHING = 1e-12  # share of the variance below which there is no position; float32 rounding has 1e-14
 DRAWS = 16  # pairs of random subspaces
 
 
-def probe(model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
-    """The part of the hidden state that goes with the token, the part that goes with its position, and the angles
-    between the subspaces in which they lie, on sequences of the test split.
+class SubspaceProbe(Probe):
+    """Splits hidden states of the test split into a part of the token and a part of the position.
 
-    State = mean + part of the token + part of the position + rest, by least squares. The two are fitted together,
-    since tokens that prefer a place would otherwise look like it; tokens that occur at one position only, and positions
-    that hold one token only, are left out, since there the parts cannot be told apart. At layer 0 the parts are exactly
-    the token embedding and what an absolute encoding adds to it. The subspaces are spanned by the fewest principal
-    directions of the parts, one vector per token and one per position, that carry EXPLAINED of their variance.
+    State = mean + part of the token + part of the position + rest, by least squares. Both parts are fitted together,
+    because a token that prefers certain positions would otherwise be confused with them. Tokens that occur at one
+    position only, and positions that hold one token only, are left out: their parts cannot be separated. At layer 0 the
+    parts are exactly the token embedding and what an absolute encoding adds to it. A subspace is spanned by the fewest
+    principal directions of a part (one vector per token, or per position) that carry EXPLAINED of its variance.
 
     Rows, for layers 0 ... depth:
-        token_share, position_share: variance of each part over that of the state, >= 0; with the rest they need not
-            add up to 1, as the parts may go together.
+        token_share, position_share: variance of each part over that of the state, >= 0. With the rest they need not
+            sum to 1, because the parts may be correlated.
         position_share_permuted: the same with positions permuted among the tokens of each sequence: chance. Where
-            position_share is not above it, the directions and angles are those of noise.
-        token_dimensions, position_dimensions: k, of the subspaces.
-        smallest_angle: principal angle of the two directions that are closest, in degrees, from 0 (a shared direction)
-            to 90 (orthogonal); scipy.linalg.subspace_angles.
-        mean_cosine: mean cosine of all principal angles, from 0 (orthogonal) to 1 (one lies in the other).
-        smallest_angle_random, mean_cosine_random: the same of random subspaces of these dimensions, the mean of DRAWS:
-            large subspaces are close to each other whatever they are. The smallest angle of small ones is a
-            matter of luck; the cosine is not.
-        moved_by_1, moved_by_length: all positions moved on by one or by the training length (a grid by one row or by
-            its height), the sequences as they were: norm of the change of the states over that of the states; 0: the
-            phrase is what it was, 1.41: states of that norm would have nothing in common.
+            position_share is not above it, directions and angles are noise.
+        token_dimensions, position_dimensions: dimensions of the subspaces.
+        smallest_angle: smallest principal angle between the subspaces, in degrees, from 0 (a shared direction) to 90
+            (orthogonal); scipy.linalg.subspace_angles.
+        mean_cosine: mean cosine of all principal angles, from 0 (orthogonal) to 1 (one subspace contains the other).
+        smallest_angle_random, mean_cosine_random: the same for random subspaces of these dimensions, mean of DRAWS:
+            large subspaces are close to each other by chance. Between small ones the smallest angle varies much, the
+            cosine little.
+        moved_by_1, moved_by_length: norm of the change of the states over the norm of the states when all positions
+            are shifted by one or by the training length (on a grid, by one row or by its height) and the tokens stay.
+            0: no change, 1.41: states of equal norm that are orthogonal to the first ones.
 
-    Where nothing of the state goes with the position, as at layer 0 without an encoding that adds there, there are no
-    dimensions and angles; where all states are the same, no shares; where the encoding does not have the new positions,
-    nothing is moved.
+    Where no part of the state depends on position, as at layer 0 without an encoding that adds there, dimensions and
+    angles have no rows; where all states are equal, shares have none; where the encoding does not have the shifted
+    positions, moved_by_* has none.
     """
-    states = capture(model, dataset, "test", seed)
-    rows = _parts(states, seed)
-    task = dataset.task
-    for name, offset in (("1", 1), ("length", task.length // (task.grid_width or 1))):
-        try:
-            moved = capture(model, dataset, "test", seed, offset)
-        except ValueError:  # these sequences ran where they were: what it refuses are the positions
-            continue
-        for layer, (before, after) in enumerate(zip(states.hidden, moved.hidden, strict=True)):
-            before, after = before.double(), after.double()
-            rows.append(row(f"moved_by_{name}", ((after - before).norm() / before.norm()).item(), layer))
-    return rows
+
+    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+        states = capture(model, dataset, "test", seed)
+        rows = _parts(states, seed)
+        task = dataset.task
+        for name, offset in (("1", 1), ("length", task.length // (task.grid_width or 1))):
+            try:
+                shifted = capture(model, dataset, "test", seed, offset)
+            except ValueError:  # the encoding does not have the shifted positions: the same sequences ran above
+                continue
+            for layer, (before, after) in enumerate(zip(states.hidden, shifted.hidden, strict=True)):
+                before, after = before.double(), after.double()
+                rows.append(row(f"moved_by_{name}", ((after - before).norm() / before.norm()).item(), layer))
+        return rows
 
 
 def _parts(states: States, seed: int) -> list[Row]:
-    """All rows but those of what is moved."""
+    """Return all rows except those of shifted positions."""
     tokens, places = states.tokens, states.pos.unique(dim=0, return_inverse=True)[1]
     kept = comparable(tokens, places)
     if not kept.any():
@@ -93,7 +93,13 @@ def _parts(states: States, seed: int) -> list[Row]:
 
 
 def comparable(tokens: Tensor, places: Tensor) -> Tensor:
-    """[N] which of the tokens [N] at places [N] occur, among those kept, at several places that hold several tokens."""
+    """Return [N] bool: the tokens whose part can be separated from that of their place.
+
+    Each token that is kept occurs at several kept places, and each place that is kept holds several kept tokens.
+
+    Args:
+        tokens, places: [N] ids.
+    """
     tokens, places = (ids.unique(return_inverse=True)[1] for ids in (tokens, places))
     kept = torch.ones_like(tokens, dtype=torch.bool)
     while True:
@@ -106,16 +112,16 @@ def comparable(tokens: Tensor, places: Tensor) -> Tensor:
 
 
 def parts(states: Tensor, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """What goes with the token and what with the place: least squares of state = token's part + place's part.
+    """Return the part of each token and of each place: least squares of state = token's part + place's part.
 
-    The tokens' parts are eliminated, so that the system to solve is as large as there are places.
+    The tokens' parts are eliminated, so that the size of the linear system is the number of places.
 
     Args:
         states: [N, D] float64.
         tokens, places: [N] ids from 0, each of which occurs.
 
     Returns:
-        [tokens, D], with the mean in it, and [places, D], whose mean is 0.
+        [tokens, D], which includes the mean, and [places, D], whose mean is 0.
     """
     count = states.new_zeros(int(tokens.max()) + 1, int(places.max()) + 1)
     count.index_put_((tokens, places), states.new_ones(()), accumulate=True)
@@ -130,19 +136,20 @@ def parts(states: Tensor, tokens: Tensor, places: Tensor) -> tuple[Tensor, Tenso
 
 
 def directions(vectors: Tensor) -> Tensor:
-    """[D, k] the fewest principal directions of vectors [rows, D] that carry EXPLAINED of their variance."""
+    """Return [D, k], the fewest principal directions of vectors [rows, D] that carry EXPLAINED of their variance."""
     _, singular, basis = torch.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
     carried = singular.square().cumsum(0) / singular.square().sum()
     return basis[: int((carried < EXPLAINED - 1e-9).sum()) + 1].T
 
 
 def angles(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
-    """The smallest principal angle in degrees, and the mean cosine of all, of the spaces that columns [D, k] span."""
+    """Return the smallest principal angle in degrees, and the mean cosine of all, between two column spaces [D, k]."""
     found = subspace_angles(one, other)
     return float(np.degrees(found.min())), float(np.cos(found).mean())
 
 
 def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator) -> list[Row]:
+    """Return the rows of dimensions and angles of two bases [D, k]."""
     smallest, cosine = angles(token.numpy(), place.numpy())
     drawn = [angles(*(draw.standard_normal(basis.shape) for basis in (token, place))) for _ in range(DRAWS)]
     smallest_random, cosine_random = np.mean(drawn, 0)
@@ -158,5 +165,5 @@ def _angles(token: Tensor, place: Tensor, layer: int, draw: np.random.Generator)
 
 
 def _variance(vectors: Tensor) -> Tensor:
-    """Mean squared distance of vectors [N, D] from their mean."""
+    """Return the mean squared distance of vectors [N, D] from their mean."""
     return (vectors - vectors.mean(0)).square().sum(-1).mean()

@@ -1,1 +1,1 @@
-"""A report of results: what was asked, what came out, how sure it is, and how to draw each figure again."""
+"""Reports of results as HTML and Markdown: comparisons, figures with their code, and a choice of encodings."""

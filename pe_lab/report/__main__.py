@@ -5,7 +5,7 @@ python -m pe_lab.report FOLDER [--study NAME]             a ledger, or a study's
 python -m pe_lab.report wandb:ENTITY/PROJECT              the runs of a W&B project
 python -m pe_lab.report claims [--ledger FOLDER]          ten claims of the literature, tested on the ledger's studies
 
-It writes report.html (one file, no network needed) and report.md.
+Writes report.html (one file, no network needed) and report.md.
 """
 
 import argparse
@@ -47,7 +47,8 @@ def report(arguments: argparse.Namespace) -> None:
         claims.report(Path(arguments.ledger), Path(arguments.out) if arguments.out else None)
         return
     from pe_lab.report.page import html, markdown
-    from pe_lab.report.sections import Question, sections
+    from pe_lab.report.question import Question
+    from pe_lab.report.sections import sections
     from pe_lab.results import frame, wandb_project
     from pe_lab.results.study_tables import require_costs
     from pe_lab.system.files import write_text
@@ -87,9 +88,9 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
         return Path(source), study
     if (Path(ledger) / "studies" / source).is_dir():
         return Path(ledger), source
-    there = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
+    known = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
     raise ValueError(
-        f"source must be a folder, or a study in {ledger} ({', '.join(there) or 'there is none'}), got {source!r}"
+        f"source must be a folder, or a study in {ledger} ({', '.join(known) or 'there is none'}), got {source!r}"
     )
 
 
@@ -99,10 +100,12 @@ def command(name: str) -> str:
 
 
 def _first(results: "Results") -> str:
+    """Return the first encoding of the results, or an empty text."""
     return results.cells["pe"].iloc[0] if len(results.cells) else ""
 
 
 def _audit(folder: str | None) -> "pd.DataFrame":
+    """Load the table of an audit; empty for None."""
     import pandas as pd
 
     if folder is None:

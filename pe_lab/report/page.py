@@ -15,19 +15,19 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from pe_lab.report.sections import Drawn, Section, Table
+from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.results.plots import AS_WRITTEN
 from pe_lab.results.table import as_markdown
 
 
 def html(title: str, sections: list[Section]) -> str:
-    """A page that needs nothing else: no script, no network, figures as SVG, each with its numbers."""
+    """Return a page without scripts or external files: figures are inline SVG, each with its numbers."""
     shown = [{"title": section.title, "parts": [_part(part) for part in section.parts]} for section in sections]
     return _template().render(title=title, sections=shown)
 
 
 def markdown(title: str, sections: list[Section]) -> str:
-    """The same for a terminal or a repository: the numbers of the figures instead of the figures."""
+    """Return the report in Markdown, with the numbers of each figure in place of the figure."""
     blocks = [f"# {_unmarked(title)}"]
     for section in sections:
         blocks.append(f"## {_unmarked(section.title)}")
@@ -43,18 +43,18 @@ def markdown(title: str, sections: list[Section]) -> str:
 
 
 def as_text(data: pd.DataFrame) -> pd.DataFrame:
-    """Every value as it is shown: four significant digits; nothing where nothing is known."""
+    """Return every value as text: four significant digits; missing values are empty."""
     return pd.DataFrame({name: [_value(value) for value in data[name]] for name in data}, dtype=object)
 
 
 def _unmarked(text: str) -> str:
-    """Markdown without HTML of anybody's; what stands between backticks is shown as it is anyway."""
+    """Escape HTML in Markdown, outside of backticks, where it is shown as written."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(part if part.startswith("`") and len(part) > 1 else escaped(part, quote=False) for part in parts)
 
 
 def _cell(text: str) -> str:
-    """Text in a table in Markdown: one line, without HTML, and no pipe that would begin the next cell."""
+    """Return text for a cell of a Markdown table: one line, HTML and pipes escaped."""
     return escaped(" ".join(str(text).split()), quote=False).replace("|", "\\|")
 
 
@@ -69,7 +69,8 @@ def _value(value: Any) -> str:
     return f"{value:.0f}" if whole else f"{value:.4g}"
 
 
-def _part(part: str | Drawn | Table) -> dict[str, Any]:
+def _part(part: Part) -> dict[str, Any]:
+    """Return a part in the form that page.html takes."""
     if isinstance(part, str):
         return {"kind": "text", "html": _inline(part), "note": part.startswith("**Note.**")}
     if isinstance(part, Drawn):
@@ -84,19 +85,19 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
 
 
 def _inline(text: str) -> Markup:
-    """Text with `code` and **emphasis**; all else is escaped."""
+    """Return text as HTML, with `code` and **emphasis**; all else is escaped."""
     marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", marked))
 
 
 def _svg(figure: Figure, caption: str) -> Markup:
-    """A figure as SVG, the same bytes every time, with a name for those who do not see it."""
+    """Return a figure as SVG, with its caption as a label for screen readers; equal figures give equal bytes."""
     with mpl.rc_context(AS_WRITTEN | {"svg.hashsalt": caption, "svg.fonttype": "none", "font.family": "sans-serif"}):
         content = io.StringIO()
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     drawn = content.getvalue()
     drawn = drawn[drawn.index("<svg") :]
-    # several figures stand on one page: their ids must not meet
+    # ids must be unique on a page with several figures
     mark = f"f{crc32(drawn.encode()):x}-"
     drawn = re.sub(r'\bid="', f'id="{mark}', drawn)
     drawn = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{mark}", drawn)

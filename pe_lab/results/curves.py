@@ -44,7 +44,7 @@ def gather(cells: Sequence[Measured]) -> pd.DataFrame:
         if any(request["kind"] == "length" for request in cell.requests):
             parts.append(_test_rows(cell.run.summary(cell.epochs)).assign(**distinguishing))
         for request in filter(records.has, cell.requests):
-            columns = {"length": 1} | {name: value for name, value in request.items() if name != "revision"}
+            columns = {"length": 1} | {name: value for name, value in request.items() if name in MEASURED}
             parts.append(records.get(request).assign(**(distinguishing | columns)))
     if not parts:
         return pd.DataFrame()

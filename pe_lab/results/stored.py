@@ -65,8 +65,11 @@ def _require_settings(settings: Any) -> None:
             raise ValueError(f"must have the settings of a cell, got {shown(name)}")
         if name in GROUPS:
             _require_class(value, name, name)
+        elif name == "probe" and isinstance(value, dict):
+            for probe, leaf in value.items():
+                _require_options(leaf, f"probe.{probe}", allowed=("_target_",))
         else:
-            _require_options(value, name)
+            _require_options(value, name, allowed=("_target_",) if name == "optimizer" else ())
     if not isinstance(settings["model"], dict) or type(settings["model"].get("depth")) is not int:
         raise ValueError(f"must have model.depth as an integer, got {shown(settings['model'])}")
     if not (settings.get("study_name") is None or NAME.holds(settings["study_name"])):

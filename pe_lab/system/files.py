@@ -10,8 +10,9 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 CHECKSUMS = "checksums.json"
 ASIDE = ".aside"  # the folder of a ledger for damaged entries
@@ -139,7 +140,7 @@ def _kind(mode: int) -> str:
 
 
 @contextmanager
-def open_file(path: Path) -> Iterator[BinaryIO]:
+def open_file(path: Path) -> Iterator[BufferedReader]:
     """Open a file for reading, without following a link or waiting for a FIFO.
 
     Raises:

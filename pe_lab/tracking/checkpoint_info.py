@@ -1,6 +1,6 @@
 """The values that loggers and pictures receive about a checkpoint."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ class CheckpointInfo:
         attention: the attention implementation that ran.
         ledger: the ledger's folder.
         requested: whether the config asks for this checkpoint, and not for a later one of the same run.
+        best: "min" or "max" by metric, for metrics that only the dataset has.
     """
 
     run: str
@@ -26,3 +27,4 @@ class CheckpointInfo:
     attention: str
     ledger: Path
     requested: bool = True
+    best: dict[str, str] = field(default_factory=dict)

@@ -53,7 +53,7 @@ def wandb_logger(
     """
     if agent_run() and not checkpoint.requested:
         return []  # the process that requested it finds it in the ledger, and logs it
-    Tree(checkpoint.ledger).require(checkpoint.ledger / "wandb")
+    Tree(checkpoint.ledger).refuse_links(checkpoint.ledger / "wandb")
     mode = wandb_mode(mode, decide_timeout)
     run = open_run(
         checkpoint,
@@ -106,7 +106,7 @@ def _place(checkpoint: CheckpointInfo, kind: str, job_type: str) -> tuple[Path, 
     """
     folder = checkpoint.ledger / kind
     version = checkpoint.run if job_type == "training" else f"{checkpoint.run}-{job_type}"
-    Tree(checkpoint.ledger).require(folder / checkpoint.name / version)
+    Tree(checkpoint.ledger).refuse_links(folder / checkpoint.name / version)
     return folder, checkpoint.name, version
 
 

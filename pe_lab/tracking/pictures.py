@@ -70,7 +70,7 @@ def encoding_picture(
 
         subject = Subject(name, encoding).reaching(max(LENGTH, MANY))
         tree = Tree(ledger)
-        temporary = tree.place(path.with_name(f".{uuid.uuid4().hex}.png"))
+        temporary = tree.prepare_file(path.with_name(f".{uuid.uuid4().hex}.png"))
         draw(subject, Subject("none", PositionalEncoding), temporary)
         tree.rename(temporary, path)
     return path

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.loggers import WandbLogger
 
+from pe_lab.data.text.base import Text
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.tracking.wandb_config import flat, tags
 from pe_lab.tracking.wandb_mode import wandb_mode
 from pe_lab.tracking.wandb_service import CLOSING, LateError, end_service, end_service_at_exit, within
+from pe_lab.training.metrics import directions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +27,7 @@ AXES = {"train": "step", "length": "length/tokens", "probe": "probe/layer"}
 AXES |= dict.fromkeys(("validation", "test", "floor", "cost", "picture"), "epoch")
 LOCAL = 60.0  # seconds, at least, to open and to finish a W&B run offline: W&B's own service process is waited for
 # validation metrics whose best value is shown in the W&B summary beside the last, and how the best is chosen
-BEST = {"loss": "min", "accuracy": "max", "exact_match": "max", "bits_per_byte": "min"}
+BEST = directions(Text)
 
 
 def open_run(
@@ -95,7 +97,7 @@ def open_run(
     run.define_metric("epoch", hidden=True)
     for split, axis in AXES.items():
         run.define_metric(f"{split}/*", step_metric=axis)
-    for metric, best in BEST.items():
+    for metric, best in (BEST | checkpoint.best).items():
         run.define_metric(f"validation/{metric}", step_metric=AXES["validation"], summary=f"{best},last")
     return WandbRun(run, images and not run.disabled, finish_timeout)
 

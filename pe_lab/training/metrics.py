@@ -1,21 +1,33 @@
 """Metrics of a model on a split."""
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Dataset, averages, in_batches
+from pe_lab.data.metric import Metric
 from pe_lab.data.seeding import derive, seed_all
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 
+METRICS = (  # of every dataset; a dataset declares more in `own_metrics`
+    Metric("loss", "min", "nats"),
+    Metric("accuracy", "max", "share"),
+    Metric("exact_match", "max", "share"),
+)
 revision = 1  # raised when the numbers of `evaluate` change; part of a record's identity
-CHUNK = 128  # sequences at once, at most; more are slower on a CPU, whose cache they do not fit
-PAIRS = 2**21  # slots times slots at once, at most, so that attention at great length fits in memory
+CHUNK = 128  # sequences of a batch, at most; larger ones are slower on a CPU, whose cache they do not fit
+PAIRS = 2**21  # sequences x tokens^2 of a batch, at most, so that attention on long sequences fits in memory
+
+
+def directions(dataset: Dataset | type[Dataset]) -> dict[str, Literal["min", "max"]]:
+    """Return which value of each metric is the best, by its name."""
+    return {metric.name: metric.better for metric in (*METRICS, *dataset.own_metrics)}
 
 
 def slot_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """[B, S] cross-entropy in nats in float32 of every answer, 0 where nothing is asked."""
+    """Return [B, S] cross-entropies in nats, in float32; 0 where nothing is asked."""
     flat = torch.nn.functional.cross_entropy(
         logits.flatten(0, 1).float(), targets.flatten(), reduction="none", ignore_index=IGNORE
     )
@@ -23,16 +35,16 @@ def slot_losses(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
-    """Of logits [B, S, outputs]: see `summarise`."""
+    """Return the metrics of logits [B, S, outputs]; see `summarise`."""
     logits = logits.detach()
     return summarise(slot_losses(logits, batch.targets), logits.argmax(-1) == batch.targets, batch, roles)
 
 
 def summarise(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
-    """Cross-entropy and accuracy over the headline and over all that is asked; cross-entropy per role; exact match.
+    """Return METRICS over the headline answers and over all answers, and the loss per role.
 
-    Exact match is the share of sequences whose headline is right as a whole. Where the headline is an answer written
-    token by token, that is the share a greedy decoder gets right: until its first mistake it reads what is read here.
+    Exact match is the share of sequences whose headline answers are all right. Where these spell an answer token by
+    token, it equals the share that greedy decoding gets right: up to its first mistake the decoder has the same input.
 
     Args:
         losses, right: [B, S].
@@ -48,12 +60,15 @@ def summarise(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...
 def evaluate(
     model: Transformer, dataset: Dataset, split: str, autocast: torch.autocast, offset: int = 0
 ) -> dict[str, float]:
-    """Metrics of the model on all sequences of a split: see `summarise`, and what the dataset adds.
+    """Return the metrics of the model on all sequences of a split: see `summarise`, and the dataset's own.
 
-    What an encoding draws at random depends on the split and the batch alone.
+    Random draws of an encoding depend only on the split and the number of the batch.
 
     Args:
         offset: added to all positions; on a grid, to the rows.
+
+    Raises:
+        ValueError: the dataset returns a metric that it does not declare.
     """
     device = model.tokens.weight.device
     training = model.training
@@ -74,12 +89,22 @@ def evaluate(
                 parts.append(batch)
     finally:
         model.train(training)
-    whole, loss = _together(parts), torch.cat(losses)
-    return summarise(loss, torch.cat(right), whole, dataset.roles) | dataset.metrics(loss, whole)
+    whole, loss = _concatenated(parts), torch.cat(losses)
+    return summarise(loss, torch.cat(right), whole, dataset.roles) | _own_metrics(dataset, loss, whole)
 
 
-def _together(parts: list[Batch]) -> Batch:
-    """One batch of all; its layout is the first part's, since metrics do not look at it."""
+def _own_metrics(dataset: Dataset, losses: Tensor, batch: Batch) -> dict[str, float]:
+    """Return the metrics that only this dataset has."""
+    metrics = dataset.metrics(losses, batch)
+    declared = {metric.name for metric in dataset.own_metrics}
+    for name in metrics:
+        if name not in declared:
+            raise ValueError(f"own_metrics of {type(dataset).__name__} must declare each of its metrics, got {name}")
+    return metrics
+
+
+def _concatenated(parts: list[Batch]) -> Batch:
+    """Return one batch of all sequences. Its layout is that of the first part: metrics do not read it."""
     joined = {
         name: torch.cat([getattr(part, name) for part in parts]) for name in ("tokens", "targets", "role", "headline")
     }

@@ -8,12 +8,13 @@ from typing import Any
 
 import lightning as L
 import torch
+from omegaconf import DictConfig
 from torch import Tensor
 
 from pe_lab import config
 from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order, in_batches
 from pe_lab.data.seeding import derive, seed_all
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.training.metrics import batch_metrics
 from pe_lab.training.optimization import Optimization
 
@@ -38,7 +39,7 @@ class Training(L.LightningModule):
     Args:
         model: initialised.
         dataset: its training split is used, in the order of (seed, epoch).
-        optimizer: name, lr, betas, eps, weight_decay, schedule, warmup_steps.
+        optimizer: settings of `Optimization`.
         trainer: batch_size, clip, log_every.
         seed: of order, dropout and what an encoding draws.
         epochs: of the whole training, where the schedule looks at the end.
@@ -51,7 +52,7 @@ class Training(L.LightningModule):
         self,
         model: Transformer,
         dataset: Dataset,
-        optimizer: config.Optimizer,
+        optimizer: DictConfig,
         trainer: config.Trainer,
         seed: int,
         epochs: int,

@@ -1,55 +1,97 @@
 """Optimizers and learning rates."""
 
+import inspect
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import torch
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from pe_lab import config
 from pe_lab.encodings.base import PositionalEncoding
+
+OURS = ("name", "lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
+FUSED = (torch.optim.Adam, torch.optim.AdamW)  # classes whose fused implementation is used
 
 
 class Optimization:
-    """Adam (arXiv:1412.6980) or AdamW (arXiv:1711.05101), with a learning rate that is a function of the step.
+    """An optimizer whose learning rate is a function of the step.
 
-    Parameters of an encoding get the learning rate and the weight decay that it asks for.
+    Parameters of an encoding get the learning rate and the weight decay that the encoding asks for.
 
     Args:
-        settings: name, lr, betas, eps, weight_decay, schedule, warmup_steps.
-        total_steps: of the whole training, where the schedule looks at the end.
+        settings: `_target_`, the class of the optimizer; name, lr, weight_decay, schedule, warmup_steps. Any others are
+            arguments of the class.
+        total_steps: of the whole training, for schedules that depend on its end.
+
+    Attributes:
+        known: classes by the name that stands for them in identities.
+
+    Raises:
+        ValueError: the class is not an optimizer, or does not take the settings.
     """
 
     revision = 1
     neutral: dict[str, object] = {}
+    known = {"adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW"}
 
-    def __init__(self, settings: config.Optimizer, total_steps: int) -> None:
+    def __init__(self, settings: DictConfig, total_steps: int) -> None:
         self.settings = settings
         self.total_steps = total_steps
+        self.made = get_class(settings["_target_"])
+        if not issubclass(self.made, torch.optim.Optimizer):
+            raise ValueError(
+                f"optimizer._target_ must be a class derived from torch.optim.Optimizer, got {settings['_target_']}"
+            )
+        parameters = inspect.signature(self.made).parameters.values()
+        self.decays = any(p.name == "weight_decay" or p.kind == p.VAR_KEYWORD for p in parameters)
+        if settings.weight_decay and not self.decays:
+            raise ValueError(
+                f"optimizer.weight_decay must be 0 for {self.made.__name__}, which has none, got "
+                f"{settings.weight_decay:g}"
+            )
+        self._optimizer([self._group([nn.Parameter(torch.zeros(1, 1))], settings.lr, settings.weight_decay)])
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The optimizer of the model's parameters."""
+        """Return the optimizer of a model, with a group of parameters per learning rate and weight decay."""
         settings = self.settings
-        asked: dict[nn.Parameter, tuple[float, float]] = {}
+        own: dict[nn.Parameter, tuple[float, float]] = {}
         for module in model.modules():
             if isinstance(module, PositionalEncoding):
                 decay = settings.weight_decay if module.weight_decay else 0.0
-                asked |= dict.fromkeys(module.parameters(), (module.lr or settings.lr, decay))
+                own |= dict.fromkeys(module.parameters(), (module.lr or settings.lr, decay))
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}
         for parameter in model.parameters():
-            groups.setdefault(asked.get(parameter, (settings.lr, settings.weight_decay)), []).append(parameter)
-        kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[settings.name]
-        return kind(
-            [
-                {"params": parameters, "lr": lr, "base_lr": lr, "weight_decay": decay}
-                for (lr, decay), parameters in groups.items()
-            ],
-            betas=tuple(settings.betas),
-            eps=settings.eps,
-            fused=True,
-        )
+            groups.setdefault(own.get(parameter, (settings.lr, settings.weight_decay)), []).append(parameter)
+        return self._optimizer([self._group(parameters, lr, decay) for (lr, decay), parameters in groups.items()])
+
+    def _group(self, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> dict[str, Any]:
+        group = {"params": parameters, "lr": lr, "base_lr": lr}
+        return group | {"weight_decay": decay} if self.decays else group
+
+    def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Make the optimizer of groups of parameters.
+
+        Raises:
+            ValueError: the class does not take the settings.
+        """
+        given: dict[str, Any] = OmegaConf.to_container(self.settings, resolve=True)  # type: ignore[assignment]
+        arguments = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in given.items()
+            if key not in OURS and key[0] != "_"
+        }
+        if self.made in FUSED:
+            arguments |= {"fused": True, "betas": tuple(map(float, arguments["betas"]))}  # torch refuses 0 for 0.0
+        try:
+            return self.made(groups, lr=self.settings.lr, **arguments)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"optimizer={self.settings.name} must have settings of its class: {error}") from None
 
     def factor(self, step: int) -> float:
-        """What learning rates are multiplied with at a step (0 at the first): warm-up, then the schedule; in [0, 1]."""
+        """Return the factor in [0, 1] of all learning rates at a step, from 0: warm-up, then the schedule."""
         settings = self.settings
         if step < settings.warmup_steps:
             return (step + 1) / settings.warmup_steps
@@ -59,7 +101,7 @@ class Optimization:
         return 1.0
 
     def set_learning_rate(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Give every group its learning rate for a step; returns that of parameters that ask for none."""
+        """Set the learning rate of every group for a step; return that of parameters without a rate of their own."""
         factor = self.factor(step)
         for group in optimizer.param_groups:
             group["lr"] = group["base_lr"] * factor

@@ -13,7 +13,7 @@ from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import PositionalEncoding, Terms
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model import transformer
+from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
 
 pytestmark = [  # of the interpreter, in rows of a tile that are beyond the sequence
@@ -194,7 +194,7 @@ def test_layers_and_steps_drop_different_weights(monkeypatch: pytest.MonkeyPatch
         used.append(given[-1])
         return attend(*given)
 
-    monkeypatch.setattr(transformer, "attend", spy)
+    monkeypatch.setattr(blocks, "attend", spy)
     made = small(0.5, "auto").train()
     step(made, 3)
     made(TOKENS.to(DEVICE), LAYOUT.to(DEVICE))

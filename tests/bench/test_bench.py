@@ -52,7 +52,7 @@ def test_another_task_is_compared_alike():
         (["study", "--repeat", "x"], "error: argument --repeat: invalid int value: 'x'"),
         (["data", "data=weather"], "error: data must be one of addition, "),
         (["data", "data=copy", "data.longest=0"], "error: data.longest must be"),
-        (["study", "model.dropout=0.5", "trainer.clip=1"], "error: trainer.clip must be null here, got 1"),
+        (["study", "model.dropout=0.5", "trainer.clip=1"], "error: trainer.clip must be null in this benchmark, got 1"),
         (["study", "--repeat", "0"], "error: --repeat must be at least 1, got 0"),
     ],
 )

@@ -11,8 +11,10 @@ import torch
 from torch.testing import assert_close
 
 from pe_lab.bench import kernels
-from pe_lab.bench.kernels import COLUMNS, Setting, compare_kernels
+from pe_lab.bench.implementations import implementations
+from pe_lab.bench.kernels import COLUMNS, compare_kernels
 from pe_lab.bench.presets import presets
+from pe_lab.bench.subject import Setting, make_subject
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 
@@ -24,10 +26,10 @@ KINDS = ["none", "rope", "lrope", "xpos", "alibi", "t5", "kerple_log", "exposb",
 @pytest.mark.parametrize("name", KINDS)
 def test_all_implementations_compute_the_same(name: str) -> None:
     """Triton in the interpreter, FlexAttention as plain PyTorch, both against the reference."""
-    subject = kernels._subject(name, presets(CONFIGS)[name], 32, SMALL)
+    subject = make_subject(name, presets(CONFIGS)[name], 32, SMALL)
     bare = replace(subject, q=subject.q.detach(), k=subject.k.detach(), v=subject.v.detach())
     with torch.no_grad():
-        out = {which: call() for which, call in kernels._implementations(bare, SMALL).items()}
+        out = {which: call() for which, call in implementations(bare, SMALL).items()}
     assert set(out) == {"triton", "reference"} | ({"flex"} if name != "rse" else set())
     for found in out.values():
         assert_close(found, out["reference"], rtol=0, atol=1e-5)
@@ -52,14 +54,14 @@ def test_the_tables_hold_a_row_per_pass_and_what_was_left_out(tmp_path: Path, mo
 
 def test_what_the_time_does_not_reach_is_named(tmp_path: Path) -> None:
     assert compare_kernels(replace(SMALL, seconds=0), tmp_path, CONFIGS, ["none"]) == []
-    assert "- none at 32: the time was over" in (tmp_path / "kernels-cpu.md").read_text()
+    assert "- none at 32: not reached in time" in (tmp_path / "kernels-cpu.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["kernels"], "error: kernels needs a CUDA device, and there is none"),
-        (["tune"], "error: tune needs a CUDA device, and there is none"),
+        (["kernels"], "error: kernels needs a CUDA device, got none"),
+        (["tune"], "error: tune needs a CUDA device, got none"),
         (["resources", "--architecture", "sm_70"], "error: --architecture must be of sm_80, sm_90, sm_100, got sm_70"),
     ],
 )

@@ -37,13 +37,13 @@ def test_the_fastest_candidate_is_kept_for_every_kernel(small: Path, monkeypatch
     def time(self: tune._Step, step: object, forward_only: bool) -> float:
         return ran[-1].m + ran[-1].n + ran[-1].warps + ran[-1].stages
 
-    exchanged = tune._exchanged
+    exchanged = tune._replaced
 
     def noted(chosen: object, name: str, given: Blocks) -> object:
         ran.append(given)
         return exchanged(chosen, name, given)
 
-    monkeypatch.setattr(tune, "_exchanged", noted)
+    monkeypatch.setattr(tune, "_replaced", noted)
     monkeypatch.setattr(tune._Step, "_time", time)
     monkeypatch.setattr(tune, "_candidates", lambda kernel, dtype: [Blocks(16, 16, 4, 1), Blocks(32, 32, 4, 1)])
     before = json.loads(small.read_text())

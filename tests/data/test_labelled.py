@@ -17,7 +17,7 @@ from pe_lab.data.labelled import Labelled, Sampled, scores, uniform
 from pe_lab.data.pattern import Pattern
 from pe_lab.encodings.layout import PADDING
 from pe_lab.experiment.cell import Cell
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 
 HEADER = "split,tokens,label"
 ROWS = ["train,1 2 3,0", "train,4 5,1", "train,1 2 3 4,2", "validation,0 0 0,2", "test,19,1", "demo,7 7,0"]

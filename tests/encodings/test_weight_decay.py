@@ -5,7 +5,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from pe_lab.config import Model, Optimizer, expand, folder
+from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import PositionalEncoding
@@ -34,9 +34,7 @@ def test_a_step_without_gradient_shrinks_what_may_be_decayed_and_nothing_else(na
         config, encoding, Task(11, 12, 11, causal=True, grid_width=4 if CLASSES[name].on_grid else None)
     )
     initialise(model, seed=0)
-    settings = Optimizer(
-        name="adamw", lr=LR, betas=[0.9, 0.999], eps=1e-8, weight_decay=DECAY, schedule="constant", warmup_steps=0
-    )
+    settings = expand(["optimizer=adamw", f"optimizer.lr={LR}", f"optimizer.weight_decay={DECAY}"], False)[0].optimizer
     optimizer = Optimization(settings, total_steps=1).optimizer(model)
     before = {key: p.detach().clone() for key, p in model.named_parameters()}
     positional = {

@@ -83,7 +83,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         ),
         *("trainer.save_every", "logger.mode", "logger.project", "logger.images"),
         *("logger.decide_timeout", "logger.open_timeout", "logger.finish_timeout"),
-        *("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe"),
+        *("evaluate.lengths", "evaluate.policy", "evaluate.offset"),
     }
 
 

@@ -17,7 +17,7 @@ from pe_lab.experiment.measurement import Datasets, policy, trained
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import CHECKPOINT_FILES
 from pe_lab.model.transformer import Transformer
-from pe_lab.probes import PROBES
+from pe_lab.probes.rank import RankProbe
 from pe_lab.system.files import LedgerError
 from pe_lab.training.metrics import evaluate
 
@@ -138,15 +138,15 @@ def test_a_damaged_record_is_refused(tmp_path):
         values(made, length=2)
 
 
-def broken(monkeypatch: pytest.MonkeyPatch, probe: str) -> None:
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
-        raise ValueError(f"{probe} cannot")
+        raise ValueError("rank cannot")
 
-    monkeypatch.setattr(PROBES[probe], "probe", fail)
+    monkeypatch.setattr(RankProbe, "__call__", fail)
 
 
 def test_what_cannot_be_measured_keeps_nothing_else_from_being_trained_or_measured(tmp_path, monkeypatch):
-    broken(monkeypatch, "rank")
+    broken(monkeypatch)
     one = cell(tmp_path, "probe=[rank,position]", "evaluate.lengths=[2]", "epochs=1")
     two = cell(tmp_path, "epochs=2")
     for made in (one, two):
@@ -218,7 +218,7 @@ def test_two_processes_measure_once(start, tmp_path):
             "learnable has positions 0 to 511: position 515 is beyond its table",
         ),
         (["pe=learnable", "evaluate.lengths=[4]", "pe.max_len=63"], "learnable has positions 0 to 62"),
-        (["probe=[weather]"], "probe must be a list, maybe empty, each one of position, attention, rank, subspace"),
+        (["probe=[weather]"], "probe must be one of attention, position, rank, subspace, got ['weather']"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_training(overrides, expected, tmp_path):

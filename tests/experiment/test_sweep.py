@@ -13,7 +13,7 @@ from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.experiment import scheduler, sweep, tables, watch
 from pe_lab.experiment.job import Job
-from pe_lab.ledger.progress import State
+from pe_lab.ledger.progress import Snapshot
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_a_list_of_left_out_pairs_is_not_that_of_an_earlier_command(tmp_path, ca
 
 def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not(tmp_path):
     def line(left: float | None) -> str:
-        return watch._line(State([], [], [], [], [], 0.0, left), 3)
+        return watch._line(Snapshot([], [], [], [], [], 0.0, left), 3)
 
     assert line(None) == "0/3 cells; "
     assert line(61.0) == "0/3 cells, 01:01 left; "

@@ -78,10 +78,12 @@ def damaged(sweep: Sweep) -> int:
         shutil.copytree(sweep.sound, sweep.ledger, dirs_exist_ok=True)
     elif not sweep.ledger.exists():
         signalled(sweep, signal.SIGKILL)
+    # without a checksum, or refused until the user repairs it
+    unchecked = (ASIDE, "studies", "commands", "format.json")
     kinds: dict[str, list[Path]] = {}
     for path in sorted(sweep.ledger.rglob("*")):
         relative = path.relative_to(sweep.ledger)
-        if path.is_file() and path.stat().st_size and relative.parts[0] not in (ASIDE, "studies", "commands"):
+        if path.is_file() and path.stat().st_size and relative.parts[0] not in unchecked:
             kinds.setdefault("state" if path.name.startswith("state") else path.name, []).append(path)
     if not kinds:
         return 0

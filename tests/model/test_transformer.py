@@ -17,7 +17,7 @@ from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 VOCABULARY, WIDTH, HEADS, T = 13, 20, 4, 9

@@ -14,8 +14,8 @@ from pe_lab.data.base import Batch, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.transformer import Transformer
-from pe_lab.probes.attention import distances, measure, probe
+from pe_lab.model import Transformer
+from pe_lab.probes.attention import AttentionProbe, distances, measure
 
 DEPTH, HEADS, WIDTH, T, VOCABULARY = 2, 2, 16, 9, 11
 Values = dict[str, float]
@@ -102,7 +102,7 @@ def heads(rows: list) -> set[tuple[int, int]]:
 
 
 def test_every_head_of_every_layer_has_every_number_once() -> None:
-    rows = probe(model(Words()), Words(), 0)
+    rows = AttentionProbe()(model(Words()), Words(), 0)
     assert heads(rows) == {(layer, head) for layer in (1, 2) for head in range(HEADS)}
     for layer, head in heads(rows):
         assert values(rows, layer, head).keys() == {"entropy", "entropy_normalised", "distance", "mass"}
@@ -111,7 +111,7 @@ def test_every_head_of_every_layer_has_every_number_once() -> None:
 
 def test_uniform_causal_attention_has_the_entropy_and_distance_of_all_before() -> None:
     data = Words()
-    rows = probe(model(data, blind=True), data, 0)
+    rows = AttentionProbe()(model(data, blind=True), data, 0)
     seen = slots(data)
     expected = {
         "entropy": mean([math.log(slot + 1) for slot in seen]),
@@ -125,7 +125,7 @@ def test_uniform_causal_attention_has_the_entropy_and_distance_of_all_before() -
 
 def test_uniform_bidirectional_attention_sees_the_whole_sequence_and_no_padding() -> None:
     data = Words(causal=False)
-    rows = probe(model(data, blind=True), data, 0)
+    rows = AttentionProbe()(model(data, blind=True), data, 0)
     pairs = [mean([abs(i - j) for j in range(n)]) for n in lengths(data) for i in range(n)]
     expected = {
         "entropy": mean([math.log(n) for n in lengths(data) for _ in range(n)]),
@@ -139,7 +139,7 @@ def test_uniform_bidirectional_attention_sees_the_whole_sequence_and_no_padding(
 
 def test_attention_to_one_key_has_no_entropy_and_the_distance_of_that_key() -> None:
     data = Words()
-    rows = probe(model(data, Previous), data, 0)
+    rows = AttentionProbe()(model(data, Previous), data, 0)
     for layer in (1, 2):
         before, own = values(rows, layer, 0), values(rows, layer, 1)
         far = mean([min(slot, 1) for slot in slots(data)])
@@ -149,7 +149,7 @@ def test_attention_to_one_key_has_no_entropy_and_the_distance_of_that_key() -> N
 
 def test_what_a_stick_drops_is_an_outcome_of_its_own() -> None:
     data = Words()
-    rows = probe(model(data, Halves, blind=True), data, 0)
+    rows = AttentionProbe()(model(data, Halves, blind=True), data, 0)
     entropies, shares, far, masses = [], [], [], []
     for slot in slots(data):
         weights = [0.5 ** (distance + 1) for distance in range(slot + 1)]
@@ -185,7 +185,7 @@ def test_weights_are_those_that_the_layers_really_formed(name: str, monkeypatch:
         patch.setattr(reference, "weights", noting)
         made(batch.tokens, batch.layout)
     assert len(ran) == DEPTH
-    rows = probe(made, data, 0)
+    rows = AttentionProbe()(made, data, 0)
     for layer, weights in enumerate(ran, 1):
         for head in range(HEADS):
             slowly: dict[str, list[float]] = {"entropy": [], "entropy_normalised": [], "far": [], "mass": []}
@@ -207,7 +207,7 @@ def test_distance_is_counted_in_slots_whatever_positions_an_encoding_draws() -> 
     data = Words()
     drawn = model(data, hydra.utils.instantiate(expand(["pe=randomized_learnable"], False)[0].pe), blind=True)
     expected = mean([slot / 2 for slot in slots(data)])
-    for row in probe(drawn, data, 0):
+    for row in AttentionProbe()(drawn, data, 0):
         if row["metric"] == "distance":
             assert row["value"] == pytest.approx(expected, **ROUNDING)
 
@@ -216,7 +216,7 @@ def test_distance_on_a_grid_is_euclidean() -> None:
     data = Words(causal=False, grid_width=3)
     cells = [(i // 3, i % 3) for i in range(9)]
     expected = mean([math.dist(a, b) for a in cells for b in cells])
-    for row in probe(model(data, blind=True), data, 0):
+    for row in AttentionProbe()(model(data, blind=True), data, 0):
         if row["metric"] == "distance":
             assert row["value"] == pytest.approx(expected, **ROUNDING)
     assert distances(data.task.layout(torch.tensor([T]), T))[0, 0, 8].item() == pytest.approx(math.sqrt(8))

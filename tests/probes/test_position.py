@@ -11,9 +11,9 @@ from pe_lab.config import Model, expand
 from pe_lab.data.base import Batch, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.probes import position
-from pe_lab.probes.position import ALPHAS, probe, read, read_off_token
+from pe_lab.probes.position import ALPHAS, PositionProbe, read, read_off_token
 from pe_lab.probes.states import States
 
 WIDTH, T, SEQUENCES = 16, 12, 300
@@ -71,7 +71,7 @@ def probed(monkeypatch: pytest.MonkeyPatch, train: States, test: States) -> dict
     data = Words(causal=True)
     given = {"train": train, "test": test}
     monkeypatch.setattr(position, "capture", lambda model, dataset, split, seed: given[split])
-    rows = probe(transformer(data, "none"), data, 0)
+    rows = PositionProbe()(transformer(data, "none"), data, 0)
     assert all(row["head"] is None for row in rows)
     assert len(rows) == len(named(rows))
     return named(rows)
@@ -206,8 +206,8 @@ def test_the_closed_form_for_tokens_is_ridge_regression_on_one_hot_tokens() -> N
 
 def test_what_is_added_at_the_input_is_read_off_layer_0() -> None:
     data = Words(causal=False)
-    found = named(probe(transformer(data, "sinusoidal"), data, 0))
-    blind = named(probe(transformer(data, "none"), data, 0))
+    found = named(PositionProbe()(transformer(data, "sinusoidal"), data, 0))
+    blind = named(PositionProbe()(transformer(data, "none"), data, 0))
     assert found[0, "r2"] > 0.8
     assert found[0, "mae"] < 1.5
     assert abs(blind[0, "r2"]) < CHANCE
@@ -221,7 +221,7 @@ def test_a_bidirectional_model_without_encoding_is_blind_in_every_layer_and_a_ca
         with torch.no_grad():
             for layer in model.layers:  # so that what attention gathers is seen beside the token
                 layer.attention.out.weight *= 20
-        found.append(named(probe(model, data, 0)))
+        found.append(named(PositionProbe()(model, data, 0)))
     for layer in range(3):
         assert found[0][layer, "r2"] < found[0][None, "r2_from_token"] + CHANCE
     assert found[1][0, "r2"] < found[1][None, "r2_from_token"] + CHANCE
@@ -230,7 +230,7 @@ def test_a_bidirectional_model_without_encoding_is_blind_in_every_layer_and_a_ca
 
 def test_layer_0_without_an_encoding_gives_no_more_than_the_token() -> None:
     data = Structured(0)
-    found = named(probe(transformer(data, "rope"), data, 0))
+    found = named(PositionProbe()(transformer(data, "rope"), data, 0))
     assert found[None, "r2_from_token"] > 0.1
     assert found[0, "r2"] < found[None, "r2_from_token"] + CHANCE
 
@@ -241,5 +241,5 @@ def test_the_fitting_sequences_are_of_the_train_split_and_the_scoring_ones_of_th
     asked = []
     data, true = Words(causal=True), position.capture
     monkeypatch.setattr(position, "capture", lambda *given: asked.append(given[2]) or true(*given))
-    probe(transformer(data, "none"), data, 0)
+    PositionProbe()(transformer(data, "none"), data, 0)
     assert asked == ["train", "test"]

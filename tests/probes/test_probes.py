@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from pathlib import Path
 
 import hydra
 import pytest
@@ -15,11 +16,15 @@ from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.transformer import Transformer
-from pe_lab.probes import PROBES, states
-from pe_lab.probes.states import Row, at_rest, capture, permute, row, sample, watching
+from pe_lab.experiment.cell import Cell
+from pe_lab.model import Transformer
+from pe_lab.probes import Probe, Row, row, states
+from pe_lab.probes.base import probe_class
+from pe_lab.probes.states import at_rest, capture, permute, sample, watching
+from pe_lab.results.curves import gather
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
+PROBES = sorted(path.stem for path in (folder() / "probe").glob("*.yaml"))
 DEPTH, WIDTH, HEADS, T, VOCABULARY, SIZE = 2, 16, 2, 9, 11, 24
 MARK = 10  # only padding has it
 
@@ -96,13 +101,79 @@ def transformer(data: Toy | Structured, name: str = "none", dropout: float = 0.0
     return model
 
 
+@cache
+def probe(name: str) -> Probe:
+    return hydra.utils.instantiate(expand([f"probe=[{name}]"], False)[0].probe[name])
+
+
 def all_rows(model: Transformer, data: Toy | Structured, seed: int = 0) -> dict[str, list[Row]]:
-    return {name: of.probe(model, data, seed) for name, of in PROBES.items()}
+    return {name: probe(name)(model, data, seed) for name in PROBES}
 
 
-def test_the_probes_are_those_of_the_folder() -> None:
-    assert list(PROBES) == ["position", "attention", "rank", "subspace"]
-    assert all(of.probe.__doc__ for of in PROBES.values())
+def test_a_file_of_the_folder_is_a_probe_of_its_name() -> None:
+    assert {"position", "attention", "rank", "subspace"} <= set(PROBES)
+    for name in PROBES:
+        assert list(expand([f"probe=[{name}]"], False)[0].probe) == [name]
+        assert type(probe(name)).__doc__
+
+
+MEAN = """
+from pe_lab.probes import Probe, row
+from pe_lab.probes.states import capture
+
+class Mean(Probe):
+    def __init__(self, power=1):
+        self.power = power
+
+    def __call__(self, model, dataset, seed):
+        return [row("mean", capture(model, dataset, "test", seed).hidden[0].mean().item() ** self.power)]
+"""
+TINY = ("model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "epochs=1", "logger=none")
+
+
+def cell(ledger: Path, *overrides: str) -> Cell:
+    return Cell(expand([*TINY, "trainer.device=cpu", f"ledger={ledger}", *overrides], False)[0])
+
+
+def test_the_request_of_a_probe_of_ours_is_its_name_and_revision(tmp_path: Path) -> None:
+    made = cell(tmp_path, f"probe=[{','.join(PROBES)}]", "evaluate.lengths=[1,2]")
+    found = [request for request in made.requests if request["kind"] == "probe"]
+    plain = [{"kind": "probe", "probe": name, "revision": 1} for name in PROBES]
+    assert found == [request | longer for request in plain for longer in ({}, {"length": 2})]
+
+
+def test_a_probe_of_the_users_is_measured_by_its_path_and_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "probe_of_mine.py").write_text(MEAN)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("+probe.mean._target_=probe_of_mine.Mean", "+probe.mean.power=2")
+    made = cell(tmp_path / "ledger", *words)
+    (request,) = made.requests
+    assert request["options"] == {"power": 2, "class": "probe_of_mine.Mean", "source": request["options"]["source"]}
+    made.request()
+    made.serve(wait=True)
+    rows = made.records.get(request)
+    assert rows["metric"].tolist() == ["mean"]
+    assert list(gather([made])["probe"]) == ["mean"]
+    with pytest.raises(ValueError, match=r"probe.rank._target_ must be pe_lab.probes.rank.RankProbe, got 'probe_of"):
+        cell(tmp_path, "probe=[rank]", "probe.rank._target_=probe_of_mine.Mean")
+
+
+@pytest.mark.parametrize("words", ["+probe._target_=probe_of_mine.Mean", "+probe.mine=3"])
+def test_a_probe_without_a_class_is_refused(words: str) -> None:
+    with pytest.raises(ValueError, match=r"must be settings with a _target_, got .*begins with # @package probe"):
+        expand([words], False)
+
+
+def test_a_class_that_is_no_probe_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"probe.mine._target_ must be a class derived from Probe, got builtins.dict"):
+        probe_class("mine", {"_target_": "builtins.dict"})
+
+
+def test_arguments_that_a_probe_does_not_have_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"probe.rank must have the arguments of .*'power'"):
+        probe_class("rank", {"_target_": "pe_lab.probes.rank.RankProbe", "power": 2})
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -268,7 +339,7 @@ def test_an_offset_moves_the_positions_and_nothing_else(kind: str, step: int | T
 def test_on_a_grid_phrases_move_by_rows(name: str) -> None:
     data = Toy("grid")
     model = transformer(data, name)
-    found = {without_value(one): one["value"] for one in PROBES["subspace"].probe(model, data, 0)}
+    found = {without_value(one): one["value"] for one in probe("subspace")(model, data, 0)}
     before = capture(model, data, "test", 0).hidden
     for metric, rows in (("moved_by_1", 1), ("moved_by_length", 3)):
         after = capture(model, data, "test", 0, rows).hidden
@@ -307,14 +378,14 @@ def test_a_probe_that_fails_leaves_the_model_as_it_was() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-@pytest.mark.parametrize("name", list(PROBES))
+@pytest.mark.parametrize("name", PROBES)
 def test_a_model_that_is_no_longer_a_number_is_an_error_of_one_line(name: str) -> None:
     data = Toy("causal")
     model = transformer(data)
     with torch.no_grad():
         model.layers[1].attention.qkv.weight += torch.nan
     with pytest.raises(FloatingPointError, match=r"probe must find finite .*") as caught:
-        PROBES[name].probe(model, data, 0)
+        probe(name)(model, data, 0)
     assert "\n" not in str(caught.value)
 
 
@@ -326,13 +397,13 @@ def test_a_row_is_a_finite_number() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", list(PROBES))
+@pytest.mark.parametrize("name", PROBES)
 def test_a_model_on_a_gpu_gives_the_same_numbers(name: str) -> None:
     data = Toy("causal")
     model = transformer(data, "learnable")
-    expected = PROBES[name].probe(model, data, 0)
+    expected = probe(name)(model, data, 0)
     state = torch.cuda.get_rng_state()
-    found = PROBES[name].probe(model.cuda(), data, 0)
+    found = probe(name)(model.cuda(), data, 0)
     assert torch.equal(torch.cuda.get_rng_state(), state)
     for one, other in zip(found, expected, strict=True):
         assert without_value(one) == without_value(other)

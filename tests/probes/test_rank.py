@@ -13,9 +13,9 @@ from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.layout import PADDING
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.probes import rank
-from pe_lab.probes.rank import effective_rank, probe, spectrum, stable_rank, token_cosine
+from pe_lab.probes.rank import RankProbe, effective_rank, spectrum, stable_rank, token_cosine
 from pe_lab.probes.states import SEQUENCES, sample
 
 DEPTH, WIDTH = 3, 16
@@ -106,7 +106,7 @@ def by_hand(model: Transformer, data: Structured) -> tuple[list[float], list[flo
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_gradient_norms_are_those_of_the_mean_loss_by_hand(norm: str) -> None:
     data, model = Structured(0), transformer(norm)
-    rows = probe(model, data, 0)
+    rows = RankProbe()(model, data, 0)
     hidden, own, last = by_hand(model, data)
     # slot_losses are float32
     assert values(rows, "gradient_hidden") == pytest.approx(dict(enumerate(hidden)), rel=1e-5)
@@ -117,14 +117,14 @@ def test_gradient_norms_are_those_of_the_mean_loss_by_hand(norm: str) -> None:
 
 def test_gradients_do_not_depend_on_how_sequences_are_cut_into_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     data, model = Structured(0), transformer()
-    first = {(row["layer"], row["metric"]): row["value"] for row in probe(model, data, 0)}
+    first = {(row["layer"], row["metric"]): row["value"] for row in RankProbe()(model, data, 0)}
     monkeypatch.setattr("pe_lab.probes.states.CHUNK", 100)
-    second = {(row["layer"], row["metric"]): row["value"] for row in probe(model, data, 0)}
+    second = {(row["layer"], row["metric"]): row["value"] for row in RankProbe()(model, data, 0)}
     assert second == pytest.approx(first, rel=1e-5)
 
 
 def test_every_layer_has_every_number_once() -> None:
-    rows = probe(transformer(), Structured(0), 0)
+    rows = RankProbe()(transformer(), Structured(0), 0)
     everywhere = ("effective_rank", "stable_rank", "token_cosine", "gradient_hidden")
     for metric in everywhere:
         assert list(values(rows, metric)) == list(range(DEPTH + 1))
@@ -137,7 +137,7 @@ def test_layers_that_make_tokens_alike_are_seen_to() -> None:
     model = transformer()
     with torch.no_grad():
         model.layers[-1].mlp[-1].bias += 1e4 * torch.randn(WIDTH)
-    rows = probe(model, Structured(0), 0)
+    rows = RankProbe()(model, Structured(0), 0)
     cosine = values(rows, "token_cosine")
     assert cosine[DEPTH] > 0.999 > 0.5 > cosine[DEPTH - 1]
 
@@ -146,7 +146,7 @@ def test_a_layer_without_influence_has_no_gradient() -> None:
     model = transformer()
     with torch.no_grad():
         model.head.weight.zero_()
-    rows = probe(model, Structured(0), 0)
+    rows = RankProbe()(model, Structured(0), 0)
     assert set(values(rows, "gradient_hidden").values()) == {0.0}
 
 
@@ -154,5 +154,5 @@ def test_at_most_256_sequences_are_used(monkeypatch: pytest.MonkeyPatch) -> None
     seen = []
     true = rank.capture
     monkeypatch.setattr(rank, "capture", lambda *given: seen.append(true(*given)) or seen[-1])
-    probe(transformer(), Structured(0), 0)
+    RankProbe()(transformer(), Structured(0), 0)
     assert len(seen[0].sequence.unique()) == SEQUENCES == 256

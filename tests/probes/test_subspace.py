@@ -11,10 +11,10 @@ from torch import Tensor
 from pe_lab.config import Model, expand
 from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import MID, START, Structured
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.probes import subspace
 from pe_lab.probes.states import States, capture
-from pe_lab.probes.subspace import angles, comparable, directions, parts, probe
+from pe_lab.probes.subspace import SubspaceProbe, angles, comparable, directions, parts
 
 DEPTH, WIDTH, T = 2, 16, 12
 KINDS = 20
@@ -46,7 +46,7 @@ def made_of(token: Tensor, place: Tensor, count: int = 100) -> States:
 
 def found_in(states: States, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr(subspace, "capture", lambda *given: states)
-    return {row["metric"]: row["value"] for row in probe(settings("none"), Structured(0), 0)}
+    return {row["metric"]: row["value"] for row in SubspaceProbe()(settings("none"), Structured(0), 0)}
 
 
 def lanes(used: list[int], rows: int) -> Tensor:
@@ -158,7 +158,7 @@ def test_angles_are_those_of_scipy_in_degrees() -> None:
 
 def test_where_nothing_is_added_there_is_no_position_subspace_at_layer_0() -> None:
     for name in ("none", "rope", "sinusoidal_qk"):
-        rows = probe(settings(name), Structured(0), 0)
+        rows = SubspaceProbe()(settings(name), Structured(0), 0)
         for metric in DIMENSIONS | ANGLES:
             assert 0 not in layers(rows, metric)
             assert set(layers(rows, metric)) == {1, 2}
@@ -169,7 +169,7 @@ def test_where_nothing_is_added_there_is_no_position_subspace_at_layer_0() -> No
 @pytest.mark.parametrize("name", ["sinusoidal", "learnable", "integer", "random"])
 def test_at_layer_0_the_parts_are_embeddings_and_what_is_added(name: str) -> None:
     model, data = settings(name), Structured(0)
-    rows = probe(model, data, 0)
+    rows = SubspaceProbe()(model, data, 0)
     states = capture(model, data, "test", 0)
     kept = comparable(states.tokens, states.pos[:, 0])
     inside, pos = states.tokens[kept].unique(), states.pos[kept].unique()
@@ -190,7 +190,7 @@ def test_equal_states_have_no_shares(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["none", "stick_breaking", "rope", "t5"])
 def test_what_looks_at_distances_moves_with_the_phrase(name: str) -> None:
-    rows = probe(settings(name), Structured(0), 0)
+    rows = SubspaceProbe()(settings(name), Structured(0), 0)
     for metric in ("moved_by_1", "moved_by_length"):
         assert list(layers(rows, metric)) == [0, 1, 2]
         # float32 angles of positions up to 32
@@ -199,7 +199,7 @@ def test_what_looks_at_distances_moves_with_the_phrase(name: str) -> None:
 
 def test_the_change_of_a_moved_phrase_is_that_of_its_states() -> None:
     model, data = settings("sinusoidal"), Structured(0)
-    rows = probe(model, data, 0)
+    rows = SubspaceProbe()(model, data, 0)
     before = capture(model, data, "test", 0).hidden
     for metric, offset in (("moved_by_1", 1), ("moved_by_length", 16)):
         after = capture(model, data, "test", 0, offset).hidden
@@ -215,10 +215,10 @@ def test_the_change_of_a_moved_phrase_is_that_of_its_states() -> None:
 
 
 def test_where_a_table_ends_nothing_is_moved_beyond() -> None:
-    rows = probe(settings("learnable", "pe.max_len=20"), Structured(0), 0)
+    rows = SubspaceProbe()(settings("learnable", "pe.max_len=20"), Structured(0), 0)
     assert list(layers(rows, "moved_by_1")) == [0, 1, 2]
     assert not layers(rows, "moved_by_length")
-    rows = probe(settings("learnable", "pe.max_len=16"), Structured(0), 0)
+    rows = SubspaceProbe()(settings("learnable", "pe.max_len=16"), Structured(0), 0)
     assert list(layers(rows, "mean_cosine")) == [0, 1, 2]
 
 
@@ -228,4 +228,4 @@ def test_a_model_that_breaks_when_moved_is_not_passed_over(monkeypatch: pytest.M
     true = model.encodings[0].vectors
     model.encodings[0].vectors = lambda layout, dtype: true(layout, dtype) / (layout.pos.min() < 16)
     with pytest.raises(FloatingPointError, match="finite"):
-        probe(model, Structured(0), 0)
+        SubspaceProbe()(model, Structured(0), 0)

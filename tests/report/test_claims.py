@@ -12,28 +12,14 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from pe_lab.config import expand, folder, of_jobs, studies
 from pe_lab.report import claims
-from pe_lab.report.claims import (
-    CLAIMED,
-    CLAIMS,
-    FAILS,
-    HOLDS,
-    MARGIN,
-    OPEN,
-    Part,
-    Studies,
-    above,
-    below,
-    decide,
-    exact,
-    groups,
-    near,
-    verdicts,
-)
+from pe_lab.report.claims import CLAIMS, Part, Studies, decide, verdicts
 from pe_lab.report.claims import report as write
+from pe_lab.report.claims.definitions import CLAIMED, groups
+from pe_lab.report.claims.parts import FAILS, HOLDS, MARGIN, OPEN, above, below, exact, near
 from pe_lab.results.columns import MEASURED
 
 SEEDS = range(5)
-NUMBER = {claim.__name__: number for number, claim in enumerate(CLAIMS)}
+NUMBER = {claim.measure.__name__: number for number, claim in enumerate(CLAIMS)}
 PAID = {"parameters": 1, "positional_parameters": 0, "flops_per_token": 1.0, "seconds": 1.0, "attention": "sdpa"}
 
 
@@ -240,7 +226,7 @@ def test_longer_sequences_are_pooled_over_tasks(t5, alibi, expected, tmp_path):
 
 def test_the_committed_claims_are_those_of_the_committed_studies_with_one_family_each(tmp_path, monkeypatch):
     """Each part is tested, but for those that were computed; and whatever is tested is corrected together."""
-    results = Path(claims.__file__).parents[2] / "sweeps" / "results"
+    results = Path(claims.__file__).parents[3] / "sweeps" / "results"
     if not results.is_dir():
         pytest.skip("not a checkout")
     families = []
@@ -249,7 +235,7 @@ def test_the_committed_claims_are_those_of_the_committed_studies_with_one_family
         families.append(sum(isinstance(part, Part) and part.tested for part in found))
         return decide(found)
 
-    monkeypatch.setattr(claims, "decide", recorded)
+    monkeypatch.setattr("pe_lab.report.claims.verdict.decide", recorded)
     write(results, tmp_path)
     # 9 settings x 4 encodings; 5 figures and 4 orders; ...
     assert families == [36, 9, 4, 3, 3, 1, 6, 2, 6, 1]

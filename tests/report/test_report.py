@@ -15,8 +15,10 @@ from pe_lab.report import choice
 from pe_lab.report.__main__ import main
 from pe_lab.report.choice import POOLED, choices, families
 from pe_lab.report.page import as_text, html, markdown
-from pe_lab.report.sections import Drawn, Question, Section, Table, cautions, sections
-from pe_lab.results import frame, plots, rates, statistics
+from pe_lab.report.parts import Drawn, Section, Table
+from pe_lab.report.question import Question, cautions
+from pe_lab.report.sections import sections
+from pe_lab.results import columns, frame, plots, rates, statistics
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}
 SEEDS = 5
@@ -59,8 +61,8 @@ def made_records(cells: pd.DataFrame) -> pd.DataFrame:
         of.assign(kind="probe", probe="position", length=1.0, layer=layer, metric="r2", value=1 / (1 + layer))
         for layer in range(3)
     ]
-    columns = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
-    return pd.concat(parts, ignore_index=True).reindex(columns=["pe", "depth", "epochs", "seed", *columns])
+    measured = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
+    return pd.concat(parts, ignore_index=True).reindex(columns=["pe", "depth", "epochs", "seed", *measured])
 
 
 def store(folder: Path, cells: pd.DataFrame, **more: pd.DataFrame) -> Path:
@@ -106,15 +108,23 @@ def run(monkeypatch, *words: object) -> None:
 
 def test_a_study_has_every_section(study):
     found = {section.title: section for section in sections(question(frame.load(study)))}
-    for title in ("The grid", "Differences", "Ranks, with ties", "What matters", "Seeds needed", "Learning curves"):
+    for title in (
+        "The grid",
+        "Differences",
+        "Ranks, with ties",
+        "Effects of encoding, depth and epochs",
+        "Seeds needed",
+        "Learning curves",
+    ):
         assert title in found
     assert {"Other lengths", "Layers", "Cost against quality", "Methods", "Which encoding for which need"} <= set(found)
-    assert "What failed, and what was left out" not in found
+    assert "Failed and omitted cells" not in found
 
 
 def test_every_line_that_a_figure_names_draws_it_again(study):
     results = frame.load(study)
     names = {"results": results, "plots": plots, "statistics": statistics, "rates": rates, "choice": choice}
+    names["columns"] = columns
     count, asked = 0, question(results)
     name, line = asked.compares.split(" = ")
     names[name] = eval(line, names)
@@ -216,8 +226,8 @@ def made_study(number: int) -> frame.Results:
     cells = results.cells[["pe", "data", "depth", "epochs", "seed"]]
     noise = rng.normal(0, 0.05, len(cells)) + cells["pe"].map(effect)
     far = cells.assign(kind="length", length=2.0, policy="raw", offset=0, metric="exact_match", value=0.5 - noise)
-    columns = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
-    results.__dict__["records"] = far.reindex(columns=[*cells, *columns])
+    measured = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
+    results.__dict__["records"] = far.reindex(columns=[*cells, *measured])
     return results
 
 
@@ -369,7 +379,7 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     cheapest = found.loc["test loss, all settings, cheapest"]
     assert cheapest["encoding"] == "rope"  # equal FLOPs, no parameters
     assert cheapest["how sure"] == (
-        "fewest FLOPs, then parameters, of the 2 within 0.02 nats of the best mean (5 % of the way from position-blind "
+        "fewest FLOPs, then parameters, of the 2 within 0.02 nats of the best mean (5 % of the gap from position-blind "
         "to bayes)"
     )
     alone = choices(made_cells({"learnable": 0.5, "rope": 0.6}), pd.DataFrame()).set_index("need")
@@ -392,7 +402,7 @@ def test_over_tasks_nobody_wins_by_the_size_of_a_tasks_losses(cells):
     rows = rows[["pe", "data", *(name for name in rows if name not in ("pe", "data"))]]
     found = choices(rows, pd.DataFrame()).set_index("need")
     assert found.loc["test loss, data copy", "encoding"] == "alibi"
-    line = found.loc["test loss, all settings (share of the way that remains)"]
+    line = found.loc["test loss, all settings (share of the gap that remains)"]
     assert line["encoding"] == "none"  # a little worse on copy, much better on sort
     assert statistics.ranks(rows.groupby(["pe", "depth", "epochs", "seed"])["test_loss"].mean().reset_index())[
         "pe"
@@ -401,7 +411,7 @@ def test_over_tasks_nobody_wins_by_the_size_of_a_tasks_losses(cells):
     assert any("copy from position-blind to bayes; sort from position-blind to bayes" in text for text in told)
     bare = rows.drop(columns=floors)
     assert not choices(bare, pd.DataFrame())["need"].str.contains("all settings").any()
-    note = "Not pooled over tasks: of test loss, no level is known for copy, sort."
+    note = "Not pooled over tasks: for test loss, no level is known for copy, sort."
     assert statistics.pool(bare).note == note
 
 
@@ -457,7 +467,7 @@ def test_learning_rates_are_compared(cells):
     assert (chosen.loc["rope"] == 1e-3).all()
     assert found.rates["at_edge"].all()  # of two
     told = {section.title: section for section in sections(question(results))}
-    told = told["How far the ranking hangs on the learning rate"].parts
+    told = told["How much the ranking depends on the learning rate"].parts
     assert any(isinstance(part, str) and part.startswith("**Note.** 16 of 16 tuned rates are the low") for part in told)
     agreement = found.agreement.set_index(["depth", "epochs", "optimizer.lr"])
     assert agreement.loc[(4, 4, 1e-3), "best here"] == "alibi"
@@ -551,7 +561,7 @@ def test_failed_cells_are_listed_and_in_no_mean(tmp_path, cells, monkeypatch):
     folder = store(tmp_path / "study", cells, failed=failed)
     run(monkeypatch, folder)
     text = (folder / "report.md").read_text()
-    assert "## What failed, and what was left out" in text
+    assert "## Failed and omitted cells" in text
     assert "loss must be finite" in text
 
 

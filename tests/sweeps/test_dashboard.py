@@ -37,7 +37,7 @@ def dashboard() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def study(dashboard):
-    return dashboard.asked(WORDS)
+    return dashboard.study_of(WORDS)
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_only_runs_of_the_study_are_shown(dashboard, view, blocks):
     for block in blocks:
         for runs in block.get("metadata", {}).get("runSets", []):
             assert filtered(runs)["run:group"] == "question"
-    (runs,) = dashboard.spec(dashboard.workspace(dashboard.asked([]), "team", "pe_lab"))["section"]["runSets"]
+    (runs,) = dashboard.spec(dashboard.workspace(dashboard.study_of([]), "team", "pe_lab"))["section"]["runSets"]
     assert runs["filters"]["filters"] == []  # without a study, all runs of the project
 
 
@@ -160,7 +160,7 @@ def test_no_panel_of_the_workspace_averages_over_depth_or_epochs(dashboard, view
     assert {of["groupBy"] for of in averaging} == {"condition.value"}
     lines = [panel["config"] for panel in panels(view) if panel["viewType"] in ("Run History Line Plot", "Bar Chart")]
     assert lines == averaging
-    cells = [dashboard.flat(settings) for settings in dashboard.asked(WORDS).settings]
+    cells = [dashboard.flat(settings) for settings in dashboard.study_of(WORDS).settings]
     together: dict[str, list[dict]] = {}
     for job in cells:
         together.setdefault(job["condition"], []).append(job)
@@ -212,7 +212,7 @@ def test_no_panel_cuts_a_study(view, blocks):
     ],
 )
 def test_facets_are_what_varies_in_the_study_and_the_rest_is_told(words, facets, averaged, dashboard):
-    study = dashboard.asked(words)
+    study = dashboard.study_of(words)
     assert study.averaged == averaged
     if facets == [{}]:
         assert study.facets == facets
@@ -294,12 +294,13 @@ def test_pushed_it_is_a_view_and_a_report_of_the_project(dashboard, monkeypatch,
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--push"], "--push needs --entity, the user or team that the project is of: got none"),
+        (["--push"], "--push needs --entity, the user or team that owns the project, got none"),
         (["--colour"], "unrecognized arguments: --colour"),
         (["model.depth=0,1"], "model.depth must be an integer of at least 1, got 0"),
         (
             ["+study=claims"],
-            "a dashboard is of one study, got 7: give the words of one, ['+study=depth_epochs_pe', 'seed=range(3)']",
+            "a dashboard shows one study, got 7: give the overrides of one, "
+            "['+study=depth_epochs_pe', 'seed=range(3)']",
         ),
     ],
 )

@@ -1,5 +1,6 @@
-"""The W&B sweeps: valid, of the same cells as the studies, and run as an agent runs them."""
+"""The W&B sweeps are valid, have the cells of their studies, and run as an agent runs them."""
 
+import importlib.util
 import json
 import os
 import random
@@ -25,17 +26,17 @@ from pe_lab.ledger.ledger import Ledger
 FOLDER = Path(__file__).parents[2] / "sweeps"
 FILES = sorted(FOLDER.glob("*.yaml"))
 GRIDS = [path for path in FILES if yaml.safe_load(path.read_text())["method"] == "grid"]
-# the keys that W&B documents, and what parameters may say
+# the keys that W&B documents, and those of a parameter
 KEYS = {"name", "project", "program", "command", "method", "metric", "parameters", "run_cap", "early_terminate"}
 PARAMETER = ({"value"}, {"values"}, {"distribution", "min", "max"})
 COMMAND = ["${env}", "${interpreter}", "-m", "${program}"]
 CELL = ("pe", "data", "model", "optimizer", "trainer", "attention", "epochs", "seed", "evaluate", "probe", "study_name")
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "epochs=1", "trainer.device=cpu", "logger.images=false"]
-# a process for each command, which finds loaded what takes long to load; prints how each ended
+# runs each command in a fork that has slow modules loaded already; prints the exit status of each
 PROCESSES = """
 import json, os, runpy, sys
-# not wandb: who ends removes its folder
-import lightning, pe_lab.experiment.executor, pe_lab.probes, pe_lab.results.rates
+# not wandb: a process that ends removes wandb's folder
+import lightning, pe_lab.experiment.executor, pe_lab.probes.subspace, pe_lab.results.rates
 for (module, *words), environment in json.load(sys.stdin):
     child = os.fork()
     if not child:
@@ -60,32 +61,34 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def choices(sweep: dict[str, Any]) -> dict[str, list[Any]]:
-    """The values of every parameter, in the order in which a grid takes them; of a distribution its ends."""
+    """Return the values of every parameter, in the order of W&B's grid; of a distribution its ends."""
     by_name = sorted(sweep["parameters"].items())
     return {
-        name: of.get("values", [of["value"]] if "value" in of else [of.get("min"), of.get("max")])
-        for name, of in by_name
+        name: parameter.get(
+            "values", [parameter["value"]] if "value" in parameter else [parameter.get("min"), parameter.get("max")]
+        )
+        for name, parameter in by_name
     }
 
 
 def some(sweep: dict[str, Any]) -> list[dict[str, Any]]:
-    """The first, the last and a random combination."""
-    of = choices(sweep)
+    """Return the first, the last and a random combination of values."""
+    parameters = choices(sweep)
     drawn = random.Random(0)
     return [
-        {name: values[0] for name, values in of.items()},
-        {name: values[-1] for name, values in of.items()},
-        {name: drawn.choice(values) for name, values in of.items()},
+        {name: values[0] for name, values in parameters.items()},
+        {name: values[-1] for name, values in parameters.items()},
+        {name: drawn.choice(values) for name, values in parameters.items()},
     ]
 
 
 @pytest.fixture
 def agent(monkeypatch, tmp_path):
-    """What W&B's own agent would start for chosen parameters: the command and its environment."""
+    """Return the command and the environment with which W&B's own agent starts chosen parameters."""
 
     def start(sweep: dict[str, Any], chosen: dict[str, Any], run: str = "run1") -> tuple[list[str], dict[str, str]]:
         started: dict[str, Any] = {}
-        for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH"):  # set by the agent, and to be unset again
+        for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH"):  # the agent sets them; monkeypatch unsets them
             monkeypatch.setenv(name, "")
         monkeypatch.delenv("WANDB_SERVICE", raising=False)  # of tests that ran before
         monkeypatch.setenv("WANDB_SWEEP_ID", "sweep1")
@@ -104,19 +107,27 @@ def agent(monkeypatch, tmp_path):
 
 
 def identity(cfg: DictConfig) -> str:
-    """All that makes a cell, as text."""
+    """Return everything that determines a cell, as text."""
     whole = OmegaConf.to_container(cfg, resolve=True)
     return json.dumps({name: whole[name] for name in CELL}, sort_keys=True)
 
 
 @pytest.fixture(scope="module")
 def study_cells():
-    """The identities of a study's cells with seed 0, by its name."""
+    """Return the identities of a study's cells with seed 0, by the study's name."""
     return cache(lambda name: {identity(cfg) for cfg in config.expand([f"+study={name}", "seed=0"], multirun=True)})
 
 
+def test_the_sweeps_of_studies_are_those_that_are_generated():
+    """Otherwise python sweeps/generate.py writes them."""
+    named = importlib.util.spec_from_file_location("generate", FOLDER / "generate.py")
+    generate = importlib.util.module_from_spec(named)
+    named.loader.exec_module(generate)
+    assert {path.stem: path.read_text() for path in GRIDS} == generate.sweeps()
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_sweep_says_what_wandb_documents(path):
+def test_a_sweep_has_the_keys_that_wandb_documents(path):
     sweep = read(path)
     assert set(sweep) <= KEYS
     assert sweep["name"] == path.stem
@@ -125,15 +136,15 @@ def test_a_sweep_says_what_wandb_documents(path):
     assert sweep["command"][:4] == COMMAND
     assert sweep["command"][-1] == "${args_no_hyphens}"
     assert all(isinstance(word, str) for word in sweep["command"])
-    for name, of in sweep["parameters"].items():
+    for name, parameter in sweep["parameters"].items():
         assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name)
-        assert set(of) in PARAMETER
-        if "values" in of:
-            assert len(of["values"]) == len(set(of["values"])) > 0
-        elif "distribution" in of:
+        assert set(parameter) in PARAMETER
+        if "values" in parameter:
+            assert len(parameter["values"]) == len(set(parameter["values"])) > 0
+        elif "distribution" in parameter:
             assert sweep["method"] != "grid"
-            assert of["distribution"] == "log_uniform_values"
-            assert 0 < of["min"] < of["max"]
+            assert parameter["distribution"] == "log_uniform_values"
+            assert 0 < parameter["min"] < parameter["max"]
     if "early_terminate" in sweep:
         stop = sweep["early_terminate"]
         assert stop["type"] == "hyperband"
@@ -143,7 +154,7 @@ def test_a_sweep_says_what_wandb_documents(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_the_first_line_asks_the_question_and_says_how_many_runs(path):
+def test_the_first_line_has_the_question_and_the_number_of_runs(path):
     sweep, first = read(path), path.read_text().splitlines()[0]
     runs = sweep.get("run_cap") or len(list(product(*choices(sweep).values())))
     assert re.match(r"# [A-Z].*\? ", first)
@@ -164,7 +175,7 @@ def test_a_grid_has_the_cells_of_the_study_of_its_name(path, study_cells):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_what_an_agent_starts_is_a_cell_of_the_study(path, agent, study_cells):
+def test_an_agent_starts_a_cell_of_the_study(path, agent, study_cells):
     sweep = read(path)
     for chosen in some(sweep):
         command, _ = agent(sweep, chosen)
@@ -179,15 +190,15 @@ def test_what_an_agent_starts_is_a_cell_of_the_study(path, agent, study_cells):
             assert (found.name if OmegaConf.is_dict(found) else found) == value
 
 
-def test_what_an_agent_starts_runs_and_logs_into_the_agents_run(agent, tmp_path, offline_runs):
-    jobs, chosen = [], {}
+def test_a_cell_of_an_agent_logs_into_the_agents_wandb_run(agent, tmp_path, offline_runs):
+    jobs, encoding = [], {}
     for path in FILES:
         sweep = read(path)
-        chosen[path] = some(sweep)[2]
         few = FEW.get(path.stem, ["trainer.batch_size=512"])
         if path.stem == "text":
             few = [*few, f"data.path={some_text(tmp_path / 'text')}"]
-        command, environment = agent(sweep, chosen[path], run=path.stem)
+        command, environment = agent(sweep, some(sweep)[2], run=path.stem)
+        encoding[path] = config.expand(command[4:], multirun=False)[0].pe.name
         assert command[:4] == ["/usr/bin/env", "python", "-m", "pe_lab.run"]
         jobs.append([[*command[3:], *TINY, *few, f"ledger={tmp_path / path.stem}"], environment])
     done = subprocess.run(
@@ -202,19 +213,21 @@ def test_what_an_agent_starts_runs_and_logs_into_the_agents_run(agent, tmp_path,
     assert "W&B" not in done.stderr  # lost, or not started
     for path in FILES:
         (training_run,) = Ledger(tmp_path / path.stem).runs()
-        assert training_run.summary(1)["name"].startswith(chosen[path]["pe"])
+        assert training_run.summary(1)["name"].startswith(encoding[path])
         ((run, inside),) = offline_runs(tmp_path / path.stem).items()
         (metadata,) = inside["run"]
         assert (run, metadata["sweep_id"], metadata["project"]) == (path.stem, "sweep1", "pe_lab")
         assert metadata["run_group"] == path.stem
         logged = metadata["config"]["update"]
-        assert logged["encoding"] == logged["pe"] == chosen[path]["pe"]  # W&B's choice takes the place of our group
+        assert logged["encoding"] == encoding[path]
+        if "pe" in read(path)["parameters"]:
+            assert logged["pe"] == encoding[path]  # the agent's parameter replaces the settings of the encoding
         assert logged["depth"] == 1
         assert any(read(path)["metric"]["name"] in line["item"] for line in inside["history"])
 
 
 def some_text(folder: Path) -> Path:
-    """A folder of small texts."""
+    """Return a folder of small texts."""
     folder.mkdir()
     for number in range(8):
         words = random.Random(number).choices(["one", "two", "three", "four", "five"], k=400)
@@ -222,7 +235,7 @@ def some_text(folder: Path) -> Path:
     return folder
 
 
-def test_a_cell_that_is_in_the_ledger_is_told_to_the_agents_run(agent, tmp_path, offline_runs, curves):
+def test_a_cell_that_is_in_the_ledger_is_logged_to_the_agents_wandb_run(agent, tmp_path, offline_runs, curves):
     sweep = read(FOLDER / "lengths.yaml")
     ledger = tmp_path / "ledger"
     for run in ("run1", "run2"):
@@ -234,24 +247,24 @@ def test_a_cell_that_is_in_the_ledger_is_told_to_the_agents_run(agent, tmp_path,
         assert done.returncode == 0, done.stderr
     (training_run,) = Ledger(ledger).runs()
     assert training_run.cost()["stops"] == 1
-    trained, told = map(curves, offline_runs(ledger).values())
-    assert {"train/loss", "validation/loss", "test/loss", "cost/seconds", "length/raw/loss"} <= set(told)
-    assert [point[2] for point in told["length/raw/loss"]] == [23, 27, 33, 43]
-    assert told == trained
+    trained, replayed = map(curves, offline_runs(ledger).values())
+    assert {"train/loss", "validation/loss", "test/loss", "cost/seconds", "length/raw/loss"} <= set(replayed)
+    assert [point[2] for point in replayed["length/raw/loss"]] == [23, 27, 33, 43]
+    assert replayed == trained
 
 
 RATES = read(FOLDER / "learning_rate.yaml")
 
 
 def started(command: list[str], environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
-    """What an agent starts, as a process."""
+    """Start a command of an agent as a process."""
     return subprocess.Popen(
         [*command, *TINY, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def test_a_run_whose_service_dies_is_told_again_to_the_agent(agent, tmp_path, offline_runs, curves):
-    """A sweep that searches needs the run of every cell."""
+def test_a_wandb_run_whose_service_dies_is_logged_again(agent, tmp_path, offline_runs, curves):
+    """A sweep that searches needs the W&B run of every cell."""
     ledger = tmp_path / "ledger"
     process = started(*agent(RATES, some(RATES)[0]), "epochs=16", "trainer.batch_size=64", f"ledger={ledger}")
     wait_for(lambda: list(ledger.glob("wandb/offline-run-*/*.wandb")) and wandb_services(process.pid))
@@ -261,12 +274,12 @@ def test_a_run_whose_service_dies_is_told_again_to_the_agent(agent, tmp_path, of
     assert process.returncode == 0, err
     assert "W&B" in err
     assert len(list(ledger.glob("wandb/offline-run-*"))) == 2
-    (told,) = map(curves, offline_runs(ledger).values())
-    assert [epoch for _, epoch, *_ in told["validation/loss"]] == [1, 2, 4, 8, 16]
-    assert {"train/loss", "test/loss", "cost/seconds", "floor/bayes/loss"} <= set(told)
+    (logged,) = map(curves, offline_runs(ledger).values())
+    assert [epoch for _, epoch, *_ in logged["validation/loss"]] == [1, 2, 4, 8, 16]
+    assert {"train/loss", "test/loss", "cost/seconds", "floor/bayes/loss"} <= set(logged)
 
 
-def test_many_cells_in_an_agents_run_are_refused(agent, tmp_path):
+def test_many_cells_in_one_wandb_run_of_an_agent_are_refused(agent, tmp_path):
     command, environment = agent(read(FOLDER / "bag.yaml"), {"pe": "none"})
     done = subprocess.run(
         [*command, "-m", "seed=0,1", f"ledger={tmp_path}"],
@@ -276,8 +289,8 @@ def test_many_cells_in_an_agents_run_are_refused(agent, tmp_path):
     assert done.stderr == "error: a W&B agent must be given one cell at a time, got 2: leave out -m\n"
 
 
-def test_a_run_that_is_stopped_early_ends_as_by_the_signal(agent, tmp_path):
-    """An agent counts a positive status as a failure, and gives up after some."""
+def test_a_cell_that_an_agent_stops_early_ends_by_the_signal(agent, tmp_path):
+    """An agent counts a positive status as a failure, and stops after several of them."""
     ledger = tmp_path / "ledger"
     process = started(*agent(RATES, some(RATES)[0]), "epochs=10000", "trainer.batch_size=64", f"ledger={ledger}")
     wait_for(lambda: any((training_run.owner() or {}).get("epoch", 0) > 0 for training_run in Ledger(ledger).runs()))

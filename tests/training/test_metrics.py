@@ -11,13 +11,15 @@ from torch import Tensor
 
 from pe_lab.config import Model, expand
 from pe_lab.data.base import IGNORE, Batch
+from pe_lab.data.metric import Metric
 from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import PAD, Structured
+from pe_lab.data.text.base import Text
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.training import metrics as module
-from pe_lab.training.metrics import batch_metrics, evaluate, slot_losses
+from pe_lab.training.metrics import METRICS, batch_metrics, directions, evaluate, slot_losses
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
 # float32: log-softmax of 132 logits below 10, means of up to 5,000 of them
@@ -185,3 +187,36 @@ def test_padding_does_not_reach_the_metrics() -> None:
     with torch.no_grad():
         model.tokens.weight[PAD] += 100 * torch.randn(16)
     assert evaluate(model, dataset(), "validation", NO_AUTOCAST) == before
+
+
+class WithWorst(Structured):
+    """A user's dataset with a metric of its own."""
+
+    own_metrics = (Metric("worst_loss", "min", "nats"),)
+
+    def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
+        return {"worst_loss": losses.max().item()}
+
+
+def test_a_dataset_adds_metrics_by_declaring_them() -> None:
+    data = WithWorst(0)
+    found = evaluate(transformer(), data, "test", NO_AUTOCAST)
+    assert found["worst_loss"] > found["loss"]
+    assert {name: value for name, value in found.items() if name != "worst_loss"} == evaluate(
+        transformer(), dataset(), "test", NO_AUTOCAST
+    )
+    assert directions(data) == directions(dataset()) | {"worst_loss": "min"}
+
+
+def test_a_metric_that_is_not_declared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WithWorst, "own_metrics", ())
+    with pytest.raises(ValueError, match="own_metrics of WithWorst must declare each of its metrics, got worst_loss"):
+        evaluate(transformer(), WithWorst(0), "test", NO_AUTOCAST)
+
+
+def test_every_metric_is_declared_once() -> None:
+    names = [metric.name for metric in (*METRICS, *Text.own_metrics)]
+    assert len(names) == len(set(names))
+    found = evaluate(transformer(), dataset(), "test", NO_AUTOCAST)
+    assert {name for name in found if name.removesuffix("_all") in names} >= {*directions(dataset())}
+    assert all(any(name == one or name.startswith(f"{one}_") for one in names) for name in found)

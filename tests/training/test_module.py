@@ -18,7 +18,7 @@ from pe_lab.attention import attend
 from pe_lab.data.base import IGNORE, epoch_order
 from pe_lab.experiment.executor import build, silence_lightning
 from pe_lab.experiment.job import Job
-from pe_lab.model import transformer
+from pe_lab.model import blocks
 from pe_lab.training.module import Recorder, Training
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=1024", "trainer.device=cpu"]
@@ -111,7 +111,7 @@ def test_no_two_steps_drop_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         seeds.append(int(given[-1].seed))
         return attend(*given)
 
-    monkeypatch.setattr(transformer, "attend", spy)
+    monkeypatch.setattr(blocks, "attend", spy)
     training.model.dropout.register_forward_hook(lambda module, inputs, out: activations.append(out[:64] == 0))
     fit(training, 2)
     assert len(activations) == len(seeds) == len(set(seeds)) == 2 * STEPS

@@ -1,25 +1,31 @@
 """Learning rates by step, parameter groups, and Adam against its own definition."""
 
 import math
+import re
+from pathlib import Path
 
 import hydra
 import pytest
 import torch
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from pe_lab.config import Model, Optimizer, expand
+from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.rotary import LRoPE
-from pe_lab.model.transformer import Transformer
+from pe_lab.experiment.cell import Cell
+from pe_lab.model import Transformer
+from pe_lab.system.files import digest
 from pe_lab.training.optimization import Optimization
 
 EPS = torch.finfo(torch.float32).eps
 
 
-def settings(**changes: object) -> Optimizer:
+def settings(name: str = "adam", **changes: object) -> DictConfig:
     given = {
-        "name": "adam",
+        "_target_": {"adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW"}[name],
+        "name": name,
         "lr": 1e-3,
         "betas": [0.9, 0.999],
         "eps": 1e-8,
@@ -27,7 +33,7 @@ def settings(**changes: object) -> Optimizer:
         "schedule": "constant",
         "warmup_steps": 0,
     }
-    return Optimizer(**given | changes)
+    return OmegaConf.create(given | changes)
 
 
 def transformer(pe: str, *overrides: str, depth: int = 3) -> Transformer:
@@ -122,7 +128,7 @@ def test_a_learning_rate_scales_every_group_by_the_same_factor() -> None:
 
 
 def by_definition(
-    name: str, parameter: Tensor, gradients: list[Tensor], rates: list[float], given: Optimizer, decay: float
+    name: str, parameter: Tensor, gradients: list[Tensor], rates: list[float], given: DictConfig, decay: float
 ) -> Tensor:
     """Adam (arXiv:1412.6980, algorithm 1; its decay is L2) and AdamW (arXiv:1711.05101, algorithm 2) in float64."""
     beta1, beta2 = given.betas
@@ -162,3 +168,60 @@ def test_steps_are_those_of_the_definition(name: str, decay: float) -> None:
             allowed = (step + 1) * EPS * (2 * expected.abs() + 16 * max(rates))
             assert (error <= allowed).all(), (key, step, (error / allowed).max())
             assert ((expected - before[key].double()).abs() > 100 * allowed).double().mean() > 0.5, key
+
+
+# of pe=rope on a CPU, as they were when names alone chose the class
+IDENTITIES = {
+    (): "7dffa2b6e2462b87",
+    ("optimizer=adamw",): "4bfd5fd899ec9ff0",
+    ("optimizer.betas=[0,0.99]",): "a88deec0ee300495",
+    ("optimizer.schedule=cosine", "epochs=3", "optimizer.warmup_steps=5"): "b56a3773d6400d0b",
+    ("model=bert_small", "data=pattern", "trainer.batch_size=8"): "9e2dcad27deb7930",
+}
+
+
+def identity(*overrides: str) -> dict[str, object]:
+    return Cell(expand(["pe=rope", "trainer.device=cpu", *overrides], False)[0]).identity
+
+
+@pytest.mark.parametrize("overrides", IDENTITIES)
+def test_a_class_that_a_name_stands_for_leaves_the_hash(overrides: tuple[str, ...]) -> None:
+    assert digest(identity(*overrides)) == IDENTITIES[overrides]
+
+
+MINE = ("optimizer=sgd", "optimizer.name=mine", "~optimizer.momentum")
+
+
+def test_another_class_of_torch_is_known_by_its_path_and_a_users_by_its_source_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_optimizer.py").write_text("import torch\n\nclass Slow(torch.optim.SGD):\n    pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    torchs = identity(*MINE, "optimizer._target_=torch.optim.RMSprop")["optimizer"]
+    assert (torchs["class"], "source" in torchs) == ("torch.optim.rmsprop.RMSprop", False)
+    users = identity(*MINE, "optimizer._target_=my_optimizer.Slow")["optimizer"]
+    assert users["class"] == "my_optimizer.Slow"
+    assert re.fullmatch(r"[0-9a-f]{16}", users["source"])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["optimizer.name=adamw"], "optimizer._target_ must be torch.optim.AdamW for optimizer=adamw"),
+        (["optimizer=sgd", "optimizer.momentum=banana"], "optimizer=sgd must have settings of its class: "),
+        ([*MINE, "optimizer._target_=torch.optim.RMSprop", "+optimizer.slow=1"], "unexpected keyword argument 'slow'"),
+        (
+            [*MINE, "optimizer._target_=builtins.dict"],
+            "must be a class derived from torch.optim.Optimizer, got builtins",
+        ),
+        (
+            [*MINE, "optimizer._target_=torch.optim.SparseAdam", "optimizer.weight_decay=0.1"],
+            "optimizer.weight_decay must be 0 for SparseAdam, which has none, got 0.1",
+        ),
+        (["optimizer.warmup_steps=1.5"], "optimizer.warmup_steps must be an integer of at least 0, got 1.5"),
+    ],
+)
+def test_settings_that_a_class_does_not_take_are_refused_in_one_line(overrides: list[str], expected: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(expected)) as caught:
+        identity(*overrides)
+    assert "\n" not in str(caught.value)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Dataset, Floors, Task, averages
+from pe_lab.data.metric import Metric
 from pe_lab.data.text import levels
 from pe_lab.data.text.cache import cache_folder, kept
 from pe_lab.data.text.corpus import Corpus
@@ -63,6 +64,7 @@ class Text(Dataset):
     """
 
     floors_revision = levels.REVISION
+    own_metrics = (Metric("bits_per_byte", "min", "bits"),)
     causal: bool
     seeded: bool
     following: int
@@ -181,7 +183,7 @@ class Text(Dataset):
         return torch.tensor([len(token) for token in self.text.spelling])
 
     def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
-        """Bits for each byte of the answers, so that tokenizers compare."""
+        """Return the bits for each byte of the answers, which are comparable between tokenizers."""
         number = self.bytes_of[batch.targets[batch.targets != IGNORE]].sum().item()
         return {"bits_per_byte": losses.double().sum().item() / log(2) / number}
 

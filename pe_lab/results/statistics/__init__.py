@@ -7,12 +7,12 @@ of it: they are settings, never further seeds.
 
 from pe_lab.results.columns import REMAINING, lower_is_better
 from pe_lab.results.statistics.comparisons import all_pairs, compare, ranks
-from pe_lab.results.statistics.effects import effects
 from pe_lab.results.statistics.families import GRID, Families
 from pe_lab.results.statistics.intervals import CONFIDENCE, coverage, interval, percentile_bootstraps, t_intervals
 from pe_lab.results.statistics.paired import deviations, wide
 from pe_lab.results.statistics.pooling import Pool, pool
 from pe_lab.results.statistics.power import seeds_needed
+from pe_lab.results.statistics.variance import effects
 
 __all__ = [
     "CONFIDENCE",

@@ -19,7 +19,7 @@ from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.randomized import Randomized
-from pe_lab.model import transformer
+from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
 
 pytestmark = [  # of the interpreter, in rows of a tile that are beyond the sequence, and of what a mask makes zero
@@ -99,7 +99,7 @@ def test_a_training_step_is_that_of_the_reference_or_refused(
         asked.append((terms, layout))
         return attend(q, k, v, terms, layout, *rest)
 
-    monkeypatch.setattr(transformer, "attend", spy)
+    monkeypatch.setattr(blocks, "attend", spy)
     monkeypatch.setattr(operators, "choose", lambda *asked: Blocks(32, 32, warps=4, stages=1))  # tiles take their time
     layout = Layout.of_lengths(torch.tensor([T, 12] if causal else [14]), T, causal, grid(name)).to(DEVICE)
     truth = step(build(name, causal, torch.float64), "reference", layout)

@@ -23,7 +23,7 @@ from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
-from pe_lab.model import transformer
+from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -94,7 +94,7 @@ def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
         asked.append((q, terms, layout, dropout))
         return attend(q, k, v, terms, layout, how, dropout)
 
-    monkeypatch.setattr(transformer, "attend", spy)
+    monkeypatch.setattr(blocks, "attend", spy)
     tokens = torch.randint(11, (B, T), device=DEVICE)
     made, grid = encoding(name), 8 if CLASSES[name].on_grid else None
     for causal in (True,) if CLASSES[name].causal_only else (True, False):
@@ -223,7 +223,7 @@ def test_the_bench_of_kernels_gets_past_every_kind_of_terms(
     def ours(subject: bench.Subject, _: bench.Setting) -> dict[str, Callable[[], Tensor]]:
         return {"triton": lambda: attend(subject.q, subject.k, subject.v, subject.terms, subject.layout, "triton")}
 
-    monkeypatch.setattr(bench, "_implementations", ours)
+    monkeypatch.setattr(bench, "implementations", ours)
     setting = bench.Setting(DEVICE, tokens=T, num_heads=H, head_dim=d, lengths=(T,))
     names = ["none", "t5", "lrope", "exposb", "forgetting", "rse", "stick_breaking"]
     rows = bench.compare_kernels(setting, tmp_path, folder() / "pe", names)

@@ -14,7 +14,7 @@ from pe_lab.attention.triton import operators
 from pe_lab.attention.triton.blocks import Blocks
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.model.transformer import Attention
+from pe_lab.model.blocks import Attention
 
 pytestmark = [  # of the interpreter, in rows of a tile that are beyond the sequence, or that see nothing
     pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning"),

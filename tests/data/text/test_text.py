@@ -22,7 +22,7 @@ from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.encoded import Encoded
 from pe_lab.data.text.mlm import MLM
 from pe_lab.experiment.cell import Cell
-from pe_lab.model.transformer import Transformer
+from pe_lab.model import Transformer
 from pe_lab.system.files import digest
 from pe_lab.training.metrics import evaluate
 

@@ -202,7 +202,7 @@ def test_decay_is_that_of_the_formula() -> None:
 
 def test_rows_of_a_stick_sum_to_less_than_one_and_with_the_remainder_to_one() -> None:
     view = subject("rse").view(random_tokens(LENGTH, batch=4))
-    first = (view.q_met[:, :, 0] * view.k_met[:, :, 0]).sum(-1) / math.sqrt(WIDTH / HEADS)
+    first = (view.q_scored[:, :, 0] * view.k_scored[:, :, 0]).sum(-1) / math.sqrt(WIDTH / HEADS)
     torch.testing.assert_close(view.weights[:, :, 0].sum(-1), first.sigmoid())  # one key, one share
     assert measures.row_mass_low(subject("rse")) < 0.5
     for name in ("rope", "stick_breaking"):

@@ -1,0 +1,101 @@
+"""The parts of the transformer: token embeddings, attention and a layer."""
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.attention import attend
+from pe_lab.attention.dropout import Dropout
+from pe_lab.encodings.base import PositionalEncoding, Terms
+from pe_lab.encodings.layout import PADDING, Layout
+
+
+class Tokens(nn.Embedding):
+    """Token embeddings N(0, std^2)."""
+
+    def __init__(self, vocabulary: int, width: int, std: float) -> None:
+        self.std = std
+        super().__init__(vocabulary, width)
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight, std=self.std)
+
+
+class Attention(nn.Module):
+    """Multi-head attention. Everything positional is an argument of `forward`."""
+
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def project(self, h_qk: Tensor, h_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys of h_qk and values of h_v, each [B, H, T, d], for inputs [B, T, D]."""
+        B, T, D = h_qk.shape
+        if h_qk is h_v:
+            qkv = self.qkv(h_qk)
+        else:
+            weight, bias = self.qkv.weight, self.qkv.bias
+            query_key = nn.functional.linear(h_qk, weight[: 2 * D], bias[: 2 * D])
+            qkv = torch.cat((query_key, nn.functional.linear(h_v, weight[2 * D :], bias[2 * D :])), -1)
+        q, k, v = qkv.view(B, T, 3, self.num_heads, D // self.num_heads).permute(2, 0, 3, 1, 4)
+        return q, k, v
+
+    def forward(
+        self,
+        h_qk: Tensor,
+        h_v: Tensor,
+        terms: Terms,
+        layout: Layout,
+        implementation: str,
+        dropout: Dropout | None = None,
+    ) -> Tensor:
+        out = attend(*self.project(h_qk, h_v), terms, layout, implementation, dropout)
+        return self.out(out.transpose(1, 2).flatten(2))
+
+
+class Layer(nn.Module):
+    """Attention and a GELU MLP, each with a residual connection, and a norm before (pre) or after (post) each."""
+
+    def __init__(
+        self, width: int, num_heads: int, mlp_ratio: int, norm: str, dropout: float, attention_dropout: float
+    ) -> None:
+        super().__init__()
+        self.attention_dropout = attention_dropout
+        self.pre_norm = norm == "pre"
+        self.norm_attention = nn.LayerNorm(width)
+        self.attention = Attention(width, num_heads)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(nn.Linear(width, mlp_ratio * width), nn.GELU(), nn.Linear(mlp_ratio * width, width))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, x: Tensor, encoding: PositionalEncoding, terms: Terms | None, layout: Layout, implementation: str
+    ) -> Tensor:
+        """Return the states [B, T, D] after the layer.
+
+        Args:
+            x: [B, T, D] states before it.
+            terms: what the encoding changes in attention; None: the encoding computes it from this layer's input.
+        """
+        h = self.norm_attention(x) if self.pre_norm else x
+        h_qk, h_v = encoding.mix(h, layout)
+        terms = encoding.terms(h, layout) if terms is None else terms
+        weights_dropout = self._weights_dropout(h.device)
+        x = x + self.dropout(self.attention(h_qk, h_v, terms, layout, implementation, weights_dropout))
+        if not self.pre_norm:
+            x = self.norm_attention(x)
+        x = x + self.dropout(self.mlp(self.norm_mlp(x) if self.pre_norm else x))
+        return x if self.pre_norm else self.norm_mlp(x)
+
+    def _weights_dropout(self, device: torch.device) -> Dropout | None:
+        """Draw a seed for the dropout of attention weights; None where there is none."""
+        if not self.training or not self.attention_dropout:
+            return None
+        return Dropout(self.attention_dropout, torch.randint(2**32, (), device=device))
+
+
+def mean_over_tokens(x: Tensor, layout: Layout) -> Tensor:
+    """Return [B, 1, D], the mean of x [B, T, D] over the tokens that are not padding."""
+    real = (layout.segment != PADDING)[..., None].to(x.dtype)
+    return (x * real).sum(1, keepdim=True) / real.sum(1, keepdim=True).clamp(min=1)

@@ -1,0 +1,85 @@
+"""The contract of a probe."""
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from hydra.utils import get_class
+
+from pe_lab.data.base import Dataset
+from pe_lab.model import Transformer
+
+
+class Row(TypedDict):
+    """One number.
+
+    Args:
+        layer: 0 ... depth; None: of the model as a whole.
+        head: of that layer; None: of all heads.
+        metric, value: its name, and a finite number.
+    """
+
+    layer: int | None
+    head: int | None
+    metric: str
+    value: float
+
+
+def row(metric: str, value: float, layer: int | None = None, head: int | None = None) -> Row:
+    """Return a row with a finite number.
+
+    Raises:
+        FloatingPointError: the number is not finite.
+    """
+    if not math.isfinite(value):
+        raise FloatingPointError(f"probe must find finite numbers, got {metric}={value} in layer {layer}")
+    return Row(layer=layer, head=head, metric=metric, value=float(value))
+
+
+class Probe(ABC):
+    """Measures a trained model.
+
+    A probe does not train the model, and restores what it changes: modes, gradients and torch's global generators. It
+    runs in the precision of the weights. Layer 0 is the state after the embedding, layer l the state after layer l.
+
+    To add a probe, derive a class and write a file conf/probe/<name>.yaml that begins with `# @package probe.<name>`
+    and has the class as `_target_`. Other settings in the file are arguments of the class.
+
+    Attributes:
+        revision: raised when the numbers change; part of a record's identity.
+        neutral: as in PositionalEncoding.
+    """
+
+    revision = 1
+    neutral: dict[str, object] = {}
+
+    @abstractmethod
+    def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
+        """Return what was measured.
+
+        Args:
+            model: trained.
+            dataset: that it was trained on, maybe with a longer test split.
+            seed: of everything that is drawn at random.
+        """
+
+
+def probe_class(name: str, settings: Mapping[str, Any]) -> type[Probe]:
+    """Return the class of a probe.
+
+    Args:
+        settings: `_target_`, and arguments of the class.
+
+    Raises:
+        ValueError: it is not a probe, or does not take these arguments.
+    """
+    made = get_class(settings["_target_"])
+    if not issubclass(made, Probe):
+        raise ValueError(f"probe.{name}._target_ must be a class derived from Probe, got {settings['_target_']}")
+    try:
+        inspect.signature(made).bind(**{key: value for key, value in settings.items() if key[0] != "_"})
+    except TypeError as error:
+        raise ValueError(f"probe.{name} must have the arguments of {settings['_target_']}: {error}") from None
+    return made

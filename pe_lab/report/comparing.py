@@ -1,0 +1,142 @@
+"""Sections that compare encodings: grid, differences, ranks, effects, seeds needed, methods, choice."""
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.report import choice
+from pe_lab.report.parts import Drawn, Part, Section, Table
+from pe_lab.report.question import Question, varied_columns
+from pe_lab.results import plots, statistics
+from pe_lab.results.columns import floors, setting_columns
+
+
+def grid(asked: Question) -> Section:
+    """Return the heatmap of all means, with the meaning of the floors."""
+    cells, metric = asked.results.cells, asked.metric
+    parts: list[Part] = []
+    known = floors(cells, metric)
+    if "bayes" in known:
+        parts.append("`bayes` is the value of the best possible model; no model can beat it.")
+    if "position_blind" in known:
+        parts.append(
+            "`position-blind` is the value of the best model that cannot tell positions apart and does not know which "
+            "problems are held out."
+        )
+    if "position_blind_split_known" in known:
+        parts.append(
+            "`position-blind-split-known` is the same for a model that knows the held-out problems; no model that "
+            "cannot tell positions apart can beat it."
+        )
+    if others := [name.replace("_", "-") for name in known if not name.startswith(("bayes", "position_blind"))]:
+        parts.append(f"{', '.join(f'`{name}`' for name in others)}: reference levels, not bounds.")
+    caption = "Mean over seeds, encodings by their mean rank, floors below the line"
+    parts.append(Drawn(plots.heatmap(cells, metric), caption, f"plots.heatmap(results.cells, {metric!r})"))
+    return Section("The grid", parts)
+
+
+def differences(asked: Question) -> Section:
+    """Return the paired differences from the baseline in every setting, and pooled."""
+    cells, families = asked.results.cells, asked.compared
+    if cells["pe"].nunique() < 2:
+        return Section("Differences")
+    compared = families.compare()
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in compared["verdict"].value_counts().items())
+    caption = "Paired differences with 95 % t intervals; blue, left: better; red, right: worse; hollow: not separable"
+    code = f"plots.forest(compared.compare(), {asked.metric!r})"
+    parts: list[Part] = [f"Every encoding against `{asked.baseline}`, in every setting: {counts}."]
+    parts.append(Drawn(plots.forest(compared, asked.metric), caption, code))
+    if len(cells[setting_columns(cells)].drop_duplicates()) > 1:
+        parts.append(statistics.pool(cells, asked.metric).note)
+        if choice.POOLED in families.tables:
+            pooled = families.compare(choice.POOLED)
+            shown = pooled[["pe", "seeds", "difference", "low", "high", "p_holm", "verdict"]]
+            code = f"compared.compare({choice.POOLED!r})"
+            parts.append(Table(shown, f"Pooled differences from {asked.baseline}", code))
+    return Section("Differences", parts)
+
+
+def ranks(asked: Question) -> Section:
+    """Return the range of ranks of each encoding."""
+    found = asked.compared.ranks()
+    if found.empty or asked.results.cells["pe"].nunique() < 2:
+        return Section("Ranks")
+    text = (
+        "An encoding's rank lies between `best` and `worst`: behind all encodings that are better by the verdicts of "
+        "the report's families, and before all that are worse. `tied` counts the rest: not separable at these "
+        "seeds, which does not mean equal."
+    )
+    names = [*varied_columns(found, setting_columns(asked.results.cells)), "pe", "mean", "best", "worst", "tied"]
+    return Section("Ranks, with ties", [text, Table(found[names], "Best mean first", "compared.ranks()")])
+
+
+def effects(asked: Question) -> Section:
+    """Return the shares of encoding, depth and epochs in the variation."""
+    found = statistics.effects(asked.results.cells, asked.metric)
+    if found.empty:
+        return Section("Effects")
+    text = (
+        "Depth, epochs and encoding, alone and together: shares of the sum of squares within each seed's grid, "
+        "averaged over seeds. `×` is an interaction: how one effect depends on another. The last one contains the "
+        "noise."
+    )
+    code = f"plots.shares(statistics.effects(results.cells, {asked.metric!r}))"
+    drawn = Drawn(plots.shares(found), "Shares with 95 % t intervals over seeds", code)
+    return Section("Effects of encoding, depth and epochs", [text, drawn])
+
+
+def seeds(asked: Question) -> Section:
+    """Return how many seeds would separate each encoding from the baseline."""
+    if asked.results.cells["pe"].nunique() < 2:
+        return Section("Seeds needed")
+    found = statistics.seeds_needed(asked.compared.compare())
+    if found["deviation"].isna().all():
+        return Section("Seeds needed")
+    names = [*varied_columns(found, setting_columns(asked.results.cells)), "pe", "seeds", "difference", "deviation"]
+    names += ["separable", "seeds_needed", "verdict"]
+    text = (
+        f"For a power of 80 % at the level of the first step of Holm's correction in the family of the "
+        f"{asked.compared.sizes()[0]} comparisons with `{asked.baseline}`, if difference and deviation were as "
+        "observed. `separable` is the smallest difference that the present seeds would separate. An observed "
+        "difference is an estimate; read the numbers as orders of magnitude."
+    )
+    code = "statistics.seeds_needed(compared.compare())"
+    table = Table(found[names], f"To separate each encoding from {asked.baseline}", code)
+    return Section("Seeds needed", [text, table])
+
+
+def methods(asked: Question) -> Section:
+    """Return how comparisons are made, and a simulation of how often intervals contain the truth."""
+    cells = asked.results.cells
+    residuals = statistics.deviations(cells, asked.metric) if cells["pe"].nunique() > 1 else np.array([])
+    noises = {"normal noise": np.random.default_rng(0).standard_normal(100_000)}
+    if len(residuals) >= 20:
+        noises[f"the {len(residuals)} scaled residuals of these differences"] = residuals
+    lines = []
+    for count in sorted({3, 5, *(int(n) for n in cells.groupby("pe")["seed"].nunique().unique() if n > 1)}):
+        for name, noise in noises.items():
+            t = statistics.coverage(count, noise, statistics.t_intervals)
+            bootstrap = statistics.coverage(count, noise, statistics.percentile_bootstraps, 2000)
+            lines.append({"seeds": count, "noise": name, "t interval": t, "percentile bootstrap": bootstrap})
+    text = [
+        "Cells of one seed share data, order and all weights that are not positional, so encodings are compared "
+        "within seeds, and seeds are the independent units. Checkpoints of one training after several epochs are "
+        "settings, not seeds.",
+        "Intervals are 95 % t intervals of single means. Verdicts come from p values after Holm's correction, so "
+        "an interval without 0 can belong to a difference that is not separable.",
+        "A comparison belongs to one of two families. The comparisons with the baseline, in every setting, pooled and "
+        "at the longest length, are what the report asks; the comparisons of two other encodings, in the same places, "
+        "are the other family, so that asking about every pair does not hide the answer. In each family, the chance "
+        "that any verdict of better or worse is wrong is at most 5 %. Another baseline makes other families: choose it "
+        "before looking at the results.",
+    ]
+    return Section("Methods", [*text, Table(pd.DataFrame(lines), "How often a 95 % interval contains the truth")])
+
+
+def choices(asked: Question) -> Section:
+    """Return the best encoding for each need."""
+    results = asked.results
+    found = choice.choices(results.cells, results.records, asked.metric, asked.compared)
+    if found.empty:
+        return Section("Choice")
+    code = f"choice.choices(results.cells, results.records, {asked.metric!r}, compared)"
+    return Section("Which encoding for which need", [Table(found, "Drawn from these results alone", code)])

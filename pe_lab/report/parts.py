@@ -1,0 +1,36 @@
+"""The parts that a report is made of: sections of text, figures and tables."""
+
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from pe_lab.results.plots import Plot
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure, its caption, and the line of code that draws it."""
+
+    plot: Plot
+    caption: str
+    code: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, its caption, and the line of code that computes it, if there is one."""
+
+    data: pd.DataFrame
+    caption: str
+    code: str = ""
+
+
+Part = str | Drawn | Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title with the parts below it. A section without parts is not shown."""
+
+    title: str
+    parts: list[Part] = field(default_factory=list)

@@ -1,0 +1,150 @@
+"""The subject of a report: results, baseline and metric; and what a reader must know before any number."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.report import choice
+from pe_lab.report.parts import Part, Section, Table
+from pe_lab.results import statistics
+from pe_lab.results.columns import setting_columns
+from pe_lab.results.frame import Results
+from pe_lab.results.statistics import Families
+
+IMPORTS = (
+    "from pe_lab.report import choice; "
+    "from pe_lab.results import columns, frame, plots, rates, statistics, wandb_project"
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """The subject of a report.
+
+    Attributes:
+        results: from frame.load.
+        load: the line of code that loads them.
+        command: the command that trained them, if it is known.
+        baseline: the encoding that others are compared with.
+        metric: a test metric.
+        audit: the table of an audit, or empty.
+    """
+
+    results: Results
+    load: str
+    command: str
+    baseline: str
+    metric: str
+    audit: pd.DataFrame
+
+    @cached_property
+    def compared(self) -> Families:
+        """All comparisons of the report; every verdict in it is one of these."""
+        return choice.families(self.results.cells, self.results.records, self.baseline, self.metric)
+
+    @property
+    def compares(self) -> str:
+        """The line of code that makes the comparisons."""
+        return f"compared = choice.families(results.cells, results.records, {self.baseline!r}, {self.metric!r})"
+
+
+def question(asked: Question) -> Section:
+    """Return the section on cells, metric, baseline, families, cautions and commands."""
+    cells = asked.results.cells
+    parts: list[Part] = []
+    if len(cells):
+        varied = varied_columns(cells, setting_columns(cells))
+        counts = [f"{cells['pe'].nunique()} encodings"]
+        counts += [f"{name} {', '.join(_plain(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied]
+        seeds = tuple(sorted(cells["seed"].unique()))
+        parts.append(f"{len(cells)} cells: {'; '.join(counts)}; seeds {_seeds_in_words(seeds)}.")
+        direction = "lower" if statistics.lower_is_better(asked.metric) else "higher"
+        parts.append(
+            f"The metric is test {asked.metric} ({direction} is better; losses are in nats per slot). "
+            f"Others are compared with `{asked.baseline}`."
+        )
+        if cells["pe"].nunique() > 1:
+            parts.append(
+                f"**The families of this report**: {asked.compared}. Every verdict on this page, in differences, "
+                "ranks, seeds needed and choice, is one of these."
+            )
+    parts += [f"**Note.** {line}" for line in cautions(asked.results, asked.baseline)]
+    if asked.command:
+        parts.append(f"Trained with `{asked.command}`.")
+    lines = f"`{IMPORTS}`, `{asked.load}`" + (f" and `{asked.compares}`" if len(cells) else "")
+    parts.append(f"Every figure names the line that draws it, after {lines}.")
+    return Section("The question", parts)
+
+
+def cautions(results: Results, baseline: str) -> list[str]:
+    """Return what a reader must know before any number, a line each."""
+    cells, lines = results.cells, []
+    _ = results.curves, results.records  # reading them adds their damaged entries to results.refused
+    if len(results.failed):
+        lines.append(f"{len(results.failed)} cells failed; they are listed below and in no mean.")
+    if results.refused:
+        lines.append(f"{len(results.refused)} entries were refused; they are listed below and in no mean.")
+    if cells.empty:
+        return lines
+    lines += _seed_cautions(cells)
+    if baseline not in set(cells["pe"]):
+        lines.append(f"The baseline {baseline} is not among the cells.")
+    for name, what in (("torch", "versions of PyTorch"), ("commit", "commits of pe_lab"), ("device", "devices")):
+        values = cells[name].fillna("unknown").unique() if name in cells else []
+        if len(values) > 1:
+            lines.append(f"Cells were made with several {what}: {', '.join(map(str, values))}.")
+    if "optimizer.lr" in cells and "optimizer.lr" not in setting_columns(cells):
+        lines.append("Encodings have learning rates of their own (column `optimizer.lr`).")
+    return lines
+
+
+def _seed_cautions(cells: pd.DataFrame) -> list[str]:
+    """Return lines on single seeds, unequal seeds and combinations that were not trained."""
+    lines = []
+    seeds = cells.groupby("pe", sort=False)["seed"].nunique()
+    if (seeds == 1).any():
+        names = ", ".join(seeds.index[seeds == 1])
+        lines.append(f"One seed only: {names}. There is no interval, and no difference can be established.")
+    keys = [*setting_columns(cells), "pe"]
+    by_cell = cells.groupby(keys, sort=False, dropna=False)["seed"].agg(lambda seeds: tuple(sorted(seeds)))
+    if by_cell.nunique() > 1:
+        most = by_cell.mode().iloc[0]
+        others = by_cell[by_cell != most]
+        lines.append(
+            f"Seeds are not the same everywhere: {len(others)} of {len(by_cell)} combinations of setting and encoding "
+            f"have others than {_seeds_in_words(most)}. Differences are taken over shared seeds only."
+        )
+    count = len(cells[setting_columns(cells)].drop_duplicates()) * cells["pe"].nunique()
+    if len(by_cell) < count:
+        lines.append(f"{count - len(by_cell)} of {count} combinations of setting and encoding were not trained.")
+    return lines
+
+
+def failed(asked: Question) -> Section:
+    """Return the section on failed cells, refused entries and omitted pairs."""
+    results, parts = asked.results, []
+    if len(results.failed):
+        parts.append(Table(results.failed, "Cells that failed", "results.failed"))
+    if results.refused:
+        refused = pd.DataFrame({"entry": results.refused})
+        parts.append(Table(refused, "Entries that are damaged, incomplete or missing"))
+    if len(results.skipped):
+        caption = "Left out of the study: encodings that do not fit a task"
+        parts.append(Table(results.skipped, caption, "results.skipped"))
+    return Section("Failed and omitted cells", parts)
+
+
+def varied_columns(data: pd.DataFrame, names: list[str]) -> list[str]:
+    """Return the named columns that exist and have several values."""
+    return [name for name in names if name in data and data[name].nunique(dropna=False) > 1]
+
+
+def _seeds_in_words(seeds: tuple[int, ...]) -> str:
+    whole = seeds == tuple(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 2
+    return f"{seeds[0]} to {seeds[-1]}" if whole else ", ".join(map(str, seeds))
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value)
