@@ -22,10 +22,12 @@ from omegaconf.errors import OmegaConfBaseException
 from faults.programs import Program, limit_memory
 from faults.sweeps import TINY
 from pe_lab import config
+from pe_lab.config.declarations import declarations
+from pe_lab.config.ranges import NAME, RANGES
 from pe_lab.data.text import corpus
+from pe_lab.encodings.options import Range
 from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ranges import NAME, OPTIONAL, RANGES
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import digest
 
@@ -143,16 +145,25 @@ def shown(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@cache
-def fitting(setting: str) -> list[Any]:
-    """Values that the range of a setting holds."""
-    of = RANGES.get(f"pe.{setting.rpartition('.')[2]}" if setting.startswith("pe.") else setting)
-    if of is None:
+def fitting(setting: str, own: dict[str, Range]) -> list[Any]:
+    """Return values that the range of a setting holds.
+
+    Args:
+        own: the ranges that the classes of the configuration declare, by setting.
+    """
+    allowed = (RANGES | own).get(setting)
+    if allowed is None:
         return [True, False]
-    names = of.words.rpartition("one of ")[2].split(", ") if "one of" in of.words else []
-    found = [value for value in [*FIT, *names] if of.holds(value)]
-    found += [[value] for value in [*FIT, *names] if of.holds([value])] + [[a, b] for a in (0, 0.5) for b in (0.9, 0)]
-    return [value for value in found if of.holds(value)] + [None] * (setting in OPTIONAL)
+    holds, words = allowed.holds, allowed.words
+    names = words.rpartition("one of ")[2].split(", ") if "one of" in words else []
+    found = [value for value in [*FIT, *names] if holds(value)]
+    found += [[value] for value in [*FIT, *names] if holds([value])] + [[a, b] for a in (0, 0.5) for b in (0.9, 0)]
+    return [value for value in found if holds(value)] + [None] * allowed.optional
+
+
+def declared(group: str, name: str, path: str) -> dict[str, Range]:
+    """Return the ranges that the class of a file of conf/ declares, by setting."""
+    return {f"{path}.{option}": one for option, one in declarations(written(group, name).get("_target_")).items()}
 
 
 @st.composite
@@ -165,8 +176,9 @@ def asked(draw: st.DrawFn, fit: float = 0.5, most: int = 4) -> list[str]:
     """
     chosen = draw(st.fixed_dictionaries({}, optional={key: st.sampled_from(CHOICES[key]) for key in CHOICES}))
     words = [f"{group}={name}" for group, name in chosen.items()]
-    known = dict(of_the_root())
+    known, own = dict(of_the_root()), {}
     for group, name in (BY_DEFAULT | chosen).items():
+        own |= declared(group, name, group)
         for key, value in written(group, name).items():
             if key != "defaults":
                 known[f"{group}.{key}"] = value
@@ -176,10 +188,11 @@ def asked(draw: st.DrawFn, fit: float = 0.5, most: int = 4) -> list[str]:
                     inner = draw(st.sampled_from(CHOICES["pe"]))
                     words.append(f"pe@pe.encoding={inner}")
                 known |= {f"pe.encoding.{key}": value for key, value in written("pe", inner).items()}
+                own |= declared("pe", inner, "pe.encoding")
     for setting in draw(st.lists(st.sampled_from(sorted(known)), max_size=most, unique=fit == 1)):
         name = setting.rpartition(".")[2]
         if draw(st.floats(0, 1)) < fit:
-            usual = [] if name[0] == "_" or name in ("name", "defaults") else fitting(setting)
+            usual = [] if name[0] == "_" or name in ("name", "defaults") else fitting(setting, own)
             value = shown(draw(st.sampled_from([known[setting], *usual]))) if usual else shown(known[setting])
         else:
             value = draw(ODD)
@@ -294,12 +307,21 @@ def spelled(draw: st.DrawFn, word: str, cell: Cell) -> str:
     if "@" in key or key in CHOICES or "/" in key:
         return word
     value, forms = OmegaConf.select(cell.cfg, key), [text]
-    loose = key.startswith(("pe.", "data.")) and RANGES.get(key, NAME).holds(1.5)
+    loose = key.startswith(("pe.", "data.")) and of_cell(cell).get(key, NAME).holds(1.5)
     if isinstance(value, float) or (loose and isinstance(value, int)):
         forms += [f"{value:.17e}", repr(float(value)), *([str(int(value))] if value == int(value) else [])]
     elif isinstance(value, str) and text == value:
         forms += [f"'{value}'", f'"{value}"']
     return f"{draw(st.sampled_from(['', '++']))}{key}={draw(st.sampled_from(forms))}"
+
+
+def of_cell(cell: Cell) -> dict[str, Range]:
+    """Return the ranges that the classes of a cell declare, by setting."""
+    found = {}
+    for path in ("pe", "pe.encoding", "data"):
+        leaf = OmegaConf.select(cell.cfg, path) or {}
+        found |= {f"{path}.{option}": one for option, one in declarations(leaf.get("_target_")).items()}
+    return found
 
 
 def reordered(tree: Any) -> Any:
@@ -351,8 +373,10 @@ def test_other_meanings_have_other_hashes(tally, data):
     with bounded():
         (cell,) = composed(words) or reject()
         known = config.flatten(meaning(cell))
-        setting = data.draw(st.sampled_from(sorted(key for key in known if key in RANGES and key[-5:] != ".name")))
-        more = f"{setting}={shown(data.draw(st.sampled_from(fitting(setting))))}"
+        own = of_cell(cell)
+        with_range = sorted(key for key in known if key in RANGES | own and key[-5:] != ".name")
+        setting = data.draw(st.sampled_from(with_range))
+        more = f"{setting}={shown(data.draw(st.sampled_from(fitting(setting, own))))}"
         (other,) = composed([*words, more]) or reject()
         same = meaning(cell) == meaning(other)
         assert (digest(cell.identity) == digest(other.identity)) == same, (words, more)
@@ -390,7 +414,7 @@ def test_the_program_ends_with_a_cell_or_in_one_line(tmp_path_factory, text, tal
     program = Program(given, folder / "printed", here, env, partial(limit_memory, MEMORY / 2**20))
     status, _, errors = program.wait(SECONDS)
     assert "Traceback" not in errors, (given, errors)
-    stops = [(run, epochs) for run in Ledger(here / "ledger").runs() for epochs in run.stops()]
+    stops = [(run, epochs) for run in Ledger(here / "ledger").runs() for epochs in run.checkpoints()]
     for run, epochs in stops:
         run.identity()
         run.verify(epochs)

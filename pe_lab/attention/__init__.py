@@ -1,6 +1,6 @@
-"""Attention with position: attend() and the rule that picks its implementation."""
+"""Attention with position: attend() and the choice of its implementation."""
 
-from types import ModuleType
+from typing import Protocol
 
 from torch import Tensor
 
@@ -10,20 +10,43 @@ from pe_lab.attention.shapes import check
 from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
 
-# each has `attend`, `refuses`, `bytes_per_pair` and `revision`;
-# fastest first: the order in which "auto" asks
-IMPLEMENTATIONS: dict[str, ModuleType] = {"triton": triton, "sdpa": sdpa, "reference": reference}
+__all__ = ["IMPLEMENTATIONS", "Dropout", "Implementation", "attend", "resolve"]
+
+
+class Implementation(Protocol):
+    """A module that computes attention.
+
+    Attributes:
+        revision: increased when its numbers change; part of the identity of a result.
+    """
+
+    revision: int
+
+    def refuses(self, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
+        """Return the reason why these terms cannot be computed here, or None."""
+
+    def bytes_per_pair(self, q: Tensor, terms: Terms, layout: Layout) -> int:
+        """Return the bytes per pair of positions that attention of queries like q needs at least."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None
+    ) -> Tensor:
+        """Return attention of q [B, H, T, d] over k and v."""
+
+
+# fastest first, as "auto" tries them
+IMPLEMENTATIONS: dict[str, Implementation] = {"triton": triton, "sdpa": sdpa, "reference": reference}
 
 
 def resolve(implementation: str, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str:
-    """The implementation that will run for queries like q.
+    """Return the name of the implementation that will run for queries like q.
 
     Args:
-        implementation: "reference", "sdpa", "triton", or "auto": the first of triton, sdpa, reference that can; triton
-            on CUDA only, since a CPU runs it in an interpreter.
+        implementation: "reference", "sdpa", "triton", or "auto": the first of triton, sdpa, reference that can compute
+            this; triton on CUDA only, since a CPU runs it in an interpreter.
 
     Raises:
-        ValueError: there is no such implementation, or the one that was named cannot compute this, with the reason.
+        ValueError: there is no such implementation, or it cannot compute this, with the reason.
     """
     if implementation == "auto":
         names = [name for name in IMPLEMENTATIONS if name != "triton" or q.device.type == "cuda"]
@@ -32,9 +55,9 @@ def resolve(implementation: str, q: Tensor, terms: Terms, layout: Layout, dropou
         raise ValueError(f"attention must be one of auto, {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
     reason = IMPLEMENTATIONS[implementation].refuses(q, terms, layout, dropout)
     if reason:
-        instead = resolve("auto", q, terms, layout, dropout)
+        fallback = resolve("auto", q, terms, layout, dropout)
         raise ValueError(
-            f"attention={implementation} cannot compute this: {reason}; use attention=auto, which takes {instead}"
+            f"attention={implementation} cannot compute this: {reason}; use attention=auto, which takes {fallback}"
         )
     return implementation
 
@@ -48,15 +71,15 @@ def attend(
     implementation: str = "auto",
     dropout: Dropout | None = None,
 ) -> Tensor:
-    """Attention of queries [B, H, T, d] over keys and values of the same shape and dtype, with an encoding's terms.
+    """Return attention of queries [B, H, T, d] over keys and values of the same shape and dtype, with position.
 
     Fewer queries than keys, as in cached decoding, and values of another head dimension are refused.
 
     Args:
-        terms: what the encoding does to logits, weights and values.
-        layout: which tokens may see each other, and where they are.
+        terms: the effect of the encoding on logits, weights and values.
+        layout: the positions of tokens, and which attend to which.
         implementation: as `resolve`.
-        dropout: of the weights; None: they all count.
+        dropout: of the weights; None: no dropout.
 
     Returns:
         [B, H, T, d]. Rows of padding are finite and mean nothing.

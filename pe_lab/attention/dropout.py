@@ -1,6 +1,6 @@
-"""Dropout of attention weights by a counter: whether a weight is dropped follows from (seed, batch, head, i, j) alone.
+"""Counter-based dropout of attention weights: (seed, batch, head, i, j) determines whether a weight is dropped.
 
-The kernels draw the same mask as the reference, a tile at a time, and again in the backward pass; nothing is stored.
+The kernels compute the same mask as the reference, tile by tile, and again in the backward pass; no mask is stored.
 """
 
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-ROW, COLUMN = 0x9E3779B1, 0x85EBCA77  # odd numbers near 2^32 / golden ratio, and one of xxHash's primes
+ROW, COLUMN = 0x9E3779B1, 0x85EBCA77  # odd: 2^32 / golden ratio, and a prime of xxHash
 MIX = (0x7FEB352D, 0x846CA68B)  # the multipliers of lowbias32, github.com/skeeto/hash-prospector
 WORD = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
 class Dropout:
-    """Which attention weights are dropped; those kept are divided by 1 - p.
+    """Dropout of attention weights; kept weights are divided by 1 - p.
 
     Args:
         p: probability of being dropped, in (0, 1).
@@ -38,12 +38,12 @@ class Dropout:
         return round(self.p * 2**32)
 
     def keys(self, batch: int, heads: int) -> Tensor:
-        """[B, H] int64 in [0, 2^32): what the numbers of a head begin with."""
+        """Return the key of every head's random numbers, [B, H] int64 in [0, 2^32)."""
         row = _mix((self.seed & WORD) + torch.arange(batch, device=self.seed.device) * ROW)
         return _mix(row[:, None] + torch.arange(heads, device=self.seed.device) * COLUMN)
 
     def apply(self, weight: Tensor) -> Tensor:
-        """Weights [B, H, T, T] with some dropped and the others enlarged."""
+        """Return weights [B, H, T, T] with some dropped and the others enlarged."""
         B, H, T, _ = weight.shape
         index = torch.arange(T, device=weight.device)
         rows = _mix(self.keys(B, H)[..., None] + index * ROW)
@@ -52,7 +52,7 @@ class Dropout:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """lowbias32: an invertible hash of 32-bit words, kept in int64; of larger numbers, the low 32 bits count."""
+    """Return lowbias32, an invertible hash of 32-bit words, in int64; of larger numbers, the low 32 bits are used."""
     x = x & WORD
     x = ((x ^ (x >> 16)) * MIX[0]) & WORD
     x = ((x ^ (x >> 15)) * MIX[1]) & WORD

@@ -1,6 +1,6 @@
-"""The definition of attention with position, readable next to the papers: O(T^2), any device, float64-safe.
+"""The definition of attention with position, to be read next to the papers: O(T^2), any device, float64 too.
 
-The judge of every other implementation. Shapes: B batch, H heads, T length, d head_dim, R a table's reach.
+All other implementations are compared with it. Shapes: B batch, H heads, T length, d head_dim, R a table's reach.
 """
 
 import torch
@@ -11,21 +11,21 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
 
-revision = 1  # raised when the numbers change; part of a cell's identity
+revision = 1  # increased when the numbers change; part of the identity of a result
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
-    """Why these terms cannot be computed here, or None: the reference computes all of them."""
+    """Return None: the reference computes all terms."""
     return None
 
 
 def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
-    """Bytes that are held for each pair of positions in attention of queries like q, at least."""
+    """Return the bytes per pair of positions that attention of queries like q needs at least."""
     return 4 * q.shape[0] * q.shape[1]  # logits of every head
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
-    """Attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
+    """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):
         return _attend(q, k, v, terms, layout, dropout)
 
@@ -42,7 +42,10 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropo
 
 
 def weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
-    """[B, H, T, T] attention weights, zero where the layout forbids; with a stick, a row's own remainder included."""
+    """Return the attention weights [B, H, T, T], zero where the layout forbids attention.
+
+    With stick-breaking, a remainder that is given to the query's own value is included.
+    """
     z = logits(q, k, terms, layout)
     if isinstance(terms.weights, Stick):
         return stick_weights(z, terms.weights, layout)
@@ -50,7 +53,7 @@ def weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
 
 
 def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
-    """[B, H, T, T] logits, at least float32, before anything is masked."""
+    """Return the logits [B, H, T, T] before masking, in float32 or float64."""
     q, k = queries_and_keys(q, k, terms)
     scale = q.shape[-1] ** -0.5 if terms.scale is None else terms.scale
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -67,7 +70,7 @@ def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
 
 
 def queries_and_keys(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-    """q and k as they meet: rotated, then scaled by the gain; in their own dtype."""
+    """Return q and k, rotated, then scaled by the gain; in their own dtype."""
     dtype = q.dtype
     if terms.rotary_q is not None:
         q = rotate(q, terms.rotary_q)
@@ -79,32 +82,32 @@ def queries_and_keys(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
-    """[B, H, T, d] with every pair of lanes, read as a complex number, turned; in the tables' dtype or x's, the wider.
+    """Return x [B, H, T, d] with every pair of dimensions rotated as a complex number, in the wider of both dtypes.
 
     (a + ib)(cos + i sin): arXiv:2104.09864, eq. 12.
     """
-    turn = torch.complex(rotary.cos, rotary.sin)
+    rotation = torch.complex(rotary.cos, rotary.sin)
     x = x.to(torch.promote_types(x.dtype, rotary.cos.dtype))
     if rotary.pairing == "half":
-        turned = torch.complex(*x.chunk(2, -1)) * turn
-        return torch.cat((turned.real, turned.imag), -1)
+        rotated = torch.complex(*x.chunk(2, -1)) * rotation
+        return torch.cat((rotated.real, rotated.imag), -1)
     pairs = x.unflatten(-1, (-1, 2))
     if any(stride % 2 for stride in pairs.stride()[:-1]) or pairs.stride(-1) != 1 or pairs.storage_offset() % 2:
-        pairs = pairs.contiguous()  # complex numbers lie at even places
-    return torch.view_as_real(torch.view_as_complex(pairs) * turn).flatten(-2)
+        pairs = pairs.contiguous()  # complex numbers start at even offsets
+    return torch.view_as_real(torch.view_as_complex(pairs) * rotation).flatten(-2)
 
 
 def table_index(layout: Layout, table: Tensor) -> Tensor:
-    """[B|1, T, T] where pos_i - pos_j stands in a table [1|H, 2R+1, ...]; beyond R, its ends.
+    """Return the index of pos_i - pos_j in a table [1|H, 2R+1, ...], [B|1, T, T]; beyond R, that of its ends.
 
-    `attend` has made sure that pairs which count are within R unless the terms ask to clip.
+    Unless the terms clip, `attend` has checked that all pairs that count are within R.
     """
     reach = (table.shape[1] - 1) // 2
     return (layout.pos[:, :, None] - layout.pos[:, None, :]).clamp(-reach, reach) + reach
 
 
 def added_to_logits(terms: Terms, layout: Layout) -> Tensor | None:
-    """[B|1, H|1, T, T] the sum of all that is added to the logits whatever the content, or None."""
+    """Return the sum of all terms added to the logits that do not depend on q and k, [B|1, H|1, T, T], or None."""
     parts = []
     if terms.bias is not None:
         parts.append(terms.bias[:, table_index(layout, terms.bias)].transpose(0, 1))
@@ -116,10 +119,11 @@ def added_to_logits(terms: Terms, layout: Layout) -> Tensor | None:
 
 
 def stick_weights(z: Tensor, stick: Stick, layout: Layout) -> Tensor:
-    """[B, H, T, T] stick-breaking weights of logits z, in log space (Tan et al. 2024, arXiv:2410.17980, eq. 1-2).
+    """Return stick-breaking weights [B, H, T, T] of logits z, in log space (Tan et al. 2024, arXiv:2410.17980, eq. 1).
 
-    ln A_ij = ln sigmoid(z_ij) + sum of ln sigmoid(-z_ik) over the keys k broken off before j. Bidirectional with the
-    nearest key first, the two sides are sticks of mass 1/2 each, self on the left; from key 0 on it is one stick.
+    ln A_ij = ln sigmoid(z_ij) + sum of ln sigmoid(-z_ik) over the keys k before j in the stick's order. In
+    bidirectional attention with order "nearest" each side of the query is a stick of mass 1/2, the query's own key
+    belonging to the left one; with order "first" there is one stick.
     """
     size = z.shape[-1]
     self_key = torch.eye(size, dtype=torch.bool, device=z.device)
@@ -137,9 +141,9 @@ def stick_weights(z: Tensor, stick: Stick, layout: Layout) -> Tensor:
 
 
 def _break(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor]:
-    """Weights [..., T, T] of one stick over the allowed keys, and what is left of it [..., T]."""
+    """Return the weights [..., T, T] of one stick over the allowed keys, and its remainder [..., T]."""
     z = z.expand(torch.broadcast_shapes(z.shape, allowed.shape))
-    keep = logsigmoid(-z).masked_fill(~allowed, 0)  # ln of what a key leaves
+    keep = logsigmoid(-z).masked_fill(~allowed, 0)  # ln of the share that a key leaves
     if from_right:
         keep = keep.flip(-1)
     total = keep.cumsum(-1)

@@ -1,6 +1,6 @@
 """Attention through PyTorch's fused scaled_dot_product_attention, where the terms allow it.
 
-Queries and keys are rotated before, everything that is added to the logits goes in as a mask of T x T numbers.
+Queries and keys are rotated first; everything that is added to the logits is passed as a mask of T x T numbers.
 """
 
 from math import prod
@@ -14,11 +14,11 @@ from pe_lab.attention.reference import added_to_logits, queries_and_keys
 from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import Layout
 
-revision = 1  # raised when the numbers change; part of a cell's identity
+revision = 1  # increased when the numbers change; part of the identity of a result
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
-    """Why these terms cannot be computed here, or None."""
+    """Return the reason why these terms cannot be computed here, or None."""
     if dropout is not None:
         return "sdpa draws a dropout mask of its own, which is not that of the other implementations"
     if isinstance(terms.weights, Stick):
@@ -30,16 +30,17 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
 
 
 def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
-    """Bytes that are held for each pair of positions in attention of queries like q, at least."""
-    shapes = [] if terms.bias is None else [(1, len(terms.bias))]
-    shapes += [part.shape[:2] for part in (terms.decay, terms.bias_full) if part is not None]
+    """Return the bytes per pair of positions that attention of queries like q needs at least."""
+    shapes: list[tuple[int, ...]] = [] if terms.bias is None else [(1, len(terms.bias))]
+    shapes += [tuple(part.shape[:2]) for part in (terms.decay, terms.bias_full) if part is not None]
     if shapes:
-        return 4 * prod(torch.broadcast_shapes(*shapes))  # what is added to the logits
+        pairs: int = prod(torch.broadcast_shapes(*shapes))
+        return 4 * pairs  # what is added to the logits
     return 0 if layout.causal and layout.right_padded else 1
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
-    """Attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
+    """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     q, k = queries_and_keys(q, k, terms)
     added = added_to_logits(terms, layout)
     if added is None and layout.causal and layout.right_padded:

@@ -1,6 +1,6 @@
-"""What fits the queries: shape, dtype and device of all that attention is given, checked before it computes."""
+"""Check shape, dtype and device of the inputs of attention."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import torch
 from torch import Tensor
@@ -27,15 +27,23 @@ Requirement = tuple[str, Tensor, tuple[str, ...], tuple[torch.dtype, ...]]
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> None:
-    """Refuse inputs that do not fit the queries; reads none of their numbers, so that no device is waited for.
+    """Refuse inputs that do not fit the queries; no values are read, so that no device is synchronized.
 
     Raises:
-        ValueError: which input, what it must be, and what it is.
+        ValueError: the input, the requirement and what was given.
     """
     if q.dim() != 4 or q.dtype not in FLOATING:
         raise ValueError(f"q must be floating point [B, H, T, d], got {_name(q.dtype)} {list(q.shape)}")
     B, H, T, d = q.shape
-    sizes = {"B": (B,), "H": (H,), "T": (T,), "d": (d,), "d/2": (d / 2,), "B|1": (B, 1), "H|1": (H, 1)}
+    sizes: dict[str, Container[float]] = {
+        "B": (B,),
+        "H": (H,),
+        "T": (T,),
+        "d": (d,),
+        "d/2": (d / 2,),
+        "B|1": (B, 1),
+        "H|1": (H, 1),
+    }
     sizes |= {"2R+1": ODD, "axes": ANY}
     device = q.device
     for name, tensor, shape, dtypes in _requirements(q, k, v, terms, layout, dropout):
@@ -58,7 +66,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
 def _requirements(
     q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None
 ) -> Iterator[Requirement]:
-    """Every tensor besides q: its name, itself, its shape, and its dtypes (none named: any)."""
+    """Yield every tensor but q: name, tensor, required shape, accepted dtypes (empty: any)."""
     yield "k", k, ("B", "H", "T", "d"), (q.dtype,)
     yield "v", v, ("B", "H", "T", "d"), (q.dtype,)
     rotations = {"rotary_q": terms.rotary_q, "rotary_k": terms.rotary_k}

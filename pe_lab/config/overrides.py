@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.schema import folder
-from pe_lab.ranges import SHOWN, shown
+from pe_lab.encodings.options import SHOWN, shown
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
 

@@ -1,4 +1,4 @@
-"""The rules that the config alone decides."""
+"""Rules that can be checked from the config alone."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -8,13 +8,16 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from pe_lab.config.declarations import declarations
+from pe_lab.config.ranges import NAME, RANGES, require
 from pe_lab.config.schema import TYPED, Config, folder
-from pe_lab.ranges import NAME, RANGES, require, require_pairs, shown
+from pe_lab.encodings import options
+from pe_lab.encodings.options import shown
 from pe_lab.system.plain import complaint
 
 
 def check(cfg: DictConfig) -> None:
-    """Test every rule that the config alone decides.
+    """Check every rule that can be checked from the config alone.
 
     Raises:
         ValueError: the first rule that is broken, in one line.
@@ -25,37 +28,52 @@ def check(cfg: DictConfig) -> None:
         value = OmegaConf.select(cfg, setting, default=missing)
         if value is not missing:
             require(setting, _plain(value))
-    for leaf in _within(cfg.pe, "pe"):
-        for key, value in OmegaConf.select(cfg, leaf).items():
-            if leaf != "pe" and f"pe.{key}" in RANGES:
-                require(f"pe.{key}", _plain(value), where=f"{leaf}.{key}")
-    model = cfg.model
-    if model.width % model.num_heads:
-        raise ValueError(
-            f"model.width must be divisible by model.num_heads, got model.width={model.width}, "
-            f"model.num_heads={model.num_heads}"
-        )
-    if "pairing" in cfg.pe:
-        require_pairs(cfg.pe.name, model.width, model.num_heads)
-    if found := complaint(_plain(cfg)):  # or nobody could read what is written of it
+    for path in [*_encodings(cfg.pe, "pe"), "data"]:
+        _check_options(OmegaConf.select(cfg, path), path)
+    _check_heads(cfg)
+    if found := complaint(_plain(cfg)):  # otherwise what is written of it could not be read back
         raise ValueError(f"the config {found}")
 
 
+def _check_options(leaf: DictConfig, path: str) -> None:
+    """Check the options of a class against the ranges that it declares."""
+    declared = declarations(leaf.get("_target_"))
+    for option, value in leaf.items():
+        if option in declared:
+            options.require(f"{path}.{option}", _plain(value), declared[option])
+
+
+def _check_heads(cfg: DictConfig) -> None:
+    """Check that the width can be divided among the heads, and a head's dimensions into the pairs of a rotation."""
+    width, num_heads = cfg.model.width, cfg.model.num_heads
+    if width % num_heads:
+        raise ValueError(
+            f"model.width must be divisible by model.num_heads, got model.width={width}, model.num_heads={num_heads}"
+        )
+    head_dim = width // num_heads
+    if "pairing" in cfg.pe and head_dim % 2:
+        raise ValueError(
+            f"pe={cfg.pe.name} rotates pairs: head_dim must be even, got {head_dim} "
+            f"(model.width={width}, model.num_heads={num_heads})"
+        )
+
+
 def _plain(value: Any) -> Any:
-    """A value without OmegaConf's types."""
+    """Return a value without OmegaConf's types."""
     return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def _within(leaf: DictConfig, path: str) -> Iterator[str]:
-    """The path of a leaf, and those of the encodings within it."""
+def _encodings(leaf: DictConfig, path: str) -> Iterator[str]:
+    """Yield the path of an encoding in the config, then the paths of the encodings that are its options."""
     yield path
-    for key, value in leaf.items():
-        if OmegaConf.is_dict(value) and f"pe.{key}" not in RANGES:
-            yield from _within(value, f"{path}.{key}")
+    declared = declarations(leaf.get("_target_"))
+    for option, value in leaf.items():
+        if OmegaConf.is_dict(value) and option not in declared:
+            yield from _encodings(value, f"{path}.{option}")
 
 
 def _check_keys(cfg: DictConfig) -> None:
-    """Every setting is there, and none that nothing reads: Hydra lets both pass with ~ and +."""
+    """Refuse missing and unknown settings, which Hydra permits with ~ and +."""
     for setting in OmegaConf.missing_keys(cfg):
         raise ValueError(f"{setting} must be set, got nothing")
     known: dict[str, set[str]] = {"": {field.name for field in fields(Config)}}
@@ -65,14 +83,14 @@ def _check_keys(cfg: DictConfig) -> None:
             raise ValueError(f"{group} must have settings, got {shown(_plain(cfg[group]))}")
     for group, typed in TYPED:
         known[group] = {field.name for field in fields(typed)}
-    for leaf in [*_within(cfg.pe, "pe"), "data", "optimizer", "logger"]:
+    for leaf in [*_encodings(cfg.pe, "pe"), "data", "optimizer", "logger"]:
         group, given = leaf.partition(".")[0], OmegaConf.select(cfg, leaf)
         if not NAME.holds(given.get("name")):
             raise ValueError(f"{leaf}.name must be {NAME.words}, got {shown(_plain(given.get('name')))}")
         own = folder() / group / f"{given.name}.yaml"
         if own.exists():
             written = _written(own, own.stat().st_mtime_ns)
-            # what it takes from other files: "/pe@encoding: rope" is the setting "encoding"
+            # settings that come from other files: "/pe@encoding: rope" fills the setting "encoding"
             taken = {
                 str(group).partition("@")[2]
                 for entry in written.get("defaults", [])
@@ -112,7 +130,7 @@ def _check_probes(probes: DictConfig) -> None:
 
 
 def _require_known(given: DictConfig, leaf: str, names: set[str]) -> None:
-    """Raises ValueError unless the settings of a leaf are these."""
+    """Raise ValueError unless the settings of a leaf are exactly these."""
     for key in given:
         if key not in names:
             settings = ", ".join(sorted(name for name in names if name[0] != "_"))
@@ -124,5 +142,5 @@ def _require_known(given: DictConfig, leaf: str, names: set[str]) -> None:
 
 @cache
 def _written(file: Path, changed: int) -> DictConfig:
-    """A YAML file as it was at that time: the cells of a sweep share a few."""
+    """Load a YAML file as it was at that time; the cells of a sweep share a few files."""
     return OmegaConf.load(file)

@@ -1,1 +1,1 @@
-"""Datasets: base.py is what they share, each other file one of them."""
+"""Datasets. base.py is the contract; every other file has one dataset or one family of them."""

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
+from pe_lab.encodings.options import within
 from pe_lab.system.arguments import Parser, run_program
 
 OUT = "exports"
@@ -62,7 +63,8 @@ def export(folder: Path, cfg: DictConfig) -> None:
 
     from pe_lab.data.export import sizes, write
 
-    dataset = instantiate(cfg.data)(seed=cfg.seed)
+    with within("data"):
+        dataset = instantiate(cfg.data)(seed=cfg.seed)
     settings = {key: value for key, value in OmegaConf.to_container(cfg.data, resolve=True).items() if key[0] != "_"}
     for file in write(dataset, folder, cfg.seed, settings):
         print(file)

@@ -1,14 +1,16 @@
 """Arithmetic on written numbers: sums, and parities of bits."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
 from pe_lab.data.problem import Drawn
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Count, Length, Positions
 
 PLUS = 10  # the symbol after the digits
-END = PLUS + 1  # where END stands among what can follow
-LISTED = 3  # digits of numbers, at most, whose pairs are listed: a million
+END = PLUS + 1  # index of END among the possible next tokens
+LISTED = 3  # most digits of numbers whose pairs are enumerated: a million pairs
 
 
 class Addition(Drawn):
@@ -18,8 +20,8 @@ class Addition(Drawn):
     first by default: then each digit of the sum depends on two digits and on a carry that has just been found, while
     the most significant one depends on all. With n = 2, for instance, 58 + 67 = 125 is
     `START 8 5 + 7 6 SEP 5 2 1 END PAD PAD ...`, and with order = big `START 5 8 + 6 7 SEP 1 2 5 END PAD PAD ...`,
-    up to T = 3 longest + 5. How n is distributed, and split, is said in Drawn; a + b is in the same split as b + a, but
-    15 % of the test's problems are in training with the digits of a column exchanged, which has the same sum.
+    up to T = 3 longest + 5. See Drawn for the distribution of n and the splits. a + b is in the same split as b + a,
+    but 15 % of the test's problems are in training with the digits of a column exchanged, which has the same sum.
     The position-blind floor is left out where numbers have more than 3 digits.
 
     Args:
@@ -38,15 +40,15 @@ class Addition(Drawn):
         self,
         seed: int,
         name: str = "addition",
-        order: str = "little",
-        shortest: int = 1,
-        longest: int = 3,
-        train: int = 10_000,
-        validation: int = 1000,
-        test: int = 1000,
+        order: Literal["little", "big"] = "little",
+        shortest: Length = 1,
+        longest: Positions = 3,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
     ) -> None:
         sizes = {"train": train, "validation": validation, "test": test}
-        self.little = require("data.order", order) == "little"
+        self.little = order == "little"
         super().__init__(seed, name, PLUS + 1, shortest, longest, sizes)
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
@@ -88,10 +90,10 @@ class Addition(Drawn):
         return expected
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor | None:
-        """All problems are listed, and those whose multiset of digits is one of these are counted by what follows."""
+        """Enumerate all problems, and count those with each multiset of digits by the next token."""
         if self.n[-1] > LISTED:
             return None
-        base = 16 ** torch.arange(PLUS)  # a digit comes at most 3 LISTED + 1 times
+        base = 16 ** torch.arange(PLUS)  # a digit occurs at most 3 LISTED + 1 times
         known, row = (counts[:, :PLUS] @ base).unique(return_inverse=True)
         found = torch.zeros(len(known), END + 1, dtype=torch.float64)
         most = self.n[-1]
@@ -133,11 +135,11 @@ class Parity(Drawn):
         self,
         seed: int,
         name: str = "parity",
-        shortest: int = 1,
-        longest: int = 16,
-        train: int = 10_000,
-        validation: int = 1000,
-        test: int = 1000,
+        shortest: Length = 1,
+        longest: Positions = 16,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
     ) -> None:
         sizes = {"train": train, "validation": validation, "test": test}
         super().__init__(seed, name, 2, shortest, longest, sizes)

@@ -1,21 +1,22 @@
-"""The most frequent token: the negative control, where the order says nothing."""
+"""The most frequent token: the negative control, in which order carries no information."""
 
 from math import comb
+from typing import Annotated
 
 import torch
 from torch import Generator, Tensor
 
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import SIZES, Sampled, certain, counts
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError, whole
 
 
 class Bag(Sampled):
-    """The class is the token that is in the sequence most often; a sequence in which two are is drawn again.
+    """The class is the most frequent token of the sequence; sequences with a tie are drawn again.
 
     For instance, with 4 tokens and T = 8: `2 0 3 2 1 2 0 3` is of class 2; `2 0 3 2 1 0 0 2` is not used. Tokens are
-    uniform, so classes are equally likely. The unordered tokens are all there is to know: the position-blind loss is 0,
-    and no encoding should do better than none.
+    uniform, so classes are equally likely. The unordered tokens determine the class: the position-blind loss is 0, and
+    no encoding should be better than none.
 
     Args:
         seed: of the sequences.
@@ -34,23 +35,21 @@ class Bag(Sampled):
         self,
         seed: int,
         name: str = "bag",
-        length: int = 32,
-        vocabulary: int = 10,
-        train: int = SIZES["train"],
-        validation: int = SIZES["validation"],
-        test: int = SIZES["test"],
-        demo: int = SIZES["demo"],
-        path: str | None = None,
+        length: Length = 32,
+        vocabulary: Annotated[int, whole(1, most=65_536)] = 10,
+        train: Count = SIZES["train"],
+        validation: Count = SIZES["validation"],
+        test: Count = SIZES["test"],
+        demo: Count = SIZES["demo"],
+        path: FileOrFolder | None = None,
     ) -> None:
-        require("data.length", length)
-        require("data.vocabulary", vocabulary)
         task = Task(vocabulary, length, outputs=vocabulary, causal=False, pooled=True)
         super().__init__(seed, name, task, {"train": train, "validation": validation, "test": test, "demo": demo}, path)
         asked = train + validation + test + demo
-        there = with_majority(length, vocabulary, enough=2 * asked)  # twice as many, so that drawing comes to an end
+        there = with_majority(length, vocabulary, enough=2 * asked)  # twice as many as needed, so that drawing ends
         if path is None and there < 2 * asked:
-            raise ValueError(
-                f"data.length and data.vocabulary must allow for {2 * asked:,} sequences with a majority, twice as "
+            raise OptionError(
+                f"length and vocabulary must allow for {2 * asked:,} sequences with a majority, twice as "
                 f"many as are asked for, got {length} and {vocabulary}, which allow for {there:,}"
             )
 
@@ -73,12 +72,12 @@ class Bag(Sampled):
         return certain(self.classify(tokens), self.task.outputs)
 
     def often(self, tokens: Tensor) -> Tensor:
-        """[N, vocabulary] how often each token is in tokens [N, T]."""
+        """Return [N, vocabulary], the count of each token in tokens [N, T]."""
         return counts(tokens, torch.ones_like(tokens), self.task.vocabulary)
 
 
 def with_majority(length: int, vocabulary: int, enough: int) -> int:
-    """How many sequences have one token in more than half of their places, counted until there are enough."""
+    """Return the number of sequences with a token in more than half of their places; stop counting at enough."""
     there = 0
     for others in range((length + 1) // 2):
         there += vocabulary * comb(length, others) * (vocabulary - 1) ** others

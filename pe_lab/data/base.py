@@ -1,4 +1,4 @@
-"""What datasets share: batches, their order, and the floors that a result is held against."""
+"""The contract of a dataset: batches, their order, and the floors that results are compared with."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -13,21 +13,22 @@ from pe_lab.data.metric import Metric
 from pe_lab.data.seeding import generator
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import CheckedOptions
 
-IGNORE = -100  # a target that does not count
+IGNORE = -100  # a target where nothing is asked
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a model must know of the data it is for.
+    """The properties of a dataset that a model needs.
 
     Args:
         vocabulary: number of tokens.
         length: T of the training sequences.
         outputs: number of answers to choose from.
-        causal: whether a slot may see only what comes before it.
+        causal: whether a slot sees only itself and earlier slots.
         pooled: whether the question is about the whole sequence, answered from the mean over its tokens.
-        grid_width: of the grid that a sequence is, read row by row; None: it is no grid.
+        grid_width: columns, where a sequence is a grid read row by row; None: it is not a grid.
     """
 
     vocabulary: int
@@ -38,26 +39,26 @@ class Task:
     grid_width: int | None = None
 
     def sizes(self, width: int, num_heads: int) -> Sizes:
-        """What an encoding may know of a model of this width for this task."""
+        """Return the sizes that an encoding is made for, in a model of this width."""
         return Sizes(width, num_heads, self.length, self.causal, self.grid_width)
 
     def layout(self, length: Tensor, max_length: int) -> Layout:
-        """Where the tokens of sequences [B] of these lengths are."""
+        """Return the layout of sequences of lengths [B]."""
         return Layout.of_lengths(length, max_length, self.causal, self.grid_width)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences with what is asked of them.
+    """Sequences and their answers.
 
-    Shapes: S = T where something is asked at every slot, S = 1 where it is asked of the whole sequence.
+    Shapes: S = T where every slot has an answer, S = 1 where the whole sequence has one.
 
     Args:
         tokens: [B, T] integers.
-        targets: [B, S] the right answers, IGNORE where nothing is asked.
-        role: [B, S] index into the dataset's roles of what is asked.
+        targets: [B, S] the right answers, IGNORE where there is none.
+        role: [B, S] the kind of answer, an index into the dataset's roles.
         headline: [B, S] bool, the answers that the headline loss averages.
-        layout: where the tokens are.
+        layout: positions and segments of the tokens.
     """
 
     tokens: Tensor
@@ -74,7 +75,7 @@ class Batch:
         return len(self.tokens)
 
     def __getitem__(self, index: Tensor) -> "Batch":
-        """The sequences with these indices [N]."""
+        """Return the sequences with these indices [N]."""
         chosen = {name: getattr(self, name)[index] for name in ("tokens", "targets", "role", "headline")}
         layout = self.layout
         pos = layout.pos if len(layout.pos) == 1 else layout.pos[index]
@@ -85,17 +86,17 @@ Floors = dict[str, dict[str, float]]
 
 
 def flat_floors(floors: Floors) -> dict[str, float]:
-    """Values by "level/metric"."""
-    return {f"{level}/{name}": value for level, of in floors.items() for name, value in of.items()}
+    """Return the values by "level/metric"."""
+    return {f"{level}/{name}": value for level, values in floors.items() for name, value in values.items()}
 
 
-class Dataset(ABC):
+class Dataset(CheckedOptions, ABC):
     """Sequences in three splits, made from a seed.
 
     Attributes:
         revision: raised whenever the sequences change; part of a cell's identity.
         neutral: as in PositionalEncoding.
-        floors_revision: raised whenever what `floors` says of the same sequences changes.
+        floors_revision: raised whenever the floors of the same sequences change.
         name: the file stem in conf/data, used in messages.
         task: what a model must know.
         roles: names of the kinds of answers.
@@ -112,33 +113,33 @@ class Dataset(ABC):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """Those that there are: the usual three, and others to look at."""
+        """The names of the splits: train, validation, test, and others that are only for inspection."""
         return ("train", "validation", "test")
 
     @abstractmethod
     def size(self, split: str) -> int:
-        """Sequences in a split."""
+        """Return the number of sequences in a split."""
 
     @abstractmethod
     def batch(self, split: str, index: Tensor, epoch: int = 0) -> Batch:
-        """The sequences of a split with these indices [B].
+        """Return the sequences of a split with these indices [B].
 
         Args:
-            epoch: of training, where what is asked changes with it.
+            epoch: of training, for datasets whose questions change with it.
         """
 
     @abstractmethod
     def floors(self, split: str) -> Floors:
-        """What a result on a split is held against: for each level, by name, the values of metrics, by name.
+        """Return what results on a split are compared with: for each level, by name, the values of metrics, by name.
 
-        Losses are mean cross-entropies in nats: "loss" over the headline, "loss_all" over all that is asked,
-        "loss_<role>". Exact floors are "bayes", "position_blind" (of the unordered tokens, for who knows how sequences
-        are made) and "position_blind_split_known" (the same for who also knows which the split has: the lowest there
-        is); others are reference levels.
+        Losses are mean cross-entropies in nats: "loss" over the headline, "loss_all" over all answers, "loss_<role>".
+        Exact floors are "bayes", "position_blind" (of a predictor that sees the unordered tokens and knows how
+        sequences are made) and "position_blind_split_known" (of one that also knows the sequences of the split: the
+        lowest possible). Other levels are reference levels.
         """
 
     def longer(self, factor: float) -> "Dataset":
-        """The same task, for a model trained on this one, with a test split of `factor` times the training length.
+        """Return the same task, for a model trained on this one, with test sequences `factor` times as long.
 
         Args:
             factor: > 1.
@@ -149,7 +150,7 @@ class Dataset(ABC):
         raise ValueError(f"evaluate.lengths must be 1 for data={self.name}, which has one length, got {factor:g}")
 
     def content(self) -> dict[str, Any]:
-        """Options that are known by what they lead to, as a path by the digest of its files: so they are hashed."""
+        """Return options that the identity has by their content: a path, for instance, by the digest of its files."""
         return {}
 
     def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
@@ -162,18 +163,18 @@ class Dataset(ABC):
 
 
 class InMemory(Dataset):
-    """A dataset that fits in memory: every split is made once, as one batch."""
+    """A dataset in memory. Every split is made once, as one batch."""
 
     @abstractmethod
     def make(self, split: str) -> Batch:
-        """All sequences of a split."""
+        """Make all sequences of a split."""
 
     @cached_property
     def _made(self) -> dict[str, Batch]:
         return {}
 
     def whole(self, split: str) -> Batch:
-        """All sequences of a split, made when they are asked for first."""
+        """Return all sequences of a split; they are made at the first call."""
         if split not in self._made:
             self._made[split] = self.make(split)
         return self._made[split]
@@ -183,13 +184,13 @@ class InMemory(Dataset):
 
 
 def surprise(batch: Batch, ordered: bool = True) -> Tensor:
-    """[B, T] -ln P(target | prefix) when every sequence of the batch is equally likely, 0 where nothing is asked.
+    """Return [B, T], -ln P(target | prefix) for equally likely sequences of the batch; 0 where nothing is asked.
 
-    Its mean over the batch is the lowest that a function of the prefix can have there, whatever it knows.
+    Its mean over the batch is the lowest loss that any function of the prefix can have on it.
 
     Args:
-        batch: something is asked at slots, of the tokens up to them; nothing of padding.
-        ordered: whether prefixes are told apart by their tokens in order, or by the multiset of them.
+        batch: a slot is asked about the tokens up to it, and nothing is asked at padding.
+        ordered: whether a prefix is the sequence of its tokens, or the multiset of them.
     """
     loss = torch.zeros(batch.tokens.shape, dtype=torch.float64)
     vocabulary = 1 + int(max(batch.tokens.max(), batch.targets.max()))
@@ -209,7 +210,7 @@ def surprise(batch: Batch, ordered: bool = True) -> Tensor:
 
 
 def fresh(rows: Tensor, seen: set[bytes]) -> Tensor:
-    """[N'] indices of the rows [N, T] that are not in `seen`, where all are put, nor stand here before."""
+    """Return the indices [N'] of rows [N, T] that are not in `seen` and not repeated; add all rows to `seen`."""
     new = []
     for index, row in enumerate(rows.numpy()):
         key = row.tobytes()
@@ -220,20 +221,20 @@ def fresh(rows: Tensor, seen: set[bytes]) -> Tensor:
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> Tensor:
-    """[size] the order of the training sequences in one epoch: a function of (seed, epoch) alone."""
+    """Return [size], the order of the training sequences in one epoch: a function of (seed, epoch) alone."""
     return torch.randperm(size, generator=generator(seed, "order", epoch))
 
 
 def in_batches(dataset: Dataset, split: str, index: Tensor, batch_size: int, epoch: int = 0) -> Iterator[Batch]:
-    """The sequences of a split in the order of index [N]; the last batch may be smaller."""
+    """Yield the sequences of a split in the order of index [N]; the last batch may be smaller."""
     for part in index.split(batch_size):
         yield dataset.batch(split, part, epoch)
 
 
 def averages(values: Tensor, batch: Batch, roles: tuple[str, ...], name: str = "loss") -> dict[str, float]:
-    """Means of values [B, S]: over the headline, over all that is asked, and per role.
+    """Return means of values [B, S]: over the headline, over all answers, and per role.
 
-    A role that the batch does not have is left out.
+    A role that does not occur in the batch is left out.
     """
     asked = batch.targets != IGNORE
     masks = {name: batch.headline & asked, f"{name}_all": asked}

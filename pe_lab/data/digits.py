@@ -1,4 +1,4 @@
-"""Handwritten digits as grids of 64 tokens: the task for encodings of two dimensions."""
+"""Handwritten digits as grids of 64 tokens: the task for two-dimensional encodings."""
 
 from itertools import islice
 
@@ -8,6 +8,7 @@ from torch import Tensor
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import Labelled
 from pe_lab.data.seeding import derive
+from pe_lab.encodings.options import FileOrFolder
 
 IMAGES = 1797
 SIDE = 8
@@ -18,7 +19,7 @@ SIZES = {"train": 1078, "validation": 359, "test": 360}  # 60 %, 20 %, 20 %
 class Digits(Labelled):
     """Which digit an image shows: the 1,797 images of 8 x 8 pixels and 17 grey levels bundled with scikit-learn.
 
-    An image is read row by row, a token a pixel; positions have a row and a column. For instance, of class 0:
+    An image is read row by row, one token per pixel; positions have a row and a column. For instance, of class 0:
 
          0  0  5 13  9  1  0  0
          0  0 13 15 10 15  5  0
@@ -29,7 +30,7 @@ class Digits(Labelled):
          0  2 14  5 10 12  0  0
          0  0  6 13 10  0  0  0
 
-    The splits are 60 %, 20 % and 20 % of the images. Nobody knows the distribution of digits: there are reference
+    The splits are 60 %, 20 % and 20 % of the images. The distribution of digits is unknown: there are reference
     levels instead of floors, see `reference_levels`.
 
     Args:
@@ -40,7 +41,7 @@ class Digits(Labelled):
         ValueError: a file that is not of the format.
     """
 
-    def __init__(self, seed: int, name: str = "digits", path: str | None = None) -> None:
+    def __init__(self, seed: int, name: str = "digits", path: FileOrFolder | None = None) -> None:
         task = Task(LEVELS, SIDE**2, outputs=10, causal=False, pooled=True, grid_width=SIDE)
         super().__init__(seed, name, task, SIZES, path)
 

@@ -1,4 +1,4 @@
-"""Datasets as files: a CSV, the same as NPZ, and a schema that says what is in them."""
+"""Write datasets to files: a CSV, the same content as NPZ, and a schema that describes them."""
 
 import csv
 import json
@@ -13,21 +13,21 @@ import torch
 from pe_lab.data.base import IGNORE, Batch, Dataset, Task, in_batches
 from pe_lab.encodings.layout import PADDING
 
-LARGEST = 100_000, 5_000_000  # sequences, tokens of a split that is still written
-CHUNK = 4096  # sequences at once
-NOTHING = "-"  # stands in the CSV for a target where nothing is asked
+LARGEST = 100_000, 5_000_000  # most sequences and tokens of a split that is written
+CHUNK = 4096  # sequences of a batch
+NOTHING = "-"  # in the CSV, for a target where nothing is asked
 
 
 def write(dataset: Dataset, folder: Path, seed: int, settings: dict[str, Any]) -> list[Path]:
-    """Write <name>.csv, <name>.npz and schema.json; each replaces what was there when all are complete.
+    """Write <name>.csv, <name>.npz and schema.json; they replace earlier files when all are complete.
 
     For `pattern` the CSV begins
 
         split,tokens,label
         train,13 2 19 5 0 7 18 8 ... 6,0
 
-    with the tokens that count, apart by spaces. Where something is asked at every slot, "label" is "targets", a target
-    or `-` for each token. A dataset that packs documents into a sequence has a column "documents" besides: a number for
+    with the tokens without padding, separated by spaces. Where every slot has an answer, "label" is "targets": a target
+    or `-` for each token. A dataset that packs documents into a sequence also has a column "documents": a number for
     each token.
 
     Args:
@@ -74,12 +74,12 @@ def write(dataset: Dataset, folder: Path, seed: int, settings: dict[str, Any]) -
 
 
 def sizes(dataset: Dataset) -> dict[str, int]:
-    """How many sequences each split has; those of `Labelled` may be other than the usual three."""
+    """Return the number of sequences of each split; `Labelled` may have others than the usual three."""
     return {split: dataset.size(split) for split in dataset.splits}
 
 
 def _arrays(parts: list[Batch], task: Task) -> dict[str, np.ndarray]:
-    """A split as arrays."""
+    """Return a split as arrays."""
     found = {
         "tokens": torch.cat([part.tokens for part in parts]),
         "documents": torch.cat([part.layout.segment for part in parts]),
@@ -90,7 +90,7 @@ def _arrays(parts: list[Batch], task: Task) -> dict[str, np.ndarray]:
 
 
 def _line(split: str, tokens: np.ndarray, documents: np.ndarray, asked: np.ndarray, packed: bool) -> list[str | int]:
-    """A sequence as a row of the CSV."""
+    """Return a sequence as a row of the CSV."""
     counts = documents != PADDING
     line: list[str | int] = [split, " ".join(map(str, tokens[counts].tolist()))]
     if packed:
@@ -107,7 +107,7 @@ def _schema(
     arrays: dict[str, np.ndarray],
     packed: bool,
 ) -> dict[str, Any]:
-    """A Table Schema (specs.frictionlessdata.io/table-schema) of the CSV, with what else there is to know."""
+    """Return a Table Schema (specs.frictionlessdata.io/table-schema) of the CSV, with seed, settings and floors."""
     task, there = dataset.task, sizes(dataset)
     numbers = r"\d+( \d+)*"
     fields = [

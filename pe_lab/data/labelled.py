@@ -1,4 +1,4 @@
-"""Sequences with one class each: drawn without repetition, or read from a CSV; and what a result is held against."""
+"""Sequences with one class each, drawn without repetition or read from a CSV, and their floors."""
 
 import hashlib
 from abc import abstractmethod
@@ -13,18 +13,18 @@ from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task, fresh
 from pe_lab.data.labelled_csv import Rows, read
 from pe_lab.data.seeding import generator
 from pe_lab.encodings.layout import PADDING
-from pe_lab.ranges import require
+from pe_lab.encodings.options import FileOrFolder, OptionError
 
 SIZES = {"train": 5000, "validation": 1000, "test": 1000, "demo": 100}
-BLOCK = 4096  # sequences drawn at once, at most
-DRAWN = 2**24  # tokens drawn at once, at most
+BLOCK = 4096  # most sequences of a draw
+DRAWN = 2**24  # most tokens of a draw
 
 
 class Labelled(InMemory):
     """Sequences with one class each, asked of the whole sequence.
 
     For instance 13 2 19 5 0 ... 6 -> class 0: the batch has targets [[0]], and every answer is in the headline. "demo"
-    is a fourth split, for looking at: nothing is trained or measured on it.
+    is a fourth split, for inspection: nothing is trained or measured on it.
 
     With a path, the sequences are those of a CSV file with the columns split, tokens, label, as
     `python -m pe_lab.data export` writes it:
@@ -38,7 +38,7 @@ class Labelled(InMemory):
     sequences are padded. Such data has reference levels instead of floors: see `reference_levels`.
 
     Args:
-        seed: of what is made; a file is what it is.
+        seed: of sequences that are made; a file does not depend on it.
         task: tokens, classes and the largest length.
         sizes: of the splits that are made.
         path: of a file to read instead; null: none.
@@ -49,14 +49,16 @@ class Labelled(InMemory):
 
     roles = ("label",)
 
-    def __init__(self, seed: int, name: str, task: Task, sizes: dict[str, int], path: str | None = None) -> None:
+    def __init__(
+        self, seed: int, name: str, task: Task, sizes: dict[str, int], path: FileOrFolder | None = None
+    ) -> None:
         self.seed, self.name, self.task, self.sizes = seed, name, task, sizes
-        self.path = require("data.path", path)
+        self.path = path
         self.file: dict[str, Rows] = {}
         if path is not None:
             try:
                 if any(test(Path(path)) for test in (Path.is_fifo, Path.is_char_device, Path.is_block_device)):
-                    raise OSError(None, "Not a file")  # it may never end
+                    raise OSError(None, "Not a file")  # it might never end
                 content = Path(path).read_bytes()
             except OSError as error:
                 raise ValueError(f"data.path must be a file to read, got {path!r} ({error.strerror})") from None
@@ -73,7 +75,7 @@ class Labelled(InMemory):
 
     @abstractmethod
     def sequences(self, split: str) -> tuple[Tensor, Tensor]:
-        """Tokens [N, T] and labels [N] of a split that is made, not read."""
+        """Make the tokens [N, T] and labels [N] of a split."""
 
     def make(self, split: str) -> Batch:
         if self.path is not None:
@@ -98,7 +100,7 @@ class Labelled(InMemory):
 
 
 class Sampled(Labelled):
-    """Labelled sequences that are drawn at random, none of them twice, in whichever split.
+    """Labelled sequences drawn at random, none of them twice, in the same or another split.
 
     Splits are drawn one after the other, in blocks; a sequence that was drawn before is passed over. For instance, if
     test is A C B and the draws for validation are D A D E, validation is D E. The test split does not depend on the
@@ -117,27 +119,27 @@ class Sampled(Labelled):
     order = ("test", "validation", "train", "demo")
     purpose: str  # of the random draws
 
-    def __init__(self, seed: int, name: str, task: Task, sizes: dict[str, int], path: str | None = None) -> None:
+    def __init__(
+        self, seed: int, name: str, task: Task, sizes: dict[str, int], path: FileOrFolder | None = None
+    ) -> None:
         for split, size in sizes.items():
-            require(f"data.{split}", size)
             if path is not None and size != SIZES[split]:
-                raise ValueError(
-                    f"data.{split} must be left at {SIZES[split]} with data.path, whose rows name their splits, got "
-                    f"{size}"
+                raise OptionError(
+                    f"{split} must be left at {SIZES[split]} with path, whose rows name their splits, got {size}"
                 )
         super().__init__(seed, name, task, sizes, path)
 
     @abstractmethod
     def draw(self, number: int, random: Generator) -> tuple[Tensor, Tensor]:
-        """Tokens [N, T] and labels [N] of that many draws, less those that are rejected."""
+        """Return tokens [N, T] and labels [N] of a number of draws, without those that are rejected."""
 
     @abstractmethod
     def classify(self, tokens: Tensor) -> Tensor:
-        """[N] the classes of tokens [N, T]."""
+        """Return the classes [N] of tokens [N, T]."""
 
     @abstractmethod
     def position_blind(self, tokens: Tensor) -> Tensor:
-        """[N, classes] in float64: ln P(class | unordered tokens)."""
+        """Return ln P(class | unordered tokens), [N, classes] in float64."""
 
     def sequences(self, split: str) -> tuple[Tensor, Tensor]:
         seen: set[bytes] = set()
@@ -157,7 +159,7 @@ class Sampled(Labelled):
         return tokens, labels
 
     def floors(self, split: str) -> Floors:
-        """Exact: "bayes" knows the sequence, "position_blind" its unordered tokens, "prior" nothing of it.
+        """Return exact floors: "bayes" sees the sequence, "position_blind" its unordered tokens, "prior" nothing.
 
         With a path, reference levels: see `reference_levels`.
         """
@@ -174,24 +176,24 @@ class Sampled(Labelled):
 
 
 def certain(labels: Tensor, classes: int) -> Tensor:
-    """[N, classes] ln P of one who knows the labels [N]."""
+    """Return ln P [N, classes] of a predictor that knows the labels [N]."""
     return torch.full((len(labels), classes), -torch.inf, dtype=torch.float64).scatter_(1, labels[:, None], 0)
 
 
 def uniform(number: int, classes: int) -> Tensor:
-    """[N, classes] ln P of one to whom all classes are alike."""
+    """Return ln P [N, classes] of the uniform distribution."""
     return torch.full((number, classes), 1 / classes, dtype=torch.float64).log()
 
 
 def counts(tokens: Tensor, real: Tensor, vocabulary: int) -> Tensor:
-    """[N, vocabulary] how often each token is in tokens [N, T], where it is real [N, T]."""
+    """Return [N, vocabulary], the count of each token in tokens [N, T] where real [N, T]."""
     return torch.zeros(len(tokens), vocabulary, dtype=torch.long).scatter_add_(1, tokens, real.long())
 
 
 def scores(log_p: Tensor, labels: Tensor) -> dict[str, float]:
-    """Metrics of one who holds the classes of labels [N] for so likely: [N, classes] ln P.
+    """Return the metrics of a predictor with ln P [N, classes] on labels [N].
 
-    Between equally likely classes one is picked at random; its expected accuracy is given.
+    It picks at random between equally likely classes; accuracy is the expected one.
     """
     loss = (-log_p.gather(1, labels[:, None])).mean().item() + 0.0  # not -0.0
     best = log_p == log_p.amax(1, keepdim=True)
@@ -201,11 +203,11 @@ def scores(log_p: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def reference_levels(train: Batch, batch: Batch, task: Task) -> Floors:
-    """What two predictors without positions reach on a batch, having seen the training sequences only.
+    """Return the metrics on a batch of two predictors without positions, fitted to the training sequences.
 
-    "prior" knows how frequent the classes are, "histogram" is logistic regression on how often each token is in the
-    sequence. Both give way a little to the uniform distribution, as if each class had been seen once more, so that a
-    class which is not in training is no infinite surprise. Neither is a bound.
+    "prior" is the frequency of the classes, "histogram" is logistic regression on the counts of tokens. Both are mixed
+    with the uniform distribution, as if each class had occurred once more, so that the loss of a class that is not in
+    training is finite. Neither is a bound.
     """
     import numpy as np
     from sklearn.linear_model import LogisticRegression

@@ -1,4 +1,4 @@
-"""CSVs of sequences with a class each, read back: every row that is malformed is named."""
+"""Read CSVs of sequences with one class each; errors name every malformed row."""
 
 import csv
 import io
@@ -11,15 +11,15 @@ from pe_lab.data.base import Task
 
 SPLITS = ("train", "validation", "test", "demo")
 COLUMNS = ["split", "tokens", "label"]
-LISTED = 20  # malformed rows that are told one by one
+LISTED = 20  # most malformed rows that a message names
 
 Rows = tuple[Tensor, Tensor, Tensor]  # tokens [N, T], labels [N], tokens that count [N]
 
 
 def read(content: bytes, source: str, task: Task) -> dict[str, Rows]:
-    """The splits of a CSV with the columns split, tokens, label, as `export` writes it for a task with classes.
+    """Return the splits of a CSV with the columns split, tokens, label, as `export` writes it.
 
-    Lines without anything in them are passed over. Sequences may be shorter than the task's length.
+    Empty lines are skipped. Sequences may be shorter than the task's length.
 
     Args:
         content: of the file.
@@ -61,7 +61,7 @@ def read(content: bytes, source: str, task: Task) -> dict[str, Rows]:
 
 
 def _fields(line: str) -> list[str]:
-    """A line of a CSV, taken apart."""
+    """Return the fields of a line."""
     try:
         return next(csv.reader([line.rstrip("\n")], strict=True))
     except csv.Error as error:
@@ -69,20 +69,20 @@ def _fields(line: str) -> list[str]:
 
 
 class _MalformedError(ValueError):
-    """What is wrong with a row."""
+    """A row is malformed."""
 
 
 class _Form:
-    """Takes rows, and notes what is wrong with those that it cannot take."""
+    """Checks rows and collects the errors of malformed ones."""
 
     def __init__(self, task: Task) -> None:
         self.length = task.length
-        # a look-up, so that whatever is not a plain number in range is told
+        # a look-up, so that anything but a plain number in range is an error
         self.tokens = {str(token): token for token in range(task.vocabulary)}
         self.labels = {str(label): label for label in range(task.outputs)}
         self.taken: dict[str, list[tuple[list[int], int]]] = {}
         self.malformed: list[str] = []
-        self.first: dict[str, tuple[str, int]] = {}  # where each sequence stood first
+        self.first: dict[str, tuple[str, int]] = {}  # the first row of each sequence
 
     def take(self, number: int, line: str) -> None:
         try:

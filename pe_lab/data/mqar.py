@@ -1,7 +1,8 @@
-"""Recall of many associations: what attention does by content, and an encoding can only disturb."""
+"""Associative recall: attention solves it by content, and an encoding can only disturb it."""
 
 from itertools import count
 from math import factorial, prod
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages
 from pe_lab.data.problem import BLOCK, FEWEST, SHARES
 from pe_lab.data.seeding import derive, generator
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number, whole
 
 BLANK = 0
 SCALE = 2**20  # weights of gaps as integers
@@ -18,19 +19,19 @@ SCALE = 2**20  # weights of gaps as integers
 class MQAR(InMemory):
     """Multi-query associative recall (Arora et al. 2023, arXiv:2312.04927, after the generator published with it).
 
-    Pairs of a key and a value, then every key once more, asked for its value; what is between is blank. With T = 16,
-    2 pairs and vocabulary 12, for instance (tokens, and below them what is asked):
+    Pairs of a key and a value, then every key once more, where its value is asked; slots between are blank. With
+    T = 16, 2 pairs and vocabulary 12, for instance (tokens, and answers below them):
 
         2 8 4 7 0 0 4 0 0 0 0 0 2 0 0 0
                     7           8
 
     Keys are 1 ... V/2 - 1, values V/2 ... V - 1, different within a sequence and uniform. A query stands at slot
     2 pairs + 2g. Each key in turn draws its gap g with a weight (g + 1)^(power - 1) among those not yet taken: with a
-    power of 0.01 most are near, with 1 all are equally likely. A hash of (seed, pairs, gaps) gives each sequence to one
-    split: a tenth to the test, a tenth to validation. `longer` has more of both: (T, pairs) = (64, 4) becomes (128, 8)
-    at 2 and (256, 16) at 4.
+    power of 0.01 most gaps are short, with 1 all are equally likely. A hash of (seed, pairs, gaps) decides the split:
+    a tenth of the sequences go to the test, a tenth to validation. `longer` has more of both: (T, pairs) = (64, 4)
+    becomes (128, 8) at 2 and (256, 16) at 4.
 
-    Given the pairs, every answer is sure. Without order any matching of keys to values is equally likely, so that the
+    The pairs determine every answer. Without order any matching of keys to values is equally likely, so the
     position-blind loss is ln(pairs), and 1 / pairs! of the sequences are right as a whole.
 
     Args:
@@ -50,35 +51,33 @@ class MQAR(InMemory):
         self,
         seed: int,
         name: str = "mqar",
-        length: int = 64,
-        pairs: int = 4,
-        vocabulary: int = 256,
-        power: float = 0.01,
-        train: int = 10_000,
-        validation: int = 1000,
-        test: int = 1000,
+        length: Length = 64,
+        pairs: Count = 4,
+        vocabulary: Annotated[int, whole(1, most=65_536)] = 256,
+        power: Annotated[float, Range("in (0, 1]", lambda x: is_number(x) and 0 < x <= 1)] = 0.01,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
     ) -> None:
         sizes = {"train": train, "validation": validation, "test": test}
-        self.sizes = {split: require(f"data.{split}", size) for split, size in sizes.items()}
-        self.pairs = require("data.pairs", pairs)
-        self.power = require("data.power", power)
-        if require("data.length", length) % 2 or length < 4 * pairs:
-            raise ValueError(f"data.length must be even and at least 4 x data.pairs, {4 * pairs}, got {length}")
-        values = require("data.vocabulary", vocabulary) // 2
+        self.sizes = sizes
+        self.pairs = pairs
+        self.power = power
+        if length % 2 or length < 4 * pairs:
+            raise OptionError(f"length must be even and at least 4 x pairs, {4 * pairs}, got {length}")
+        values = vocabulary // 2
         keys = values - 1
         if vocabulary % 2 or keys < pairs:
-            raise ValueError(
-                f"data.vocabulary must be even and at least 2 x data.pairs + 2, {2 * pairs + 2}, got {vocabulary}"
-            )
+            raise OptionError(f"vocabulary must be even and at least 2 x pairs + 2, {2 * pairs + 2}, got {vocabulary}")
         if prod((keys - i) * (values - i) for i in range(pairs)) < FEWEST:
-            raise ValueError(f"data.vocabulary must leave at least {FEWEST} lists of pairs to split, got {vocabulary}")
+            raise OptionError(f"vocabulary must leave at least {FEWEST} lists of pairs to split, got {vocabulary}")
         self.seed = seed
         self.name = name
         self.keys, self.values = keys, values
         self.task = Task(vocabulary=vocabulary, length=length, outputs=vocabulary, causal=True)
 
     def longer(self, factor: float) -> "MQAR":
-        """T and pairs times the factor, T rounded to an even number and pairs to a whole one, halves to even."""
+        """Multiply T and pairs by the factor, and round T to an even number and pairs to an integer (half to even)."""
         length, pairs = 2 * round(factor * self.task.length / 2), round(factor * self.pairs)
         if length <= self.task.length:
             raise ValueError(
@@ -120,12 +119,12 @@ class MQAR(InMemory):
 
     @property
     def weights(self) -> Tensor:
-        """[G] integers in proportion to the weights of the gaps."""
+        """Return [G] integers proportional to the weights of the gaps."""
         gaps = self.task.length // 2 - self.pairs
         return torch.tensor([round(SCALE * (g + 1) ** (self.power - 1)) for g in range(gaps)])
 
     def write(self, keys: Tensor, values: Tensor, gaps: Tensor) -> Batch:
-        """Sequences with these keys, values and gaps, [N, pairs] each."""
+        """Return the sequences with these keys, values and gaps, [N, pairs] each."""
         size, length, context = len(keys), self.task.length, 2 * self.pairs
         tokens = torch.full((size, length), BLANK)
         tokens[:, :context:2], tokens[:, 1:context:2] = keys, values
@@ -136,14 +135,14 @@ class MQAR(InMemory):
         return Batch(tokens, targets, torch.zeros_like(tokens), targets != IGNORE, self.task.layout(whole, length))
 
     def floors(self, split: str) -> Floors:
-        """Of predictors that know how the sequences are made; exact, and the same for every sequence.
+        """Return exact floors of predictors that know how sequences are made; the same for every sequence.
 
-        "bayes" knows the prefix, "position_blind" which tokens are in it and how often, "prior" only what values are.
+        "bayes" sees the prefix, "position_blind" its multiset of tokens, "prior" knows the set of values.
         """
         batch = self.whole(split)
 
         def level(equal: int) -> dict[str, float]:
-            """Of so many answers that are equally likely."""
+            """Return the metrics for a number of equally likely answers."""
             hit = torch.full(batch.targets.shape, 1 / equal, dtype=torch.float64)
             return averages(-hit.log(), batch, self.roles) | averages(hit, batch, (), "accuracy")
 
@@ -155,7 +154,7 @@ class MQAR(InMemory):
 
 
 def _different(weights: Tensor, number: int, source: torch.Generator) -> Tensor:
-    """[BLOCK, number] indices drawn one after the other by integer weights, never one that a row already has."""
+    """Draw [BLOCK, number] indices by integer weights, without repetition within a row."""
     ends = weights.cumsum(0)
     drawn = torch.full((BLOCK, 0), -1)
     for _ in range(number):

@@ -1,4 +1,4 @@
-"""Two tokens at two places make the class: the task that a bag of tokens solves in part, or not at all."""
+"""Classes defined by two tokens at two positions: a bag of tokens solves the task in part, or not at all."""
 
 from typing import Any
 
@@ -7,17 +7,17 @@ from torch import Generator, Tensor
 
 from pe_lab.data.base import Task
 from pe_lab.data.labelled import SIZES, Sampled, uniform
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Count, FileOrFolder, Length, OptionError
 
 VOCABULARY = 20
 MARKS = torch.tensor([[5, 8], [3, 9], [7, 4]])  # by class: two tokens
-PLACES = torch.tensor([[3, 7], [5, 10], [15, 20]])  # and the positions, from 0, where they must stand
+PLACES = torch.tensor([[3, 7], [5, 10], [15, 20]])  # and their positions, from 0
 CLASSES = len(MARKS)
 FILLERS = torch.tensor([token for token in range(VOCABULARY) if token not in MARKS])
 
 
 class Pattern(Sampled):
-    """Which of three pairs of tokens is in its place: 5 at 3 and 8 at 7; 3 at 5 and 9 at 10; 7 at 15 and 4 at 20.
+    """The class is the pair of tokens in its place: 5 at 3 and 8 at 7; 3 at 5 and 9 at 10; 7 at 15 and 4 at 20.
 
     Positions count from 0. All other tokens are uniform over the 20 of the vocabulary, marked ones and 0 included; a
     sequence with two pairs in place is drawn again. Classes are equally likely. For instance, of class 1:
@@ -25,7 +25,7 @@ class Pattern(Sampled):
         position   0  1  2  3  4 [5] 6  7  8  9[10]11 12 13 14 15 16 17 18 19 20 21 ... 31
         token     11  4  0  5 19 [3] 2 16  7  7 [9] 1 14  0  3 12  6  8  8 10 17  0 ... 13
 
-    (5 stands at 3, but without 8 at 7.) A bag of tokens says much here, because marked tokens are rarer elsewhere: the
+    (5 stands at 3, but without 8 at 7.) A bag of tokens is informative, because marked tokens are rarer elsewhere: the
     best position-blind predictor is right for 69.0 % of all sequences.
 
     In longer sequences the pairs have the same positions, followed by more of the other tokens.
@@ -46,15 +46,15 @@ class Pattern(Sampled):
         self,
         seed: int,
         name: str = "pattern",
-        length: int = 32,
-        train: int = SIZES["train"],
-        validation: int = SIZES["validation"],
-        test: int = SIZES["test"],
-        demo: int = SIZES["demo"],
-        path: str | None = None,
+        length: Length = 32,
+        train: Count = SIZES["train"],
+        validation: Count = SIZES["validation"],
+        test: Count = SIZES["test"],
+        demo: Count = SIZES["demo"],
+        path: FileOrFolder | None = None,
     ) -> None:
-        if require("data.length", length) <= PLACES.max() and path is None:
-            raise ValueError(f"data.length must be at least {PLACES.max() + 1}, to hold every pair, got {length}")
+        if length <= PLACES.max() and path is None:
+            raise OptionError(f"length must be at least {PLACES.max() + 1}, to hold every pair, got {length}")
         task = Task(VOCABULARY, length, outputs=CLASSES, causal=False, pooled=True)
         super().__init__(seed, name, task, {"train": train, "validation": validation, "test": test, "demo": demo}, path)
 
@@ -74,7 +74,7 @@ class Pattern(Sampled):
         return in_place(tokens).long().argmax(1)
 
     def position_blind(self, tokens: Tensor) -> Tensor:
-        """By counting the orders of the tokens in which pair c is in place and no other is.
+        """Count the orders of the tokens in which pair c is in place and no other is.
 
         Of the T! orders, a share of m_a m_b / (T (T - 1)) has the tokens a and b, which the sequence has m_a and m_b
         times, in two given places; of four tokens in four places, the product of their counts over T (T - 1) (T - 2)
@@ -91,7 +91,7 @@ class Pattern(Sampled):
 
 
 class PatternHard(Pattern):
-    """The same question, where the unordered tokens say nothing.
+    """The same classes, where the unordered tokens carry no information.
 
     Every sequence holds each of the six marked tokens 5 8, 3 9, 7 4 exactly once; one pair is in its place, the other
     four tokens are anywhere, except that neither other pair is in place. The rest is uniform over the other 14 tokens.
@@ -132,5 +132,5 @@ class PatternHard(Pattern):
 
 
 def in_place(tokens: Tensor) -> Tensor:
-    """[N, classes] bool: whether each pair is in its place in tokens [N, T]."""
+    """Return [N, classes] bool: whether each pair is in its place in tokens [N, T]."""
     return (tokens[:, PLACES] == MARKS).all(-1)

@@ -1,4 +1,4 @@
-"""Problems of many sizes: START prompt SEP answer END, where the answer is asked token by token."""
+"""Problems of many sizes: START prompt SEP answer END, with the answer predicted token by token."""
 
 from abc import abstractmethod
 from copy import copy
@@ -10,20 +10,20 @@ from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, fresh
 from pe_lab.data.seeding import derive, generator
-from pe_lab.ranges import require
+from pe_lab.encodings.options import OptionError
 
 SHARES = 10  # one share of the problems is for the test, one for validation, the others for training
 FEWEST = 500  # different problems to draw from: then a split without any has a chance below 1e-22
 ROOM = 20  # problems for each that is asked of a split without copies: about half of its share are drawn
-BLOCK = 4096  # problems drawn at once
-IDLE = 100  # blocks in a row without a new problem, after which a split is held to have no more
+BLOCK = 4096  # problems of a draw
+IDLE = 100  # draws in a row without a new problem, after which a split is complete
 ANSWER, LAST = range(2)
 
 
 class Problems(InMemory):
-    """What tasks share that put a problem of size n and ask for its answer: START prompt SEP answer END, then padding.
+    """Base of tasks with problems of size n and their answers: START prompt SEP answer END, then padding.
 
-    The headline is the answer with END, all that is asked. Given the prompt it is sure: the Bayes loss is 0.
+    The headline is the answer with END; nothing else is asked. The prompt determines it: the Bayes loss is 0.
 
     Args:
         symbols: number of tokens that prompts and answers are written with; START, SEP, END and PAD come after them.
@@ -42,8 +42,8 @@ class Problems(InMemory):
     answer_length = (1, 0)
 
     def __init__(self, seed: int, name: str, symbols: int, shortest: int, longest: int) -> None:
-        if require("data.shortest", shortest) > require("data.longest", longest):
-            raise ValueError(f"data.shortest must be at most data.longest, {longest}, got {shortest}")
+        if shortest > longest:
+            raise OptionError(f"shortest must be at most longest, {longest}, got {shortest}")
         self.seed = seed
         self.name = name
         self.symbols = symbols
@@ -51,37 +51,37 @@ class Problems(InMemory):
         self._of(range(shortest, longest + 1))
 
     def _of(self, n: range) -> None:
-        """Let the problems have these sizes."""
+        """Set the sizes of the problems."""
         self.n = n
         length = 3 + sum(per_n * n[-1] + more for per_n, more in (self.prompt_length, self.answer_length))
         self.task = Task(vocabulary=self.symbols + 4, length=length, outputs=self.symbols + 4, causal=True)
 
     @abstractmethod
     def problems(self, split: str) -> tuple[Tensor, Tensor]:
-        """Sizes [N] and prompts [N, P] of a split; what is beyond a prompt's length is not read."""
+        """Return sizes [N] and prompts [N, P] of a split; entries beyond a prompt's length are not read."""
 
     @abstractmethod
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
-        """[N, A] answers to prompts [N, P] of sizes [N]; what is beyond an answer's length is not read."""
+        """Return answers [N, A] to prompts [N, P] of sizes [N]; entries beyond an answer's length are not read."""
 
     @abstractmethod
     def marginal(self, share: Tensor) -> Tensor:
-        """[symbols] how often each symbol is expected in an answer, where `share` [n + 1] of problems have size n."""
+        """Return [symbols], the expected count of each symbol in an answer; `share` [n + 1] of problems have size n."""
 
     @abstractmethod
     def blind(self, counts: Tensor, share: Tensor) -> Tensor | None:
-        """[N, symbols + 1] probabilities that a symbol, or END, comes next, given the multiset of all so far.
+        """Return [N, symbols + 1], P(next symbol or END | multiset of the tokens so far).
 
         Args:
             counts: [N, symbols] how often each symbol is in the prompt and the answer so far; SEP is there.
             share: [n + 1] of the problems that have size n, for each up to the largest.
 
         Returns:
-            None where it is too much to count.
+            None where there are too many cases to count.
         """
 
     def longer(self, factor: float) -> Self:
-        """The same task with test problems of size round(factor * longest), a half rounded to even."""
+        """Return the same task with test problems of size round(factor * longest), half to even."""
         n = round(factor * self.longest)
         if n <= self.longest:
             raise ValueError(
@@ -89,20 +89,20 @@ class Problems(InMemory):
                 f"{factor:g}, which leads to {n}"
             )
         longer = copy(self)
-        vars(longer).pop("_made", None)  # the copy's sequences are its own
+        vars(longer).pop("_made", None)  # the copy makes its own sequences
         longer._of(range(n, n + 1))
         return longer
 
     @property
     def beyond(self) -> bool:
-        """Whether these are longer problems than those of training: then all are for the test."""
+        """Whether the problems are longer than those of training; then all are in the test split."""
         return self.n[0] > self.longest
 
     def make(self, split: str) -> Batch:
         return self.write(*self.problems(split))
 
     def write(self, n: Tensor, prompt: Tensor) -> Batch:
-        """Problems [N], [N, P] with their answers, as sequences."""
+        """Return problems, sizes [N] and prompts [N, P], with their answers as sequences."""
         start, sep, end, pad = range(self.symbols, self.symbols + 4)
         slot = torch.arange(self.task.length).expand(len(n), -1)
         at_sep = 1 + _length(self.prompt_length, n)[:, None]
@@ -120,18 +120,18 @@ class Problems(InMemory):
         return Batch(tokens, targets, role, asked, self.task.layout(at_end[:, 0] + 1, self.task.length))
 
     def share(self, batch: Batch) -> Tensor:
-        """[n + 1] the probability of each size n in a split, for each up to the largest: all are equally likely."""
+        """Return [n + 1], the probability of each size up to the largest in a split; sizes are equally likely."""
         share = torch.zeros(self.n[-1] + 1, dtype=torch.float64)
         share[self.n[0] :] = 1 / len(self.n)
         return share
 
     def floors(self, split: str) -> Floors:
-        """Mean losses on a split of predictors that know how likely each size is, and how problems are drawn; exact.
+        """Return exact mean losses on a split of predictors that know how problems and sizes are drawn.
 
-        "bayes" knows the prefix. "position_blind" knows which tokens are in it and how often, so not how many of them
-        are the prompt's; where there is one size, it knows that too. It does not know which problems are in the split.
-        "prior" knows how often each answer is right. How often these two are right as a whole is left out: the best
-        answers one by one need not be the best together.
+        "bayes" sees the prefix. "position_blind" sees the multiset of its tokens, so not how many belong to the prompt
+        (unless there is one size only), and does not know which problems are in the split. "prior" knows how often each
+        answer is right. Exact match of these two is left out: the best tokens one by one need not make the best
+        answer.
         """
         batch = self.whole(split)
         share = self.share(batch)
@@ -139,7 +139,7 @@ class Problems(InMemory):
         right = batch.targets[asked].clamp(max=self.symbols)[:, None]  # END comes after the symbols
 
         def level(p: Tensor) -> dict[str, float]:
-            """Of the probabilities p [N, symbols + 1] of the answers; equal ones are chosen among at random."""
+            """Return the metrics of probabilities p [N, symbols + 1]; ties are broken at random."""
             loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
             loss[asked] = -p.gather(1, right)[:, 0].log()
             best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
@@ -155,13 +155,13 @@ class Problems(InMemory):
         return floors | {"prior": level((expected / expected.sum()).expand(len(right), -1))}
 
     def counts(self, batch: Batch) -> Tensor:
-        """[N, symbols] how often each symbol is in the prefix of every slot that is asked."""
+        """Return [N, symbols], the count of each symbol in the prefix of every slot with an answer."""
         each = batch.tokens[..., None] == torch.arange(self.symbols)
         return each.cumsum(1)[batch.targets != IGNORE]
 
 
 class Drawn(Problems):
-    """Problems too many to list: n is drawn uniformly from shortest ... longest, then a problem among all of its size.
+    """Problems that are drawn: n uniformly from shortest ... longest, then a problem uniformly among those of size n.
 
     A hash of (seed, problem) gives each problem to one split, and a split is drawn among its own problems. In
     validation and test a problem that was drawn before is passed over: none comes twice, sizes with few problems have
@@ -183,33 +183,33 @@ class Drawn(Problems):
 
     def __init__(self, seed: int, name: str, symbols: int, shortest: int, longest: int, sizes: dict[str, int]) -> None:
         super().__init__(seed, name, symbols, shortest, longest)
-        self.sizes = {split: require(f"data.{split}", size) for split, size in sizes.items()}
+        self.sizes = sizes
         if not any(total >= FEWEST for total in accumulate(map(self.different, self.n))):
-            raise ValueError(f"data.longest must leave at least {FEWEST} different problems to split, got {longest}")
+            raise OptionError(f"longest must leave at least {FEWEST} different problems to split, got {longest}")
         for split in ("validation", "test"):
             for total in accumulate(map(self.prompts, self.n)):
                 if total >= ROOM * sizes[split]:
                     break
             else:
-                raise ValueError(
-                    f"data.{split} must be at most {total // ROOM}, a twentieth of the {total:,} problems of "
-                    f"data={name}, so that none comes twice, got {sizes[split]}"
+                raise OptionError(
+                    f"{split} must be at most {total // ROOM}, a twentieth of the {total:,} problems of "
+                    f"{name}, so that none comes twice, got {sizes[split]}"
                 )
 
     @abstractmethod
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
-        """[N, P] prompts of sizes [N], each uniform among all."""
+        """Draw prompts [N, P] of sizes [N], uniformly."""
 
     @abstractmethod
     def prompts(self, n: int) -> int:
-        """How many problems of this size there are."""
+        """Return the number of problems of this size."""
 
     def different(self, n: int) -> int:
-        """How many keys they have."""
+        """Return the number of different keys of problems of this size."""
         return self.prompts(n)
 
     def key(self, prompt: list[int]) -> list[int]:
-        """What the hash sees of a problem: those with the same key are in the same split."""
+        """Return what is hashed of a problem: problems with the same key are in the same split."""
         return prompt
 
     def size(self, split: str) -> int:
@@ -243,13 +243,13 @@ class Drawn(Problems):
         return torch.cat(sizes)[: self.size(split)], torch.cat(prompts)[: self.size(split)]
 
     def share(self, batch: Batch) -> Tensor:
-        """As many as there are in the split, whose sizes are not all equally likely where some have few problems."""
+        """Return the shares of sizes in the split; they are unequal where some sizes have few problems."""
         per_n, more = self.prompt_length
         at_sep = batch.headline.int().argmax(1)
         return ((at_sep - 1 - more) // per_n).bincount(minlength=self.n[-1] + 1).double() / len(batch)
 
     def _rows(self, n: Tensor, prompt: Tensor) -> list[list[int]]:
-        """The prompts without what is beyond their length."""
+        """Return the prompts without the entries beyond their length."""
         length = _length(self.prompt_length, n).tolist()
         return [row[:end] for row, end in zip(prompt.tolist(), length, strict=True)]
 
@@ -263,5 +263,5 @@ def _length(form: tuple[int, int], n: Tensor) -> Tensor:
 
 
 def _at(values: Tensor, index: Tensor) -> Tensor:
-    """[N, T] the values [N, V] at an index, which may be out of range where the result is not read."""
+    """Return [N, T], values [N, V] at an index that may be out of range where the result is not read."""
     return values.gather(1, index.clamp(0, values.shape[1] - 1))

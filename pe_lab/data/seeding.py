@@ -1,4 +1,4 @@
-"""Randomness by name: every draw comes from (seed, what it is for), so nothing depends on what was drawn before."""
+"""Random seeds by purpose. Every draw is seeded by (seed, purpose) and does not depend on earlier draws."""
 
 import hashlib
 
@@ -7,18 +7,18 @@ from torch import nn
 
 
 def derive(seed: int, *names: str | int) -> int:
-    """A seed in [0, 2^63) for one purpose; the same on every machine."""
+    """Return a seed in [0, 2^63) for one purpose; the same on every machine."""
     text = "/".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def generator(seed: int, *names: str | int) -> torch.Generator:
-    """A CPU generator for one purpose."""
+    """Return a CPU generator for one purpose."""
     return torch.Generator().manual_seed(derive(seed, *names))
 
 
 def seed_all(seed: int, device: torch.device) -> None:
-    """Seed torch's global generators of the CPU and of this device; torch.manual_seed does all, at 1 ms a call."""
+    """Seed torch's global generators of the CPU and of this device; torch.manual_seed is slower (1 ms)."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

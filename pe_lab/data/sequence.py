@@ -1,6 +1,7 @@
-"""Sequences to copy, reverse, sort and repeat: how far an encoding carries beyond the sizes of training."""
+"""Sequences to copy, reverse, sort and repeat: tasks for generalisation to longer sequences."""
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -8,17 +9,18 @@ from torch import Tensor
 from pe_lab.data.base import Floors, averages, surprise
 from pe_lab.data.problem import SHARES, Drawn, Problems
 from pe_lab.data.seeding import derive
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
 
-CHUNK = 4096  # multisets counted at once
+Symbols = Annotated[int, whole(2, most=65_536)]
+CHUNK = 4096  # multisets counted together
 COUNTED = 128  # symbols of a prompt, at most, where multisets are counted: the work grows with the cube
 
 
 class Copy(Drawn):
-    """n symbols, to be written again: START prompt SEP answer END.
+    """Copy n symbols: START prompt SEP answer END.
 
-    With n = 3, for instance `START 3 1 4 SEP 3 1 4 END PAD PAD ...` up to T = 2 longest + 3. How n is distributed, and
-    split, is said in Drawn. The position-blind floor is left out where prompts have more than 128 symbols.
+    With n = 3, for instance `START 3 1 4 SEP 3 1 4 END PAD PAD ...` up to T = 2 longest + 3. See Drawn for the
+    distribution of n and the splits. The position-blind floor is left out where prompts have more than 128 symbols.
 
     Args:
         symbols: >= 2, each equally likely.
@@ -33,15 +35,15 @@ class Copy(Drawn):
         self,
         seed: int,
         name: str = "copy",
-        symbols: int = 10,
-        shortest: int = 1,
-        longest: int = 16,
-        train: int = 10_000,
-        validation: int = 1000,
-        test: int = 1000,
+        symbols: Symbols = 10,
+        shortest: Length = 1,
+        longest: Positions = 16,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
     ) -> None:
         sizes = {"train": train, "validation": validation, "test": test}
-        super().__init__(seed, name, require("data.symbols", symbols), shortest, longest, sizes)
+        super().__init__(seed, name, symbols, shortest, longest, sizes)
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         return torch.randint(self.symbols, (len(n), self.n[-1]), generator=source)
@@ -64,7 +66,7 @@ class Copy(Drawn):
 
 
 class Reverse(Copy):
-    """n symbols, to be written from the last to the first; all else as in Copy.
+    """Write n symbols from the last to the first; otherwise as Copy.
 
     With n = 3, for instance `START 3 1 4 SEP 4 1 3 END PAD PAD ...`.
     """
@@ -77,7 +79,7 @@ class Reverse(Copy):
 
 
 class Sort(Copy):
-    """n symbols, to be written in ascending order; all else as in Copy.
+    """Write n symbols in ascending order; otherwise as Copy.
 
     With n = 4, for instance `START 3 1 4 1 SEP 1 1 3 4 END PAD PAD ...`. Prompts with the same symbols in another order
     are in the same split. The position-blind floor is 0 on longer problems: order does not matter, n is known.
@@ -101,7 +103,7 @@ class Sort(Copy):
 
 
 class Repeat(Problems):
-    """One symbol n times, to be written n times again: counting alone (Kazemnejad et al. 2023, arXiv:2305.19466).
+    """Repeat one symbol n times: a task of counting only (Kazemnejad et al. 2023, arXiv:2305.19466).
 
     With n = 3, for instance `START 7 7 7 SEP 7 7 7 END PAD PAD ...` up to T = 2 longest + 3. Every (symbol, n) is in
     one split, once: a tenth in the test, a tenth in validation, by the order of a hash; so n is about uniform in each,
@@ -120,17 +122,17 @@ class Repeat(Problems):
     floors_revision = 2
 
     def __init__(
-        self, seed: int, name: str = "repeat", symbols: int = 100, shortest: int = 1, longest: int = 16
+        self, seed: int, name: str = "repeat", symbols: Symbols = 100, shortest: Length = 1, longest: Positions = 16
     ) -> None:
-        super().__init__(seed, name, require("data.symbols", symbols), shortest, longest)
+        super().__init__(seed, name, symbols, shortest, longest)
         if not self.size("test"):
-            raise ValueError(f"data.longest must leave at least {SHARES} problems to split, got {longest}")
+            raise OptionError(f"longest must leave at least {SHARES} problems to split, got {longest}")
 
     def size(self, split: str) -> int:
         return len(self._places(split))
 
     def _places(self, split: str) -> range:
-        """Where the problems of a split are in the order of the hash."""
+        """Return the range of a split in the order of the hash."""
         total = self.symbols * len(self.n)
         if self.beyond:
             return range(total if split == "test" else 0)
@@ -159,9 +161,9 @@ class Repeat(Problems):
         return torch.cat(((counts > 0) * (1 - done), done), 1)
 
     def floors(self, split: str) -> Floors:
-        """As in Problems, and "position_blind_split_known", which knows besides which problems the split has.
+        """Return the floors of Problems, and "position_blind_split_known", which also knows the problems of the split.
 
-        No function of the unordered tokens has a lower mean loss there.
+        No function of the unordered tokens has a lower mean loss on the split.
         """
         batch = self.whole(split)
         known = averages(surprise(batch, ordered=False), batch, self.roles)
@@ -169,12 +171,12 @@ class Repeat(Problems):
 
 
 def _expected(share: Tensor, symbols: int) -> Tensor:
-    """[symbols] how often each is expected among n, where all symbols are equally likely and n has a share [n + 1]."""
+    """Return [symbols], expected counts among n equally likely symbols, where size n has share [n + 1]."""
     return (share @ torch.arange(len(share)).double() / symbols).expand(symbols)
 
 
 def half_written(counts: Tensor, share: Tensor) -> Tensor:
-    """[N, S + 1] what comes next, END last, given the multiset of a prompt of n symbols and a of them written again.
+    """Return P(next token) [N, S + 1], END last, given the multiset of n symbols and of the a that are copied so far.
 
     The prompt is A + B, where A has been written and B has not: counts = 2A + B. So the weight of (n, a) is
     P(n) S^-n a! b! times the coefficient of z^a in prod_s sum_i z^i / (i! (counts_s - 2i)!), with b = n - a, and the
@@ -226,7 +228,7 @@ def half_written(counts: Tensor, share: Tensor) -> Tensor:
 
 
 def _times(product: Tensor, factor: Tensor, terms: int) -> Tensor:
-    """[N, D] the first terms of products of polynomials [N, C], [N, F], by their coefficients."""
+    """Return the first D coefficients of products of polynomials with coefficients [N, C] and [N, F]."""
     out = product.new_zeros(len(product), min(terms, product.shape[1] + factor.shape[1] - 1))
     for i in range(factor.shape[1]):
         out[:, i : i + product.shape[1]] += product[:, : out.shape[1] - i] * factor[:, i, None]
@@ -234,7 +236,7 @@ def _times(product: Tensor, factor: Tensor, terms: int) -> Tensor:
 
 
 def half_sorted(counts: Tensor, share: Tensor) -> Tensor:
-    """[N, S + 1] what comes next, END last, given the multiset of a prompt of n symbols and its a smallest.
+    """Return P(next token) [N, S + 1], END last, given the multiset of n symbols and of their a smallest.
 
     If j of symbol s and all smaller ones are written, the prompt has half the counts below s, counts_s - j of s, and
     the counts above: n and the prompt are known, and its weight is P(n) S^-n times its number of orders.
@@ -266,7 +268,7 @@ def half_sorted(counts: Tensor, share: Tensor) -> Tensor:
 
 
 def _at_size(share: Tensor, n: Tensor) -> Tensor:
-    """P(n), 0 beyond the sizes that it is given for."""
+    """Return P(n), 0 for sizes without a share."""
     return share[n.clamp(max=len(share) - 1)].where(n < len(share), 0.0)
 
 

@@ -1,13 +1,14 @@
-"""Arithmetic progressions, told in two runs: the task whose order matters and whose floor is known."""
+"""Arithmetic progressions in two parts: a task in which order matters and the floor is known exactly."""
 
 from functools import cached_property
 from itertools import islice
+from typing import Annotated
 
 import torch
 
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, surprise
 from pe_lab.data.seeding import derive
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Length, OptionError, whole
 
 VALUES = 128  # terms are 0 ... 127
 START, MID, END, PAD = range(VALUES, VALUES + 4)
@@ -18,21 +19,21 @@ FIRST, SECOND, MIDDLE, CONTINUATION, LAST = range(5)
 
 
 def pairs(terms: int = HEAD + max(TAILS)) -> list[tuple[int, int]]:
-    """The (first term, step) whose terms all lie in 0 ... 127: 1,256 of them for 12 terms."""
+    """Return the (first term, step) whose terms all lie in 0 ... 127: 1,256 of them for 12 terms."""
     return [(a, s) for s in STEPS for a in range(VALUES) if 0 <= a + (terms - 1) * s < VALUES]
 
 
 def split_pairs(seed: int) -> dict[str, list[tuple[int, int]]]:
-    """80 % of the pairs to train, 20 % held out for the test; a tenth of train for validation.
+    """Split the pairs: 20 % for the test, 8 % for validation, 72 % for training.
 
-    Ordered by a hash of (seed, pair), so that the split is the same on every machine.
+    They are ordered by a hash of (seed, pair), so that the split is the same on every machine.
     """
     rest = iter(sorted(pairs(), key=lambda pair: derive(seed, "structured", *pair)))
     return {split: list(islice(rest, size)) for split, size in split_sizes(len(pairs())).items()}
 
 
 def split_sizes(total: int) -> dict[str, int]:
-    """How many of the pairs go to each split."""
+    """Return the number of pairs in each split."""
     train = round(0.8 * total)
     validation = round(0.1 * train)
     return {"validation": validation, "train": train - validation, "test": total - train}
@@ -47,12 +48,12 @@ class Structured(InMemory):
 
     The headline averages the slots that the prefix determines: terms 3 and 4, MID, the four terms that always follow,
     and END after the eighth. There the Bayes loss is 0, and the position-blind one is not, because an unordered
-    prefix does not tell the sign of s: 0.33 (seed 0), or 0.06 for who knows which pairs are held out, since a
-    progression that is, told from its other end, mostly is not. Second terms on held-out pairs get worse with training:
-    P(s | a) differs there.
+    prefix does not have the sign of s: 0.33 (seed 0), or 0.06 for a predictor that knows which pairs are held out,
+    since the reverse of a held-out progression is mostly not held out. The loss of second terms on held-out pairs
+    rises with training: P(s | a) differs there.
 
-    The test asks for new starting points rather than for new transitions: of its 251 progressions (seed 0) 222 are one
-    of training moved by a step, and 97 % of their transitions from x to x + s stand in a progression of training.
+    The test asks for new starting points rather than for new transitions: of its 251 progressions (seed 0) 222 are a
+    training progression shifted by one step, and 97 % of their transitions from x to x + s occur in training.
 
     Longer sequences have longer tails, of those held-out pairs whose terms stay in range: few at 4 x, none at 16 x.
 
@@ -68,11 +69,13 @@ class Structured(InMemory):
     floors_revision = 2
     roles = ("first", "second", "middle", "continuation", "end")
 
-    def __init__(self, seed: int, name: str = "structured", length: int = 16, extra: int = 0) -> None:
+    def __init__(
+        self, seed: int, name: str = "structured", length: Length = 16, extra: Annotated[int, whole(0)] = 0
+    ) -> None:
         self.tails = range(min(TAILS) + extra, max(TAILS) + extra + 1)
         self.terms = HEAD + max(self.tails)
-        if require("data.length", length) < self.terms + 3:
-            raise ValueError(f"data.length must be at least {self.terms + 3}, the longest sequence, got {length}")
+        if length < self.terms + 3:
+            raise OptionError(f"length must be at least {self.terms + 3}, the longest sequence, got {length}")
         self.name = name
         self.task = Task(vocabulary=VALUES + 4, length=length, outputs=VALUES + 4, causal=True)
         self.seed = seed
@@ -89,15 +92,16 @@ class Structured(InMemory):
 
     @cached_property
     def chosen(self) -> dict[str, list[tuple[int, int]]]:
-        """The pairs of every split whose terms all stay in range."""
+        """Return the pairs of every split whose terms all stay in range."""
         fits = set(pairs(self.terms))
-        return {split: [pair for pair in of if pair in fits] for split, of in split_pairs(self.seed).items()}
+        splits = split_pairs(self.seed).items()
+        return {split: [pair for pair in chosen if pair in fits] for split, chosen in splits}
 
     def make(self, split: str) -> Batch:
         return self._write(self.chosen[split])
 
     def _write(self, chosen: list[tuple[int, int]]) -> Batch:
-        """All sequences of these pairs: every pair with every tail length."""
+        """Return all sequences of these pairs: every pair with every tail length."""
         a, s = torch.tensor(chosen).T[:, :, None]
         terms = (a + s * torch.arange(self.terms)).repeat_interleave(len(self.tails), 0)
         tail = torch.tensor(list(self.tails)).repeat(len(chosen))[:, None]
@@ -129,7 +133,7 @@ class Structured(InMemory):
         return len(self.chosen[split]) * len(self.tails)
 
     def floors(self, split: str) -> Floors:
-        """Mean losses on a split of predictors that know how sequences of this length are made; enumerated exactly.
+        """Return mean losses on a split of predictors that know how sequences are made; exact, by enumeration.
 
         "bayes" knows the prefix, "position_blind" only which tokens are in it and how often; to both, all sequences of
         this length, 6,280, are equally likely. "position_blind_split_known" knows besides which pairs the split has:

@@ -1,23 +1,27 @@
-"""Encodings that are a vector per position, put on the token embedding or on the attention's input."""
+"""Encodings that give every position a vector and add it to token embeddings or to the input of attention."""
 
 from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Positive
+
+Place = Literal["input", "every_layer", "query_key"]
+Combination = Literal["add", "concat"]
 
 
 class Absolute(PositionalEncoding, ABC):
-    """What a vector of width D per position has in common: where it enters, and how.
+    """A base for encodings with a vector of width D per position: where it enters the model, and how.
 
     Args:
-        at: "input": on the token embedding, once. "every_layer": on the attention's input of every layer, not on the
-            residual stream. "query_key": the same, but not on what goes to the values.
-        combine: "add", or "concat": Linear(2D -> D) of both side by side.
-        size: > 0, factor on the vectors.
+        at: "input": the token embedding, once. "every_layer": the input of attention in every layer, not the residual
+            stream. "query_key": the same, for queries and keys only.
+        combine: "add", or "concat": Linear(2D -> D) of the concatenation.
+        size: > 0, a factor on the vectors.
 
     Raises:
         ValueError: at, combine or size out of range.
@@ -25,19 +29,20 @@ class Absolute(PositionalEncoding, ABC):
 
     neutral = {"at": "input", "combine": "add", "size": 1.0}
 
-    def __init__(self, sizes: Sizes, name: str, at: str = "input", combine: str = "add", size: float = 1.0) -> None:
+    def __init__(
+        self, sizes: Sizes, name: str, at: Place = "input", combine: Combination = "add", size: Positive = 1.0
+    ) -> None:
         super().__init__(sizes, name)
-        self.at = require("pe.at", at)
-        self.size = require("pe.size", size)
-        concat = require("pe.combine", combine) == "concat"
-        self.merge = nn.Linear(2 * sizes.width, sizes.width) if concat else None
+        self.at = at
+        self.size = size
+        self.merge = nn.Linear(2 * sizes.width, sizes.width) if combine == "concat" else None
 
     @abstractmethod
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
-        """[B|1, T, D] one vector per position, before `size`; formed in dtype, or in the parameters' own."""
+        """Return one vector per token, [B|1, T, D], before `size`; in `dtype` or in the dtype of the parameters."""
 
     def join(self, x: Tensor, layout: Layout) -> Tensor:
-        """x [B, T, D] with the vectors."""
+        """Combine x [B, T, D] with the vectors."""
         with torch.autocast(x.device.type, enabled=False):
             vectors = self.vectors(layout, at_least_float32(x))
             if self.size != 1:
@@ -46,7 +51,8 @@ class Absolute(PositionalEncoding, ABC):
         if self.merge is None:
             return x + vectors
         both = torch.cat((x, vectors.expand_as(x)), -1)
-        return self.merge(both.to(self.merge.weight.dtype)).to(x.dtype)
+        merged: Tensor = self.merge(both.to(self.merge.weight.dtype))
+        return merged.to(x.dtype)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         return self.join(x, layout) if self.at == "input" else x
@@ -59,13 +65,13 @@ class Absolute(PositionalEncoding, ABC):
 
 
 def sinusoid(pos: Tensor, width: int, theta: float, dtype: torch.dtype) -> Tensor:
-    """Sinusoids of integer positions (Vaswani et al. 2017, arXiv:1706.03762, section 3.5).
+    """Return sinusoids of integer positions (Vaswani et al. 2017, arXiv:1706.03762, section 3.5).
 
-    Lane 2c is sin(pos * theta ** (-2c / width)), lane 2c + 1 the cosine.
+    Dimension 2c is sin(pos * theta ** (-2c / width)), dimension 2c + 1 the cosine.
 
     Args:
         pos: [...] integers.
-        width: D, lanes; the last cosine is dropped when it is odd.
+        width: D; if it is odd, the last cosine is left out.
         theta: > 0.
         dtype: of the angles, float32 or float64.
 
@@ -80,8 +86,8 @@ def sinusoid(pos: Tensor, width: int, theta: float, dtype: torch.dtype) -> Tenso
 class Sinusoidal(Absolute):
     """Fixed sinusoids (Vaswani et al. 2017, arXiv:1706.03762, section 3.5).
 
-    Nothing is learned; any position has a value. Its lanes are sines of amplitude `size`: on embeddings much smaller
-    than that it drowns the token. `sinusoidal_qk` is the same, given to queries and keys of every layer.
+    Nothing is learned; any position has a value. The amplitude is `size`: token embeddings that are much smaller than
+    that hardly count. `sinusoidal_qk` adds the same vectors to the input of queries and keys in every layer.
 
     Args:
         theta: > 0; wavelengths run from 2 pi to 2 pi theta.
@@ -95,30 +101,36 @@ class Sinusoidal(Absolute):
         self,
         sizes: Sizes,
         name: str = "sinusoidal",
-        theta: float = 10_000.0,
-        at: str = "input",
-        combine: str = "add",
-        size: float = 1.0,
+        theta: Positive = 10_000.0,
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
-        self.theta = require("pe.theta", theta)
+        self.theta = theta
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         return sinusoid(layout.pos, self.sizes.width, self.theta, dtype)
 
 
 class Integer(Absolute):
-    """Every lane is the position, trained on nothing: the naive baseline that outgrows the token.
+    """The position itself, as every dimension of the vector: a naive baseline that soon exceeds the token embedding.
 
-    A LayerNorm takes away what all lanes share: at the input of a pre-norm model nothing is left of it, and the model
-    is that of `none`. It is seen with model.norm=post, pe.at=every_layer or pe.combine=concat.
+    Nothing is learned. LayerNorm subtracts what all dimensions share: at the input of a pre-norm model nothing is left
+    and the model equals one with `none`. It has an effect in a post-norm model, with at="every_layer" or
+    combine="concat".
 
     Args:
         at, combine, size: as Absolute.
     """
 
     def __init__(
-        self, sizes: Sizes, name: str = "integer", at: str = "input", combine: str = "add", size: float = 1.0
+        self,
+        sizes: Sizes,
+        name: str = "integer",
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
 
@@ -127,17 +139,22 @@ class Integer(Absolute):
 
 
 class Normalized(Absolute):
-    """Every lane is pos / (L - 1), L the tokens of this sequence, trained on nothing: a naive baseline.
+    """pos / (L - 1) as every dimension of the vector, L being the length of this sequence: a naive baseline.
 
-    One position has another value in a sequence of another length; and a causal task learns from it how long the
-    sequence will be. A sequence of one token has 0. Where `integer` is not seen, neither is this.
+    Nothing is learned. A position has different values in sequences of different lengths, and a causal model can infer
+    the length of the sequence from it. A sequence of one token has 0. Without effect where `integer` has none.
 
     Args:
         at, combine, size: as Absolute.
     """
 
     def __init__(
-        self, sizes: Sizes, name: str = "normalized", at: str = "input", combine: str = "add", size: float = 1.0
+        self,
+        sizes: Sizes,
+        name: str = "normalized",
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
 

@@ -1,33 +1,37 @@
-"""The contract of a positional encoding: where position can enter a transformer.
+"""The interface of a positional encoding: the places where position can enter a transformer.
 
 Shapes here and in every encoding: B batch, T length, D width, H heads, d head_dim.
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.options import CheckedOptions
+
+Pairing = Literal["interleaved", "half"]
 
 
 class UnfitError(ValueError):
-    """An encoding is not made for the sequences of a task."""
+    """An encoding is not defined for the sequences of a task."""
 
 
 @dataclass(frozen=True)
 class Softmax:
-    """Weights that sum to one."""
+    """Attention weights by softmax; they sum to one."""
 
 
 @dataclass(frozen=True)
 class Stick:
-    """Stick-breaking weights: each key takes a share of what those before it left.
+    """Attention weights by stick-breaking: each key takes a share of what earlier keys left.
 
     Args:
-        order: "nearest" breaks the stick from the query outwards, "first" from key 0 on.
-        include_self: whether the query's own key takes part.
-        remainder: "drop" what is left, or give it to the query's "own" value.
+        order: of the keys; "nearest": from the query outwards, "first": from key 0 on.
+        include_self: whether a query attends to its own key.
+        remainder: of the weight; "drop" it, or give it to the query's "own" value.
     """
 
     order: str = "nearest"
@@ -43,21 +47,21 @@ class Stick:
 
 @dataclass(frozen=True)
 class Rotary:
-    """Tables that turn pairs of lanes: (a, b) -> (a cos - b sin, a sin + b cos).
+    """Tables that rotate pairs of head dimensions: (a, b) -> (a cos - b sin, a sin + b cos).
 
     Args:
-        cos, sin: [B|1, H|1, T, d/2]; a scale, if there is one, is inside.
-        pairing: "interleaved" pairs lanes (2c, 2c+1); "half" pairs (c, c + d/2).
+        cos, sin: [B|1, H|1, T, d/2]; they may include a scale.
+        pairing: "interleaved" pairs dimensions (2c, 2c+1); "half" pairs (c, c + d/2).
     """
 
     cos: Tensor
     sin: Tensor
-    pairing: str = "interleaved"
+    pairing: Pairing = "interleaved"
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Everything about position that touches logits, weights and values.
+    """The effect of an encoding on the logits, weights and values of attention.
 
     Args:
         rotary_q, rotary_k: applied to queries and to keys.
@@ -65,11 +69,11 @@ class Terms:
         scale: of the logits; None: d ** -0.5.
         bias: [1|H, 2R+1] added to the logits at pos_i - pos_j, indexed + R.
         gate: [1|H, 2R+1] factors on the logits, before the bias.
-        clip: distances beyond R use the table's ends; otherwise they are an error.
+        clip: whether distances beyond R use the ends of a table; otherwise they are an error.
         decay: [B, H, T] cumulative log gates c; c_i - c_j is added to the logits.
         bias_full: [B|1, H|1, T, T] added to the logits.
-        score: module (q, k, z, layout) -> [B, H, T, T] added to the logits z; q and k come as they meet, rotated and
-            with their gain, and the gate comes after.
+        score: module (q, k, z, layout) -> [B, H, T, T] added to the logits z; q and k are given with rotation and gain
+            applied, and the gate is applied after the score.
         values: [1|H, 2R+1, d] relative vectors added to the values.
         weights: how logits become weights.
     """
@@ -90,14 +94,14 @@ class Terms:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What an encoding may need to know of its model.
+    """The sizes of a model that an encoding may depend on.
 
     Args:
         width: D.
         num_heads: H; divides D.
         length: T of the training sequences.
-        causal: whether the task is.
-        grid_width: of the grid that the sequences are, read row by row; None: they are no grid.
+        causal: whether attention is causal.
+        grid_width: columns of the grid that a sequence represents, read row by row; None: sequences are no grids.
 
     Raises:
         ValueError: a size below 1, or a width that the heads do not divide.
@@ -115,8 +119,7 @@ class Sizes:
             raise ValueError(f"sizes must be at least 1, got {self}")
         if self.width % self.num_heads:
             raise ValueError(
-                f"model.width must be divisible by model.num_heads, got model.width={self.width}, "
-                f"model.num_heads={self.num_heads}"
+                f"width must be divisible by num_heads, got width={self.width}, num_heads={self.num_heads}"
             )
 
     @property
@@ -125,41 +128,41 @@ class Sizes:
 
 
 def at_least_float32(x: Tensor) -> torch.dtype:
-    """The dtype of angles and biases for activations x: float32, or float64 where x has it."""
+    """Return the dtype of angles and biases for activations x: float32, or float64 if x has it."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
-class PositionalEncoding(nn.Module):
+class PositionalEncoding(CheckedOptions, nn.Module):
     """No positional encoding (Haviv et al. 2022; NoPE, Kazemnejad et al. 2023, arXiv:2305.19466).
 
-    Also the base of all others: every hook leaves its input alone, and an encoding overrides one or two.
-    A causal transformer without any encoding is not position-blind; a bidirectional one is.
+    Also the base class of all encodings: every hook leaves its input unchanged, and an encoding overrides one or two.
+    Without any encoding a causal transformer still perceives positions; a bidirectional one does not.
 
     Args:
-        sizes: of the model it serves.
+        sizes: of the model.
         name: the file stem in conf/pe, used in messages.
 
     Attributes:
-        revision: raised whenever the numbers of this class change; part of a cell's identity.
-        neutral: options added since, at the value that means "as before": left out of the identity there.
-        reads_content: whether `terms` looks at h; if not, an encoding that all layers share is asked once.
-        reads_positions: whether positions matter to it; if not, only the order of the tokens does.
-        per_layer: whether each layer has an encoding of its own.
-        causal_only: whether it is defined under a causal mask only.
-        on_grid: whether it needs positions with two axes; others take a grid in reading order.
-        instead: the encoding to name where this one is refused.
-        weight_decay: whether the optimizer may decay its parameters.
-        lr: learning rate of its parameters; None: the optimizer's.
+        revision: increased whenever the numbers of this class change; part of the identity of a result.
+        neutral: options added later and their value that means "as before"; it is left out of the identity.
+        reads_content: whether `terms` depends on h; if not, layers that share an encoding call it once.
+        reads_positions: whether positions matter; if not, only the order of the tokens does.
+        per_layer: whether each layer has its own encoding.
+        causal_only: whether it is defined for causal attention only.
+        on_grid: whether it needs positions with two axes; others read a grid row by row.
+        fallback: the encoding that an error recommends where this one is not defined.
+        weight_decay: whether weight decay applies to its parameters.
+        lr: learning rate of its parameters; None: that of the optimizer.
     """
 
-    revision = 1
-    neutral: dict[str, object] = {}
+    revision: ClassVar[int] = 1
+    neutral: ClassVar[dict[str, object]] = {}
     reads_content = False
     reads_positions = True
     per_layer = False
     causal_only = False
     on_grid = False
-    instead = "none"
+    fallback = "none"
     weight_decay = True
     lr: float | None = None
 
@@ -172,29 +175,27 @@ class PositionalEncoding(nn.Module):
     def _require_nature(self, causal: bool, grid: bool) -> None:
         if self.causal_only and not causal:
             raise UnfitError(
-                f"pe={self.name} is defined for causal attention only, this is bidirectional: use pe={self.instead}"
+                f"{self.name} is defined for causal attention only, this is bidirectional: use {self.fallback}"
             )
         if self.on_grid and not grid:
-            raise UnfitError(
-                f"pe={self.name} needs positions on a grid, these sequences have none: use pe={self.instead}"
-            )
+            raise UnfitError(f"{self.name} needs positions on a grid, these sequences have none: use {self.fallback}")
 
     def reset_parameters(self) -> None:
-        """Draw the parameters of this module from torch's global generator."""
+        """Draw the parameters of this module, not of its children, from torch's global generator."""
 
     def constrain(self) -> None:
-        """Put parameters back into their range; called after every optimizer step."""
+        """Move parameters back into their range; called after every optimizer step."""
 
     def follow(self, first: "PositionalEncoding") -> None:
-        """Share with the first layer's encoding what layers share; called once on those of the other layers."""
+        """Share parameters with the first layer's encoding; called once for every other layer."""
 
     def locate(self, layout: Layout) -> Layout:
-        """The layout as this encoding takes it, for all other hooks; called once per batch, on the first layer's.
+        """Return the layout that all other hooks receive; called once per batch, on the first layer's encoding.
 
-        What is drawn at random is drawn here, from `layout.seed`.
+        Random draws happen here, from `layout.seed`.
 
         Raises:
-            ValueError: it is outside of the encoding's nature.
+            ValueError: the encoding is not defined for this layout.
         """
         grid = layout.pos.dim() == 3
         self._require_nature(layout.causal, grid)
@@ -202,23 +203,23 @@ class PositionalEncoding(nn.Module):
             return layout
         row, column = layout.pos.unbind(-1)
         if self.sizes.grid_width is None:
-            raise ValueError(f"pe={self.name} was built for sequences, got positions on a grid")
+            raise ValueError(f"{self.name} was built for sequences, got positions on a grid")
         outside = (column < 0) | (column >= self.sizes.grid_width)
         if self.reads_positions and (outside & (layout.segment != PADDING)).any():
             raise ValueError(
-                f"pe={self.name} reads a grid of {self.sizes.grid_width} columns row by row: got a column outside of "
+                f"{self.name} reads a grid of {self.sizes.grid_width} columns row by row: got a column outside of "
                 f"it, whose position another token has"
             )
         return replace(layout, pos=row * self.sizes.grid_width + column)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        """Token embeddings [B, T, D] with position in them; called once, before the first layer."""
+        """Return token embeddings [B, T, D] with position; called once, before the first layer."""
         return x
 
     def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """A layer's attention input [B, T, D] as it goes to queries and keys, and to values."""
+        """Return the input of queries and keys and the input of values, for a layer's attention input h [B, T, D]."""
         return h, h
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        """What attention must know, for a layer's attention input h [B, T, D]."""
+        """Return the terms of attention for a layer's attention input h [B, T, D]."""
         return Terms()

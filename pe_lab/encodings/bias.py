@@ -9,15 +9,15 @@ from pe_lab.encodings.rotary import frequencies
 
 
 def distances(reach: int, device: torch.device) -> Tensor:
-    """[2R+1] the distances pos_i - pos_j that a table of reach R covers, -R first."""
+    """Return the distances pos_i - pos_j that a table of reach R covers, -R ... R, [2R+1]."""
     return torch.arange(-reach, reach + 1, device=device)
 
 
 def alibi_slopes(num_heads: int) -> list[float]:
-    """Slope m_h of every head (arXiv:2108.12409, section 3; the rule for other numbers is its code's).
+    """Return the slope m_h of every head (arXiv:2108.12409, section 3; other numbers of heads as in its code).
 
-    2 ** (-8 (h+1) / H) when H is a power of two; otherwise the slopes of the next lower power, then every second of
-    those of the next higher one.
+    2 ** (-8 (h+1) / H) if H is a power of two; otherwise the slopes of the next lower power of two, then every second
+    slope of the next higher one.
     """
     power = 1 << (num_heads.bit_length() - 1)
 
@@ -30,8 +30,8 @@ def alibi_slopes(num_heads: int) -> list[float]:
 class Alibi(PositionalEncoding):
     """Attention with linear biases (Press et al. 2022, arXiv:2108.12409, section 3).
 
-    Adds -m_h |i - j| to the scaled logits, symmetric when bidirectional. Nothing is learned; m falls geometrically
-    over heads. Not for position-blind pooling tasks: it has no absolute position.
+    Adds -m_h |i - j| to the scaled logits, symmetric if bidirectional. Nothing is learned; m falls geometrically
+    over heads. It has no absolute position.
     """
 
     def __init__(self, sizes: Sizes, name: str = "alibi") -> None:
@@ -45,20 +45,20 @@ class Alibi(PositionalEncoding):
 
 
 class Sandwich(PositionalEncoding):
-    """Sandwich: what sinusoids say of each other (Chi et al. 2023, arXiv:2212.10356, the listing).
+    """Sandwich: the inner products of sinusoids as a bias (Chi et al. 2023, arXiv:2212.10356, the listing).
 
-    Adds the product of two sinusoidal position vectors of 128 lanes, sum over c < 64 of
-    cos((i - j) 10000 ** (-2c / 128)), times H / (8 (h + 1)): a bias that falls like a logarithm of the distance, and
-    wiggles. Nothing is learned; symmetric when bidirectional.
+    Adds the inner product of two sinusoidal position vectors of 128 dimensions, sum over c < 64 of
+    cos((i - j) 10000 ** (-2c / 128)), times H / (8 (h + 1)): a bias that falls like a logarithm of the distance, with
+    small oscillations. Nothing is learned; symmetric if bidirectional.
     """
 
-    lanes = 128
+    dims = 128
 
     def __init__(self, sizes: Sizes, name: str = "sandwich") -> None:
         super().__init__(sizes, name)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        omega = frequencies(self.lanes, 10_000.0, torch.float64, h.device)
+        omega = frequencies(self.dims, 10_000.0, torch.float64, h.device)
         product = (distances(layout.max_distance, h.device)[:, None] * omega).cos().sum(-1)
         ratio = (
             torch.arange(1, self.sizes.num_heads + 1, dtype=torch.float64, device=h.device) * 8 / self.sizes.num_heads

@@ -1,6 +1,7 @@
 """Encodings that add a trained function of distance to the logits."""
 
 from bisect import bisect_right
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -8,20 +9,20 @@ from torch import Tensor, nn
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Distance, NonNegative, OptionError, Units, even
 
 
 def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:
-    """The layer, with a bias or without, on x, in the dtype of x, whatever autocast would take."""
+    """Apply a linear layer to x in the dtype of x, under autocast too."""
     bias = None if layer.bias is None else layer.bias.to(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
         return nn.functional.linear(x, layer.weight.to(x.dtype), bias)
 
 
 class RelativeBias(PositionalEncoding):
-    """One trained scalar per head and distance, added to the scaled logits; one table for all layers.
+    """A trained scalar per head and distance, added to the scaled logits; one table for all layers.
 
-    Distances beyond `max_distance` count as that, on either side. It has (2 max_distance + 1) H parameters.
+    Distances beyond `max_distance` count as `max_distance`, on either side. It has (2 max_distance + 1) H parameters.
 
     Args:
         max_distance: k >= 1; distances -k ... k have a scalar each.
@@ -33,10 +34,12 @@ class RelativeBias(PositionalEncoding):
 
     neutral = {"std": 0.02}
 
-    def __init__(self, sizes: Sizes, name: str = "relative_bias", max_distance: int = 128, std: float = 0.02) -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "relative_bias", max_distance: Distance = 128, std: NonNegative = 0.02
+    ) -> None:
         super().__init__(sizes, name)
-        self.std = require("pe.std", std, optional=False)
-        self.table = nn.Parameter(torch.empty(sizes.num_heads, 2 * require("pe.max_distance", max_distance) + 1))
+        self.std = std
+        self.table = nn.Parameter(torch.empty(sizes.num_heads, 2 * max_distance + 1))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -47,10 +50,10 @@ class RelativeBias(PositionalEncoding):
 
 
 def t5_buckets(num_buckets: int, max_distance: int) -> list[int]:
-    """Bucket of every distance 0 ... max_distance; what is farther is in the last one.
+    """Return the bucket of every distance 0 ... max_distance; longer distances have the last one.
 
-    The first half of the buckets holds a distance each; bucket e + k, of the other n, starts at distance
-    e (max_distance / e) ** (k / n). Compared in integers: at a border no logarithm rounds.
+    The first e = num_buckets / 2 buckets have one distance each; bucket e + k, of the other n, starts at distance
+    e (max_distance / e) ** (k / n). Compared in integers, so that no logarithm is rounded at a border.
     """
     exact = num_buckets // 2
     rest = num_buckets - exact
@@ -59,15 +62,15 @@ def t5_buckets(num_buckets: int, max_distance: int) -> list[int]:
 
 
 class T5(PositionalEncoding):
-    """The relative bias of T5 (Raffel et al. 2020, arXiv:1910.10683, section 2.1; the buckets are its code's).
+    """The relative bias of T5 (Raffel et al. 2020, arXiv:1910.10683, section 2.1; buckets as in its code).
 
-    One trained scalar per head and bucket of distances, added to the scaled logits; one table for all layers. Near
-    distances have a bucket each, far ones share, in logarithmic steps. Causal: all buckets for what lies before;
-    bidirectional: one half for keys at or before the query, the other for those after.
+    A trained scalar per head and bucket of distances, added to the scaled logits; one table for all layers. Short
+    distances have a bucket each, longer ones share buckets of logarithmic width. Causal attention uses all buckets for
+    keys at or before the query, bidirectional attention one half, and the other half for keys after it.
 
     Args:
         num_buckets: rows of the table, even.
-        max_distance: from here on all distances share a bucket; above the number of near distances.
+        max_distance: from here on all distances share a bucket; above the number of distances with their own bucket.
         std: >= 0, in units of logits: the table starts as N(0, std^2); None: D ** -0.5, as in its code.
 
     Raises:
@@ -80,19 +83,19 @@ class T5(PositionalEncoding):
         self,
         sizes: Sizes,
         name: str = "t5",
-        num_buckets: int = 32,
-        max_distance: int = 128,
-        std: float | None = None,
+        num_buckets: Annotated[int, even(most=512)] = 32,
+        max_distance: Distance = 128,
+        std: NonNegative | None = None,
     ) -> None:
         super().__init__(sizes, name)
-        self.std = sizes.width**-0.5 if require("pe.std", std) is None else std
-        self.num_buckets = require("pe.num_buckets", num_buckets)
-        self.max_distance = require("pe.max_distance", max_distance)
+        self.std = sizes.width**-0.5 if std is None else std
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
         near = num_buckets // 2 if sizes.causal else num_buckets // 4
         if max_distance <= near:
-            raise ValueError(
-                f"pe.max_distance must be above the {near} distances that have a bucket each, got "
-                f"pe.max_distance={max_distance}, pe.num_buckets={num_buckets}"
+            raise OptionError(
+                f"max_distance must be above the {near} distances that have a bucket each, got "
+                f"max_distance={max_distance}, num_buckets={num_buckets}"
             )
         self.buckets = {
             causal: t5_buckets(num_buckets if causal else num_buckets // 2, max_distance) for causal in (True, False)
@@ -114,7 +117,7 @@ class T5(PositionalEncoding):
 
 
 def clamped(x: Tensor, lowest: float, highest: float | None = None) -> Tensor:
-    """x, clamped, with the gradient of x."""
+    """Return x clamped, with the gradient of x."""
     return x.detach().clamp(lowest, highest) + (x - x.detach())
 
 
@@ -122,8 +125,8 @@ class KerpleLog(PositionalEncoding):
     """KERPLE, logarithmic (Chi et al. 2022, arXiv:2205.09921, the logarithmic variant).
 
     Adds -p ln(1 + a |i - j|) to the scaled logits, p and a trained per head and shared by all layers, as in its code.
-    They start as p ~ U(0, 2), a ~ U(0, 1), and are at least 0.01: `constrain` puts them back there after a step, and
-    `terms` takes one that is below as 0.01, with a gradient that still reaches it.
+    They start as p ~ U(0, 2), a ~ U(0, 1), and are at least 0.01: `constrain` clamps them after a step, and `terms`
+    uses 0.01 for a lower one, whose gradient is kept.
     """
 
     lowest = 0.01
@@ -146,7 +149,7 @@ class KerpleLog(PositionalEncoding):
         self.a.clamp_(self.lowest)
 
     def bias(self, p: Tensor, a: Tensor, distance: Tensor) -> Tensor:
-        """[H, 2R+1] of p and a [H, 1] and |i - j| [2R+1]."""
+        """Return the bias [H, 2R+1] for p and a [H, 1] and |i - j| [2R+1]."""
         return -p * (a * distance).log1p()
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
@@ -159,8 +162,8 @@ class KerpleLog(PositionalEncoding):
 class KerplePower(KerpleLog):
     """KERPLE, power (Chi et al. 2022, arXiv:2205.09921, the power variant).
 
-    Adds -a |i - j| ** p to the scaled logits; p and a as in `kerple_log`, and p is kept at most 2, where the kernel
-    stops being conditionally positive definite.
+    Adds -a |i - j| ** p to the scaled logits; p and a as in `kerple_log`, and p is at most 2: above, the kernel is no
+    longer conditionally positive definite.
     """
 
     highest_p = 2.0
@@ -176,9 +179,9 @@ class Fire(PositionalEncoding):
     """FIRE, functional interpolation (Li et al. 2024, arXiv:2310.04418, the listing).
 
     Adds an MLP (1 -> hidden -> ReLU -> H) of psi(i - j) / (psi(max(i, L)) + 1e-6) to the scaled logits, with
-    psi(x) = ln(|c x| + 1); each layer has its own. c starts at 0.1; L is trained as a factor of the training length,
-    at which it starts. Up to L the bias is a function of distance; beyond, distances are seen as parts of i. Not
-    decayed: a decay would pull L and c, no weights, to zero.
+    psi(x) = ln(|c x| + 1); each layer has its own. c starts at 0.1, L at the training length, and L is trained as a
+    multiple of it. Up to L the bias is a function of distance; beyond, distances are relative to i. No weight decay: it
+    would pull L and c, which are no weights, to zero.
 
     Args:
         hidden: units of the MLP, >= 1.
@@ -191,11 +194,11 @@ class Fire(PositionalEncoding):
     weight_decay = False
     eps = 1e-6
 
-    def __init__(self, sizes: Sizes, name: str = "fire", hidden: int = 32) -> None:
+    def __init__(self, sizes: Sizes, name: str = "fire", hidden: Units = 32) -> None:
         super().__init__(sizes, name)
         self.c = nn.Parameter(torch.empty(1))
         self.stretch = nn.Parameter(torch.empty(1))  # L in units of the training length
-        self.hidden = nn.Linear(1, require("pe.hidden", hidden))
+        self.hidden = nn.Linear(1, hidden)
         self.out = nn.Linear(hidden, sizes.num_heads)
         self.reset_parameters()
 
@@ -204,7 +207,7 @@ class Fire(PositionalEncoding):
         nn.init.ones_(self.stretch)
 
     def bias(self, distance: Tensor, longest: Tensor) -> Tensor:
-        """[..., H] of distances [...] and what they are measured against, max(i, L)."""
+        """Return the bias [..., H] for distances [...] and `longest` = max(i, L)."""
         c = self.c.to(longest.dtype)
         part = (c * distance).abs().log1p() / ((c * longest).abs().log1p() + self.eps)
         return in_its_dtype(self.out, in_its_dtype(self.hidden, part[..., None]).relu())

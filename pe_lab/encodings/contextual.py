@@ -1,4 +1,4 @@
-"""Encodings whose sense of distance is made by the content."""
+"""Encodings whose distances depend on the content of the tokens."""
 
 import torch
 from torch import Tensor, nn
@@ -6,15 +6,15 @@ from torch import Tensor, nn
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias_learned import in_its_dtype
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Distance, NonNegative
 
 
 class Counted(nn.Module):
-    """What CoPE adds to the logits z: q . e[p], with p the sum of sigmoid(z) over the keys from j to i.
+    """The term that CoPE adds to the logits z: q . e[p], p being the sum of sigmoid(z) over the keys from j to i.
 
     Args:
         head_dim: d.
-        max_position: p_max, where counting ends.
+        max_position: p_max, the largest p.
         std: the table e starts as N(0, std^2).
     """
 
@@ -39,15 +39,15 @@ class Counted(nn.Module):
 class CoPE(PositionalEncoding):
     """Contextual position encoding (Golovneva et al. 2024, arXiv:2405.18719, the listing).
 
-    Gates g_ij = sigmoid(z_ij) of the scaled logits say which keys count; their sum from j to i, p_ij <= p_max, is the
-    position of key j, a fraction. Added to the scaled logits is q_i . e[p_ij], interpolated between the two nearest
-    of p_max + 1 trained vectors, which are shared by heads and differ between layers. As in the paper's listing q . e
-    is not divided by sqrt(d) (the released program divides unless told not to).
+    Gates g_ij = sigmoid(z_ij) of the scaled logits decide which keys count; their sum from j to i, p_ij <= p_max, is
+    the position of key j, in general not an integer. q_i . e[p_ij] is added to the scaled logits, interpolated between
+    the two nearest of p_max + 1 trained vectors, which heads share and layers do not. As in the paper's listing q . e
+    is not divided by sqrt(d) (the released program does so by default).
 
-    Causal only: a key is counted from the query backwards. The order of tokens is all that it sees of positions.
+    Causal only: keys are counted from the query backwards. Of positions, only the order of tokens matters.
 
     Args:
-        max_position: p_max >= 1; counting ends there.
+        max_position: p_max >= 1, the largest p.
         std: >= 0, the vectors start as N(0, std^2); 0, the listing's, starts them at zero.
 
     Raises:
@@ -58,12 +58,11 @@ class CoPE(PositionalEncoding):
     per_layer = True
     causal_only = True
     reads_positions = False
-    instead = "relative_bias"
+    fallback = "relative_bias"
 
-    def __init__(self, sizes: Sizes, name: str = "cope", max_position: int = 64, std: float = 0.0) -> None:
+    def __init__(self, sizes: Sizes, name: str = "cope", max_position: Distance = 64, std: NonNegative = 0.0) -> None:
         super().__init__(sizes, name)
-        std = require("pe.std", std, optional=False)
-        self.score = Counted(sizes.head_dim, require("pe.max_position", max_position), std)
+        self.score = Counted(sizes.head_dim, max_position, std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         return Terms(score=self.score)
@@ -72,11 +71,11 @@ class CoPE(PositionalEncoding):
 class Forgetting(PositionalEncoding):
     """Forgetting attention (Lin et al. 2025, arXiv:2503.02130, without its other changes).
 
-    Every token sets a gate f = sigmoid(w . x + b) per head; the sum of ln f_k over k = j + 1 ... i is added to the
-    scaled logit of query i and key j, so that what lies behind a shut gate is forgotten. (D + 1) H trained parameters
-    a layer.
+    Every token has a gate f = sigmoid(w . x + b) per head; the sum of ln f_k over k = j + 1 ... i is added to the
+    scaled logit of query i and key j, so that keys before a closed gate get no weight. (D + 1) H trained parameters per
+    layer.
 
-    Causal only: gates lie between a key and a later query. The order of tokens is all that it sees of positions.
+    Causal only: gates are those between a key and a later query. Of positions, only the order of tokens matters.
 
     Raises:
         ValueError: bidirectional attention.
@@ -86,7 +85,7 @@ class Forgetting(PositionalEncoding):
     causal_only = True
     reads_content = True
     reads_positions = False
-    instead = "alibi"
+    fallback = "alibi"
 
     def __init__(self, sizes: Sizes, name: str = "forgetting") -> None:
         super().__init__(sizes, name)
@@ -95,5 +94,5 @@ class Forgetting(PositionalEncoding):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         log_f = nn.functional.logsigmoid(in_its_dtype(self.gate, h.to(at_least_float32(h))))  # [B, T, H]
         log_f = log_f.masked_fill((layout.segment == PADDING)[..., None], 0)
-        # a sum over thousands of tokens, rounded once: c_i - c_j is as good as c
+        # summed in float64 and rounded once: c_i - c_j is then as exact as c
         return Terms(decay=log_f.double().cumsum(1).to(log_f.dtype).transpose(1, 2))

@@ -1,24 +1,25 @@
 """Encodings that are a trained function of the position."""
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.absolute import Absolute
+from pe_lab.encodings.absolute import Absolute, Combination, Place
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import UNITS, Positive, Units, even
 
 
 class Continuous(Absolute):
     """An MLP of the position, trained: Linear(1 -> h), ReLU, Linear(h -> h), ReLU, Linear(h -> D) of pos / scale.
 
-    Any position has a value; beyond training it is whatever the MLP extrapolates.
+    Any position has a value; beyond those of training it is extrapolated by the MLP.
 
     Args:
         hidden: h >= 1.
-        scale: > 0, the position that is taken as 1; None: the training length.
+        scale: > 0, the position that is mapped to 1; None: the training length.
         at, combine, size: as Absolute.
 
     Raises:
@@ -29,16 +30,16 @@ class Continuous(Absolute):
         self,
         sizes: Sizes,
         name: str = "continuous",
-        hidden: int = 128,
-        scale: float | None = None,
-        at: str = "input",
-        combine: str = "add",
-        size: float = 1.0,
+        hidden: Units = 128,
+        scale: Positive | None = None,
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
-        self.scale = require("pe.scale", scale) or sizes.length
+        self.scale = scale or sizes.length
         self.mlp = nn.Sequential(
-            nn.Linear(1, require("pe.hidden", hidden)),
+            nn.Linear(1, hidden),
             nn.ReLU(),
             nn.Linear(hidden, hidden),
             nn.ReLU(),
@@ -46,7 +47,8 @@ class Continuous(Absolute):
         )
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
-        return self.mlp(layout.pos[..., None].to(self.mlp[0].weight.dtype) / self.scale)
+        vectors: Tensor = self.mlp(layout.pos[..., None].to(next(self.mlp.parameters()).dtype) / self.scale)
+        return vectors
 
 
 class Fourier(Absolute):
@@ -69,19 +71,17 @@ class Fourier(Absolute):
         self,
         sizes: Sizes,
         name: str = "fourier",
-        features: int = 384,
-        hidden: int = 32,
-        gamma: float = 1.0,
-        at: str = "input",
-        combine: str = "add",
-        size: float = 1.0,
+        features: Annotated[int, even(most=UNITS)] = 384,
+        hidden: Units = 32,
+        gamma: Positive = 1.0,
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, at, combine, size)
-        self.gamma = require("pe.gamma", gamma)
-        self.frequency = nn.Parameter(torch.empty(require("pe.features", features) // 2))
-        self.mlp = nn.Sequential(
-            nn.Linear(features, require("pe.hidden", hidden)), nn.GELU(), nn.Linear(hidden, sizes.width)
-        )
+        self.gamma = gamma
+        self.frequency = nn.Parameter(torch.empty(features // 2))
+        self.mlp = nn.Sequential(nn.Linear(features, hidden), nn.GELU(), nn.Linear(hidden, sizes.width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -90,4 +90,6 @@ class Fourier(Absolute):
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         x = layout.pos[..., None].to(self.frequency.dtype) * (2 * math.pi / self.sizes.length)
         angle = x * self.frequency
-        return self.mlp(torch.cat((angle.cos(), angle.sin()), -1) / math.sqrt(2 * len(self.frequency)))
+        features = torch.cat((angle.cos(), angle.sin()), -1) / math.sqrt(2 * len(self.frequency))
+        vectors: Tensor = self.mlp(features)
+        return vectors

@@ -7,18 +7,18 @@ from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import NonNegative
 
 
 class ConvolutionalPE(PositionalEncoding):
     """Conditional positional encoding (Chu et al. 2021, arXiv:2102.10882, section 3.3): x + depthwise convolution of x.
 
-    Three tokens wide on a sequence, 3 x 3 on a grid; trained. Under a causal mask the kernel ends at the token itself,
-    on a grid in both directions. What is outside of the document is zero: that is where position comes from, and a
-    shift of all positions changes nothing.
+    The kernel has 3 tokens on a sequence, 3 x 3 on a grid, and is trained. In causal attention it ends at the token
+    itself, on a grid in both directions. Position comes from the zero padding at the ends of a document; a shift of all
+    positions changes nothing.
 
     Args:
-        std: >= 0, kernel and bias start as N(0, std^2); None: uniform, as torch's convolutions, with a standard
+        std: >= 0, kernel and bias start as N(0, std^2); None: uniform, like torch's convolutions, with a standard
             deviation of 1/3 on a sequence and 0.19 on a grid.
 
     Raises:
@@ -29,9 +29,9 @@ class ConvolutionalPE(PositionalEncoding):
     reads_positions = False
     KERNEL = 3
 
-    def __init__(self, sizes: Sizes, name: str = "cpe", std: float | None = None) -> None:
+    def __init__(self, sizes: Sizes, name: str = "cpe", std: NonNegative | None = None) -> None:
         super().__init__(sizes, name)
-        self.std = require("pe.std", std)
+        self.std = std
         self.axes = 1 if sizes.grid_width is None else 2
         self.weight = nn.Parameter(torch.empty(self.KERNEL**self.axes, sizes.width))
         self.bias = nn.Parameter(torch.empty(sizes.width))
@@ -50,16 +50,16 @@ class ConvolutionalPE(PositionalEncoding):
         return layout
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        out = x + self.bias.to(x.dtype)
+        out, columns = x + self.bias.to(x.dtype), self.sizes.grid_width
         steps = range(1 - self.KERNEL, 1) if layout.causal else range(-(self.KERNEL // 2), self.KERNEL // 2 + 1)
         for weight, step in zip(self.weight.to(x.dtype), product(steps, repeat=self.axes), strict=True):
-            shift = step[0] if self.axes == 1 else step[0] * self.sizes.grid_width + step[1]
+            shift = step[0] if columns is None else step[0] * columns + step[1]
             if abs(shift) < x.shape[1]:
                 out = out + weight * x.roll(-shift, 1) * self._are_neighbours(layout, shift, step)[..., None]
         return out
 
     def _are_neighbours(self, layout: Layout, shift: int, step: tuple[int, ...]) -> Tensor:
-        """[B, T] whether the token `shift` further on is there, in the same document and `step` away on the grid."""
+        """Return whether the token at index + shift is of the same document and `step` away on the grid, [B, T]."""
         slot = torch.arange(layout.segment.shape[1], device=layout.segment.device) + shift
         inside = (slot >= 0) & (slot < len(slot))
         same = inside & (layout.segment.roll(-shift, 1) == layout.segment)

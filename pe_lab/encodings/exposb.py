@@ -1,32 +1,33 @@
-"""ExpoSB: RoPE with an amplitude, a band of lanes and a decay over distance."""
+"""ExpoSB: RoPE with an amplitude over position, a gain per head dimension and a decay over distance."""
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from pe_lab.encodings.base import Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Pairing, Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.stick import inverse_softplus
-from pe_lab.ranges import require
 
 
 class ExpoSB(RoPE):
-    """RoPE that is strongest at the start of the text and in a band of lanes, and fades with distance (seed report).
+    """RoPE with an amplitude over position, a gain per head dimension and a decay over distance (seed report).
 
-    Queries and keys are turned as by RoPE, times 1 + 0.2 exp(-r pos), r = softplus(raw) per head, 0.001 at the start;
-    then times w (0.8 + 0.4 G), w per head, 1 at the start, G a Gaussian over lanes with centre d/4 and width d/8.
-    Weights are a softmax, in spite of the name. By the amplitude it knows absolute position; before position 0 it is
-    as at 0. Neither parameter is decayed: the norm of w is a temperature, and raw = 0 is no neutral rate.
+    Queries and keys are rotated as by RoPE and multiplied by 1 + 0.2 exp(-r pos), r = softplus(raw) per head, initially
+    0.001; then by w (0.8 + 0.4 G), w per head, initially 1, G a Gaussian over head dimensions with centre d/4 and width
+    d/8. Weights are a softmax, in spite of the name. The amplitude depends on absolute position; positions below 0 have
+    that of 0. No weight decay: w acts as a temperature, and raw = 0 is no neutral rate.
 
     Args:
         theta, pairing: as RoPE.
-        form: "stable": both lanes of pair c have the G of lane 2c, and ln(0.7 + 0.3 exp(-0.005 |i - j|)) is added to
-            the logits; "literal", as the report's text has it: each lane has its own G, and the logits are multiplied
-            by 0.7 + 0.3 exp(-0.005 |i - j|), which raises negative ones.
+        form: "stable": both dimensions of pair c have the G of dimension 2c, and ln(0.7 + 0.3 exp(-0.005 |i - j|)) is
+            added to the logits; "literal", as in the report's text: each dimension has its own G, and the logits are
+            multiplied by 0.7 + 0.3 exp(-0.005 |i - j|), which raises negative ones.
 
     Raises:
         ValueError: as RoPE; form out of range.
@@ -39,12 +40,12 @@ class ExpoSB(RoPE):
         self,
         sizes: Sizes,
         name: str = "exposb",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        form: str = "stable",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        form: Literal["stable", "literal"] = "stable",
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.form = require("pe.form", form)
+        self.form = form
         self.raw = nn.Parameter(torch.empty(sizes.num_heads))
         self.weight = nn.Parameter(torch.empty(sizes.num_heads))
         self.reset_parameters()
@@ -54,20 +55,20 @@ class ExpoSB(RoPE):
         nn.init.ones_(self.weight)
 
     def band(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """[d] 0.8 + 0.4 G of every lane."""
+        """Return 0.8 + 0.4 G of every head dimension, [d]."""
         d = self.sizes.head_dim
-        lane = torch.arange(d, device=device)
+        dim = torch.arange(d, device=device)
         if self.form == "stable":
-            lane = lane // 2 * 2 if self.pairing == "interleaved" else lane % (d // 2) * 2
-        return 0.8 + 0.4 * (-(((lane.to(dtype) - d / 4) / (d / 8)) ** 2) / 2).exp()
+            dim = dim // 2 * 2 if self.pairing == "interleaved" else dim % (d // 2) * 2
+        return 0.8 + 0.4 * (-(((dim.to(dtype) - d / 4) / (d / 8)) ** 2) / 2).exp()
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
-        rope = super().terms(h, layout)
+        rope = self.rotation(h, layout)
         pos = layout.pos.clamp(min=0)[:, None, :, None].to(dtype)
         amplitude = 1 + 0.2 * (-softplus(self.raw.to(dtype))[:, None, None] * pos).exp()
-        rotary = Rotary(rope.rotary_q.cos * amplitude, rope.rotary_q.sin * amplitude, self.pairing)
+        rotary = Rotary(rope.cos * amplitude, rope.sin * amplitude, self.pairing)
         gain = self.weight.to(dtype)[:, None] * self.band(dtype, h.device)
         fade = 0.7 + 0.3 * (-0.005 * distances(layout.max_distance, h.device).abs().to(dtype)).exp()[None]
-        terms = replace(rope, rotary_q=rotary, rotary_k=rotary, gain=gain)
+        terms = Terms(rotary_q=rotary, rotary_k=rotary, gain=gain)
         return replace(terms, gate=fade) if self.form == "literal" else replace(terms, bias=fade.log())

@@ -1,19 +1,21 @@
 """Encodings of positions on a grid: (row, column)."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.absolute import Sinusoidal, sinusoid
-from pe_lab.encodings.base import Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.absolute import Combination, Place, Sinusoidal, sinusoid
+from pe_lab.encodings.base import Pairing, Rotary, Sizes, at_least_float32
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import NonNegative, Positions, Positive
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.table import Learnable
 
 
 class Sinusoidal2D(Sinusoidal):
-    """Fixed sinusoids of the row on the first half of the lanes, of the column on the second (after arXiv:1706.03762).
+    """Fixed sinusoids of the row in the first D/2 dimensions, of the column in the others (after arXiv:1706.03762).
 
     Args:
         theta, at, combine, size: as Sinusoidal.
@@ -23,16 +25,16 @@ class Sinusoidal2D(Sinusoidal):
     """
 
     on_grid = True
-    instead = "sinusoidal"
+    fallback = "sinusoidal"
 
     def __init__(
         self,
         sizes: Sizes,
         name: str = "sinusoidal_2d",
-        theta: float = 10_000.0,
-        at: str = "input",
-        combine: str = "add",
-        size: float = 1.0,
+        theta: Positive = 10_000.0,
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
         super().__init__(sizes, name, theta, at, combine, size)
         require_halves(name, sizes)
@@ -42,27 +44,27 @@ class Sinusoidal2D(Sinusoidal):
 
 
 class Learnable2D(Learnable):
-    """A trainable vector of D/2 lanes per row and one per column, side by side (Carion et al. 2020, arXiv:2005.12872).
+    """A trained vector per row and one per column, D/2 each, concatenated (Carion et al. 2020, arXiv:2005.12872).
 
     Args:
-        max_len: rows and columns that have one; at, combine, share, std: as Learnable (the source starts U(0, 1)).
+        max_len: number of rows and of columns; at, combine, share, std: as Learnable (the source starts from U(0, 1)).
 
     Raises:
         ValueError: as Learnable; the width is odd; positions without a grid.
     """
 
     on_grid = True
-    instead = "learnable"
+    fallback = "learnable"
 
     def __init__(
         self,
         sizes: Sizes,
         name: str = "learnable_2d",
-        max_len: int = 512,
-        at: str = "input",
-        combine: str = "add",
-        share: str = "layers",
-        std: float = 0.02,
+        max_len: Positions = 512,
+        at: Place = "input",
+        combine: Combination = "add",
+        share: Literal["layers", "none"] = "layers",
+        std: NonNegative = 0.02,
     ) -> None:
         super().__init__(sizes, name, max_len, at, combine, share, std)
         require_halves(name, sizes)
@@ -73,13 +75,13 @@ class Learnable2D(Learnable):
 
 
 def require_halves(name: str, sizes: Sizes) -> None:
-    """Raises ValueError unless each axis can have half of the lanes."""
+    """Raise ValueError unless the width can be divided between two axes."""
     if sizes.width % 2:
-        raise ValueError(f"{name} gives each axis half of the lanes: model.width must be even, got {sizes.width}")
+        raise ValueError(f"{name} gives each axis half of the dimensions: width must be even, got {sizes.width}")
 
 
-def grid_tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
-    """Cosine and sine of row * omega_row + column * omega_column.
+def grid_tables(pos: Tensor, omega: Tensor, pairing: Pairing) -> Rotary:
+    """Return cosine and sine of row * omega_row + column * omega_column.
 
     Args:
         pos: [B|1, T, 2] integers.
@@ -91,17 +93,17 @@ def grid_tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
 
 
 def axis_frequencies(head_dim: int, theta: float, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """[d/4] angular frequencies theta ** (-4c / d), c = 0 ... d/4 - 1 (arXiv:2403.13298, eq. 11)."""
+    """Return the angular frequencies theta ** (-4c / d), c = 0 ... d/4 - 1, [d/4] (arXiv:2403.13298, eq. 11)."""
     exponent = torch.arange(0, head_dim, 4, dtype=torch.float64, device=device) / head_dim
     return (theta**-exponent).to(dtype)
 
 
 class AxialRoPE(RoPE):
-    """Axial rotary position embedding: half of the pairs turn with the row, half with the column
+    """Axial rotary position embedding: half of the pairs are rotated by the row, half by the column
     (Heo et al. 2024, arXiv:2403.13298, section 3.2).
 
     Args:
-        theta: > 0; smaller than on a line, since grids are short.
+        theta: > 0; smaller than for sequences, since grids have few rows.
         pairing: as RoPE.
 
     Raises:
@@ -109,32 +111,33 @@ class AxialRoPE(RoPE):
     """
 
     on_grid = True
-    instead = "rope"
+    fallback = "rope"
 
-    def __init__(self, sizes: Sizes, name: str = "rope_2d", theta: float = 100.0, pairing: str = "interleaved") -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "rope_2d", theta: Positive = 100.0, pairing: Pairing = "interleaved"
+    ) -> None:
         super().__init__(sizes, name, theta, pairing)
         if sizes.head_dim % 4:
             raise ValueError(
                 f"{name} rotates pairs on two axes: head_dim must be a multiple of 4, got {sizes.head_dim} "
-                f"(model.width={sizes.width}, model.num_heads={sizes.num_heads})"
+                f"(width={sizes.width}, num_heads={sizes.num_heads})"
             )
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """[2, H|1, d/2] angular frequencies of the row and of the column."""
+        """Return the angular frequencies of row and column, [2, H|1, d/2]."""
         along = axis_frequencies(self.sizes.head_dim, self.theta, dtype, device)
-        still = torch.zeros_like(along)
-        return torch.stack((torch.cat((along, still)), torch.cat((still, along))))[:, None]
+        none = torch.zeros_like(along)
+        return torch.stack((torch.cat((along, none)), torch.cat((none, along))))[:, None]
 
-    def terms(self, h: Tensor, layout: Layout) -> Terms:
-        rotary = grid_tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
-        return Terms(rotary_q=rotary, rotary_k=rotary)
+    def rotation(self, h: Tensor, layout: Layout) -> Rotary:
+        return grid_tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
 
 
 class MixedRoPE(AxialRoPE):
     """Rotary position embedding with learned two-dimensional frequencies, per layer and head
     (Heo et al. 2024, arXiv:2403.13298, eq. 13).
 
-    Starts as the axial frequencies, turned by a random angle in each head; no weight decay.
+    They start as the axial frequencies, rotated by a random angle in each head; no weight decay.
 
     Args:
         theta: > 0, of the frequencies at the start.
@@ -144,12 +147,12 @@ class MixedRoPE(AxialRoPE):
         ValueError: as AxialRoPE.
     """
 
-    instead = "lrope"
+    fallback = "lrope"
     per_layer = True
     weight_decay = False
 
     def __init__(
-        self, sizes: Sizes, name: str = "rope_mixed", theta: float = 10.0, pairing: str = "interleaved"
+        self, sizes: Sizes, name: str = "rope_mixed", theta: Positive = 10.0, pairing: Pairing = "interleaved"
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
         self.frequency = nn.Parameter(torch.empty(2, sizes.num_heads, sizes.head_dim // 2))
@@ -157,8 +160,8 @@ class MixedRoPE(AxialRoPE):
 
     def reset_parameters(self) -> None:
         size = axis_frequencies(self.sizes.head_dim, self.theta, torch.float64)
-        turn = 2 * math.pi * torch.rand(self.sizes.num_heads, 1, dtype=torch.float64)
-        angle = torch.cat((turn.expand(-1, len(size)), turn.expand(-1, len(size)) + math.pi / 2), 1)
+        rotation = 2 * math.pi * torch.rand(self.sizes.num_heads, 1, dtype=torch.float64)
+        angle = torch.cat((rotation.expand(-1, len(size)), rotation.expand(-1, len(size)) + math.pi / 2), 1)
         with torch.no_grad():
             self.frequency.copy_(size.repeat(2) * torch.stack((angle.cos(), angle.sin())))
 

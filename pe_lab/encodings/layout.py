@@ -1,4 +1,4 @@
-"""Where the tokens are: their positions, the documents they belong to, who may see whom."""
+"""Layout of tokens: their positions, the documents they belong to, and which may attend to which."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -6,18 +6,18 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-PADDING = -1  # the segment of padding: it attends to nothing but itself
+PADDING = -1  # the segment of padding, which attends to itself only
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens are: made once per batch, given to every hook.
+    """Positions and documents of the tokens of a batch, given to every hook of an encoding.
 
     Args:
         pos: [B|1, T] or [B|1, T, axes] integer positions, increasing within a segment.
-        segment: [B, T] integers: tokens attend within their segment (packed documents); PADDING for padding.
-        causal: a token sees those before it in the sequence, and itself.
-        seed: of what an encoding draws at random for this batch; None: it draws from torch's global generator.
+        segment: [B, T] integers: tokens attend within their segment (a packed document); PADDING for padding.
+        causal: whether a token attends to itself and to earlier tokens only.
+        seed: of the random draws of an encoding for this batch; None: from torch's global generator.
 
     Raises:
         ValueError: positions that are not integers.
@@ -35,10 +35,10 @@ class Layout:
 
     @classmethod
     def of_lengths(cls, length: Tensor, max_length: int, causal: bool, grid_width: int | None = None) -> "Layout":
-        """Sequences that start at position 0, with padding [B] on the right up to `max_length`.
+        """Return the layout of sequences of length [B] that start at position 0, padded on the right to `max_length`.
 
         Args:
-            grid_width: of a grid that is read row by row: positions are (row, column); None: there is no grid.
+            grid_width: columns of a grid that is read row by row: positions are (row, column); None: no grid.
         """
         pos = torch.arange(max_length, device=length.device)[None]
         segment = torch.where(pos < length[:, None], 0, PADDING)
@@ -47,29 +47,30 @@ class Layout:
         return cls(pos, segment, causal)
 
     def to(self, device: torch.device | str) -> "Layout":
+        """Return the layout on a device."""
         return replace(self, pos=self.pos.to(device), segment=self.segment.to(device))
 
-    def moved(self, offset: int) -> "Layout":
-        """The same tokens further on; on a grid the rows alone move, since columns end."""
+    def shifted(self, offset: int) -> "Layout":
+        """Return the layout with `offset` added to all positions; on a grid, to the rows only."""
         pos = self.pos.clone()
         pos[(..., 0) if pos.dim() == 3 else ...] += offset
         return replace(self, pos=pos)
 
     @cached_property
     def allowed(self) -> Tensor:
-        """[B, 1, T, T] bool: query i may look at key j."""
+        """Whether query i may attend to key j, bool [B, 1, T, T]."""
         same = self.segment[:, None, :, None] == self.segment[:, None, None, :]
         return same.tril() if self.causal else same
 
     @cached_property
     def pos_range(self) -> tuple[int, int]:
-        """The smallest and the largest position of the tokens that count."""
+        """The smallest and the largest position, padding aside."""
         pos = self.pos.expand(*self.segment.shape, *self.pos.shape[2:])[self.segment != PADDING]
         return (int(pos.min()), int(pos.max())) if len(pos) else (0, 0)
 
     @cached_property
     def max_distance(self) -> int:
-        """The largest |pos_i - pos_j| between tokens that may see each other, on any axis."""
+        """The largest |pos_i - pos_j| of tokens that may attend to each other, on any axis."""
         pos = self.pos.expand(*self.segment.shape, *self.pos.shape[2:]).reshape(*self.segment.shape, -1)
         real = (self.segment != PADDING)[..., None]
         far = torch.iinfo(pos.dtype).max // 2
@@ -81,7 +82,8 @@ class Layout:
 
     @cached_property
     def document_length(self) -> Tensor:
-        """[B, T] tokens in the document of each token."""
+        """The number of tokens in the document of each token, [B, T]."""
+        document: Tensor
         ids, document = self.segment.unique(return_inverse=True)
         sizes = document.new_zeros(len(document), len(ids)).scatter_add_(1, document, torch.ones_like(document))
         return sizes.gather(1, document)
@@ -101,12 +103,12 @@ class Layout:
 
     @cached_property
     def one_segment(self) -> bool:
-        """Whether every token of a sequence is in one document: no padding, nothing packed."""
+        """Whether every sequence is one document without padding."""
         return bool((self.segment == self.segment[:, :1]).all())
 
     @cached_property
     def runs_on(self) -> bool:
-        """Whether pos_i - pos_j = i - j for all tokens that may see each other."""
+        """Whether pos_i - pos_j = i - j for all tokens that may attend to each other."""
         if self.pos.dim() == 3:
             return False
         start = (self.pos - torch.arange(self.pos.shape[1], device=self.pos.device)).expand_as(self.segment)

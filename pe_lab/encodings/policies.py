@@ -1,24 +1,26 @@
-"""Length policies: how a trained encoding is taken to sequences longer than those it was trained on."""
+"""Length policies: how a trained encoding is applied to sequences longer than those of training."""
 
+from collections.abc import Callable
 from functools import partial
 
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.options import OptionError
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.table import Table
 
-revision = 1  # raised when a policy changes; part of a record's identity
-POSITIONS = 2048  # that "randomized" draws from, where no table says how many there are
+revision = 1  # increased when a policy changes; part of the identity of a record
+POSITIONS = 2048  # that "randomized" draws from, unless the encoding is a table with a number of rows
 
 
 def under(policy: str, trained: PositionalEncoding, factor: float) -> PositionalEncoding:
-    """The encoding that stands in the place of a trained one.
+    """Return the encoding that replaces a trained one under a policy.
 
     Args:
-        policy: "raw": itself. "pi" (arXiv:2306.15595), "ntk", "dynamic_ntk", "yarn" (arXiv:2309.00071): RoPE with
-            slower frequencies, for models trained with `rope`. "randomized" (arXiv:2305.16843): itself, at random
-            increasing positions; as many as its table has, or 2,048.
+        policy: "raw": the trained one. "pi" (arXiv:2306.15595), "ntk", "dynamic_ntk", "yarn" (arXiv:2309.00071): RoPE
+            with lower frequencies, for models trained with `rope`. "randomized" (arXiv:2305.16843): the trained one, at
+            random increasing positions among as many as its table has, or 2,048.
         factor: test length / training length, >= 1.
 
     Raises:
@@ -29,14 +31,14 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
     if policy == "randomized":
         rows = len(trained.table) if isinstance(trained, Table) else POSITIONS
         return Randomized(trained.sizes, f"randomized {trained.name}", lambda sizes: trained, rows)
-    slower = {
+    slower: dict[str, Callable[..., PositionalEncoding]] = {
         "pi": partial(InterpolatedRoPE, factor=factor),
         "ntk": partial(NTKRoPE, factor=factor),
         "dynamic_ntk": DynamicNTKRoPE,
         "yarn": partial(Yarn, factor=factor),
     }
     if policy not in slower:
-        raise ValueError(f"evaluate.policy must be one of raw, {', '.join(slower)}, randomized, got {policy!r}")
+        raise OptionError(f"policy must be one of raw, {', '.join(slower)}, randomized, got {policy!r}")
     if type(trained) is not RoPE:
-        raise ValueError(f"evaluate.policy={policy} is defined for pe=rope, got pe={trained.name}: use raw")
+        raise OptionError(f"policy={policy} is defined for rope, got {trained.name}: use raw")
     return slower[policy](trained.sizes, theta=trained.theta, pairing=trained.pairing)

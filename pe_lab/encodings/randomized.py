@@ -1,4 +1,4 @@
-"""Randomised positions, for any encoding that takes positions."""
+"""Random increasing positions, for any encoding that depends on positions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,29 +8,30 @@ from torch import Tensor
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import Positions, within
 from pe_lab.encodings.table import require_in_table, require_rows
 
 
 @dataclass(frozen=True)
 class RandomizedLayout(Layout):
-    """A layout whose positions were drawn."""
+    """A layout whose positions were drawn by `Randomized.locate`."""
 
 
 class Randomized(PositionalEncoding):
     """Another encoding at random increasing positions (Ruoss et al. 2023, arXiv:2305.16843, section 3).
 
-    Position p becomes the p-th smallest of a sample without replacement from 0 ... max_len - 1, drawn by `locate`, once
-    per batch, in training and at test: from the layout's seed, the same on every device, or without one from torch's
-    global generator. So positions and distances of longer sequences have been seen in training; how many tokens lie
-    between two of them cannot be read off.
+    Position p becomes the p-th smallest of a sample without replacement from 0 ... max_len - 1. `locate` draws it once
+    per batch, in training and in evaluation: from the layout's seed, the same on every device, or without a seed from
+    torch's global generator. Positions and distances of longer sequences thus occur in training, but a distance no
+    longer tells how many tokens lie between.
 
     Args:
-        encoding: the other one, by name and options; its training length is max_len.
+        encoding: makes the other encoding from sizes whose length is max_len.
         max_len: positions to draw from, >= the length of the sequences.
 
     Raises:
-        ValueError: an option out of range; an encoding that takes no positions; later, a position beyond max_len, or a
-            layout that does not come from `locate`.
+        ValueError: an option out of range; an encoding that does not depend on positions; later, a position beyond
+            max_len, or a layout that was not returned by `locate`.
     """
 
     revision = 2
@@ -40,20 +41,21 @@ class Randomized(PositionalEncoding):
         sizes: Sizes,
         name: str,
         encoding: Callable[[Sizes], PositionalEncoding],
-        max_len: int = 2048,
+        max_len: Positions = 2048,
     ) -> None:
         super().__init__(sizes, name)
         require_rows(max_len, sizes.length)
         self.max_len = max_len
-        self.encoding = encoding(replace(sizes, length=max_len, grid_width=None))
+        with within("encoding"):
+            self.encoding = encoding(replace(sizes, length=max_len, grid_width=None))
         blind = not self.encoding.reads_positions or type(self.encoding) is PositionalEncoding
         if blind or isinstance(self.encoding, Randomized):
-            raise ValueError(f"pe={name} needs an encoding of positions on a line, got {self.encoding.name}")
+            raise ValueError(f"{name} needs an encoding of positions on a line, got {self.encoding.name}")
         for nature in ("reads_content", "per_layer", "causal_only"):
             setattr(self, nature, getattr(self.encoding, nature))
 
     def draw(self, count: int, seed: int | None = None) -> Tensor:
-        """[count] increasing positions, drawn from the seed; None: from torch's global generator."""
+        """Draw increasing positions [count] from the seed; None: from torch's global generator."""
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         return torch.randperm(self.max_len, generator=generator)[:count].sort().values
 
@@ -74,7 +76,7 @@ class Randomized(PositionalEncoding):
     def _require_located(self, layout: Layout) -> None:
         if not isinstance(layout, RandomizedLayout):
             raise ValueError(
-                f"pe={self.name} draws positions in locate: call locate(layout) first and give the layout that it "
+                f"{self.name} draws positions in locate: call locate(layout) first and give the layout that it "
                 f"returns to embed, mix and terms"
             )
 

@@ -1,6 +1,7 @@
-"""Encodings that give every distance a vector, which meets the content of queries, keys and values."""
+"""Encodings with a vector per distance, which is multiplied with queries and keys or added to values."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,15 +11,15 @@ from pe_lab.encodings.absolute import sinusoid
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positive
 
 
 def at_distance(x: Tensor, rows: Tensor, layout: Layout) -> Tensor:
-    """[B, H, T, T] the product of x_i with the row of pos_i - pos_j.
+    """Return the inner products of x_i with the row of distance pos_i - pos_j, [B, H, T, T].
 
     Args:
         x: [B, H, T, d]
-        rows: [H, 2R+1, d], that of distance -R first; R reaches to all pairs that may see each other.
+        rows: [H, 2R+1, d] of the distances -R ... R; R covers all tokens that attend to each other.
     """
     reach = rows.shape[1] // 2
     index = (layout.pos[:, None, :, None] - layout.pos[:, None, None, :]).clamp(-reach, reach) + reach
@@ -31,10 +32,10 @@ class Shaw(PositionalEncoding):
 
     Logits q_i . (k_j + a^K) / sqrt(d), outputs sum of alpha_ij (v_j + a^V); a^K and a^V are trained vectors of the
     distance clipped to +-k, shared by the heads of a layer. Row r of both tables belongs to pos_i - pos_j = r - k, as
-    in all tables here: the paper's w_(k-r), since it counts from the query to the key.
+    in all tables here; this is the paper's w_(k-r), which counts from the query to the key.
 
     Args:
-        max_distance: k, from which on all distances are one; tables have 2k + 1 rows.
+        max_distance: k; longer distances count as k, tables have 2k + 1 rows.
         std: >= 0, both tables start as N(0, std^2); None: Glorot-uniform, as in the authors' tensor2tensor, whose
             standard deviation is (2 / (2k + 1 + d)) ** 0.5.
 
@@ -45,10 +46,12 @@ class Shaw(PositionalEncoding):
     neutral = {"std": None}
     per_layer = True
 
-    def __init__(self, sizes: Sizes, name: str = "shaw", max_distance: int = 16, std: float | None = None) -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "shaw", max_distance: Distance = 16, std: NonNegative | None = None
+    ) -> None:
         super().__init__(sizes, name)
-        self.std = require("pe.std", std)
-        self.max_distance = require("pe.max_distance", max_distance)
+        self.std = std
+        self.max_distance = max_distance
         self.keys = nn.Parameter(torch.empty(2 * max_distance + 1, sizes.head_dim))
         self.values = nn.Parameter(torch.empty_like(self.keys))
         self.reset_parameters()
@@ -64,24 +67,26 @@ class Shaw(PositionalEncoding):
         return Terms(score=self, values=self.values.to(at_least_float32(h))[None], clip=True)
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        """[B, H, T, T] q_i . a^K / sqrt(d)."""
+        """Return q_i . a^K / sqrt(d), [B, H, T, T]."""
         dtype, reach = at_least_float32(q), self.max_distance
         distance = (layout.pos[:, :, None] - layout.pos[:, None, :]).clamp(-reach, reach)
         with torch.autocast(q.device.type, enabled=False):
-            products = torch.einsum("bhid,bijd->bhij", q.to(dtype), self.keys.to(dtype)[distance + reach])
-        return products * self.sizes.head_dim**-0.5
+            rows = self.keys.to(dtype)[distance + reach]
+            products = torch.einsum("bhid,bijd->bhij", q.to(dtype), rows)
+        scale: float = self.sizes.head_dim**-0.5
+        return products * scale
 
 
 class TransformerXL(PositionalEncoding):
     """Relative attention of Transformer-XL (Dai et al. 2019, arXiv:1901.02860, section 3.3).
 
     Logits ((q_i + u) . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d); s are sinusoids of the distance, of width D; u and v,
-    a vector per head, and W_r (D to D, no bias) are trained. No recurrence over segments: the encoding alone. Every
-    layer has u and v of its own, as the authors' `untie_r` and XLNet.
+    a vector per head, and W_r (D to D, no bias) are trained. Without the paper's recurrence over segments. Every layer
+    has its own u and v, as with the authors' `untie_r` and in XLNet.
 
     Args:
         theta: > 0, of the sinusoids.
-        std: >= 0, u and v start as N(0, std^2); 0.02 is the authors'.
+        std: >= 0, u and v start as N(0, std^2); 0.02 as in the authors' code.
 
     Raises:
         ValueError: an option out of range.
@@ -90,10 +95,12 @@ class TransformerXL(PositionalEncoding):
     neutral = {"std": 0.02}
     per_layer = True
 
-    def __init__(self, sizes: Sizes, name: str = "transformer_xl", theta: float = 10_000.0, std: float = 0.02) -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "transformer_xl", theta: Positive = 10_000.0, std: NonNegative = 0.02
+    ) -> None:
         super().__init__(sizes, name)
-        self.std = require("pe.std", std, optional=False)
-        self.theta = require("pe.theta", theta)
+        self.std = std
+        self.theta = theta
         self.u = nn.Parameter(torch.empty(sizes.num_heads, sizes.head_dim))
         self.v = nn.Parameter(torch.empty_like(self.u))
         self.project = nn.Linear(sizes.width, sizes.width, bias=False)
@@ -107,18 +114,19 @@ class TransformerXL(PositionalEncoding):
         return Terms(score=self)
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        """[B, H, T, T] (u . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d)."""
+        """Return (u . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d), [B, H, T, T]."""
         dtype = at_least_float32(q)
         s = sinusoid(distances(layout.max_distance, q.device), self.sizes.width, self.theta, dtype)
         with torch.autocast(q.device.type, enabled=False):
             rows = linear(s, self.project.weight.to(dtype)).unflatten(-1, self.u.shape).transpose(0, 1)
             content = self.u.to(dtype)[:, None] @ k.to(dtype).mT
             position = at_distance(q.to(dtype) + self.v.to(dtype)[:, None], rows, layout)
-        return (content + position) * self.sizes.head_dim**-0.5
+        scale: float = self.sizes.head_dim**-0.5
+        return (content + position) * scale
 
 
 def log_bucket(distance: Tensor, size: int) -> Tensor:
-    """Bucket of integer distances, with their sign, in the second version of DeBERTa.
+    """Return the buckets of integer distances, with their sign, in the second version of DeBERTa.
 
     Exact up to size / 2, logarithmic to 2 size - 1, whose bucket is size - 1; beyond, at most size.
 
@@ -127,7 +135,7 @@ def log_bucket(distance: Tensor, size: int) -> Tensor:
     """
     middle, far = size // 2, distance.abs()
     part = (far.clamp(min=middle).double() / middle).log() / math.log((2 * size - 1) / middle)
-    # what is an integer but for rounding must not be rounded up
+    # 1e-9: an integer with a rounding error must not be rounded up
     bucket = (part * (middle - 1) - 1e-9).ceil().long() + middle
     return distance.where(far <= middle, distance.sign() * bucket.clamp(max=size))
 
@@ -136,15 +144,14 @@ class Deberta(PositionalEncoding):
     """Disentangled attention (He et al. 2020, arXiv:2006.03654, eq. 3 and 4).
 
     Logits (q_i . k_j + q_i . W_k,r P[delta(i, j)] + k_j . W_q,r P[delta(j, i)]) / sqrt(3d), delta(i, j) being
-    i - j + k clipped to 0 ... 2k - 1. The table P, 2k vectors of width D, is one for all layers; each has its own
-    W_q,r and W_k,r (D to D, no bias). The authors' code, and transformers after it, takes delta(i, j) in the third
-    product too.
+    i - j + k clipped to 0 ... 2k - 1. All layers share the table P, 2k vectors of width D; each has its own W_q,r and
+    W_k,r (D to D, no bias). The authors' code, and transformers after it, uses delta(i, j) in the third product too.
 
     Args:
-        max_distance: k, rows to each side.
+        max_distance: k, rows per side.
         buckets: "clip", the paper: a row per distance, up to k; "log", the second version's code: a row per distance up
             to k/2, logarithmic from there to 2k (k = 256 as released).
-        std: >= 0, the table starts as N(0, std^2); 0.02 is the authors', as for all of their weights.
+        std: >= 0, the table starts as N(0, std^2); 0.02 as for all weights in the authors' code.
 
     Raises:
         ValueError: an option out of range; an odd max_distance with buckets=log.
@@ -157,16 +164,16 @@ class Deberta(PositionalEncoding):
         self,
         sizes: Sizes,
         name: str = "deberta",
-        max_distance: int = 512,
-        buckets: str = "clip",
-        std: float = 0.02,
+        max_distance: Distance = 512,
+        buckets: Literal["clip", "log"] = "clip",
+        std: NonNegative = 0.02,
     ) -> None:
         super().__init__(sizes, name)
-        self.std = require("pe.std", std, optional=False)
-        self.max_distance = require("pe.max_distance", max_distance)
-        self.buckets = require("pe.buckets", buckets)
+        self.std = std
+        self.max_distance = max_distance
+        self.buckets = buckets
         if buckets == "log" and max_distance % 2:
-            raise ValueError(f"pe.max_distance must be even with pe.buckets=log, got {max_distance}")
+            raise OptionError(f"max_distance must be even with buckets=log, got {max_distance}")
         self.table = nn.Parameter(torch.empty(2 * max_distance, sizes.width))
         self.owner: tuple[Deberta, ...] = ()
         self.project_q = nn.Linear(sizes.width, sizes.width, bias=False)
@@ -177,12 +184,13 @@ class Deberta(PositionalEncoding):
         if not self.owner:
             nn.init.normal_(self.table, std=self.std)
 
-    def follow(self, first: "Deberta") -> None:
+    def follow(self, first: PositionalEncoding) -> None:
+        assert isinstance(first, Deberta)
         del self.table
-        self.owner = (first,)  # in a tuple, where a module is no submodule: the state holds one table
+        self.owner = (first,)  # a module in a tuple is not registered: the state dict holds one table
 
     def row(self, distance: Tensor) -> Tensor:
-        """delta: where integer distances stand in the table."""
+        """Return delta: the row of the table for integer distances."""
         k = self.max_distance
         bucket = distance if self.buckets == "clip" else log_bucket(distance, k)
         return bucket.clamp(-k, k - 1) + k
@@ -191,7 +199,7 @@ class Deberta(PositionalEncoding):
         return Terms(score=self, scale=(3 * self.sizes.head_dim) ** -0.5)
 
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        """[B, H, T, T] content to position and position to content, over sqrt(3d)."""
+        """Return (content to position + position to content) / sqrt(3d), [B, H, T, T]."""
         dtype, heads = at_least_float32(q), (self.sizes.num_heads, self.sizes.head_dim)
         table = (self.owner[0] if self.owner else self).table
         rows = table.to(dtype)[self.row(distances(layout.max_distance, q.device))]
@@ -202,4 +210,5 @@ class Deberta(PositionalEncoding):
             )
             to_position = at_distance(q.to(dtype), position_k, layout)
             to_content = at_distance(k.to(dtype), position_q, layout).mT
-        return (to_position + to_content) * (3 * self.sizes.head_dim) ** -0.5
+        scale: float = (3 * self.sizes.head_dim) ** -0.5
+        return (to_position + to_content) * scale

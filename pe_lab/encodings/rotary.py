@@ -1,21 +1,26 @@
 """Encodings that rotate queries and keys."""
 
+from typing import Annotated, Literal
+
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Pairing, PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require, require_pairs
+from pe_lab.encodings.options import OptionError, Positive, between
 
 
 def frequencies(head_dim: int, theta: float | Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """[d/2], or [..., d/2] of theta [..., 1]: angular frequencies theta ** (-2c / d) (arXiv:2104.09864, eq. 15)."""
+    """Return the angular frequencies theta ** (-2c / d), [d/2], or [..., d/2] for theta [..., 1].
+
+    Source: arXiv:2104.09864, eq. 15.
+    """
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
     return (theta**-exponent).to(dtype)
 
 
-def tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
-    """Cosine and sine of pos * omega.
+def tables(pos: Tensor, omega: Tensor, pairing: Pairing) -> Rotary:
+    """Return cosine and sine of pos * omega.
 
     Args:
         pos: [B|1, T] integers.
@@ -28,45 +33,54 @@ def tables(pos: Tensor, omega: Tensor, pairing: str) -> Rotary:
 class RoPE(PositionalEncoding):
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864, eq. 34 and section 3.4.2).
 
-    Pair c of every query and key is turned by pos * theta ** (-2c / d), so that q . k depends on position through
-    pos_i - pos_j alone. Nothing is learned. It has no absolute position: a pooled bag of equal tokens stays equal.
+    Pair c of every query and key is rotated by pos * theta ** (-2c / d), so that q . k depends on position through
+    pos_i - pos_j only. Nothing is learned. It has no absolute position.
 
     Args:
         theta: > 0, base of the frequencies.
-        pairing: "interleaved" turns lanes (2c, 2c+1), as the paper; "half" turns (c, c + d/2), as most code does.
-            Equal up to a fixed permutation of lanes.
+        pairing: "interleaved" rotates dimensions (2c, 2c+1), as the paper; "half" rotates (c, c + d/2), as most code.
+            Equal up to a fixed permutation of the dimensions.
 
     Raises:
         ValueError: head_dim is odd; theta or pairing out of range.
     """
 
-    def __init__(self, sizes: Sizes, name: str = "rope", theta: float = 10_000.0, pairing: str = "interleaved") -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "rope", theta: Positive = 10_000.0, pairing: Pairing = "interleaved"
+    ) -> None:
         super().__init__(sizes, name)
-        require_pairs(name, sizes.width, sizes.num_heads)
-        self.theta = require("pe.theta", theta)
-        self.pairing = require("pe.pairing", pairing)
+        if sizes.head_dim % 2:
+            raise ValueError(
+                f"{name} rotates pairs: head_dim must be even, got {sizes.head_dim} "
+                f"(width={sizes.width}, num_heads={sizes.num_heads})"
+            )
+        self.theta = theta
+        self.pairing = pairing
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """[H|1, d/2] angular frequencies."""
+        """Return the angular frequencies, [H|1, d/2]."""
         return frequencies(self.sizes.head_dim, self.theta, dtype, device)[None]
 
+    def rotation(self, h: Tensor, layout: Layout) -> Rotary:
+        """Return the tables that rotate queries and keys."""
+        return tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
+
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        rotary = tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
+        rotary = self.rotation(h, layout)
         return Terms(rotary_q=rotary, rotary_k=rotary)
 
 
 class LRoPE(RoPE):
     """Learnable RoPE: the logarithms of the angular frequencies are trained, starting at RoPE's.
 
-    beta = ln omega is the parameter, omega = exp(beta) turns the pairs; no weight decay, since decay would pull every
-    frequency towards 1.
+    beta = ln omega is the parameter. No weight decay: it would pull every frequency towards 1.
 
     Args:
         theta: > 0, base of the frequencies at the start.
         pairing: as RoPE.
-        share: "none": own frequencies per layer and head; "heads": heads of a layer share; "layers": layers share;
+        share: "none": frequencies per layer and head; "heads": the heads of a layer share; "layers": layers share;
             "all": one set.
-        lr: learning rate of beta, > 0; None: the optimizer's.
+        lr: learning rate of beta, > 0; None: that of the optimizer.
 
     Raises:
         ValueError: as RoPE; share or lr out of range.
@@ -78,14 +92,14 @@ class LRoPE(RoPE):
         self,
         sizes: Sizes,
         name: str = "lrope",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        share: str = "none",
-        lr: float | None = None,
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        share: Literal["none", "heads", "layers", "all"] = "none",
+        lr: Positive | None = None,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.per_layer = require("pe.share", share) in ("none", "heads")
-        self.lr = require("pe.lr", lr)
+        self.per_layer = share in ("none", "heads")
+        self.lr = lr
         heads = 1 if share in ("heads", "all") else sizes.num_heads
         self.beta = nn.Parameter(torch.empty(heads, sizes.head_dim // 2))
         self.reset_parameters()
@@ -101,49 +115,49 @@ class LRoPE(RoPE):
 class PRoPE(RoPE):
     """p-RoPE: RoPE without its lowest frequencies (Barbero et al. 2024, arXiv:2410.06205, section 6).
 
-    The int(p * d / 2) highest of RoPE's frequencies turn their pairs, the other pairs stay as they are and carry
-    content alone. p = 1 is RoPE, p = 0 is NoPE.
+    The int(p * d / 2) pairs with the highest of RoPE's frequencies are rotated; the others are unchanged and carry
+    content only. p = 1 is RoPE, p = 0 is NoPE.
 
     Args:
         theta, pairing: as RoPE; the exponent's denominator stays d.
-        p: in [0, 1], the share of the pairs that turn.
+        p: in [0, 1], the share of the pairs that are rotated.
 
     Raises:
-        ValueError: as RoPE; p out of range, or above 0 and too small to turn one pair.
+        ValueError: as RoPE; p out of range, or above 0 and too small for one pair.
     """
 
     def __init__(
         self,
         sizes: Sizes,
         name: str = "p_rope",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        p: float = 0.75,
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        p: Annotated[float, between(0, 1)] = 0.75,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.turning = int(require("pe.p", p) * sizes.head_dim / 2)
-        if p > 0 and not self.turning:
-            raise ValueError(
-                f"{name} turns int(p * head_dim / 2) pairs: pe.p must be 0 or at least {2 / sizes.head_dim:g} for "
-                f"head_dim={sizes.head_dim}, got {p}"
+        self.rotated_pairs = int(p * sizes.head_dim / 2)
+        if p > 0 and not self.rotated_pairs:
+            raise OptionError(
+                f"p must be 0 or at least {2 / sizes.head_dim:g} for head_dim={sizes.head_dim}, got {p}: {name} "
+                f"rotates int(p * head_dim / 2) pairs"
             )
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         pair = torch.arange(self.sizes.head_dim // 2, device=device)
-        return super().omega(dtype, device).where(pair < self.turning, 0)
+        return super().omega(dtype, device).where(pair < self.rotated_pairs, 0)
 
 
 class XPos(RoPE):
     """Extrapolatable position embedding, xPos (Sun et al. 2022, arXiv:2212.10554, algorithm 1).
 
-    RoPE whose pair c fades with distance, the fast pairs first: queries are scaled by zeta_c ** s and keys by
-    zeta_c ** -s, so that their product carries zeta_c ** ((pos_i - pos_j) / scale_base), with
-    zeta_c = (2c + 0.4 d) / (1.4 d) in [2/7, 1). It would grow towards the future: causal only. Where s = 0 lies changes
-    nothing but the size of intermediate numbers; it lies in the middle of the positions.
+    RoPE whose pair c decays with distance, pairs of high frequency fastest: queries are scaled by zeta_c ** s and keys
+    by zeta_c ** -s, so that their product carries zeta_c ** ((pos_i - pos_j) / scale_base), with
+    zeta_c = (2c + 0.4 d) / (1.4 d) in [2/7, 1). Causal only: it would grow for keys after the query. The origin of s
+    affects only the size of intermediate numbers; it is the middle of the positions.
 
     Args:
         theta, pairing: as RoPE.
-        scale_base: > 0, positions over which pair c fades by zeta_c.
+        scale_base: > 0, the distance over which pair c decays by zeta_c.
 
     Raises:
         ValueError: as RoPE; scale_base out of range; attention is bidirectional; activations in float16, or positions
@@ -151,37 +165,39 @@ class XPos(RoPE):
     """
 
     causal_only = True
-    instead = "rope"
+    fallback = "rope"
 
     def __init__(
         self,
         sizes: Sizes,
         name: str = "xpos",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        scale_base: float = 512.0,
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        scale_base: Positive = 512.0,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.scale_base = require("pe.scale_base", scale_base)
+        self.scale_base = scale_base
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         device = h.device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
         if torch.float16 in (h.dtype, autocast):
             raise ValueError(
-                f"pe={self.name} scales queries and keys beyond the range of float16, got activations in float16: use "
-                f"float32, bfloat16 or pe={self.instead}"
+                f"{self.name} scales queries and keys beyond the range of float16, got activations in float16: use "
+                f"float32, bfloat16 or {self.fallback}"
             )
         low, high = layout.pos_range
-        if high - low > (reach := 60 * self.scale_base):  # masked logits grow by 3.5 ** 60 = 4e32; float32 ends at 3e38
+        reach = 60 * self.scale_base  # masked logits grow by up to 3.5 ** 60 = 4e32; float32 ends at 3e38
+        if high - low > reach:
             raise ValueError(
-                f"pe={self.name} covers distances up to {reach:g} at pe.scale_base={self.scale_base:g}, got "
-                f"{high - low}: raise pe.scale_base or use pe={self.instead}"
+                f"{self.name} covers distances up to {reach:g} at scale_base={self.scale_base:g}, got "
+                f"{high - low}: raise scale_base or use {self.fallback}"
             )
-        rotary = super().terms(h, layout).rotary_q
+        rotary = self.rotation(h, layout)
         d, dtype = self.sizes.head_dim, rotary.cos.dtype
         zeta = ((torch.arange(0, d, 2, dtype=torch.float64, device=h.device) + 0.4 * d) / (1.4 * d)).to(dtype)
         centre = (low + high + 1) // 2
-        s = (layout.pos.clamp(low, high) - centre).to(dtype)[:, None, :, None] / self.scale_base  # padding may lie afar
+        pos = layout.pos.clamp(low, high)  # padding may have any position
+        s = (pos - centre).to(dtype)[:, None, :, None] / self.scale_base
         q, k = (Rotary(rotary.cos * scale, rotary.sin * scale, self.pairing) for scale in (zeta**s, zeta**-s))
         return Terms(rotary_q=q, rotary_k=k)

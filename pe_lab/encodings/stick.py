@@ -1,20 +1,21 @@
-"""Encodings that break a stick instead of taking a softmax."""
+"""Encodings with stick-breaking weights in place of a softmax."""
 
 import math
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms, at_least_float32
+from pe_lab.encodings.base import Pairing, PositionalEncoding, Sizes, Stick, Terms, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import RoPE
-from pe_lab.ranges import require
 
 
 def inverse_softplus(x: float) -> float:
-    """The number whose softplus is x > 0, exact for small and large x."""
+    """Return the number whose softplus is x > 0; accurate for small and large x."""
     return x + math.log(-math.expm1(-x))
 
 
@@ -22,8 +23,8 @@ class StickBreaking(PositionalEncoding):
     """Stick-breaking attention (Tan et al. 2024, arXiv:2410.17980, eq. 1 and 2).
 
     A_ij = beta_ij * product of (1 - beta_ik) over the keys k between j and i, beta = sigmoid of the logit: the nearest
-    key takes its share first. The query's own key takes no part, but its value gets what is left, so rows sum to one.
-    Nothing is learned, and positions are not looked at: the order of the tokens is all.
+    key takes its share first. A query does not attend to its own key, but its own value gets the remainder, so that
+    rows sum to one. Nothing is learned. Only the order of the tokens matters, not their positions.
     """
 
     reads_positions = False
@@ -38,14 +39,14 @@ class StickBreaking(PositionalEncoding):
 class RotaryStickBreaking(RoPE):
     """Rotary stick-breaking (RSE): RoPE logits minus lambda |i - j|, weights by stick-breaking, nearest key first.
 
-    beta_ij = sigmoid(z_ij), A_ij = beta_ij * product of (1 - beta_ik) over the keys k nearer to i than j; the query's
-    own key takes part and the remainder is dropped, so rows sum to less than one. The stick is Tan et al. 2024
-    (arXiv:2410.17980, eq. 1 and 2); rotation and decay are the seed report's.
+    beta_ij = sigmoid(z_ij), A_ij = beta_ij * product of (1 - beta_ik) over the keys k nearer to i than j; a query
+    attends to its own key too and the remainder is dropped, so that rows sum to less than one. Stick-breaking as in Tan
+    et al. 2024 (arXiv:2410.17980, eq. 1 and 2); rotation and decay as in the seed report.
 
     Args:
         theta, pairing: as RoPE.
-        decay: lambda at the start, > 0; one per layer, trained as softplus(raw).
-        order: "nearest" breaks the stick from the query outwards; "first" from key 0 on, as the report's text has it.
+        decay: initial lambda, > 0; one per layer, trained as softplus(raw).
+        order: of the keys; "nearest": from the query outwards; "first": from key 0 on, as in the report's text.
 
     Raises:
         ValueError: as RoPE; decay or order out of range.
@@ -59,14 +60,14 @@ class RotaryStickBreaking(RoPE):
         self,
         sizes: Sizes,
         name: str = "rse",
-        theta: float = 10_000.0,
-        pairing: str = "interleaved",
-        decay: float = 0.01,
-        order: str = "nearest",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        decay: Positive = 0.01,
+        order: Literal["nearest", "first"] = "nearest",
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
-        self.decay = require("pe.decay", decay)
-        self.order = require("pe.order", order)
+        self.decay = decay
+        self.order = order
         self.raw = nn.Parameter(torch.empty(1))
         self.reset_parameters()
 

@@ -1,21 +1,23 @@
-"""Encodings that are a table with a row per position."""
+"""Encodings that look up a row of a table per position."""
+
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.absolute import Absolute, sinusoid
+from pe_lab.encodings.absolute import Absolute, Combination, Place, sinusoid
 from pe_lab.encodings.base import Sizes, UnfitError
 from pe_lab.encodings.layout import Layout
-from pe_lab.ranges import require
+from pe_lab.encodings.options import NonNegative, OptionError, Positions, Positive
 
 
 class Table(Absolute):
-    """What tables with a row per position have in common: they end, and say so instead of inventing a value.
+    """A base for tables with a row per position; positions without a row are refused.
 
     Args:
         max_len: rows, >= the training length.
         at, combine: as Absolute.
-        share: "layers": one table for all layers; "none": a table per layer, which `at` must then name.
+        share: "layers": one table for all layers; "none": a table per layer, which excludes at="input".
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -28,23 +30,21 @@ class Table(Absolute):
         self,
         sizes: Sizes,
         name: str,
-        max_len: int = 512,
-        at: str = "input",
-        combine: str = "add",
-        share: str = "layers",
+        max_len: Positions = 512,
+        at: Place = "input",
+        combine: Combination = "add",
+        share: Literal["layers", "none"] = "layers",
     ) -> None:
         super().__init__(sizes, name, at, combine)
         require_rows(max_len, sizes.length)
-        if share not in ("layers", "none"):
-            raise ValueError(f"pe.share must be one of layers, none for pe={name}, got {share!r}")
         self.per_layer = share == "none"
         if self.per_layer and at == "input":
-            raise ValueError("pe.share=none needs pe.at=every_layer or query_key, got pe.at=input: it is added once")
+            raise OptionError("share=none needs at=every_layer or query_key, got at=input: it is added once")
         self.make(torch.empty(max_len, sizes.width))
         self.reset_parameters()
 
     def make(self, table: Tensor) -> None:
-        """Keep the table [max_len, D] as a parameter."""
+        """Register the table [max_len, D], as a parameter."""
         self.table = nn.Parameter(table)
 
     def locate(self, layout: Layout) -> Layout:
@@ -54,42 +54,46 @@ class Table(Absolute):
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
         require_in_table(self.name, layout, len(self.table))
-        # padding may stand at any position: it never counts, but must not index outside
+        # padding may have any position: its rows are not used, but must exist
         return self.rows(layout.pos.clamp(0, len(self.table) - 1))
 
     def rows(self, pos: Tensor) -> Tensor:
-        """[B|1, T, D] the rows of positions that the table has."""
+        """Return the rows of positions in 0 ... max_len - 1, [B|1, T, D]."""
         return nn.functional.embedding(pos, self.table)
 
 
+class UnfitTableError(UnfitError, OptionError):
+    """A table has fewer rows than training has positions."""
+
+
 def require_rows(max_len: int, length: int) -> None:
-    """Raises UnfitError if there are fewer positions than training needs."""
-    if require("pe.max_len", max_len) < length:
-        raise UnfitError(
-            f"pe.max_len must be at least the length of the sequences, got pe.max_len={max_len}, length={length}"
+    """Raise UnfitTableError if there are fewer positions than training needs."""
+    if max_len < length:
+        raise UnfitTableError(
+            f"max_len must be at least the length of the sequences, got max_len={max_len}, length={length}"
         )
 
 
 def require_in_table(name: str, layout: Layout, max_len: int) -> None:
-    """Raises ValueError if a token stands outside of 0 ... max_len - 1."""
+    """Raise ValueError if the position of a token is outside of 0 ... max_len - 1."""
     low, high = layout.pos_range
     if low < 0 or high >= max_len:
         raise ValueError(
             f"{name} has positions 0 to {max_len - 1}: position {low if low < 0 else high} is beyond "
-            f"its table (raise pe.max_len and train again)"
+            f"its table (raise max_len and train again)"
         )
 
 
 class Learnable(Table):
-    """A trainable vector per position (Devlin et al. 2019, arXiv:1810.04805).
+    """A trained vector per position (Devlin et al. 2019, arXiv:1810.04805).
 
-    It has no value beyond its table. `learnable_per_layer` is the same with a table in every layer, given to queries,
-    keys and values.
+    Positions beyond the table have no vector. `learnable_per_layer` is the same with a table in every layer, added to
+    the input of queries, keys and values.
 
     Args:
         max_len, at, combine, share: as Table.
-        std: >= 0, the table starts as N(0, std^2). The source's 0.02 is that of its token embeddings too; beside those
-            of the lab, whose standard deviation is 1, a short training does not make it large enough to matter.
+        std: >= 0, the table starts as N(0, std^2). In the source token embeddings have the same 0.02; next to token
+            embeddings of standard deviation 1, a short training does not make the table large enough to matter.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -101,13 +105,13 @@ class Learnable(Table):
         self,
         sizes: Sizes,
         name: str = "learnable",
-        max_len: int = 512,
-        at: str = "input",
-        combine: str = "add",
-        share: str = "layers",
-        std: float = 0.02,
+        max_len: Positions = 512,
+        at: Place = "input",
+        combine: Combination = "add",
+        share: Literal["layers", "none"] = "layers",
+        std: NonNegative = 0.02,
     ) -> None:
-        self.std = require("pe.std", std, optional=False)
+        self.std = std
         super().__init__(sizes, name, max_len, at, combine, share)
 
     def reset_parameters(self) -> None:
@@ -115,12 +119,12 @@ class Learnable(Table):
 
 
 class SinInit(Table):
-    """A trainable table that starts as `sinusoidal`.
+    """A trained table that starts as `sinusoidal`.
 
     Args:
-        theta: > 0, of the sinusoids at the start.
+        theta: > 0, of the initial sinusoids.
         max_len, at, combine, share: as Table.
-        size: > 0, factor on the sinusoids at the start.
+        size: > 0, a factor on the initial sinusoids.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -132,15 +136,15 @@ class SinInit(Table):
         self,
         sizes: Sizes,
         name: str = "sininit",
-        theta: float = 10_000.0,
-        max_len: int = 512,
-        at: str = "input",
-        combine: str = "add",
-        share: str = "layers",
-        size: float = 1.0,
+        theta: Positive = 10_000.0,
+        max_len: Positions = 512,
+        at: Place = "input",
+        combine: Combination = "add",
+        share: Literal["layers", "none"] = "layers",
+        size: Positive = 1.0,
     ) -> None:
-        self.theta = require("pe.theta", theta)
-        self.start_size = require("pe.size", size)
+        self.theta = theta
+        self.start_size = size
         super().__init__(sizes, name, max_len, at, combine, share)
 
     def reset_parameters(self) -> None:
@@ -152,11 +156,11 @@ class SinInit(Table):
 class Random(Table):
     """A fixed random vector per position, U(-size, size), drawn with the initial weights and never trained: a baseline.
 
-    It tells positions apart and nothing else about them: near ones are no more alike than far ones.
+    Vectors of near positions are no more similar than those of distant ones.
 
     Args:
         max_len, at, combine: as Table.
-        size: > 0, factor on the vectors, U(-1, 1) without it.
+        size: > 0, half the width of the uniform distribution.
 
     Raises:
         ValueError: an option out of range; later, a position < 0 or >= max_len.
@@ -168,12 +172,12 @@ class Random(Table):
         self,
         sizes: Sizes,
         name: str = "random",
-        max_len: int = 512,
-        at: str = "input",
-        combine: str = "add",
-        size: float = 1.0,
+        max_len: Positions = 512,
+        at: Place = "input",
+        combine: Combination = "add",
+        size: Positive = 1.0,
     ) -> None:
-        self.start_size = require("pe.size", size)
+        self.start_size = size
         super().__init__(sizes, name, max_len, at, combine)
 
     def make(self, table: Tensor) -> None:

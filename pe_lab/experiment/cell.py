@@ -15,11 +15,12 @@ from pe_lab.attention import IMPLEMENTATIONS, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding, Sizes
-from pe_lab.experiment.identity import identity
-from pe_lab.experiment.memory import WEIGHT, MemoryBudget, encoding_bytes
+from pe_lab.encodings.options import LONGEST, within
+from pe_lab.experiment.identity import options
+from pe_lab.experiment.memory_budget import WEIGHT, MemoryBudget, encoding_bytes
 from pe_lab.experiment.requests import check_requests, requests
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ranges import LONGEST
+from pe_lab.model.transformer import Transformer
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.training.metrics import directions
 from pe_lab.training.optimization import Optimization
@@ -102,7 +103,25 @@ class Cell:
         Raises:
             ValueError: the source of a class that is not of this package cannot be read.
         """
-        return identity(self)
+        cfg = self.cfg
+        identity = {
+            "pe": options(cfg.pe, self.encoding_class),
+            "data": options(cfg.data, type(self.dataset)) | self.dataset.content(),
+            "model": options(cfg.model, Transformer),
+            "optimizer": options(cfg.optimizer, Optimization),
+            "batch_size": cfg.trainer.batch_size,
+            "clip": cfg.trainer.clip,
+            "seed": cfg.seed,
+            "device": self.device.type,
+            "attention": self.implementation,
+            "precision": cfg.trainer.precision,
+        }
+        revision = IMPLEMENTATIONS[self.implementation].revision
+        if revision > 1:
+            identity["attention_revision"] = revision
+        if cfg.optimizer.schedule == "cosine":  # depends on the end: each number of epochs is a run of its own
+            identity["epochs"] = self.epochs
+        return identity
 
     def name(self, epochs: int | None = None) -> str:
         """Return a name for people: encoding, task unless it is `structured`, depth, epochs, seed.
@@ -160,7 +179,12 @@ def _partial(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable
         options = ", ".join(str(key) for key in leaf if str(key)[0] != "_")
         start = "; start from pe=none, which has name alone" if group == "pe" else ""
         raise ValueError(f"{group}._target_ must take the options {options}: {leaf._target_} {error}{start}") from None
-    return made
+
+    def make(*given: Any, **named: Any) -> Any:
+        with within(group):  # errors about `theta` are about the setting `pe.theta`
+            return made(*given, **named)
+
+    return make
 
 
 def _attention(

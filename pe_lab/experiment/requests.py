@@ -10,9 +10,9 @@ from omegaconf import DictConfig
 from pe_lab.data.base import Dataset
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.options import LONGEST, within
 from pe_lab.experiment.identity import options
 from pe_lab.probes.base import probe_class
-from pe_lab.ranges import LONGEST
 from pe_lab.training import metrics
 
 
@@ -49,6 +49,8 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
         task = longer[factor].task
         layout = task.layout(torch.tensor([task.length]), task.length)
         try:
-            policies.under(request["policy"], encoding(sizes), factor).locate(layout.moved(request["offset"]))
+            with within("evaluate"):
+                under = policies.under(request["policy"], encoding(sizes), factor)
+            under.locate(layout.shifted(request["offset"]))
         except ValueError as error:
             raise ValueError(f"evaluate.lengths={factor:g}, evaluate.offset={request['offset']}: {error}") from None

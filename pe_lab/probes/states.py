@@ -84,7 +84,7 @@ def sample(model: Transformer, dataset: Dataset, split: str, seed: int, offset: 
     chunk = max(1, min(CHUNK, PAIRS // length**2))
     for number, batch in enumerate(in_batches(dataset, split, index, chunk)):
         draw = derive(seed, "probe", split, number)
-        batch = replace(batch, layout=replace(batch.layout.moved(offset), seed=draw))
+        batch = replace(batch, layout=replace(batch.layout.shifted(offset), seed=draw))
         seed_all(draw, device)
         yield batch.to(device)
 

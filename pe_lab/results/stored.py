@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.config import Config, folder
+from pe_lab.config.ranges import NAME
+from pe_lab.encodings.options import shown
 from pe_lab.ledger.run import Run
-from pe_lab.ranges import NAME, shown
 from pe_lab.results.from_ledger import outcome
 from pe_lab.system.files import LedgerError, read_verified
 from pe_lab.system.plain import complaint, read_yaml

@@ -7,11 +7,11 @@ floors, test, cost, other lengths, probes. Online it replaces the W&B run with t
 import sys
 from pathlib import Path
 
+from pe_lab.config.ranges import require
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.ledger.studies import read_cells, studies
-from pe_lab.ranges import require
 from pe_lab.results.stored import read_settings, read_summary
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line

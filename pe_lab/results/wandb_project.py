@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.config import Config, flatten
-from pe_lab.ranges import NAME, shown
+from pe_lab.config.ranges import NAME
+from pe_lab.encodings.options import shown
 from pe_lab.results.columns import SHOWN
 from pe_lab.results.frame import Results
 from pe_lab.results.rows import Settings, rows_of

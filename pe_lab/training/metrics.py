@@ -79,7 +79,7 @@ def evaluate(
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for number, batch in enumerate(in_batches(dataset, split, torch.arange(dataset.size(split)), chunk)):
                 seed = derive(0, "evaluate", split, number)
-                batch = replace(batch, layout=replace(batch.layout.moved(offset), seed=seed))
+                batch = replace(batch, layout=replace(batch.layout.shifted(offset), seed=seed))
                 here = batch.to(device)
                 seed_all(seed, device)
                 with autocast:

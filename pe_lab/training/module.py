@@ -1,4 +1,4 @@
-"""Training one run: the LightningModule, and the callback that records what happens on it."""
+"""The LightningModule that trains one run, and the callback that records it."""
 
 import math
 import time
@@ -18,11 +18,11 @@ from pe_lab.model import Transformer
 from pe_lab.training.metrics import batch_metrics
 from pe_lab.training.optimization import Optimization
 
-BEAT = 1.0  # seconds between two signs of life
+HEARTBEAT = 1.0  # seconds between two heartbeats
 
 
 class NotFiniteError(ArithmeticError):
-    """A loss is no longer a number."""
+    """A loss is not finite."""
 
     def __init__(self, which: str, step: int, value: float) -> None:
         super().__init__(f"the {which} loss must be finite, got {value} at step {step}")
@@ -30,19 +30,19 @@ class NotFiniteError(ArithmeticError):
 
 
 class Training(L.LightningModule):
-    """Next-token training of a transformer on a dataset.
+    """Trains a transformer on a dataset.
 
-    All that changes on the run is in `model`, `optimizer`, `step` and `losses`; batches, dropout, what an encoding
-    draws and the learning rate are functions of (seed, step). So a run that is left at any step goes on with the same
-    bits, and dropout is the same for every encoding.
+    The whole state is `model`, `optimizer`, `step` and `losses`. Batches, dropout, random draws of an encoding and the
+    learning rate are functions of (seed, step). So a run that is interrupted at any step continues with the same bits,
+    and dropout is the same for every encoding.
 
     Args:
         model: initialised.
         dataset: its training split is used, in the order of (seed, epoch).
         optimizer: settings of `Optimization`.
         trainer: batch_size, clip, log_every.
-        seed: of order, dropout and what an encoding draws.
-        epochs: of the whole training, where the schedule looks at the end.
+        seed: of order, dropout and random draws of the encoding.
+        epochs: of the whole training, for schedules that depend on its end.
 
     Raises:
         ValueError: the batch is larger than the data.
@@ -87,7 +87,7 @@ class Training(L.LightningModule):
 
     @property
     def logging_due(self) -> bool:
-        """Whether the batch in hand is one whose metrics are logged: every so many steps, and an epoch's last."""
+        """Whether the metrics of the current batch are logged: every `log_every` steps, and at the end of an epoch."""
         return (self.step + 1) % self.log_every == 0 or (self.step + 1) % self.steps_per_epoch == 0
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -105,14 +105,14 @@ class Training(L.LightningModule):
         return loss
 
     def on_train_start(self) -> None:
-        self.constrain()  # a state of earlier versions was kept before it was
+        self.constrain()  # states of earlier versions were saved before the last constrain
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
         self.constrain()
 
     def constrain(self) -> None:
-        """Put the encodings' parameters back into their range."""
+        """Move the encodings' parameters back into their range."""
         for encoding in self.model.encodings:
             encoding.constrain()
 
@@ -123,7 +123,7 @@ class Training(L.LightningModule):
                 self.metrics["gradient_norm"] = norm.item()
 
     def check_finite(self) -> None:
-        """Raises NotFiniteError with the first step of this epoch whose loss is not a number."""
+        """Raise NotFiniteError with the first step of this epoch whose loss is not finite."""
         losses = torch.stack(self.losses)
         bad = (~losses.isfinite()).nonzero()
         if len(bad):
@@ -131,7 +131,7 @@ class Training(L.LightningModule):
 
 
 class Batches:
-    """The batches of one epoch after the other, from where the run stands; what Lightning iterates over."""
+    """Iterates over the rest of the current epoch's batches; Lightning starts a new iteration for each epoch."""
 
     def __init__(self, training: Training) -> None:
         self.training = training
@@ -147,29 +147,30 @@ class Batches:
 
 
 class Recorder(L.Callback):
-    """Keeps the run's step count and tells others what happens on it.
+    """Counts the steps of a run and calls back at events.
 
     Args:
-        tell: called with (split, metrics) at every step that is logged.
+        log_metrics: called with (split, metrics) at every step that is logged.
         validate: called at the end of the epochs 1, 2, 4, 8, ...
         save: called when `save_every` seconds have passed since the last time.
         heartbeat: called with the epoch (a fraction) about once a second.
-        count: called with the seconds that each step took in forward, backward and optimizer.
+        count: called with the seconds of each step in forward, backward and optimizer.
         save_every: seconds.
     """
 
     def __init__(
         self,
-        tell: Callable[[str, dict[str, float]], None],
+        log_metrics: Callable[[str, dict[str, float]], None],
         validate: Callable[[], None],
         save: Callable[[], None],
         heartbeat: Callable[[float], None],
         count: Callable[[float], None],
         save_every: float,
     ) -> None:
-        self.tell, self.validate, self.save, self.heartbeat, self.count = tell, validate, save, heartbeat, count
+        self.log_metrics, self.validate, self.save = log_metrics, validate, save
+        self.heartbeat, self.count = heartbeat, count
         self.save_every = save_every
-        self.saved = self.beaten = self.logged = time.perf_counter()
+        self.saved = self.heartbeat_at = self.logged = time.perf_counter()
         self.tokens = 0
 
     def on_train_batch_start(self, trainer: L.Trainer, training: Training, batch: Batch, batch_idx: int) -> None:
@@ -185,19 +186,19 @@ class Recorder(L.Callback):
         self.count(now - self.began)
         if due:
             training.check_finite()
-            self.tell("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
+            self.log_metrics("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
             self.logged, self.tokens = now, 0
         if training.step % training.steps_per_epoch == 0:
             self._end_epoch(training)
-        if now - self.beaten >= BEAT:
-            self.beaten = now
+        if now - self.heartbeat_at >= HEARTBEAT:
+            self.heartbeat_at = now
             self.heartbeat(training.epoch)
         if now - self.saved >= self.save_every:
             self.save()
             self.saved = time.perf_counter()
 
     def _end_epoch(self, training: Training) -> None:
-        self.tell("train", {"objective": torch.stack(training.losses).mean().item()})
+        self.log_metrics("train", {"objective": torch.stack(training.losses).mean().item()})
         training.losses.clear()
         epoch = training.step // training.steps_per_epoch
         if epoch & (epoch - 1) == 0:

@@ -176,11 +176,11 @@ def test_sdpa_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(length: in
     def terms(dtype: torch.dtype) -> Terms:
         pos = torch.arange(length, dtype=torch.float64)
         angle = pos[:, None] * 100.0 ** (-torch.arange(d // 2) / d)
-        turn = Rotary(angle.cos()[None, None].to(dtype), angle.sin()[None, None].to(dtype))
+        rotate = Rotary(angle.cos()[None, None].to(dtype), angle.sin()[None, None].to(dtype))
         slopes = torch.tensor([[0.5], [0.03]], dtype=dtype)
         return {
             "nothing": Terms(),
-            "rotary": Terms(rotary_q=turn, rotary_k=turn),
+            "rotary": Terms(rotary_q=rotate, rotary_k=rotate),
             "linear_bias": Terms(bias=-slopes * torch.arange(1 - length, length).abs()),
         }[case]
 

@@ -63,8 +63,8 @@ def test_every_row_column_and_diagonal_has_its_share(seed: int) -> None:
     p, T = 0.3, 256
     mask = dropped(p, seed, 1, 2, T, T).double()
     index = torch.arange(T, device=DEVICE)
-    turned = mask.gather(3, (index[:, None] + index).expand_as(mask) % T)  # diagonals become columns
-    for lines in (mask.sum(3), mask.sum(2), turned.sum(2)):
+    aligned = mask.gather(3, (index[:, None] + index).expand_as(mask) % T)  # diagonals become columns
+    for lines in (mask.sum(3), mask.sum(2), aligned.sum(2)):
         z = (lines - p * T) / (p * (1 - p) * T) ** 0.5
         assert abs(float(z.square().sum()) - z.numel()) < SIGMAS * (2 * z.numel()) ** 0.5
         assert z.abs().max() < SIGMAS + 1
@@ -78,9 +78,9 @@ def test_rows_columns_heads_and_sequences_are_unrelated(p: float, seed: int) -> 
         for lag in {1, 2, 3, 16, 31, 32, 64} & set(range(mask.shape[axis])):
             count = mask.shape[axis] - lag
             assert_unrelated(mask.narrow(axis, 0, count), mask.narrow(axis, lag, count), p)
-    for turned in (mask, mask.permute(2, 3, 0, 1)):  # a weight, and the one across the diagonal
-        above = torch.ones_like(turned).triu(1)
-        assert_unrelated(turned[above], turned.transpose(2, 3)[above], p)
+    for aligned in (mask, mask.permute(2, 3, 0, 1)):  # a weight, and the one across the diagonal
+        above = torch.ones_like(aligned).triu(1)
+        assert_unrelated(aligned[above], aligned.transpose(2, 3)[above], p)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])

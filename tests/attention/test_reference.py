@@ -122,17 +122,17 @@ def at_distance(table: Tensor, h: int, distance: int) -> Tensor:
     return at(table, h)[max(-reach, min(reach, distance)) + reach]
 
 
-def turned(x: Tensor, turn: Rotary | None, b: int, h: int, t: int) -> Tensor:
-    """(a, b) -> (a cos - b sin, a sin + b cos) for every pair of lanes of x [d]."""
-    if turn is None:
+def rotated(x: Tensor, rotate: Rotary | None, b: int, h: int, t: int) -> Tensor:
+    """(a, b) -> (a cos - b sin, a sin + b cos) for every pair of dims of x [d]."""
+    if rotate is None:
         return x
-    lanes: dict[int, Tensor] = {}
+    dims: dict[int, Tensor] = {}
     for c in range(d // 2):
-        one, two = (c, c + d // 2) if turn.pairing == "half" else (2 * c, 2 * c + 1)
-        cos, sin = at(turn.cos, b, h, t)[c], at(turn.sin, b, h, t)[c]
-        lanes[one] = x[one] * cos - x[two] * sin
-        lanes[two] = x[one] * sin + x[two] * cos
-    return torch.stack([lanes[lane] for lane in range(d)])
+        one, two = (c, c + d // 2) if rotate.pairing == "half" else (2 * c, 2 * c + 1)
+        cos, sin = at(rotate.cos, b, h, t)[c], at(rotate.sin, b, h, t)[c]
+        dims[one] = x[one] * cos - x[two] * sin
+        dims[two] = x[one] * sin + x[two] * cos
+    return torch.stack([dims[dim] for dim in range(d)])
 
 
 def broken(z: dict[int, Tensor], order: list[int]) -> tuple[dict[int, Tensor], Tensor | float]:
@@ -179,7 +179,7 @@ def definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) ->
             if segment[b][j] != segment[b][i] or (layout.causal and j > i):
                 continue
             distance = pos[b][i] - pos[b][j]
-            query, key = turned(q[b, h, i], terms.rotary_q, b, h, i), turned(k[b, h, j], terms.rotary_k, b, h, j)
+            query, key = rotated(q[b, h, i], terms.rotary_q, b, h, i), rotated(k[b, h, j], terms.rotary_k, b, h, j)
             if terms.gain is not None:
                 query, key = query * at(terms.gain, h), key * at(terms.gain, h)
             z[j] = (query * key).sum() * (d**-0.5 if terms.scale is None else terms.scale)

@@ -1,4 +1,4 @@
-"""The audit: measures against values known in closed form, broken encodings that it must expose, the command."""
+"""The audit's measures have known values, detect broken encodings, and the command writes them."""
 
 import math
 import subprocess
@@ -33,7 +33,7 @@ def subject(name: str) -> Subject:
 
 
 class Leaking(PositionalEncoding):
-    """Broken: every token knows the mean of the whole sequence."""
+    """Broken: every token gets the mean of the whole sequence."""
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         return x + 0.1 * x.mean(1, keepdim=True)
@@ -71,14 +71,14 @@ class OverflowingValues(Overflowing):
 
 
 class Faint(PositionalEncoding):
-    """Broken: positions differ by what float32 cannot keep beside a token."""
+    """Broken: positions differ by less than float32 resolves beside a token."""
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         return x + 1e-6 * sinusoid(layout.pos, WIDTH, 1e4, x.dtype)
 
 
 class EndsAt100(PositionalEncoding):
-    """Has positions 0 to 99."""
+    """Is defined for positions 0 to 99 only."""
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.pos_range[1] >= 100:
@@ -87,14 +87,14 @@ class EndsAt100(PositionalEncoding):
 
 
 class ByHalves(PositionalEncoding):
-    """Broken: the later half of a sequence, however long it is, is marked."""
+    """Broken: marks the later half of a sequence of any length."""
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         return x + (layout.pos >= layout.pos.shape[1] // 2).to(x.dtype)[..., None] * x
 
 
 class OnQueriesOnly(PositionalEncoding):
-    """Broken: a bias that depends on where the query and the key are, not on how far apart."""
+    """Broken: a bias that depends on absolute positions instead of distance."""
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         pos = layout.pos.to(h.dtype)
@@ -119,7 +119,7 @@ def test_uniqueness_is_that_of_the_formula() -> None:
     assert measures.uniqueness(subject("none")) < ROUNDING
     # neighbours differ by m_h in the logits to the tokens up to the first and from those from the second on
     assert measures.uniqueness(subject("alibi")) == pytest.approx(math.sqrt(LENGTH * sum(m**2 for m in SLOPES)))
-    # by 1 in every lane of the token vector; the layer norm takes it away from the attention's input
+    # by 1 in every dimension of the token vector; the layer norm takes it away from the attention's input
     assert measures.uniqueness(subject("integer")) == pytest.approx(math.sqrt(WIDTH))
 
 
@@ -131,7 +131,7 @@ def test_positions_that_repeat_are_exposed() -> None:
 
 def test_consistency_is_that_of_the_formula() -> None:
     assert measures.consistency(subject("rope")) < ROUNDING
-    last = LENGTH - 1  # all lanes are pos / (T - 1)
+    last = LENGTH - 1  # all dimensions are pos / (T - 1)
     expected = math.sqrt(WIDTH) * (1 - last / (2 * LENGTH - 1))
     assert measures.consistency(subject("normalized")) == pytest.approx(expected)
     assert measures.consistency(broken(ByHalves)) > 1
@@ -142,7 +142,7 @@ def test_without_an_encoding_a_model_is_blind_to_order_unless_it_is_causal() -> 
     assert measures.order_causal(subject("none")) > 0.1
 
 
-def test_what_is_equal_in_all_lanes_is_lost_in_the_layer_norm() -> None:
+def test_the_layer_norm_removes_values_equal_in_all_dimensions() -> None:
     assert measures.order_bidirectional(subject("integer")) < ROUNDING
     assert measures.order_bidirectional(subject("sinusoidal")) > 0.1
 
@@ -171,7 +171,7 @@ def test_size_is_that_of_the_table_against_the_tokens() -> None:
 
 
 @pytest.mark.parametrize("name", ["none", "alibi", "rope", "t5", "shaw", "transformer_xl", "rope_2d"])
-def test_attention_moves_with_the_content(name: str) -> None:
+def test_attention_follows_shifted_content(name: str) -> None:
     assert measures.translation(subject(name)) < ROUNDING
 
 
@@ -183,7 +183,7 @@ def test_attention_that_stays_behind_is_exposed() -> None:
 def test_a_linear_map_shifts_sinusoids_and_rotations_but_no_table() -> None:
     for name in ("sinusoidal", "sinusoidal_qk", "rope", "xpos"):
         assert measures.linear_shift(subject(name)) < ROUNDING
-    # a random target of 448 rows, from 64 random lanes and a constant
+    # a random target of 448 rows, from 64 random dimensions and a constant
     assert measures.linear_shift(subject("learnable")) == pytest.approx(math.sqrt(1 - 65 / 448), abs=0.03)
     with pytest.raises(ValueError, match="no vector"):
         measures.linear_shift(subject("alibi"))
@@ -227,7 +227,7 @@ def test_parameters_are_counted_once_and_per_layer() -> None:
     assert counted["lrope"] == (frequencies, frequencies)
 
 
-def test_what_starts_as_nothing_is_measured_as_something() -> None:
+def test_parameters_that_start_as_zeros_are_measured_with_other_values() -> None:
     """The vectors of CoPE start at zero."""
     assert measures.uniqueness(subject("cope")) > 0.01
 
@@ -247,7 +247,7 @@ def test_clipping_is_seen_where_it_happens() -> None:
     assert torch.equal(seen("relative_bias"), offset.clamp(-128, 128))
     assert torch.equal(seen("shaw"), offset.clamp(-16, 16))
     assert torch.equal(seen("alibi"), offset)
-    assert len(seen("t5").unique()) == 31  # of 32 buckets, the one of "0 tokens ahead" is nobody's
+    assert len(seen("t5").unique()) == 31  # of 32 buckets, the one of "0 tokens ahead" is never used
     with pytest.raises(ValueError, match="not a function of distance"):
         seen("sinusoidal")
 
@@ -268,7 +268,7 @@ def test_the_meter_counts_bytes_alive_and_numbers_written() -> None:
     )  # of the sums and of the product; to put a complex number together is none
 
 
-def test_costs_are_ratios_to_none_and_what_is_not_measured_is_empty() -> None:
+def test_costs_are_ratios_to_none_and_unmeasured_ones_are_empty() -> None:
     none, few = subject("none"), cost.LENGTHS[:3]
     cells, reasons = costs(none, none, seconds=0.5)
     assert {cells[f"memory_{T}"] for T in few} == {1}
@@ -280,18 +280,18 @@ def test_costs_are_ratios_to_none_and_what_is_not_measured_is_empty() -> None:
 
 def test_costs_are_those_of_the_formula() -> None:
     cells, reasons = costs(subject("learnable"), subject("none"), seconds=0.02)
-    assert cells["extra_elements"] == WIDTH  # one sum per lane
+    assert cells["extra_elements"] == WIDTH  # one sum per dimension
     assert cells["attention"] == "sdpa"
     assert reasons["time_4096"] == "beyond 0.02 s"
     cells, _ = costs(subject("shaw"), subject("none"), seconds=0.5)
-    # q_i . a_ij and weight_ij times a_ij, for 512 keys: a multiplication and an addition per lane of every head
+    # q_i . a_ij and weight_ij times a_ij, for 512 keys: a multiplication and an addition per dimension of every head
     assert cells["extra_flops"] == 2 * 2 * cost.FLOPS_LENGTH * WIDTH
     assert cells["attention"] == "reference"
     assert cells["time_128"] > 1.5
     assert cells["memory_128"] > 10
 
 
-def test_what_an_encoding_refuses_is_an_empty_cell() -> None:
+def test_a_refused_measurement_is_an_empty_cell() -> None:
     cells, reasons = costs(broken(EndsAt100), subject("none"), seconds=1)
     assert cells.keys() == {"attention"}
     assert set(reasons.values()) == {"no position 511"}

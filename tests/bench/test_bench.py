@@ -1,4 +1,4 @@
-"""The benches run as they are documented, and refuse what they cannot time."""
+"""The benchmarks run as documented, and refuse what they cannot time."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def test_another_task_is_compared_alike():
         (["study", "--repeat", "0"], "error: --repeat must be at least 1, got 0"),
     ],
 )
-def test_what_cannot_be_timed_is_refused_in_one_line(words, expected):
+def test_cells_that_cannot_be_timed_are_refused_in_one_line(words, expected):
     status, out, err = bench(*words)
     assert (status, out) == (1, "")
     assert err.startswith(expected)

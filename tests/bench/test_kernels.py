@@ -1,4 +1,4 @@
-"""Attention of one encoding after the other: what is compared computes the same, and the tables tell what was done."""
+"""The benchmark of kernels compares equal computations, and its tables list all measurements."""
 
 import csv
 import subprocess
@@ -25,7 +25,7 @@ KINDS = ["none", "rope", "lrope", "xpos", "alibi", "t5", "kerple_log", "exposb",
 
 @pytest.mark.parametrize("name", KINDS)
 def test_all_implementations_compute_the_same(name: str) -> None:
-    """Triton in the interpreter, FlexAttention as plain PyTorch, both against the reference."""
+    """Compare Triton in the interpreter, and FlexAttention as plain PyTorch, with the reference."""
     subject = make_subject(name, presets(CONFIGS)[name], 32, SMALL)
     bare = replace(subject, q=subject.q.detach(), k=subject.k.detach(), v=subject.v.detach())
     with torch.no_grad():
@@ -35,7 +35,9 @@ def test_all_implementations_compute_the_same(name: str) -> None:
         assert_close(found, out["reference"], rtol=0, atol=1e-5)
 
 
-def test_the_tables_hold_a_row_per_pass_and_what_was_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_have_a_row_per_pass_and_list_what_was_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernels, "ROUNDS", 1)
     rows = compare_kernels(SMALL, tmp_path, CONFIGS, ["none", "t5", "learnable", "deberta"])
     assert len(rows) == 2 * 3 * 2  # encodings, implementations, passes
@@ -52,7 +54,7 @@ def test_the_tables_hold_a_row_per_pass_and_what_was_left_out(tmp_path: Path, mo
     assert "| t5 | bias+clip (trained) | 32 |" in page
 
 
-def test_what_the_time_does_not_reach_is_named(tmp_path: Path) -> None:
+def test_measurements_not_reached_in_time_are_named(tmp_path: Path) -> None:
     assert compare_kernels(replace(SMALL, seconds=0), tmp_path, CONFIGS, ["none"]) == []
     assert "- none at 32: not reached in time" in (tmp_path / "kernels-cpu.md").read_text()
 
@@ -66,7 +68,7 @@ def test_what_the_time_does_not_reach_is_named(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_what_cannot_be_done_is_one_line(words: list[str], says: str) -> None:
+def test_impossible_requests_are_refused_in_one_line(words: list[str], says: str) -> None:
     done = subprocess.run([sys.executable, "-m", "pe_lab.bench", *words], capture_output=True, text=True)
     assert (done.returncode, done.stderr.strip()) == (1, says)
 

@@ -1,4 +1,4 @@
-"""Every kernel compiles for GPUs that are not here, within what they have."""
+"""Every kernel compiles for GPUs that are not present, within their registers and shared memory."""
 
 import csv
 import os
@@ -45,7 +45,7 @@ def test_spills_and_too_much_shared_memory_are_faults() -> None:
 
 @pytest.mark.parametrize("architecture", sorted(SHARED_MEMORY))
 def test_the_cover_compiles_within_what_an_architecture_has(architecture: str, tmp_path: Path) -> None:
-    """In a process of its own: here, kernels may be the interpreter's."""
+    """Run in another process: in this one, kernels may be interpreted."""
     table = tmp_path / "resources.csv"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "pe_lab.bench", "resources", "--architecture", architecture, "--to", str(table)]

@@ -1,4 +1,4 @@
-"""Tuning without a clock: every kernel runs with other blocks, the fastest is kept, what was not reached stays."""
+"""Tuning with a fake clock: kernels run with each candidate, the fastest is kept, unreached entries stay."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """One head dimension, short sequences in the interpreter, a table of its own."""
+    """Tune one head dimension on short sequences in the interpreter, with a table of its own."""
     for name, value in {"HEADS": 1, "LENGTH": 17, "TOKENS": 17, "HEAD_DIMS": (16,), "SIZES": (16, 32)}.items():
         monkeypatch.setattr(tune, name, value)
     monkeypatch.setattr(tune, "DTYPES", (torch.float32,))
@@ -30,7 +30,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_the_fastest_candidate_is_kept_for_every_kernel(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock says that the blocks which run are the faster, the smaller they are."""
+    """The fake clock makes smaller blocks faster."""
     ran: list[Blocks] = []
     choose = operators.choose
 
@@ -58,16 +58,16 @@ def test_the_fastest_candidate_is_kept_for_every_kernel(small: Path, monkeypatch
     assert operators.choose is stick_operators.choose is choose
 
 
-def test_what_the_time_does_not_reach_keeps_what_it_had(small: Path) -> None:
+def test_blocks_not_reached_in_time_stay(small: Path) -> None:
     before = json.loads(small.read_text())
     tune.tune(CPU, seconds=0)
     assert json.loads(small.read_text()) == before
 
 
-def test_a_kernel_of_which_nothing_runs_keeps_what_it_had(
+def test_a_kernel_without_a_running_candidate_keeps_its_blocks(
     small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """And the others are measured all the same."""
+    """The other kernels are still measured."""
     milliseconds = {"stick_forward": None}
     monkeypatch.setattr(tune._Step, "milliseconds", lambda self, kernel, blocks: milliseconds.get(kernel, blocks.m))
     monkeypatch.setattr(tune, "_candidates", lambda kernel, dtype: [Blocks(16, 16, 4, 1)])

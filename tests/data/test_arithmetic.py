@@ -1,4 +1,4 @@
-"""Sums and parities are right, in either order of digits."""
+"""Sums and parities are right in either order of digits."""
 
 import math
 
@@ -25,7 +25,7 @@ def test_the_worked_example_is_58_plus_67() -> None:
 @pytest.mark.parametrize("order", ["little", "big"])
 @pytest.mark.parametrize("factor", [1, 7])
 def test_sums_are_right_in_either_order(order: str, factor: int) -> None:
-    """Numbers of 35 digits, beyond any integer of the machine, among them."""
+    """Including numbers of 35 digits, which no machine integer holds."""
     data = Addition(0, order=order, longest=5, test=300)
     data = data if factor == 1 else data.longer(factor)
     turn = -1 if order == "little" else 1
@@ -59,7 +59,7 @@ def test_a_carry_is_as_rare_as_the_prior_says() -> None:
 
 
 def test_the_order_of_digits_changes_the_position_blind_floor() -> None:
-    """With the least significant digit first, the prefix tells more of the next one."""
+    """With the least significant digit first, the prefix determines more of the next digit."""
     floors = {order: Addition(0, order=order, longest=2, **FEW).floors("test") for order in ("little", "big")}
     assert floors["little"]["position_blind"]["loss"] != floors["big"]["position_blind"]["loss"]
     assert floors["little"]["prior"] != floors["big"]["position_blind"]
@@ -84,6 +84,6 @@ def test_parity_is_blind_to_positions_only_in_when_it_ends() -> None:
 
 
 def test_a_size_that_is_rarer_is_less_likely_to_be_answered_already() -> None:
-    """Half as many of 5 bits as of 6: both ways to have 6 bits with an even number of ones are equally likely."""
+    """With half as many problems of 5 bits as of 6, both origins of 6 bits with even parity are equally likely."""
     p = Parity(0).blind(torch.tensor([[4, 2]]), torch.tensor([0, 0, 0, 0, 0, 1 / 3, 2 / 3], dtype=torch.float64))
     torch.testing.assert_close(p, torch.tensor([[0.5, 0, 0.5]], dtype=torch.float64), rtol=1e-15, atol=0)

@@ -1,4 +1,4 @@
-"""The most frequent token: never tied, never twice, and all that there is to know is in the unordered tokens."""
+"""Bags have no ties and no repetitions, and the unordered tokens determine the class."""
 
 import hashlib
 import math
@@ -80,7 +80,7 @@ def test_classes_are_equally_likely() -> None:
 
 
 def test_every_sequence_without_a_tie_is_as_likely_as_another() -> None:
-    """All of those with 3 tokens and T = 7 that the rule allows, and no others, are found when there are many draws."""
+    """Many draws with 3 tokens and T = 7 find all allowed sequences and no others."""
     rows = product(range(3), repeat=7)
     allowed = {row for row in rows if list(Counter(row).values()).count(max(Counter(row).values())) == 1}
     data = Bag(0, length=7, vocabulary=3, train=100, validation=10, test=10, demo=10)
@@ -134,17 +134,17 @@ def test_sequences_with_a_majority_are_counted(length: int, vocabulary: int) -> 
     [
         (
             {"length": 4},
-            "data.length and data.vocabulary must allow for 14,200 sequences with a majority, twice as many as are "
+            "length and vocabulary must allow for 14,200 sequences with a majority, twice as many as are "
             "asked for, got 4 and 10, which allow for 370",
         ),
         (
             {"vocabulary": 1},
-            "data.length and data.vocabulary must allow for 14,200 sequences with a majority, twice as many as are "
+            "length and vocabulary must allow for 14,200 sequences with a majority, twice as many as are "
             "asked for, got 32 and 1, which allow for 1",
         ),
-        ({"vocabulary": 0}, "data.vocabulary must be an integer of at least 1, got 0"),
-        ({"length": 0}, "data.length must be an integer of at least 1, got 0"),
-        ({"validation": 2.5}, "data.validation must be an integer of at least 1, got 2.5"),
+        ({"vocabulary": 0}, "vocabulary must be an integer of at least 1, got 0"),
+        ({"length": 0}, "length must be an integer of at least 1, got 0"),
+        ({"validation": 2.5}, "validation must be an integer of at least 1, got 2.5"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line(option: dict, said: str) -> None:

@@ -1,4 +1,4 @@
-"""What every dataset promises: a new file in conf/data is tested by existing."""
+"""The contract of datasets, checked for every file in conf/data."""
 
 import copy
 import hashlib
@@ -27,7 +27,6 @@ from pe_lab.data.mqar import MQAR
 from pe_lab.data.problem import Problems
 from pe_lab.data.structured import Structured, pairs
 from pe_lab.encodings.layout import PADDING
-from pe_lab.ranges import RANGES
 
 NAMES = sorted(path.stem for path in (folder() / "data").glob("*.yaml"))
 USUAL = ("train", "validation", "test")
@@ -40,7 +39,7 @@ every_dataset = pytest.mark.parametrize("name", NAMES)
 
 @cache
 def settings(name: str, place: Path | None = None) -> DictConfig:
-    """The options of a dataset; with a place, such as make it small, a text being that of the place."""
+    """Return the options of a dataset; with a folder, options that make it small, and the text of the folder."""
     if place is None:
         return expand([f"data={name}"], False)[0].data
     options = settings(name)
@@ -73,7 +72,7 @@ def whole(data: Dataset, split: str, epoch: int = 0) -> Batch:
 
 
 def sequences(batch: Batch) -> list[tuple[int, ...]]:
-    """The tokens that count."""
+    """Return the sequences without padding."""
     real = batch.layout.segment != PADDING
     return [tuple(row[keep].tolist()) for row, keep in zip(batch.tokens, real, strict=True)]
 
@@ -93,15 +92,14 @@ def fingerprint(data: Dataset) -> str:
 
 
 def counted(batch: Batch) -> Tensor:
-    """[B] tokens that count."""
+    """Return [B], the number of tokens without padding."""
     return (batch.layout.segment != PADDING).sum(1)
 
 
 @every_dataset
-def test_the_config_has_the_dataset_s_name_and_options_with_ranges(name: str, place: Path) -> None:
+def test_the_config_has_the_dataset_s_name_and_options(name: str, place: Path) -> None:
     options = settings(name)
     assert options.name == shared(name, place).name == name
-    assert {f"data.{option}" for option in options if option[0] != "_"} <= RANGES.keys()
 
 
 @every_dataset
@@ -155,7 +153,7 @@ def test_no_sequence_is_in_two_splits_nor_held_out_twice(name: str, place: Path)
 
 @pytest.fixture(scope="module")
 def elsewhere(place: Path) -> dict[str, str]:
-    """The fingerprints of all datasets, as another process finds them."""
+    """Return the fingerprints of all datasets, computed in another process."""
     code = (
         "import sys, json, pathlib; sys.path.insert(0, sys.argv[1]); import test_contract as t;"
         "place = pathlib.Path(sys.argv[2]);"
@@ -253,7 +251,7 @@ def test_a_length_beyond_all_is_taken_or_refused_in_one_line(name: str, place: P
 
 
 def lengthened(data: Dataset, factor: float) -> Dataset | str:
-    """The longer dataset, or why there is none."""
+    """Return the longer dataset, or the message that there is none."""
     try:
         return data.longer(factor)
     except ValueError as error:
@@ -281,12 +279,12 @@ def test_levels_are_finite_named_and_in_order(name: str, split: str, place: Path
     assert losses == sorted(losses)
 
 
-# Everything that a dataset with exact floors may make, at options that leave little: sequences, and their weights.
+# a dataset with exact floors and small options, all its sequences, and their weights
 Everything = tuple[Dataset, Batch, Tensor]
 
 
 def problems(name: str, **options: int) -> Everything:
-    """All problems of a size are equally likely, and sizes as they are in the test."""
+    """Return all problems; those of a size are equally likely, and sizes have the shares of the test."""
     data: Problems = hydra.utils.instantiate(settings(name))(seed=0, **options)
     sizes, rows = [], []
     for n in data.n:
@@ -383,7 +381,7 @@ Known = Callable[[tuple[int, ...], int], Hashable]  # what is known of the token
 
 
 def slow(data: Dataset, test: Batch, everything: Batch, weights: Tensor, known: Known) -> dict[str, float]:
-    """Mean losses on a test of who knows this of a question, and how often each answer is right then in everything."""
+    """Compute mean losses on a test of a predictor with `known` of a question and frequencies in everything."""
     follow: dict[Hashable, Counter[int]] = defaultdict(Counter)
     for row, weight in zip(asked(everything), weights.tolist(), strict=True):
         for seen, slot, target, _, _ in row:
@@ -399,7 +397,7 @@ def slow(data: Dataset, test: Batch, everything: Batch, weights: Tensor, known: 
 
 
 def asked(batch: Batch) -> list[list[tuple[tuple[int, ...], int, int, int, bool]]]:
-    """For each sequence what is asked: the tokens that may be seen, slot, target, role, whether it is headline."""
+    """Yield for each answer: the visible tokens, slot, target, role, and whether it is in the headline."""
     found = []
     for tokens, *slots in zip(*(getattr(batch, part).tolist() for part in PARTS), strict=True):
         found.append(

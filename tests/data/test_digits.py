@@ -1,4 +1,4 @@
-"""The digits are scikit-learn's, no image is in two splits, and the levels are those of other code."""
+"""The digits are scikit-learn's, no image is in two splits, and levels equal those of independent code."""
 
 import hashlib
 import math
@@ -44,7 +44,7 @@ def test_the_config_is_the_class_s_own() -> None:
 
 
 def test_no_two_images_are_equal() -> None:
-    """So that a split of the images is a split of what they show."""
+    """So no image is in two splits."""
     assert len(images()) == 1797
     assert len({image[:64] for image in images()}) == 1797
 

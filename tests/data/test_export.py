@@ -1,4 +1,4 @@
-"""What is exported is what there is, comes back through data.path, and every wrong word is answered in one line."""
+"""Exports equal the dataset, can be read through data.path, and every wrong override gets one line."""
 
 import csv
 import email
@@ -30,7 +30,7 @@ OF_TEXT = {"length": 32, "train_sequences": 100, "test_sequences": 8}
 
 
 def small(name: str, folder: Path) -> list[str]:
-    """Overrides of a dataset that is quickly made."""
+    """Return overrides of a small dataset."""
     options = config.expand([f"data={name}"], False)[0].data
     settings = {split: size for split, size in SIZES.items() if split in options}
     if "corpus" in options:
@@ -42,7 +42,7 @@ def small(name: str, folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Dataset, dict, list[Path]]]:
-    """Datasets by name, their settings and the files they were written to, once for all tests."""
+    """Return datasets by name, their settings and files, made once for all tests."""
 
     @cache
     def once(name: str) -> tuple[Dataset, dict, list[Path]]:
@@ -114,7 +114,7 @@ def test_every_dataset_is_written_as_its_schema_says(name: str, exported) -> Non
 
 
 def fits(value: str, field: dict) -> None:
-    """A value keeps the constraints of a Table Schema field."""
+    """Return whether a value satisfies the constraints of a Table Schema field."""
     limits = field["constraints"]
     assert limits["required"]
     assert value

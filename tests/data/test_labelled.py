@@ -1,4 +1,4 @@
-"""No sequence is in two splits, a user's own file is read as it is or refused by name, levels are what they say."""
+"""No sequence is in two splits, a user's file is read exactly or refused by name, and levels are right."""
 
 import hashlib
 import math
@@ -30,9 +30,9 @@ def csv(folder: Path, *lines: str) -> str:
 
 
 def refusal(folder: Path, *lines: str, **options: int) -> str:
-    """What is said of a file with these lines: one line, without the file's name."""
+    """Return the error for a file with these lines: one line, without the file's name."""
     path = csv(folder, *lines)
-    with pytest.raises(ValueError, match=r"^data\.path must") as caught:
+    with pytest.raises(ValueError, match=r"^(data\.)?path must") as caught:
         Pattern(0, path=path, **options)
     said = str(caught.value)
     assert "\n" not in said
@@ -41,7 +41,7 @@ def refusal(folder: Path, *lines: str, **options: int) -> str:
 
 
 class Few(Sampled):
-    """Only the 27 sequences of three tokens out of 0, 1, 2, of which a few are much likelier than others."""
+    """The 27 sequences of three tokens out of 0, 1, 2, some of them much more likely than others."""
 
     purpose = "few"
 
@@ -99,7 +99,7 @@ def test_a_batch_asks_once_for_the_class_and_always_in_the_headline() -> None:
     assert (batch.layout.segment != PADDING).sum(1).tolist() == [32] * 3
 
 
-def test_what_is_not_made_costs_nothing() -> None:
+def test_splits_that_are_not_used_are_not_made() -> None:
     """A sweep makes hundreds of datasets."""
     assert Pattern(0, train=10**9).size("train") == 10**9
 
@@ -218,7 +218,7 @@ def test_what_is_no_file_of_text_is_refused_in_one_line(tmp_path: Path) -> None:
         (str(binary), f"data.path must be text in UTF-8, got {binary}, whose byte 19 is not"),
         (str(tmp_path), f"data.path must be a file to read, got {str(tmp_path)!r} (Is a directory)"),
         ("nowhere.csv", "data.path must be a file to read, got 'nowhere.csv' (No such file or directory)"),
-        ("", "data.path must be the path of a file or folder, got ''"),
+        ("", "path must be the path of a file or folder, got ''"),
     ):
         with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
             Pattern(0, path=path)
@@ -226,7 +226,7 @@ def test_what_is_no_file_of_text_is_refused_in_one_line(tmp_path: Path) -> None:
 
 def test_a_size_beside_a_file_is_refused(tmp_path: Path) -> None:
     said = refusal_of(lambda: Pattern(0, train=100, path=csv(tmp_path, HEADER, *ROWS)))
-    assert said == "data.train must be left at 5000 with data.path, whose rows name their splits, got 100"
+    assert said == "train must be left at 5000 with path, whose rows name their splits, got 100"
 
 
 def refusal_of(make) -> str:
@@ -264,7 +264,7 @@ def test_scores_are_those_of_the_probabilities_with_ties_shared() -> None:
 
 
 def test_reference_levels_see_the_tokens_without_order_and_training_only(tmp_path: Path) -> None:
-    """The class is the first token, which a histogram of two tokens only half tells."""
+    """The class is the first token, which a histogram of two tokens determines only partly."""
     lines = [f"train,{a} {b},{a}" for a in range(3) for b in range(3) for _ in range(100)]
     alone = [f"validation,{a} {a} {a},{a}" for a in range(3)]
     mixed = ["test,0 1 3,0", "test,1 0 3,1", "test,0 2 3,0", "test,2 0 3,2", "test,1 2 3,1", "test,2 1 3,2"]
@@ -299,7 +299,7 @@ def test_one_class_in_training_leaves_the_prior(tmp_path: Path) -> None:
 
 
 def test_padding_is_no_token_of_the_histogram(tmp_path: Path) -> None:
-    """The classifier of counts that other code makes from the rows, which are of many lengths."""
+    """Compare with a classifier of counts from independent code, on rows of many lengths."""
     random = np.random.default_rng(0)
     rows = [random.integers(0, 4, random.integers(1, 30)).tolist() for _ in range(80)]
     labels = [int(row.count(0) > 2) for row in rows]

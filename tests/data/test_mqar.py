@@ -1,4 +1,4 @@
-"""Associations are told and asked once each, the splits share nothing, and the floors are exact."""
+"""Every pair occurs once and is asked once, splits share nothing, and floors are exact."""
 
 import hashlib
 import math
@@ -71,7 +71,7 @@ def test_every_key_is_told_once_and_asked_once_for_its_value(factor: float, leng
 
 @pytest.mark.parametrize("seed", [0, 1, 7, 12345])
 def test_no_sequence_is_in_two_splits(seed: int) -> None:
-    """Also where there are few: 506 pairs, and 3 gaps."""
+    """Also with few sequences: 506 pairs and 3 gaps."""
     for data in (
         MQAR(seed, train=1500, validation=300, test=300),
         MQAR(seed, length=8, pairs=1, vocabulary=46, train=3000, validation=1000, test=1000),
@@ -110,7 +110,7 @@ def test_a_batch_is_the_rows_that_were_asked_for() -> None:
 
 @pytest.mark.parametrize("power", [0.01, 0.5, 1.0])
 def test_gaps_follow_the_power_law(power: float) -> None:
-    """The gap of the first key is its first draw; that of the second is drawn among those left."""
+    """The gap of the first key is its first draw; that of the second is drawn among the others."""
     size = 4000
     data = MQAR(0, length=24, pairs=2, power=power, train=size)
     batch = whole(data, "train")
@@ -137,7 +137,7 @@ def test_keys_and_values_are_uniform() -> None:
 
 
 @pytest.mark.parametrize(("pairs", "length"), [(1, 6), (2, 8), (2, 10), (3, 12)])
-def test_without_order_every_value_that_was_told_is_equally_likely(pairs: int, length: int) -> None:
+def test_without_order_every_value_of_the_prompt_is_equally_likely(pairs: int, length: int) -> None:
     """Of all sequences with 4 keys and 3 values, weighted by their gaps: so the loss is ln(pairs)."""
     keys, values = range(1, 5), range(5, 8)
     gaps = range((length - 2 * pairs) // 2)
@@ -179,7 +179,7 @@ def test_the_floors_are_0_and_ln_pairs(factor: int) -> None:
 
 
 def test_perfect_predictors_reach_the_floors() -> None:
-    """Without order: the values told, from the smallest on, as the keys come."""
+    """Without order, the predictor takes the values of the prompt in ascending order."""
     data = MQAR(0, length=16, pairs=2)
     batch = whole(data, "test")
     floors = data.floors("test")
@@ -202,15 +202,15 @@ def test_perfect_predictors_reach_the_floors() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 63}, "data.length must be even and at least 4 x data.pairs, 16, got 63"),
-        ({"pairs": 17}, "data.length must be even and at least 4 x data.pairs, 68, got 64"),
-        ({"pairs": 0}, "data.pairs must be an integer of at least 1, got 0"),
-        ({"vocabulary": 8}, "data.vocabulary must be even and at least 2 x data.pairs + 2, 10, got 8"),
-        ({"vocabulary": 255}, "data.vocabulary must be even and at least 2 x data.pairs + 2, 10, got 255"),
-        ({"pairs": 1, "vocabulary": 44}, "data.vocabulary must leave at least 500 lists of pairs to split, got 44"),
-        ({"power": 0}, "data.power must be in (0, 1], got 0"),
-        ({"power": 1.5}, "data.power must be in (0, 1], got 1.5"),
-        ({"train": 0}, "data.train must be an integer of at least 1, got 0"),
+        ({"length": 63}, "length must be even and at least 4 x pairs, 16, got 63"),
+        ({"pairs": 17}, "length must be even and at least 4 x pairs, 68, got 64"),
+        ({"pairs": 0}, "pairs must be an integer of at least 1, got 0"),
+        ({"vocabulary": 8}, "vocabulary must be even and at least 2 x pairs + 2, 10, got 8"),
+        ({"vocabulary": 255}, "vocabulary must be even and at least 2 x pairs + 2, 10, got 255"),
+        ({"pairs": 1, "vocabulary": 44}, "vocabulary must leave at least 500 lists of pairs to split, got 44"),
+        ({"power": 0}, "power must be in (0, 1], got 0"),
+        ({"power": 1.5}, "power must be in (0, 1], got 1.5"),
+        ({"train": 0}, "train must be an integer of at least 1, got 0"),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line(options: dict[str, float], message: str) -> None:

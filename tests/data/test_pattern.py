@@ -1,4 +1,4 @@
-"""Pairs in their places: the specification's sequences, and floors that a slow enumeration and a simulation confirm."""
+"""Sequences follow the specification, and a slow enumeration and a simulation confirm the floors."""
 
 import hashlib
 import math
@@ -111,7 +111,7 @@ def test_all_other_tokens_are_uniform_with_0_and_the_marked_ones_among_them() ->
 
 
 def test_a_marked_token_elsewhere_does_not_make_the_class() -> None:
-    """Half a pair stands in its place in one of twenty sequences of another class."""
+    """In one of twenty sequences of another class, one token of a pair is in its place."""
     batch = dataset(Pattern).whole("train")
     others = batch.tokens[batch.targets[:, 0] != 0]
     assert (others[:, 3] == 5).double().mean().item() == pytest.approx(1 / 20, abs=0.012)
@@ -148,7 +148,7 @@ def test_the_prior_is_chance(kind: type[Pattern]) -> None:
 
 @cache
 def assignments() -> tuple[np.ndarray, np.ndarray]:
-    """What may stand at the six places (a marked token by number, or 6 for others), and the class, -1 for none."""
+    """Return the possible tokens at the six places (a marked token by number, or 6 for others) and the class, or -1."""
     there = np.array(list(product(range(7), repeat=6)))
     here = [(there[:, 2 * label] == 2 * label) & (there[:, 2 * label + 1] == 2 * label + 1) for label in range(3)]
     matched = np.stack(here, 1)
@@ -156,7 +156,7 @@ def assignments() -> tuple[np.ndarray, np.ndarray]:
 
 
 def slow_posterior(row: list[int]) -> list[float]:
-    """By adding up, over all that may stand at the six places, how often it does when the tokens are shuffled."""
+    """Compute the posterior by summing over all tokens at the six places, weighted by their frequency when shuffled."""
     there, label = assignments()
     count = Counter(row)
     left = np.array([*(count[token] for token in MARKED), len(row) - sum(count[token] for token in MARKED)])
@@ -186,8 +186,8 @@ def test_the_position_blind_posterior_looks_at_no_position() -> None:
     assert torch.equal(data.position_blind(tokens), data.position_blind(shuffled))
 
 
-def test_the_position_blind_posterior_is_right_as_often_as_it_says() -> None:
-    """Of the sequences that it gives a class a probability near p, a share of p is of that class."""
+def test_the_position_blind_posterior_is_calibrated() -> None:
+    """Of the sequences with a probability near p of a class, a share of p has that class."""
     data = dataset(Pattern, 0, 50_000)
     batch = data.whole("train")
     p = data.position_blind(batch.tokens).exp()
@@ -201,7 +201,7 @@ def test_the_position_blind_posterior_is_right_as_often_as_it_says() -> None:
 
 @cache
 def enumerated() -> tuple[float, float]:
-    """Expected accuracy and loss of the best position-blind predictor, over all counts of the six marked tokens."""
+    """Compute accuracy and loss of the best position-blind predictor over all counts of the six marked tokens."""
     counts = np.zeros((1, 0), dtype=np.int8)
     for _ in MARKED:
         rest = 32 - counts.sum(1)
@@ -259,7 +259,7 @@ def test_every_hard_sequence_has_each_marked_token_once() -> None:
 
 @cache
 def placements() -> list[np.ndarray]:
-    """For each class, all places that the six marked tokens may have, in the order of MARKED."""
+    """Return for each class all places of the six marked tokens, in the order of MARKED."""
     found = []
     for label, pair in enumerate(PAIRS):
         fixed = [place for _, place in pair]
@@ -348,11 +348,11 @@ def test_longer_sequences_say_less_without_order() -> None:
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ({"length": 20}, "data.length must be at least 21, to hold every pair, got 20"),
-        ({"length": 31.5}, "data.length must be an integer of at least 1, got 31.5"),
-        ({"train": 0}, "data.train must be an integer of at least 1, got 0"),
-        ({"demo": -1}, "data.demo must be an integer of at least 1, got -1"),
-        ({"test": True}, "data.test must be an integer of at least 1, got True"),
+        ({"length": 20}, "length must be at least 21, to hold every pair, got 20"),
+        ({"length": 31.5}, "length must be an integer of at least 1, got 31.5"),
+        ({"train": 0}, "train must be an integer of at least 1, got 0"),
+        ({"demo": -1}, "demo must be an integer of at least 1, got -1"),
+        ({"test": True}, "test must be an integer of at least 1, got True"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line(kind: type[Pattern], option: dict, said: str) -> None:

@@ -1,4 +1,4 @@
-"""Problems are put and answered as their names say, the splits share nothing, and the floors are exact."""
+"""Problems and answers follow the definition of their task, splits share nothing, and floors are exact."""
 
 import hashlib
 import math
@@ -34,7 +34,7 @@ Prompt = tuple[int, ...]
 
 
 def added(prompt: Prompt) -> Prompt:
-    """The sum in little-endian digits of little-endian digits a + b."""
+    """Return the little-endian digits of the sum of little-endian digits a and b."""
     n = len(prompt) // 2
     assert prompt[n] == 10
     a, b = (sum(digit * 10**i for i, digit in enumerate(part)) for part in (prompt[:n], prompt[n + 1 :]))
@@ -78,7 +78,7 @@ def equal(sizes: range) -> Tensor:
 
 
 def prompts(data: Problems, n: int) -> list[Prompt]:
-    """Every prompt of a size."""
+    """Return every prompt of a size."""
     if data.name == "addition":
         return [(*a, 10, *b) for a in product(range(10), repeat=n) for b in product(range(10), repeat=n)]
     if data.name == "repeat":
@@ -90,7 +90,7 @@ Following = dict[Prompt, dict[int, Fraction]]
 
 
 def following(data: Problems, share: dict[int, Fraction]) -> tuple[Following, dict[int, Fraction]]:
-    """What follows each bag of tokens after SEP, and what is asked at all, by how often; END is the number of symbols.
+    """Count the next tokens after each bag of tokens, and all answers; END is the number of symbols.
 
     Problems of a size are equally likely.
     """
@@ -125,7 +125,7 @@ def small(name: str, seed: int) -> Problems:
 
 
 def parsed(data: Problems, tokens: Tensor) -> list[tuple[Prompt, Prompt]]:
-    """Prompts and answers, read off the sequences."""
+    """Return prompts and answers, parsed from the sequences."""
     start, sep, end, pad = range(data.symbols, data.symbols + 4)
     found = []
     for row in tokens.tolist():
@@ -245,7 +245,7 @@ def test_no_problem_is_held_out_twice_and_small_sizes_have_all_of_theirs(name: s
 
 
 def test_problems_that_run_out_are_refused_when_they_are_drawn() -> None:
-    """As where sorted prompts with the same symbols, which are in one split, are many."""
+    """For instance where many prompts have the same sorted symbols and so are in one split."""
     data = CLASSES["parity"](0, longest=9, validation=9, test=51)
     data.sizes["test"] = 200
     with pytest.raises(ValueError, match=r"^data\.test must be at most 1\d\d, the different .* data=parity, got 200$"):
@@ -358,8 +358,8 @@ def test_the_floors_are_those_of_a_slow_enumeration(case: str, split: str) -> No
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_who_knows_the_split_of_repeat_has_the_lowest_loss_that_unordered_tokens_allow(split: str) -> None:
-    """By the counts of what follows each bag of tokens, in the split itself."""
+def test_knowing_the_split_of_repeat_gives_the_lowest_loss_from_unordered_tokens(split: str) -> None:
+    """Compare with the counts of next tokens after each bag of tokens in the split."""
     data = default("repeat")
     follow: dict[Prompt, Counter[int]] = defaultdict(Counter)
     for prompt, answer in parsed(data, whole(data, split).tokens):
@@ -374,7 +374,7 @@ def test_who_knows_the_split_of_repeat_has_the_lowest_loss_that_unordered_tokens
 
 @pytest.mark.parametrize(("name", "order"), [*((name, "little") for name in CLASSES), ("addition", "big")])
 def test_what_follows_each_multiset_is_that_of_a_slow_enumeration(name: str, order: str) -> None:
-    """All multisets, and not only those that a split happens to have."""
+    """For all multisets, also those that a split does not have."""
     options = {"addition": {"longest": 2, "order": order}, "parity": {"shortest": 2, "longest": 9}}
     options = options.get(name, {"symbols": 3, "longest": 6} if name != "sort" else {"longest": 4})
     fewer = {} if name == "repeat" else {"validation": 9, "test": 9}
@@ -430,11 +430,11 @@ def multiplied(left: list[int], right: list[int]) -> list[int]:
 
 
 def in_integers(counts: list[int], sizes: range) -> list[float]:
-    """What follows, as half_written says it, in whole numbers of any size."""
+    """Compute half_written in integers of any size."""
     total, symbols = sum(counts), len(counts)
 
     def orders(counts: list[int]) -> list[int]:
-        """By how many are written: the ways to write and to keep, times the product of the counts' factorials."""
+        """Return, by the number written, the orders of both parts times the product of the factorials of counts."""
         ways = [1]
         for c in counts:
             factor = [math.factorial(c) // (math.factorial(i) * math.factorial(c - 2 * i)) for i in range(c // 2 + 1)]
@@ -485,7 +485,7 @@ def test_symbols_that_come_once_have_not_been_written() -> None:
 
 
 def test_the_most_symbols_counted_are_within_the_range_of_floats() -> None:
-    """Also where all symbols are the same, which is as unlikely as a prompt can be."""
+    """Also where all symbols are equal, the least likely prompts."""
     draw = torch.Generator().manual_seed(2)
     prompt = torch.cat((torch.randint(10, (50, 128), generator=draw), torch.full((1, 128), 3)))
     counts = torch.stack([(prompt == symbol).sum(1) for symbol in range(10)], 1)
@@ -499,7 +499,7 @@ def test_the_most_symbols_counted_are_within_the_range_of_floats() -> None:
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_the_position_blind_predictor_is_as_surprised_as_it_expects(name: str) -> None:
+def test_the_loss_of_the_position_blind_predictor_is_its_entropy(name: str) -> None:
     """On problems drawn from the generating distribution, at the sizes of the study: a simulation."""
     data = default(name)
     draw = torch.Generator().manual_seed(9)
@@ -604,31 +604,30 @@ def test_a_factor_that_leads_to_no_longer_size_is_refused(factor: float) -> None
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("copy", {"symbols": 1}, "data.symbols must be an integer of at least 2, got 1"),
-        ("copy", {"symbols": 2.5}, "data.symbols must be an integer of at least 2, got 2.5"),
-        ("copy", {"shortest": 0}, "data.shortest must be an integer of at least 1, got 0"),
-        ("reverse", {"longest": 0}, "data.longest must be an integer of at least 1, got 0"),
-        ("sort", {"shortest": 17}, "data.shortest must be at most data.longest, 16, got 17"),
-        ("copy", {"train": 0}, "data.train must be an integer of at least 1, got 0"),
-        ("parity", {"test": -1}, "data.test must be an integer of at least 1, got -1"),
-        ("copy", {"longest": 2}, "data.longest must leave at least 500 different problems to split, got 2"),
-        ("sort", {"longest": 3}, "data.longest must leave at least 500 different problems to split, got 3"),
-        ("addition", {"longest": 1}, "data.longest must leave at least 500 different problems to split, got 1"),
-        ("parity", {"longest": 7}, "data.longest must leave at least 500 different problems to split, got 7"),
+        ("copy", {"symbols": 1}, "symbols must be an integer of at least 2, got 1"),
+        ("copy", {"symbols": 2.5}, "symbols must be an integer of at least 2, got 2.5"),
+        ("copy", {"shortest": 0}, "shortest must be an integer of at least 1, got 0"),
+        ("reverse", {"longest": 0}, "longest must be an integer of at least 1, got 0"),
+        ("sort", {"shortest": 17}, "shortest must be at most longest, 16, got 17"),
+        ("copy", {"train": 0}, "train must be an integer of at least 1, got 0"),
+        ("parity", {"test": -1}, "test must be an integer of at least 1, got -1"),
+        ("copy", {"longest": 2}, "longest must leave at least 500 different problems to split, got 2"),
+        ("sort", {"longest": 3}, "longest must leave at least 500 different problems to split, got 3"),
+        ("addition", {"longest": 1}, "longest must leave at least 500 different problems to split, got 1"),
+        ("parity", {"longest": 7}, "longest must leave at least 500 different problems to split, got 7"),
         (
             "parity",
             {"longest": 9, "validation": 51},
-            "data.test must be at most 51, a twentieth of the 1,022 problems of data=parity, so that none comes twice, "
-            "got 1000",
+            "test must be at most 51, a twentieth of the 1,022 problems of parity, so that none comes twice, got 1000",
         ),
         (
             "addition",
             {"longest": 2, "validation": 506, "test": 505},
-            "data.validation must be at most 505, a twentieth of the 10,100 problems of data=addition, so that none "
+            "validation must be at most 505, a twentieth of the 10,100 problems of addition, so that none "
             "comes twice, got 506",
         ),
-        ("repeat", {"symbols": 3, "longest": 3}, "data.longest must leave at least 10 problems to split, got 3"),
-        ("addition", {"order": "middle"}, "data.order must be one of little, big, got 'middle'"),
+        ("repeat", {"symbols": 3, "longest": 3}, "longest must leave at least 10 problems to split, got 3"),
+        ("addition", {"order": "middle"}, "order must be one of little, big, got 'middle'"),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line(name: str, options: dict[str, int], message: str) -> None:
@@ -637,5 +636,5 @@ def test_a_wrong_option_is_refused_in_one_line(name: str, options: dict[str, int
 
 
 def test_a_dataset_of_millions_of_symbols_is_made_at_once() -> None:
-    """Nothing is drawn or counted before it is asked for: 10 ** 1,000,000 problems are not."""
+    """Nothing is drawn or counted before it is used, here of 10 ** 1,000,000 problems."""
     assert Copy(0, longest=1_000_000, train=10**9).size("train") == 10**9

@@ -1,4 +1,4 @@
-"""The structured task is the specification's, its splits share nothing, and its floors are exact."""
+"""Sequences follow the specification, splits share nothing, and floors are exact."""
 
 import hashlib
 import math
@@ -24,7 +24,7 @@ EXACT = {"rel": 0, "abs": 1e-12}
 
 @cache
 def population() -> dict[tuple[int, ...], tuple[int, int, int]]:
-    """Every sequence that the specification allows, without padding, with its (a, s, terms after MID)."""
+    """Return every allowed sequence without padding, with its (a, s, terms after MID)."""
     sequences = {}
     for step in [*range(-8, 0), *range(1, 9)]:
         for first in range(128):
@@ -38,7 +38,7 @@ def population() -> dict[tuple[int, ...], tuple[int, int, int]]:
 
 @cache
 def continuations(ordered: bool) -> dict[tuple[int, ...], Counter[int]]:
-    """What follows each prefix, or each bag of tokens, over all sequences."""
+    """Count the next tokens after each prefix, or each bag of tokens, over all sequences."""
     found = defaultdict(Counter)
     for sequence in population():
         for known in range(1, len(sequence)):
@@ -51,7 +51,7 @@ def key(prefix: tuple[int, ...], ordered: bool) -> tuple[int, ...]:
 
 
 def role_of(number: int, token: int) -> str:
-    """What is asked by the token with this number in the sequence, START being number 0."""
+    """Return the role of the token with this index in the sequence; START has index 0."""
     if token in (MID, END):
         return "middle" if token == MID else "end"
     return {1: "first", 2: "second"}.get(number, "continuation")
@@ -72,7 +72,7 @@ def unpadded(tokens: Tensor) -> list[tuple[int, ...]]:
 
 @cache
 def chosen_pairs(seed: int, split: str) -> frozenset[tuple[int, int]]:
-    """(a, s), read off the sequences."""
+    """Return the (a, s) of sequences."""
     return frozenset((row[1], row[2] - row[1]) for row in whole(dataset(seed), split).tokens.tolist())
 
 
@@ -165,7 +165,7 @@ def test_the_split_depends_on_the_seed() -> None:
 
 
 def test_the_split_has_pairs_of_every_step() -> None:
-    """A split by order of enumeration would hold out steps; a random one leaves out none."""
+    """A split in the order of enumeration would hold out whole steps; a random one does not."""
     for seed in SEEDS:
         for split in SPLITS:
             assert len({step for _, step in chosen_pairs(seed, split)}) == 16
@@ -257,8 +257,8 @@ def test_the_floors_are_those_of_a_slow_enumeration(split: str, floor: str, orde
 
 
 @pytest.mark.parametrize(("seed", "loss"), [(0, 0.064), (1, 0.075), (2, 0.059)])
-def test_who_knows_which_pairs_are_held_out_needs_less_order(seed: int, loss: float) -> None:
-    """By the counts of what follows each bag of tokens, in the test split itself."""
+def test_knowing_the_held_out_pairs_lowers_the_position_blind_loss(seed: int, loss: float) -> None:
+    """Compare with the counts of next tokens after each bag of tokens in the test split."""
     data = dataset(seed)
     follow = defaultdict(Counter)
     asked = []
@@ -276,7 +276,7 @@ def test_who_knows_which_pairs_are_held_out_needs_less_order(seed: int, loss: fl
     assert known < 0.25 * found["position_blind"]["loss"]
 
 
-def test_held_out_progressions_are_mostly_those_of_training_moved_by_a_step() -> None:
+def test_held_out_progressions_are_mostly_training_progressions_shifted_by_a_step() -> None:
     """As the task's description says: they hold out starting points more than transitions."""
     train, test = chosen_pairs(0, "train"), chosen_pairs(0, "test")
     moved = [(a, s) for a, s in test if {(a - s, s), (a + s, s)} & train]
@@ -287,7 +287,7 @@ def test_held_out_progressions_are_mostly_those_of_training_moved_by_a_step() ->
 
 
 def test_without_positions_the_headline_costs_one_bit_where_the_reversed_progression_exists() -> None:
-    """n >= 2 terms without order are a, a+s, ... or the same from the other end with -s, when its 12 terms fit too."""
+    """n >= 2 unordered terms are a, a+s, ... or, if its 12 terms are in range too, the reverse with step -s."""
     losses = []
     for a, s in chosen_pairs(0, "test"):
         fits = {n: 0 <= a + (n - 12) * s <= 127 for n in range(2, 8)}
@@ -300,7 +300,7 @@ def test_without_positions_the_headline_costs_one_bit_where_the_reversed_progres
 
 @pytest.mark.parametrize("length", [14, 1, 0, -3, 15.5])
 def test_a_length_that_cannot_hold_the_longest_sequence_is_refused(length: float) -> None:
-    with pytest.raises(ValueError, match=r"^data\.length must be .*got " + str(length)) as caught:
+    with pytest.raises(ValueError, match=r"^length must be .*got " + str(length)) as caught:
         Structured(0, length=length)
     assert "\n" not in str(caught.value)
 

@@ -31,11 +31,11 @@ def layout_at(pos: list[list[int]]) -> Layout:
 
 def paper(pos: int, width: int, theta: float = 10_000.0) -> list[float]:
     """PE(pos, 2c) = sin(pos / theta^(2c/D)), PE(pos, 2c+1) = cos(pos / theta^(2c/D)); arXiv:1706.03762, section 3.5."""
-    lanes = []
-    for lane in range(width):
-        angle = pos / theta ** (2 * (lane // 2) / width)
-        lanes.append(math.cos(angle) if lane % 2 else math.sin(angle))
-    return lanes
+    dims = []
+    for dim in range(width):
+        angle = pos / theta ** (2 * (dim // 2) / width)
+        dims.append(math.cos(angle) if dim % 2 else math.sin(angle))
+    return dims
 
 
 def paper_rows(pos: list[list[int]], width: int, theta: float = 10_000.0) -> Tensor:
@@ -112,12 +112,12 @@ def test_a_table_says_where_it_ends(kind: type[Learnable]) -> None:
     encoding = kind(SIZES, max_len=12)
     assert len(encoding.table) == 12
     encoding.embed(torch.zeros(1, 1, D), layout_at([[11]]))
-    with pytest.raises(ValueError, match=r"has positions 0 to 11: position 12 is beyond its table .*pe\.max_len"):
+    with pytest.raises(ValueError, match=r"has positions 0 to 11: position 12 is beyond its table .*max_len"):
         encoding.embed(torch.zeros(1, 2, D), layout_at([[0, 12]]))
     assert len(kind(SIZES, max_len=10).table) == SIZES.length
-    with pytest.raises(ValueError, match=r"pe\.max_len must be at least the length .*pe\.max_len=9, length=10$"):
+    with pytest.raises(ValueError, match=r"max_len must be at least the length .*max_len=9, length=10$"):
         kind(SIZES, max_len=9)
-    with pytest.raises(ValueError, match=r"^pe\.max_len must be an integer of at least 1, got 0$"):
+    with pytest.raises(ValueError, match=r"^max_len must be an integer of at least 1, got 0$"):
         kind(SIZES, max_len=0)
 
 
@@ -139,7 +139,7 @@ def test_padding_may_stand_at_any_position() -> None:
 
 @pytest.mark.parametrize("kind", [Sinusoidal, SinInit])
 def test_theta_must_be_positive(kind: type[PositionalEncoding]) -> None:
-    with pytest.raises(ValueError, match=r"^pe\.theta must be a positive number, got -1\.0$"):
+    with pytest.raises(ValueError, match=r"^theta must be a positive number, got -1\.0$"):
         kind(SIZES, theta=-1.0)
 
 
@@ -181,7 +181,7 @@ def place(kind: type[Absolute], **options: object) -> Absolute:
     return encoding.double()
 
 
-# a value for every lane of a position, from the formula and the parameters alone
+# a value for every dim of a position, from the formula and the parameters alone
 def integer(encoding: Absolute, pos: int, length: int) -> Tensor:
     return torch.full((D,), float(pos), dtype=torch.float64)
 
@@ -268,7 +268,7 @@ def test_the_mlp_of_continuous_is_as_large_as_its_sources() -> None:
     ],
 )
 def test_an_option_out_of_range_is_named(kind: type[Absolute], option: str, wrong: float) -> None:
-    with pytest.raises(ValueError, match=rf"^pe\.{option} must be .*, got {wrong}$"):
+    with pytest.raises(ValueError, match=rf"^{option} must be .*, got {wrong}$"):
         kind(SIZES, **{option: wrong})
 
 
@@ -323,7 +323,7 @@ def test_concatenation_is_a_linear_map_of_both(kind: type[Absolute]) -> None:
 @pytest.mark.parametrize("kind", EVERYWHERE)
 @pytest.mark.parametrize("option", ["at", "combine"])
 def test_a_place_or_a_way_that_does_not_exist_is_refused(kind: type[Absolute], option: str) -> None:
-    with pytest.raises(ValueError, match=rf"^pe\.{option} must be one of \w+, .*, got 'middle'$"):
+    with pytest.raises(ValueError, match=rf"^{option} must be one of \w+, .*, got 'middle'$"):
         kind(SIZES, **{option: "middle"})
 
 
@@ -343,9 +343,9 @@ def test_a_table_per_layer_has_the_published_size() -> None:
 
 
 def test_a_table_per_layer_must_enter_in_every_layer() -> None:
-    with pytest.raises(ValueError, match=r"^pe\.share=none needs pe\.at=every_layer or query_key, got pe\.at=input"):
+    with pytest.raises(ValueError, match=r"^share=none needs at=every_layer or query_key, got at=input"):
         Learnable(SIZES, share="none")
-    with pytest.raises(ValueError, match=r"^pe\.share must be one of layers, none for pe=learnable, got 'heads'$"):
+    with pytest.raises(ValueError, match=r"^share must be one of layers, none, got 'heads'$"):
         Learnable(SIZES, share="heads")
 
 
@@ -369,7 +369,7 @@ def test_sinusoidal_qk_reaches_queries_and_keys_of_every_layer_and_no_value() ->
         ("pre", "combine=concat", True),
     ],
 )
-def test_what_all_lanes_share_does_not_pass_a_layer_norm(name: str, norm: str, override: str, seen: bool) -> None:
+def test_what_all_dims_share_does_not_pass_a_layer_norm(name: str, norm: str, override: str, seen: bool) -> None:
     config = Model(
         depth=2, width=16, num_heads=2, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
@@ -379,5 +379,5 @@ def test_what_all_lanes_share_does_not_pass_a_layer_norm(name: str, norm: str, o
         model = Transformer(config, hydra.utils.instantiate(settings), Task(9, 7, 9, causal=True))
         initialise(model, seed=0)
         outputs.append(model.double()(tokens, layout))
-    # a constant of up to 6 in a sum of lanes of size 1, and LayerNorm's epsilon
+    # a constant of up to 6 in a sum of dims of size 1, and LayerNorm's epsilon
     assert ((outputs[0] - outputs[1]).abs().max().item() > 1e-3) is seen

@@ -125,9 +125,9 @@ def test_alibi_learns_nothing() -> None:
     assert not list(Alibi(Sizes(8, 2, 6)).parameters())
 
 
-def sinusoid(pos: int, lanes: int = 128) -> list[float]:
+def sinusoid(pos: int, dims: int = 128) -> list[float]:
     """The position vector of arXiv:1706.03762, section 3.5."""
-    angles = [pos / 10_000 ** (2 * c / lanes) for c in range(lanes // 2)]
+    angles = [pos / 10_000 ** (2 * c / dims) for c in range(dims // 2)]
     return [f(angle) for angle in angles for f in (math.sin, math.cos)]
 
 

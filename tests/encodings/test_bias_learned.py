@@ -199,7 +199,7 @@ def test_parameters_are_as_many_as_in_the_source(kind: type[PositionalEncoding],
 )
 def test_a_setting_out_of_range_is_named(kind: type[PositionalEncoding], setting: dict) -> None:
     ((key, value),) = setting.items()
-    with pytest.raises(ValueError, match=rf"^pe\.{key} must be .*, got {value!r}$"):
+    with pytest.raises(ValueError, match=rf"^{key} must be .*, got {value!r}$"):
         kind(SIZES, **setting)
 
 
@@ -303,9 +303,7 @@ def test_t5_starts_as_wide_as_transformers_has_it() -> None:
 def test_t5_needs_distances_beyond_those_with_a_bucket_each(causal: bool, near: int) -> None:
     sizes = replace(SIZES, causal=causal)
     T5(sizes, max_distance=near + 1)
-    with pytest.raises(
-        ValueError, match=rf"^pe\.max_distance must be above the {near} .*, got pe\.max_distance={near},"
-    ):
+    with pytest.raises(ValueError, match=rf"^max_distance must be above the {near} .*, got max_distance={near},"):
         T5(sizes, max_distance=near)
 
 

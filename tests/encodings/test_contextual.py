@@ -157,13 +157,13 @@ def test_every_layer_has_its_own_and_cope_shares_it_among_heads() -> None:
 
 @pytest.mark.parametrize("max_position", [0, -1, 2.5])
 def test_a_setting_out_of_range_is_named(max_position: float) -> None:
-    with pytest.raises(ValueError, match=rf"^pe\.max_position must be .*, got {max_position!r}$"):
+    with pytest.raises(ValueError, match=rf"^max_position must be .*, got {max_position!r}$"):
         CoPE(SIZES, max_position=max_position)
 
 
-@pytest.mark.parametrize(("kind", "instead"), [(CoPE, "relative_bias"), (Forgetting, "alibi")])
-def test_what_is_defined_for_causal_attention_is_refused_elsewhere(kind: type, instead: str) -> None:
-    with pytest.raises(ValueError, match=rf"causal attention only, this is bidirectional: use pe={instead}$"):
+@pytest.mark.parametrize(("kind", "fallback"), [(CoPE, "relative_bias"), (Forgetting, "alibi")])
+def test_what_is_defined_for_causal_attention_is_refused_elsewhere(kind: type, fallback: str) -> None:
+    with pytest.raises(ValueError, match=rf"causal attention only, this is bidirectional: use {fallback}$"):
         kind(replace(SIZES, causal=False))
 
 

@@ -1,4 +1,4 @@
-"""ExpoSB against the seed report's formulas, one pair of lanes at a time, in float64."""
+"""ExpoSB against the seed report's formulas, one pair of dims at a time, in float64."""
 
 import math
 from dataclasses import replace
@@ -41,25 +41,25 @@ def trained(**setting) -> ExpoSB:
     return encoding
 
 
-def band(lane: int) -> float:
-    return 0.8 + 0.4 * math.exp(-(((lane - d / 4) / (d / 8)) ** 2) / 2)
+def band(dim: int) -> float:
+    return 0.8 + 0.4 * math.exp(-(((dim - d / 4) / (d / 8)) ** 2) / 2)
 
 
 def paper_logits(encoding: ExpoSB, q: Tensor, k: Tensor, pos: list[list[int]]) -> Tensor:
-    """[B, H, T, T] of q . k / sqrt(d), every lane of q and k turned and scaled on its own, and the decay."""
+    """[B, H, T, T] of q . k / sqrt(d), every dim of q and k rotated and scaled on its own, and the decay."""
     rate = torch.log(1 + encoding.raw.exp())
     at = torch.tensor(pos, dtype=torch.float64)[:, None]  # [B, 1, T]
     amplitude = 1 + 0.2 * torch.exp(-rate[None, :, None] * at)
     z = 0
     for c in range(d // 2):
         one, two = (2 * c, 2 * c + 1) if encoding.pairing == "interleaved" else (c, c + d // 2)
-        turn = torch.exp(1j * at * encoding.theta ** (-2 * c / d))
-        turned_q, turned_k = (
-            torch.complex(x[..., one], x[..., two]) * turn * amplitude * encoding.weight[None, :, None] for x in (q, k)
+        by = torch.exp(1j * at * encoding.theta ** (-2 * c / d))
+        rotated_q, rotated_k = (
+            torch.complex(x[..., one], x[..., two]) * by * amplitude * encoding.weight[None, :, None] for x in (q, k)
         )
-        lanes = (2 * c, 2 * c) if encoding.form == "stable" else (one, two)
-        for part, lane in zip(("real", "imag"), lanes, strict=True):
-            a, b = getattr(turned_q, part) * band(lane), getattr(turned_k, part) * band(lane)
+        dims = (2 * c, 2 * c) if encoding.form == "stable" else (one, two)
+        for part, dim in zip(("real", "imag"), dims, strict=True):
+            a, b = getattr(rotated_q, part) * band(dim), getattr(rotated_k, part) * band(dim)
             z = z + a[..., :, None] * b[..., None, :] / math.sqrt(d)
     fade = 0.7 + 0.3 * torch.exp(-0.005 * (at[..., :, None] - at[..., None, :]).abs())
     return z + fade.log() if encoding.form == "stable" else z * fade
@@ -118,13 +118,13 @@ def test_exposb_starts_at_the_reports_values(form: str) -> None:
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_a_pair_has_one_gain_unless_literal(pairing: str) -> None:
-    """So that the product of a turned query and key still depends on position through the offset, amplitude aside."""
+    """So that the product of a rotated query and key still depends on position through the offset, amplitude aside."""
     layout = layout_of(2)
     stable, literal = (terms_of(trained(pairing=pairing, form=form), layout).gain for form in FORMS)
     pairs = stable.view(H, d // 2, 2) if pairing == "interleaved" else stable.view(H, 2, d // 2).mT
     assert torch.equal(pairs[..., 0], pairs[..., 1])
     assert pairs[0].unique().numel() > 2
-    assert_close(literal[0], 0.7 * torch.tensor([band(lane) for lane in range(d)], dtype=torch.float64))
+    assert_close(literal[0], 0.7 * torch.tensor([band(dim) for dim in range(d)], dtype=torch.float64))
 
 
 def test_exposb_has_a_softmax_and_nothing_else() -> None:
@@ -182,7 +182,7 @@ def test_a_layer_has_two_parameters_per_head_that_are_never_decayed() -> None:
 
 @pytest.mark.parametrize(("setting", "value"), [("form", "report"), ("theta", 0.0), ("pairing", "none")])
 def test_a_setting_out_of_range_is_named(setting: str, value: float | str) -> None:
-    with pytest.raises(ValueError, match=rf"^pe\.{setting} must be .*, got {value!r}$"):
+    with pytest.raises(ValueError, match=rf"^{setting} must be .*, got {value!r}$"):
         ExpoSB(SIZES, **{setting: value})
 
 

@@ -32,8 +32,8 @@ CELLS = [(t // W, t % W) for t in range(T)]
 
 
 def sinusoids(pos: int, width: int, theta: float) -> list[float]:
-    angles = [pos / theta ** (2 * (lane // 2) / width) for lane in range(width)]
-    return [math.cos(a) if lane % 2 else math.sin(a) for lane, a in enumerate(angles)]
+    angles = [pos / theta ** (2 * (dim // 2) / width) for dim in range(width)]
+    return [math.cos(a) if dim % 2 else math.sin(a) for dim, a in enumerate(angles)]
 
 
 def test_the_layout_counts_rows_and_columns() -> None:
@@ -41,7 +41,7 @@ def test_the_layout_counts_rows_and_columns() -> None:
 
 
 @pytest.mark.parametrize("theta", [None, 50.0])
-def test_sinusoidal_2d_gives_half_of_the_lanes_to_each_axis(theta: float | None) -> None:
+def test_sinusoidal_2d_gives_half_of_the_dims_to_each_axis(theta: float | None) -> None:
     x = torch.randn(1, T, D, dtype=torch.float64, requires_grad=True)
     out = (Sinusoidal2D(SIZES, theta=theta) if theta else Sinusoidal2D(SIZES)).embed(x, LAYOUT)
     rows = [sinusoids(r, D // 2, theta or 10_000) + sinusoids(c, D // 2, theta or 10_000) for r, c in CELLS]
@@ -64,8 +64,8 @@ def test_learnable_2d_learns_a_vector_per_row_and_per_column() -> None:
     assert_close(encoding.table.grad, grad, rtol=0, atol=1e-14)
 
 
-def turned(x: Tensor, cell: tuple[int, int], omega: list[tuple[float, float]]) -> Tensor:
-    """Pair c of x [d] turned by row * omega_row + column * omega_column."""
+def rotated(x: Tensor, cell: tuple[int, int], omega: list[tuple[float, float]]) -> Tensor:
+    """Pair c of x [d] rotated by row * omega_row + column * omega_column."""
     parts = []
     for c, (along_row, along_column) in enumerate(omega):
         angle = torch.as_tensor(cell[0] * along_row + cell[1] * along_column, dtype=x.dtype)
@@ -78,13 +78,13 @@ def logits_by_hand(q: Tensor, k: Tensor, omega: list[list[tuple[float, float]]])
     d = q.shape[-1]
     rows = []
     for h in range(H):
-        qs = [turned(q[0, h, t], CELLS[t], omega[h]) for t in range(T)]
-        ks = [turned(k[0, h, t], CELLS[t], omega[h]) for t in range(T)]
+        qs = [rotated(q[0, h, t], CELLS[t], omega[h]) for t in range(T)]
+        ks = [rotated(k[0, h, t], CELLS[t], omega[h]) for t in range(T)]
         rows.append(torch.stack([torch.stack([a @ b for b in ks]) for a in qs]) / math.sqrt(d))
     return torch.stack(rows)[None]
 
 
-def test_axial_rope_turns_half_of_the_pairs_with_the_row_and_half_with_the_column() -> None:
+def test_axial_rope_rotates_half_of_the_pairs_with_the_row_and_half_with_the_column() -> None:
     """theta ** (-4c / d): 1, 0.1 for d = 8, theta = 100."""
     encoding = AxialRoPE(SIZES)
     q, k = torch.randn(2, 1, H, T, D // H, dtype=torch.float64, requires_grad=True)
@@ -96,7 +96,7 @@ def test_axial_rope_turns_half_of_the_pairs_with_the_row_and_half_with_the_colum
         assert_close(got, want, rtol=0, atol=1e-11)
 
 
-def test_mixed_rope_turns_every_pair_with_both_and_learns_how() -> None:
+def test_mixed_rope_rotates_every_pair_with_both_and_learns_how() -> None:
     encoding = MixedRoPE(SIZES)
     initialise(encoding, seed=0)
     encoding = encoding.double()
@@ -111,7 +111,7 @@ def test_mixed_rope_turns_every_pair_with_both_and_learns_how() -> None:
         assert_close(got, want, rtol=0, atol=1e-11)
 
 
-def test_mixed_rope_starts_as_two_perpendicular_turns_of_the_axial_frequencies() -> None:
+def test_mixed_rope_starts_as_two_perpendicular_rotates_of_the_axial_frequencies() -> None:
     encoding = MixedRoPE(SIZES)
     initialise(encoding, seed=0)
     frequency = encoding.frequency.detach().double()
@@ -169,12 +169,12 @@ def test_sizes_that_do_not_fit_two_axes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^rope_2d rotates pairs on two axes: head_dim must be a multiple of 4"):
         AxialRoPE(Sizes(12, 2, T, grid_width=W))
     for kind in (Sinusoidal2D, Learnable2D):
-        with pytest.raises(ValueError, match=r"each axis half of the lanes: model.width must be even, got 15$"):
+        with pytest.raises(ValueError, match=r"each axis half of the dimensions: width must be even, got 15$"):
             kind(Sizes(15, 1, T, grid_width=W))
 
 
 def test_a_grid_is_refused_by_what_was_built_for_a_line() -> None:
-    with pytest.raises(ValueError, match=r"^pe=sinusoidal was built for sequences, got positions on a grid$"):
+    with pytest.raises(ValueError, match=r"^sinusoidal was built for sequences, got positions on a grid$"):
         Sinusoidal(Sizes(D, H, T)).locate(LAYOUT)
 
 
@@ -199,9 +199,9 @@ def test_a_cell_tells_the_encoding_of_the_grid(name: str, monkeypatch: pytest.Mo
 def test_a_cell_and_a_model_tell_the_encoding_whether_the_task_is_causal(monkeypatch: pytest.MonkeyPatch) -> None:
     structured_is(monkeypatch, causal=False)
     cfg = expand(["pe=xpos"], False)[0]
-    with pytest.raises(ValueError, match=r"^pe=xpos is defined for causal attention only"):
+    with pytest.raises(ValueError, match=r"^xpos is defined for causal attention only"):
         Cell.from_config(cfg)
-    with pytest.raises(ValueError, match=r"^pe=xpos is defined for causal attention only"):
+    with pytest.raises(ValueError, match=r"^xpos is defined for causal attention only"):
         Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), Task(7, 64, 7, causal=False))
 
 

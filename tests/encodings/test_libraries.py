@@ -39,8 +39,8 @@ def layout_at(*pos: list[int], causal: bool = True) -> Layout:
     return Layout(torch.tensor(pos), segment, causal)
 
 
-def by_turns(layout: Layout) -> float:
-    """What float32 frequencies may change in q . k, as a part of |q| |k|: they turn by their error times the distance.
+def by_rotation(layout: Layout) -> float:
+    """Return the effect of float32 frequencies on q . k relative to |q| |k|: their error times the distance.
 
     The error of a frequency, at most 1 and the inverse of a power of a rounded base, is within 2 eps.
     """
@@ -106,8 +106,8 @@ def test_rope_equals_x_transformers(theta: float) -> None:
     from x_transformers.x_transformers import RotaryEmbedding
 
     encoding, layout = RoPE(SIZES, theta=theta), layout_at(*POSITIONS)
-    turns = RotaryEmbedding(d, base=theta).double()(layout.pos)
-    assert_same_attention(encoding, their_layer(), layout, relative=by_turns(layout), rotary_pos_emb=turns)
+    rotates = RotaryEmbedding(d, base=theta).double()(layout.pos)
+    assert_same_attention(encoding, their_layer(), layout, relative=by_rotation(layout), rotary_pos_emb=rotates)
 
 
 @pytest.mark.parametrize("p", [0.5, 0.75])
@@ -116,8 +116,8 @@ def test_p_rope_equals_partial_rotation_in_x_transformers(p: float) -> None:
     from x_transformers.x_transformers import RotaryEmbedding
 
     encoding, layout = PRoPE(SIZES, p=p), layout_at(*POSITIONS)
-    turns = RotaryEmbedding(int(p * d), base=10_000.0**p).double()(layout.pos)
-    assert_same_attention(encoding, their_layer(), layout, relative=by_turns(layout), rotary_pos_emb=turns)
+    rotates = RotaryEmbedding(int(p * d), base=10_000.0**p).double()(layout.pos)
+    assert_same_attention(encoding, their_layer(), layout, relative=by_rotation(layout), rotary_pos_emb=rotates)
 
 
 @pytest.mark.parametrize("scale_base", [512.0, 100.0])
@@ -126,8 +126,8 @@ def test_xpos_equals_x_transformers(scale_base: float) -> None:
     from x_transformers.x_transformers import RotaryEmbedding
 
     encoding, layout = XPos(SIZES, scale_base=scale_base), layout_at([305, 306, 400, 555, 1_000])
-    turns = RotaryEmbedding(d, use_xpos=True, scale_base=scale_base).double()(layout.pos[0])
-    assert_same_attention(encoding, their_layer(), layout, relative=by_turns(layout), rotary_pos_emb=turns)
+    rotates = RotaryEmbedding(d, use_xpos=True, scale_base=scale_base).double()(layout.pos[0])
+    assert_same_attention(encoding, their_layer(), layout, relative=by_rotation(layout), rotary_pos_emb=rotates)
 
 
 @pytest.mark.parametrize("factor", [1.0, 4.0, 3.3])
@@ -135,8 +135,8 @@ def test_pi_equals_x_transformers(factor: float) -> None:
     from x_transformers.x_transformers import RotaryEmbedding
 
     encoding, layout = InterpolatedRoPE(SIZES, factor=factor), layout_at(*POSITIONS)
-    turns = RotaryEmbedding(d, interpolation_factor=factor).double()(layout.pos)
-    assert_same_attention(encoding, their_layer(), layout, relative=by_turns(layout), rotary_pos_emb=turns)
+    rotates = RotaryEmbedding(d, interpolation_factor=factor).double()(layout.pos)
+    assert_same_attention(encoding, their_layer(), layout, relative=by_rotation(layout), rotary_pos_emb=rotates)
 
 
 @pytest.mark.parametrize("factor", [1.0, 4.0, 3.3])
@@ -144,8 +144,8 @@ def test_ntk_equals_x_transformers(factor: float) -> None:
     from x_transformers.x_transformers import RotaryEmbedding
 
     encoding, layout = NTKRoPE(SIZES, factor=factor), layout_at(*POSITIONS)
-    turns = RotaryEmbedding(d, base_rescale_factor=factor).double()(layout.pos)
-    assert_same_attention(encoding, their_layer(), layout, relative=by_turns(layout), rotary_pos_emb=turns)
+    rotates = RotaryEmbedding(d, base_rescale_factor=factor).double()(layout.pos)
+    assert_same_attention(encoding, their_layer(), layout, relative=by_rotation(layout), rotary_pos_emb=rotates)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -216,24 +216,24 @@ def test_learnable_equals_x_transformers() -> None:
     assert torch.equal(encoding.embed(x, layout), x + theirs(x, pos=layout.pos))
 
 
-# rotary-embedding-torch: queries and keys, turned
+# rotary-embedding-torch: queries and keys, rotated
 
 
 def assert_same_logits(
-    encoding: RoPE, turn: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], layout: Layout, relative: float
+    encoding: RoPE, rotate: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], layout: Layout, relative: float
 ) -> None:
     """Logits that count, and their gradients in queries and keys.
 
     Args:
-        turn: queries and keys to theirs as they meet.
+        rotate: queries and keys to theirs as they meet.
         relative: by how much logits may differ, as a part of |q| |k| / sqrt(d).
     """
     length = layout.segment.shape[1]
     q, k = (torch.randn(B, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(2))
     h = torch.zeros(B, length, D, dtype=torch.float64)
     z = reference.logits(q, k, encoding.terms(h, layout), layout)
-    turned_q, turned_k = turn(q, k)
-    expected = turned_q @ turned_k.mT / math.sqrt(d)
+    rotated_q, rotated_k = rotate(q, k)
+    expected = rotated_q @ rotated_k.mT / math.sqrt(d)
     seen = layout.allowed.expand_as(z)
     longest = q.norm(dim=-1).max() * k.norm(dim=-1).max() / math.sqrt(d)
     assert_close(z[seen], expected[seen], rtol=0, atol=relative * longest.item())
@@ -241,7 +241,7 @@ def assert_same_logits(
 
 
 def each(rotary: nn.Module, start: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Queries and keys from position `start` on, turned."""
+    """Queries and keys from position `start` on, rotated."""
     rotary = rotary.double()
     return lambda q, k: tuple(rotary.rotate_queries_or_keys(x, offset=start) for x in (q, k))
 
@@ -252,8 +252,8 @@ def test_rope_equals_rotary_embedding_torch(start: int, theta: float) -> None:
     from rotary_embedding_torch import RotaryEmbedding
 
     layout = layout_at(list(range(start, start + 65)))
-    turn = each(RotaryEmbedding(d, theta=theta), start)
-    assert_same_logits(RoPE(SIZES, theta=theta), turn, layout, by_turns(layout))
+    rotate = each(RotaryEmbedding(d, theta=theta), start)
+    assert_same_logits(RoPE(SIZES, theta=theta), rotate, layout, by_rotation(layout))
 
 
 @pytest.mark.parametrize("p", [0.5, 0.75])
@@ -262,8 +262,8 @@ def test_p_rope_equals_partial_rotation_in_rotary_embedding_torch(p: float) -> N
     from rotary_embedding_torch import RotaryEmbedding
 
     layout = layout_at(list(range(65)))
-    turn = each(RotaryEmbedding(int(p * d), theta=10_000.0**p), 0)
-    assert_same_logits(PRoPE(SIZES, p=p), turn, layout, by_turns(layout))
+    rotate = each(RotaryEmbedding(int(p * d), theta=10_000.0**p), 0)
+    assert_same_logits(PRoPE(SIZES, p=p), rotate, layout, by_rotation(layout))
 
 
 @pytest.mark.parametrize("length", [64, 65])
@@ -272,12 +272,12 @@ def test_xpos_equals_rotary_embedding_torch(length: int) -> None:
     from rotary_embedding_torch import RotaryEmbedding
 
     encoding, layout = XPos(SIZES), layout_at(list(range(length)))
-    turn = RotaryEmbedding(d, use_xpos=True).double().rotate_queries_and_keys
-    assert_same_logits(encoding, turn, layout, by_turns(layout))
+    rotate = RotaryEmbedding(d, use_xpos=True).double().rotate_queries_and_keys
+    assert_same_logits(encoding, rotate, layout, by_rotation(layout))
     q, k = torch.randn(2, B, H, length, d, dtype=torch.float64)
     ours = reference.queries_and_keys(q, k, encoding.terms(torch.zeros(B, length, D, dtype=q.dtype), layout))
-    for got, expected in zip(ours, turn(q, k), strict=True):
-        assert_close(got, expected, rtol=0, atol=by_turns(layout) * expected.norm(dim=-1).max().item())
+    for got, expected in zip(ours, rotate(q, k), strict=True):
+        assert_close(got, expected, rtol=0, atol=by_rotation(layout) * expected.norm(dim=-1).max().item())
 
 
 @pytest.mark.parametrize("factor", [1.0, 4.0, 3.3])
@@ -285,8 +285,8 @@ def test_pi_equals_rotary_embedding_torch(factor: float) -> None:
     from rotary_embedding_torch import RotaryEmbedding
 
     layout = layout_at(list(range(300, 365)))
-    turn = each(RotaryEmbedding(d, interpolate_factor=factor), 300)
-    assert_same_logits(InterpolatedRoPE(SIZES, factor=factor), turn, layout, by_turns(layout))
+    rotate = each(RotaryEmbedding(d, interpolate_factor=factor), 300)
+    assert_same_logits(InterpolatedRoPE(SIZES, factor=factor), rotate, layout, by_rotation(layout))
 
 
 @pytest.mark.parametrize("factor", [1.0, 4.0, 3.3])
@@ -294,8 +294,8 @@ def test_ntk_equals_rotary_embedding_torch(factor: float) -> None:
     from rotary_embedding_torch import RotaryEmbedding
 
     layout = layout_at(list(range(300, 365)))
-    turn = each(RotaryEmbedding(d, theta=10_000.0, theta_rescale_factor=factor), 300)
-    assert_same_logits(NTKRoPE(SIZES, factor=factor), turn, layout, by_turns(layout))
+    rotate = each(RotaryEmbedding(d, theta=10_000.0, theta_rescale_factor=factor), 300)
+    assert_same_logits(NTKRoPE(SIZES, factor=factor), rotate, layout, by_rotation(layout))
 
 
 def test_lrope_equals_rotary_embedding_torch() -> None:
@@ -307,12 +307,12 @@ def test_lrope_equals_rotary_embedding_torch() -> None:
         encoding.beta += 0.3 * torch.randn_like(encoding.beta)
     omega = encoding.beta.detach().exp()[0]
     rotary = RotaryEmbedding(d, custom_freqs=omega, learned_freq=True)
-    turn = each(rotary, 0)
-    assert_same_logits(encoding, turn, layout, EXACT)
+    rotate = each(rotary, 0)
+    assert_same_logits(encoding, rotate, layout, EXACT)
     q, k = torch.randn(2, B, H, 65, d, dtype=torch.float64)
     ours = reference.queries_and_keys(q, k, encoding.terms(torch.zeros(B, 65, D, dtype=q.dtype), layout))
     upstream = torch.randn_like(q)
-    for one, other in zip(ours, turn(q, k), strict=True):
+    for one, other in zip(ours, rotate(q, k), strict=True):
         (by_beta,) = torch.autograd.grad(one, encoding.beta, upstream, retain_graph=True)
         (by_omega,) = torch.autograd.grad(other, rotary.freqs, upstream)
         # a sum over all tokens of terms as large as their positions
@@ -328,8 +328,8 @@ def test_rope_2d_equals_rotary_embedding_torch(rows: int, columns: int) -> None:
     layout = Layout.of_lengths(torch.full((B,), size), size, causal=False, grid_width=columns)
     freqs = RotaryEmbedding(d // 2, theta=100.0).double().get_axial_freqs(rows, columns)
 
-    def turn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def rotate(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         return tuple(apply_rotary_emb(freqs, x.unflatten(2, (rows, columns))).flatten(2, 3) for x in (q, k))
 
     encoding = AxialRoPE(Sizes(D, H, size, causal=False, grid_width=columns))
-    assert_same_logits(encoding, turn, layout, by_turns(layout))
+    assert_same_logits(encoding, rotate, layout, by_rotation(layout))

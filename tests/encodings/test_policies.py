@@ -74,14 +74,12 @@ def test_randomized_is_the_trained_encoding_at_other_positions(name):
 @pytest.mark.parametrize("policy", ["pi", "ntk", "dynamic_ntk", "yarn"])
 @pytest.mark.parametrize("name", ["lrope", "alibi", "rope_pi", "exposb", "p_rope"])
 def test_slower_frequencies_are_for_rope_alone(policy, name):
-    with pytest.raises(
-        ValueError, match=rf"^evaluate\.policy={policy} is defined for pe=rope, got pe={name}: use raw$"
-    ):
+    with pytest.raises(ValueError, match=rf"^policy={policy} is defined for rope, got {name}: use raw$"):
         under(policy, made(name), 2)
 
 
 def test_a_policy_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match=r"^evaluate\.policy must be one of raw, pi, ntk, .*got 'none'"):
+    with pytest.raises(ValueError, match=r"^policy must be one of raw, pi, ntk, .*got 'none'"):
         under("none", made("rope"), 2)
 
 

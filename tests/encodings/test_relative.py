@@ -97,8 +97,8 @@ def xl_row(encoding: TransformerXL) -> Row:
     def row(q: Tensor, keys: Tensor, values: Tensor, distances: list[int]) -> tuple[Tensor, float]:
         logits = []
         for j, n in enumerate(distances):
-            angle = [-n / encoding.theta ** (lane // 2 * 2 / D) for lane in range(D)]
-            s = [math.cos(x) if lane % 2 else math.sin(x) for lane, x in enumerate(angle)]
+            angle = [-n / encoding.theta ** (dim // 2 * 2 / D) for dim in range(D)]
+            s = [math.cos(x) if dim % 2 else math.sin(x) for dim, x in enumerate(angle)]
             r = (encoding.project.weight @ torch.tensor(s, dtype=torch.float64)).view(H, d)
             logits.append(((q + encoding.u) * keys[:, j] + (q + encoding.v) * r).sum(-1))
         return torch.stack(logits, -1) / math.sqrt(d), 0.0
@@ -264,12 +264,12 @@ def model_of(kind: type[PositionalEncoding], depth: int, **setting) -> Transform
 @pytest.mark.parametrize(
     ("kind", "setting", "message"),
     [
-        (Shaw, {"max_distance": 0}, r"^pe\.max_distance must be .*, got 0$"),
-        (Shaw, {"max_distance": 2.5}, r"^pe\.max_distance must be .*, got 2\.5$"),
-        (TransformerXL, {"theta": 0.0}, r"^pe\.theta must be .*, got 0\.0$"),
-        (Deberta, {"max_distance": 0}, r"^pe\.max_distance must be .*, got 0$"),
-        (Deberta, {"buckets": "t5"}, r"^pe\.buckets must be one of clip, log, got 't5'$"),
-        (Deberta, {"buckets": "log", "max_distance": 7}, r"^pe\.max_distance must be even with .*, got 7$"),
+        (Shaw, {"max_distance": 0}, r"^max_distance must be .*, got 0$"),
+        (Shaw, {"max_distance": 2.5}, r"^max_distance must be .*, got 2\.5$"),
+        (TransformerXL, {"theta": 0.0}, r"^theta must be .*, got 0\.0$"),
+        (Deberta, {"max_distance": 0}, r"^max_distance must be .*, got 0$"),
+        (Deberta, {"buckets": "t5"}, r"^buckets must be one of clip, log, got 't5'$"),
+        (Deberta, {"buckets": "log", "max_distance": 7}, r"^max_distance must be even with .*, got 7$"),
     ],
 )
 def test_a_setting_out_of_range_is_named(kind: type[PositionalEncoding], setting: dict, message: str) -> None:
@@ -420,8 +420,8 @@ def test_transformer_xl_equals_transformers_xlnet() -> None:
 
     length, encoding = 33, trained(TransformerXL(SIZES))
     theirs = XLNetRelativeAttention(XLNetConfig(d_model=D, n_head=H, dropout=0.0)).double()
-    lanes = [*range(0, D, 2), *range(1, D, 2)]
-    theirs.r = nn.Parameter(encoding.project.weight.T[lanes].reshape(D, H, d))
+    dims = [*range(0, D, 2), *range(1, D, 2)]
+    theirs.r = nn.Parameter(encoding.project.weight.T[dims].reshape(D, H, d))
     theirs.r_w_bias, theirs.r_r_bias = encoding.u, encoding.v
     q, k, v = (torch.randn(B, H, length, d, dtype=torch.float64) for _ in range(3))
     frequency = 1e4 ** (-torch.arange(0, D, 2, dtype=torch.float64) / D)

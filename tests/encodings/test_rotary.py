@@ -35,7 +35,7 @@ def logits(encoding: RoPE, q: Tensor, k: Tensor, layout: Layout) -> Tensor:
     return reference.logits(q, k, encoding.terms(h, layout), layout)
 
 
-def turned(encoding: RoPE, x: Tensor, layout: Layout) -> Tensor:
+def rotated(encoding: RoPE, x: Tensor, layout: Layout) -> Tensor:
     h = torch.zeros(*layout.segment.shape, encoding.sizes.width, dtype=x.dtype)
     return reference.queries_and_keys(x, x, encoding.terms(h, layout))[0]
 
@@ -61,8 +61,8 @@ def test_rope_is_the_papers_rotation(theta: float, pairing: str) -> None:
     q, k = (torch.randn(B, H, 6, d, dtype=torch.float64, requires_grad=True) for _ in range(2))
     got = logits(RoPE(SIZES, theta=theta, pairing=pairing), q, k, layout_at(*POSITIONS))
     matrices = torch.stack([torch.stack([rotation(p, theta, pairing) for p in row]) for row in POSITIONS])
-    turned_q, turned_k = (torch.einsum("btij,bhtj->bhti", matrices, x) for x in (q, k))
-    expected = torch.einsum("bhti,bhsi->bhts", turned_q, turned_k) / math.sqrt(d)
+    rotated_q, rotated_k = (torch.einsum("btij,bhtj->bhti", matrices, x) for x in (q, k))
+    expected = torch.einsum("bhti,bhsi->bhts", rotated_q, rotated_k) / math.sqrt(d)
     assert_close(got, expected, **EQUAL)
     upstream = torch.randn_like(expected)
     for g, e in zip(*(torch.autograd.grad(x, (q, k), upstream) for x in (got, expected)), strict=True):
@@ -88,32 +88,32 @@ def test_logit_depends_only_on_offset(kind: type[RoPE], pairing: str, dtype: tor
 
 
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
-def test_rotation_keeps_norms_and_mixes_partner_lanes(pairing: str) -> None:
-    """Masking lanes and adding them would not: every pair keeps its own norm."""
+def test_rotation_keeps_norms_and_mixes_partner_dims(pairing: str) -> None:
+    """Masking dims and adding them would not: every pair keeps its own norm."""
     x = torch.randn(B, H, 6, d, dtype=torch.float64)
-    y = turned(RoPE(SIZES, pairing=pairing), x, layout_at(*POSITIONS))
+    y = rotated(RoPE(SIZES, pairing=pairing), x, layout_at(*POSITIONS))
     partner = 1 if pairing == "interleaved" else d // 2
-    for lane in range(0, d, 2) if pairing == "interleaved" else range(d // 2):
-        pair = [lane, lane + partner]
+    for dim in range(0, d, 2) if pairing == "interleaved" else range(d // 2):
+        pair = [dim, dim + partner]
         assert_close(y[..., pair].norm(dim=-1), x[..., pair].norm(dim=-1), rtol=1e-13, atol=0)
-    one_lane = torch.zeros(1, 1, 1, d, dtype=torch.float64)
-    one_lane[..., 0] = 1
-    y = turned(RoPE(Sizes(d, 1, 4), pairing=pairing), one_lane, layout_at([1]))[0, 0, 0]
+    one_dim = torch.zeros(1, 1, 1, d, dtype=torch.float64)
+    one_dim[..., 0] = 1
+    y = rotated(RoPE(Sizes(d, 1, 4), pairing=pairing), one_dim, layout_at([1]))[0, 0, 0]
     assert y.nonzero().flatten().tolist() == [0, partner]
     assert_close(y[[0, partner]], torch.tensor([math.cos(1), math.sin(1)], dtype=y.dtype), rtol=0, atol=1e-15)
 
 
 def test_pairings_are_equal_up_to_a_fixed_permutation() -> None:
-    """Lane 2c of one is lane c of the other, lane 2c + 1 is lane c + d/2."""
+    """Dim 2c of one is dim c of the other, dim 2c + 1 is dim c + d/2."""
     x, layout = torch.randn(B, H, 6, d, dtype=torch.float64), layout_at(*POSITIONS)
     order = [*range(0, d, 2), *range(1, d, 2)]
-    interleaved = turned(RoPE(SIZES, pairing="interleaved"), x, layout)
-    half = turned(RoPE(SIZES, pairing="half"), x[..., order], layout)
+    interleaved = rotated(RoPE(SIZES, pairing="interleaved"), x, layout)
+    half = rotated(RoPE(SIZES, pairing="half"), x[..., order], layout)
     assert_close(half, interleaved[..., order], rtol=0, atol=1e-14)
-    assert not torch.allclose(turned(RoPE(SIZES, pairing="half"), x, layout), interleaved)
+    assert not torch.allclose(rotated(RoPE(SIZES, pairing="half"), x, layout), interleaved)
 
 
-def test_rope_turns_queries_and_keys_but_not_values() -> None:
+def test_rope_rotates_queries_and_keys_but_not_values() -> None:
     layout = layout_at([0, 1, 2])
     terms = RoPE(SIZES).terms(torch.zeros(1, 3, H * d), layout)
     assert terms == replace(type(terms)(), rotary_q=terms.rotary_q, rotary_k=terms.rotary_k)
@@ -142,7 +142,7 @@ def test_rope_in_halves_equals_transformers_llama(theta: float) -> None:
 
 @pytest.mark.parametrize("kind", [RoPE, LRoPE, PRoPE, XPos])
 def test_a_head_of_odd_size_is_refused(kind: type[RoPE]) -> None:
-    with pytest.raises(ValueError, match=r"rotates pairs: head_dim must be even, got 33 \(model\.width=132, "):
+    with pytest.raises(ValueError, match=r"rotates pairs: head_dim must be even, got 33 \(width=132, "):
         kind(Sizes(width=132, num_heads=4, length=16))
 
 
@@ -161,7 +161,7 @@ def test_a_head_of_odd_size_is_refused(kind: type[RoPE]) -> None:
 )
 def test_a_setting_out_of_range_is_named(kind: type[RoPE], setting: dict) -> None:
     ((key, value),) = setting.items()
-    with pytest.raises(ValueError, match=rf"^pe\.{key} must be .*, got {value!r}$"):
+    with pytest.raises(ValueError, match=rf"^{key} must be .*, got {value!r}$"):
         kind(SIZES, **setting)
 
 
@@ -200,8 +200,8 @@ def paper_logit(q: list[float], k: list[float], m: int, n: int, beta: list[float
     """Re sum over c of q_c conj(k_c) exp(i (m - n) omega_c) / sqrt(d), omega = exp beta; arXiv:2104.09864, eq. 12."""
     total = 0.0
     for c, b in enumerate(beta):
-        turn = cmath.exp(1j * (m - n) * math.exp(b))
-        total += (complex(q[2 * c], q[2 * c + 1]) * complex(k[2 * c], k[2 * c + 1]).conjugate() * turn).real
+        rotate = cmath.exp(1j * (m - n) * math.exp(b))
+        total += (complex(q[2 * c], q[2 * c + 1]) * complex(k[2 * c], k[2 * c + 1]).conjugate() * rotate).real
     return total / math.sqrt(len(q))
 
 
@@ -263,7 +263,7 @@ class _Terms(torch.nn.Module):
 
 
 def matrices(pos: list[int], omega: list[float], scale: list[list[float]], pairing: str) -> Tensor:
-    """[T, d, d] that turn pair c by pos * omega_c and multiply it by scale_c, one entry at a time."""
+    """[T, d, d] that rotate pair c by pos * omega_c and multiply it by scale_c, one entry at a time."""
     out = torch.zeros(len(pos), 2 * len(omega), 2 * len(omega), dtype=torch.float64)
     for t, m in enumerate(pos):
         for c, w in enumerate(omega):
@@ -277,35 +277,35 @@ def assert_logits(encoding: RoPE, pos: list[int], by_q: Tensor, by_k: Tensor, at
     """The encoding's logits are (by_q q) . (by_k k) / sqrt(d), with their gradients."""
     q, k = (torch.randn(B, H, len(pos), d, dtype=torch.float64, requires_grad=True) for _ in range(2))
     got = logits(encoding, q, k, layout_at(pos))
-    turned_q, turned_k = (torch.einsum("tij,bhtj->bhti", m, x) for m, x in ((by_q, q), (by_k, k)))
-    expected = torch.einsum("bhti,bhsi->bhts", turned_q, turned_k) / math.sqrt(d)
+    rotated_q, rotated_k = (torch.einsum("tij,bhtj->bhti", m, x) for m, x in ((by_q, q), (by_k, k)))
+    expected = torch.einsum("bhti,bhsi->bhts", rotated_q, rotated_k) / math.sqrt(d)
     assert_close(got, expected, rtol=1e-12, atol=atol)
     upstream = torch.randn_like(expected)
     for g, e in zip(*(torch.autograd.grad(x, (q, k), upstream) for x in (got, expected)), strict=True):
         assert_close(g, e, rtol=1e-12, atol=atol * len(pos))
 
 
-@pytest.mark.parametrize(("p", "turning"), [(0.0, 0), (0.3, 1), (0.5, 2), (0.74, 2), (0.75, 3), (0.99, 3), (1.0, 4)])
+@pytest.mark.parametrize(("p", "pairs"), [(0.0, 0), (0.3, 1), (0.5, 2), (0.74, 2), (0.75, 3), (0.99, 3), (1.0, 4)])
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 @pytest.mark.parametrize("length", [7, 63, 129])
-def test_p_rope_turns_the_fastest_pairs_and_leaves_the_rest(p: float, turning: int, pairing: str, length: int) -> None:
+def test_p_rope_rotates_the_fastest_pairs_and_leaves_the_rest(p: float, pairs: int, pairing: str, length: int) -> None:
     """The frequencies that stay are those of RoPE at head_dim d, not at what is left of it."""
-    omega = [10_000 ** (-2 * c / d) if c < turning else 0.0 for c in range(d // 2)]
+    omega = [10_000 ** (-2 * c / d) if c < pairs else 0.0 for c in range(d // 2)]
     pos = list(range(300, 300 + length))
-    turn = matrices(pos, omega, [[1.0] * (d // 2)] * length, pairing)
-    assert_logits(PRoPE(SIZES, p=p, pairing=pairing), pos, turn, turn)
+    rotate = matrices(pos, omega, [[1.0] * (d // 2)] * length, pairing)
+    assert_logits(PRoPE(SIZES, p=p, pairing=pairing), pos, rotate, rotate)
 
 
 def test_p_rope_lies_between_rope_and_no_encoding() -> None:
     x, layout = torch.randn(B, H, 6, d), layout_at(*POSITIONS)
-    assert torch.equal(turned(PRoPE(SIZES, p=1.0), x, layout), turned(RoPE(SIZES), x, layout))
-    assert torch.equal(turned(PRoPE(SIZES, p=0.0), x, layout), x)
-    assert PRoPE(Sizes(64, 1, 16)).turning == 24
+    assert torch.equal(rotated(PRoPE(SIZES, p=1.0), x, layout), rotated(RoPE(SIZES), x, layout))
+    assert torch.equal(rotated(PRoPE(SIZES, p=0.0), x, layout), x)
+    assert PRoPE(Sizes(64, 1, 16)).rotated_pairs == 24
 
 
 @pytest.mark.parametrize("p", [0.1, 0.2499])
-def test_a_share_that_turns_no_pair_is_refused(p: float) -> None:
-    with pytest.raises(ValueError, match=rf"pe\.p must be 0 or at least 0\.25 for head_dim=8, got {p}$"):
+def test_a_share_that_rotates_no_pair_is_refused(p: float) -> None:
+    with pytest.raises(ValueError, match=rf"^p must be 0 or at least 0\.25 for head_dim=8, got {p}: "):
         PRoPE(SIZES, p=p)
 
 
@@ -346,10 +346,10 @@ def test_xpos_is_the_papers_scaled_rotation(scale_base: float, pairing: str, len
 @pytest.mark.parametrize("c", range(d // 2))
 @pytest.mark.parametrize(("i", "j"), [(3, 0), (600, 3), (5_000, 0), (7, 7)])
 def test_xpos_fades_a_pair_by_the_distance_alone(c: int, i: int, j: int) -> None:
-    """The length of a pair's product is zeta_c^((i - j) / 512), largest for the pairs that turn slowly."""
+    """The length of a pair's product is zeta_c^((i - j) / 512), largest for the pairs that rotate slowly."""
     q = torch.zeros(1, H, 2, d, dtype=torch.float64)
     q[..., 2 * c] = 1
-    k = torch.stack((q, q.roll(1, -1)))  # the lane itself and its partner: real and imaginary part
+    k = torch.stack((q, q.roll(1, -1)))  # the dim itself and its partner: real and imaginary part
     real, imaginary = (logits(XPos(SIZES), q, x, layout_at([j, i]))[0, :, 1, 0] for x in k)
     expected = torch.full((H,), ZETA[c] ** ((i - j) / 512) / math.sqrt(d), dtype=torch.float64)
     assert_close(torch.hypot(real, imaginary), expected, rtol=1e-12, atol=0)
@@ -386,25 +386,25 @@ def test_xpos_refuses_distances_that_its_scales_cannot_span() -> None:
     assert logits(XPos(SIZES), x, x, layout_at([0, 30_720])).isfinite().all()
     for encoding, reach in ((XPos(SIZES), 30_720), (XPos(SIZES, scale_base=1.5), 90)):
         with pytest.raises(
-            ValueError, match=rf"^pe=xpos covers distances up to {reach} at pe\.scale_base.*, got {reach + 1}:"
+            ValueError, match=rf"^xpos covers distances up to {reach} at scale_base.*, got {reach + 1}:"
         ):
             encoding.terms(torch.zeros(1, 2, H * d), layout_at([5, reach + 6]))
 
 
 def test_xpos_refuses_float16_and_takes_bfloat16() -> None:
     h, layout = torch.zeros(1, 3, H * d), layout_at([0, 1, 2])
-    with pytest.raises(ValueError, match=r"^pe=xpos .*float16.*pe=rope$"):
+    with pytest.raises(ValueError, match=r"^xpos .*float16.*rope$"):
         XPos(SIZES).terms(h.half(), layout)
-    with torch.autocast("cpu", torch.float16), pytest.raises(ValueError, match=r"^pe=xpos .*float16.*pe=rope$"):
+    with torch.autocast("cpu", torch.float16), pytest.raises(ValueError, match=r"^xpos .*float16.*rope$"):
         XPos(SIZES).terms(h, layout)
     with torch.autocast("cpu", torch.bfloat16):
-        with pytest.raises(ValueError, match=r"^pe=xpos .*float16.*pe=rope$"):
+        with pytest.raises(ValueError, match=r"^xpos .*float16.*rope$"):
             XPos(SIZES).terms(h.half(), layout)
         assert XPos(SIZES).terms(h.bfloat16(), layout).rotary_q.cos.dtype == torch.float32
 
 
 def test_xpos_is_causal_only() -> None:
-    with pytest.raises(ValueError, match=r"^pe=xpos is defined for causal attention only.*use pe=rope$"):
+    with pytest.raises(ValueError, match=r"^xpos is defined for causal attention only.*use rope$"):
         XPos(replace(SIZES, causal=False))
     with pytest.raises(ValueError, match=r"causal attention only"):
         XPos(SIZES).locate(replace(layout_at([0, 1]), causal=False))

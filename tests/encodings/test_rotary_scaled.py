@@ -19,7 +19,7 @@ from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTK
 from pe_lab.model.transformer import Transformer
 
 B, H, d = 2, 2, 16
-L0 = 1_000  # the ramp of YaRN has all its parts here: RoPE's pairs turn 159 ... 0.05 times
+L0 = 1_000  # the ramp of YaRN has all its parts here: RoPE's pairs rotate 159 ... 0.05 times
 SIZES = Sizes(width=H * d, num_heads=H, length=L0)
 SCALED = [InterpolatedRoPE, NTKRoPE, DynamicNTKRoPE, Yarn]
 F32 = torch.finfo(torch.float32).eps
@@ -115,17 +115,17 @@ def test_logits_are_those_of_the_papers_frequencies(which: str, theta: float, le
     make, paper = PAPERS[which]
     encoding, pos = make(theta), [list(range(length)), list(range(3_000, 3_000 + length))]
     size = 0.1 * math.log(encoding.factor) + 1 if isinstance(encoding, Yarn) else 1.0
-    turn = torch.zeros(B, length, d, d, dtype=torch.float64)
+    rotate = torch.zeros(B, length, d, d, dtype=torch.float64)
     for b, row in enumerate(pos):
         for c, omega in enumerate(paper(theta, row[-1] + 1)):
             x, y = (2 * c, 2 * c + 1) if encoding.pairing == "interleaved" else (c, c + d // 2)
             for t, m in enumerate(row):
-                turn[b, t, x, x] = turn[b, t, y, y] = size * math.cos(m * omega)
-                turn[b, t, y, x], turn[b, t, x, y] = size * math.sin(m * omega), -size * math.sin(m * omega)
+                rotate[b, t, x, x] = rotate[b, t, y, y] = size * math.cos(m * omega)
+                rotate[b, t, y, x], rotate[b, t, x, y] = size * math.sin(m * omega), -size * math.sin(m * omega)
     q, k = (torch.randn(B, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(2))
     got = logits(encoding, q, k, layout_at(*pos))
-    turned_q, turned_k = (torch.einsum("btij,bhtj->bhti", turn, x) for x in (q, k))
-    expected = torch.einsum("bhti,bhsi->bhts", turned_q, turned_k) / math.sqrt(d)
+    rotated_q, rotated_k = (torch.einsum("btij,bhtj->bhti", rotate, x) for x in (q, k))
+    expected = torch.einsum("bhti,bhsi->bhts", rotated_q, rotated_k) / math.sqrt(d)
     # angles up to 3e3 round by 1e-12, and logits of size 10 with them
     assert_close(got, expected, rtol=0, atol=1e-10)
     upstream = torch.randn_like(expected)
@@ -242,13 +242,13 @@ def alone(encoding: DynamicNTKRoPE, pos: list[int]) -> Tensor:
 
 def as_complex(encoding: DynamicNTKRoPE, layout: Layout) -> Tensor:
     rotary = terms(encoding, layout, torch.float64).rotary_q
-    turn = torch.complex(rotary.cos, rotary.sin)[:, 0]
-    assert turn.isfinite().all()
-    return turn.expand(len(layout.segment), -1, -1)
+    rotate = torch.complex(rotary.cos, rotary.sin)[:, 0]
+    assert rotate.isfinite().all()
+    return rotate.expand(len(layout.segment), -1, -1)
 
 
 # positions below 1e3, frequencies that round by 1e-16 a few times
-TURNS = {"rtol": 0, "atol": 1e-12}
+ROTATIONS = {"rtol": 0, "atol": 1e-12}
 
 
 @pytest.mark.parametrize("factor", [1.0, 2.0])
@@ -260,8 +260,8 @@ def test_every_sequence_of_a_batch_has_its_own_base(factor: float) -> None:
     left = Layout(pos, torch.where(pos < 0, PADDING, 0), causal=True)
     for b, n in enumerate(lengths):
         expected = alone(encoding, list(range(n)))
-        assert_close(right[b, :n], expected, **TURNS)
-        assert_close(as_complex(encoding, left)[b, 129 - n :], expected, **TURNS)
+        assert_close(right[b, :n], expected, **ROTATIONS)
+        assert_close(as_complex(encoding, left)[b, 129 - n :], expected, **ROTATIONS)
         other = alone(replaced(encoding, 1_000), list(range(n)))
         assert torch.allclose(expected, other) is (n <= 20)
 
@@ -284,7 +284,7 @@ def test_every_packed_document_has_its_own_base() -> None:
     for b, row in enumerate(rows):
         start = 0
         for n in row:
-            assert_close(packed[b, start : start + n], alone(encoding, list(range(n))), **TURNS)
+            assert_close(packed[b, start : start + n], alone(encoding, list(range(n))), **ROTATIONS)
             start += n
 
 
@@ -292,18 +292,18 @@ def test_more_documents_than_tokens_in_a_row_are_told_apart() -> None:
     encoding, n = DynamicNTKRoPE(SIZES, original_length=20), 3
     pos = torch.arange(n) + 30 * torch.arange(5)[:, None]
     segment = torch.arange(5 * n).view(5, n)
-    turn = as_complex(encoding, Layout(pos, segment, causal=True))
+    rotate = as_complex(encoding, Layout(pos, segment, causal=True))
     for b in range(5):
         for t in range(n):
-            assert_close(turn[b, t], alone(encoding, [int(pos[b, t])])[0], **TURNS)
+            assert_close(rotate[b, t], alone(encoding, [int(pos[b, t])])[0], **ROTATIONS)
 
 
 def test_length_is_the_largest_position_of_the_document() -> None:
     """Not the number of its tokens: a document may start anywhere and skip positions."""
     encoding = DynamicNTKRoPE(SIZES, original_length=20)
     expected = alone(encoding, list(range(64)))
-    assert_close(alone(encoding, [3, 40, 63]), expected[[3, 40, 63]], **TURNS)
-    assert_close(alone(encoding, [60, 61, 62, 63]), expected[60:], **TURNS)
+    assert_close(alone(encoding, [3, 40, 63]), expected[[3, 40, 63]], **ROTATIONS)
+    assert_close(alone(encoding, [60, 61, 62, 63]), expected[60:], **ROTATIONS)
     assert_same_tables(encoding, RoPE(SIZES), layout_at(list(range(20))))
     assert not torch.allclose(alone(encoding, list(range(21)))[1:, 1:], expected[1:21, 1:])
 
@@ -382,7 +382,7 @@ def test_dynamic_ntk_equals_transformers(factor: float, length: int) -> None:
 @pytest.mark.parametrize("head_dim", [16, 64])
 @pytest.mark.parametrize("original_length", [6, 64, 1_000, 4_096])
 @pytest.mark.parametrize(("theta", "factor"), [(10_000.0, 4.0), (500_000.0, 16.0), (10.0, 4.0)])
-def test_yarn_in_lanes_equals_transformers(head_dim: int, original_length: int, theta: float, factor: float) -> None:
+def test_yarn_in_dims_equals_transformers(head_dim: int, original_length: int, theta: float, factor: float) -> None:
     """At length 6 the ramp has no width: pair 0 alone is kept. With theta 10 it ends at the clamp."""
     sizes = Sizes(H * head_dim, H, original_length)
     encoding = Yarn(sizes, theta=theta, factor=factor, ramp="code", pairing="half")
@@ -408,7 +408,7 @@ def test_original_length_is_the_training_length_unless_given() -> None:
 
 @pytest.mark.parametrize("kind", [NTKRoPE, DynamicNTKRoPE])
 def test_a_head_of_one_pair_is_refused(kind: type[RoPE]) -> None:
-    with pytest.raises(ValueError, match=r"head_dim must be at least 4, got 2 \(model\.width=4, model\.num_heads=2\)$"):
+    with pytest.raises(ValueError, match=r"head_dim must be at least 4, got 2 \(width=4, num_heads=2\)$"):
         kind(Sizes(4, 2, 16))
 
 
@@ -432,17 +432,15 @@ def test_a_head_of_odd_size_is_refused(kind: type[RoPE]) -> None:
 )
 def test_a_setting_out_of_range_is_named(kind: type[RoPE], setting: dict) -> None:
     ((key, value),) = setting.items()
-    with pytest.raises(ValueError, match=rf"^pe\.{key} must be .*, got {value!r}$"):
+    with pytest.raises(ValueError, match=rf"^{key} must be .*, got {value!r}$"):
         kind(SIZES, **setting)
 
 
 def test_settings_that_leave_yarn_no_ramp_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^pe\.beta_fast must be above pe\.beta_slow=4, got 4$"):
+    with pytest.raises(ValueError, match=r"^beta_fast must be above beta_slow=4, got 4$"):
         Yarn(SIZES, beta_fast=4.0, beta_slow=4.0)
-    with pytest.raises(ValueError, match=r"^pe\.theta must be above 1 for pe\.ramp=code, got 1: use pe\.ramp=paper$"):
+    with pytest.raises(ValueError, match=r"^theta must be above 1 for ramp=code, got 1: use ramp=paper$"):
         Yarn(SIZES, theta=1.0, ramp="code")
-    with pytest.raises(
-        ValueError, match=r"^pe\.ramp=code has a ramp from pair 0 to pair -2 at an original length of 3: "
-    ):
+    with pytest.raises(ValueError, match=r"^ramp=code has a ramp from pair 0 to pair -2 at an original length of 3: "):
         Yarn(Sizes(128, 2, 3), ramp="code")
     assert Yarn(SIZES, theta=1.0).omega(torch.float32, torch.device("cpu")).isfinite().all()

@@ -38,8 +38,8 @@ def paper_logits(q: Tensor, k: Tensor, raw: Tensor, theta: float, pairing: str) 
         one, two = (2 * c, 2 * c + 1) if pairing == "interleaved" else (c, c + d // 2)
         qc = torch.complex(q[..., one], q[..., two])[..., :, None]
         kc = torch.complex(k[..., one], k[..., two])[..., None, :]
-        turn = torch.exp(1j * offset * theta ** (-2 * c / d))
-        z = z + (qc * kc.conj() * turn).real / math.sqrt(d)
+        rotate = torch.exp(1j * offset * theta ** (-2 * c / d))
+        z = z + (qc * kc.conj() * rotate).real / math.sqrt(d)
     return z
 
 
@@ -150,8 +150,8 @@ def test_stick_breaking_sees_order_and_not_positions() -> None:
     assert not list(StickBreaking(SIZES).parameters())
     assert torch.equal(attend(q, k, v, terms, spread), attend(q, k, v, terms, layout))
     order = [1, 0, 2, 3, 4, 5, 6]
-    turned = attend(q, k[..., order, :], v[..., order, :], terms, layout)
-    assert (turned - attend(q, k, v, terms, layout))[..., -1, :].abs().min() > 1e-6
+    reordered = attend(q, k[..., order, :], v[..., order, :], terms, layout)
+    assert (reordered - attend(q, k, v, terms, layout))[..., -1, :].abs().min() > 1e-6
 
 
 @pytest.mark.parametrize("setting", [{"pairing": "half"}, {"theta": 30.0}, {"decay": 0.7}])
@@ -274,7 +274,7 @@ def test_a_saturated_key_takes_all_and_a_shut_one_nothing() -> None:
     [("decay", 0.0), ("decay", -0.01), ("decay", math.inf), ("theta", 0.0), ("pairing", "none"), ("order", "last")],
 )
 def test_a_setting_out_of_range_is_named(setting: str, value: float | str) -> None:
-    with pytest.raises(ValueError, match=rf"^pe\.{setting} must be .*, got {value!r}$"):
+    with pytest.raises(ValueError, match=rf"^{setting} must be .*, got {value!r}$"):
         RotaryStickBreaking(SIZES, **{setting: value})
 
 

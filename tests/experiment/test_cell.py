@@ -7,12 +7,12 @@ import torch
 
 from pe_lab import config
 from pe_lab.attention import sdpa
+from pe_lab.config.ranges import RANGES
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.experiment.cell import Cell
 from pe_lab.model.transformer import Transformer
-from pe_lab.ranges import RANGES
 from pe_lab.system.files import digest
 from pe_lab.training.optimization import Optimization
 
@@ -62,14 +62,10 @@ def test_what_determines_the_result_changes_the_hash(override, tmp_path):
 def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
     """A new setting must be put in one of the two lists of this file."""
     settings = set(RANGES) | {"model.scale_tokens"}
-    # the options of encodings are hashed alike
-    of_encodings = {name for name in settings if name.startswith("pe.")} - {"pe.theta", "pe.pairing"}
-    # and so are those of datasets
-    of_data = {name for name in settings if name.startswith("data.")} - {"data.length"}
-    assert settings - of_encodings - of_data == {
-        *("seed", "pe.theta", "pe.pairing", "model.depth", "model.width", "model.num_heads", "model.mlp_ratio"),
+    # the options of encodings and of datasets are not among them: they are hashed alike
+    assert settings == {
+        *("seed", "model.depth", "model.width", "model.num_heads", "model.mlp_ratio"),
         *("model.norm", "model.dropout", "model.attention_dropout", "model.embedding_std", "model.scale_tokens"),
-        "data.length",
         *("optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay"),
         *("optimizer.schedule", "optimizer.warmup_steps", "trainer.precision", "trainer.batch_size", "trainer.clip"),
         *(
@@ -168,7 +164,7 @@ def test_a_batch_larger_than_the_data_is_refused(tmp_path):
 
 
 def test_a_table_that_is_shorter_than_the_sequences_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"pe.max_len must be at least the length .* got pe.max_len=8, length=16"):
+    with pytest.raises(ValueError, match=r"pe.max_len must be at least the length .* got max_len=8, length=16"):
         cell(tmp_path, "pe=learnable", "pe.max_len=8")
 
 

@@ -187,7 +187,7 @@ def test_nothing_is_trained_that_nobody_alive_wants(tmp_path, monkeypatch):
     assert job.missing
     job.request()
     beats = []
-    monkeypatch.setattr("pe_lab.training.module.BEAT", 0.0)
+    monkeypatch.setattr("pe_lab.training.module.HEARTBEAT", 0.0)
     monkeypatch.setattr(
         type(job.run), "heartbeat", lambda run, *_: (beats.append(1), len(beats) == 6 and job.withdraw())
     )

@@ -210,7 +210,7 @@ def test_two_processes_measure_once(start, tmp_path):
         (["evaluate.offset=[99999999999]"], "evaluate.offset must be a list, each an integer in 0 ... 2^24"),
         (["evaluate.lengths=[16]"], "evaluate.lengths must leave a progression in 0 ... 127 for data=structured"),
         (["evaluate.lengths=[0.5]"], "evaluate.lengths must be a list, each at least 1, got [0.5]"),
-        (["evaluate.policy=[yarn]", "pe=alibi"], "evaluate.policy=yarn is defined for pe=rope, got pe=alibi"),
+        (["evaluate.policy=[yarn]", "pe=alibi"], "evaluate.policy=yarn is defined for rope, got alibi"),
         (["evaluate.policy=[ya]"], "evaluate.policy must be a list, each one of raw, pi, ntk"),
         (["evaluate.offset=[-1]"], "evaluate.offset must be a list, each an integer in 0 ... 2^24, got [-1]"),
         (

@@ -8,7 +8,8 @@ from hydra.utils import instantiate
 from pe_lab import config
 from pe_lab.encodings.base import Sizes
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.memory import TRAINED, encoding_bytes, require_memory
+from pe_lab.experiment.memory import require_memory
+from pe_lab.experiment.memory_budget import TRAINED, encoding_bytes
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsy
     pairs = [("cope", "pattern"), ("rope_2d", "copy"), ("rope_2d", "pattern")]
     err = capsys.readouterr().err
     assert err.startswith(
-        "skipped: 3 pairs, as cope on pattern: pe=cope is defined for causal attention only, this is bidirectional: "
-        "use pe=relative_bias\nskipped as well: rope_2d on copy, rope_2d on pattern\n"
+        "skipped: 3 pairs, as cope on pattern: cope is defined for causal attention only, this is bidirectional: "
+        "use relative_bias\nskipped as well: rope_2d on copy, rope_2d on pattern\n"
     )
     skipped = pd.read_csv(tmp_path / "studies" / "s" / "skipped.csv")
     assert list(zip(skipped["pe"], skipped["data"], strict=True)) == pairs
@@ -104,7 +104,7 @@ def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsy
 
 def test_a_sweep_in_which_nothing_fits_is_refused_as_one_cell_is(tmp_path):
     for words, multirun in ((["pe=cope", "data=pattern"], False), (["pe=cope,forgetting", "data=pattern"], True)):
-        with pytest.raises(ValueError, match="^pe=cope is defined for causal attention only"):
+        with pytest.raises(ValueError, match="^cope is defined for causal attention only"):
             sweep.run(config.expand([*words, f"ledger={tmp_path / 'none'}"], multirun))
     assert not (tmp_path / "none").exists()
 

@@ -1,4 +1,4 @@
-"""The transformer is its definition, and everything in it that is not positional is the same for all encodings."""
+"""The transformer equals its definition, and its non-positional parts are the same for all encodings."""
 
 from collections.abc import Callable
 from functools import cache
@@ -75,7 +75,7 @@ def random_tokens() -> Tensor:
 
 
 def elsewhere(model: Transformer) -> Transformer:
-    """The model in float64, with no weight at a special value as 0 or 1."""
+    """Return the model in float64, without weights at special values such as 0 or 1."""
     model.double()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -90,7 +90,7 @@ def as_given(h: Tensor) -> tuple[Tensor, Tensor]:
 def by_definition(
     weights: dict[str, Tensor], config: Model, tokens: Tensor, layout: Layout, mix: Mix = as_given
 ) -> Tensor:
-    """Logits without any encoding but `mix`, head by head and sequence by sequence."""
+    """Compute logits head by head and sequence by sequence, with no hook of the encoding but `mix`."""
 
     def linear(x: Tensor, name: str) -> Tensor:
         return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
@@ -137,7 +137,7 @@ def by_definition(
 
 
 def assert_is_definition(model: Transformer, config: Model, layout: Layout, mix: Mix = as_given) -> None:
-    """Values at tokens that count, and gradients of every parameter."""
+    """Compare logits of tokens that are not padding, and gradients of every parameter."""
     tokens = random_tokens()
     real = layout.segment != PADDING
     weights = dict(model.named_parameters())
@@ -162,14 +162,14 @@ def test_the_forward_pass_is_its_definition(norm: str, scale_tokens: bool, causa
 
 
 class Mixed(PositionalEncoding):
-    """Gives queries and keys one input, values another."""
+    """Has one input for queries and keys and another for values."""
 
     def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         return for_queries_and_keys(h), for_values(h)
 
 
 class Shifted(PositionalEncoding):
-    """Gives queries, keys and values one input that is not the stream's."""
+    """Has one input for queries, keys and values that differs from the residual stream."""
 
     def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         h = for_values(h)
@@ -339,7 +339,7 @@ def test_dropout_is_off_in_evaluation() -> None:
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_dropout_acts_on_the_embedding_and_on_both_branches_of_every_layer(norm: str) -> None:
-    """With everything dropped the residual stream is zero, and the head sees what the norms make of it."""
+    """With everything dropped the residual stream is zero, and the head receives the norms of zero."""
     model = transformer(small(norm=norm)).train()
     dropped = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     calls = []
@@ -380,9 +380,9 @@ def test_flops_are_two_per_weight_and_those_of_attention(length: int) -> None:
 
 
 def test_a_width_that_heads_do_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^model\.width must be divisible by model\.num_heads") as caught:
+    with pytest.raises(ValueError, match=r"^width must be divisible by num_heads") as caught:
         transformer(small(width=22, num_heads=4))
-    assert str(caught.value).endswith("got model.width=22, model.num_heads=4")
+    assert str(caught.value).endswith("got width=22, num_heads=4")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,4 +1,4 @@
-"""Entropy, distance and mass of attention are what they are by hand, where the weights are known."""
+"""Entropy, distance and mass of known attention weights equal values computed by hand."""
 
 import math
 from collections.abc import Callable
@@ -48,7 +48,7 @@ class Words(InMemory):
 
 
 class Previous(PositionalEncoding):
-    """Head 0 looks at the token before, the first one at itself; head 1 at the token itself."""
+    """Head 0 attends to the previous token (the first to itself), head 1 to the token itself."""
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         size = h.shape[1]
@@ -60,7 +60,7 @@ class Previous(PositionalEncoding):
 
 
 class Halves(PositionalEncoding):
-    """Every key takes half of what is left of the stick, the query's own first; the rest is dropped."""
+    """Every key takes half of the rest of the stick, the query's own first; the rest is dropped."""
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         return Terms(weights=Stick(include_self=True, remainder="drop"))
@@ -69,7 +69,7 @@ class Halves(PositionalEncoding):
 def model(
     data: Words, encoding: Callable[[Sizes], PositionalEncoding] = PositionalEncoding, blind: bool = False
 ) -> Transformer:
-    """Args: blind: queries and keys are 0, so that attention is a matter of position alone."""
+    """Return a model; with blind, queries and keys are 0, so that attention depends on position alone."""
     made = Transformer(Model(DEPTH, WIDTH, HEADS, 2, "pre", 0.0, 1.0, False), encoding, data.task, "reference")
     initialise(made, 0)
     if blind:
@@ -93,7 +93,7 @@ def mean(numbers: list[float]) -> float:
 
 
 def slots(data: Words) -> list[int]:
-    """The slot of every token that counts."""
+    """Return the slot of every token that is not padding."""
     return [slot for length in lengths(data) for slot in range(length)]
 
 

@@ -1,4 +1,4 @@
-"""Position is read off states that have it, not off those that do not, and never off the sequences that were fitted."""
+"""Position is predicted from states that contain it and from no others, on sequences that were not fitted."""
 
 import hydra
 import numpy as np
@@ -17,15 +17,15 @@ from pe_lab.probes.position import ALPHAS, PositionProbe, read, read_off_token
 from pe_lab.probes.states import States
 
 WIDTH, T, SEQUENCES = 16, 12, 300
-# 3,600 tokens, some ten lanes: the share that noise explains, or fails to
+# 3,600 tokens, some ten dimensions: the share that noise explains, or does not
 CHANCE = 0.02
 
 
 class Words(InMemory):
-    """Random sequences of 12 tokens: nothing but the encoding or the mask tells where a token is.
+    """Random sequences of 12 tokens: only the encoding or the mask depends on the position of a token.
 
     Args:
-        start: token 0 stands at slot 0, and nowhere else.
+        start: token 0 stands at slot 0 and only there.
     """
 
     roles = ("next",)
@@ -57,7 +57,7 @@ def transformer(data: Words | Structured, name: str) -> Transformer:
 
 
 def states(lanes: Tensor | None = None, length: Tensor | None = None, pos: Tensor | None = None) -> States:
-    """Of sequences of 12 random tokens (or of these lengths), with one layer: lanes [N, D], noise if left out."""
+    """Return states of sequences of 12 random tokens (or of these lengths) with one layer: [N, D], or noise."""
     length = torch.full((SEQUENCES,), T) if length is None else length
     sequence = torch.arange(len(length)).repeat_interleave(length)
     slot = torch.cat([torch.arange(n) for n in length.tolist()])
@@ -67,7 +67,7 @@ def states(lanes: Tensor | None = None, length: Tensor | None = None, pos: Tenso
 
 
 def probed(monkeypatch: pytest.MonkeyPatch, train: States, test: States) -> dict[tuple[int | None, str], float]:
-    """What is found in states of the two splits."""
+    """Return the rows that the probe finds in states of the two splits."""
     data = Words(causal=True)
     given = {"train": train, "test": test}
     monkeypatch.setattr(position, "capture", lambda model, dataset, split, seed: given[split])
@@ -98,13 +98,13 @@ def test_nothing_is_read_off_a_state_that_knows_nothing(monkeypatch: pytest.Monk
     found = probed(monkeypatch, states(), states())
     for name in ("r2", "r2_permuted"):
         assert abs(found[0, name]) < CHANCE
-    # of the guess 5.5 for each of 0 ... 11
+    # of predicting 5.5 for each of 0 ... 11
     for place in ((0, "mae"), (0, "mae_permuted"), (None, "mae_from_token")):
         assert found[place] == pytest.approx(3, abs=0.05)
 
 
 def test_part_of_the_position_gives_part_of_the_variance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state that has the position plus as much noise."""
+    """States are the position plus noise of the same variance."""
     noise = np.sqrt((T**2 - 1) / 12)
     given = [states(lanes=s.pos + noise * torch.randn(len(s.pos), 1)) for s in (states(), states())]
     assert probed(monkeypatch, *given)[0, "r2"] == pytest.approx(0.5, abs=0.03)
@@ -116,7 +116,7 @@ def test_what_holds_in_the_fitting_sequences_alone_is_not_believed(monkeypatch: 
 
 
 def test_the_permuted_control_is_the_share_that_the_length_explains(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state that knows how long its sequence is knows the mean position."""
+    """A state that contains the length of its sequence determines the mean position."""
     given = []
     for _ in range(2):
         length = torch.randint(2, 21, (SEQUENCES,))
@@ -131,7 +131,7 @@ def test_the_permuted_control_is_the_share_that_the_length_explains(monkeypatch:
 
 
 def test_what_the_token_gives_away_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Token 0 stands at slot 0 and nowhere else; the others tell nothing more."""
+    """Token 0 stands at slot 0 only; other tokens carry no information."""
     given = []
     for _ in range(2):
         made = states()
@@ -146,7 +146,7 @@ def test_what_the_token_gives_away_is_known(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_scores_on_a_grid_are_averaged_over_row_and_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state that has the row and not the column, which goes from 0 to 2."""
+    """States contain the row and not the column, which goes from 0 to 2."""
     given = []
     for _ in range(2):
         slot = states().pos[:, 0]
@@ -170,7 +170,7 @@ def test_small_lanes_count_as_much_as_large_ones() -> None:
 
 
 def test_the_ridge_is_chosen_for_each_column_by_leaving_tokens_out() -> None:
-    """Written down again: every strength, every token left out, each column by itself."""
+    """Compare with an explicit search over penalties, tokens left out and columns."""
     draw = np.random.default_rng(0)
     x, others = draw.standard_normal((30, 12)), draw.standard_normal((7, 12))
     asked = np.stack((x @ draw.standard_normal(12), draw.standard_normal(30)), 1)
@@ -219,7 +219,7 @@ def test_a_bidirectional_model_without_encoding_is_blind_in_every_layer_and_a_ca
         data = Words(causal, start=True)
         model = transformer(data, "none")
         with torch.no_grad():
-            for layer in model.layers:  # so that what attention gathers is seen beside the token
+            for layer in model.layers:  # so that the output of attention is visible beside the token
                 layer.attention.out.weight *= 20
         found.append(named(PositionProbe()(model, data, 0)))
     for layer in range(3):

@@ -1,4 +1,4 @@
-"""Every probe works for every encoding and every kind of data, and leaves no trace."""
+"""Every probe works for every encoding and every kind of data, and changes nothing."""
 
 import math
 from functools import cache
@@ -26,7 +26,7 @@ from pe_lab.results.curves import gather
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 PROBES = sorted(path.stem for path in (folder() / "probe").glob("*.yaml"))
 DEPTH, WIDTH, HEADS, T, VOCABULARY, SIZE = 2, 16, 2, 9, 11, 24
-MARK = 10  # only padding has it
+MARK = 10  # the token of padding
 
 
 @cache
@@ -79,7 +79,7 @@ class Toy(InMemory):
 
 
 def kinds(name: str) -> list[str]:
-    """A causal and a bidirectional task that the encoding admits."""
+    """Return a causal and a bidirectional kind of data that the encoding supports."""
     made = hydra.utils.get_class(settings(name)._target_)
     if made.on_grid:
         return ["grid"]
@@ -90,7 +90,7 @@ CASES = [(name, kind) for name in NAMES for kind in kinds(name)]
 
 
 def transformer(data: Toy | Structured, name: str = "none", dropout: float = 0.0) -> Transformer:
-    """A model whose encoding has left the values it starts with."""
+    """Return a model whose encoding is not at its initial values."""
     model = Transformer(
         Model(DEPTH, WIDTH, HEADS, 2, "pre", dropout, 1.0, False), hydra.utils.instantiate(settings(name)), data.task
     )
@@ -210,7 +210,7 @@ def test_every_encoding_gives_finite_rows_and_the_same_ones_twice_and_is_left_as
 
 @pytest.mark.parametrize("kind", ["causal", "left", "bidirectional", "pooled", "packed"])
 def test_padding_does_not_count(kind: str) -> None:
-    """Whatever token it is, no number changes."""
+    """No number depends on the token of padding."""
     expected = all_rows(transformer(Toy(kind), "rope"), Toy(kind))
     assert all_rows(transformer(Toy(kind), "rope"), Toy(kind, mark=3)) == expected
 
@@ -220,7 +220,7 @@ def test_padding_on_the_left_gives_the_numbers_of_padding_on_the_right() -> None
     for name in PROBES:
         assert [without_value(one) for one in left[name]] == [without_value(one) for one in right[name]]
         values = [[one["value"] for one in rows[name]] for rows in (left, right)]
-        # float32 states; a phrase that is moved changes by rounding alone
+        # float32 states; shifted phrases change by rounding alone
         assert values[0] == pytest.approx(values[1], rel=1e-3, abs=1e-5)
 
 
@@ -233,7 +233,7 @@ def test_the_structured_task_is_probed() -> None:
 
 @pytest.mark.parametrize("kind", ["causal", "left", "bidirectional", "pooled", "grid", "packed"])
 def test_states_are_those_of_the_tokens_that_count(kind: str) -> None:
-    """Written down again, sequence by sequence."""
+    """Compare with states computed sequence by sequence."""
     data = Toy(kind)
     model = transformer(data, "sinusoidal")
     states = capture(model, data, "test", 5)

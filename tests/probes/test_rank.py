@@ -1,4 +1,4 @@
-"""Ranks, cosines and gradient norms are what they are by hand."""
+"""Ranks, cosines and gradient norms equal values computed by hand."""
 
 import math
 from copy import deepcopy
@@ -24,7 +24,7 @@ EXACT = {"rel": 1e-9, "abs": 1e-12}
 
 
 def states_with(singular: list[float], count: int = 60, width: int = 9) -> Tensor:
-    """[N, D] around their mean, which is not 0, with these singular values."""
+    """Return states [N, D] with a mean other than 0 and these singular values around it."""
     one = torch.linalg.qr(torch.cat((torch.ones(count, 1), torch.randn(count, width)), 1).double()).Q
     other = torch.linalg.qr(torch.randn(width, width).double()).Q
     size = len(singular)
@@ -83,7 +83,7 @@ def test_cosine_is_between_tokens_of_one_sequence_and_sequences_count_equally() 
 
 
 def by_hand(model: Transformer, data: Structured) -> tuple[list[float], list[float], Tensor]:
-    """Norms of the gradient by states and by layers' parameters, and the last states, written down again."""
+    """Compute the gradient norms of states and of layers' parameters, and the last states."""
     model = deepcopy(model)
     batches = list(sample(model, data, "test", 0))
     tokens, targets = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("tokens", "targets"))
@@ -133,7 +133,7 @@ def test_every_layer_has_every_number_once() -> None:
 
 
 def test_layers_that_make_tokens_alike_are_seen_to() -> None:
-    """A last layer that writes the same large vector everywhere."""
+    """The last layer adds the same large vector to every token."""
     model = transformer()
     with torch.no_grad():
         model.layers[-1].mlp[-1].bias += 1e4 * torch.randn(WIDTH)

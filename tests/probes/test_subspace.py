@@ -1,4 +1,4 @@
-"""Parts of token and position are told apart, and angles between known subspaces are found."""
+"""Parts of token and position are separated, and angles between known subspaces are found."""
 
 import math
 
@@ -37,7 +37,7 @@ def layers(rows: list, metric: str) -> dict[int, float]:
 
 
 def made_of(token: Tensor, place: Tensor, count: int = 100) -> States:
-    """Random sequences whose states are a vector per token plus one per position."""
+    """Return random sequences whose states are a vector per token plus one per position."""
     tokens = torch.randint(len(token), (count, len(place)))
     hidden = (token[tokens] + place).flatten(0, 1)
     pos = torch.arange(len(place)).repeat(count)[:, None]
@@ -50,7 +50,7 @@ def found_in(states: States, monkeypatch: pytest.MonkeyPatch) -> dict[str, float
 
 
 def lanes(used: list[int], rows: int) -> Tensor:
-    """[rows, D] random vectors that use these lanes alone, as much variance in each."""
+    """Return random vectors [rows, D] in these dimensions only, with equal variance in each."""
     out = torch.zeros(rows, WIDTH, dtype=torch.float64)
     noise = torch.randn(rows, len(used), dtype=torch.float64)
     out[:, used] = torch.linalg.qr(noise - noise.mean(0)).Q
@@ -71,7 +71,7 @@ def test_equal_subspaces_are_0_degrees_apart(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_angle_between_known_directions_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions lie along lane 0 turned by 30 degrees towards lane 5, and along lane 6."""
+    """Positions lie along dimension 0 rotated by 30 degrees towards dimension 5, and along dimension 6."""
     turned = torch.zeros(2, WIDTH, dtype=torch.float64)
     turned[0, 0], turned[0, 5], turned[1, 6] = math.cos(math.radians(30)), math.sin(math.radians(30)), 1
     place = lanes([0, 1], T)[:, :2] @ turned
@@ -104,7 +104,7 @@ def test_random_subspaces_are_as_close_as_theory_has_it(monkeypatch: pytest.Monk
 
 
 def test_tokens_that_prefer_places_are_not_taken_for_position() -> None:
-    """Tokens grow along the sequence: their means by position differ although nothing goes with it."""
+    """Tokens increase along the sequence: their means differ by position, although states do not depend on it."""
     token, place = torch.randn(KINDS, 4).double(), torch.randn(T, 4).double()
     slot = torch.arange(T).repeat(200)
     tokens = (slot + torch.randint(-3, 4, slot.shape)).clamp(0, KINDS - 1)
@@ -132,7 +132,7 @@ def test_tokens_and_places_that_cannot_be_told_apart_are_left_out() -> None:
     places = torch.tensor([0, 1, 2, 3, 0, 1, 2, 2])
     assert comparable(tokens, places).tolist() == [False, True, True, False, False, True, True, True]
     assert not comparable(torch.tensor([3, 4, 3, 4]), torch.tensor([0, 1, 0, 1])).any()
-    # one leaves, then its neighbour: token 1 is at places 0 and 1, place 0 then holds token 1 alone
+    # removing one leads to the next: token 1 is at places 0 and 1, place 0 then holds token 1 alone
     chain = comparable(torch.tensor([9, 1, 1, 2, 2, 3]), torch.tensor([0, 0, 1, 1, 2, 2]))
     assert not chain.any()
 
@@ -206,7 +206,7 @@ def test_the_change_of_a_moved_phrase_is_that_of_its_states() -> None:
         expected = {n: ((b - a).norm() / a.norm()).item() for n, (a, b) in enumerate(zip(before, after, strict=True))}
         assert min(expected.values()) > 0.05
         assert layers(rows, metric) == pytest.approx(expected, rel=1e-4)
-    # written down: position p becomes p + 1
+    # position p becomes p + 1
     states = capture(model, data, "test", 0)
     token = model.tokens.weight[states.tokens]
     table = model.encodings[0].vectors(data.task.layout(torch.tensor([17]), 17), torch.float32)[0]
@@ -222,8 +222,8 @@ def test_where_a_table_ends_nothing_is_moved_beyond() -> None:
     assert list(layers(rows, "mean_cosine")) == [0, 1, 2]
 
 
-def test_a_model_that_breaks_when_moved_is_not_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a number is an error, not a table that ends."""
+def test_a_model_that_breaks_when_shifted_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """States that are not finite are an error; missing positions are not."""
     model = settings("integer")
     true = model.encodings[0].vectors
     model.encodings[0].vectors = lambda layout, dtype: true(layout, dtype) / (layout.pos.min() < 16)

@@ -1,4 +1,4 @@
-"""Each claim gets the verdict that its numbers ask for."""
+"""Each claim gets the verdict that follows from its measurements."""
 
 import re
 from pathlib import Path
@@ -24,7 +24,7 @@ PAID = {"parameters": 1, "positional_parameters": 0, "flops_per_token": 1.0, "se
 
 
 def noise(*key: object) -> float:
-    """Small, and the same for the same key."""
+    """Return a small number that depends only on the key."""
     return float(np.random.default_rng(crc32(str(key).encode())).normal(0, 0.002))
 
 
@@ -54,7 +54,7 @@ def verdict(place: Path, name: str) -> str:
     return verdicts(Studies(place))[NUMBER[name]].verdict
 
 
-def test_what_was_not_trained_is_not_testable(tmp_path):
+def test_claims_without_their_studies_are_not_testable(tmp_path):
     found = verdicts(Studies(tmp_path))
     assert len(found) == 10
     assert {one.verdict for one in found} == {"not testable at this budget"}
@@ -107,7 +107,7 @@ def test_a_published_ranking_is_compared_figure_by_figure(tmp_path):
     assert verdict(tmp_path, "ranking") == "not separable"
 
 
-def test_what_carries_over_is_told_from_what_does_not(tmp_path):
+def test_carrying_over_to_longer_sequences_is_tested(tmp_path):
     near = dict.fromkeys(CLAIMED, 0.9)
     pattern(tmp_path, near, near | {"learnable": 0.4})
     assert verdict(tmp_path, "carried") == "supported"
@@ -141,7 +141,7 @@ def layers(place: Path, r2: float, rank: float, cosine: float, moved: float) -> 
     save(place, "layers", cells, records)
 
 
-def test_probes_decide_what_layers_do(tmp_path):
+def test_probes_decide_claims_on_layers(tmp_path):
     layers(tmp_path, r2=0.2, rank=5.0, cosine=0.3, moved=0.01)
     assert [verdict(tmp_path, name) for name in ("fades", "collapses", "harmless")] == ["supported"] * 3
     layers(tmp_path, r2=0.99, rank=48.0, cosine=0.6, moved=0.01)
@@ -225,7 +225,7 @@ def test_longer_sequences_are_pooled_over_tasks(t5, alibi, expected, tmp_path):
 
 
 def test_the_committed_claims_are_those_of_the_committed_studies_with_one_family_each(tmp_path, monkeypatch):
-    """Each part is tested, but for those that were computed; and whatever is tested is corrected together."""
+    """All parts of a claim that were not computed exactly are tested and corrected together."""
     results = Path(claims.__file__).parents[3] / "sweeps" / "results"
     if not results.is_dir():
         pytest.skip("not a checkout")
@@ -245,12 +245,12 @@ def test_the_committed_claims_are_those_of_the_committed_studies_with_one_family
 
 
 def of(p: float, sign: int) -> Part:
-    """A part whose two-sided p is this; sign 1: on the side where it holds."""
+    """Return a part with this two-sided p, on the side where it holds for sign 1."""
     return Part("x", p / 2, 1 - p / 2) if sign > 0 else Part("x", 1 - p / 2, p / 2)
 
 
 def test_parts_are_corrected_step_by_step():
-    """Holm (1979): the smallest p times their number, the next times one less; after one that is open, all are."""
+    """Holm (1979): the smallest p times their number, the next times one less; after an open one, all are open."""
     states, _ = decide([of(0.03, 1), of(0.5, 1), of(0.6, -1)])
     assert states == [OPEN] * 3
     states, _ = decide([of(0.03, -1)])
@@ -261,7 +261,7 @@ def test_parts_are_corrected_step_by_step():
     assert states == [OPEN] * 3
 
 
-def test_what_was_computed_is_not_in_the_family():
+def test_computed_parts_are_not_in_the_family():
     states, told = decide([exact("a", True), of(0.03, 1), exact("b", False), "beside"])
     assert states == [HOLDS, HOLDS, FAILS]
     assert told[0] == "a (holds)"
@@ -307,7 +307,7 @@ def test_a_figure_at_the_border_of_the_margin_is_decided_in_at_most_5_percent(de
 
 
 @pytest.mark.parametrize("values", [[0.3], [0.3, np.nan], [0.3, np.inf, 0.2], [0.0, 0.0, 0.0], [-0.1, 0.1, 0.0]])
-def test_what_cannot_be_tested_is_open(values):
+def test_parts_that_cannot_be_tested_are_open(values):
     part = above("x", pd.Series(values))
     assert decide([part])[0] == [OPEN]
     assert part.p == 1
@@ -319,8 +319,8 @@ def test_equal_values_are_decided_and_said_to_be_equal():
     assert part.words == "x +0.200 [+0.200, +0.200], equal in every seed"
 
 
-def test_one_part_of_four_that_would_stand_alone_refutes_nothing(tmp_path):
-    """Uncorrected it has p = 0.03; the other three are at the margin."""
+def test_one_part_of_four_that_is_significant_only_alone_refutes_nothing(tmp_path):
+    """One part has p = 0.03 before correction; the other three are at the margin."""
     rng = np.random.default_rng(0)
     records, cells = [], []
     for pe in ("relative_bias", "continuous", "sinusoidal", "learnable"):
@@ -351,8 +351,8 @@ def test_encodings_whose_losses_are_near_in_every_seed_are_one_group():
     assert groups(losses[["a"]]).tolist() == [1]
 
 
-def test_an_encoding_that_is_there_three_times_counts_once(tmp_path):
-    """The rank correlation of five does not stand; that of fifteen, each of the five three times, would."""
+def test_three_copies_of_an_encoding_count_once(tmp_path):
+    """The rank correlation of five encodings is open; three copies of each, taken as independent, would decide it."""
     audit(tmp_path)
     table = pd.read_csv(tmp_path / "audit" / "table.csv", index_col="pe")
     copies = [table.rename(index={name: f"{name}{copy}" for name in "abcdef"}) for copy in "12"]

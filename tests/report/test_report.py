@@ -1,4 +1,4 @@
-"""A report says what its results say, shows each figure's numbers, and how to draw it again."""
+"""A report agrees with its results, and shows the numbers and the code of each figure."""
 
 import re
 import shutil
@@ -25,7 +25,7 @@ SEEDS = 5
 
 
 def made_cells(pes: dict[str, float] = PES, seeds: int = SEEDS) -> pd.DataFrame:
-    """A grid of cells: the loss is the encoding's own, less with depth and epochs, with noise that seeds share."""
+    """Return a grid of cells: losses depend on the encoding, fall with depth and epochs, and share noise per seed."""
     rng = np.random.default_rng(0)
     shared = rng.normal(0, 0.2, seeds)
     rows = []
@@ -66,7 +66,7 @@ def made_records(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def store(folder: Path, cells: pd.DataFrame, **more: pd.DataFrame) -> Path:
-    """A study's folder."""
+    """Write the tables of a study into a folder and return it."""
     folder.mkdir(parents=True)
     for name, table in {"rows": cells, **more}.items():
         table.to_csv(folder / f"{name}.csv", index=False)
@@ -75,7 +75,7 @@ def store(folder: Path, cells: pd.DataFrame, **more: pd.DataFrame) -> Path:
 
 @pytest.fixture(autouse=True)
 def _no_simulation(monkeypatch) -> None:
-    """How often intervals contain the truth takes seconds to simulate; test_statistics does."""
+    """Replace the simulation of coverage, which takes seconds; test_statistics tests it."""
     monkeypatch.setattr(statistics, "coverage", lambda *_: 0.95)
 
 
@@ -202,7 +202,7 @@ def test_a_value_is_shown_with_four_digits_or_not_at_all(value, shown):
 
 
 def made_study(number: int) -> frame.Results:
-    """Cells of any number of encodings, settings and tasks, some absent, with lengths measured on some of them."""
+    """Return random results with several encodings, settings and tasks, missing cells and measured lengths."""
     rng = np.random.default_rng(number)
     encodings = [f"pe{k}" for k in range(rng.integers(2, 6))]
     seeds, tasks = int(rng.integers(2, 7)), ["copy", "sort"][: rng.integers(1, 3)]
@@ -232,7 +232,7 @@ def made_study(number: int) -> frame.Results:
 
 
 def told_by(found: dict[str, Section]) -> dict[str, dict[frozenset[str], set[str]]]:
-    """What the sections of a report say of a pair in a setting, each in its own way: of each pair, who is better."""
+    """Return, for each setting and pair of encodings, the better one by each section of a report."""
     said: dict[str, dict[frozenset[str], set[str]]] = {}
 
     def say(where: str, pe: str, other: str, better: str) -> None:
@@ -303,7 +303,7 @@ def test_no_two_statements_on_a_page_about_a_pair_in_a_setting_differ(number):
 
 
 def test_the_studies_that_are_compared_have_something_to_differ_in():
-    """Verdicts of both kinds, in both families, or the test of statements above would compare nothing."""
+    """Both families need verdicts of both kinds; otherwise the test above would compare nothing."""
     counts: dict[str, int] = {}
     for number in range(12):
         results = made_study(number)
@@ -331,7 +331,7 @@ def test_differences_are_those_of_the_families(study):
     assert "21 comparisons with rope, and 21 of two other encodings (each setting 12 and 12; pooled over" in told
 
 
-def test_tables_do_not_repeat_what_is_the_same_in_every_line(cells):
+def test_tables_omit_constant_columns(cells):
     one = cells[cells["epochs"] == 4].assign(data="structured")
     one = one[["pe", "data", *(name for name in one if name not in ("pe", "data"))]]
     for rows in (one, one.drop(columns="data")):
@@ -343,7 +343,7 @@ def test_tables_do_not_repeat_what_is_the_same_in_every_line(cells):
         assert needs[0] == "test loss, depth 1"
 
 
-def test_settings_stand_in_ascending_order_in_tables_and_figures(cells):
+def test_settings_are_ascending_in_tables_and_figures(cells):
     rows = cells.sort_values(["depth", "epochs"], ascending=False, kind="stable")
     for section in sections(question(results_of(rows))):
         for part in section.parts:
@@ -359,7 +359,7 @@ def test_settings_stand_in_ascending_order_in_tables_and_figures(cells):
     assert list(choices(rows, pd.DataFrame())["need"][:4]) == [f"test loss, {setting}" for setting in words]
 
 
-def test_the_choice_names_the_best_and_those_that_are_not_told_from_it(cells):
+def test_the_choice_names_the_best_and_those_not_separable_from_it(cells):
     found = choices(cells, pd.DataFrame()).set_index("need")
     line = found.loc["test loss, depth 4, epochs 4"]
     assert line["encoding"] == "alibi"
@@ -370,7 +370,7 @@ def test_the_choice_names_the_best_and_those_that_are_not_told_from_it(cells):
 
 
 def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named():
-    """Not told apart is not as good: what varies much between seeds is told from nothing."""
+    """An encoding that is not separable is not equally good: its losses may vary between seeds."""
     cells = made_cells({"learnable": 0.5, "rope": 0.505, "none": 0.6})
     noisy = cells["pe"] == "none"
     cells.loc[noisy, "test_loss"] += np.random.default_rng(1).normal(0, 0.4, noisy.sum())
@@ -390,8 +390,8 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     assert not choices(bare, pd.DataFrame())["need"].str.contains("cheapest").any()
 
 
-def test_over_tasks_nobody_wins_by_the_size_of_a_tasks_losses(cells):
-    """In nats, the task with the large losses would decide alone."""
+def test_over_tasks_the_scale_of_a_tasks_losses_does_not_decide(cells):
+    """In nats, the task with the largest losses would decide alone."""
     cells = cells[(cells["epochs"] == 4) & (cells["depth"] == 1)]
     copy, sort = cells.assign(data="copy"), cells.assign(data="sort")
     floors = [name for name in cells if name.startswith("floor_")]
@@ -428,7 +428,7 @@ def test_one_seed_chooses_nothing(cells):
     assert set(choices(one, pd.DataFrame())["how sure"]) == {"not at all: one seed"}
 
 
-def test_a_reader_is_told_what_is_wrong_with_the_cells(cells):
+def test_cautions_name_the_problems_of_the_cells(cells):
     told = " ".join(cautions(results_of(cells), "rope"))
     assert told == ""
     worse = cells.copy()
@@ -475,7 +475,7 @@ def test_learning_rates_are_compared(cells):
     assert agreement["tau"].between(-1, 1).all()
 
 
-def test_one_learning_rate_for_all_is_told(cells):
+def test_one_learning_rate_for_all_is_noted(cells):
     def program(rows: pd.DataFrame) -> list[str]:
         return [part for of in sections(question(results_of(rows))) for part in of.parts if isinstance(part, str)]
 
@@ -536,7 +536,7 @@ def test_bad_input_is_one_line(words, line, study, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError("maximum recursion depth exceeded")])
-def test_what_runs_out_is_one_line(error, study, monkeypatch, capsys):
+def test_exhausted_memory_or_recursion_is_one_line(error, study, monkeypatch, capsys):
     def fail(*_: object) -> None:
         raise error
 

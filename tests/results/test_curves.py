@@ -1,4 +1,4 @@
-"""Curves over length and layers say what the records say."""
+"""Curves over length and layers have the values of the records."""
 
 import numpy as np
 import pandas as pd
@@ -65,7 +65,7 @@ def test_without_lengths_there_is_no_point_of_the_test(tmp_path):
     assert table.loc["effective_rank", "layer 1"] == f"{value:.3f}"
 
 
-def test_what_was_not_asked_for_has_no_rows(tmp_path):
+def test_measurements_that_were_not_requested_have_no_rows(tmp_path):
     assert gather(measured(served(tmp_path))).empty
 
 
@@ -101,7 +101,7 @@ def curve(values: dict[int, list[float]]) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_finite_is_told_and_not_averaged_away(bad):
+def test_non_finite_values_are_named_and_not_averaged_away(bad):
     table = lengths(curve({1: [1.0, 1.2, 1.1], 16: [1.0, bad, 1.2]}))
     assert table.loc[0, "length 1"] == mean_and_half([1.0, 1.2, 1.1])
     assert table.loc[0, "length 16"] == "not finite in 1 of 3"

@@ -1,4 +1,4 @@
-"""Frames hold what the ledger's files say: nothing averaged, nothing dropped without a word."""
+"""Frames hold the values of the ledger's files: nothing is averaged, and nothing is dropped without a message."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def composed(ledger: Path, *overrides: str) -> list[Job]:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory) -> Path:
-    """A ledger of 8 cells, a study of 4 of them, and one cell that was measured later."""
+    """Return a ledger of 8 cells with a study of 4 of them and later measurements on one."""
     folder = tmp_path_factory.mktemp("ledger")
     asked = ["pe=rope,none", "seed=0,1"]
     sweep.run([job.cell.cfg for job in composed(folder, *asked, "epochs=1,2")])
@@ -53,12 +53,12 @@ def trained(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def real(trained, tmp_path) -> Path:
-    """A copy, to be damaged."""
+    """Return a copy of the ledger that a test may damage."""
     return Path(shutil.copytree(trained, tmp_path / "ledger"))
 
 
 def add(folder: Path, pe: str = "rope", epochs: tuple[int, ...] = (1,), **others: Any) -> Run:
-    """A made-up training_run with checkpoints; others replace parts of its identity, or of what its checkpoints say."""
+    """Make a run with checkpoints; the arguments replace parts of its identity or of its summaries."""
     options = {name: others.pop(name) for name in ("theta", "half", "revision") if name in others}
     parts = {name: others.pop(name) for name in list(others) if name in identity({}) or name == "attention_revision"}
     loss = others.pop("loss", 1.0)
@@ -74,7 +74,7 @@ def _merged(before: Any, part: Any) -> Any:
 
 
 def sign(folder: Path) -> None:
-    """Give a folder the checksums of what it has."""
+    """Write the checksums of a folder's files."""
     (folder / CHECKSUMS).unlink(missing_ok=True)
     write_json(folder / CHECKSUMS, {path.name: file_digest(path) for path in folder.iterdir()})
 
@@ -86,7 +86,7 @@ def flip(path: Path) -> None:
 
 
 def only(lines: list[str], *words: str) -> None:
-    """There is one line, and these words are in it."""
+    """Assert that there is one line and that it has these words."""
     assert len(lines) == 1, lines
     assert "\n" not in lines[0]
     assert "/" in lines[0].split(" ")[0] or lines[0].startswith("ledger entry /")
@@ -210,7 +210,7 @@ def test_a_learning_rate_that_is_swept_is_a_setting(tmp_path):
 
 
 def test_a_learning_rate_that_differs_between_seeds_is_a_setting(tmp_path):
-    """Otherwise a mean over seeds would be one over rates."""
+    """Otherwise a mean over seeds would be a mean over rates."""
     for seed, lr in enumerate((0.001, 0.003)):
         add(tmp_path, seed=seed, optimizer={"lr": lr})
     assert "optimizer.lr" in setting_columns(load(tmp_path).cells)
@@ -632,7 +632,7 @@ def test_the_test_and_its_floors_are_length_1_by_their_names(tmp_path):
 
 
 def lengths_of(ledger: Path) -> Path:
-    """The one record of a length."""
+    """Return the one record of a length."""
     requests = {path.parent: json.loads(path.read_text()) for path in ledger.glob("*/records/2/*/request.json")}
     (entry,) = [folder for folder, request in requests.items() if request["kind"] == "length"]
     return entry

@@ -1,4 +1,4 @@
-"""A figure draws the numbers that it comes with, in colours that everyone can tell apart."""
+"""A figure draws the numbers of its table, in colours that are distinguishable for all."""
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ def cells(names: list[str], depths: tuple[int, ...] = (4, 1)) -> pd.DataFrame:
 
 
 def numbers(figure) -> dict[str, float]:
-    """What is written into a heatmap, by row and column."""
+    """Return the texts in a heatmap by row and column."""
     (axes,) = figure.axes
     columns = [label.get_text().replace("\n", ", ") for label in axes.get_xticklabels()]
     rows = [label.get_text() for label in axes.get_yticklabels()]
@@ -68,7 +68,7 @@ def test_a_mean_with_something_not_finite_is_left_empty() -> None:
     assert numbers(plots.heatmap(rows).figure)["a", "depth 4, epochs 4"] == ""
 
 
-def test_the_forest_fills_what_stands() -> None:
+def test_the_forest_fills_the_marks_of_significant_differences() -> None:
     rows = cells(["base", "same", "far"], (4,))
     rows["test_loss"] = np.random.default_rng(0).normal(0, 0.1, len(rows)) + rows["pe"].map({"far": 5}).fillna(0)
     compared = statistics.compare(rows, "base")

@@ -1,4 +1,4 @@
-"""A learning rate is tuned on validation data, and on nothing else."""
+"""Learning rates are tuned on validation data only."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ TEST = {"rope": (0.9, 0.6, 0.5), "none": (0.6, 0.8, 0.9)}
 
 
 def results(validation: dict = VALIDATION, test: dict = TEST, seeds: int = 3, **settings: object) -> Results:
-    """Cells of one setting, each with two validations, the first of which is the lower one."""
+    """Return cells of one setting, each with two validations, of which the first has the lower loss."""
     cells, curves = [], []
     for pe, losses in test.items():
         for seed in range(seeds):
@@ -50,14 +50,14 @@ def test_rankings_at_one_rate_are_held_against_test_losses_at_the_tuned_ones():
     assert found["tau"].to_dict() == {1e-4: -1, 1e-3: 1, 1e-2: 1}
 
 
-def test_how_many_rates_stand_at_the_edge_is_one_line():
+def test_the_number_of_rates_at_the_edge_is_one_line():
     found = tuned(results()).rates
     assert edges(found) == "1 of 2 tuned rates stand at the edge of those that were tried: the best may lie beyond"
     inside = found[~found["at_edge"]]
     assert edges(inside) == "0 of 1 tuned rates stand at the edge of those that were tried"
 
 
-def test_a_rate_that_failed_is_not_chosen_and_moves_the_edge():
+def test_a_failed_rate_is_not_chosen_and_shifts_the_edge():
     failed = TEST | {"none": (0.6, 0.8, np.nan)}
     found = tuned(results(test=failed)).rates.set_index("pe")
     assert found[LR].to_dict() == {"rope": 1e-3, "none": 1e-4}
@@ -70,7 +70,7 @@ def test_a_validation_that_is_not_finite_is_not_the_lowest():
     assert found.loc["rope", LR] == 1e-2
 
 
-def test_a_setting_that_is_not_there_is_a_setting():
+def test_a_missing_value_is_a_setting_of_its_own():
     found = tuned(results(**{"trainer.clip": None})).rates
     assert list(found[LR]) == [1e-3, 1e-2]
     assert found["low"].notna().all()

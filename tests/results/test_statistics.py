@@ -1,4 +1,4 @@
-"""What is said of differences between encodings is what the seeds allow to say."""
+"""Statements on differences between encodings are supported by the seeds."""
 
 from itertools import combinations
 
@@ -29,7 +29,7 @@ Values = dict[str, dict[int, float] | list[float]]
 
 
 def rows_of(values: Values, metric: str = "loss", **place: object) -> pd.DataFrame:
-    """A row per encoding and seed; place: columns of the setting."""
+    """Return a row per encoding and seed; `place` gives the columns of the setting."""
     setting = {"depth": 1, "epochs": 1} | place
     lines = [
         {"pe": pe, **setting, "seed": seed, f"test_{metric}": value, "run": f"{pe} {seed} {setting}"}
@@ -40,7 +40,7 @@ def rows_of(values: Values, metric: str = "loss", **place: object) -> pd.DataFra
 
 
 def noisy(means: dict[str, float], seeds: int, noise: float = 0.1, number: int = 0) -> Values:
-    """Values whose seeds share a large part."""
+    """Return values in which encodings share a large effect of the seed."""
     rng = np.random.default_rng(number)
     shared = rng.normal(0, 3, seeds)
     return {pe: list(mean + shared + noise * rng.normal(size=seeds)) for pe, mean in means.items()}
@@ -61,7 +61,7 @@ def settings(count: int, encodings: int = 4, seeds: int = 5) -> pd.DataFrame:
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """The smallest of m p, the second of (m - 1) p or what came before, and so on."""
+    """Correct p values by Holm's method, step by step."""
     adjusted, reached = np.empty(len(p)), 0.0
     for step, number in enumerate(np.argsort(p)):
         reached = max(reached, min(1.0, p[number] * (len(p) - step)))
@@ -93,7 +93,7 @@ def test_the_wide_table_has_every_value_at_its_place_whatever_the_order():
         assert sorted(map(str, ((*(one[at] for at in where), *one[4:]) for one in found))) == sorted(map(str, expected))
 
 
-def test_a_setting_that_some_cells_lack_is_one_of_its_own():
+def test_a_setting_that_some_cells_lack_is_a_setting_of_its_own():
     parts = [rows_of({"a": [1.0, 2.0], "b": [2.0, 3.5]}, rate=rate) for rate in (None, 0.1)]
     rows = pd.concat(parts)[["pe", "depth", "epochs", "seed", "rate", "test_loss"]]
     compared = compare(rows)
@@ -182,7 +182,7 @@ def test_pairs_and_ranks_too_are_of_shared_seeds_only():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_value_that_is_not_finite_is_as_if_its_seed_were_not_there(bad):
+def test_a_non_finite_value_is_treated_as_a_missing_seed(bad):
     rows = rows_of({"a": [1.0, 2.0, 4.0, 3.0], "b": [2.0, 3.1, bad, 4.3]})
     without = compare(rows[rows["seed"] != 2])
     pd.testing.assert_frame_equal(compare(rows), without)
@@ -251,7 +251,7 @@ def test_a_value_that_is_not_finite_takes_its_seed_out_of_the_pool():
 
 
 def tasks(metric: str = "loss", **levels: dict[str, float | None]) -> pd.DataFrame:
-    """Two tasks: of one, values a hundred times as large; with these floors, of each task in turn."""
+    """Return rows of two tasks, one with values a hundred times as large; `levels` gives a floor for each."""
     parts = []
     for number, (data, scale) in enumerate((("large", 100.0), ("small", 1.0))):
         values = {"a": [1.0, 1.1, 1.3], "b": [1.2, 1.5, 1.4], "c": [2.0, 2.1, 2.05]}
@@ -289,7 +289,7 @@ def test_each_setting_is_scaled_by_its_own_levels():
 
 
 def test_the_level_of_the_pool_is_that_of_the_table_of_tasks():
-    """Where a blind model can reach the best possible, the level is the prior."""
+    """Where a position-blind model reaches the best possible value, the level is the prior."""
     rows = tasks(bayes=(50.0, 0.5), position_blind=(50.0, 1.5), prior=(150.0, 9.0))
     assert pool(rows).metric == REMAINING  # by_task, too, looks no further than position_blind and prior
     assert "large from prior to bayes; small from position-blind to bayes" in pool(rows).note
@@ -328,7 +328,7 @@ def test_a_column_of_one_task_changes_nothing_in_the_pool():
     assert pool(rows).note == pool(named).note == "Pooled over 3 settings: for each seed, the mean test loss, in nats."
 
 
-def test_settings_stand_in_ascending_order_whatever_the_order_of_the_rows():
+def test_settings_are_ascending_in_any_order_of_the_rows():
     rows = pd.concat([rows_of({"b": [1.0, 2.0], "a": [2.0, 2.5]}, depth=depth) for depth in (16, 1, 4)])
     for found in (compare(rows), all_pairs(rows), ranks(rows)):
         assert list(found["depth"].unique()) == [1, 4, 16]
@@ -404,18 +404,18 @@ def test_one_encoding_has_nothing_to_be_compared_with():
 
 
 @pytest.mark.parametrize("ask", [wide, all_pairs, ranks, effects, compare, statistics.deviations])
-def test_an_unknown_metric_is_named_with_those_that_are_there(ask):
+def test_an_unknown_metric_is_named_with_the_known_ones(ask):
     rows = rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}).assign(test_accuracy=1.0)
     with pytest.raises(ValueError, match=r"^metric must be one of loss, accuracy, got 'los'$"):
         ask(rows, metric="los")
 
 
-def test_an_unknown_baseline_is_named_with_the_encodings_that_are_there():
+def test_an_unknown_baseline_is_named_with_the_known_encodings():
     with pytest.raises(ValueError, match=r"^baseline must be one of a, b, got 'c'$"):
         compare(rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}), "c")
 
 
-def test_a_cell_that_stands_twice_is_refused():
+def test_a_cell_that_occurs_twice_is_refused():
     rows = rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]})
     with pytest.raises(
         ValueError,
@@ -445,7 +445,7 @@ def test_ranks_have_ties_where_seeds_do_not_separate():
     assert found == {"a": (1, 1, 0), "b": (2, 3, 1), "c": (2, 3, 1), "d": (4, 4, 0)}
 
 
-def test_ranks_are_taken_within_a_setting_and_among_those_that_are_there():
+def test_ranks_are_within_a_setting_and_among_its_encodings():
     there = noisy({"a": 0.0, "b": 1.0, "c": 2.0}, 6)
     rows = pd.concat([rows_of(there), rows_of({"b": there["a"], "a": there["b"]}, depth=2)])
     ranked = ranks(rows)
@@ -458,7 +458,7 @@ def test_ranks_are_taken_within_a_setting_and_among_those_that_are_there():
 
 
 def test_the_true_rank_lies_within_the_ranks_in_95_of_100_studies():
-    """All ranks of a study have to be right."""
+    """A study counts only if all of its ranks are right."""
     means = {f"pe{number}": value for number, value in enumerate((0.0, 0.05, 0.1, 0.2, 0.6))}
     found = [ranks(rows_of(noisy(means, 5, number=number), depth=number)) for number in range(200)]
     ranked = pd.concat(found, ignore_index=True)
@@ -516,7 +516,7 @@ def test_shares_are_those_of_an_analysis_of_variance_of_every_seed():
     assert list(found.index)[-1] == "pe × depth × epochs and noise"
 
 
-def test_seeds_whose_grid_has_a_gap_have_no_part_in_the_shares():
+def test_seeds_with_an_incomplete_grid_are_left_out_of_the_shares():
     rng = np.random.default_rng(0)
     rows = grid(lambda *_: rng.normal(), seeds=4)
     gap = (rows["seed"] == 1) & (rows["pe"] == "pe1") & (rows["depth"] == 2) & (rows["epochs"] == 4)
@@ -542,7 +542,7 @@ def compared_with(differences: list[float], deviations: list[float], seeds: int,
 
 
 def of_family(difference: float, deviation: float, seeds: int, size: int) -> pd.DataFrame:
-    """One line with these numbers, the last of a family, and one outside of it."""
+    """Return a line with these numbers as the last of a family, and one line that is not part of it."""
     others = compared_with([np.nan] * size, [np.nan] * size, seeds)
     others.loc[0, "p"] = np.nan
     return pd.concat([others, compared_with([difference], [deviation], seeds)], ignore_index=True)
@@ -573,7 +573,7 @@ def test_the_separable_difference_has_the_power(seeds, family):
     assert stats.nct.sf(critical, seeds - 1, separable / 2.0 * seeds**0.5) == pytest.approx(0.8, rel=1e-6)
 
 
-def test_the_promised_power_is_there_in_simulation():
+def test_the_number_of_seeds_has_the_promised_power_in_simulation():
     found = seeds_needed(compared_with([0.7], [1.0], 5)).iloc[0]
     rng = np.random.default_rng(0)
     for size, seeds in ((0.7, int(found["seeds_needed"])), (found["separable"], 5)):
@@ -584,7 +584,7 @@ def test_the_promised_power_is_there_in_simulation():
     assert (stats.ttest_1samp(fewer, 0, axis=1).pvalue < 0.05).mean() < 0.8
 
 
-def test_where_nothing_deviates_no_number_of_seeds_is_told():
+def test_without_deviation_there_is_no_number_of_seeds():
     compared = compare(rows_of({"a": [1.0, 2.0], "same": [1.0, 2.0], "one": {0: 1.0}, "none": {9: 1.0}}))
     found = seeds_needed(compared)
     assert found[["seeds_needed", "separable"]].isna().all(axis=None)

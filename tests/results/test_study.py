@@ -1,4 +1,4 @@
-"""The tables of a study are made whatever is missing of it, and what is missing is named."""
+"""The tables of a study are made even if cells are missing, and missing cells are named."""
 
 import errno
 import io
@@ -51,7 +51,7 @@ def summary_of(number: int, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def made(present: Iterable[int], seeds: int) -> tuple[dict[str, str], dict[str, str], pd.DataFrame]:
-    """The tables of some cells of the grid, the others of which failed; every second cell lacks its records."""
+    """Return the tables of some cells of the grid; all others failed, and every second cell lacks its records."""
     chosen = [(CELLS[n], n * seeds + seed, seed) for n in present for seed in range(seeds)]
     whole = [settings_of(job, seed) for job, _, seed in chosen]
     rows = rows_of(whole, [summary_of(number, job) for job, number, _ in chosen])
@@ -68,7 +68,7 @@ def made(present: Iterable[int], seeds: int) -> tuple[dict[str, str], dict[str, 
 
 
 def check(present: Iterable[int], seeds: int) -> None:
-    """Every table has what is there, in lines of as many columns, and no word where nothing is."""
+    """Assert that every table has all cells, equally many columns in each line, and empty text for missing values."""
     present = sorted(present)
     texts, files, rows = made(present, seeds)
     for name, text in {**texts, **files}.items():
@@ -92,7 +92,7 @@ def check(present: Iterable[int], seeds: int) -> None:
 
 
 def _lines(text: str) -> list[str]:
-    """The rows of a Markdown table."""
+    """Return the rows of a Markdown table."""
     return [line for line in text.splitlines() if line.startswith("|")][2:]
 
 
@@ -170,7 +170,7 @@ def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, ca
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_full_disk_costs_the_tables_and_not_the_names_of_what_is_missing(trained, monkeypatch, capsys, whole):
+def test_on_a_full_disk_tables_are_lost_and_missing_cells_are_still_named(trained, monkeypatch, capsys, whole):
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -182,7 +182,7 @@ def test_a_full_disk_costs_the_tables_and_not_the_names_of_what_is_missing(train
     assert "floor: bayes" in out
 
 
-def test_a_damaged_checkpoint_costs_the_tables_and_not_the_names_of_what_is_missing(trained, capsys):
+def test_with_a_damaged_checkpoint_missing_cells_are_still_named(trained, capsys):
     here = asked(trained)
     (here[0].run.checkpoint(1) / "summary.json").write_text("{}")
     with pytest.raises(LedgerError, match="must have the digest"):

@@ -1,4 +1,4 @@
-"""A study's tables are taken as they are, or refused with the column, the line and the value."""
+"""A study's tables are accepted unchanged, or refused with the column, the line and the value."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def test_a_table_that_is_one_passes_as_it_is(require):
 
 
 @pytest.mark.parametrize(("require", "name"), [(require, name) for require, of in TABLES.items() for name in of])
-def test_a_column_that_is_not_there_is_named(require, name):
+def test_a_missing_column_is_named(require, name):
     table = pd.DataFrame(TABLES[require]).drop(columns=name)
     if require is require_rows and name in ("test_loss", "floor_bayes_loss", *COSTS, "attention"):
         assert require(table, PATH) is table  # which metrics there are, the table says; costs are for a report

@@ -1,4 +1,4 @@
-"""The table of a sweep says what its cells say: means, intervals, and differences over shared seeds."""
+"""The table of a sweep has the means, intervals and paired differences of its cells."""
 
 from functools import cache
 from typing import Any
@@ -28,7 +28,7 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def cell(loss: float, *overrides: str) -> tuple[DictConfig, dict[str, Any]]:
-    """What a cell of these settings leaves behind."""
+    """Return the summary of a cell with these settings."""
     cfg = composed(*overrides)
     summary = {
         "test": {"loss": loss, "loss_all": 1 + loss, "accuracy": 0.5},
@@ -50,7 +50,7 @@ def sweep(losses: dict[str, tuple[float, ...]], *overrides: str) -> list[tuple[D
 
 
 def tabulate(cells: list[tuple[DictConfig, dict[str, Any]]]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of cells, and their table."""
+    """Return the rows of cells and their table."""
     rows = rows_of([settings_of(cfg) for cfg, _ in cells], [summary for _, summary in cells])
     return rows, summarise(rows)
 
@@ -62,7 +62,7 @@ def t_interval(values: list[float]) -> tuple[float, float]:
 
 
 def line(table: pd.DataFrame, **where: object) -> pd.Series:
-    """The one line of the table where these columns have these values."""
+    """Return the one line of the table with these values."""
     for name, value in where.items():
         table = table[table[name] == value]
     assert len(table) == 1
@@ -101,14 +101,14 @@ def test_the_interval_is_that_of_students_t() -> None:
         assert (one["low"], one["high"]) == pytest.approx(t_interval(losses), rel=1e-12)
 
 
-def test_floors_stand_beside_the_loss() -> None:
+def test_floors_are_shown_beside_the_loss() -> None:
     _, table = tabulate(sweep(LOSSES))
     assert list(table["bayes"]) == [0.0] * 3
     assert list(table["position_blind"]) == [pytest.approx(0.3)] * 3
 
 
 def test_a_task_without_floors_has_a_table_too() -> None:
-    """Text has reference levels instead."""
+    """Text tasks have reference levels and no floors."""
     cells = sweep(LOSSES)
     for _, summary in cells:
         summary["floors"] = {}
@@ -227,7 +227,7 @@ def test_a_setting_that_varies_has_lines_of_its_own(setting: str, values: tuple[
 
 
 def test_a_setting_that_the_first_cell_does_not_have_has_lines_of_its_own() -> None:
-    """As an option of one of several datasets."""
+    """For example an option of one of several datasets."""
     cells = sweep({"rope": (0.4, 0.5)})
     for difficulty, losses in ((1, (0.1, 0.3)), (2, (0.6, 0.9))):
         for cfg, summary in sweep({"rope": losses}):

@@ -1,4 +1,4 @@
-"""A W&B project gives the frames that the ledger gives."""
+"""A W&B project gives the same tables as the ledger."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_s
 
 @dataclass
 class Run:
-    """What is used of wandb's public run."""
+    """The part of wandb's public run that is used."""
 
     id: str
     config: dict[str, Any]
@@ -102,7 +102,7 @@ def test_runs_that_are_no_finished_cells_are_listed_and_left_out(cells):
         ({}, {"cost/seconds": None}, "must have a number as cost/seconds"),
     ],
 )
-def test_a_run_that_somebody_else_wrote_is_one_line(config, summary, line, cells, monkeypatch):
+def test_a_foreign_wandb_run_is_refused_in_one_line(config, summary, line, cells, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "hush")
     deep: dict = {}
     for _ in range(500):

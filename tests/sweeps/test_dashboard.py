@@ -1,4 +1,4 @@
-"""The dashboard, as objects and as what would be sent: it shows what runs log, and nothing else."""
+"""The dashboard shows only metrics and settings that W&B runs have."""
 
 import importlib.util
 import json
@@ -52,7 +52,7 @@ def blocks(dashboard, study) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory, offline_runs) -> dict[str, set[str]]:
-    """What a run with lengths and probes has: metrics and media, and settings."""
+    """Return the metrics, media and settings of a W&B run with lengths and probes."""
     ledger = tmp_path_factory.mktemp("logged")
     words = [*TINY, "epochs=1", "evaluate.lengths=[1,2]", "probe=[position,attention,rank]", f"ledger={ledger}"]
     with pytest.MonkeyPatch.context() as patch:
@@ -73,7 +73,7 @@ def run(*words: str) -> tuple[int, str, str]:
 
 
 def shown(panel: dict[str, Any]) -> list[str]:
-    """What a panel asks for, as "section:name": metric, setting, or a pattern of metrics."""
+    """Return the metrics, patterns of metrics and settings of a panel, as "section:name"."""
     of = panel["config"]
     if panel["viewType"] == "Run History Line Plot":
         names = [*of.get("metrics", []), of["xAxis"]]
@@ -106,7 +106,7 @@ def check(asked: str, logged: dict[str, set[str]]) -> None:
 
 
 def filtered(runs: dict[str, Any]) -> dict[str, Any]:
-    """What a set of runs is filtered by: all of it must hold."""
+    """Return the filters of a set of W&B runs, all of which must hold."""
     assert {(each["op"], each["disabled"], each.get("connector", "AND")) for each in runs["filters"]["filters"]} == {
         ("=", False, "AND")
     }
@@ -125,7 +125,7 @@ def test_the_workspace_has_a_section_for_every_question(view):
         assert section["panels"]
 
 
-def test_every_panel_shows_what_runs_log(view, blocks, logged):
+def test_every_panel_shows_metrics_that_runs_log(view, blocks, logged):
     grids = [block["metadata"]["panelBankSectionConfig"]["panels"] for block in blocks if block["type"] == "panel-grid"]
     asked = {one for panel in [*panels(view), *(panel for grid in grids for panel in grid)] for one in shown(panel)}
     assert len(asked) > 25
@@ -135,7 +135,7 @@ def test_every_panel_shows_what_runs_log(view, blocks, logged):
         check("metric:validation/perplexity", logged)
 
 
-def test_the_columns_of_the_table_are_what_runs_have(dashboard, view, logged):
+def test_the_columns_of_the_table_exist_in_runs(dashboard, view, logged):
     (runs,) = view["runSets"]
     columns = runs["runFeed"]["columnOrder"]
     assert columns == ["run:displayName", *dashboard.COLUMNS]
@@ -154,7 +154,7 @@ def test_only_runs_of_the_study_are_shown(dashboard, view, blocks):
 
 
 def test_no_panel_of_the_workspace_averages_over_depth_or_epochs(dashboard, view):
-    """Its runs are one set: what averages is grouped by all settings but the seed."""
+    """A view has one set of W&B runs: panels that average group by all settings but the seed."""
     averaging = [panel["config"] for panel in panels(view) if panel["config"].get("groupAgg")]
     assert len(averaging) > 10
     assert {of["groupBy"] for of in averaging} == {"condition.value"}
@@ -192,7 +192,7 @@ def by_panel(grid: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_no_panel_cuts_a_study(view, blocks):
-    """Left alone, a panel shows 10 runs."""
+    """By default a panel shows 10 W&B runs."""
     assert view["settings"]["maxRuns"] >= 10_000
     grids = [block["metadata"] for block in blocks if block["type"] == "panel-grid"]
     for panel in [*panels(view), *(panel for grid in grids for panel in by_panel(grid))]:
@@ -211,7 +211,7 @@ def test_no_panel_cuts_a_study(view, blocks):
         (["pe.theta=100,1000", "model.depth=1,2"], ["depth"], ["pe.theta", "seed"]),
     ],
 )
-def test_facets_are_what_varies_in_the_study_and_the_rest_is_told(words, facets, averaged, dashboard):
+def test_facets_are_the_settings_that_vary_and_other_differences_are_named(words, facets, averaged, dashboard):
     study = dashboard.study_of(words)
     assert study.averaged == averaged
     if facets == [{}]:

@@ -1,4 +1,4 @@
-"""Metrics are plain averages over the slots that are asked, however the split is cut up."""
+"""Metrics are averages over all answers, however the split is divided into batches."""
 
 import math
 from collections import defaultdict
@@ -57,7 +57,7 @@ def transformer(dropout: float = 0.0) -> Transformer:
 
 
 def slowly(logits: Tensor, batch: Batch) -> dict[str, float]:
-    """All metrics, slot by slot in Python's floats."""
+    """Compute all metrics slot by slot in Python's floats."""
     losses, hits, whole = defaultdict(list), defaultdict(list), []
     rows = (logits.tolist(), batch.targets.tolist(), batch.role.tolist(), batch.headline.tolist())
     for row in zip(*rows, strict=True):

@@ -1,4 +1,4 @@
-"""A training is the plain loop that its settings describe: rates, dropout, and the split it is judged on."""
+"""A training equals the plain loop that its settings describe: learning rates, dropout and the evaluated split."""
 
 import copy
 import math
@@ -35,7 +35,7 @@ def built(job: Job) -> Training:
 
 
 def fit(training: Training, epochs: int, *more: L.Callback) -> None:
-    """Train as an executor does, and keep nothing."""
+    """Train as an executor does, without saving."""
     recorder = Recorder(lambda *_: None, lambda: None, lambda: None, lambda _: None, lambda _: None, save_every=1e9)
     silence_lightning()
     L.Trainer(
@@ -45,7 +45,7 @@ def fit(training: Training, epochs: int, *more: L.Callback) -> None:
 
 
 class Noted(L.Callback):
-    """The parameters after every step."""
+    """Collects the parameters after every step."""
 
     def __init__(self) -> None:
         self.after: list[dict[str, Tensor]] = []
@@ -60,7 +60,7 @@ LR, WARMUP, EPOCHS = 0.01, 3, 2
 
 
 def rate(schedule: str, step: int) -> float:
-    """As conf/optimizer has it: rises linearly over WARMUP steps, then stays, or falls to 0 as half a cosine."""
+    """Return the rate: it rises linearly over WARMUP steps, then is constant or falls to 0 as half a cosine."""
     if step < WARMUP:
         return LR * (step + 1) / WARMUP
     part = (step - WARMUP) / (EPOCHS * STEPS - WARMUP)
@@ -68,7 +68,7 @@ def rate(schedule: str, step: int) -> float:
 
 
 def plain_loop(training: Training, schedule: str) -> Iterator[dict[str, Tensor]]:
-    """The parameters after every step of AdamW, in PyTorch alone."""
+    """Return the parameters after every step of AdamW in plain PyTorch."""
     model, data = copy.deepcopy(training.model), training.dataset
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.1, foreach=False)
     for step in range(EPOCHS * STEPS):
@@ -84,7 +84,7 @@ def plain_loop(training: Training, schedule: str) -> Iterator[dict[str, Tensor]]
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 def test_every_step_is_that_of_a_plain_loop_at_the_rate_of_its_schedule(tmp_path: Path, schedule: str) -> None:
-    """The first of a step's moves is as large as its rate; two orders of the same sums differ by far less."""
+    """A step moves parameters by up to its learning rate; rounding moves them far less."""
     options = (f"optimizer.schedule={schedule}", f"optimizer.warmup_steps={WARMUP}", f"optimizer.lr={LR}")
     training = built(
         cell(tmp_path, "pe=learnable", "optimizer=adamw", "optimizer.weight_decay=0.1", f"epochs={EPOCHS}", *options)
@@ -103,7 +103,7 @@ def test_every_step_is_that_of_a_plain_loop_at_the_rate_of_its_schedule(tmp_path
 
 
 def test_no_two_steps_drop_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither activations nor attention weights, in one epoch or in two, where batches have the same numbers again."""
+    """Masks of activations and attention weights differ in an epoch, and between epochs at the same batch."""
     training = built(cell(tmp_path, "pe=none", "epochs=2", "model.dropout=0.5", "model.attention_dropout=0.5"))
     activations, seeds = [], []
 
@@ -119,11 +119,11 @@ def test_no_two_steps_drop_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert abs((a == b).double().mean() - 0.5) < 5 * 0.5 / a.numel() ** 0.5
 
 
-# -- the split that a result is of -------------------------------------------------------------------------------------
+# -- the split of a result ---------------------------------------------------------------------------------------------
 
 
 def losses(model: nn.Module, data: object, split: str) -> dict[str, float]:
-    """Mean cross-entropy over the headline, and over all that is asked."""
+    """Return the mean cross-entropy over the headline and over all answers."""
     batch = data.batch(split, torch.arange(data.size(split)))
     with torch.no_grad():
         scores = model.eval()(batch.tokens, batch.layout).log_softmax(-1)
@@ -133,7 +133,7 @@ def losses(model: nn.Module, data: object, split: str) -> dict[str, float]:
 
 
 def test_validation_is_of_the_validation_split_and_the_test_of_the_test_split(tmp_path: Path) -> None:
-    """The last of the curve, and the result, by the weights that were saved; means of some 1e4 losses in float32."""
+    """The last validation and the test equal those of the saved weights, up to means of some 1e4 losses in float32."""
     made = cell(tmp_path, "pe=rope", "epochs=2", "optimizer.lr=0.01")
     made.request()
     made.serve(wait=True)

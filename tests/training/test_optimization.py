@@ -1,4 +1,4 @@
-"""Learning rates by step, parameter groups, and Adam against its own definition."""
+"""Learning rates by step, parameter groups, and Adam against its definition."""
 
 import math
 import re
@@ -47,7 +47,7 @@ def transformer(pe: str, *overrides: str, depth: int = 3) -> Transformer:
 
 
 def given_to(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> tuple[float, float]:
-    """(lr, weight_decay) of the one group that has the parameter."""
+    """Return (lr, weight_decay) of the only group that has the parameter."""
     (group,) = [g for g in optimizer.param_groups if any(p is parameter for p in g["params"])]
     return group["lr"], group["weight_decay"]
 
@@ -69,7 +69,7 @@ def test_cosine_falls_from_one_after_warm_up_to_zero_at_the_end() -> None:
     optimization = Optimization(settings(schedule="cosine", warmup_steps=10), total_steps=110)
     for step, expected in ((10, 1.0), (35, (1 + math.sqrt(0.5)) / 2), (60, 0.5), (85, (1 - math.sqrt(0.5)) / 2)):
         assert optimization.factor(step) == pytest.approx(expected, abs=1e-15)
-    # the last step of the training still moves, the one after it would not
+    # the last step of the training still changes parameters, the one after it would not
     assert optimization.factor(109) == pytest.approx((1 - math.cos(0.01 * math.pi)) / 2)
     assert optimization.factor(110) == pytest.approx(0.0, abs=1e-15)
     assert optimization.factor(1000) == pytest.approx(0.0, abs=1e-15)
@@ -118,7 +118,7 @@ def test_a_learning_rate_scales_every_group_by_the_same_factor() -> None:
     model = transformer("lrope", "pe.lr=0.02")
     optimization = Optimization(settings(schedule="cosine", warmup_steps=4), total_steps=20)
     optimizer = optimization.optimizer(model)
-    # out of order, so that nothing can be carried on from the step before
+    # out of order, so that nothing depends on the step before
     for step in (0, 3, 15, 19, 2, 2, 8):
         factor = optimization.factor(step)
         assert optimization.set_learning_rate(optimizer, step) == pytest.approx(1e-3 * factor)
@@ -130,7 +130,7 @@ def test_a_learning_rate_scales_every_group_by_the_same_factor() -> None:
 def by_definition(
     name: str, parameter: Tensor, gradients: list[Tensor], rates: list[float], given: DictConfig, decay: float
 ) -> Tensor:
-    """Adam (arXiv:1412.6980, algorithm 1; its decay is L2) and AdamW (arXiv:1711.05101, algorithm 2) in float64."""
+    """Compute Adam (arXiv:1412.6980, alg. 1; L2 decay) or AdamW (arXiv:1711.05101, alg. 2) in float64."""
     beta1, beta2 = given.betas
     x, m, v = parameter.double(), torch.zeros_like(parameter).double(), torch.zeros_like(parameter).double()
     for t, (gradient, rate) in enumerate(zip(gradients, rates, strict=True), 1):
@@ -163,14 +163,14 @@ def test_steps_are_those_of_the_definition(name: str, decay: float) -> None:
             frequency = key.endswith("beta")
             rates = [(0.02 if frequency else given.lr) * optimization.factor(t) for t in range(step + 1)]
             expected = by_definition(name, before[key], gradients[key], rates, given, 0.0 if frequency else decay)
-            # each step rounds the parameter a few times, and a move of size ~1 some ten times
+            # each step rounds the parameter a few times, and an update of size ~1 some ten times
             error = (parameter.detach().double() - expected).abs()
             allowed = (step + 1) * EPS * (2 * expected.abs() + 16 * max(rates))
             assert (error <= allowed).all(), (key, step, (error / allowed).max())
             assert ((expected - before[key].double()).abs() > 100 * allowed).double().mean() > 0.5, key
 
 
-# of pe=rope on a CPU, as they were when names alone chose the class
+# hashes of pe=rope on a CPU from before optimizers had a _target_
 IDENTITIES = {
     (): "7dffa2b6e2462b87",
     ("optimizer=adamw",): "4bfd5fd899ec9ff0",

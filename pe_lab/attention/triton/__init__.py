@@ -1,7 +1,8 @@
 """Attention in hand-written Triton kernels: O(T) memory, gradients for every term, the same bits for the same inputs.
 
-rotation.py turns queries and keys once, softmax.py is attention itself, operators.py makes it known to PyTorch,
-blocks.py says how it is launched. On a CPU only Triton's interpreter runs it, with TRITON_INTERPRET=1.
+rotation.py rotates queries and keys, softmax.py and stick.py are the attention kernels, *operators.py register them
+with PyTorch, blocks.py holds their launch parameters. On a CPU only Triton's interpreter runs them, with
+TRITON_INTERPRET=1.
 """
 
 import importlib.util
@@ -14,13 +15,13 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
 
-revision = 1  # raised when the numbers change; part of a cell's identity
-LARGEST_HEAD = 128  # lanes
+revision = 1  # increased when the numbers change; part of the identity of a result
+LARGEST_HEAD = 128  # head dimensions
 MOST_HEADS = 65535  # of all sequences together: the second axis of a grid
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
-    """Why these terms cannot be computed here, or None."""
+    """Return the reason why these terms cannot be computed here, or None."""
     if isinstance(terms.weights, Stick):
         for name in ("gate", "decay"):
             if getattr(terms, name) is not None:
@@ -51,18 +52,19 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
 
 
 def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
-    """Bytes that are held for each pair of positions in attention of queries like q, at least."""
+    """Return the bytes per pair of positions that attention of queries like q needs at least."""
     return 0
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
-    """Attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
+    """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):
         q, k = _meet(q, terms.rotary_q, terms.gain), _meet(k, terms.rotary_k, terms.gain)
         whole = layout.one_segment or (layout.causal and layout.right_padded)
         segment = None if whole else layout.segment.expand(len(q), -1)
-        run = _stick if isinstance(terms.weights, Stick) else _softmax
-        return run(q, k, v, terms, segment, layout.causal, dropout)
+        if isinstance(terms.weights, Stick):
+            return _stick(q, k, v, terms, terms.weights, segment, layout.causal)
+        return _softmax(q, k, v, terms, segment, layout.causal, dropout)
 
 
 def _softmax(
@@ -73,26 +75,25 @@ def _softmax(
     bias, gate, decay = (None if x is None else x.float() for x in (terms.bias, terms.gate, terms.decay))
     decay = None if decay is None else decay.expand(q.shape[:3])
     keys, p = (None, 0.0) if dropout is None else (dropout.keys(*q.shape[:2]), dropout.p)
-    return softmax_attention(q, k, v, bias, gate, decay, segment, keys, _scale(q, terms), causal, p)[0]
+    out: Tensor = softmax_attention(q, k, v, bias, gate, decay, segment, keys, _scale(q, terms), causal, p)[0]
+    return out
 
 
-def _stick(
-    q: Tensor, k: Tensor, v: Tensor, terms: Terms, segment: Tensor | None, causal: bool, dropout: None
-) -> Tensor:
+def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: Tensor | None, causal: bool) -> Tensor:
     from pe_lab.attention.triton.stick_operators import stick_attention
 
-    kind = terms.weights
     bias = None if terms.bias is None else terms.bias.float()
     nearest, own = kind.order == "nearest", kind.remainder == "own"
 
     def broken(down: bool, side: int, include_self: bool) -> Tensor:
-        return stick_attention(q, k, v, bias, segment, _scale(q, terms), down, side, include_self, own)[0]
+        out: Tensor = stick_attention(q, k, v, bias, segment, _scale(q, terms), down, side, include_self, own)[0]
+        return out
 
     if causal:
         return broken(nearest, -1, kind.include_self)
     if not nearest:
         return broken(False, 0, kind.include_self)
-    return (broken(True, -1, kind.include_self) + broken(False, 1, False)) / 2  # self is on the left
+    return (broken(True, -1, kind.include_self) + broken(False, 1, False)) / 2  # the own key is on the left
 
 
 def _scale(q: Tensor, terms: Terms) -> float:
@@ -100,10 +101,11 @@ def _scale(q: Tensor, terms: Terms) -> float:
 
 
 def _meet(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
-    """Queries or keys [B, H, T, d] as they meet."""
+    """Return queries or keys [B, H, T, d], rotated and scaled by the gain."""
     if rotary is None:
         return x if gain is None else (x * gain[:, None]).to(x.dtype)
     from pe_lab.attention.triton.rotation import rotate
 
     gain = None if gain is None else gain.float()
-    return rotate(x, rotary.cos.float(), rotary.sin.float(), gain, rotary.pairing == "half")
+    rotated: Tensor = rotate(x, rotary.cos.float(), rotary.sin.float(), gain, rotary.pairing == "half")
+    return rotated

@@ -1,6 +1,6 @@
-"""Compiling the kernels ahead of time, for architectures that are not at hand: what they take of one.
+"""Compile the kernels ahead of time, for any architecture, and report the resources that they use.
 
-Needs no GPU; not under TRITON_INTERPRET=1, where there is nothing to compile.
+Needs no GPU. Not available with TRITON_INTERPRET=1, where nothing is compiled.
 """
 
 import re
@@ -15,16 +15,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from pe_lab.attention.triton import rotation, softmax, stick, stick_operators
-from pe_lab.attention.triton.blocks import Blocks, choose, lanes
+from pe_lab.attention.triton.blocks import Blocks, choose, tile_dims
 from pe_lab.attention.triton.operators import switches
 
-SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}  # bytes that one program may have
-STICK = (stick.stick_forward, stick.stick_mark, stick.stick_backward_queries, stick.stick_backward_keys)
-STICK += (stick.stick_backward_tables,)
+SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}  # bytes per program
+STICK = (stick.stick_forward, stick.stick_mark)
+STICK_BACKWARD = (stick.stick_backward_queries, stick.stick_backward_keys, stick.stick_backward_tables)
 SOFTMAX = (softmax.forward, softmax.backward_keys, softmax.backward_queries, softmax.backward_tables)
 KERNELS = {
     kernel.__name__: kernel
-    for kernel in (*SOFTMAX, *STICK, softmax.sums, rotation.rotate_forward, rotation.rotate_backward)
+    for kernel in (*SOFTMAX, *STICK, *STICK_BACKWARD, softmax.sums, rotation.rotate_forward, rotation.rotate_backward)
 }
 TERMS = {"BIAS": "bias", "GATE": "gate", "DECAY": "decay", "SEGMENTED": "segment", "DROPOUT": "keys"}
 ACTIVATIONS = {"q", "k", "v", "x", "out", "grad", "dq", "dk", "dv", "dx"}
@@ -33,11 +33,11 @@ TYPES = {"segment": "*i64", "keys": "*i64", "scale": "fp32", "enlarge": "fp32", 
 
 @dataclass(frozen=True)
 class Case:
-    """One kernel with its options.
+    """A kernel with its options.
 
     Args:
-        there: of BIAS, GATE, DECAY, SEGMENTED, DROPOUT, those that are; of rotation: HALF, GAIN, TABLES; of a stick:
-            BIAS, SEGMENTED, DOWN, SELF, OWN.
+        there: the options that are on; of softmax: BIAS, GATE, DECAY, SEGMENTED, DROPOUT; of rotation: HALF, GAIN,
+            TABLES; of stick-breaking: BIAS, SEGMENTED, DOWN, SELF, OWN.
     """
 
     kernel: str
@@ -49,7 +49,7 @@ class Case:
 
     @property
     def blocks(self) -> Blocks | None:
-        """As a launch would take them; None: of a kernel that does not choose."""
+        """The blocks that a launch would use; None for a kernel without a choice."""
         if self.kernel.startswith("rotate") or self.kernel == "sums":
             return None
         choose_blocks = stick_operators.stick_blocks if self.kernel.startswith("stick") else choose
@@ -58,10 +58,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Resources:
-    """Of one program: registers of a thread, bytes that spill from them, bytes of shared memory, tensor cores.
+    """Resources of one program: registers per thread, bytes of spilled registers, bytes of shared memory, tensor cores.
 
     Args:
-        products: the instruction that the matrix products became.
+        products: the instruction of the matrix products.
     """
 
     registers: int
@@ -71,7 +71,7 @@ class Resources:
 
 
 def compile_ahead(case: Case, blocks: Blocks | None = None) -> Resources:
-    """What a kernel takes, with blocks other than its own if they are given."""
+    """Compile a kernel, with its own blocks or with these, and return its resources."""
     kernel = KERNELS[case.kernel]
     blocks = blocks or case.blocks
     constants = _constants(case, blocks)
@@ -108,7 +108,7 @@ def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
         sizes: dict[str, Any] = rotation.sizes(case.head_dim) | {"MEMBERS": rotation.MEMBERS}
         return sizes | {name: name in case.there for name in ("HALF", "GAIN", "TABLES")}
     if blocks is None:
-        return {"HEAD_DIM": case.head_dim, "BLOCK_D": lanes(case.head_dim), "BLOCK_M": 64}
+        return {"HEAD_DIM": case.head_dim, "BLOCK_D": tile_dims(case.head_dim), "BLOCK_M": 64}
     if case.kernel.startswith("stick"):
         down, include_self, own = (name in case.there for name in ("DOWN", "SELF", "OWN"))
         side = -1 if case.causal else 0
@@ -121,17 +121,17 @@ def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
 
 
 def _is_size(name: str) -> bool:
-    """Whether an argument is an integer: a stride, a length, a number of heads."""
+    """Return whether an argument is an integer: a stride, a length, a number of heads."""
     return name.endswith(
         ("_batch", "_head", "_time", "_reach", "heads", "sharing", "chunks", "length", "first", "chunk", "tiles")
     )
 
 
 def _usage(cubin: bytes) -> dict[str, int]:
-    """Registers (REG) and stack (STACK) of the one kernel in a cubin."""
+    """Return the registers (REG) and the stack (STACK) of the only kernel in a cubin."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {name: int(re.search(rf"{name}:(\d+)", text)[1]) for name in ("REG", "STACK")}
+    return {name: int(re.findall(rf"{name}:(\d+)", text)[0]) for name in ("REG", "STACK")}

@@ -1,6 +1,6 @@
 """The kernels of softmax attention as PyTorch operators: launches, shapes for the compiler, derivatives."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import softmax
-from pe_lab.attention.triton.blocks import Blocks, architecture, choose, lanes
+from pe_lab.attention.triton.blocks import Blocks, architecture, choose, tile_dims
 
 LOG2E = 1.4426950408889634
 OPTIONAL = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT")
@@ -31,11 +31,11 @@ def softmax_attention(
     """Softmax attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
 
     Args:
-        bias: [1|H, 2R+1] float32, added at i - j; beyond R its ends. None of these: nothing is added.
+        bias: [1|H, 2R+1] float32, added at i - j; beyond R its ends. None here and below: no such term.
         gate: [1|H, 2R+1] float32, factors, likewise.
         decay: [B, H, T] float32, c_i - c_j is added.
         segment: [B, T] integers, i sees j where they are equal; None: every key.
-        keys: [B, H] int64, where the random numbers of dropout begin; None: nothing is dropped.
+        keys: [B, H] int64, keys of the random numbers of dropout; None: no dropout.
         scale: of q . k.
         causal: i sees j <= i.
         p: of dropout.
@@ -52,7 +52,10 @@ def softmax_attention(
 
 
 @softmax_attention.register_fake
-def _(q, k, v, bias, gate, decay, segment, keys, scale, causal, p):
+def _(
+    q: Tensor, k: Tensor, v: Tensor, bias: Any, gate: Any, decay: Any, segment: Any, keys: Any,
+    scale: float, causal: bool, p: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -74,14 +77,14 @@ def softmax_attention_backward(
     p: float,
     wants: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, bias, gate and decay; empty for the last three where `wants` (of bias, gate) says no."""
+    """Return the gradients of q, k, v, bias, gate, decay; empty for absent terms; bias and gate only if `wants`."""
     call = _Call(q, k, v, bias, gate, decay, segment, keys, scale, causal, p)
-    grad = lanes_adjacent(grad)
+    grad = dims_adjacent(grad)
     B, H, T, d = q.shape
     delta = torch.empty_like(lse)
     block_t = 64
     softmax.sums[(triton.cdiv(T, block_t), B * H)](
-        out, grad, delta, *grad.stride()[:3], H, T, HEAD_DIM=d, BLOCK_D=lanes(d), BLOCK_M=block_t
+        out, grad, delta, *grad.stride()[:3], H, T, HEAD_DIM=d, BLOCK_D=tile_dims(d), BLOCK_M=block_t
     )
     more, strides = [grad, lse, delta], list(grad.stride()[:3])
     dq, dk, dv = (q.new_empty(q.shape) for _ in range(3))
@@ -100,14 +103,19 @@ def softmax_attention_backward(
         wanted = {"DBIAS": int(wants[0]), "DGATE": int(wants[1])}
         call.launch(softmax.backward_tables, diagonals, blocks, [*more, *sums], strides, **wanted)
         tables = [
-            table_gradient(sum_, table, -1 if causal else 0) if want else empty
+            table_gradient(sum_, table, -1 if causal else 0) if want and table is not None else empty
             for sum_, table, want, empty in zip(sums, (bias, gate), wants, tables, strict=True)
         ]
-    return dq, dk, dv, *tables, ddecay
+    dbias, dgate = tables
+    return dq, dk, dv, dbias, dgate, ddecay
 
 
 @softmax_attention_backward.register_fake
-def _(grad, out, lse, q, k, v, bias, gate, decay, segment, keys, scale, causal, p, wants):
+def _(
+    grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
+    bias: Tensor | None, gate: Tensor | None, decay: Tensor | None, segment: Any, keys: Any,
+    scale: float, causal: bool, p: float, wants: list[bool],
+) -> tuple[Tensor, ...]:  # fmt: skip
     def like(tensor: Tensor | None, there: bool = True) -> Tensor:
         return lse.new_empty(tensor.shape if tensor is not None and there else 0)
 
@@ -115,13 +123,13 @@ def _(grad, out, lse, q, k, v, bias, gate, decay, segment, keys, scale, causal, 
     return *same, like(bias, wants[0]), like(gate, wants[1]), like(decay)
 
 
-def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     *tensors, ctx.scale, ctx.causal, ctx.p = inputs
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(*output, *tensors)
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
     out, lse, *tensors = ctx.saved_tensors
     wants = [bool(ctx.needs_input_grad[index]) for index in (3, 4)]
     dq, dk, dv, dbias, dgate, ddecay = softmax_attention_backward(
@@ -135,7 +143,7 @@ softmax_attention.register_autograd(_differentiate, setup_context=_remember)
 
 
 class _Call:
-    """What the launches of one call have in common; arguments as of `softmax_attention`."""
+    """The arguments that all launches of one call share; arguments as of `softmax_attention`."""
 
     def __init__(
         self,
@@ -151,7 +159,7 @@ class _Call:
         causal: bool,
         p: float,
     ) -> None:
-        q, k, v = map(lanes_adjacent, (q, k, v))
+        q, k, v = map(dims_adjacent, (q, k, v))
         bias, decay = (None if term is None else term * LOG2E for term in (bias, decay))
         terms = (bias, gate, decay, segment, keys)
         self.inputs = [q, k, v, *(None if term is None else term.contiguous() for term in terms)]
@@ -166,9 +174,9 @@ class _Call:
         return choose(architecture(self.q.device), kernel.__name__, self.q.dtype, self.q.shape[-1], self.there)
 
     def launch(
-        self, kernel: Any, programs: int, blocks: Blocks, more: list, strides: list[int], **options: int
+        self, kernel: Any, programs: int, blocks: Blocks, more: list[Tensor], strides: list[int], **options: int
     ) -> None:
-        """Run a kernel with `programs` programs for every head; `more` tensors and their strides go behind these."""
+        """Run a kernel with `programs` programs per head; `more` tensors and `strides` follow those of the inputs."""
         B, H, T, _ = self.q.shape
         kernel[(programs, B * H)](
             *self.inputs, *more, *self.strides, *strides, H, T, *self.numbers,
@@ -177,42 +185,42 @@ class _Call:
 
 
 def switches(dtype: torch.dtype, head_dim: int, causal: bool, there: Collection[str]) -> dict[str, Any]:
-    """The compile-time options that all kernels share.
+    """Return the compile-time options that all kernels share.
 
     Args:
-        there: of OPTIONAL, those that are.
+        there: those of OPTIONAL that are on.
     """
     return {
         "HEAD_DIM": head_dim,
-        "BLOCK_D": lanes(head_dim),
+        "BLOCK_D": tile_dims(head_dim),
         "CAUSAL": int(causal),
         "PRECISION": precision(dtype),
     } | {name: int(name in there) for name in OPTIONAL}
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Of the products of float32 numbers; those of bfloat16 have one only."""
+    """Return the precision of matrix products; it matters for float32 only."""
     return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
 def table_shape(table: Tensor | None) -> tuple[int, int]:
-    """The step from a head's row to the next one's, and R."""
+    """Return the stride between the rows of heads, and R."""
     if table is None:
         return 0, 0
     return (table.shape[1] if table.shape[0] > 1 else 0), (table.shape[1] - 1) // 2
 
 
 def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
-    """The gradient of a table [1|H, 2R+1] from `backward_tables`' sums [B, H, diagonals, 2, M].
+    """Return the gradient of a table [1|H, 2R+1] from `backward_tables`' sums [B, H, diagonals, 2, M].
 
     Args:
-        side: of the query, where the keys are, and with them the diagonals: -1 before, 1 after, 0 both.
+        side: of the query on which keys and diagonals are: -1 before, 1 after, 0 both.
     """
     sums = sums.sum(0)
     if table.shape[0] == 1:
         sums = sums.sum(0, keepdim=True)
     heads, diagonals, _, M = sums.shape
-    order = {-1: range(diagonals), 1: range(diagonals - 1, -1, -1)}
+    order: dict[int, Sequence[int]] = {-1: range(diagonals), 1: range(diagonals - 1, -1, -1)}
     order[0] = (*range(diagonals - 1, 0, -2), 0, *range(1, diagonals, 2))  # of 0, 1, -1, 2, -2, ...
     sums = sums[:, list(order[side])]  # from the smallest distance to the largest
     by_distance = sums.new_zeros(heads, diagonals + 1, M)
@@ -231,5 +239,5 @@ def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
     return gradient
 
 
-def lanes_adjacent(x: Tensor) -> Tensor:
+def dims_adjacent(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()

@@ -1,6 +1,6 @@
-"""Rotation and gain of queries or keys in one pass over them, with gradients of the tables: kernels and their operator.
+"""Rotation and gain of queries or keys in one pass, with gradients of the tables: kernels and their operator.
 
-Done before attention, once per token, not once per tile in which a key is met. Shapes: B batch, H heads, T length,
+Applied before attention, once per token instead of once per tile that reads it. Shapes: B batch, H heads, T length,
 d head_dim, C = d / 2 pairs.
 """
 
@@ -10,12 +10,12 @@ import triton.language as tl
 from torch import Tensor
 
 BLOCK_T = 32
-MEMBERS = 16  # at most, of the heads and sequences that share a table and that one program sums over
+MEMBERS = 16  # most heads and sequences sharing a table that one program sums over
 
 
 @triton.jit
 def _pairs(x, offsets, mask, pair, HEAD_DIM: tl.constexpr, HALF: tl.constexpr):
-    """Both lanes of every pair, [BLOCK_T, BLOCK_C] each, in float32; offsets are those of the rows."""
+    """Return both dimensions of every pair, [BLOCK_T, BLOCK_C] each, in float32; offsets are those of the rows."""
     first = offsets + (pair if HALF else 2 * pair)[None, :]
     step: tl.constexpr = HEAD_DIM // 2 if HALF else 1
     return tl.load(x + first, mask, 0.0).to(tl.float32), tl.load(x + first + step, mask, 0.0).to(tl.float32)
@@ -31,7 +31,7 @@ def _put(x, offsets, mask, pair, a, b, HEAD_DIM: tl.constexpr, HALF: tl.constexp
 
 @triton.jit
 def _gains(gain, head, gain_head, pair, HEAD_DIM: tl.constexpr, HALF: tl.constexpr):
-    """Both lanes' gains of every pair, [1, BLOCK_C] each."""
+    """Return the gains of both dimensions of every pair, [1, BLOCK_C] each."""
     first = gain + head * gain_head + (pair if HALF else 2 * pair)
     inside = pair < HEAD_DIM // 2
     step: tl.constexpr = HEAD_DIM // 2 if HALF else 1
@@ -44,7 +44,7 @@ def rotate_forward(
     x_batch, x_head, x_time, table_batch, table_head, gain_head, heads, length,
     HEAD_DIM: tl.constexpr, HALF: tl.constexpr, GAIN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """out [B, H, T, d] = x, turned by cos and sin, times gain. Grid: blocks of T, B * H."""
+    """Write x, rotated by cos and sin, times gain, to out [B, H, T, d]. Grid: blocks of T, B * H."""
     time = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
@@ -69,7 +69,7 @@ def rotate_backward(
     HEAD_DIM: tl.constexpr, HALF: tl.constexpr, GAIN: tl.constexpr, TABLES: tl.constexpr, MEMBERS: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of rotate_forward. Grid: blocks of T, tables * chunks.
+    """Write the gradients of rotate_forward. Grid: blocks of T, tables * chunks.
 
     A table [T, C] is shared by `sharing` pairs (batch, head); a program takes up to MEMBERS of them and writes the sum
     of their gradients into dcos, dsin [tables, chunks, T, C], and each one's into dgain [B, H, blocks of T, d].
@@ -115,7 +115,7 @@ def rotate_backward(
 
 
 def sizes(head_dim: int) -> dict[str, int]:
-    """The compile-time sizes of both kernels."""
+    """Return the compile-time sizes of both kernels."""
     return {"HEAD_DIM": head_dim, "BLOCK_T": BLOCK_T, "BLOCK_C": max(triton.next_power_of_2(head_dim // 2), 8)}
 
 
@@ -125,7 +125,7 @@ def _head_stride(table: Tensor, axis: int) -> int:
 
 @torch.library.custom_op("pe_lab::rotate", mutates_args=())
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, gain: Tensor | None, half: bool) -> Tensor:
-    """x [B, H, T, d] with its pairs of lanes turned, then scaled: in x's dtype, computed in float32.
+    """Return x [B, H, T, d] with its pairs of dimensions rotated, then scaled: in x's dtype, computed in float32.
 
     Args:
         cos, sin: [B|1, H|1, T, d/2] float32.
@@ -133,7 +133,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, gain: Tensor | None, half: bool)
         half: pairs are (c, c + d/2), not (2c, 2c + 1).
     """
     B, H, T, d = x.shape
-    x, cos, sin = _lanes_adjacent(x), cos.contiguous(), sin.contiguous()
+    x, cos, sin = _dims_adjacent(x), cos.contiguous(), sin.contiguous()
     gain = None if gain is None else gain.contiguous()
     out = x.new_empty(x.shape)
     rotate_forward[(triton.cdiv(T, BLOCK_T), B * H)](
@@ -152,9 +152,9 @@ def _(x: Tensor, cos: Tensor, sin: Tensor, gain: Tensor | None, half: bool) -> T
 def _backward(
     grad: Tensor, x: Tensor, cos: Tensor, sin: Tensor, gain: Tensor | None, half: bool, tables: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of x, cos, sin and gain; empty where there is nothing to have one, or none is asked."""
+    """Return the gradients of x, cos, sin and gain; empty for cos and sin unless `tables`, and for an absent gain."""
     B, H, T, d = x.shape
-    grad, x, cos, sin = _lanes_adjacent(grad), _lanes_adjacent(x), cos.contiguous(), sin.contiguous()
+    grad, x, cos, sin = _dims_adjacent(grad), _dims_adjacent(x), cos.contiguous(), sin.contiguous()
     gain = None if gain is None else gain.contiguous()
     sharing_heads, sharing = H // cos.shape[1], (H // cos.shape[1]) * (B // cos.shape[0])
     members = min(MEMBERS, triton.next_power_of_2(sharing)) if tables else 1
@@ -183,7 +183,7 @@ def _(grad, x, cos, sin, gain, half, tables):
     return x.new_empty(x.shape), *map(cos.new_empty, shapes), cos.new_empty(0 if gain is None else gain.shape)
 
 
-def _lanes_adjacent(x: Tensor) -> Tensor:
+def _dims_adjacent(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 

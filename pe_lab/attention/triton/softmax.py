@@ -1,14 +1,14 @@
 """Softmax attention with position in O(T) memory: the kernels, forward and backward.
 
-After FlashAttention-2 (Dao 2023, arXiv:2307.08691): logits are made a tile at a time, and made again for the gradients.
-What an encoding adds is read from vectors: a table of distances (bias, gate), or a number per token (decay). No
-atomics: every sum has one owner, so the same inputs give the same bits.
+After FlashAttention-2 (Dao 2023, arXiv:2307.08691): logits are computed tile by tile, and again for the gradients.
+The terms of an encoding are read from vectors: a table of distances (bias, gate) or a number per token (decay). There
+are no atomics: one program computes each sum, so that the same inputs give the same bits.
 
 Legend: B batch, H heads, T length, d head_dim; i query, j key; M = BLOCK_M queries and N = BLOCK_N keys make a tile.
 Logits are in base 2: z = q . k * scale * log2(e) * gate[i - j] + (bias[i - j] + c_i - c_j) * log2(e); `bias` and
-`decay` come multiplied by log2(e). Tables [1|H, 2R + 1] are indexed at i - j + R; beyond R their ends are read.
+`decay` are given multiplied by log2(e). Tables [1|H, 2R + 1] are indexed at i - j + R; beyond R their ends are read.
 
-Every kernel has the same options: CAUSAL; SEGMENTED: i sees j where segment[i] == segment[j], otherwise everything;
+Every kernel has the same options: CAUSAL; SEGMENTED: i attends to j if segment[i] == segment[j], otherwise to all;
 BIAS, GATE, DECAY: the term is there; DROPOUT: weights whose hash is below `threshold` are dropped (see dropout.py).
 """
 
@@ -32,14 +32,14 @@ def _mix(x):
 
 @triton.jit
 def _kept(key, i, j, threshold):
-    """Whether a weight is kept; i and j have two axes, and meet in the tile."""
+    """Return whether a weight is kept; i [M, 1] and j [1, N] are broadcast to the tile."""
     row = _mix(key + i.to(tl.uint32) * ROW)
     return _mix(row + j.to(tl.uint32) * COLUMN) >= tl.cast(threshold, tl.uint32)
 
 
 @triton.jit
 def _seen(i, j, segment_i, segment_j, length, CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr):
-    """Which pairs of a tile count."""
+    """Return the mask of a tile."""
     seen = (j < length) & (i >= 0)
     if CAUSAL:
         seen = seen & (i >= j)
@@ -57,7 +57,7 @@ def forward(
     CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr, DECAY: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out [B, H, T, d], and lse [B, H, T], the base-2 logarithm of a row's sum. Grid: blocks of queries, B * H."""
+    """Write out [B, H, T, d] and lse [B, H, T], the base-2 logarithm of a row's sum. Grid: blocks of queries, B * H."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # long rows first
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
@@ -76,7 +76,7 @@ def forward(
     mixed = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
     end = length
-    whole = (length // BLOCK_N) * BLOCK_N  # keys before this are in tiles that no mask cuts
+    whole = (length // BLOCK_N) * BLOCK_N  # keys before this are in tiles without a mask
     if CAUSAL:
         end = tl.minimum((block + 1) * BLOCK_M, length)
         whole = tl.minimum((block * BLOCK_M) // BLOCK_N * BLOCK_N, whole)
@@ -99,7 +99,7 @@ def forward(
                     segment_j = numbers(segment, batch, here, length, -3)[None, :]
                 z = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), z, -INFINITY)
             raised = tl.maximum(highest, tl.max(z, 1))
-            anchor = tl.where(raised == -INFINITY, 0.0, raised)  # a row that has seen nothing yet
+            anchor = tl.where(raised == -INFINITY, 0.0, raised)  # no key so far
             weight = tl.exp2(z - anchor[:, None])
             shrink = tl.exp2(highest - anchor)
             highest = raised
@@ -118,7 +118,7 @@ def sums(
     out, grad, delta, grad_batch, grad_head, grad_time, heads, length,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
 ):  # fmt: skip
-    """delta [B, H, T] = out . grad, what a row's gradients of weights have in common. Grid: blocks of T, B * H."""
+    """Write delta [B, H, T] = out . grad, a term of all gradients of a row's weights. Grid: blocks of T, B * H."""
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     at = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -137,11 +137,11 @@ def backward_keys(
     CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr, DECAY: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dk, dv [B, H, T, d] and ddecay [B, H, T] = -sum over i of dz_ij. Grid: blocks of keys, B * H.
+    """Write dk, dv [B, H, T, d] and ddecay [B, H, T] = -sum over i of dz_ij. Grid: blocks of keys, B * H.
 
     Tiles stand upright, [N, M]: keys are rows. A decay's sum over j is zero, as softmax does not see c_i.
     """
-    block = tl.program_id(0)  # early keys are seen by most
+    block = tl.program_id(0)  # early keys have the most queries
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     at = block * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -160,7 +160,7 @@ def backward_keys(
     column = tl.zeros((BLOCK_N,), tl.float32)
 
     begin = 0
-    whole = 0  # queries from here on are in tiles that no mask cuts
+    whole = 0  # queries from here on are in tiles without a mask
     if CAUSAL:
         begin = (block * BLOCK_N) // BLOCK_M * BLOCK_M
         whole = tl.minimum(((block + 1) * BLOCK_N + BLOCK_M - 2) // BLOCK_M * BLOCK_M, length)
@@ -215,7 +215,7 @@ def backward_queries(
     CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr, DECAY: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq [B, H, T, d]. Grid: blocks of queries, B * H."""
+    """Write dq [B, H, T, d]. Grid: blocks of queries, B * H."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
@@ -279,11 +279,11 @@ def backward_tables(
     CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr, DECAY: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr, DBIAS: tl.constexpr, DGATE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients by distance: dbias, dgate [B, H, diagonals, 2 M], sums over i - j = diagonal * M + (-M, ..., M - 1).
+    """Write dbias, dgate [B, H, diagonals, 2 M], gradients summed over i - j = diagonal * M + (-M, ..., M - 1).
 
-    A program walks one diagonal of square tiles and makes their gradients again; in such a tile, the place of a pair
-    tells its distance, so that the tiles are added up as they are. Grid: diagonals, B * H; the diagonals are 0, 1, ...,
-    and, if not CAUSAL, 0, 1, -1, 2, -2, ...
+    A program computes the gradients of one diagonal of square tiles. In such a tile the index of a pair determines its
+    distance, so that whole tiles are summed. Grid: diagonals, B * H; the diagonals are 0, 1, ..., and, if not CAUSAL,
+    0, 1, -1, 2, -2, ...
     """
     tl.static_assert(BLOCK_M == BLOCK_N)
     row = tl.program_id(1)

@@ -1,20 +1,19 @@
 """Stick-breaking attention with position, exact, in log space and O(T) memory: the kernels, forward and backward.
 
-Tan et al. 2024, arXiv:2410.17980, eq. 1-2. Every key takes a share beta = sigmoid(z) of what those before it left:
-A_ij = beta_ij prod over k before j of (1 - beta_ik). A row walks over tiles of keys with `rest`, the base-2 logarithm
-of what is left. Within a tile, the logarithms of those before a key are added up by a product with a triangle of ones;
-what goes in is split into PARTS numbers of bfloat16, 8 bits each, which such a product adds exactly.
+Tan et al. 2024, arXiv:2410.17980, eq. 1-2. Every key takes a share beta = sigmoid(z) of what the keys before it left:
+A_ij = beta_ij prod over k before j of (1 - beta_ik). A row iterates over tiles of keys with `rest`, the base-2
+logarithm of the remainder. Within a tile the logarithms of the keys before a key are summed by a product with a
+triangle of ones; its input is split into PARTS bfloat16 numbers of 8 bits each, which the product adds exactly.
 
-With a_ij = A_ij dL/dA_ij, the gradient of a logit is a_ij (1 - beta_ij) - beta_ij (sum of a_ik over all k after j in
-the walk, and what the remainder brings). So gradients walk backwards, from the last key to the first, and need `rest`
-as it was: `stick_mark` writes it down for every tile of a chunk of queries, `stick_backward_queries` adds the sums of a
-beyond every tile, and `stick_backward_keys` and `stick_backward_tables` start from these marks. There is no lock, and
-every sum has one owner.
+With a_ij = A_ij dL/dA_ij, the gradient of a logit is a_ij (1 - beta_ij) - beta_ij (sum of a_ik over all k after j, plus
+the term of the remainder). Gradients are therefore computed in reverse order and need `rest` of every tile:
+`stick_mark` stores it for a chunk of queries, `stick_backward_queries` stores the sums of a beyond every tile, and
+`stick_backward_keys` and `stick_backward_tables` read both. There are no locks: one program computes each sum.
 
-Legend as in softmax.py. DOWN: the walk goes from the last key to the first, otherwise from the first to the last.
-SIDE: -1, keys before the query; 1, those after it; 0, all. SELF: the query's own key takes part (of sides -1 and 0).
-OWN: what is left at the end goes to the query's own value. Chunks: queries from `first` on, up to `chunk` of them, both
-multiples of M; marks are [B, H, chunk, tiles of N keys].
+Legend as in softmax.py. DOWN: keys are ordered from the last to the first, otherwise from the first to the last.
+SIDE: -1, keys before the query; 1, keys after it; 0, all. SELF: the query's own key is included (sides -1 and 0).
+OWN: the remainder goes to the query's own value. Chunks: queries from `first` on, up to `chunk` of them, both multiples
+of M; the stored sums are [B, H, chunk, tiles of N keys].
 """
 
 import triton
@@ -22,12 +21,12 @@ import triton.language as tl
 
 from pe_lab.attention.triton.tiles import LOG2E, by_distance, dot, entry, numbers, put_rows, rows
 
-LEAST = tl.constexpr(-1e30)  # instead of -inf, of which zero times is not a number
+LEAST = tl.constexpr(-1e30)  # in place of -inf, since 0 * -inf is nan
 
 
 @triton.jit
 def _inside(i, j, segment_i, segment_j, length, SIDE: tl.constexpr, SELF: tl.constexpr, SEGMENTED: tl.constexpr):
-    """Which pairs of a tile take part."""
+    """Return the mask of a tile."""
     inside = (j < length) & (i < length)
     if SIDE == -1:
         inside = inside & ((i >= j) if SELF else (i > j))
@@ -42,10 +41,10 @@ def _inside(i, j, segment_i, segment_j, length, SIDE: tl.constexpr, SELF: tl.con
 
 @triton.jit
 def _shares(z, inside):
-    """The base-2 logarithms of beta and of 1 - beta, the latter 0 where no key takes part."""
+    """Return the base-2 logarithms of beta and of 1 - beta, the latter 0 for masked keys."""
     x = tl.exp2(-tl.abs(z))
     above = 1.0 + x
-    # log2(1 + x) that keeps a small x, after Kahan: what rounding takes from 1 + x is in both factors
+    # log2(1 + x), accurate for small x (Kahan): the rounding error of 1 + x cancels between the factors
     soft = tl.where(above == 1.0, x * LOG2E, tl.log2(above) * (x / tl.maximum(above - 1.0, 1e-30)))
     leave = tl.maximum(-tl.maximum(z, 0.0) - soft, LEAST)
     return tl.minimum(z, 0.0) - soft, tl.where(inside, leave, 0.0)
@@ -53,14 +52,14 @@ def _shares(z, inside):
 
 @triton.jit
 def _ones(BLOCK: tl.constexpr, LOWER: tl.constexpr):
-    """[BLOCK, BLOCK] ones strictly below the diagonal, or strictly above it."""
+    """Return ones strictly below the diagonal, or strictly above it, [BLOCK, BLOCK]."""
     a, b = tl.arange(0, BLOCK)[:, None], tl.arange(0, BLOCK)[None, :]
     return tl.where((a > b) if LOWER else (a < b), 1.0, 0.0).to(tl.bfloat16)
 
 
 @triton.jit
 def _add_up(x, ones, PARTS: tl.constexpr):
-    """x @ ones to 8 PARTS bits."""
+    """Return x @ ones, with 8 PARTS bits of x."""
     high = x.to(tl.bfloat16)
     total = dot(high, ones)
     if PARTS > 1:
@@ -74,7 +73,7 @@ def _add_up(x, ones, PARTS: tl.constexpr):
 
 @triton.jit
 def _add_up_columns(ones, x, PARTS: tl.constexpr):
-    """ones @ x to 8 PARTS bits."""
+    """Return ones @ x, with 8 PARTS bits of x."""
     high = x.to(tl.bfloat16)
     total = dot(ones, high)
     if PARTS > 1:
@@ -88,7 +87,7 @@ def _add_up_columns(ones, x, PARTS: tl.constexpr):
 
 @triton.jit
 def _tiles(block, length, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SIDE: tl.constexpr):
-    """The first tile of keys that a block of queries meets, and the one behind the last."""
+    """Return the first tile of keys of a block of queries, and the one after the last."""
     low, high = 0, tl.cdiv(length, BLOCK_N)
     if SIDE == -1:
         high = tl.minimum(high, tl.cdiv((block + 1) * BLOCK_M, BLOCK_N))
@@ -106,7 +105,7 @@ def stick_forward(
     DOWN: tl.constexpr, SIDE: tl.constexpr, SELF: tl.constexpr, OWN: tl.constexpr,
     SEGMENTED: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """out [B, H, T, d], and left [B, H, T], the base-2 logarithm of what is left. Grid: blocks of queries, B * H."""
+    """Write out [B, H, T, d] and left [B, H, T], the remainder's base-2 logarithm. Grid: blocks of queries, B * H."""
     block = tl.program_id(0) if SIDE == 1 else tl.num_programs(0) - 1 - tl.program_id(0)  # long rows first
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
@@ -153,7 +152,7 @@ def stick_mark(
     DOWN: tl.constexpr, SIDE: tl.constexpr, SELF: tl.constexpr,
     SEGMENTED: tl.constexpr, BIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """rests [B, H, chunk, tiles]: what is left before a row's every tile. Grid: blocks of the chunk, B * H."""
+    """Write rests [B, H, chunk, tiles], the remainder before every tile of a row. Grid: blocks of the chunk, B * H."""
     block = first // BLOCK_M + tl.program_id(0)
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
@@ -192,7 +191,7 @@ def stick_backward_queries(
     DOWN: tl.constexpr, SIDE: tl.constexpr, SELF: tl.constexpr, OWN: tl.constexpr,
     SEGMENTED: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dq of a chunk, and beyond [B, H, chunk, tiles], the sums of a after a row's every tile.
+    """Write dq of a chunk, and beyond [B, H, chunk, tiles], the sums of a after every tile of a row.
 
     Walks from the last key of a row to its first. Grid: blocks of the chunk, B * H.
     """
@@ -251,7 +250,7 @@ def stick_backward_keys(
     DOWN: tl.constexpr, SIDE: tl.constexpr, SELF: tl.constexpr,
     SEGMENTED: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds a chunk's share to dk, dv [B, H, T, d] float32. Grid: tiles of keys, B * H.
+    """Add the gradients of a chunk to dk, dv [B, H, T, d] float32. Grid: tiles of keys, B * H.
 
     Tiles stand upright, [N, M]: keys are rows.
     """
@@ -295,7 +294,7 @@ def stick_backward_keys(
             dvalues = dot(weight.to(grads.dtype), grads, dvalues, PRECISION=PRECISION)
             a = weight * dot(values, tl.trans(grads), PRECISION=PRECISION)
             dz = a * tl.exp2(leave) - tl.exp2(take) * (_add_up_columns(after_ones, a, PARTS) + after)
-            dz = tl.where(inside, dz * scale, 0.0)  # marks that nobody wrote are outside
+            dz = tl.where(inside, dz * scale, 0.0)  # entries outside were never written
             dkeys = dot(dz.to(queries.dtype), queries, dkeys, PRECISION=PRECISION)
         put_rows(dk, row, at, length, dkeys, HEAD_DIM, BLOCK_D)
         put_rows(dv, row, at, length, dvalues, HEAD_DIM, BLOCK_D)
@@ -310,7 +309,7 @@ def stick_backward_tables(
     DOWN: tl.constexpr, SIDE: tl.constexpr, SELF: tl.constexpr,
     SEGMENTED: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Adds a chunk's share to dbias [B, H, diagonals, 2 N], as softmax.backward_tables. Grid: diagonals, B * H.
+    """Add the gradients of a chunk to dbias [B, H, diagonals, 2 N], as softmax.backward_tables. Grid: diagonals, B * H.
 
     The diagonals are 0, 1, ... of side -1; 0, -1, ... of side 1; 0, 1, -1, 2, -2, ... of all.
     """

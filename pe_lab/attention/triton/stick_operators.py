@@ -9,10 +9,10 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import stick
-from pe_lab.attention.triton.blocks import Blocks, architecture, choose, lanes
-from pe_lab.attention.triton.operators import LOG2E, lanes_adjacent, precision, table_gradient, table_shape
+from pe_lab.attention.triton.blocks import Blocks, architecture, choose, tile_dims
+from pe_lab.attention.triton.operators import LOG2E, dims_adjacent, precision, table_gradient, table_shape
 
-CHUNK = 2048  # queries whose marks are held at a time: memory grows with T, not with its square
+CHUNK = 2048  # queries whose intermediate sums are held at a time: memory grows with T, not with its square
 
 
 @torch.library.custom_op("pe_lab::stick_attention", mutates_args=())
@@ -28,19 +28,19 @@ def stick_attention(
     include_self: bool,
     own: bool,
 ) -> tuple[Tensor, Tensor]:
-    """One stick of attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
+    """Return one stick of attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
 
     Args:
         bias: [1|H, 2R+1] float32, added to the logits at i - j; beyond R its ends.
         segment: [B, T] integers, i sees j where they are equal; None: every key.
         scale: of q . k.
-        down: the stick is broken from the last key to the first, otherwise from the first to the last.
-        side: of the query, where the keys are: -1 before, 1 after, 0 both.
-        include_self: the query's own key takes part.
-        own: the remainder goes to the query's own value; otherwise it is dropped.
+        down: whether the stick is broken from the last key to the first.
+        side: of the query on which keys are: -1 before, 1 after, 0 both.
+        include_self: whether a query attends to its own key.
+        own: whether the remainder goes to the query's own value; otherwise it is dropped.
 
     Returns:
-        [B, H, T, d], and the base-2 logarithm of what is left of every stick, [B, H, T] float32.
+        [B, H, T, d], and the base-2 logarithm of the remainder of every stick, [B, H, T] float32.
     """
     call = _Call(q, k, v, bias, segment, scale, down, side, include_self)
     B, H, T, d = q.shape
@@ -48,13 +48,24 @@ def stick_attention(
     blocks = call.blocks("stick_forward")
     numbers = [*call.strides(q, k, v), H, T, *call.numbers]
     stick.stick_forward[(triton.cdiv(T, blocks.m), B * H)](
-        *call.tensors, out, left, *numbers, **call.options, OWN=int(own), PARTS=call.parts, **blocks.options()
+        *call.activations,
+        *call.vectors,
+        out,
+        left,
+        *numbers,
+        **call.options,
+        OWN=int(own),
+        PARTS=call.parts,
+        **blocks.options(),
     )
     return out, left
 
 
 @stick_attention.register_fake
-def _(q, k, v, bias, segment, scale, down, side, include_self, own):
+def _(
+    q: Tensor, k: Tensor, v: Tensor, bias: Any, segment: Any,
+    scale: float, down: bool, side: int, include_self: bool, own: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
 
 
@@ -74,13 +85,13 @@ def stick_attention_backward(
     own: bool,
     wants_bias: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v and bias; the last is empty if it is not wanted."""
+    """Return the gradients of q, k, v and bias; the last is empty unless `wants_bias`."""
     call = _Call(q, k, v, bias, segment, scale, down, side, include_self)
-    q, k, v, *rest = call.tensors
-    grad = lanes_adjacent(grad)
+    (q, k, v), rest = call.activations, call.vectors
+    grad = dims_adjacent(grad)
     B, H, T, _ = q.shape
     by_row, by_key = call.blocks("stick_backward_queries"), call.blocks("stick_backward_keys")
-    by_place = call.blocks("stick_backward_tables") if wants_bias else None  # without a table there are none
+    by_place = call.blocks("stick_backward_tables") if wants_bias else None  # a kernel for tables only
     tiles = triton.cdiv(T, by_row.n)
     chunk = min(CHUNK, triton.cdiv(T, 128) * 128)
     rests, beyond = q.new_empty(2, B, H, chunk, tiles, dtype=torch.float32)
@@ -103,29 +114,32 @@ def stick_attention_backward(
         stick.stick_backward_keys[(tiles, B * H)](
             *inputs, rests, beyond, dk, dv, *numbers, *part, **call.options, PARTS=call.parts, **by_key.options()
         )
-        if wants_bias:
+        if by_place is not None:
             stick.stick_backward_tables[(diagonals, B * H)](
                 *inputs, rests, beyond, sums, *numbers, *part, **call.options, PARTS=call.parts, **by_place.options()
             )
     if own:
         dv += left.exp2()[..., None] * grad
-    dbias = table_gradient(sums, bias, side) if wants_bias else sums
+    dbias = sums if bias is None or not wants_bias else table_gradient(sums, bias, side)
     return dq, dk.to(k.dtype), dv.to(v.dtype), dbias
 
 
 @stick_attention_backward.register_fake
-def _(grad, left, q, k, v, bias, segment, scale, down, side, include_self, own, wants_bias):
-    dbias = left.new_empty(bias.shape if wants_bias else 0)
+def _(
+    grad: Tensor, left: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, segment: Any,
+    scale: float, down: bool, side: int, include_self: bool, own: bool, wants_bias: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    dbias = left.new_empty(bias.shape if bias is not None and wants_bias else 0)
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape), dbias
 
 
-def _remember(ctx: Any, inputs: tuple, output: tuple) -> None:
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
     tensors, ctx.how = inputs[:5], inputs[5:]
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(output[1], *tensors)
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple:
+def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
     wants_bias = bool(ctx.needs_input_grad[3])
     dq, dk, dv, dbias = stick_attention_backward(grad, *ctx.saved_tensors, *ctx.how, wants_bias)
     return dq, dk, dv, dbias if wants_bias else None, *[None] * 6
@@ -135,7 +149,7 @@ stick_attention.register_autograd(_differentiate, setup_context=_remember)
 
 
 class _Call:
-    """What the launches of one call have in common; arguments as of `stick_attention`."""
+    """The arguments that all launches of one call share; arguments as of `stick_attention`."""
 
     def __init__(
         self,
@@ -149,8 +163,8 @@ class _Call:
         side: int,
         include_self: bool,
     ) -> None:
-        self.tensors = [
-            *map(lanes_adjacent, (q, k, v)),
+        self.activations = (dims_adjacent(q), dims_adjacent(k), dims_adjacent(v))
+        self.vectors = [
             None if bias is None else bias.contiguous() * LOG2E,
             None if segment is None else segment.contiguous(),
         ]
@@ -161,14 +175,14 @@ class _Call:
         self.options = options(q.dtype, q.shape[-1], down, side, include_self, self.there)
 
     def strides(self, *tensors: Tensor) -> list[int]:
-        return [stride for x in tensors for stride in lanes_adjacent(x).stride()[:3]]
+        return [stride for x in tensors for stride in dims_adjacent(x).stride()[:3]]
 
     def blocks(self, kernel: str) -> Blocks:
         return stick_blocks(architecture(self.q.device), kernel, self.q.dtype, self.q.shape[-1], self.there)
 
 
 def stick_blocks(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
-    """The blocks of a kernel: as chosen, but the backward ones share marks, so that their keys come in equal tiles."""
+    """Return the blocks of a kernel; the backward kernels share intermediate sums and so the size of key tiles."""
     if kernel == "stick_mark":
         kernel = "stick_backward_queries"
     blocks = choose(architecture, kernel, dtype, head_dim, there)
@@ -179,19 +193,21 @@ def stick_blocks(architecture: str, kernel: str, dtype: torch.dtype, head_dim: i
 
 
 def parts(dtype: torch.dtype) -> int:
-    """Numbers of 8 bits that a logarithm is split into: all of float32's 24, or 16 where activations have 8."""
+    """Return the number of 8-bit parts of a logarithm: 3 for all 24 bits of float32, 2 for bfloat16 activations."""
     return 3 if dtype == torch.float32 else 2
 
 
 def options(
     dtype: torch.dtype, head_dim: int, down: bool, side: int, include_self: bool, there: Collection[str]
 ) -> dict[str, int | str]:
-    """The compile-time options that all kernels share."""
+    """Return the compile-time options that all kernels share."""
     return {
         "HEAD_DIM": head_dim,
-        "BLOCK_D": lanes(head_dim),
+        "BLOCK_D": tile_dims(head_dim),
         "DOWN": int(down),
         "SIDE": side,
         "SELF": int(include_self),
         "PRECISION": precision(dtype),
-    } | {name: int(name in there) for name in ("BIAS", "SEGMENTED")}
+        "BIAS": int("BIAS" in there),
+        "SEGMENTED": int("SEGMENTED" in there),
+    }

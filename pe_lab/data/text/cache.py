@@ -1,4 +1,4 @@
-"""What can be made again and is kept: in folders with checksums, which are made again when they are damaged."""
+"""The cache: folders with checksums that are made again when they are damaged."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from pe_lab.system.files import CHECKSUMS, file_digest, write_json
 
 
 def cache_folder(cache: str | None) -> Path:
-    """Where what can be made again is kept; None: where this machine keeps such things."""
+    """Return the cache folder; None: that of the user."""
     if cache is not None:
         return Path(cache).expanduser()
     import pooch
@@ -22,7 +22,7 @@ def cache_folder(cache: str | None) -> Path:
 
 
 def kept(entry: Path, make: Callable[[Path], None]) -> Path:
-    """A folder of the cache: made unless it is there, and made again, which is said, if it is not what was written.
+    """Return a folder of the cache; make it if it is missing, and with a message if it is damaged.
 
     Args:
         make: writes files into an empty folder.
@@ -45,7 +45,7 @@ def kept(entry: Path, make: Callable[[Path], None]) -> Path:
 
 
 def damage(entry: Path) -> str | None:
-    """What is wrong with a folder of the cache; None: it is what was written."""
+    """Return why a folder of the cache is damaged; None: it is not."""
     if entry.is_symlink() or not entry.is_dir():
         return "is no folder"
     sums = entry / CHECKSUMS
@@ -67,7 +67,7 @@ def damage(entry: Path) -> str | None:
 
 
 def _remove(entry: Path) -> None:
-    """Remove a damaged entry; if another process has made it again meanwhile, leave that."""
+    """Remove a damaged entry, unless another process has made it again."""
     aside = entry.with_name(f".{entry.name}.{uuid.uuid4().hex}")
     os.rename(entry, aside)
     if damage(aside) is None and not os.path.lexists(entry):
@@ -80,7 +80,7 @@ def _remove(entry: Path) -> None:
 
 @contextmanager
 def _one_line(entry: Path) -> Iterator[None]:
-    """Say which file or folder of the cache stands in the way."""
+    """Name the file or folder of the cache in errors."""
     try:
         yield
     except OSError as error:
@@ -95,7 +95,7 @@ def _one_line(entry: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """A temporary name for a file or a folder, which gets its own when all is written: two may do it at once."""
+    """Yield a temporary path that is renamed when the block ends; several processes may write the same entry."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -103,7 +103,7 @@ def writing(path: Path) -> Iterator[Path]:
         try:
             os.replace(temporary, path)
         except OSError:
-            if not path.is_dir():  # otherwise another process was first with the same folder
+            if not path.is_dir():  # otherwise another process has made the same folder
                 raise
     finally:
         if temporary.is_dir():

@@ -11,10 +11,10 @@ from pe_lab.data.text.levels import WINDOW, ngram, unigram, xz
 
 
 class CLM(Text):
-    """The next token of text, from what comes before it in the window and in the document.
+    """Predict the next token of text from the tokens before it in the window and the document.
 
-    END's slot is not asked: what follows is another document. The last slot asks for the token after the window, so
-    that every token is asked once but the first of a document. Two documents "cat" and "dog!" in a window of 8:
+    Nothing is asked at END, which another document follows. The last slot asks for the token after the window, so
+    every token is asked once, except the first of a document. Two documents "cat" and "dog!" in a window of 8:
 
         token     a    t    END  d    o    g    !    END
         position  0    1    2    0    1    2    3    4
@@ -51,5 +51,5 @@ class CLM(Text):
         }
 
     def spell(self, tokens: np.ndarray) -> bytes:
-        """The text of a window, END as a byte."""
+        """Return the text of a window, with END as a byte."""
         return b"".join(self.text.spelling[token] for token in tokens.tolist())

@@ -1,4 +1,4 @@
-"""Text as documents, read in pieces."""
+"""Text as documents that are read in pieces."""
 
 import hashlib
 import os
@@ -15,14 +15,14 @@ from pe_lab.data.text.cache import kept
 from pe_lab.data.text.sources import download, own_files, standard_library
 from pe_lab.system.files import digest
 
-REVISION = 1  # raised when documents are told apart otherwise, or their digest changes
-CHUNK = 2**18  # bytes read at once
+REVISION = 1  # raised when the separation of documents or their digest changes
+CHUNK = 2**18  # bytes of a read
 DOCUMENTS = "documents.npz"
 
 
 @dataclass(frozen=True)
 class Documents:
-    """What is known of every document after one reading, in order.
+    """Hashes and sizes of all documents, in order.
 
     Args:
         digest: of all of them.
@@ -37,13 +37,13 @@ class Documents:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text in UTF-8, as documents in the order of their files' paths; never in memory as a whole.
+    """UTF-8 documents in the order of their files' paths. The text is never in memory as a whole.
 
     Args:
         name: "stdlib", the .py files of Python's own modules without their tests, or a key of DOWNLOADS.
         path: of a file, or of a folder whose files are documents, hidden ones left out; wins over the name.
-        separator: what stands between the documents of a file; None: a file is one document.
-        cache: folder for downloads, and for what a reading found, so that files which have not changed are read once.
+        separator: text between the documents of a file; None: a file is one document.
+        cache: folder for downloads, and for hashes and sizes, so that unchanged files are read once.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Corpus:
 
     @cached_property
     def files(self) -> list[Path]:
-        """The files, sorted.
+        """Return the files, sorted.
 
         Raises:
             ValueError: there are none, or they cannot be downloaded.
@@ -78,7 +78,7 @@ class Corpus:
 
     @cached_property
     def documents(self) -> Documents:
-        """Every document's hash and size; read only if the files are not those of an earlier reading.
+        """Return hash and size of every document; files are read only if they have changed.
 
         Raises:
             ValueError: a file is no text, or there is no text at all.
@@ -124,7 +124,7 @@ class Corpus:
             raise ValueError(f"{self.setting} must be text in UTF-8, got {file} with {wrong!r} in it") from None
 
     def pieces(self) -> Iterator[tuple[int, bytes, bool]]:
-        """All text: the number of the document, a piece of it, and whether it ends there."""
+        """Yield all text: the number of the document, a piece of it, and whether the document ends there."""
         number = 0
         for file in self.files:
             for piece, ends in self._of(file):
@@ -146,7 +146,7 @@ class Corpus:
 
 
 def pieces(file: Path, separator: str | None) -> Iterator[tuple[bytes, bool]]:
-    """The documents of a file in pieces of about CHUNK bytes, and whether a document ends with the piece.
+    """Yield the documents of a file in pieces of about CHUNK bytes, and whether the document ends there.
 
     A piece that is not a document's last ends with a line, or with a character where lines are longer than a chunk.
     """
@@ -159,7 +159,7 @@ def pieces(file: Path, separator: str | None) -> Iterator[tuple[bytes, bool]]:
                 *whole, rest = rest.split(mark)
                 for document in whole:
                     yield document, True
-            # what may be the beginning of a separator stays
+            # keep what may be the beginning of a separator
             safe = max(0, len(rest) - (len(mark) - 1 if mark else 0))
             cut = rest.rfind(b"\n", 0, safe) + 1 or before_character(rest, safe)
             yield rest[:cut], False
@@ -168,7 +168,7 @@ def pieces(file: Path, separator: str | None) -> Iterator[tuple[bytes, bool]]:
 
 
 def before_character(text: bytes, place: int) -> int:
-    """The start of the character in UTF-8 that holds the byte at this place, or the last byte."""
+    """Return the start of the UTF-8 character that contains the byte at this place, or the last byte."""
     place = min(place, len(text) - 1)
     for _ in range(3):
         if place > 0 and text[place] & 0xC0 == 0x80:

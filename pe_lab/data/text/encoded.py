@@ -12,10 +12,10 @@ from pe_lab.data.text.overlap import repeats
 from pe_lab.data.text.tokenizer import Tokenizer
 from pe_lab.system.files import CHECKSUMS, digest, read_json, write_json
 
-REVISION = 2  # raised when the tokens change, or what is known of them from other splits
+REVISION = 2  # raised when the tokens or `repeats` change
 SPLITS = ("train", "validation", "test")
 TWENTIETHS = (18, 19)  # of the text: train ends, validation ends
-MANY = 100  # documents, from which on they are held out whole
+MANY = 100  # least number of documents that are not divided between splits
 
 
 class Encoded:
@@ -36,7 +36,7 @@ class Encoded:
 
     @cached_property
     def folder(self) -> Path:
-        """Where the streams are; written if they are not there, or not what was written.
+        """Return the folder of the streams, which are written if they are missing or damaged.
 
         Raises:
             ValueError: the corpus is no text, or gives fewer tokens than the vocabulary was to have.
@@ -46,35 +46,35 @@ class Encoded:
 
     @cached_property
     def digest(self) -> str:
-        """Of all tokens, and what they spell."""
+        """Return the digest of all tokens and their spelling."""
         return digest(read_json(self.folder / CHECKSUMS))
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Tokens in each split."""
+        """Return the number of tokens in each split."""
         return read_json(self.folder / "sizes.json")
 
     @cached_property
     def spelling(self) -> list[bytes]:
-        """The bytes of every token."""
+        """Return the bytes of every token."""
         return [bytes.fromhex(token) for token in read_json(self.folder / "spelling.json")]
 
     @cached_property
     def used(self) -> list[int]:
-        """The tokens that the training split has, END apart, sorted."""
+        """Return the tokens that occur in the training split, without END, sorted."""
         return read_json(self.folder / "used.json")
 
     def stream(self, split: str) -> np.ndarray:
-        """The tokens of a split, on disk: a new map each time."""
+        """Return a new memory map of the tokens of a split."""
         return np.load(self.folder / f"{split}.npy", mmap_mode="r")
 
     @cached_property
     def streams(self) -> dict[str, np.ndarray]:
-        """The same for all splits, kept open."""
+        """Return the memory maps of all splits, kept open."""
         return {split: self.stream(split) for split in SPLITS}
 
     def repeats(self, split: str, length: int) -> np.ndarray:
-        """The places in a split from which `length` tokens on are known from the splits before it; found once."""
+        """Return the places in a split whose next `length` tokens occur in an earlier split; computed once."""
 
         def make(folder: Path) -> None:
             *before, held = (self.folder / f"{other}.npy" for other in SPLITS[: SPLITS.index(split) + 1])
@@ -101,7 +101,7 @@ class Encoded:
 
 
 class Growing:
-    """A .npy file of one axis, written in pieces: its header leaves room for the length that it ends with."""
+    """A one-dimensional .npy file written in pieces; its header leaves space for the final length."""
 
     def __init__(self, path: Path, dtype: np.dtype) -> None:
         self.file, self.dtype, self.length = path.open("wb"), dtype, 0
@@ -117,7 +117,7 @@ class Growing:
         self.length += len(values)
 
     def close(self) -> int:
-        """Finish the file; returns its length."""
+        """Finish the file and return its length."""
         self.file.seek(0)
         self._write_header()
         assert self.file.tell() == self.begin
@@ -126,14 +126,14 @@ class Growing:
 
 
 def divided(corpus: Corpus) -> Iterator[tuple[str, bytes, bool]]:
-    """All text once: its split, a piece of it, and whether a document ends there."""
+    """Yield all text: its split, a piece of it, and whether a document ends there."""
     documents = corpus.documents
     kept = np.zeros(len(documents.sizes), bool)
     kept[np.unique(documents.hashes, return_index=True)[1]] = True
     kept &= documents.sizes > 0
     text = ((number, piece, ends) for number, piece, ends in corpus.pieces() if kept[number])
     total = int(documents.sizes[kept].sum())
-    small = kept & (documents.sizes * 20 <= total)  # no larger than what is held out
+    small = kept & (documents.sizes * 20 <= total)  # no larger than a held-out split
     if small.sum() < MANY or documents.sizes[small].sum() * 2 < total:
         yield from _at_cuts(text, [total * part // 20 for part in TWENTIETHS])
         return
@@ -147,7 +147,7 @@ def divided(corpus: Corpus) -> Iterator[tuple[str, bytes, bool]]:
 
 
 def _at_cuts(text: Iterator[tuple[int, bytes, bool]], cuts: list[int]) -> Iterator[tuple[str, bytes, bool]]:
-    """Everything in a row, cut at these bytes, or before the character that they are in."""
+    """Yield all pieces, cut at these bytes or before the character that contains them."""
     split = at = 0
     for _, piece, ends in text:
         while split < len(cuts) and cuts[split] < at + len(piece):

@@ -1,16 +1,16 @@
-"""Reference levels of text: what counting and compressing reach."""
+"""Reference levels of text, by counting and by compression."""
 
 import lzma
 
 import numpy as np
 
 REVISION = 1  # raised when a level changes
-BLOCK = 2**12  # windows read at once
+BLOCK = 2**12  # windows of a read
 WINDOW = 2**23  # bytes of training text before the text that xz compresses, and its dictionary
 
 
 class Counts:
-    """How often tokens were seen after contexts, and what that says of a token after a context.
+    """Counts of tokens after contexts, and the probabilities that they give.
 
     Modified Kneser-Ney smoothing (Chen and Goodman 1998, section 3): a little is taken from every count, by whether it
     is 1, 2 or more, and given to the tokens as a shorter context has them.
@@ -29,7 +29,7 @@ class Counts:
         counts = np.diff(np.flatnonzero(new), append=len(keys)).astype(np.int32)
         n = np.maximum(np.bincount(np.minimum(counts, 5), minlength=6), 1)
         y = n[1] / (n[1] + 2 * n[2])
-        # never nothing, so that no token is impossible
+        # above 0, so that no token has probability 0
         self.discounts = np.array([0.0] + [np.clip(c - (c + 1) * y * n[c + 1] / n[c], 0.1, c) for c in (1, 2, 3)])
         # of all keys before each
         self.total, self.taken = np.zeros(len(counts) + 1, np.int64), np.zeros(len(counts) + 1)
@@ -40,7 +40,7 @@ class Counts:
         return self.discounts[np.minimum(counts, 3)]
 
     def weights(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Own and rest [Q]: P(token | context) = own + rest P(token | a shorter context); 0 and 1 for a new context."""
+        """Return own and rest [Q]: P(token | context) = own + rest P(token | shorter context); 0, 1 if it is new."""
         first = np.searchsorted(self.keys, keys >> self.bits << self.bits)
         after = np.searchsorted(self.keys, keys | self.token, side="right")
         place, end = np.searchsorted(self.keys, keys), np.searchsorted(self.keys, keys, side="right")
@@ -50,22 +50,22 @@ class Counts:
         return (same - self._taken(same)) / some, np.where(total > 0, taken / some, 1.0)
 
     def estimate(self, keys: np.ndarray, below: np.ndarray) -> np.ndarray:
-        """[Q] P(token | context), where P(token | a shorter context) is known."""
+        """Return P(token | context) [Q], given P(token | shorter context)."""
         own, rest = self.weights(keys)
         return own + rest * below
 
 
 def unigram(train: np.ndarray, token: np.ndarray, vocabulary: int) -> np.ndarray:
-    """[Q] P(token), from how often tokens are in train [N]."""
+    """Return P(token) [Q], from the counts of tokens in train [N]."""
     counts = Counts(train.astype(np.uint64), (vocabulary - 1).bit_length())
     return counts.estimate(token.astype(np.uint64), np.full(len(token), 1 / vocabulary))
 
 
 def ngram(train: np.ndarray, rows: np.ndarray, end: int, vocabulary: int) -> np.ndarray:
-    """[B, T] P(rows[:, 1:] | the tokens before it in its window and its document), modified Kneser-Ney.
+    """Return P(rows[:, 1:] | tokens before in window and document) [B, T], by modified Kneser-Ney smoothing.
 
     As many tokens as fit in 64 bits with the one that is asked. A shorter context counts how many different tokens
-    stand before it, and how often none does. Slots of END mean nothing.
+    stand before it, and how often none does. Values at END are not used.
 
     Args:
         train: [N, S + 1] windows that are counted, with the token after them.
@@ -95,7 +95,7 @@ def ngram(train: np.ndarray, rows: np.ndarray, end: int, vocabulary: int) -> np.
 
 
 def histories(rows: np.ndarray, end: int, bits: int, longest: int) -> tuple[np.ndarray, np.ndarray]:
-    """[B, T] the tokens up to a slot and the one after it as one number; how many are in the document, up to longest.
+    """Return [B, T] the tokens up to a slot and the next one as one number, and how many are in the document.
 
     The token after the slot is in the lowest bits, the slot's own next. At END there are none.
     """
@@ -113,11 +113,11 @@ def histories(rows: np.ndarray, end: int, bits: int, longest: int) -> tuple[np.n
 class Neighbours:
     """P(token | left neighbour, right neighbour).
 
-    From both together, below it the mean of what either says alone, below that from no neighbour at all.
+    Estimated from both neighbours, smoothed by the mean of those from one, and these by that from none.
 
     Args:
         train: [N, T] windows that are counted.
-        mask: stands for a neighbour that is not known.
+        mask: the token of an unknown neighbour.
     """
 
     def __init__(self, train: np.ndarray, end: int, mask: int, vocabulary: int) -> None:
@@ -141,7 +141,7 @@ class Neighbours:
         return key
 
     def estimate(self, left: np.ndarray, right: np.ndarray, token: np.ndarray) -> np.ndarray:
-        """[Q] P(token | left, right)."""
+        """Return P(token | left, right) [Q]."""
         below = unigram(self.alone, token, self.vocabulary)
         from_left = self.by_left.estimate(self._key(token, left), below)
         from_right = self.by_right.estimate(self._key(token, right), below)
@@ -152,7 +152,7 @@ class Neighbours:
 
 
 def neighbours(rows: np.ndarray, end: int, mask: int) -> tuple[np.ndarray, np.ndarray]:
-    """[B, T] the tokens left and right of each slot, `mask` where the window or the document begins or ends."""
+    """Return the tokens left and right of each slot [B, T], `mask` at the ends of window and document."""
     left, right = np.full_like(rows, mask), np.full_like(rows, mask)
     left[:, 1:] = np.where(rows[:, :-1] == end, mask, rows[:, :-1])
     right[:, :-1] = np.where(rows[:, :-1] == end, mask, rows[:, 1:])
@@ -160,7 +160,7 @@ def neighbours(rows: np.ndarray, end: int, mask: int) -> tuple[np.ndarray, np.nd
 
 
 def xz(train: bytes, test: bytes) -> float:
-    """Bits for each byte of a text that is compressed after the last 8 MiB of another, what xz -6 can look back to."""
+    """Return bits per byte of a text compressed after the last 8 MiB of another: the dictionary of xz -6."""
     train = train[-WINDOW:]
     return 8 * (_compressed(train + test) - _compressed(train)) / len(test)
 

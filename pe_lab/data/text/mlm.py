@@ -11,15 +11,18 @@ from pe_lab.data.text.levels import Neighbours, neighbours, unigram
 
 BELOW = 2**32  # draws are integers below this
 CHOSEN = BELOW * 15 // 100
-MASKED, RANDOM = BELOW * 8 // 10, BELOW * 9 // 10  # up to here MASK, from there to here another token, then the same
+MASKED, RANDOM = (
+    BELOW * 8 // 10,
+    BELOW * 9 // 10,
+)  # below the first MASK, below the second another token, above it the same
 
 
 class MLM(Text):
-    """The tokens of text that are hidden, from what stands around them in the window and in the document (BERT).
+    """Predict hidden tokens of text from the tokens around them in the window and the document (BERT).
 
     15 % of the tokens, never END, and at least one of a window, are asked; 80 % of these are shown as MASK, 10 % as a
-    token drawn evenly from those of the training text, 10 % as they are. A sequence is asked anew in every epoch of
-    training: what is asked is a function of (seed, epoch, sequence), in validation and test of (seed, sequence).
+    token drawn evenly from those of the training text, 10 % as they are. Other tokens are hidden in every epoch of
+    training: they are a function of (seed, epoch, sequence), in validation and test of (seed, sequence).
 
         text     t    h    e         c    a    t    END
         shown    t    MASK e         q    a    t    END
@@ -60,15 +63,15 @@ class MLM(Text):
         around = known.estimate(left, right, token)
         # Bayes: a slot that does not show MASK shows what is asked, or as often one of the tokens in use
         drawn = np.isin(shown, self.text.used) / len(self.text.used)
-        told = around * ((shown == token) + drawn) / (known.estimate(left, right, shown) + drawn)
+        shown_or_drawn = around * ((shown == token) + drawn) / (known.estimate(left, right, shown) + drawn)
         return {
             "unigram": self.level(-np.log(unigram(known.alone, token, self.task.vocabulary)), batch, self.roles),
-            "neighbours": self.level(-np.log(np.where(shown == mask, around, told)), batch, self.roles),
+            "neighbours": self.level(-np.log(np.where(shown == mask, around, shown_or_drawn)), batch, self.roles),
         }
 
 
 def draws(key: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Integers below 2^32, each a function of its key and its number: outputs of SplitMix64 (Steele et al. 2014)."""
+    """Return integers below 2^32, each a function of key and number, by SplitMix64 (Steele et al. 2014)."""
     step, first, second = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
     z = key + (number + np.uint64(1)) * step
     z = (z ^ (z >> np.uint64(30))) * first

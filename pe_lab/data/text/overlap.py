@@ -1,4 +1,4 @@
-"""Which pieces of a held-out text are in the training text, found by a rolling hash in bounded memory."""
+"""Find the pieces of a held-out text that occur in the training text, by a rolling hash in bounded memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,16 +7,16 @@ import numpy as np
 
 from pe_lab.data.seeding import derive
 
-BLOCK = 2**20  # places hashed at once
+BLOCK = 2**20  # places of a block
 FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
 INVERSE = np.uint64(pow(int(FACTOR), -1, 2**64))
 
 
 def repeats(known: list[Path], held: Path, length: int, vocabulary: int) -> np.ndarray:
-    """The places [N], sorted, in a held-out stream from which `length` tokens on are known.
+    """Return the sorted places [N] in a held-out stream whose next `length` tokens are known.
 
-    Known is a sequence of a known stream, wherever the held-out one has it, and a sequence of the held-out stream that
-    a known one has anywhere. Sequences of a stream begin at the multiples of `length`.
+    A sequence of a known stream is known wherever it occurs in the held-out one, and a sequence of the held-out stream
+    is known if it occurs anywhere in a known one. Sequences of a stream begin at the multiples of `length`.
 
     Args:
         known, held: .npy files, streams of at least `length` tokens.
@@ -32,12 +32,12 @@ def repeats(known: list[Path], held: Path, length: int, vocabulary: int) -> np.n
 
 
 def _sequences(at: int, hashes: np.ndarray, length: int) -> np.ndarray:
-    """Those of hashes [N] from a place on whose place is a multiple of length; a copy, so that the rest can go."""
+    """Return a copy of the hashes whose place is a multiple of length, so that the others can be freed."""
     return hashes[-at % length :: length].copy()
 
 
 def rolling(stream: Path, length: int, value: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """(first place, hashes) for every `length` tokens in a row, block by block.
+    """Yield (first place, hashes) of every `length` consecutive tokens, block by block.
 
     The hash of t_0, t_1, ... is the sum of value[t_j] FACTOR^j modulo 2^64, a difference of two running sums.
     """
@@ -48,7 +48,7 @@ def rolling(stream: Path, length: int, value: np.ndarray) -> Iterator[tuple[int,
     )
     places = np.load(stream, mmap_mode="r").shape[0] - length + 1
     for at in range(0, places, BLOCK):
-        # a new map each time: what has been read does not stay in memory
+        # a new map each time, so that pages already read leave memory
         block = np.array(np.load(stream, mmap_mode="r")[at : at + BLOCK + length - 1])
         count = len(block) - length + 1
         sums = np.concatenate([np.zeros(1, np.uint64), (value[block] * power[: len(block)]).cumsum(dtype=np.uint64)])
@@ -56,7 +56,7 @@ def rolling(stream: Path, length: int, value: np.ndarray) -> Iterator[tuple[int,
 
 
 class Among:
-    """Whether numbers are in a set: a table of their high bits lets few through to the search."""
+    """A set of numbers; a table of their high bits excludes most candidates before the search."""
 
     BITS = 24
 
@@ -69,7 +69,7 @@ class Among:
         return (numbers >> np.uint64(64 - self.BITS)).astype(np.intp)
 
     def __call__(self, numbers: np.ndarray) -> np.ndarray:
-        """The indices of those that are in the set."""
+        """Return the indices of the numbers that are in the set."""
         index = self.table[self._high(numbers)].nonzero()[0]
         place = np.searchsorted(self.members, numbers[index])
         place[place == len(self.members)] = 0

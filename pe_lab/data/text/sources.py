@@ -1,4 +1,4 @@
-"""Files of text: those of Python's own library, of a download, and one's own."""
+"""Files of text: Python's standard library, downloads, and files of your own."""
 
 import os
 import shutil
@@ -15,11 +15,11 @@ TESTS = ("test", "tests", "idle_test")  # folders of the standard library that a
 
 @dataclass(frozen=True)
 class Download:
-    """A file that can be had from the network.
+    """A file on the network.
 
     Args:
-        sha256: of what is downloaded.
-        member: of the archive that it is; None: it is the file itself.
+        sha256: of the downloaded file.
+        member: of the downloaded archive; None: the download is the file itself.
     """
 
     url: str
@@ -42,9 +42,9 @@ DOWNLOADS = {
 
 
 def standard_library() -> list[Path]:
-    """The .py files of the modules that come with Python, without their tests and without what was built or installed.
+    """Return the .py files of Python's standard library, without tests and without built or installed files.
 
-    So the text is the same wherever the version of Python is.
+    So the text depends on the version of Python only.
     """
     root = Path(sysconfig.get_path("stdlib"))
     found = []
@@ -58,7 +58,7 @@ def standard_library() -> list[Path]:
 
 
 def own_files(path: Path) -> list[Path]:
-    """The file itself, or the files under a folder, hidden ones left out.
+    """Return the file itself, or the files under a folder without hidden ones.
 
     Raises:
         ValueError: there is neither; a folder in it cannot be read; something in it is neither a file nor a folder.
@@ -83,10 +83,10 @@ def own_files(path: Path) -> list[Path]:
 
 
 def download(name: str, folder: Path) -> Path:
-    """The file of a named corpus, downloaded unless it is there; its checksum is tested before it gets its name.
+    """Return the file of a named corpus; download it if it is missing, and check its checksum.
 
     Raises:
-        ValueError: there is no network, or what came is not what was expected.
+        ValueError: there is no network, or the download has another checksum.
     """
     return kept(folder / name, lambda entry: _retrieve(name, entry / name)) / name
 

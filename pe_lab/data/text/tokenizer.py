@@ -1,4 +1,4 @@
-"""From text to tokens: bytes, or pairs of bytes that occur often."""
+"""Tokenizers: bytes, and byte-pair encoding."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -11,17 +11,17 @@ import numpy as np
 if TYPE_CHECKING:
     import tokenizers
 
-# bytes that UTF-8 never uses stand for what is no text
+# bytes that UTF-8 never uses, for tokens that are not text
 MASK, END = b"\xfe", b"\xff"
-LONGEST = 1024  # bytes without a space, at most, in which pairs are looked for: the work grows with their square
+LONGEST = 1024  # most bytes of a word: the work grows with their square
 
 
 class Tokenizer(ABC):
-    """Text to integers; the two highest are MASK and END.
+    """Maps text to integers; the two highest are MASK and END.
 
     Attributes:
-        identity: what its tokens depend on, besides the text.
-        vocabulary: how many tokens there are.
+        identity: everything but the text that the tokens depend on.
+        vocabulary: the number of tokens.
     """
 
     identity: dict[str, object]
@@ -33,25 +33,25 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def learn(self, text: Iterable[bytes]) -> None:
-        """Fit to the text of the training split, which comes in pieces."""
+        """Fit to the text of the training split, given in pieces."""
 
     @abstractmethod
     def encode(self, piece: bytes) -> np.ndarray:
-        """The tokens of a piece of text."""
+        """Return the tokens of a piece of text."""
 
     @abstractmethod
     def spelling(self) -> list[bytes]:
-        """The bytes of every token."""
+        """Return the bytes of every token."""
 
 
 class Bytes(Tokenizer):
-    """A token for every byte."""
+    """One token per byte."""
 
     identity = {"tokenizer": "bytes"}
     vocabulary = 2**8
 
     def learn(self, text: Iterable[bytes]) -> None:
-        """There is nothing to learn."""
+        """Do nothing: bytes are fixed."""
 
     def encode(self, piece: bytes) -> np.ndarray:
         return np.frombuffer(piece, np.uint8)
@@ -63,10 +63,10 @@ class Bytes(Tokenizer):
 class BPE(Tokenizer):
     """Byte-level byte-pair encoding (Radford et al. 2019), learned from the training split.
 
-    What has no space for more than 1,024 bytes is cut there.
+    Words of more than 1,024 bytes are cut.
 
     Args:
-        vocabulary: the 256 bytes, what is learned, MASK and END.
+        vocabulary: 256 bytes, learned tokens, MASK and END.
     """
 
     def __init__(self, vocabulary: int) -> None:
@@ -75,7 +75,7 @@ class BPE(Tokenizer):
 
     @cached_property
     def model(self) -> "tokenizers.Tokenizer":
-        import tokenizers  # loaded when there is something to encode
+        import tokenizers  # loaded at the first use
         from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
         model = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -104,7 +104,7 @@ class BPE(Tokenizer):
         return np.array(self.model.encode(piece.decode()).ids, self.dtype)
 
     def spelling(self) -> list[bytes]:
-        """The library writes every byte as a character: those that can be read as they are, others from 256 on."""
+        """Return the bytes of every token; the library writes printable bytes as themselves, others from 256 on."""
         readable = [*range(33, 127), *range(161, 173), *range(174, 256)]
         others = [byte for byte in range(256) if byte not in readable]
         byte_of = {chr(byte): byte for byte in readable} | {chr(256 + n): byte for n, byte in enumerate(others)}

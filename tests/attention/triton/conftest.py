@@ -72,8 +72,8 @@ def looked_up(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     def everywhere(_: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
         asked.add(kernel)
-        for architecture, lanes in product((*load(), "sm_86", "sm_89", "sm_120"), (16, 32, 64, 128)):
-            choose(architecture, kernel, dtype, lanes, there)
+        for architecture, dims in product((*load(), "sm_86", "sm_89", "sm_120"), (16, 32, 64, 128)):
+            choose(architecture, kernel, dtype, dims, there)
         blocks = choose("sm_90", kernel, dtype, head_dim, there)
         return replace(blocks, n=blocks.n // 2) if kernel == "stick_backward_keys" else blocks  # unlike its siblings
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pe_lab.attention.triton import blocks
-from pe_lab.attention.triton.blocks import INTERPRETER, TABLE, Blocks, choose, key, lanes, load, load_class, write
+from pe_lab.attention.triton.blocks import INTERPRETER, TABLE, Blocks, choose, key, load, load_class, tile_dims, write
 
 SOFTMAX = ("forward", "backward_keys", "backward_queries", "backward_tables")
 STICK = tuple(f"stick_{name}" for name in SOFTMAX)
@@ -57,8 +57,8 @@ def test_every_launch_finds_an_entry(architecture: str) -> None:
 
 
 @pytest.mark.parametrize("head_dim", range(1, 129))
-def test_lanes_are_the_next_power_of_two(head_dim: int) -> None:
-    power = lanes(head_dim)
+def test_dims_are_the_next_power_of_two(head_dim: int) -> None:
+    power = tile_dims(head_dim)
     assert power & (power - 1) == 0
     assert max(head_dim, 16) <= power < max(2 * head_dim, 17)
 

@@ -32,8 +32,8 @@ def by_kernels(inputs: Given, pairing: str) -> Tensor:
 
 
 def by_reference(inputs: Given, pairing: str) -> Tensor:
-    turned = reference.rotate(inputs["x"], Rotary(inputs["cos"], inputs["sin"], pairing))
-    return (turned * inputs["gain"][:, None] if "gain" in inputs else turned).to(inputs["x"].dtype)
+    rotated = reference.rotate(inputs["x"], Rotary(inputs["cos"], inputs["sin"], pairing))
+    return (rotated * inputs["gain"][:, None] if "gain" in inputs else rotated).to(inputs["x"].dtype)
 
 
 def run(

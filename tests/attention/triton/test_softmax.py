@@ -157,7 +157,7 @@ def assert_equal_but_for_rounding(given: Given, options: Case, layout: Layout, l
         assert error <= 4 * own + floor, f"{name} errs by {error}, the reference by {own}"
 
 
-# every case with every layout and both masks, but that what is done before attention takes one; sizes take turns
+# every case with every layout and both masks, but that what is done before attention takes one; sizes alternate
 BEFORE = {name for name, case in CASES.items() if {"cos", "cos_q", "gain"} & set(case(3, 2)) and name != "several"}
 COVER = [
     pytest.param(case, layout, (i + n) % 2 == 0, (33, 63, 45)[(i + 2 * n) % 3], (16, 24, 80, 128)[(i // 2 + n) % 4])
@@ -178,7 +178,7 @@ def test_sequences_of_a_few_tokens_are_right(case: str, T: int, causal: bool) ->
     assert_equal_but_for_rounding(*drawn(CASES[case](T, 10), T, 10), whole(T, causal))
 
 
-def test_a_head_of_one_lane_is_right() -> None:
+def test_a_head_of_one_dim_is_right() -> None:
     T = 20
     assert_equal_but_for_rounding(*drawn({"bias": (H, 2 * T - 1), "gain": (H, 1)}, T, 1), whole(T, causal=True))
 
@@ -395,7 +395,7 @@ def queries(d: int = 16, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("q", "terms", "layout", "reason", "instead"),
+    ("q", "terms", "layout", "reason", "fallback"),
     [
         (queries(dtype=torch.float64), Terms(), LINE, "the kernels take float32 and bfloat16, got float64", "sdpa"),
         (queries(dtype=torch.float16), Terms(), LINE, "the kernels take float32 and bfloat16, got float16", "sdpa"),
@@ -441,9 +441,9 @@ def queries(d: int = 16, dtype: torch.dtype = torch.float32) -> Tensor:
     ],
 )
 def test_what_it_cannot_compute_is_refused_in_one_line(
-    q: Tensor, terms: Terms, layout: Layout, reason: str, instead: str
+    q: Tensor, terms: Terms, layout: Layout, reason: str, fallback: str
 ) -> None:
-    says = f"^attention=triton cannot compute this: {reason}; use attention=auto, which takes {instead}$"
+    says = f"^attention=triton cannot compute this: {reason}; use attention=auto, which takes {fallback}$"
     for refuse in (lambda: resolve("triton", q, terms, layout), lambda: attend(q, q, q, terms, layout, "triton")):
         with pytest.raises(ValueError, match=says) as caught:
             refuse()
@@ -458,7 +458,7 @@ def test_dropout_with_stick_breaking_is_refused() -> None:
 
 @pytest.mark.parametrize("layout", [LINE, SKIPPING, GRID])
 @pytest.mark.parametrize(("d", "dtype"), [(1, torch.float32), (128, torch.bfloat16)])
-def test_it_takes_both_dtypes_any_head_of_up_to_128_lanes_and_any_positions_where_no_table_is_read(
+def test_it_takes_both_dtypes_any_head_of_up_to_128_dims_and_any_positions_where_no_table_is_read(
     layout: Layout, d: int, dtype: torch.dtype
 ) -> None:
     decay = torch.zeros(1, 1, 9)

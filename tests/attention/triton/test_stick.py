@@ -105,22 +105,22 @@ def product_weights(z: Tensor, stick: Stick, layout: Layout) -> tuple[Tensor, Te
     return torch.stack(rows, -2), torch.stack(remainders, -1)
 
 
-def turned(x: Tensor, rotary: Rotary | None) -> Tensor:
-    """Every pair of lanes (a, b) as (a cos - b sin, a sin + b cos)."""
+def rotated(x: Tensor, rotary: Rotary | None) -> Tensor:
+    """Every pair of dims (a, b) as (a cos - b sin, a sin + b cos)."""
     if rotary is None:
         return x
     d = x.shape[-1]
-    lanes = list(x.unbind(-1))
+    dims = list(x.unbind(-1))
     for c in range(d // 2):
         one, two = (2 * c, 2 * c + 1) if rotary.pairing == "interleaved" else (c, c + d // 2)
         a, b, cos, sin = x[..., one], x[..., two], rotary.cos[..., c], rotary.sin[..., c]
-        lanes[one], lanes[two] = a * cos - b * sin, a * sin + b * cos
-    return torch.stack(lanes, -1)
+        dims[one], dims[two] = a * cos - b * sin, a * sin + b * cos
+    return torch.stack(dims, -1)
 
 
 def by_definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
     """Stick-breaking attention with bias, rotation and gain; nothing of it is the lab's."""
-    q, k = turned(q, terms.rotary_q), turned(k, terms.rotary_k)
+    q, k = rotated(q, terms.rotary_q), rotated(k, terms.rotary_k)
     if terms.gain is not None:
         q, k = q * terms.gain[:, None, :], k * terms.gain[:, None, :]
     scale = q.shape[-1] ** -0.5 if terms.scale is None else terms.scale
@@ -184,10 +184,10 @@ BIASES: dict[str, Callable[[int], Case]] = {
     "per_head": lambda T: {"bias": (H, 2 * T - 1)},
     "shared_clipped": lambda T: {"bias": (1, 2 * (T // 3) + 1), "clip": True},
 }
-TURNS: dict[str, Callable[[int, int], Case]] = {
+ROTATIONS: dict[str, Callable[[int, int], Case]] = {
     "plain": lambda T, d: {},
-    "turned": lambda T, d: {"cos": (1, 1, T, d // 2), "sin": (1, 1, T, d // 2), "gain": (H, d), "scale": 0.2},
-    "turned_half": lambda T, d: {"cos": (1, H, T, d // 2), "sin": (1, H, T, d // 2), "pairing": "half"},
+    "rotated": lambda T, d: {"cos": (1, 1, T, d // 2), "sin": (1, 1, T, d // 2), "gain": (H, d), "scale": 0.2},
+    "rotated_half": lambda T, d: {"cos": (1, H, T, d // 2), "sin": (1, H, T, d // 2), "pairing": "half"},
 }
 
 
@@ -246,22 +246,23 @@ def assert_equal_but_for_rounding(given: Given, options: Case, layout: Layout) -
     assert_errs_as_little(run(by_kernels, given, options, layout, upstream, torch.float32), judge, truth)
 
 
-OPTIONS = [(True, False), ("nearest", "first"), (True, False), ("drop", "own"), BIASES, LAYOUTS, TURNS, (16, 24, 80)]
+BOOLEANS = (True, False)
+OPTIONS = [BOOLEANS, ("nearest", "first"), BOOLEANS, ("drop", "own"), BIASES, LAYOUTS, ROTATIONS, (16, 24, 80)]
 COVER = [
-    (False, "first", True, "drop", "shared_clipped", "left_padded_late", "turned", 24, 21),
-    (False, "first", True, "own", "none", "right_padded", "turned", 16, 21),
+    (False, "first", True, "drop", "shared_clipped", "left_padded_late", "rotated", 24, 21),
+    (False, "first", True, "own", "none", "right_padded", "rotated", 16, 21),
     (False, "first", True, "own", "per_head", "left_padded_late", "plain", 80, 21),
-    (False, "nearest", False, "drop", "none", "packed", "turned_half", 80, 33),
-    (False, "nearest", True, "drop", "per_head", "right_padded", "turned_half", 24, 21),
-    (False, "nearest", True, "own", "per_head", "whole", "turned", 80, 33),
-    (True, "first", False, "drop", "none", "left_padded_late", "turned_half", 16, 21),
+    (False, "nearest", False, "drop", "none", "packed", "rotated_half", 80, 33),
+    (False, "nearest", True, "drop", "per_head", "right_padded", "rotated_half", 24, 21),
+    (False, "nearest", True, "own", "per_head", "whole", "rotated", 80, 33),
+    (True, "first", False, "drop", "none", "left_padded_late", "rotated_half", 16, 21),
     (True, "first", False, "own", "shared_clipped", "right_padded", "plain", 80, 21),
-    (True, "first", False, "own", "shared_clipped", "whole", "turned_half", 80, 21),
+    (True, "first", False, "own", "shared_clipped", "whole", "rotated_half", 80, 21),
     (True, "first", False, "own", "none", "whole", "plain", 24, 45),
     (True, "first", True, "own", "shared_clipped", "packed", "plain", 24, 45),
     (True, "nearest", False, "drop", "shared_clipped", "whole", "plain", 16, 45),
-    (True, "nearest", False, "own", "shared_clipped", "left_padded_late", "turned_half", 80, 33),
-    (True, "nearest", False, "drop", "per_head", "packed", "turned", 16, 21),
+    (True, "nearest", False, "own", "shared_clipped", "left_padded_late", "rotated_half", 80, 33),
+    (True, "nearest", False, "drop", "per_head", "packed", "rotated", 16, 21),
 ]
 
 
@@ -270,12 +271,12 @@ def test_every_pair_of_options_meets_in_some_case() -> None:
         assert {(case[a], case[b]) for case in COVER} == set(product(some, others))
 
 
-@pytest.mark.parametrize(("causal", "order", "include_self", "remainder", "bias", "layout", "turn", "d", "T"), COVER)
+@pytest.mark.parametrize(("causal", "order", "include_self", "remainder", "bias", "layout", "rotate", "d", "T"), COVER)
 def test_values_and_gradients_are_those_of_the_product_formula(
-    causal: bool, order: str, include_self: bool, remainder: str, bias: str, layout: str, turn: str, d: int, T: int
+    causal: bool, order: str, include_self: bool, remainder: str, bias: str, layout: str, rotate: str, d: int, T: int
 ) -> None:
     where = LAYOUTS[layout](T, causal)
-    case = BIASES[bias](T) | TURNS[turn](T, d) | {"weights": Stick(order, include_self, remainder)}
+    case = BIASES[bias](T) | ROTATIONS[rotate](T, d) | {"weights": Stick(order, include_self, remainder)}
     assert_equal_but_for_rounding(*drawn(case, where, d), where)
 
 
@@ -288,7 +289,7 @@ STICKS = [Stick(*case) for case in product(("nearest", "first"), (True, False), 
 def test_the_reference_is_the_product_formula(stick: Stick, causal: bool, layout: str) -> None:
     """So that both may judge the kernels."""
     where = LAYOUTS[layout](21, causal)
-    given, options = drawn(BIASES["shared_clipped"](21) | TURNS["turned"](21, 6) | {"weights": stick}, where, 6)
+    given, options = drawn(BIASES["shared_clipped"](21) | ROTATIONS["rotated"](21, 6) | {"weights": stick}, where, 6)
     upstream = upstream_for(given, where)
     found, expected = (
         run(attention, given, options, where, upstream, torch.float64) for attention in (by_reference, by_definition)
@@ -416,21 +417,21 @@ def test_distances_may_be_shut_by_minus_infinity_and_given_all_by_plus_infinity(
 
 
 @pytest.mark.parametrize(
-    ("stick", "causal", "layout", "bias", "turn"),
+    ("stick", "causal", "layout", "bias", "rotate"),
     [
-        (Stick("nearest", True, "drop"), True, "whole", "per_head", "turned"),
+        (Stick("nearest", True, "drop"), True, "whole", "per_head", "rotated"),
         (Stick("nearest", False, "own"), True, "whole", "none", "plain"),
         (Stick("first", True, "drop"), True, "left_padded_late", "shared_clipped", "plain"),
         (Stick("nearest", True, "own"), False, "whole", "per_head", "plain"),
     ],
 )
 def test_it_errs_in_bfloat16_at_most_twice_as_much_as_the_reference(
-    stick: Stick, causal: bool, layout: str, bias: str, turn: str
+    stick: Stick, causal: bool, layout: str, bias: str, rotate: str
 ) -> None:
     """Root mean square over the output, and over the gradients of every input, against float64."""
     T, d = 21, 24
     where = LAYOUTS[layout](T, causal)
-    given, options = drawn(BIASES[bias](T) | TURNS[turn](T, d) | {"weights": stick}, where, d)
+    given, options = drawn(BIASES[bias](T) | ROTATIONS[rotate](T, d) | {"weights": stick}, where, d)
     given |= {name: given[name].bfloat16().double() for name in "qkv"}
     upstream = upstream_for(given, where).bfloat16().double()
     truth = run(by_definition, given, options, where, upstream, torch.float64)
@@ -528,7 +529,7 @@ def assert_same_bits(got: dict[str, Tensor], expected: dict[str, Tensor]) -> Non
 def several() -> tuple[Given, Case, Layout]:
     torch.manual_seed(1)
     layout = layout_of([[0] * 12 + [1] * 9], causal=True)
-    case = BIASES["per_head"](21) | TURNS["turned"](21, 16) | {"weights": Stick("nearest", True, "own")}
+    case = BIASES["per_head"](21) | ROTATIONS["rotated"](21, 16) | {"weights": Stick("nearest", True, "own")}
     given, options = drawn(case, layout, 16)
     return {name: x.float() for name, x in given.items()}, options, layout
 

@@ -1,4 +1,4 @@
-"""Whatever happens to a file of the cache, the same command comes to the same results, or says what to do."""
+"""After any damage to the cache the same command has the same results, or says what to do."""
 
 import os
 import random
@@ -25,7 +25,7 @@ Found = tuple[list[bytes], dict, dict]
 
 
 def found(place: Path) -> Found:
-    """All that comes of a text: its sequences, its reference levels, its identity."""
+    """Return the sequences, reference levels and identity of a text."""
     data = CLM(0, "clm", path=str(place / "text.txt"), cache=str(place / "cache"), length=16, test_sequences=20)
     batches = [data.batch(split, torch.arange(data.size(split))) for split in SPLITS]
     tokens = [part.numpy().tobytes() for batch in batches for part in (batch.tokens, batch.targets, batch.layout.pos)]
@@ -43,7 +43,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Found]:
 
 @pytest.fixture
 def place(sound: tuple[Path, Found], tmp_path: Path) -> Path:
-    """A copy of the text and its cache, where all of it is found."""
+    """Return a copy of the text and its complete cache."""
     copied = shutil.copytree(sound[0], tmp_path / "place")
     shutil.rmtree(copied / "cache" / "documents")  # known by the path of the text
     assert found(copied) == sound[1]
@@ -84,7 +84,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "a link to nothing": lambda path: replace(path, lambda path: path.symlink_to("nothing")),
     "a link to itself": lambda path: replace(path, lambda path: path.symlink_to(path.name)),
 }
-# what can stand where a folder of the cache was
+# what can take the place of a folder of the cache
 INSTEAD = {name: DAMAGE[name] for name in ("deleted", "a folder", "a pipe", "a link to nothing", "a link to itself")}
 INSTEAD["a file"] = lambda path: replace(path, Path.touch)
 
@@ -127,7 +127,7 @@ def test_what_stands_where_a_folder_was_is_replaced_or_named(
 
 
 def test_tokens_that_were_changed_are_another_text(place: Path, sound: tuple[Path, Found]) -> None:
-    """Also where their checksums fit: the identity is that of the tokens."""
+    """Also if their checksums fit: the identity has the digest of the tokens."""
     (tokens,) = (place / "cache" / "tokens").iterdir()
     stream = np.load(tokens / "train.npy")
     np.save(tokens / "train.npy", np.zeros_like(stream))
@@ -140,7 +140,7 @@ def test_tokens_that_were_changed_are_another_text(place: Path, sound: tuple[Pat
 
 
 def test_an_entry_that_another_process_has_made_again_stays(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was found damaged before that, and is about to be removed."""
+    """The entry was found damaged earlier and is about to be removed."""
     (tokens,) = (place / "cache" / "tokens").iterdir()
     before = tokens.stat().st_ino
     told = iter(["was damaged a moment ago"])
@@ -170,7 +170,7 @@ def test_a_damaged_download_is_loaded_again(tmp_path: Path, monkeypatch: pytest.
 
 @pytest.fixture
 def odd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
-    """What is neither a file nor a folder."""
+    """Make something that is neither a file nor a folder."""
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
         monkeypatch.chdir(tmp_path)  # the names of sockets are short
@@ -229,7 +229,7 @@ def test_what_cannot_be_read_is_named_and_not_left_out(
 
 
 def test_a_line_without_spaces_is_learned_and_spelled(tmp_path: Path) -> None:
-    """300,000 letters in one word would take minutes, with the square of its length."""
+    """Without cutting, a word of 300,000 letters would take minutes (quadratic in its length)."""
     draw = random.Random(0)
     (tmp_path / "text.txt").write_text("".join(draw.choices("abcdefgh", k=300_000)))
     text = Encoded(Corpus("stdlib", str(tmp_path / "text.txt"), None, tmp_path / "cache"), BPE(300))

@@ -48,7 +48,7 @@ def text_of(text: Encoded, split: str) -> bytes:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """150 documents of different sizes."""
+    """Make 150 documents of different sizes."""
     made = tmp_path / "folder"
     made.mkdir()
     for number in range(150):
@@ -115,7 +115,7 @@ def test_two_may_write_the_same_folder_at_once(tmp_path: Path) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """An address, and the folder that is served there."""
+    """Serve a folder; return its address and the folder."""
     served = tmp_path / "served"
     served.mkdir()
 
@@ -307,7 +307,7 @@ def test_where_a_document_goes_does_not_depend_on_its_name(folder: Path, tmp_pat
 
 
 def test_a_document_larger_than_what_is_held_out_is_for_training(folder: Path, tmp_path: Path) -> None:
-    """Also one whose hash is among the highest, whose turn would be last."""
+    """Also if its hash is among the highest, so that it would come last."""
     candidates = (sentence(seed, 600) for seed in range(1000, 9000))
     large = next(text for text in candidates if hashlib.blake2b(text.encode(), digest_size=8).digest() > b"\xff")
     (folder / "large.txt").write_text(large)

@@ -1,4 +1,4 @@
-"""Reference levels of text are the estimates they say they are, on exactly the questions of the split."""
+"""Reference levels of text equal independent estimates on the questions of the split."""
 
 import lzma
 import math
@@ -27,7 +27,7 @@ TASKS = {"clm": CLM, "mlm": MLM}
 
 
 class Slow:
-    """Modified Kneser-Ney by dictionaries: P(w | h) of one order, given the counts of (h, w) and the order below."""
+    """Modified Kneser-Ney with dictionaries: P(w | h) of one order, from the counts of (h, w) and the order below."""
 
     def __init__(self, counts: dict[tuple[tuple[int, ...], int], int]) -> None:
         self.after: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
@@ -51,7 +51,7 @@ class Slow:
 
 
 def slow_ngram(train: list[list[int]], row: list[int], slot: int, end: int, vocabulary: int, longest: int) -> float:
-    """P(row[slot + 1] | the tokens before it)."""
+    """Compute P(row[slot + 1] | tokens before it)."""
 
     def history(tokens: list[int], slot: int) -> tuple[int, ...]:
         known: list[int] = []
@@ -84,7 +84,7 @@ def slow_ngram(train: list[list[int]], row: list[int], slot: int, end: int, voca
 
 
 def some_rows(number: int, length: int, symbols: int, end: int, seed: int) -> np.ndarray:
-    """Windows of tokens that depend on the one before, END here and there."""
+    """Return windows of tokens that depend on the previous token, with some END."""
     draw = np.random.default_rng(seed)
     rows = np.zeros((number, length), np.int64)
     for slot in range(length):
@@ -211,7 +211,7 @@ def test_xz_looks_back_to_the_last_window_only(monkeypatch: pytest.MonkeyPatch) 
 
 
 def markov(seed: int, length: int) -> str:
-    """Symbols that depend on the one before: with these chances the next one, the same, any of four."""
+    """Draw symbols given the previous one: with these chances the next, the same, or any of four."""
     draw = random.Random(seed)
     symbols, now = [], 0
     for _ in range(length):
@@ -248,7 +248,7 @@ def stationary() -> np.ndarray:
 
 
 def test_the_ngram_of_a_markov_chain_comes_near_its_entropy(place: Path) -> None:
-    """The truth is known: a chain's entropy, from below, and the estimates of a hundred thousand symbols from above."""
+    """The entropy of the chain is a lower bound, and estimates from a hundred thousand symbols come near it."""
     data = text(place, "clm", "markov", length=64, test_sequences=None)
     moves, often = np.array(MOVES), stationary()
     found = data.floors("test")
@@ -285,8 +285,8 @@ def test_the_neighbours_of_a_markov_chain_come_near_what_they_can_tell(place: Pa
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("tokenizer", ["bytes", "bpe"])
-def test_who_answers_as_a_level_does_has_its_metrics(task: str, tokenizer: str, place: Path) -> None:
-    """The unigram, fed as logits through the metrics of models, on every split."""
+def test_a_model_with_the_predictions_of_a_level_has_its_metrics(task: str, tokenizer: str, place: Path) -> None:
+    """Evaluate the unigram as logits with the metrics of models, on every split."""
     data = text(place, task, tokenizer=tokenizer, vocabulary_size=300)
     V = data.task.vocabulary
     counted = data.rows("train", np.arange(data.size("train")))

@@ -1,4 +1,4 @@
-"""Text as questions: windows of packed documents, causal and masked, in splits that share nothing."""
+"""Text as questions: windows of packed documents, causal and masked, in disjoint splits."""
 
 import hashlib
 import inspect
@@ -33,7 +33,7 @@ LENGTH = 32
 
 
 def prose(seed: int, words: int, most: int = 12) -> str:
-    """Words of a language of its own; few of them, so that the text repeats itself."""
+    """Return text with few different words, so that it repeats itself."""
     draw = random.Random(seed)
     known = ["".join(draw.choice("aeiouklmné ") for _ in range(draw.randint(1, 9))) for _ in range(40)]
     lines = (" ".join(draw.choice(known) for _ in range(draw.randint(1, most))) for _ in range(words // 6))
@@ -42,7 +42,7 @@ def prose(seed: int, words: int, most: int = 12) -> str:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of one document, a folder of many short ones, a file whose lines are documents; and a cache."""
+    """Make a file of one document, a folder of short ones, a file whose lines are documents, and a cache."""
     made = tmp_path_factory.mktemp("text")
     (made / "file.txt").write_text(prose(1, 12_000))
     (made / "lines.txt").write_text(prose(3, 4_000, most=4))
@@ -66,7 +66,7 @@ def whole(data: Text, split: str, epoch: int = 0) -> Batch:
 
 
 def windows(data: Text, split: str) -> list[bytes]:
-    """The sequences as bytes, before anything is hidden."""
+    """Return the sequences as bytes, before tokens are hidden."""
     return [row[: data.windows[split].length].tobytes() for row in data.rows(split, np.arange(data.size(split)))]
 
 
@@ -91,7 +91,7 @@ def test_the_config_is_the_class_with_its_defaults(task: str, tmp_path: Path) ->
     assert type(data) is TASKS[task]
     assert (data.name, data.seed, data.task.length, data.task.vocabulary, data.task.outputs) == (task, 3, 256, 256, 256)
     assert data.task.causal == (task == "clm")
-    assert not list(tmp_path.iterdir())  # nothing is read until sequences are asked for
+    assert not list(tmp_path.iterdir())  # nothing is read until sequences are used
 
 
 @every_task
@@ -115,7 +115,7 @@ def test_no_held_out_sequence_is_anywhere_in_the_text_of_an_earlier_split(kind: 
         left_out += (data.text.sizes[split] - 1) // 16 - len(found)
         assert not [window for window in found if before and before.find(window) >= 0]
         before += data.text.stream(split).tobytes()
-    assert left_out > 0 or kind == "folder"  # the rule had something to do
+    assert left_out > 0 or kind == "folder"  # the rule applied to some
 
 
 def test_no_test_sequence_of_the_standard_library_is_in_its_training_text(place: Path) -> None:
@@ -368,7 +368,7 @@ def test_bits_per_byte_of_a_uniform_guess(task: str, tokenizer: str, place: Path
 
 
 def test_bits_per_byte_compares_tokenizers(place: Path) -> None:
-    """Who gives every byte 3 bits, gives a token 3 bits for each of its bytes."""
+    """A predictor with 3 bits per byte has 3 bits times the bytes of a token."""
     found = []
     for tokenizer in ("bytes", "bpe"):
         data = text(place, "clm", "lines", tokenizer=tokenizer, vocabulary_size=300)
@@ -422,7 +422,7 @@ def test_no_sequence_of_training_is_in_a_longer_window(kind: str, factor: int, p
     train, room = windows(data, "train"), (data.text.sizes["test"] - 1) // (16 * factor)
     for window in windows(longer, "test"):
         assert not [sequence for sequence in train if sequence in window]
-    assert longer.size("test") < room or kind == "folder"  # the rule had something to do
+    assert longer.size("test") < room or kind == "folder"  # the rule applied to some
 
 
 def test_a_test_text_that_is_too_short_for_longer_windows_is_refused(place: Path) -> None:
@@ -455,7 +455,7 @@ def test_a_test_text_that_is_too_short_for_longer_windows_is_refused(place: Path
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_read(task: str, option: str, value: object, place: Path) -> None:
-    with pytest.raises(ValueError, match=rf"^data\.{option} must be .*got {value!r}") as caught:
+    with pytest.raises(ValueError, match=rf"^{option} must be .*got {value!r}") as caught:
         text(place, task, **{option: value})
     assert "\n" not in str(caught.value)
 

@@ -1,0 +1,87 @@
+"""The windows of tokens that a stream is cut into, and their layout."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pe_lab.data.text.encoded import Encoded
+from pe_lab.encodings.layout import Layout
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of a stream of tokens.
+
+    Args:
+        length: in tokens.
+        size: windows that are taken.
+        total: windows in the stream, of which `size` are taken evenly.
+        places: [size] the first token of each window that is taken; None: at multiples of the length.
+    """
+
+    length: int
+    size: int
+    total: int
+    places: np.ndarray | None = None
+
+    def read(self, stream: np.ndarray, index: np.ndarray, following: int) -> np.ndarray:
+        """Return [B, length + following], the tokens of the windows with these indices [B] and those after them."""
+        begin = index * self.total // self.size * self.length if self.places is None else self.places[index]
+        rows = np.empty((len(index), self.length + following), stream.dtype)
+        whole = np.asarray(stream)  # slices of it are ten times faster than slices of a memory map
+        for row, place in zip(rows, begin.tolist(), strict=True):
+            row[:] = whole[place : place + rows.shape[1]]
+        return rows
+
+
+def place(
+    text: Encoded, split: str, length: int, most: int | None, known: int, following: int, setting: str
+) -> Windows:
+    """Return the windows of a split, without those of held-out splits that occur in an earlier split.
+
+    Args:
+        length: of a window, in tokens.
+        most: windows that are taken, evenly; None: all.
+        known: tokens of the shortest sequence whose repetition counts.
+        following: tokens after a window that are read too.
+        setting: for messages.
+
+    Raises:
+        ValueError: there is no window.
+    """
+    total = max(0, text.sizes[split] - following) // length
+    _require_windows(total, text, split, length, setting)
+    if split == "train":
+        return Windows(length, total if most is None else min(most, total), total)
+    places = np.arange(total) * length
+    repeated = text.repeats(split, known)
+    last = np.searchsorted(repeated, places + length - known, side="right")
+    places = places[last == np.searchsorted(repeated, places)]
+    total = len(places)
+    _require_windows(total, text, split, length, setting, ", all known from the splits before")
+    size = total if most is None else min(most, total)
+    return Windows(length, size, total, places[np.arange(size) * total // size])
+
+
+def _require_windows(number: int, text: Encoded, split: str, length: int, setting: str, why: str = "") -> None:
+    """Raise ValueError if there is no window."""
+    if not number:
+        raise ValueError(
+            f"{setting} must leave a sequence in every split of {text.corpus}, got none of {length} tokens in the "
+            f"{text.sizes[split]} for {split}{why}"
+        )
+
+
+def packed(ends: Tensor, causal: bool) -> Layout:
+    """Return the layout of windows of packed documents.
+
+    Args:
+        ends: [B, T] bool, the last token of a document.
+    """
+    segment = ends.cumsum(1) - ends.long()
+    begins = torch.nn.functional.pad(ends[:, :-1], (1, 0))
+    slot = torch.arange(ends.shape[1])
+    pos = slot - slot.where(begins, 0).cummax(1).values
+    return Layout(pos, segment, causal)

@@ -1,0 +1,211 @@
+"""Options of a class: their ranges stand in its constructor's signature and are checked whenever it is constructed.
+
+    class Mine(PositionalEncoding):
+        def __init__(
+            self,
+            sizes: Sizes,
+            name: str = "mine",
+            rate: Positive = 0.1,
+            length: Annotated[int, whole(1, most=4096)] | None = None,
+            form: Literal["long", "short"] = "long",
+        ) -> None:
+
+Nothing here imports torch, so that a config can be checked before torch is loaded.
+"""
+
+import inspect
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, wraps
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin
+
+SHOWN = 200  # characters of a refused value that a message shows
+LONGEST = 2**17  # tokens of a sequence; where an encoding needs the square of that, memory is the limit
+UNITS = 2**16  # units of a layer
+
+
+class OptionError(ValueError):
+    """An option is out of its range. The message begins with the option's name."""
+
+
+class Revised(Protocol):
+    """A class whose revision and options identify the numbers that it computes.
+
+    Attributes:
+        revision: increased whenever the numbers change for the same options.
+        neutral: options added later and their value that means "as before"; it is left out of the identity.
+    """
+
+    revision: ClassVar[int]
+    neutral: ClassVar[dict[str, object]]
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values that an option may have.
+
+    Args:
+        words: the requirement as a message states it, after "must be".
+        holds: whether a value meets it.
+        most: an upper limit for numbers: beyond it, memory or time would run out.
+        optional: whether None is accepted.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+    most: float = math.inf
+    optional: bool = False
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number, and no bool."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def is_integer(value: Any) -> bool:
+    """Return whether a value is an integer, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a value is a string that is not empty and that a file can hold and be named by."""
+    if not isinstance(value, str) or value == "" or "\0" in value:
+        return False
+    return not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
+def at_least(low: float) -> Range:
+    """Return the range of numbers of at least `low`."""
+    return Range(f"at least {low}", lambda x: is_number(x) and x >= low)
+
+
+def between(low: float, high: float) -> Range:
+    """Return the range of numbers from `low` to `high`, both included."""
+    return Range(f"in [{low}, {high}]", lambda x: is_number(x) and low <= x <= high)
+
+
+def whole(low: int, most: float = math.inf) -> Range:
+    """Return the range of integers of at least `low`."""
+    return Range(f"an integer of at least {low}", lambda x: is_integer(x) and x >= low, most)
+
+
+def even(most: float = math.inf) -> Range:
+    """Return the range of even integers of at least 2."""
+    return Range("an even integer of at least 2", lambda x: is_integer(x) and x >= 2 and x % 2 == 0, most)
+
+
+def one_of(*names: str) -> Range:
+    """Return the range that consists of these strings."""
+    return Range(f"one of {', '.join(names)}", lambda x: x in names)
+
+
+POSITIVE = Range("a positive number", lambda x: is_number(x) and x > 0)
+BOOLEAN = Range("true or false", lambda x: isinstance(x, bool))
+
+Positive = Annotated[float, POSITIVE]
+NonNegative = Annotated[float, at_least(0)]
+Factor = Annotated[float, at_least(1)]
+Count = Annotated[int, whole(1)]
+Length = Annotated[int, whole(1, most=LONGEST)]
+Positions = Annotated[int, whole(1, most=2**25)]  # that an encoding has vectors or frequencies for
+Distance = Annotated[int, whole(1, most=2**16)]  # that has a table row of its own
+Units = Annotated[int, whole(1, most=UNITS)]
+NonEmpty = Annotated[str, Range("a text that is not empty", is_text)]
+Folder = Annotated[str, Range("the path of a folder", is_text)]
+FileOrFolder = Annotated[str, Range("the path of a file or folder", is_text)]
+
+
+def declared(annotation: Any) -> Range | None:
+    """Return the range that an annotation declares, or None if it declares none.
+
+    Declarations are `Annotated[..., Range]`, `Literal` with strings, `bool`, and each of them `| None`.
+    """
+    if annotation is bool:
+        return BOOLEAN
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return next((part for part in annotation.__metadata__ if isinstance(part, Range)), None)
+    if kind is Literal:
+        return one_of(*parts)
+    if kind in (Union, UnionType) and NoneType in parts and len(parts) == 2:
+        found = declared(parts[0] if parts[1] is NoneType else parts[1])
+        return None if found is None else replace(found, optional=True)
+    return None
+
+
+def require(name: str, value: Any, allowed: Range) -> None:
+    """Check the value of an option.
+
+    Args:
+        name: of the option, as the message begins.
+
+    Raises:
+        OptionError: one line with the name, the requirement and the value.
+    """
+    if value is None and allowed.optional:
+        return
+    if not allowed.holds(value):
+        raise OptionError(f"{name} must be {allowed.words}, got {shown(value)}")
+    if allowed.most < math.inf and value > allowed.most:
+        raise OptionError(f"{name} must be at most {allowed.most}, got {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """Return a value as messages show it: its first 200 characters."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Add where an option stands to the errors about it: within "pe", `theta` becomes `pe.theta`."""
+    try:
+        yield
+    except OptionError as error:
+        raise type(error)(f"{place}.{error}") from None
+
+
+class CheckedOptions:
+    """A base for classes whose constructors check the options that their signatures declare."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            setattr(cls, "__init__", _checking(vars(cls)["__init__"]))  # noqa: B010 types do not assign to methods
+
+
+def _checking(init: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that checks its options before it does anything else."""
+    signature = inspect.signature(init)
+
+    @wraps(init)
+    def checked(*args: Any, **options: Any) -> None:
+        bound = signature.bind(*args, **options)
+        bound.apply_defaults()
+        for name, allowed in ranges(init).items():
+            require(name, bound.arguments[name], allowed)
+        init(*args, **options)
+
+    return checked
+
+
+@cache
+def ranges(function: Callable[..., Any]) -> dict[str, Range]:
+    """Return the ranges that the parameters of a function declare, by name."""
+    annotations = {name: _evaluated(given, function) for name, given in inspect.get_annotations(function).items()}
+    found = {name: declared(annotation) for name, annotation in annotations.items()}
+    return {name: allowed for name, allowed in found.items() if allowed is not None and name != "return"}
+
+
+def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
+    """Return an annotation that may be a string; of a name that only a type checker knows, None."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, function.__globals__)
+    except NameError:
+        return None

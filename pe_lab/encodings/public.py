@@ -1,0 +1,69 @@
+"""The public names of this package: every encoding that a file of conf/pe names, and the classes of their interface."""
+
+from pe_lab.encodings.absolute import Integer, Normalized, Sinusoidal
+from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Softmax, Stick, Terms, UnfitError
+from pe_lab.encodings.bias import Alibi, Sandwich
+from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias
+from pe_lab.encodings.contextual import CoPE, Forgetting
+from pe_lab.encodings.continuous import Continuous, Fourier
+from pe_lab.encodings.convolution import ConvolutionalPE
+from pe_lab.encodings.exposb import ExpoSB
+from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
+from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.options import OptionError
+from pe_lab.encodings.randomized import Randomized
+from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
+from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
+from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
+from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
+from pe_lab.encodings.table import Learnable, Random, SinInit
+
+__all__ = [
+    "PADDING",
+    "T5",
+    "Alibi",
+    "AxialRoPE",
+    "CoPE",
+    "Continuous",
+    "ConvolutionalPE",
+    "Deberta",
+    "DynamicNTKRoPE",
+    "ExpoSB",
+    "Fire",
+    "Forgetting",
+    "Fourier",
+    "Integer",
+    "InterpolatedRoPE",
+    "KerpleLog",
+    "KerplePower",
+    "LRoPE",
+    "Layout",
+    "Learnable",
+    "Learnable2D",
+    "MixedRoPE",
+    "NTKRoPE",
+    "Normalized",
+    "OptionError",
+    "PRoPE",
+    "PositionalEncoding",
+    "Random",
+    "Randomized",
+    "RelativeBias",
+    "RoPE",
+    "Rotary",
+    "RotaryStickBreaking",
+    "Sandwich",
+    "Shaw",
+    "SinInit",
+    "Sinusoidal",
+    "Sinusoidal2D",
+    "Sizes",
+    "Softmax",
+    "Stick",
+    "StickBreaking",
+    "Terms",
+    "TransformerXL",
+    "UnfitError",
+    "XPos",
+    "Yarn",
+]

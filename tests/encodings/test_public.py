@@ -1,0 +1,49 @@
+"""Every encoding can be imported from the package by its name."""
+
+import subprocess
+import sys
+
+import pytest
+from hydra.utils import get_class
+from omegaconf import OmegaConf
+
+import pe_lab.encodings
+from pe_lab.config import folder
+from pe_lab.encodings import public
+
+
+def test_every_class_that_a_config_names_is_public() -> None:
+    targets = {OmegaConf.load(path)._target_ for path in (folder() / "pe").glob("*.yaml")}
+    assert {target.rpartition(".")[2] for target in targets} <= set(public.__all__)
+    for target in targets:
+        assert getattr(pe_lab.encodings, target.rpartition(".")[2]) is get_class(target)
+
+
+def test_star_and_dir_have_the_public_names() -> None:
+    names: dict[str, object] = {}
+    exec("from pe_lab.encodings import *", names)
+    assert names.keys() - {"__builtins__"} == set(public.__all__) <= set(dir(pe_lab.encodings))
+
+
+@pytest.mark.parametrize("name", ["Nothing", "nothing"])
+def test_another_name_is_an_attribute_error(name: str) -> None:
+    with pytest.raises(AttributeError, match=rf"has no attribute '{name}'$"):
+        getattr(pe_lab.encodings, name)
+
+
+FOREIGN = """
+import sys
+from pe_lab.encodings import options
+assert "torch" not in sys.modules
+from pe_lab.encodings import {names}
+from pe_lab.attention import attend
+ours = sorted(name for name in sys.modules if name.partition(".")[0] == "pe_lab")
+print([name for name in ours if not name.startswith(("pe_lab.encodings", "pe_lab.attention"))])
+"""
+
+
+@pytest.mark.parametrize("names", ["RoPE, Alibi, Layout, Sizes", "policies", "PositionalEncoding"])
+def test_encodings_and_attention_import_nothing_else_of_the_lab(names: str) -> None:
+    code = FOREIGN.format(names=names)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "['pe_lab']\n"), done.stderr
