@@ -43,7 +43,8 @@ def configs(group: str) -> list[dict[str, Any]]:
             if not line.startswith("# "):
                 break
             comment.append(line.removeprefix("# "))
-        found.append({"stem": path.stem, "comment": " ".join(comment), **(yaml.safe_load(text) or {})})
+        joined = re.sub(r"(?<![.:;,?])\n(?=[A-Z])", ". ", "\n".join(comment)).replace("\n", " ")
+        found.append({"stem": path.stem, "comment": joined, **(yaml.safe_load(text) or {})})
     return found
 
 
