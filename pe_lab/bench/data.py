@@ -22,7 +22,7 @@ def compare_data(cfgs: list[DictConfig]) -> None:
     print(f"{'data':28} {'train':>8} {'first batch s':>14} {'batch ms':>9} {'step ms':>9} {'share':>7} {'peak MB':>8}")
     for cfg in cfgs:
         began = time.perf_counter()
-        cell = Cell(cfg)
+        cell = Cell.from_config(cfg)
         dataset = cell.dataset
         size = dataset.size("train")
         dataset.batch("train", torch.arange(min(size, cfg.trainer.batch_size)))

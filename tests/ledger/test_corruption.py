@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from faults.sweeps import TINY, cells
 from pe_lab import config, run
-from pe_lab.experiment import sweep
+from pe_lab.experiment import scheduler
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, verify
 from pe_lab.ledger.records import Records
@@ -273,7 +273,7 @@ def command(ledger: Path) -> int:
         patch.setenv("HYDRA_FULL_ERROR", "0")
         patch.setattr(config, "expand", lambda *_: cfgs)
         patch.setattr(config, "launcher", lambda *_: config.Launcher([], 1, False))
-        patch.setattr(run, "_launch", lambda _, mine, __: sweep.work(mine))
+        patch.setattr(run, "_launch", lambda _, mine, __: scheduler.work(mine))
         try:
             run.main()
         except SystemExit as end:

@@ -17,11 +17,13 @@ from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
 from pe_lab.model import Transformer
 from pe_lab.probes import Probe, Row, row, states
 from pe_lab.probes.base import probe_class
 from pe_lab.probes.states import at_rest, capture, permute, sample, watching
-from pe_lab.results.curves import gather
+from pe_lab.results.curves import Measured, gather
+from pe_lab.results.rows import settings_of
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 PROBES = sorted(path.stem for path in (folder() / "probe").glob("*.yaml"))
@@ -132,7 +134,7 @@ TINY = ("model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_s
 
 
 def cell(ledger: Path, *overrides: str) -> Cell:
-    return Cell(expand([*TINY, "trainer.device=cpu", f"ledger={ledger}", *overrides], False)[0])
+    return Cell.from_config(expand([*TINY, "trainer.device=cpu", f"ledger={ledger}", *overrides], False)[0])
 
 
 def test_the_request_of_a_probe_of_ours_is_its_name_and_revision(tmp_path: Path) -> None:
@@ -148,14 +150,14 @@ def test_a_probe_of_the_users_is_measured_by_its_path_and_source(
     (tmp_path / "probe_of_mine.py").write_text(MEAN)
     monkeypatch.syspath_prepend(tmp_path)
     words = ("+probe.mean._target_=probe_of_mine.Mean", "+probe.mean.power=2")
-    made = cell(tmp_path / "ledger", *words)
-    (request,) = made.requests
+    job = Job(cell(tmp_path / "ledger", *words))
+    (request,) = job.cell.requests
     assert request["options"] == {"power": 2, "class": "probe_of_mine.Mean", "source": request["options"]["source"]}
-    made.request()
-    made.serve(wait=True)
-    rows = made.records.get(request)
+    job.request()
+    job.serve(wait=True)
+    rows = job.records.get(request)
     assert rows["metric"].tolist() == ["mean"]
-    assert list(gather([made])["probe"]) == ["mean"]
+    assert list(gather([Measured(settings_of(job.cell.cfg), job.run, 1, job.cell.requests)])["probe"]) == ["mean"]
     with pytest.raises(ValueError, match=r"probe.rank._target_ must be pe_lab.probes.rank.RankProbe, got 'probe_of"):
         cell(tmp_path, "probe=[rank]", "probe.rank._target_=probe_of_mine.Mean")
 

@@ -181,7 +181,7 @@ IDENTITIES = {
 
 
 def identity(*overrides: str) -> dict[str, object]:
-    return Cell(expand(["pe=rope", "trainer.device=cpu", *overrides], False)[0]).identity
+    return Cell.from_config(expand(["pe=rope", "trainer.device=cpu", *overrides], False)[0]).identity
 
 
 @pytest.mark.parametrize("overrides", IDENTITIES)
