@@ -1,4 +1,4 @@
-"""The configuration: what can be chosen, what it must be, and what the words of a command line come to.
+"""The configuration: its settings, their ranges, and how the overrides of a command line are composed.
 
 Nothing here imports torch: a wrong config is answered before anything heavy is loaded.
 """

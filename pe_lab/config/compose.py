@@ -1,4 +1,4 @@
-"""From overrides to the configs of cells, as Hydra composes them."""
+"""Compose the configs of cells from overrides, with Hydra."""
 
 import csv
 from copy import deepcopy
@@ -16,7 +16,7 @@ OF_SWEEPS = ("ledger", "study_name", "workers")
 
 
 def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
-    """The configs that overrides ask for: one, or those of a sweep's jobs, as Hydra's sweeper will order them.
+    """Return the configs that overrides ask for: one, or those of a sweep's jobs in the order of Hydra's sweeper.
 
     Raises:
         HydraException: the overrides do not fit the configuration.
@@ -65,7 +65,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
 
 
 def _tuned_rate(path: str, _root_: DictConfig) -> float:
-    """The learning rate of an encoding at this depth, from a study that tuned it; of the same epochs, or of the most.
+    """Return the learning rate that a study tuned for an encoding at this depth: at these epochs, or at the most.
 
     Raises:
         ValueError: there is no such table, or the encoding is not in it.

@@ -1,4 +1,4 @@
-"""The words of a command line: what they ask for before anything is composed."""
+"""Read the overrides of a command line before anything is composed."""
 
 import math
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MOST = 100_000  # cells of a sweep
 
 
 def as_lists(overrides: list[str]) -> list[str]:
-    """Overrides with brackets around the values of LISTS."""
+    """Return overrides with brackets around the values of LISTS."""
     listed = []
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -28,7 +28,7 @@ def as_lists(overrides: list[str]) -> list[str]:
 
 
 def studies(words: list[str]) -> list[list[str]]:
-    """The studies that a study is made of, each as overrides; none if it is a study of its own, or there is none.
+    """Return the studies that a study consists of, each as overrides; none if it has no parts, or no study is chosen.
 
     Its file lists them under `studies`, by budget; other words are added to each.
 
@@ -57,7 +57,7 @@ def studies(words: list[str]) -> list[list[str]]:
 
 
 def of_jobs(overrides: list[str]) -> list[str]:
-    """Overrides of a sweep, with choices of one value for settings of `pe` and `data`.
+    """Return the overrides of a sweep, with fixed settings of `pe` and `data` as choices of one value.
 
     Hydra puts fixed values into the config before a swept group is chosen, and the default choice may not have them.
     """
@@ -70,7 +70,7 @@ def of_jobs(overrides: list[str]) -> list[str]:
 
 
 def parsed(overrides: list[str], loader: Any) -> list[Any]:
-    """Overrides as Hydra reads them.
+    """Return overrides as Hydra parses them.
 
     Raises:
         ValueError: one cannot be read; a choice is no name; a sweep of no cell, or of more than can be.
@@ -107,7 +107,7 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
 
 
 def _swept(value: Any) -> int:
-    """How many values a sweep over a setting has; where there are too many, MOST + 1."""
+    """Return the number of values in a sweep over a setting, at most MOST + 1."""
     from hydra.core.override_parser.types import ChoiceSweep, RangeSweep
 
     if isinstance(value, ChoiceSweep):
@@ -137,7 +137,7 @@ class Launcher:
 
 
 def launcher(overrides: list[str], cfg: DictConfig) -> Launcher:
-    """The launcher that the overrides of a sweep choose.
+    """Return the launcher that the overrides of a sweep choose.
 
     Args:
         cfg: of one of its cells.
@@ -159,7 +159,7 @@ def launcher(overrides: list[str], cfg: DictConfig) -> Launcher:
 
 
 def _places(device: str) -> int:
-    """Workers that this machine has place for: one per GPU, or one per core where there is none."""
+    """Return the number of workers for this machine: one per GPU, or one per core without a GPU."""
     if device != "cpu" and (shared := gpus()):
         return len(shared)
     from joblib import cpu_count

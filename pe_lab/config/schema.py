@@ -38,7 +38,7 @@ class Attention:
 
 @dataclass
 class Evaluate:
-    """On a trained cell: every length, under every policy, at every offset."""
+    """Measurements on a trained cell: every length, under every policy, at every offset."""
 
     lengths: list[float] = field(default_factory=lambda: [1.0])
     policy: list[str] = field(default_factory=lambda: ["raw"])
@@ -75,14 +75,14 @@ ConfigStore.instance().store(name="schema", node=Config)
 
 
 def folder() -> Path:
-    """Where the YAML files are: beside the package in a checkout, inside it when installed from a wheel."""
+    """Return the folder of the YAML files: beside the package in a checkout, inside it when installed from a wheel."""
     package = Path(__file__).parents[1]
     beside = package.parent / "conf"
     return beside if (beside / "config.yaml").exists() else package / "conf"
 
 
 def flatten(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
-    """A tree's values by joined names; null and lists as text, so that they can be compared and grouped."""
+    """Return a tree's values by joined names; null and lists as text, so that they can be compared and grouped."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict):

@@ -23,7 +23,7 @@ _OURS = __name__.partition(".")[0]
 
 
 def origin(*made: Callable[..., Any]) -> dict[str, str]:
-    """Return where classes and functions come from, for an identity; nothing of those that are of this package.
+    """Return import paths and source digests of classes and functions, for an identity; not of this package's own.
 
     The digest covers the files in which they and their base classes are defined, and the files that those import,
     without installed packages other than their own. A class from a notebook is known by its definition in its cell
@@ -50,7 +50,7 @@ def _package(name: str) -> str:
 
 
 class _Reader:
-    """Reads all that a class or function rests on.
+    """Reads the source that a class or function depends on.
 
     Args:
         made: the class or function.
@@ -81,7 +81,7 @@ class _Reader:
                 yield from self._cells(one)
 
     def _is_users(self, one: Any) -> bool:
-        """Whether it is a module, class or function of the user, or of the package that is asked about."""
+        """Return whether this is a module, class or function of the user, or of the package that is asked about."""
         if not isinstance(one, (ModuleType, type, FunctionType)):
             return False
         name = one.__name__ if isinstance(one, ModuleType) else one.__module__
@@ -103,7 +103,7 @@ class _Reader:
         yield text
 
     def _imports(self, tree: ast.AST, package: str) -> None:
-        """Have the modules read that a text imports."""
+        """Queue the modules that a text imports."""
         for node in ast.walk(tree):
             names = []
             if isinstance(node, ast.Import):
@@ -117,7 +117,7 @@ class _Reader:
                 self.waiting += [sys.modules[parent] for parent in parents if parent in sys.modules]
 
     def _cells(self, one: Any) -> Iterator[bytes]:
-        """Yield what notebook cells define a class or function with, and the values that this refers to."""
+        """Yield the notebook cells that define a class or function, and the values that it refers to."""
         functions = _functions(one)
         cells = {function.__code__.co_filename for function in functions}
         texts = {name: "".join(linecache.getlines(name)) for name in sorted(cells)}
@@ -146,7 +146,7 @@ class _Reader:
 
 
 def _stands_in_file(one: Any) -> bool:
-    """Whether a class or function is found in the file of its module, and not in a notebook cell."""
+    """Return whether a class or function is defined in the file of its module, and not in a notebook cell."""
     module: Any = sys.modules.get(one.__module__)
     if getattr(module, "__file__", None) is None:
         return False

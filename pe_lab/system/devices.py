@@ -19,11 +19,11 @@ def gpus() -> list[str]:
 
 
 def use_gpu_of(worker: int, shared: list[str]) -> None:
-    """Let this process see one GPU alone: that of its number as a worker. Called before CUDA is asked for.
+    """Let this process see one GPU only, chosen by its number as a worker. Call it before CUDA is used.
 
     Args:
         worker: 0, 1, ...
-        shared: the GPUs of all workers; none: nothing is changed.
+        shared: the GPUs of all workers; if empty, nothing changes.
     """
     if shared:
         os.environ[VISIBLE] = shared[worker % len(shared)]

@@ -1,4 +1,4 @@
-"""What a cell ran in: versions, commit, device, threads."""
+"""The environment of a cell: versions, commit, device, threads."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ from pe_lab import __version__
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Versions, commit, device and threads, as they are while the cell runs."""
+    """Return versions, commit, device and threads, as they are while the cell runs."""
     packages = ("torch", "lightning", "hydra-core", "numpy", "pandas", "safetensors")
     return {
         "python": platform.python_version(),
@@ -28,7 +28,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this package stands in, with a + if files differ from it; None outside of one."""
+    """Return the commit of this package's checkout, with a + if files differ from it; None outside of a checkout."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None

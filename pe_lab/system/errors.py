@@ -1,20 +1,20 @@
-"""Errors as one line."""
+"""Print errors as one line."""
 
 from typing import NoReturn
 
 
 def refuse(reason: str) -> NoReturn:
-    """Raises ValueError: for argparse, which would print its usage and end the program."""
+    """Raise ValueError, where argparse would print its usage and end the program."""
     raise ValueError(reason)
 
 
 def printable(text: str) -> str:
-    """Text for a terminal: control characters, which could move its cursor or change its title, are shown escaped."""
+    """Escape control characters, which could move a terminal's cursor or change its title."""
     return "".join(of if of.isprintable() else of.encode("unicode_escape").decode() for of in text)
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error as one printable line that names the setting, the requirement and the value."""
+    """Return an error as one printable line that names the setting, the requirement and the value."""
     from hydra.errors import MissingConfigException
 
     if isinstance(error, MissingConfigException) and error.options is not None and error.missing_cfg_file:
