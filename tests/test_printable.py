@@ -20,7 +20,7 @@ def test_control_characters_are_shown_escaped():
 
 def test_a_ledger_that_is_verified_does_not_command_the_terminal(tmp_path, monkeypatch, capsys):
     run = tmp_path / f"run{TITLE}"
-    (run / "stops").mkdir(parents=True)
+    (run / "checkpoints").mkdir(parents=True)
     (run / "run.json").write_text("{}")
     monkeypatch.setattr(sys, "argv", ["pe_lab.ledger", "verify", str(tmp_path)])
     with pytest.raises(SystemExit) as stop:

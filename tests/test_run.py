@@ -80,7 +80,7 @@ def test_workers_that_a_launcher_starts_make_the_same_cells(sound, tmp_path, lau
         assert len(logs) == 2  # jobs, of which there are no more than workers
     assert {path.name for path in ledger.iterdir() if path.name[0] != "."} - {
         training_run.name for training_run in Ledger(ledger).runs()
-    } == {"floors", "commands"}
+    } == {"floors", "commands", "format.json"}
 
 
 def test_a_worker_serves_the_next_cell_when_another_has_the_first(sound, tmp_path):

@@ -116,7 +116,7 @@ class Sinusoidal(Absolute):
 class Integer(Absolute):
     """The position itself, as every dimension of the vector: a naive baseline that soon exceeds the token embedding.
 
-    Nothing is learned. LayerNorm subtracts what all dimensions share: at the input of a pre-norm model nothing is left
+    Nothing is trained. LayerNorm subtracts what all dimensions share: at the input of a pre-norm model nothing is left
     and the model equals one with `none`. It has an effect in a post-norm model, with at="every_layer" or
     combine="concat".
 
@@ -141,7 +141,7 @@ class Integer(Absolute):
 class Normalized(Absolute):
     """pos / (L - 1) as every dimension of the vector, L being the length of this sequence: a naive baseline.
 
-    Nothing is learned. A position has different values in sequences of different lengths, and a causal model can infer
+    Nothing is trained. A position has different values in sequences of different lengths, and a causal model can infer
     the length of the sequence from it. A sequence of one token has 0. Without effect where `integer` has none.
 
     Args:

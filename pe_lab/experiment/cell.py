@@ -26,6 +26,12 @@ from pe_lab.training.metrics import directions
 from pe_lab.training.optimization import Optimization
 
 
+def name(cfg: DictConfig, epochs: int) -> str:
+    """Return a cell's name for people: encoding, task unless it is `structured`, depth, epochs, seed."""
+    task = "" if cfg.data.name == "structured" else f"{cfg.data.name}-"
+    return f"{cfg.pe.name}-{task}d{cfg.model.depth}-e{epochs}-s{cfg.seed}"
+
+
 @dataclass(frozen=True, eq=False)
 class Cell:
     """One result: an encoding at a depth, for a number of epochs, on a task, with a seed.
@@ -79,8 +85,9 @@ class Cell:
         encoding = _partial(cfg, "pe", sizes)
         budget = MemoryBudget(device)  # before the encoding is made, which may be large
         budget.need_weights(cfg, dataset, WEIGHT)
-        budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
-        made = encoding(sizes).to(device)
+        with within("pe"):
+            budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
+            made = encoding(sizes).to(device)
         implementation, pair_bytes = _attention(cfg, dataset, made, device)
         Optimization(cfg.optimizer, total_steps=1)  # refuses settings that its class does not take
         check_requests(cfg, dataset, encoding)
@@ -124,14 +131,12 @@ class Cell:
         return identity
 
     def name(self, epochs: int | None = None) -> str:
-        """Return a name for people: encoding, task unless it is `structured`, depth, epochs, seed.
+        """Return a name for people: see `name`.
 
         Args:
             epochs: of another checkpoint of the same run.
         """
-        cfg = self.cfg
-        task = "" if cfg.data.name == "structured" else f"{cfg.data.name}-"
-        return f"{cfg.pe.name}-{task}d{cfg.model.depth}-e{epochs or self.epochs}-s{cfg.seed}"
+        return name(self.cfg, epochs or self.epochs)
 
     def settings(self, epochs: int | None = None) -> dict[str, Any]:
         """Return the resolved config as plain data, with another checkpoint's epochs if given."""
@@ -161,7 +166,8 @@ class Cell:
 
 
 def _dataset(cfg: DictConfig) -> Dataset:
-    return _partial(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
+    with within("data"):  # an error about `length` is about the setting `data.length`
+        return _partial(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
 
 
 def _partial(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable[..., Any]:
@@ -179,12 +185,7 @@ def _partial(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable
         options = ", ".join(str(key) for key in leaf if str(key)[0] != "_")
         start = "; start from pe=none, which has name alone" if group == "pe" else ""
         raise ValueError(f"{group}._target_ must take the options {options}: {leaf._target_} {error}{start}") from None
-
-    def make(*given: Any, **named: Any) -> Any:
-        with within(group):  # errors about `theta` are about the setting `pe.theta`
-            return made(*given, **named)
-
-    return make
+    return made
 
 
 def _attention(

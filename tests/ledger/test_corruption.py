@@ -273,7 +273,7 @@ def command(ledger: Path) -> int:
         patch.setenv("HYDRA_FULL_ERROR", "0")
         patch.setattr(config, "expand", lambda *_: cfgs)
         patch.setattr(config, "launcher", lambda *_: config.Launcher([], 1, False))
-        patch.setattr(run, "_launch", lambda _, mine, __: scheduler.work(mine))
+        patch.setattr(run, "_launch", lambda words, shared, parent, cfgs, workers: scheduler.work(cfgs))
         try:
             run.main()
         except SystemExit as end:

@@ -246,7 +246,7 @@ def test_a_cell_that_is_in_the_ledger_is_logged_to_the_agents_wandb_run(agent, t
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
     (training_run,) = Ledger(ledger).runs()
-    assert training_run.cost()["stops"] == 1
+    assert training_run.cost()["checkpoints"] == 1
     trained, replayed = map(curves, offline_runs(ledger).values())
     assert {"train/loss", "validation/loss", "test/loss", "cost/seconds", "length/raw/loss"} <= set(replayed)
     assert [point[2] for point in replayed["length/raw/loss"]] == [23, 27, 33, 43]
