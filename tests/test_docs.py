@@ -47,6 +47,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", TESTED, ids=lambda page: page.name)
 def test_examples_run(page: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     for example in EXAMPLE.finditer(page.read_text()):

@@ -19,6 +19,8 @@ from faults.sweeps import SWEEP, TINY, cells
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 LONG = [word if word[0] != "e" else "epochs=40,4,1" for word in SWEEP]
 
 

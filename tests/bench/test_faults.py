@@ -13,6 +13,8 @@ from pe_lab.bench import __main__ as bench
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import CHECKPOINT_FILES
 
+pytestmark = pytest.mark.slow
+
 # each is injected less often here than by `python -m pe_lab.bench faults`, except for signals
 TIMES = {
     "SIGKILL at a random point": 25,

@@ -12,6 +12,8 @@ import pytest
 from pe_lab.attention.triton.ahead import SHARED_MEMORY, Resources
 from pe_lab.bench.resources import FACTORS, OPTIONAL, Case, cover, fault, of_presets
 
+pytestmark = pytest.mark.slow
+
 CONFIGS = Path(__file__).parents[2] / "conf" / "pe"
 
 

@@ -23,6 +23,8 @@ from faults.programs import wait_for, wandb_services
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "sweeps"
 FILES = sorted(FOLDER.glob("*.yaml"))
 GRIDS = [path for path in FILES if yaml.safe_load(path.read_text())["method"] == "grid"]

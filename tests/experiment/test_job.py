@@ -1,0 +1,31 @@
+"""A job: what it keeps in memory when its cell is in the ledger."""
+
+import gc
+
+from pe_lab import config
+from pe_lab.data.base import InMemory
+from pe_lab.experiment.job import Job
+from pe_lab.training.module import Training
+
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
+
+
+def kept(kind: type) -> list[object]:
+    """Return the objects of a kind that are still referred to."""
+    gc.collect()
+    return [one for one in gc.get_objects() if kind in type(one).__mro__]
+
+
+def test_a_sweep_keeps_its_jobs_and_neither_their_sequences_nor_their_models(tmp_path):
+    words = [*TINY, "epochs=1", "logger=none", f"ledger={tmp_path}", "evaluate.lengths=[1,2]", "seed=0,1"]
+    before = {id(one) for one in (*kept(InMemory), *kept(Training))}
+    jobs = [Job.from_config(cfg) for cfg in config.expand(words, multirun=True)]
+    for job in jobs:
+        job.request()
+        job.serve(wait=True)
+        job.withdraw()
+    assert [job.missing for job in jobs] == [False, False]
+    datasets = [one for one in kept(InMemory) if id(one) not in before]
+    assert len(datasets) == len(jobs)
+    assert not any(one.__dict__.get("_made") for one in datasets)
+    assert not [one for one in kept(Training) if id(one) not in before]
