@@ -87,34 +87,20 @@ def test_the_script_is_installed_under_its_name() -> None:
     assert found == ["pe_lab.cli:main"]
 
 
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "epochs=1"]
+TINY += ["data=bag", "data.train=64", "logger=none"]
+
+
 def test_one_cell_is_trained_by_the_script_as_by_the_module(tmp_path) -> None:
-    words = [
-        "model.depth=1",
-        "model.width=16",
-        "model.num_heads=2",
-        "epochs=1",
-        "data=bag",
-        "data.train=64",
-        "logger=none",
-    ]
-    done = ran("pe_lab", "run", *words, cwd=tmp_path)
+    done = ran("pe_lab", "run", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    again = ran("pe_lab.run", *words, cwd=tmp_path)
+    again = ran("pe_lab.run", *TINY, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert "1 of 1 cells are in the ledger already" in again.stderr + again.stdout
 
 
 def test_a_sweep_runs_its_workers_from_the_script(tmp_path) -> None:
-    words = [
-        "model.depth=1",
-        "model.width=16",
-        "model.num_heads=2",
-        "epochs=1",
-        "data=bag",
-        "data.train=64",
-        "logger=none",
-    ]
-    done = ran("pe_lab", "run", "-m", "pe=none,rope", "workers=2", *words, cwd=tmp_path)
+    done = ran("pe_lab", "run", "-m", "pe=none,rope", "workers=2", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert len([*tmp_path.glob("ledger/*/checkpoints/1")]) == 2
 
