@@ -7,8 +7,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import hydra
@@ -37,48 +37,65 @@ def main(train: bool = True) -> None:
     Args:
         train: missing cells; otherwise they are an error.
     """
-    traces = os.environ.get("HYDRA_FULL_ERROR")
-    full_trace = traces == "1"
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here instead of being printed over several lines
-    received: list[int] = []  # signals that end the program; they raise, so that requests are withdrawn
+    with _raising_errors() as full_trace, _ended_by_signals() as received:
+        try:
+            arguments = config.as_lists(sys.argv[1:])
+            if studies := config.studies(arguments):
+                _run_all(studies, train)
+            else:
+                _run(arguments, train)
+        except KeyboardInterrupt:
+            sys.exit(128 + signal.SIGINT)
+        except Exception as error:
+            if received:  # the interrupted code raised an exception of its own
+                sys.exit(128 + received[0])
+            if full_trace:
+                raise
+            print(f"error: {in_one_line(error)}", file=sys.stderr)
+            if agent_run() and isinstance(error, TerminatedError):
+                # stopped early: a W&B agent gives up after several processes with status 1
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGTERM)
+            sys.exit(1)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[list[int]]:
+    """Raise an exception when SIGINT or SIGTERM is received within the block, so that requests are withdrawn.
+
+    Yields the signals received. After the block everything is printed: a signal during shutdown ends the process at
+    once.
+    """
+    received: list[int] = []
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background of a shell
         signal.signal(signal.SIGINT, raising(lambda: received.append(signal.SIGINT) or _interrupted()))
     signal.signal(signal.SIGTERM, raising(lambda: received.append(signal.SIGTERM) or SystemExit(128 + signal.SIGTERM)))
-    before = threading.excepthook
-    if not full_trace:
+    try:
+        yield received
+    finally:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            if callable(signal.getsignal(signum)):
+                signal.signal(signum, signal.SIG_DFL)
+
+
+@contextmanager
+def _raising_errors() -> Iterator[bool]:
+    """Let Hydra raise its errors within the block, instead of printing each over several lines.
+
+    Yields whether the environment asks for full traces. If not, a thread that ends by an exception prints one line.
+    """
+    traces, before = os.environ.get("HYDRA_FULL_ERROR"), threading.excepthook
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    if traces != "1":
         threading.excepthook = _thread_ended
     try:
-        arguments = config.as_lists(sys.argv[1:])
-        if studies := config.studies(arguments):
-            _run_all(studies, train)
-        else:
-            _run(arguments, train)
-    except KeyboardInterrupt:
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
-        if received:  # the interrupted code raised an exception of its own
-            sys.exit(128 + received[0])
-        if full_trace:
-            raise
-        print(f"error: {in_one_line(error)}", file=sys.stderr)
-        if agent_run() and isinstance(
-            error, TerminatedError
-        ):  # stopped early: a W&B agent gives up after several processes with status 1
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
-        sys.exit(1)
+        yield traces == "1"
     finally:
         threading.excepthook = before
         if traces is None:
             os.environ.pop("HYDRA_FULL_ERROR", None)
         else:
             os.environ["HYDRA_FULL_ERROR"] = traces
-        for signum in (
-            signal.SIGTERM,
-            signal.SIGINT,
-        ):  # everything is printed: a signal during shutdown ends the process at once
-            if callable(signal.getsignal(signum)):
-                signal.signal(signum, signal.SIG_DFL)
 
 
 def _thread_ended(by: threading.ExceptHookArgs) -> None:

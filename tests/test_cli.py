@@ -99,6 +99,7 @@ def test_one_cell_is_trained_by_the_script_as_by_the_module(tmp_path) -> None:
     assert "1 of 1 cells are in the ledger already" in again.stderr + again.stdout
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_its_workers_from_the_script(tmp_path) -> None:
     done = ran("pe_lab", "run", "-m", "pe=none,rope", "workers=2", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

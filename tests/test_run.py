@@ -56,7 +56,7 @@ def test_a_sweep_run_twice_does_the_work_once(sound, tmp_path):
     assert [training_run.cost() for training_run in Ledger(tmp_path / "ledger").runs()] == costs
 
 
-def test_a_sweep_trains_each_road_once_through_all_its_stops(sound):
+def test_a_sweep_trains_each_run_once_through_all_its_checkpoints(sound):
     training_runs = list(Ledger(sound).runs())
     assert len(training_runs) == 4
     for training_run in training_runs:
@@ -135,7 +135,7 @@ def test_a_worker_that_is_asked_to_end_fails_its_cell_and_the_sweep_goes_on(soun
     assert cells(ledger) == cells(sound)
 
 
-def test_a_sweep_that_is_asked_to_end_takes_its_wishes_back_and_leaves_no_worker(sound, tmp_path):
+def test_a_sweep_that_gets_sigterm_withdraws_its_requests_and_leaves_no_worker(sound, tmp_path):
     ledger = tmp_path / "ledger"
     process = start(ledger, *SWEEP, "hydra/launcher=cores", "workers=2")
     worker = wait_for(lambda: owner(ledger))
@@ -148,7 +148,7 @@ def test_a_sweep_that_is_asked_to_end_takes_its_wishes_back_and_leaves_no_worker
     assert cells(ledger) == cells(sound)
 
 
-def test_ctrl_c_stops_the_sweep_and_takes_its_wishes_back(sound, tmp_path):
+def test_ctrl_c_ends_the_sweep_and_withdraws_its_requests(sound, tmp_path):
     ledger = tmp_path / "ledger"
     process = start(ledger, *SWEEP, "hydra/launcher=cores", "workers=2")
     wait_for(lambda: owner(ledger))
@@ -210,7 +210,7 @@ def test_what_is_damaged_is_set_aside_and_made_again_and_the_rest_is_left_alone(
     assert damaged in [kept.read_bytes() for kept in ledger.glob(".aside/**/*") if kept.is_file()]
 
 
-def test_what_is_damaged_is_not_made_again_by_who_is_not_to_train(sound, tmp_path):
+def test_a_damaged_checkpoint_is_not_made_again_by_evaluate(sound, tmp_path):
     ledger = tmp_path / "ledger"
     shutil.copytree(sound, ledger)
     summary = next(iter(Ledger(ledger).runs())).checkpoint(4) / "summary.json"
@@ -244,7 +244,7 @@ run.main()
 """
 
 
-def test_a_study_made_of_studies_trains_each_and_tells_which_is_not_complete(tmp_path):
+def test_a_study_made_of_studies_trains_each_and_says_which_is_not_complete(tmp_path):
     rates = ["pe=rope,none", "seed=0,1", "optimizer.lr=1e-3,1e-2", "study_name=rates", "hydra/launcher=basic"]
     fails = ["pe=rope", "seed=0", "optimizer.lr=1e30", "study_name=fails", "hydra/launcher=basic"]
     lists = [[*TINY, f"ledger={tmp_path}", "epochs=2", "logger=none", *words] for words in (fails, rates)]
@@ -320,7 +320,7 @@ run.main()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=lambda signum: signum.name)
-def test_what_a_signal_leaves_half_done_is_not_told_as_an_error(signum):
+def test_what_a_signal_leaves_half_done_is_not_reported_as_an_error(signum):
     command = [sys.executable, "-c", IN_BETWEEN.format(signum=signum)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (128 + signum, "")
@@ -346,17 +346,17 @@ run.main()
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         ("SystemError('error return without exception set')", "error return without exception set"),
         ("MemoryError", "MemoryError"),
     ],
 )
-def test_a_thread_that_ends_by_an_exception_is_told_in_one_line(error, told):
+def test_a_thread_that_ends_by_an_exception_is_reported_in_one_line(error, reported):
     """Out of memory, Python itself can end the thread that shows progress."""
     command = [sys.executable, "-c", A_THREAD_ENDS.format(error=error)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, f"showing progress ended: {told}\nerror: that is all\n")
+    assert (done.returncode, done.stderr) == (1, f"showing progress ended: {reported}\nerror: that is all\n")
 
 
 KILLS = """
@@ -372,7 +372,7 @@ class Kills(PositionalEncoding):
 
 
 @pytest.mark.parametrize("when", ["trains", "measures"])
-def test_a_cell_that_kills_whoever_serves_it_is_failed_and_the_others_are_made(tmp_path, when):
+def test_a_cell_that_kills_its_workers_is_failed_and_the_others_are_trained(tmp_path, when):
     (tmp_path / "mine.py").write_text(KILLS.format(longest=0 if when == "trains" else "self.sizes.length"))
     ledger = tmp_path / "ledger"
     own = ["pe=none", "pe.name=kills", "pe._target_=mine.Kills"]
@@ -436,7 +436,7 @@ def test_when_a_job_elsewhere_dies_the_others_are_waited_for_and_nothing_is_trai
     assert (process.returncode, f"{12 - done} of 12 cells are missing" in err) == (int(done < 12), done < 12)
 
 
-def test_a_stop_behind_the_newest_state_goes_on_where_it_was_killed(tmp_path):
+def test_an_earlier_checkpoint_continues_where_its_training_was_killed(tmp_path):
     ledger = tmp_path / "ledger"
     words = [*TINY, "pe=rope"]
     assert run(ledger, *words, "epochs=120")[0] == 0

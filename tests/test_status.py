@@ -113,6 +113,7 @@ def test_control_characters_are_not_printed(ledger, program):
     assert "\x1b" not in "".join(lines)
 
 
+@pytest.mark.slow
 def test_a_running_sweep_is_followed_to_its_end(tmp_path):
     ledger = tmp_path / "ledger"
     process = Program([*SWEEP, "epochs=60,4,1", f"ledger={ledger}", "logger=none"], tmp_path / "printed")

@@ -1,16 +1,17 @@
 """Attention with position: attend() and the choice of its implementation."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
-from pe_lab.attention import reference, sdpa, triton
+from pe_lab.attention import flex, reference, sdpa, selftest, triton, trust
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.shapes import check
 from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
 
-__all__ = ["IMPLEMENTATIONS", "Dropout", "Implementation", "attend", "resolve"]
+__all__ = ["IMPLEMENTATIONS", "Choice", "Dropout", "Implementation", "attend", "choose", "resolve"]
 
 
 class Implementation(Protocol):
@@ -35,31 +36,80 @@ class Implementation(Protocol):
 
 
 # fastest first, as "auto" tries them
-IMPLEMENTATIONS: dict[str, Implementation] = {"triton": triton, "sdpa": sdpa, "reference": reference}
+IMPLEMENTATIONS: dict[str, Implementation] = {"triton": triton, "sdpa": sdpa, "flex": flex, "reference": reference}
 
 
-def resolve(implementation: str, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str:
-    """Return the name of the implementation that will run for queries like q.
+@dataclass(frozen=True)
+class Choice:
+    """The implementation that will run, and why.
+
+    Attributes:
+        name: of the implementation.
+        reason: one line for the record of a run.
+    """
+
+    name: str
+    reason: str
+
+
+def choose(implementation: str, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Choice:
+    """Return the implementation that will run for queries like q, and why.
 
     Args:
-        implementation: "reference", "sdpa", "triton", or "auto": the first of triton, sdpa, reference that can compute
-            this; triton on CUDA only, since a CPU runs it in an interpreter.
+        implementation: a name of IMPLEMENTATIONS, or "auto": the first of them that can compute this and is trusted.
+            On a CPU that is sdpa or reference. On a GPU it is triton only where its self-test has passed, and for terms
+            that are nothing or a rotation only if it was measured faster than sdpa there; the first call on a GPU runs
+            the self-test. auto takes flex only where its gradients have the same bits each time.
 
     Raises:
         ValueError: there is no such implementation, or it cannot compute this, with the reason.
     """
     if implementation == "auto":
-        names = [name for name in IMPLEMENTATIONS if name != "triton" or q.device.type == "cuda"]
-        return next(name for name in names if not IMPLEMENTATIONS[name].refuses(q, terms, layout, dropout))
+        return _auto(q, terms, layout, dropout)
     if implementation not in IMPLEMENTATIONS:
         raise ValueError(f"attention must be one of auto, {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
     reason = IMPLEMENTATIONS[implementation].refuses(q, terms, layout, dropout)
     if reason:
-        fallback = resolve("auto", q, terms, layout, dropout)
+        fallback = _auto(q, terms, layout, dropout).name
         raise ValueError(
             f"attention={implementation} cannot compute this: {reason}; use attention=auto, which takes {fallback}"
         )
-    return implementation
+    vague = flex.summed_in_any_order(q, terms) if implementation == "flex" else []
+    not_repeatable = f"; gradients of {', '.join(vague)} are summed in no fixed order" if vague else ""
+    return Choice(implementation, f"attention={implementation}{not_repeatable}")
+
+
+def _auto(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Choice:
+    passed_over: list[str] = []
+    for name, module in IMPLEMENTATIONS.items():
+        reason = module.refuses(q, terms, layout, dropout) or _not_by_default(name, q, terms, layout, dropout)
+        if reason is None:
+            return Choice(name, "; ".join(["attention=auto", *passed_over]))
+        passed_over.append(f"not {name}: {reason}")
+    raise AssertionError("the reference computes all terms")
+
+
+def _not_by_default(name: str, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> str | None:
+    """Return why auto does not take an implementation that could compute this, or None."""
+    if name not in ("triton", "flex"):
+        return None
+    if q.device.type != "cuda":
+        return "for a GPU"
+    if name == "flex":
+        vague = flex.summed_in_any_order(q, terms)
+        return f"gradients of {', '.join(vague)} are summed in no fixed order" if vague else None
+    verdict = trust.verdict(q.device)
+    if verdict.failed:
+        return verdict.failed
+    kind = selftest.kind(terms, layout, q.dtype)
+    if kind and not sdpa.refuses(q, terms, layout, dropout) and verdict.faster(kind) == "sdpa":
+        return f"sdpa was measured faster for {kind}"
+    return None
+
+
+def resolve(implementation: str, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str:
+    """Return the name of the implementation that will run for queries like q: see `choose`."""
+    return choose(implementation, q, terms, layout, dropout).name
 
 
 def attend(

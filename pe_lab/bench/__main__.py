@@ -2,9 +2,10 @@
 
 study: train the cells of a sweep by a plain PyTorch loop and by the lab. data: load a batch, and train a step on it.
 kernels: compute attention with every encoding's terms by Triton, FlexAttention and PyTorch, on a GPU. resources: list
-registers, spills and shared memory of the kernels, compiled for GPUs that need not be present. tune: find the fastest
-blocks of the kernels. ledger: read a ledger of made-up cells, report it, and record one more. faults: kill, damage and
-starve sweeps, and count what is lost.
+registers, spills and shared memory of the kernels, compiled for GPUs that need not be present. static: count their
+instructions per pair, or choose blocks by them. tune: find the fastest blocks of the kernels. ledger: read a ledger of
+made-up cells, report it, and record one more. faults: kill, damage and starve sweeps, and count what is lost. gpu: run
+all that needs a GPU: the kernels' self-test and tests, a sanitizer, tune, kernels, and a sweep.
 """
 
 import argparse
@@ -47,6 +48,14 @@ def main() -> None:
     resources.add_argument("--full", action="store_true", help="every option with every other, not each pair of them")
     resources.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as CSV")
     resources.set_defaults(run=_resources)
+    static = benches.add_parser("static", help="count the kernels' instructions per pair, for every key of the blocks")
+    static.add_argument("--architecture", nargs="+", default=[], help="only these architectures")
+    static.add_argument("--keys", default="", metavar="PATTERN", help="only keys that match, as 'forward bfloat16 64'")
+    static.add_argument("--packed", action="store_true", help="kernels for packed documents")
+    static.add_argument("--processes", type=int, default=1, help="that compile at a time (%(default)s)")
+    static.add_argument("--choose", action="store_true", help="keep the blocks of least cost in the package's table")
+    static.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as CSV")
+    static.set_defaults(run=_static)
     tune = benches.add_parser("tune", help="measure blocks on this GPU and keep the fastest in the package's table")
     tune.add_argument("--seconds", type=float, default=420, help="measure nothing further after this time")
     tune.set_defaults(run=_tune)
@@ -58,6 +67,10 @@ def main() -> None:
     faults.add_argument("--factor", type=float, default=1.0, help="multiplies how often each is injected (%(default)s)")
     faults.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as Markdown")
     faults.set_defaults(run=_faults)
+    gpu = benches.add_parser("gpu", help="run all that needs a GPU, within a budget of time")
+    gpu.add_argument("--minutes", type=float, default=25, help="budget of all parts (%(default)s)")
+    gpu.add_argument("--to", type=Path, default=RESULTS / "gpu", metavar="FOLDER", help="for the tables (%(default)s)")
+    gpu.set_defaults(run=_all_on_gpu)
 
     def program() -> None:
         arguments = parser.parse_args()
@@ -112,6 +125,15 @@ def _resources(arguments: argparse.Namespace) -> None:
     list_resources(arguments.architecture or list(ARCHITECTURES), _configs() / "pe", arguments.full, arguments.to)
 
 
+def _static(arguments: argparse.Namespace) -> None:
+    from pe_lab.bench import static
+
+    if arguments.choose:
+        static.choose(arguments.architecture, arguments.keys, arguments.processes)
+    else:
+        static.list_counts(arguments.architecture, arguments.keys, arguments.packed, arguments.processes, arguments.to)
+
+
 def _tune(arguments: argparse.Namespace) -> None:
     from pe_lab.bench.tune import tune
 
@@ -132,6 +154,18 @@ def _faults(arguments: argparse.Namespace) -> None:
     from faults.injection import print_faults
 
     if not print_faults(arguments.faults, arguments.factor, arguments.to):
+        sys.exit(1)
+
+
+def _all_on_gpu(arguments: argparse.Namespace) -> None:
+    from pe_lab.bench.gpu import run_parts
+
+    if not 0 < arguments.minutes < float("inf"):
+        raise ValueError(f"--minutes must be more than 0, got {arguments.minutes}")
+    device = _gpu("gpu")
+    import torch
+
+    if not run_parts(torch.cuda.get_device_name(device), arguments.to, arguments.minutes):
         sys.exit(1)
 
 

@@ -21,6 +21,7 @@ from pe_lab.bench.presets import presets
 from pe_lab.bench.subject import Setting, Subject, make_subject
 from pe_lab.encodings.base import Terms
 
+HEAD_START, LONGEST_START = 2**22, 2**30  # cycles: 2 ms to 0.6 s at 1.8 GHz
 ROUNDS = 7  # repetitions of each timing
 COLUMNS = ("encoding", "terms", "length", "implementation", "pass", "ms", "memory_mb", "tflops", "error", "note")
 
@@ -118,18 +119,32 @@ def _once(run: Callable, device: torch.device) -> tuple[Tensor, int]:
 
 
 def _seconds(run: Callable, device: torch.device) -> float:
-    """Return the seconds that one call takes."""
+    """Return the seconds that one call takes on a device."""
     if device.type != "cuda":
         start = time.perf_counter()
         run()
         return time.perf_counter() - start
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda._sleep(1_000_000)  # so that the launches are queued before the clock starts
-    start.record()
-    run()
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) / 1000
+    return device_seconds(run)
+
+
+def device_seconds(run: Callable) -> float:
+    """Return the seconds that a call takes on the GPU, without those that the host needs to launch its kernels.
+
+    The GPU sleeps while the kernels are queued, and longer if it woke before all were. A call that waits for the GPU
+    itself always finds it awake: its time includes the host.
+    """
+    cycles = HEAD_START
+    while True:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(cycles)
+        start.record()
+        run()
+        end.record()
+        asleep = not start.query()
+        end.synchronize()
+        if asleep or cycles >= LONGEST_START:
+            return start.elapsed_time(end) / 1000
+        cycles *= 4
 
 
 def _matrix_rate(setting: Setting) -> float:

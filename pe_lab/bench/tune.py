@@ -11,6 +11,7 @@ from torch import Tensor
 from pe_lab.attention.triton import blocks as table
 from pe_lab.attention.triton import operators, stick_operators
 from pe_lab.attention.triton.blocks import Blocks
+from pe_lab.bench.kernels import device_seconds
 
 HEADS, LENGTH, TOKENS = 16, 2048, 16384
 KERNELS = ("forward", "backward_keys", "backward_queries", "backward_tables")
@@ -56,7 +57,7 @@ def tune(device: torch.device, seconds: float) -> None:
 
 def _candidates(kernel: str, dtype: torch.dtype) -> Iterator[Blocks]:
     """Yield the blocks to try for a kernel."""
-    for m, n, warps, stages in product(SIZES, SIZES, (4, 8), (1, 2, 3)):
+    for m, n, warps, stages in product(SIZES, SIZES, (2, 4, 8), (1, 2, 3)):
         if kernel.endswith("backward_tables") and m != n:
             continue
         if 16 * 64 <= m * n <= (128 * 128 if dtype == torch.bfloat16 else 64 * 64) and m * n >= 256 * warps:
@@ -110,12 +111,7 @@ class _Step:
             torch.autograd.grad(out, leaves, self.upstream)
 
     def _time(self, step: Callable[[], Tensor], forward_only: bool) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        self._run(step, forward_only)
-        end.record()
-        end.synchronize()
-        return start.elapsed_time(end)
+        return 1000 * device_seconds(lambda: self._run(step, forward_only))
 
 
 def _replaced(choose: Callable[..., Blocks], kernel: str, blocks: Blocks) -> Callable[..., Blocks]:

@@ -6,7 +6,7 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 from pe_lab.config.compose import expand
 from pe_lab.config.overrides import Launcher, as_lists, launcher, of_jobs, studies
 from pe_lab.config.rules import check
-from pe_lab.config.schema import Config, Model, Trainer, flatten, folder
+from pe_lab.config.schema import Config, Model, Trainer, flatten, folder, resolved
 
 __all__ = [
     "Config",
@@ -20,5 +20,6 @@ __all__ = [
     "folder",
     "launcher",
     "of_jobs",
+    "resolved",
     "studies",
 ]

@@ -3,6 +3,7 @@
 import csv
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -23,8 +24,6 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         ValueError: a rule that the config alone decides is broken; a study without a sweep.
     """
     from hydra import compose, initialize_config_dir
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
     from hydra.core.global_hydra import GlobalHydra
 
     with initialize_config_dir(str(folder()), version_base="1.3"):
@@ -40,28 +39,35 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
                 raise ValueError(f"+study={whole.study_name} is a sweep: add -m, got no -m")
             check(whole)
             return [whole]
-        cfgs: list[DictConfig] = []
-        composed: dict[tuple[str, ...], DictConfig] = {}  # by the files chosen; settings are put into a copy
-        swept = parsed([f"{key}={value}" for key, value in params.items()] + overrides, loader)
-        for job in BasicSweeper.split_arguments(swept, None)[0]:
-            settings, files = [], []
-            for override in parsed(list(job), loader):
-                key = override.key_or_group
-                is_file = key.startswith("hydra.") or loader.repository.group_exists(key)
-                (files if is_file else settings).append(override)
-            chosen = tuple(override.input_line for override in files)
-            if chosen not in composed:
-                composed[chosen] = compose("config", list(chosen))
-            cfgs.append(deepcopy(composed[chosen]))
-            ConfigLoaderImpl._apply_overrides_to_config(settings, cfgs[-1])
-            check(cfgs[-1])
-        for setting in OF_SWEEPS:
-            values = list(dict.fromkeys(cfg[setting] for cfg in cfgs))
-            if len(values) > 1:
-                raise ValueError(
-                    f"{setting} must be the same for all cells of a sweep, got {', '.join(map(str, values))}"
-                )
-        return cfgs
+        cfgs = _compose_jobs([f"{key}={value}" for key, value in params.items()] + overrides, loader)
+    for setting in OF_SWEEPS:
+        values = list(dict.fromkeys(cfg[setting] for cfg in cfgs))
+        if len(values) > 1:
+            raise ValueError(f"{setting} must be the same for all cells of a sweep, got {', '.join(map(str, values))}")
+    return cfgs
+
+
+def _compose_jobs(overrides: list[str], loader: Any) -> list[DictConfig]:
+    """Return the configs of a sweep's jobs, each checked; files are composed once for all jobs that choose the same."""
+    from hydra import compose
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+
+    cfgs: list[DictConfig] = []
+    composed: dict[tuple[str, ...], DictConfig] = {}  # by the files chosen; settings are put into a copy
+    for job in BasicSweeper.split_arguments(parsed(overrides, loader), None)[0]:
+        settings, files = [], []
+        for override in parsed(list(job), loader):
+            key = override.key_or_group
+            is_file = key.startswith("hydra.") or loader.repository.group_exists(key)
+            (files if is_file else settings).append(override)
+        chosen = tuple(override.input_line for override in files)
+        if chosen not in composed:
+            composed[chosen] = compose("config", list(chosen))
+        cfgs.append(deepcopy(composed[chosen]))
+        ConfigLoaderImpl._apply_overrides_to_config(settings, cfgs[-1])
+        check(cfgs[-1])
+    return cfgs
 
 
 def _tuned_rate(path: str, _root_: DictConfig) -> float:

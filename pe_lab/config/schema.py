@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 
 @dataclass
@@ -29,6 +29,7 @@ class Trainer:
     clip: float | None = MISSING
     log_every: int = MISSING
     save_every: float = MISSING
+    graph: bool = False
 
 
 @dataclass
@@ -90,3 +91,10 @@ def flatten(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dic
         else:
             flat[f"{prefix}{key}"] = "null" if value is None else str(value) if isinstance(value, list) else value
     return flat
+
+
+def resolved(cfg: DictConfig) -> dict[str, Any]:
+    """Return a config, or a group of it, as plain data with its interpolations resolved."""
+    found: Any = OmegaConf.to_container(cfg, resolve=True)  # its type does not say that a DictConfig makes a dict
+    assert isinstance(found, dict)
+    return found

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import CheckedOptions
 
 IGNORE = -100  # a target where nothing is asked
+PARTS = ("tokens", "targets", "role", "headline", "layout")  # of a batch
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,19 @@ class Batch:
     headline: Tensor
     layout: Layout
 
-    def to(self, device: torch.device | str) -> "Batch":
-        moved = {name: getattr(self, name).to(device) for name in ("tokens", "targets", "role", "headline", "layout")}
-        return replace(self, **moved)
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "Batch":
+        """Return the batch on a device.
+
+        Args:
+            non_blocking: do not wait for the copy, which must be from pinned memory.
+        """
+        return replace(self, **{name: getattr(self, name).to(device, non_blocking=non_blocking) for name in PARTS})
+
+    def pinned(self) -> "Batch":
+        """Return the batch in pinned memory, from where it is copied to a GPU without waiting."""
+        return replace(
+            self, **{name: getattr(self, name).pin_memory() for name in PARTS[:-1]}, layout=self.layout.pinned()
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -103,9 +114,9 @@ class Dataset(CheckedOptions, ABC):
         own_metrics: the metrics that `metrics` returns.
     """
 
-    revision = 1
-    neutral: dict[str, object] = {}
-    floors_revision = 1
+    revision: ClassVar[int] = 1
+    neutral: ClassVar[dict[str, object]] = {}
+    floors_revision: ClassVar[int] = 1
     own_metrics: tuple[Metric, ...] = ()
     name: str
     task: Task

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,33 +40,16 @@ def write(dataset: Dataset, folder: Path, seed: int, settings: dict[str, Any]) -
     Raises:
         ValueError: a split has more than 100,000 sequences or 5,000,000 tokens, as text has.
     """
-    for split, size in sizes(dataset).items():
-        if size > LARGEST[0] or size * dataset.task.length > LARGEST[1]:
-            raise ValueError(
-                f"data must have at most {LARGEST[0]:,} sequences and {LARGEST[1]:,} tokens in a split to be exported, "
-                f"got {size:,} of {dataset.task.length} in {split} of data={dataset.name}"
-            )
-    arrays: dict[str, np.ndarray] = {}
-    lines: list[list[str | int]] = []
-    packed = False
-    for split, size in sizes(dataset).items():
-        parts = list(in_batches(dataset, split, torch.arange(size), CHUNK))
-        packed = packed or any(part.layout.packed for part in parts)
-        arrays |= {f"{split}_{name}": array for name, array in _arrays(parts, dataset.task).items()}
-    for split in sizes(dataset):
-        columns = [arrays[f"{split}_{name}"] for name in ("tokens", "documents")]
-        columns.append(arrays[f"{split}_label" if dataset.task.pooled else f"{split}_targets"])
-        lines += [_line(split, *row, packed=packed) for row in zip(*columns, strict=True)]
+    _require_exportable(dataset)
+    arrays, packed = _arrays(dataset)
     schema = _schema(dataset, seed, settings, arrays, packed)
-
+    header = [field["name"] for field in schema["fields"]]
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         names = [f"{dataset.name}.csv", f"{dataset.name}.npz", "schema.json"]
         table, archive, description = (Path(temporary) / name for name in names)
         with table.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([field["name"] for field in schema["fields"]])
-            writer.writerows(lines)
+            csv.writer(file, lineterminator="\n").writerows([header, *_lines(dataset, arrays, packed)])
         np.savez_compressed(archive, **arrays)
         description.write_text(json.dumps(schema, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         for name in names:
@@ -78,7 +62,28 @@ def sizes(dataset: Dataset) -> dict[str, int]:
     return {split: dataset.size(split) for split in dataset.splits}
 
 
-def _arrays(parts: list[Batch], task: Task) -> dict[str, np.ndarray]:
+def _require_exportable(dataset: Dataset) -> None:
+    """Raise ValueError if a split is too large to be written."""
+    for split, size in sizes(dataset).items():
+        if size > LARGEST[0] or size * dataset.task.length > LARGEST[1]:
+            raise ValueError(
+                f"data must have at most {LARGEST[0]:,} sequences and {LARGEST[1]:,} tokens in a split to be exported, "
+                f"got {size:,} of {dataset.task.length} in {split} of data={dataset.name}"
+            )
+
+
+def _arrays(dataset: Dataset) -> tuple[dict[str, np.ndarray], bool]:
+    """Return the arrays of all splits, and whether any sequence packs several documents."""
+    arrays: dict[str, np.ndarray] = {}
+    packed = False
+    for split, size in sizes(dataset).items():
+        parts = list(in_batches(dataset, split, torch.arange(size), CHUNK))
+        packed = packed or any(part.layout.packed for part in parts)
+        arrays |= {f"{split}_{name}": array for name, array in _arrays_of_split(parts, dataset.task).items()}
+    return arrays, packed
+
+
+def _arrays_of_split(parts: list[Batch], task: Task) -> dict[str, np.ndarray]:
     """Return a split as arrays."""
     found = {
         "tokens": torch.cat([part.tokens for part in parts]),
@@ -87,6 +92,15 @@ def _arrays(parts: list[Batch], task: Task) -> dict[str, np.ndarray]:
     targets = torch.cat([part.targets for part in parts])
     found |= {"label": targets[:, 0]} if task.pooled else {"targets": targets}
     return {name: tensor.numpy().astype(np.int32) for name, tensor in found.items()}
+
+
+def _lines(dataset: Dataset, arrays: dict[str, np.ndarray], packed: bool) -> Iterator[list[str | int]]:
+    """Yield the rows of the CSV below its header."""
+    for split in sizes(dataset):
+        columns = [arrays[f"{split}_{name}"] for name in ("tokens", "documents")]
+        columns.append(arrays[f"{split}_label" if dataset.task.pooled else f"{split}_targets"])
+        for row in zip(*columns, strict=True):
+            yield _line(split, *row, packed=packed)
 
 
 def _line(split: str, tokens: np.ndarray, documents: np.ndarray, asked: np.ndarray, packed: bool) -> list[str | int]:
@@ -109,9 +123,31 @@ def _schema(
 ) -> dict[str, Any]:
     """Return a Table Schema (specs.frictionlessdata.io/table-schema) of the CSV, with seed, settings and floors."""
     task, there = dataset.task, sizes(dataset)
+    return {
+        "name": dataset.name,
+        "fields": _fields(task, list(there), packed),
+        "missingValues": [""],
+        "nothing_asked": {"csv": NOTHING, "npz": IGNORE},
+        "padding": {"csv": "left out", "npz": f"where documents is {PADDING}"},
+        "arrays": {name: {"shape": list(array.shape), "type": str(array.dtype)} for name, array in arrays.items()},
+        "sizes": there,
+        "vocabulary": task.vocabulary,
+        "length": task.length,
+        "classes": task.outputs,
+        "causal": task.causal,
+        "pooled": task.pooled,
+        "grid_width": task.grid_width,
+        "seed": seed,
+        "settings": settings,
+        "floors": {split: dataset.floors(split) for split in there if split in ("validation", "test")},
+    }
+
+
+def _fields(task: Task, splits: list[str], packed: bool) -> list[dict[str, Any]]:
+    """Return the columns of the CSV as fields of a Table Schema."""
     numbers = r"\d+( \d+)*"
     fields = [
-        _field("split", "string", "what the sequence is for", enum=list(there)),
+        _field("split", "string", "what the sequence is for", enum=splits),
         _field(
             "tokens",
             "string",
@@ -129,24 +165,7 @@ def _schema(
             f"where nothing is asked"
         )
         fields.append(_field("targets", "string", says, pattern=rf"(\d+|{NOTHING})( (\d+|{NOTHING}))*"))
-    return {
-        "name": dataset.name,
-        "fields": fields,
-        "missingValues": [""],
-        "nothing_asked": {"csv": NOTHING, "npz": IGNORE},
-        "padding": {"csv": "left out", "npz": f"where documents is {PADDING}"},
-        "arrays": {name: {"shape": list(array.shape), "type": str(array.dtype)} for name, array in arrays.items()},
-        "sizes": there,
-        "vocabulary": task.vocabulary,
-        "length": task.length,
-        "classes": task.outputs,
-        "causal": task.causal,
-        "pooled": task.pooled,
-        "grid_width": task.grid_width,
-        "seed": seed,
-        "settings": settings,
-        "floors": {split: dataset.floors(split) for split in there if split in ("validation", "test")},
-    }
+    return fields
 
 
 def _field(name: str, kind: str, says: str, **constraints: Any) -> dict[str, Any]:

@@ -213,10 +213,23 @@ def half_written(counts: Tensor, share: Tensor) -> Tensor:
     weight = (weight - total).exp().where(possible, 0)
     done = (weight * last).where(b == 0, 0).sum(1, keepdim=True)
 
-    # slope: of sum_a weight_a / b_a coefficient_a, by the coefficients of each product, from the last to the first
-    slope = (weight / b).where(b > 0, 0)
+    follows = _expected_rest((weight / b).where(b > 0, 0), counts, factors, products)
+    return torch.cat((torch.zeros_like(follows).scatter(1, order, follows), done), 1)
+
+
+def _expected_rest(weight: Tensor, counts: Tensor, factors: list[Tensor], products: list[Tensor]) -> Tensor:
+    """Return [N, S], the sums over a of the weight of a times the expected count of each symbol in B.
+
+    Args:
+        weight: [N, A] of the coefficient of each z^a in the last product.
+        counts: [N, S].
+        factors: [N, F] for each symbol, a polynomial in z, whose power is the count in A.
+        products: [N, C] for each symbol, the product of the factors before it.
+    """
+    # slope: of the weighted sum by the coefficients of each product, from the last to the first
+    slope = weight
     follows = torch.zeros(counts.shape, dtype=torch.float64)
-    for s in reversed(range(S)):
+    for s in reversed(range(counts.shape[1])):
         factor, product = factors[s], products[s]
         shifted = torch.nn.functional.pad(slope, (0, factor.shape[1])).unfold(1, product.shape[1], 1)
         slope = torch.zeros_like(product)
@@ -224,7 +237,7 @@ def half_written(counts: Tensor, share: Tensor) -> Tensor:
             b_s = counts[:, s] - 2 * i
             follows[:, s] += factor[:, i] * b_s * (shifted[:, i] * product).sum(1)
             slope += factor[:, i, None] * shifted[:, i]
-    return torch.cat((torch.zeros_like(follows).scatter(1, order, follows), done), 1)
+    return follows
 
 
 def _times(product: Tensor, factor: Tensor, terms: int) -> Tensor:

@@ -34,13 +34,17 @@ class Alibi(PositionalEncoding):
     over heads. It has no absolute position.
     """
 
+    slope_bits: Tensor
+
     def __init__(self, sizes: Sizes, name: str = "alibi") -> None:
         super().__init__(sizes, name)
-        self.slopes = alibi_slopes(sizes.num_heads)
+        slopes = torch.tensor(alibi_slopes(sizes.num_heads), dtype=torch.float64)
+        # on the model's device, as integers: a model that is cast to another dtype would round floating point
+        self.register_buffer("slope_bits", slopes.view(torch.int64), persistent=False)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
-        slopes = torch.tensor(self.slopes, dtype=dtype, device=h.device)
+        slopes = self.slope_bits.to(h.device).view(torch.float64).to(dtype)
         return Terms(bias=-slopes[:, None] * distances(layout.max_distance, h.device).abs().to(dtype))
 
 

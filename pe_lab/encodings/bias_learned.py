@@ -78,6 +78,7 @@ class T5(PositionalEncoding):
     """
 
     neutral = {"std": None}
+    buckets: Tensor
 
     def __init__(
         self,
@@ -97,9 +98,8 @@ class T5(PositionalEncoding):
                 f"max_distance must be above the {near} distances that have a bucket each, got "
                 f"max_distance={max_distance}, num_buckets={num_buckets}"
             )
-        self.buckets = {
-            causal: t5_buckets(num_buckets if causal else num_buckets // 2, max_distance) for causal in (True, False)
-        }
+        one_side, two_sides = (t5_buckets(count, max_distance) for count in (num_buckets, num_buckets // 2))
+        self.register_buffer("buckets", torch.tensor([two_sides, one_side]), persistent=False)  # by `causal`
         self.table = nn.Parameter(torch.empty(num_buckets, sizes.num_heads))
         self.reset_parameters()
 
@@ -108,7 +108,7 @@ class T5(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         offset = distances(self.max_distance, h.device)
-        of_distance = torch.tensor(self.buckets[layout.causal], device=h.device)
+        of_distance = self.buckets[int(layout.causal)].to(h.device)
         if layout.causal:
             bucket = of_distance[offset.clamp(min=0)]
         else:

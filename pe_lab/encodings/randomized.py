@@ -69,9 +69,9 @@ class Randomized(PositionalEncoding):
     def locate(self, layout: Layout) -> Layout:
         layout = super().locate(layout)
         require_in_table(self.name, layout, self.max_len)
-        drawn = self.draw(layout.pos_range[1] + 1, layout.seed).to(layout.pos.device)
-        located = self.encoding.locate(replace(layout, pos=drawn[layout.pos.clamp(0, len(drawn) - 1)]))
-        return RandomizedLayout(located.pos, located.segment, located.causal, located.seed)
+        drawn = self.draw(layout.pos_range[1] + 1, layout.seed)
+        located = self.encoding.locate(layout.moved(lambda pos: drawn.to(pos.device)[pos.clamp(0, len(drawn) - 1)]))
+        return RandomizedLayout(located.pos, located.segment, located.causal, located.seed, origin=located.origin)
 
     def _require_located(self, layout: Layout) -> None:
         if not isinstance(layout, RandomizedLayout):

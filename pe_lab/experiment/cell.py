@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from pe_lab.attention import IMPLEMENTATIONS, resolve
+from pe_lab.attention import IMPLEMENTATIONS, Choice, choose, resolve
 from pe_lab.attention.dropout import Dropout
+from pe_lab.config import resolved
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.options import LONGEST, within
@@ -46,6 +47,7 @@ class Cell:
         encoding_class: of what it makes.
         encoding_bytes: that all its encodings need in training.
         implementation: of attention, as it will run.
+        attention_reason: why it is that implementation, for the record.
         pair_bytes: that this attention holds at least per pair of positions: in a batch of "training", in one sequence
             in "evaluation" after training, and in one sequence when the cell is already "trained".
     """
@@ -57,6 +59,7 @@ class Cell:
     encoding_class: type[PositionalEncoding]
     encoding_bytes: int
     implementation: str
+    attention_reason: str
     pair_bytes: dict[str, int]
 
     @classmethod
@@ -88,15 +91,16 @@ class Cell:
         with within("pe"):
             budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
             made = encoding(sizes).to(device)
-        implementation, pair_bytes = _attention(cfg, dataset, made, device)
+        attention, pair_bytes = _attention(cfg, dataset, made, device)
         Optimization(cfg.optimizer, total_steps=1)  # refuses settings that its class does not take
         check_requests(cfg, dataset, encoding)
         needed *= cfg.model.depth if made.per_layer else 1
-        return cls(cfg, device, dataset, encoding, type(made), needed, implementation, pair_bytes)
+        chosen = (attention.name, attention.reason)
+        return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes)
 
     @property
     def epochs(self) -> int:
-        return self.cfg.epochs
+        return int(self.cfg.epochs)
 
     @cached_property
     def requests(self) -> list[dict[str, Any]]:
@@ -126,6 +130,8 @@ class Cell:
         revision = IMPLEMENTATIONS[self.implementation].revision
         if revision > 1:
             identity["attention_revision"] = revision
+        if cfg.trainer.graph:  # learning rates are rounded to float32
+            identity["graph"] = True
         if cfg.optimizer.schedule == "cosine":  # depends on the end: each number of epochs is a run of its own
             identity["epochs"] = self.epochs
         return identity
@@ -140,8 +146,7 @@ class Cell:
 
     def settings(self, epochs: int | None = None) -> dict[str, Any]:
         """Return the resolved config as plain data, with another checkpoint's epochs if given."""
-        settings = OmegaConf.to_container(self.cfg, resolve=True)
-        return settings | ({"epochs": epochs} if epochs else {})
+        return resolved(self.cfg) | ({"epochs": epochs} if epochs else {})
 
     def make_dataset(self) -> Dataset:
         """Return the dataset anew, without its sequences, which it makes when they are asked for."""
@@ -167,7 +172,8 @@ class Cell:
 
 def _dataset(cfg: DictConfig) -> Dataset:
     with within("data"):  # an error about `length` is about the setting `data.length`
-        return _partial(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
+        dataset: Dataset = _partial(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
+    return dataset
 
 
 def _partial(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable[..., Any]:
@@ -190,22 +196,26 @@ def _partial(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable
 
 def _attention(
     cfg: DictConfig, dataset: Dataset, encoding: PositionalEncoding, device: torch.device
-) -> tuple[str, dict[str, int]]:
+) -> tuple[Choice, dict[str, int]]:
     """Return the attention that will run and its bytes per pair; the encoding's terms on a short sequence decide."""
     model, length = cfg.model, min(16, dataset.task.length)
     layout = dataset.task.layout(torch.tensor([length], device=device), length)
     h = torch.zeros(1, length, model.width, device=device)
     q = h.view(1, length, model.num_heads, -1).transpose(1, 2)
+    if cfg.trainer.precision == "bf16-mixed":
+        q = q.bfloat16()
     dropout = None
     if model.attention_dropout:
         dropout = Dropout(model.attention_dropout, torch.zeros((), dtype=torch.long, device=device))
-    with torch.no_grad():
+    asked = cfg.attention.implementation
+    with torch.enable_grad():  # an implementation may compute the terms, but not their gradients
         layout = encoding.locate(layout)
         terms = encoding.terms(h, layout)
-        name = resolve(cfg.attention.implementation, q, terms, layout, dropout)
-        without_dropout = resolve(cfg.attention.implementation, q, terms, layout)
-    held, batch = IMPLEMENTATIONS[name].bytes_per_pair, q.expand(cfg.trainer.batch_size, -1, -1, -1)
-    return name, {
+        chosen = choose(asked, q.detach().requires_grad_(), terms, layout, dropout)
+    with torch.no_grad():
+        without_dropout = resolve(asked, q, terms, layout)
+    held, batch = IMPLEMENTATIONS[chosen.name].bytes_per_pair, q.expand(cfg.trainer.batch_size, -1, -1, -1)
+    return chosen, {
         "training": held(batch, terms, layout),
         "evaluation": held(q, terms, layout),
         "trained": IMPLEMENTATIONS[without_dropout].bytes_per_pair(q, terms, layout),

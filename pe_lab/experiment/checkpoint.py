@@ -70,5 +70,6 @@ class Checkpoint:
             (folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved, resolve=True))
             pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
             write_json(folder / "summary.json", self.summary)
-            write_json(folder / "environment.json", environment(cell.device))
+            surroundings = environment(cell.device) | {"attention": cell.attention_reason}
+            write_json(folder / "environment.json", surroundings)
             save_tensors(self.training.model.state_dict(), folder / "weights.safetensors")

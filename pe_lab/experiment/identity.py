@@ -5,6 +5,7 @@ from typing import Any
 from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 
+from pe_lab.config import resolved
 from pe_lab.encodings.options import Revised
 from pe_lab.experiment.source import origin
 
@@ -21,7 +22,7 @@ def options(leaf: DictConfig, made: type[Revised]) -> dict[str, Any]:
     Raises:
         ValueError: the source of a class cannot be read.
     """
-    given = {key: value for key, value in OmegaConf.to_container(leaf, resolve=True).items() if key[0] != "_"}
+    given = {key: value for key, value in resolved(leaf).items() if key[0] != "_"}
     neutral = made.neutral
     kept = {key: value for key, value in given.items() if key not in neutral or value != neutral[key]}
     for key in kept:

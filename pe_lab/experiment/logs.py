@@ -39,7 +39,8 @@ class Logs:
 
     def make(self, epochs: int, **given: Any) -> list[Logger]:
         """Return the loggers that the config names, for one checkpoint."""
-        return instantiate(self.cell.cfg.logger)(checkpoint=self.cell.checkpoint_info(epochs), **given)
+        loggers: list[Logger] = instantiate(self.cell.cfg.logger)(checkpoint=self.cell.checkpoint_info(epochs), **given)
+        return loggers
 
     def log_measurements(self, loggers: list[Logger], epochs: int) -> None:
         """Log the records that the cell asks for and has."""

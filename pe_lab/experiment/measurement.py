@@ -42,7 +42,8 @@ class Datasets:
         cell, dataset = self.cell, self.at(factor)
         identity = {"data": cell.identity["data"], "seed": cell.cfg.seed, "length": factor}
         identity["revision"] = dataset.floors_revision
-        return Ledger(cell.cfg.ledger).cached("floors", identity, lambda: dataset.floors("test"))
+        floors: Floors = Ledger(cell.cfg.ledger).cached("floors", identity, lambda: dataset.floors("test"))
+        return floors
 
 
 def measure(cell: Cell, run: Run, epochs: int, model: Transformer, datasets: Datasets) -> None:
@@ -103,7 +104,8 @@ def policy(model: Transformer, name: str, factor: float) -> Iterator[None]:
     """Put a trained model's encodings under a length policy within the block."""
     trained_encodings = model.encodings
     device = model.tokens.weight.device
-    model.encodings = nn.ModuleList(under(name, encoding, factor) for encoding in trained_encodings).to(device)
+    members: Iterator[Any] = iter(trained_encodings)  # a ModuleList does not say that they are encodings
+    model.encodings = nn.ModuleList(under(name, encoding, factor) for encoding in members).to(device)
     try:
         yield
     finally:

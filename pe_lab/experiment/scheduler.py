@@ -111,7 +111,7 @@ class Deaths:
             finished: runs on which something was finished; their earlier deaths no longer count.
         """
         self.processes = {name: dead for name, dead in self.processes.items() if name not in finished}
-        victims = set()
+        victims: set[str] = set()
         for job in left:
             name = job.run.name
             if name in finished | self.cleared | victims:

@@ -3,8 +3,8 @@
 import csv
 import io
 import sys
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,29 +65,46 @@ def run(
         Tree(ledger).refuse_links(ledger / "studies" / study)
     if not train:
         _require_trained(cells)
+    _prepare(jobs, elsewhere)
+    settle_wandb(cfgs[0])
+    with _requesting(jobs):
+        requested = [requested_cell(cell) for cell in cells]
+        write_command(ledger, overrides, study, requested)
+        _write_unfit(unfit, ledger, study)
+        with Watch(ledger, requested):
+            _serve(jobs, launch, workers, elsewhere)
+    report(jobs)
+
+
+def _prepare(jobs: list[Job], elsewhere: bool) -> None:
+    """Set damaged entries aside, and raise ValueError if a cell that this machine trains does not fit in its memory."""
     for job in jobs:
         job.set_aside_if_damaged()
     for job in [] if elsewhere else jobs:
         if not job.refused:
             require_memory(job.cell)
-    settle_wandb(cfgs[0])
+
+
+@contextmanager
+def _requesting(jobs: list[Job]) -> Iterator[None]:
+    """Request within the block what is missing."""
     try:
         for job in jobs:
             if job.missing:
                 job.request()
-        requested = [requested_cell(cell) for cell in cells]
-        write_command(ledger, overrides, study, requested)
-        _write_unfit(unfit, ledger, study)
-        with Watch(ledger, requested):
-            if launch:
-                start_workers(jobs, launch, workers, elsewhere)
-            for job in [] if elsewhere else jobs:
-                with printing_errors(job.cell.cfg) if launch else nullcontext():
-                    job.serve(wait=True)
+        yield
     finally:
         for job in jobs:
             job.withdraw()
-    report(jobs)
+
+
+def _serve(jobs: list[Job], launch: Launch | None, workers: int, elsewhere: bool) -> None:
+    """Train and measure what is missing: by workers, then in this process what they left. For arguments see `run`."""
+    if launch:
+        start_workers(jobs, launch, workers, elsewhere)
+    for job in [] if elsewhere else jobs:
+        with printing_errors(job.cell.cfg) if launch else nullcontext():
+            job.serve(wait=True)
 
 
 def fitting(cfgs: list[DictConfig]) -> tuple[list[Cell], list[Unfit]]:

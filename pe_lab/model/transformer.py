@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from fractions import Fraction
 from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +31,8 @@ class Transformer(nn.Module):
         ValueError: sizes that do not fit each other or the encoding.
     """
 
-    revision = 1
-    neutral: dict[str, object] = {"attention_dropout": 0.0}
+    revision: ClassVar[int] = 1
+    neutral: ClassVar[dict[str, object]] = {"attention_dropout": 0.0}
 
     def __init__(
         self,

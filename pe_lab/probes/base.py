@@ -4,7 +4,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, ClassVar, TypedDict
 
 from hydra.utils import get_class
 
@@ -52,8 +52,8 @@ class Probe(ABC):
         neutral: as in PositionalEncoding.
     """
 
-    revision = 1
-    neutral: dict[str, object] = {}
+    revision: ClassVar[int] = 1
+    neutral: ClassVar[dict[str, object]] = {}
 
     @abstractmethod
     def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:

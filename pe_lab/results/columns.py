@@ -54,7 +54,7 @@ def floors(rows: pd.DataFrame, metric: str = "loss") -> list[str]:
 
 def levels(known: list[str]) -> list[str]:
     """Return the floors that can serve as the reference level of a task, the most informative first."""
-    first = [floor for floor in ("position_blind", "prior") if floor in known]
+    first: list[str] = [floor for floor in ("position_blind", "prior") if floor in known]
     return first or [floor for floor in known if floor != "bayes"]
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
@@ -100,7 +101,7 @@ def draw_lines(axes: Axes, data: pd.DataFrame, along: str, highlight: list[str])
     axes.tick_params(labelsize=8)
 
 
-def name_points(axes: Axes, points: dict[str, list[float]]) -> None:
+def name_points(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
     """Write names beside points, in order; a name that would overlap an earlier one is left out."""
     taken: list[Bbox] = []
     for name, point in points.items():
@@ -125,7 +126,7 @@ def name_points(axes: Axes, points: dict[str, list[float]]) -> None:
 
 def draw_legend(figure: Figure, panels: dict[str, Axes], highlight: list[str]) -> None:
     """Draw one legend below all panels."""
-    handles = {}
+    handles: dict[str, Artist] = {}
     for axes in panels.values():
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     known = [name for name in highlight if name in handles]

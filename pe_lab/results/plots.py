@@ -1,6 +1,7 @@
 """Figures of results, each with the numbers that it draws. Colours are distinguishable for all, and never alone."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -22,7 +23,7 @@ from pe_lab.results.panels import (
     settings_in_words,
 )
 
-AS_WRITTEN = {"text.parse_math": False}  # names may contain dollar signs
+AS_WRITTEN: dict[Any, Any] = {"text.parse_math": False}  # names may contain dollar signs
 
 
 @dataclass(frozen=True)
@@ -210,12 +211,15 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
         axes.set_title(setting, fontsize=9)
         axes.set(xlabel=against.replace("_", " "), ylabel=f"test {metric}")
         axes.tick_params(labelsize=8)
-    figure.get_layout_engine().execute(figure)
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)
     figure.set_layout_engine("none")  # keep the panels where they are while names are placed in them
     best = data.sort_values(metric, ascending=lower_is_better(metric), kind="stable")
     for setting, axes in panels.items():
         points = best[best["setting"] == setting]
-        name_points(axes, dict(zip(points["pe"], points[[against, metric]].to_numpy().tolist(), strict=True)))
+        places = zip(points[against].tolist(), points[metric].tolist(), strict=True)
+        name_points(axes, dict(zip(points["pe"], places, strict=True)))
     return Plot(figure, data)
 
 

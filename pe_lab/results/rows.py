@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from pe_lab.config import flatten
+from pe_lab.config import flatten, resolved
 from pe_lab.results.columns import COST, ENVIRONMENT, FIRST
 from pe_lab.system.files import canonical
 
@@ -20,7 +20,7 @@ _PER_ENCODING = ("optimizer.lr", "attention.implementation", "attention.revision
 
 def settings_of(cfg: DictConfig) -> Settings:
     """Return the settings of a cell's config by dotted name."""
-    return flatten(OmegaConf.to_container(cfg, resolve=True))
+    return flatten(resolved(cfg))
 
 
 def describe(settings: list[Settings]) -> pd.DataFrame:

@@ -31,7 +31,7 @@ def read_settings(run: Run, epochs: int) -> dict[str, Any]:
     path = run.checkpoint(epochs) / "config.yaml"
     (content,) = read_verified(path.parent, path.name)
     try:
-        settings = read_yaml(content)
+        settings: dict[str, Any] = read_yaml(content)
         if found := complaint(settings):
             raise ValueError(found)
         _require_settings(settings)
@@ -98,7 +98,7 @@ def _require_class(leaf: Any, group: str, place: str) -> None:
 
 def _class_of(file: Path) -> str:
     """Return the name of the class in a file of conf/."""
-    return read_yaml(file.read_bytes())["_target_"].rpartition(".")[2]
+    return str(read_yaml(file.read_bytes())["_target_"]).rpartition(".")[2]
 
 
 def _require_options(value: Any, place: str, within: str | None = None, allowed: Collection[str] = ()) -> None:

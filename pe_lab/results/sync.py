@@ -87,6 +87,7 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
     Raises:
         ValueError: the checkpoint is not in the ledger, or an entry is damaged.
     """
+    from lightning.pytorch.loggers import Logger
     from tqdm import tqdm
 
     from pe_lab.tracking.checkpoint_info import CheckpointInfo
@@ -109,7 +110,7 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
         ledger=run.folder.parent,
     )
     wandb_run = open_run(checkpoint, group or settings.get("study_name"), project, mode)
-    opened = [wandb_run] if wandb_run else []
+    opened: list[Logger] = [wandb_run] if wandb_run else []
     with closing(opened) as loggers:
         log_stored(loggers, run, epochs, tokens)
     lengths = any(request.get("kind") == "length" for request in Records(run, epochs).requests())

@@ -1,5 +1,6 @@
 """The values that loggers and pictures receive about a checkpoint."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,4 +28,4 @@ class CheckpointInfo:
     attention: str
     ledger: Path
     requested: bool = True
-    best: dict[str, str] = field(default_factory=dict)
+    best: Mapping[str, str] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -43,9 +43,6 @@ def open_run(
 ) -> "WandbRun | None":
     """Open a W&B run for a checkpoint: training metrics over steps, all others over epochs.
 
-    Its config holds the cell's settings, and under flat names those that panels group by. A W&B agent's choices, "pe"
-    and "model.depth", replace the config's "pe" and stand beside its "model". Its tags are study, task and encoding.
-
     Args:
         group: the study.
         mode: "online", "offline" or "disabled"; None: see `wandb_mode`.
@@ -62,26 +59,11 @@ def open_run(
     mode = wandb_mode(mode)
     if mode != "online":  # no server is waited for
         open_timeout, finish_timeout = max(open_timeout, LOCAL), max(finish_timeout, LOCAL)
-    known = flat(checkpoint.settings)
-    identifier = f"{checkpoint.run}-{checkpoint.epochs}"
-    start = partial(
-        wandb.init,
-        project=project,
-        name=checkpoint.name,
-        # a W&B agent has given its run an id and a project already: W&B ignores others
-        id=identifier if job_type == "training" else f"{identifier}-{job_type}",
-        job_type=job_type.partition("-")[0],
-        group=group,
-        tags=tags(group, known),
-        config=checkpoint.settings | known | {"attention_resolved": checkpoint.attention},
-        dir=str(checkpoint.ledger.absolute()),
-        mode=mode,
-        reinit="create_new",
-        settings=_settings(open_timeout, finish_timeout),
-    )
+    arguments = _arguments(checkpoint, group, job_type) | {"project": project, "mode": mode}
+    arguments["settings"] = _settings(open_timeout, finish_timeout)
     try:
         with _killing_service_when_ended():
-            run = within(open_timeout, start, "opening the run")
+            run = within(open_timeout, partial(wandb.init, **arguments), "opening the run")
     except TerminatedError:
         raise
     except Exception as error:  # from W&B's service, its server or its files
@@ -93,13 +75,39 @@ def open_run(
         _go_offline(reason)
         return open_run(checkpoint, group, project, "offline", images, job_type, open_timeout, finish_timeout)
     end_service_at_exit()
+    _define_axes(run, checkpoint.best)
+    return WandbRun(run, images and not run.disabled, finish_timeout)
+
+
+def _arguments(checkpoint: CheckpointInfo, group: str | None, job_type: str) -> dict[str, Any]:
+    """Return the arguments of wandb.init that describe the checkpoint.
+
+    Its config holds the cell's settings, and under flat names those that panels group by. A W&B agent's choices, "pe"
+    and "model.depth", replace the config's "pe" and stand beside its "model". Its tags are study, task and encoding.
+    """
+    known = flat(checkpoint.settings)
+    identifier = f"{checkpoint.run}-{checkpoint.epochs}"
+    return {
+        "name": checkpoint.name,
+        # a W&B agent has given its run an id and a project already: W&B ignores others
+        "id": identifier if job_type == "training" else f"{identifier}-{job_type}",
+        "job_type": job_type.partition("-")[0],
+        "group": group,
+        "tags": tags(group, known),
+        "config": checkpoint.settings | known | {"attention_resolved": checkpoint.attention},
+        "dir": str(checkpoint.ledger.absolute()),
+        "reinit": "create_new",
+    }
+
+
+def _define_axes(run: Any, best: Mapping[str, str]) -> None:
+    """Set the x axis of each group of metrics, and how the best value of a validation metric is chosen."""
     run.define_metric("step", hidden=True)
     run.define_metric("epoch", hidden=True)
     for split, axis in AXES.items():
         run.define_metric(f"{split}/*", step_metric=axis)
-    for metric, best in (BEST | checkpoint.best).items():
-        run.define_metric(f"validation/{metric}", step_metric=AXES["validation"], summary=f"{best},last")
-    return WandbRun(run, images and not run.disabled, finish_timeout)
+    for metric, direction in (BEST | dict(best)).items():
+        run.define_metric(f"validation/{metric}", step_metric=AXES["validation"], summary=f"{direction},last")
 
 
 def _settings(open_timeout: float, finish_timeout: float) -> Any:

@@ -15,6 +15,7 @@ from pe_lab import config
 from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order, in_batches
 from pe_lab.data.seeding import derive, seed_all
 from pe_lab.model import Transformer
+from pe_lab.training.graph import CapturedStep, refuses
 from pe_lab.training.metrics import batch_metrics
 from pe_lab.training.optimization import Optimization
 
@@ -71,6 +72,13 @@ class Training(L.LightningModule):
         self.step = 0
         self.losses: list[Tensor] = []  # of this epoch
         self.metrics: dict[str, float] = {}  # of the last batch that was logged
+        self.evaluated = -1  # the last step whose batch was evaluated
+        self.graph = trainer.graph
+        self.captured: CapturedStep | None = None  # while it is trained as a graph
+        if trainer.graph:
+            if reason := refuses(model, self.optimizer, model.tokens.weight.device):
+                raise ValueError(f"trainer.graph=true {reason}; use trainer.graph=false")
+            self.automatic_optimization = False
 
     @property
     def epoch(self) -> float:
@@ -83,7 +91,9 @@ class Training(L.LightningModule):
         return Batches(self)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        return batch if device.type == "cpu" else batch.to(device)
+        if device.type == "cpu":
+            return batch
+        return batch.pinned().to(device, non_blocking=True) if device.type == "cuda" else batch.to(device)
 
     @property
     def logging_due(self) -> bool:
@@ -93,19 +103,36 @@ class Training(L.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         seed_all(derive(self.seed, "step", self.step), batch.tokens.device)
         learning_rate = self.optimization.set_learning_rate(self.optimizer, self.step)
+        if self.captured is None:
+            loss, logits = self.evaluate_batch(batch)
+        else:
+            loss, logits, norm = self.captured(batch)
+            loss = loss.clone()  # a graph writes the next one to the same memory
+        if self.evaluated != self.step:  # an optimizer such as LBFGS evaluates a batch many times in a step
+            self.evaluated = self.step
+            self.losses.append(loss.detach())
+            if self.logging_due:
+                self.metrics = batch_metrics(logits, batch, self.dataset.roles)
+                self.metrics["learning_rate"] = learning_rate
+                if self.captured is not None:
+                    self.metrics["gradient_norm"] = norm.item()
+        return loss
+
+    def evaluate_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch, and its logits."""
         layout = replace(batch.layout, seed=derive(self.seed, "positions", self.step))
         logits = self.model(batch.tokens, layout)
         loss = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE
         )
-        self.losses.append(loss.detach())
-        if self.logging_due:
-            self.metrics = batch_metrics(logits, batch, self.dataset.roles)
-            self.metrics["learning_rate"] = learning_rate
-        return loss
+        return loss, logits
 
     def on_train_start(self) -> None:
         self.constrain()  # states of earlier versions were saved before the last constrain
+        self.captured = CapturedStep(self) if self.graph else None
+
+    def on_train_end(self) -> None:
+        self.captured = None  # Lightning moves the parameters away from where a graph would look for them
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
         super().optimizer_step(*args, **kwargs)
@@ -120,7 +147,7 @@ class Training(L.LightningModule):
         if self.clip is not None or self.logging_due:
             norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip or math.inf)
             if self.logging_due:
-                self.metrics["gradient_norm"] = norm.item()
+                self.metrics.setdefault("gradient_norm", norm.item())  # of the step's first evaluation
 
     def check_finite(self) -> None:
         """Raise NotFiniteError with the first step of this epoch whose loss is not finite."""

@@ -3,13 +3,14 @@
 import inspect
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from hydra.utils import get_class
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import nn
 
+from pe_lab.config import resolved
 from pe_lab.encodings.base import PositionalEncoding
 
 OURS = ("name", "lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
@@ -33,8 +34,8 @@ class Optimization:
         ValueError: the class is not an optimizer, or does not take the settings.
     """
 
-    revision = 1
-    neutral: dict[str, object] = {}
+    revision: ClassVar[int] = 1
+    neutral: ClassVar[dict[str, object]] = {}
     known = {"adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW"}
 
     def __init__(self, settings: DictConfig, total_steps: int) -> None:
@@ -77,10 +78,9 @@ class Optimization:
         Raises:
             ValueError: the class does not take the settings.
         """
-        given: dict[str, Any] = OmegaConf.to_container(self.settings, resolve=True)  # type: ignore[assignment]
         arguments = {
             key: tuple(value) if isinstance(value, list) else value
-            for key, value in given.items()
+            for key, value in resolved(self.settings).items()
             if key not in OURS and key[0] != "_"
         }
         if self.made in FUSED:
@@ -88,6 +88,11 @@ class Optimization:
         try:
             return self.made(groups, lr=self.settings.lr, **arguments)
         except (TypeError, ValueError) as error:
+            if len(groups) > 1:  # one group was accepted when this object was made
+                raise ValueError(
+                    f"optimizer={self.settings.name} must take a learning rate and a weight decay for each group of "
+                    f"parameters, as this encoding has its own: {error}"
+                ) from None
             raise ValueError(f"optimizer={self.settings.name} must have settings of its class: {error}") from None
 
     def factor(self, step: int) -> float:

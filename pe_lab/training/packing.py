@@ -52,9 +52,10 @@ def unpack(packed: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def like(value: Any, other: Any) -> Any:
-    """Return a value with its tensors on the devices of those of another value of the same structure."""
+    """Return a value with copies of its tensors on the devices of those of another value of the same structure."""
     if isinstance(value, Tensor):
-        return value.to(other.device)
+        # a copy has memory aligned as torch aligns it; dot products of a file's tensors, as in LBFGS, round differently
+        return value.to(other.device, copy=True)
     if type(value) in (list, tuple):
         return type(value)(map(like, value, other))
     if isinstance(value, dict):

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from pe_lab.ledger.run import read_metadata
+from pe_lab.ledger.states import read_metadata
 from pe_lab.system.files import LedgerError, parse_json
 from pe_lab.training.module import Training
 from pe_lab.training.packing import like, pack, unpack

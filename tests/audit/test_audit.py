@@ -322,6 +322,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "pe_lab.audit", *words], capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_the_command_writes_table_legend_and_pictures(tmp_path: Path) -> None:
     done = run("pe=rope,none", f"out={tmp_path}", "seconds=0.2")
     assert done.returncode == 0, done.stderr
@@ -341,6 +342,7 @@ def test_the_command_writes_table_legend_and_pictures(tmp_path: Path) -> None:
         assert (tmp_path / "pictures" / f"{name}.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_options_reach_the_encodings_and_pictures_can_be_left_out(tmp_path: Path) -> None:
     done = run("pe=learnable", "pe.max_len=64", f"out={tmp_path}", "seconds=0.1", "pictures=false")
     assert done.returncode == 0, done.stderr

@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2"]
+BENCHES = "study, data, kernels, resources, static, tune, ledger, faults, gpu"
 
 
 def bench(*words: str) -> tuple[int, str, str]:
@@ -48,7 +51,7 @@ def test_another_task_is_compared_alike():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ([], "error: BENCH must be one of study, data, kernels, resources, tune, ledger, faults, got nothing"),
+        ([], f"error: BENCH must be one of {BENCHES}, got nothing"),
         (["study", "--repeat", "x"], "error: argument --repeat: invalid int value: 'x'"),
         (["data", "data=weather"], "error: data must be one of addition, "),
         (["data", "data=copy", "data.longest=0"], "error: data.longest must be"),

@@ -35,6 +35,7 @@ def test_all_implementations_compute_the_same(name: str) -> None:
         assert_close(found, out["reference"], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_tables_have_a_row_per_pass_and_list_what_was_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,53 @@ def test_the_tables_have_a_row_per_pass_and_list_what_was_left_out(
 def test_measurements_not_reached_in_time_are_named(tmp_path: Path) -> None:
     assert compare_kernels(replace(SMALL, seconds=0), tmp_path, CONFIGS, ["none"]) == []
     assert "- none at 32: not reached in time" in (tmp_path / "kernels-cpu.md").read_text()
+
+
+# -- the time of a call, on a made-up GPU ------------------------------------------------------------------------------
+
+
+class Clock:
+    """A GPU that sleeps for so many cycles, and events that it reaches in order; the host's launches take some too."""
+
+    def __init__(self, launching: int, waits: bool = False) -> None:
+        self.slept: list[int] = []
+        self.launching, self.waits = launching, waits
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        clock = self
+
+        class Event:
+            def __init__(self, enable_timing: bool) -> None:
+                assert enable_timing
+
+            def record(self) -> None: ...
+
+            def synchronize(self) -> None: ...
+
+            def query(self) -> bool:
+                return clock.waits or clock.slept[-1] < clock.launching
+
+            def elapsed_time(self, end: object) -> float:
+                return 5.0 if clock.slept[-1] >= clock.launching else 1000.0
+
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "_sleep", self.slept.append)
+
+
+@pytest.mark.parametrize("launching", [1, 2**22, 2**22 + 1, 2**29])
+def test_the_gpu_sleeps_until_all_launches_are_queued(launching: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(launching)
+    clock.install(monkeypatch)
+    assert kernels.device_seconds(lambda: None) == 0.005
+    assert clock.slept[-1] >= launching
+    assert all(cycles < launching for cycles in clock.slept[:-1])
+
+
+def test_a_call_that_waits_for_the_gpu_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(1, waits=True)
+    clock.install(monkeypatch)
+    assert kernels.device_seconds(lambda: None) == 0.005
+    assert len(clock.slept) < 8
 
 
 @pytest.mark.parametrize(

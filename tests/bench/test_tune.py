@@ -29,6 +29,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     blocks.load.cache_clear()
 
 
+@pytest.mark.slow
 def test_the_fastest_candidate_is_kept_for_every_kernel(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake clock makes smaller blocks faster."""
     ran: list[Blocks] = []
@@ -86,3 +87,14 @@ def test_candidates_are_blocks_that_a_kernel_can_have(kernel: str) -> None:
     for candidate in found:
         assert candidate.m * candidate.n >= 256 * candidate.warps
         assert candidate.m == candidate.n or not kernel.endswith("tables")
+
+
+def test_a_step_is_timed_without_the_time_of_its_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "device_seconds", lambda run: (run(), 0.002)[1])
+    monkeypatch.setattr(tune, "TOKENS", 16)
+    monkeypatch.setattr(tune, "LENGTH", 16)
+    step = tune._Step(CPU, torch.float32, 16, ())
+    runs: list[tuple] = []
+    monkeypatch.setattr(step, "_run", lambda *given: runs.append(given))
+    assert step._time(step._softmax, True) == 2.0
+    assert runs == [(step._softmax, True)]

@@ -20,7 +20,7 @@ from pe_lab.system.errors import in_one_line
 
 
 def complaint(*overrides: str, multirun: bool = False) -> str:
-    """The line with which these overrides are refused."""
+    """Return the line with which these overrides are refused."""
     with pytest.raises(Exception) as caught:  # noqa: PT011 whatever it is, it becomes one line
         config.expand(list(overrides), multirun)
     line = in_one_line(caught.value)
@@ -80,7 +80,7 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["pe.theta=1" + 400 * "0"], ["pe.theta must be a positive number, got 1000"]),
         (["pe.theta=1" + 5000 * "0"], ["'pe.theta=1000", "cannot be read"]),
         (["model.depth=" + 2000 * "["], ["'model.depth=[[[", "cannot be read"]),
-        (["attention=${.}"], ["attention must be one of auto, reference", "got '${.}'"]),
+        (["attention=${.}"], ["attention must be one of auto, flex, reference", "got '${.}'"]),
         (["hydra.sweeper.params=5"], ["hydra.sweeper.params"]),
     ],
 )
@@ -162,7 +162,7 @@ def test_a_table_of_rates_that_is_not_there_is_named_with_the_study_that_makes_i
     ],
 )
 def test_a_table_of_rates_that_somebody_else_wrote_is_one_line(table, part, tmp_path, monkeypatch):
-    """It is read as numbers: nothing in it is resolved."""
+    """The table is read as numbers: no interpolation in it is resolved."""
     monkeypatch.setenv("SECRET_TOKEN", "0.5")
     (tmp_path / "studies" / "tune_lr").mkdir(parents=True)
     (tmp_path / "studies" / "tune_lr" / "rates.csv").write_bytes(table.encode("latin-1"))

@@ -130,7 +130,7 @@ def test_sequences_with_a_majority_are_counted(length: int, vocabulary: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         (
             {"length": 4},
@@ -147,8 +147,8 @@ def test_sequences_with_a_majority_are_counted(length: int, vocabulary: int) -> 
         ({"validation": 2.5}, "validation must be an integer of at least 1, got 2.5"),
     ],
 )
-def test_wrong_options_are_refused_in_one_line(option: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+def test_wrong_options_are_refused_in_one_line(option: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         Bag(0, **option)
 
 

@@ -201,8 +201,8 @@ def test_packed_documents_stay_apart(tmp_path: Path) -> None:
     ],
 )
 def test_too_much_is_refused_before_any_is_made(data: Dataset, got: str, tmp_path: Path) -> None:
-    said = "data must have at most 100,000 sequences and 5,000,000 tokens in a split to be exported, " + got
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+    message = "data must have at most 100,000 sequences and 5,000,000 tokens in a split to be exported, " + got
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         write(data, tmp_path, 0, {})
     assert not list(tmp_path.iterdir())
 
@@ -224,7 +224,7 @@ def test_the_command_writes_the_same_bytes_twice_and_leaves_nothing_else(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "the command must be export, got nothing"),
         (["import", "data=bag"], "the command must be export, got import"),
@@ -244,13 +244,13 @@ def test_the_command_writes_the_same_bytes_twice_and_leaves_nothing_else(tmp_pat
         ),
     ],
 )
-def test_a_wrong_word_is_answered_in_one_line(words, said, tmp_path, capsys, monkeypatch) -> None:
+def test_a_wrong_word_is_answered_in_one_line(words, message, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(capsys, monkeypatch, *words) == (1, "", f"error: {said}\n")
+    assert run(capsys, monkeypatch, *words) == (1, "", f"error: {message}\n")
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "part"),
     [
         (["data=bag", "data.size=3"], "size"),
         (["data=bag,pattern"], "data"),
@@ -260,20 +260,20 @@ def test_a_wrong_word_is_answered_in_one_line(words, said, tmp_path, capsys, mon
         (["data=bag", "data.train=[3]"], "data.train must be an integer of at least 1, got [3]"),
     ],
 )
-def test_what_hydra_refuses_is_one_line_too(words, says, tmp_path, capsys, monkeypatch) -> None:
+def test_what_hydra_refuses_is_one_line_too(words, part, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     status, out, err = run(capsys, monkeypatch, "export", *words)
     assert (status, out) == (1, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-    assert says in err
+    assert part in err
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, capsys, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     status, _, err = run(capsys, monkeypatch, "export", "data=bag", f"out={tmp_path / 'file'}")
-    said = f"error: out must be a folder that can be written to, got {str(tmp_path / 'file')!r} (File exists)\n"
-    assert (status, err) == (1, said)
+    message = f"error: out must be a folder that can be written to, got {str(tmp_path / 'file')!r} (File exists)\n"
+    assert (status, err) == (1, message)
 
 
 def test_a_wrong_word_is_answered_before_torch_is_loaded() -> None:

@@ -34,10 +34,10 @@ def refusal(folder: Path, *lines: str, **options: int) -> str:
     path = csv(folder, *lines)
     with pytest.raises(ValueError, match=r"^(data\.)?path must") as caught:
         Pattern(0, path=path, **options)
-    said = str(caught.value)
-    assert "\n" not in said
-    assert path in said
-    return said.replace(path, "FILE")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert path in message
+    return message.replace(path, "FILE")
 
 
 class Few(Sampled):
@@ -189,7 +189,7 @@ def test_a_value_that_does_not_end_is_shortened(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ((), "data.path must have the columns split,tokens,label, got FILE, which is empty"),
         (("", ""), "data.path must have the columns split,tokens,label, got FILE, which is empty"),
@@ -207,26 +207,26 @@ def test_a_value_that_does_not_end_is_shortened(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_file_of_another_form_is_refused_in_one_line(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
-    assert refusal(tmp_path, *lines) == said
+def test_a_file_of_another_form_is_refused_in_one_line(tmp_path: Path, lines: tuple[str, ...], message: str) -> None:
+    assert refusal(tmp_path, *lines) == message
 
 
 def test_what_is_no_file_of_text_is_refused_in_one_line(tmp_path: Path) -> None:
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"split,tokens,label\n\xff\xfe")
-    for path, said in (
+    for path, message in (
         (str(binary), f"data.path must be text in UTF-8, got {binary}, whose byte 19 is not"),
         (str(tmp_path), f"data.path must be a file to read, got {str(tmp_path)!r} (Is a directory)"),
         ("nowhere.csv", "data.path must be a file to read, got 'nowhere.csv' (No such file or directory)"),
         ("", "path must be the path of a file or folder, got ''"),
     ):
-        with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             Pattern(0, path=path)
 
 
 def test_a_size_beside_a_file_is_refused(tmp_path: Path) -> None:
-    said = refusal_of(lambda: Pattern(0, train=100, path=csv(tmp_path, HEADER, *ROWS)))
-    assert said == "train must be left at 5000 with path, whose rows name their splits, got 100"
+    message = refusal_of(lambda: Pattern(0, train=100, path=csv(tmp_path, HEADER, *ROWS)))
+    assert message == "train must be left at 5000 with path, whose rows name their splits, got 100"
 
 
 def refusal_of(make) -> str:

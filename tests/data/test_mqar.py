@@ -47,7 +47,7 @@ def test_the_worked_example_is_written_as_drawn() -> None:
 
 
 @pytest.mark.parametrize(("factor", "length", "pairs"), [(1, 64, 4), (2, 128, 8), (4, 256, 16), (1.25, 80, 5)])
-def test_every_key_is_told_once_and_asked_once_for_its_value(factor: float, length: int, pairs: int) -> None:
+def test_every_key_is_value_of_once_and_asked_once_for_its_value(factor: float, length: int, pairs: int) -> None:
     data = default() if factor == 1 else default().longer(factor)
     batch = whole(data, "test")
     assert batch.tokens.shape == (1000, length)
@@ -55,13 +55,13 @@ def test_every_key_is_told_once_and_asked_once_for_its_value(factor: float, leng
     assert data.task.causal
     assert data.task.vocabulary == data.task.outputs == 256
     for tokens, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
-        told = dict(zip(tokens[: 2 * pairs : 2], tokens[1 : 2 * pairs : 2], strict=True))
-        assert len(told) == len(set(told.values())) == pairs
-        assert all(1 <= key < 128 <= value < 256 for key, value in told.items())
+        value_of = dict(zip(tokens[: 2 * pairs : 2], tokens[1 : 2 * pairs : 2], strict=True))
+        assert len(value_of) == len(set(value_of.values())) == pairs
+        assert all(1 <= key < 128 <= value < 256 for key, value in value_of.items())
         asked = {slot: token for slot, token in enumerate(tokens) if slot >= 2 * pairs and token}
-        assert sorted(asked.values()) == sorted(told)
+        assert sorted(asked.values()) == sorted(value_of)
         assert all(slot % 2 == 0 for slot in asked)
-        expected = [told[asked[slot]] if slot in asked else IGNORE for slot in range(length)]
+        expected = [value_of[asked[slot]] if slot in asked else IGNORE for slot in range(length)]
         assert targets == expected
     assert torch.equal(batch.headline, batch.targets != IGNORE)
     assert (batch.role == 0).all()
@@ -186,8 +186,8 @@ def test_perfect_predictors_reach_the_floors() -> None:
     one_hot = torch.nn.functional.one_hot(batch.targets.clamp(min=0), 256)
     assert batch_metrics(one_hot.double().log(), batch, data.roles) == floors["bayes"]
 
-    told = torch.nn.functional.one_hot(batch.tokens[:, [1, 3]], 256).sum(1)[:, None].expand(-1, 16, -1)
-    reached = batch_metrics(told.double().log(), batch, data.roles)
+    shown = torch.nn.functional.one_hot(batch.tokens[:, [1, 3]], 256).sum(1)[:, None].expand(-1, 16, -1)
+    reached = batch_metrics(shown.double().log(), batch, data.roles)
     losses = {name: value for name, value in floors["position_blind"].items() if name.startswith("loss")}
     assert {name: reached[name] for name in losses} == pytest.approx(losses, rel=1e-6)
 

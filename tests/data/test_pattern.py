@@ -346,7 +346,7 @@ def test_longer_sequences_say_less_without_order() -> None:
 
 @both()
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "message"),
     [
         ({"length": 20}, "length must be at least 21, to hold every pair, got 20"),
         ({"length": 31.5}, "length must be an integer of at least 1, got 31.5"),
@@ -355,8 +355,8 @@ def test_longer_sequences_say_less_without_order() -> None:
         ({"test": True}, "test must be an integer of at least 1, got True"),
     ],
 )
-def test_wrong_options_are_refused_in_one_line(kind: type[Pattern], option: dict, said: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+def test_wrong_options_are_refused_in_one_line(kind: type[Pattern], option: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         kind(0, **option)
 
 

@@ -51,7 +51,7 @@ def test_sinusoidal_has_the_known_values() -> None:
 @pytest.mark.parametrize("width", [1, 5, 6, 64])
 @pytest.mark.parametrize("theta", [10_000.0, 50.0])
 def test_sinusoidal_is_the_papers_formula(width: int, theta: float) -> None:
-    """Values, and a gradient that passes unchanged to the token."""
+    """Compare values; the gradient of the token passes unchanged."""
     x = torch.randn(B, 5, width, dtype=torch.float64, requires_grad=True)
     out = Sinusoidal(Sizes(width, 1, 5), theta=theta).embed(x, layout_at(POSITIONS))
     # theta ** -exponent and the product round the angle, up to 511, a few times
@@ -108,7 +108,7 @@ def test_learnable_starts_as_a_normal_of_0_02() -> None:
 
 
 @pytest.mark.parametrize("kind", [Learnable, SinInit])
-def test_a_table_says_where_it_ends(kind: type[Learnable]) -> None:
+def test_a_position_beyond_the_table_is_refused_with_its_last_row(kind: type[Learnable]) -> None:
     encoding = kind(SIZES, max_len=12)
     assert len(encoding.table) == 12
     encoding.embed(torch.zeros(1, 1, D), layout_at([[11]]))
@@ -123,7 +123,7 @@ def test_a_table_says_where_it_ends(kind: type[Learnable]) -> None:
 
 @pytest.mark.parametrize("kind", [Learnable, SinInit])
 def test_a_table_has_no_negative_positions(kind: type[Learnable]) -> None:
-    """A token that counts must not silently read another row."""
+    """A position that would index a row from the end is refused."""
     with pytest.raises(ValueError, match="-1"):
         kind(SIZES).embed(torch.zeros(1, 2, D), layout_at([[-1, 0]]))
 
@@ -152,7 +152,7 @@ def bare_model(causal: bool) -> tuple[Transformer, Layout]:
     return model.double(), Layout.of_lengths(torch.tensor([7]), 7, causal)
 
 
-def test_no_encoding_leaves_everything_alone() -> None:
+def test_no_encoding_changes_nothing() -> None:
     x, layout, none = torch.randn(1, 7, D), Layout.of_lengths(torch.tensor([7]), 7, True), PositionalEncoding(SIZES)
     assert none.embed(x, layout) is x
     assert all(h is x for h in none.mix(x, layout))
@@ -161,7 +161,7 @@ def test_no_encoding_leaves_everything_alone() -> None:
 
 
 def test_without_encoding_a_bidirectional_model_is_order_blind() -> None:
-    """Equal up to the order of its sums."""
+    """A permutation of the tokens permutes the outputs, up to rounding."""
     model, layout = bare_model(causal=False)
     tokens, order = torch.randint(9, (1, 7)), torch.randperm(7)
     assert_close(model(tokens[:, order], layout), model(tokens, layout)[:, order], rtol=0, atol=1e-12)
@@ -175,7 +175,7 @@ def test_without_encoding_a_causal_model_is_not_order_blind() -> None:
 
 
 def place(kind: type[Absolute], **options: object) -> Absolute:
-    """An encoding with the values it starts with, in float64."""
+    """Return an encoding in float64, with its initial values."""
     encoding = kind(SIZES, **options)
     initialise(encoding, seed=1)
     return encoding.double()

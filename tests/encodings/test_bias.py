@@ -34,7 +34,7 @@ def layout_of(length: int, causal: bool) -> Layout:
 
 
 def added(num_heads: int, layout: Layout, dtype: torch.dtype = torch.float64) -> Tensor:
-    """[1, H, T, T] what alibi adds to logits of zero."""
+    """Return [1, H, T, T], the bias that alibi adds to the logits."""
     length = layout.segment.shape[1]
     terms = Alibi(Sizes(4 * num_heads, num_heads, length)).terms(torch.zeros(1, length, 1, dtype=dtype), layout)
     zero = torch.zeros(1, num_heads, length, 4, dtype=dtype)
@@ -55,7 +55,7 @@ def test_every_head_has_a_slope_of_its_own(num_heads: int) -> None:
 
 @pytest.mark.parametrize("num_heads", [*range(1, 17), 20, 32])
 def test_alibi_equals_transformers_bloom(num_heads: int) -> None:
-    """Theirs is m j: equal to -m |i - j| for causal rows up to a constant, that softmax does not see."""
+    """Theirs is m j: it differs from -m |i - j| by a constant in each causal row, which softmax removes."""
     pytest.importorskip("transformers")
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
@@ -113,7 +113,7 @@ def test_alibi_depends_only_on_offset() -> None:
 
 
 def test_the_table_covers_what_can_be_seen_and_no_more() -> None:
-    """Padding at any position, and other documents, do not make it longer."""
+    """Padding at any position, and other documents, do not make the table longer."""
     pos, segment = torch.tensor([[0, 1, 2, 0, 1, 90_000]]), torch.tensor([[0, 0, 0, 1, 1, PADDING]])
     layout = Layout(pos, segment, causal=True)
     bias = Alibi(Sizes(8, 2, 6)).terms(torch.zeros(1, 6, 8), layout).bias
@@ -126,7 +126,7 @@ def test_alibi_learns_nothing() -> None:
 
 
 def sinusoid(pos: int, dims: int = 128) -> list[float]:
-    """The position vector of arXiv:1706.03762, section 3.5."""
+    """Return the position vector of arXiv:1706.03762, section 3.5."""
     angles = [pos / 10_000 ** (2 * c / dims) for c in range(dims // 2)]
     return [f(angle) for angle in angles for f in (math.sin, math.cos)]
 

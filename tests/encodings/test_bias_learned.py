@@ -34,13 +34,13 @@ def terms_of(encoding: PositionalEncoding, layout: Layout, dtype: torch.dtype = 
 
 
 def added(encoding: PositionalEncoding, layout: Layout, dtype: torch.dtype = torch.float64) -> Tensor:
-    """[H, T, T] what an encoding adds to logits of zero."""
+    """Return [H, T, T], the bias that an encoding adds to the logits."""
     zero = torch.zeros(1, H, layout.segment.shape[1], d, dtype=dtype)
     return reference.logits(zero, zero, terms_of(encoding, layout, dtype), layout)[0]
 
 
 def moved(kind: Callable[..., PositionalEncoding], **settings) -> PositionalEncoding:
-    """A float64 encoding whose parameters have left the values they start with."""
+    """Return an encoding in float64, with its parameters moved from their initial values."""
     encoding = kind(SIZES, **settings).double()
     with torch.no_grad():
         for parameter in encoding.parameters():
@@ -95,7 +95,7 @@ FAR = [3, 4, 5, 7, 11, 12, 19, 40, 41, 99, 130, 131, 164, 200, 258, 259, 300, 70
 
 
 def assert_as_in_the_source(encoding: PositionalEncoding, pos: list[int], causal: bool) -> None:
-    """What is added, the attention it makes, and gradients of q, k, v and every parameter."""
+    """Compare the bias, the attention, and gradients of q, k, v and every parameter."""
     layout, size, parameters = layout_at(pos, causal), len(pos), list(encoding.parameters())
     formula = FORMULAS[type(encoding)]
     bias = torch.stack([torch.stack([formula(encoding, i, j, causal) for j in pos], -1) for i in pos], -2)  # [H, T, T]
@@ -155,7 +155,7 @@ def test_gradient_is_that_of_finite_differences(kind: type[PositionalEncoding], 
 
 
 class _Terms(torch.nn.Module):
-    """`terms` as a forward, for functional_call."""
+    """Calls `terms` as forward, for functional_call."""
 
     def __init__(self, encoding: PositionalEncoding) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ def test_a_model_in_bfloat16_forms_its_bias_in_float32(kind: type[PositionalEnco
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("causal", [True, False])
 def test_padding_at_any_position_gives_no_nan(kind: type[PositionalEncoding], causal: bool) -> None:
-    """Nor does it change what is there."""
+    """Outputs of the other tokens do not change either."""
     pos, segment = torch.tensor([[-900_000, -7, 0, 1, 30, 40, 70_000]]), torch.zeros(1, 7, dtype=torch.long)
     segment[0, [0, 1, 6]] = PADDING
     encoding, layout = moved(kind), Layout(pos, segment, causal)
@@ -246,7 +246,7 @@ def test_relative_bias_starts_at_random_around_zero() -> None:
     assert table.std().item() == pytest.approx(0.02, rel=0.03)
 
 
-def test_relative_bias_has_one_scalar_for_all_that_is_far() -> None:
+def test_relative_bias_has_one_scalar_for_all_distances_beyond_its_reach() -> None:
     got = added(moved(RelativeBias, max_distance=4), layout_at([0, 4, 5, 90, 5_000], causal=False))
     assert torch.equal(got[:, 3, 0], got[:, 1, 0])
     assert torch.equal(got[:, 0, 4], got[:, 0, 1])
@@ -256,7 +256,7 @@ def test_relative_bias_has_one_scalar_for_all_that_is_far() -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (32, 256), (16, 100), (64, 128)])
 def test_t5_equals_transformers(causal: bool, num_buckets: int, max_distance: int) -> None:
-    """Buckets and biases of all distances up to 300."""
+    """Compare buckets and biases of all distances up to 300."""
     pytest.importorskip("transformers")
     from transformers.models.t5.configuration_t5 import T5Config
     from transformers.models.t5.modeling_t5 import T5Attention
@@ -343,7 +343,7 @@ def test_kerple_takes_its_parameters_in_their_range_puts_them_back_and_keeps_the
 
 
 @pytest.mark.parametrize("kind", [KerpleLog, KerplePower])
-def test_kerple_may_be_asked_twice_before_a_backward(kind: type[KerpleLog]) -> None:
+def test_kerple_may_be_evaluated_twice_before_a_backward(kind: type[KerpleLog]) -> None:
     encoding, layout = kind(SIZES).double(), layout_at([0, 1, 5])
     upstream = torch.randn(H, 3, 3, dtype=torch.float64)
     (added(encoding, layout) * upstream).sum().backward()
@@ -363,20 +363,20 @@ def test_fire_starts_at_the_training_length() -> None:
     assert beyond.bias_full is not None
 
 
-def test_fire_looks_at_positions_not_at_distances_to_find_what_is_beyond_l() -> None:
+def test_fire_compares_positions_and_not_distances_with_l() -> None:
     assert_as_in_the_source(moved(Fire), [14, 20, 25], causal=False)
 
 
 def test_fire_is_one_function_below_and_beyond_l() -> None:
-    """The table and the full bias agree wherever the query stands up to L."""
+    """The table by distance and the full bias agree for queries at positions up to L."""
     encoding = moved(Fire)
     table, full = layout_at([0, 1, 5, 12]), layout_at([0, 1, 5, 12, 90])
     assert terms_of(encoding, table).bias is not None
     assert_close(added(encoding, full)[:, :4, :4], added(encoding, table), rtol=0, atol=1e-15)
 
 
-def test_fire_sees_distances_beyond_l_as_parts_of_the_query() -> None:
-    """The first key of a longer sequence is always at 1."""
+def test_fire_takes_distances_beyond_l_as_shares_of_the_querys_position() -> None:
+    """The distance to the first key is always 1, as a share of the query's position."""
     encoding = moved(Fire)
     got = added(encoding, layout_at([0, 100, 5_000]))
     assert_close(got[:, 1, 0], got[:, 2, 0], rtol=0, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Encodings whose sense of distance is made by the content, by explicit loops, in float64."""
+"""Encodings whose distances depend on content, against explicit loops in float64."""
 
 import math
 from dataclasses import replace
@@ -26,7 +26,7 @@ def layout_of(batch: int, length: int) -> Layout:
 
 
 def left_padded(pads: int, length: int) -> Layout:
-    """One sequence of `length`, after `pads` of padding."""
+    """Return the layout of one sequence of `length`, after `pads` slots of padding."""
     pos = torch.arange(-pads, length)[None]
     return Layout(pos, torch.where(pos < 0, PADDING, 0), causal=True)
 
@@ -46,7 +46,7 @@ def cope_terms(encoding: CoPE, layout: Layout) -> Terms:
 
 
 def attention_row(z: list[Tensor], v: Tensor) -> Tensor:
-    """softmax(z) v, of as many keys as there are logits."""
+    """Return softmax(z) v, over as many keys as there are logits."""
     share = torch.stack(z).exp()
     return sum(s * value for s, value in zip(share / share.sum(), v, strict=False))
 
@@ -98,7 +98,7 @@ def test_gradient_of_cope_through_attention_is_that_of_finite_differences() -> N
 
 @pytest.mark.parametrize("gates", ["open", "shut"])
 def test_cope_with_open_gates_counts_tokens_and_with_shut_ones_none(gates: str) -> None:
-    """An open one counts the key itself too: the nearest key is at 1."""
+    """Open gates count the key itself too, so the nearest key is at distance 1."""
     encoding, length = random_cope(5), 9
     layout, q = layout_of(1, length), torch.randn(1, H, length, d, dtype=torch.float64)
     z = torch.full((1, H, length, length), 50.0 if gates == "open" else -50.0, dtype=torch.float64)
@@ -118,7 +118,7 @@ def test_cope_starts_as_no_encoding_and_learns_from_there() -> None:
 
 
 def test_cope_counts_no_padding_and_no_other_document() -> None:
-    """Two documents after padding, with positions of any kind: each as it is alone."""
+    """Two documents after padding, at any positions, have the outputs that each has alone."""
     encoding, splits = random_cope(), [(2, 6), (6, 9)]
     segment, pos = torch.tensor([[PADDING] * 2 + [0] * 4 + [1] * 3]), torch.tensor([[-2, -1, 5, 6, 7, 90, 0, 1, 2]])
     layout = Layout(pos, segment, causal=True)
@@ -201,7 +201,7 @@ def test_forgetting_is_the_papers_formula(length: int) -> None:
 
 
 def test_a_shut_gate_hides_what_lies_before_it() -> None:
-    """But not itself, and nothing from those before."""
+    """A shut gate hides all earlier keys from its own query and later ones; its own key stays visible."""
     encoding, layout, (q, k, _) = Forgetting(SIZES).double(), layout_of(1, 6), random_qkv(1, 6)
     with torch.no_grad():
         encoding.gate.weight.zero_()

@@ -1,4 +1,4 @@
-"""What every encoding promises: a new file in conf/pe is tested by existing."""
+"""The contract of every encoding. Each file of conf/pe is tested, new ones too."""
 
 import inspect
 import re
@@ -38,7 +38,7 @@ def settings(name: str, *overrides: str) -> DictConfig:
 
 
 def build(name: str, length: int = T) -> PositionalEncoding:
-    """An encoding that takes layouts on a line, and draws no positions at random."""
+    """Return an encoding that takes layouts on a line and draws no positions at random."""
     return on_a_line(hydra.utils.instantiate(settings(name))(Sizes(D, H, length, grid_width=grid(name))))
 
 
@@ -72,7 +72,7 @@ def task(length: int, grid_width: int | None) -> Task:
 
 
 def transformer(name: str, length: int = T, implementation: str = "auto") -> Transformer:
-    """A float64 model whose encoding has left the values it starts with."""
+    """Return a float64 model, with the encoding's parameters moved from their initial values."""
     made = hydra.utils.instantiate(settings(name))
     model = Transformer(small(), made, task(length, grid(name)), implementation)
     on_a_line(model.encodings[0])
@@ -123,7 +123,7 @@ def test_name_is_the_file_stem(name: str) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_class_and_file_say_where_they_come_from(path) -> None:
+def test_class_and_file_name_their_source(path) -> None:
     # __dict__: a docstring that the parent wrote does not count
     text = type(build(path.stem)).__dict__["__doc__"]
     assert re.search(r"arXiv:\d{4}\.\d{4,5}|seed report|\btrain(able|ed)\b", text)
@@ -140,7 +140,7 @@ def test_class_declares_a_revision(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_option_added_since_is_neutral_where_it_is_not_given(name: str) -> None:
-    """A config that was kept before has no such option, and means what it did."""
+    """A config stored before the option existed lacks it, and keeps its identity."""
     parameters = inspect.signature(CLASSES[name].__init__).parameters
     assert {key: parameters[key].default for key in CLASSES[name].neutral} == CLASSES[name].neutral
 
@@ -153,7 +153,7 @@ def drawn_with(name: str, *overrides: str) -> PositionalEncoding:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "std" in settings(name)])
 def test_std_is_the_standard_deviation_of_what_is_drawn(name: str) -> None:
-    """All of an encoding's own parameters; its linear layers start as torch's."""
+    """Checks all parameters of an encoding, except linear layers, which start as torch's."""
     encoding = drawn_with(name)
     linear = [part for part, module in encoding.named_modules() if isinstance(module, torch.nn.Linear)]
     default, zero, one, two = (
@@ -270,7 +270,7 @@ def test_hooks_keep_shape_and_dtype(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(("name", "causal"), MASKED)
-def test_terms_depend_on_content_only_if_the_class_says_so(name: str, causal: bool) -> None:
+def test_terms_depend_on_content_only_if_the_class_declares_it(name: str, causal: bool) -> None:
     encoding = build(name)
     layout = encoding.locate(whole(B, T, causal))
     if encoding.reads_content:
@@ -292,7 +292,7 @@ def test_terms_have_the_same_bits_in_low_precision(name: str, causal: bool) -> N
 
 
 @pytest.mark.parametrize(("name", "causal"), MASKED)
-def test_a_forward_pass_changes_no_parameter_and_sees_it_in_its_range(name: str, causal: bool) -> None:
+def test_a_forward_pass_changes_no_parameter_and_uses_it_in_its_range(name: str, causal: bool) -> None:
     model, tokens, layout = transformer(name), random_tokens(B, T), whole(B, T, causal)
     with torch.no_grad():
         for parameter in model.encodings.parameters():
@@ -444,7 +444,7 @@ def test_the_content_of_padding_changes_nothing(name: str, causal: bool) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_beyond_training_an_encoding_extends_or_says_that_it_cannot(name: str) -> None:
+def test_beyond_the_training_length_an_encoding_is_defined_or_refuses(name: str) -> None:
     model, tokens, table = transformer(name), random_tokens(1, 4 * T), settings(name).get("max_len")
     assert model(tokens, whole(1, 4 * T, causal=True)).isfinite().all()
     if table is None:

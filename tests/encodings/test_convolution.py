@@ -19,7 +19,7 @@ def made(grid_width: int | None = None) -> ConvolutionalPE:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 3, 63])
 def test_on_a_line_it_is_a_depthwise_convolution(length: int, causal: bool) -> None:
-    """Left-padded only when causal; values and gradients."""
+    """Compare values and gradients with torch's convolution, which is padded on the left alone where it is causal."""
     encoding = made()
     x = torch.randn(2, length, D, dtype=torch.float64, requires_grad=True)
     out = encoding.embed(x, Layout.of_lengths(torch.full((2,), length), length, causal))

@@ -118,7 +118,7 @@ def test_exposb_starts_at_the_reports_values(form: str) -> None:
 
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_a_pair_has_one_gain_unless_literal(pairing: str) -> None:
-    """So that the product of a rotated query and key still depends on position through the offset, amplitude aside."""
+    """With one gain per pair, the logit depends on positions through their offset alone, apart from the amplitude."""
     layout = layout_of(2)
     stable, literal = (terms_of(trained(pairing=pairing, form=form), layout).gain for form in FORMS)
     pairs = stable.view(H, d // 2, 2) if pairing == "interleaved" else stable.view(H, 2, d // 2).mT
@@ -163,7 +163,7 @@ def test_padding_before_position_0_does_not_overflow(dtype: torch.dtype, raw: fl
         assert gradient.isfinite().all()
 
 
-def test_the_amplitude_tells_absolute_positions_apart() -> None:
+def test_the_amplitude_distinguishes_absolute_positions() -> None:
     encoding, (q, k) = trained(), torch.randn(2, B, H, 2, d, dtype=torch.float64)
     layout = layout_of(2)
     near, far = (

@@ -111,7 +111,7 @@ def test_mixed_rope_rotates_every_pair_with_both_and_learns_how() -> None:
         assert_close(got, want, rtol=0, atol=1e-11)
 
 
-def test_mixed_rope_starts_as_two_perpendicular_rotates_of_the_axial_frequencies() -> None:
+def test_mixed_rope_starts_as_two_perpendicular_rotations_of_the_axial_frequencies() -> None:
     encoding = MixedRoPE(SIZES)
     initialise(encoding, seed=0)
     frequency = encoding.frequency.detach().double()
@@ -173,13 +173,13 @@ def test_sizes_that_do_not_fit_two_axes_are_refused() -> None:
             kind(Sizes(15, 1, T, grid_width=W))
 
 
-def test_a_grid_is_refused_by_what_was_built_for_a_line() -> None:
+def test_an_encoding_made_for_a_line_refuses_a_grid() -> None:
     with pytest.raises(ValueError, match=r"^sinusoidal was built for sequences, got positions on a grid$"):
         Sinusoidal(Sizes(D, H, T)).locate(LAYOUT)
 
 
 def structured_is(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
-    """Let `structured` be another task."""
+    """Replace the task of `structured`."""
     made = Structured.__init__
 
     def changed(self: Structured, *given: object, **options: object) -> None:
@@ -190,13 +190,13 @@ def structured_is(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["rope_2d", "rope", "randomized_rope"])
-def test_a_cell_tells_the_encoding_of_the_grid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_gives_the_encoding_the_grid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     structured_is(monkeypatch, grid_width=4)
     cell = Cell.from_config(expand([f"pe={name}"], False)[0])
     assert cell.encoding_class is {"rope_2d": AxialRoPE, "rope": RoPE, "randomized_rope": Randomized}[name]
 
 
-def test_a_cell_and_a_model_tell_the_encoding_whether_the_task_is_causal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_and_a_model_give_the_encoding_whether_the_task_is_causal(monkeypatch: pytest.MonkeyPatch) -> None:
     structured_is(monkeypatch, causal=False)
     cfg = expand(["pe=xpos"], False)[0]
     with pytest.raises(ValueError, match=r"^xpos is defined for causal attention only"):
@@ -206,7 +206,7 @@ def test_a_cell_and_a_model_tell_the_encoding_whether_the_task_is_causal(monkeyp
 
 
 class RandomGrid(Dataset):
-    """Random tokens on an 8 x 8 grid; every cell is to say the token above it."""
+    """Random tokens on an 8 x 8 grid; the answer at a cell is the token above it."""
 
     roles = ("above",)
 
@@ -264,7 +264,7 @@ def test_it_trains_on_a_grid(name: str, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("column", [3, -1])
-def test_a_column_outside_of_the_grid_is_refused_where_it_would_be_another_place(column: int) -> None:
+def test_a_column_outside_of_the_grid_is_refused_where_it_would_be_another_cell(column: int) -> None:
     sizes = Sizes(8, 2, 9, causal=False, grid_width=3)
     encoding = hydra.utils.instantiate(expand(["pe=sinusoidal"], False)[0].pe)(sizes)
     layout = Layout.of_lengths(torch.tensor([9]), 9, causal=False, grid_width=3)

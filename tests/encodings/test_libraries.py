@@ -48,7 +48,7 @@ def by_rotation(layout: Layout) -> float:
 
 
 def assert_same_gradients(ours: Tensor, theirs: Tensor, wanted: tuple[Tensor, ...], relative: float) -> None:
-    """Equal within `relative` of their norms."""
+    """Require equality within `relative` of the norms."""
     upstream = torch.randn_like(ours)
     for got, expected in zip(*(torch.autograd.grad(y, wanted, upstream) for y in (ours, theirs)), strict=True):
         assert (got - expected).norm() <= relative * expected.norm()
@@ -82,7 +82,7 @@ def assert_same_attention(
     Args:
         learned: the parameters of position, that both share.
         relative: by how much logits may differ, as a part of the largest and of |q| |k| / sqrt(d).
-        position: what the layer is told of it.
+        position: argument of their layer that holds it.
     """
     x = torch.randn(*layout.segment.shape, encoding.sizes.width, dtype=torch.float64, requires_grad=True)
     theirs, between = layer(x, return_intermediates=True, **position)
@@ -122,7 +122,7 @@ def test_p_rope_equals_partial_rotation_in_x_transformers(p: float) -> None:
 
 @pytest.mark.parametrize("scale_base", [512.0, 100.0])
 def test_xpos_equals_x_transformers(scale_base: float) -> None:
-    """They scale from the middle of 0 ... the largest position, we from the middle of all: logits do not see it."""
+    """They scale from the middle of 0 ... the largest position, we from the middle of all: logits are the same."""
     from x_transformers.x_transformers import RotaryEmbedding
 
     encoding, layout = XPos(SIZES, scale_base=scale_base), layout_at([305, 306, 400, 555, 1_000])
@@ -163,7 +163,7 @@ def test_alibi_equals_x_transformers(num_heads: int, causal: bool) -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (16, 100)])
 def test_t5_equals_x_transformers(num_buckets: int, max_distance: int, causal: bool) -> None:
-    """But for the factor sqrt(d) that their models put on the table."""
+    """Equal up to the factor sqrt(d) by which their models scale the table."""
     from x_transformers.x_transformers import RelativePositionBias
 
     sizes, layout = replace(SIZES, causal=causal), layout_at(list(range(150)), causal=causal)
@@ -207,7 +207,7 @@ def test_sinusoidal_equals_x_transformers() -> None:
 
 
 def test_learnable_equals_x_transformers() -> None:
-    """But for the factor D ** -0.5 that theirs puts on the table."""
+    """Equal up to the factor D ** -0.5 by which theirs scales the table."""
     from x_transformers.x_transformers import AbsolutePositionalEmbedding
 
     layout, x = layout_at(*POSITIONS), torch.randn(B, 6, D)
@@ -268,7 +268,7 @@ def test_p_rope_equals_partial_rotation_in_rotary_embedding_torch(p: float) -> N
 
 @pytest.mark.parametrize("length", [64, 65])
 def test_xpos_equals_rotary_embedding_torch(length: int) -> None:
-    """Both scale from the middle of 0 ... L - 1 and by 512 unless told: even queries and keys are equal."""
+    """Both scale from the middle of 0 ... L - 1 and by 512 by default: even queries and keys are equal."""
     from rotary_embedding_torch import RotaryEmbedding
 
     encoding, layout = XPos(SIZES), layout_at(list(range(length)))

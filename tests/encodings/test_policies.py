@@ -1,4 +1,4 @@
-"""A length policy puts another encoding in the place of a trained one, and nothing else."""
+"""A length policy replaces a trained encoding by another one, and changes nothing else."""
 
 import hydra
 import pytest
@@ -88,7 +88,7 @@ def test_positions_at_random_need_positions():
         under("randomized", made("none"), 2)
 
 
-def test_the_policies_of_the_config_are_those_that_there_are():
+def test_the_config_accepts_exactly_the_policies_that_exist():
     for policy in ("raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized"):
         assert expand([f"evaluate.policy=[{policy}]"], False)[0].evaluate.policy == [policy]
         assert isinstance(under(policy, RoPE(SIZES), 2), PositionalEncoding)

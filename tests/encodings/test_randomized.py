@@ -175,7 +175,7 @@ def test_queries_and_keys_get_the_drawn_positions_and_values_none() -> None:
 
 
 class Inner(Sinusoidal):
-    """Has every nature that an encoding can have, and places that it counts by twos."""
+    """Declares every property that an encoding can declare, and doubles its positions."""
 
     reads_content = per_layer = causal_only = True
 
@@ -183,11 +183,11 @@ class Inner(Sinusoidal):
         return replace(super().locate(layout), pos=2 * layout.pos)
 
 
-def test_the_natures_of_the_other_encoding_are_its_own() -> None:
+def test_the_properties_of_the_other_encoding_are_its_own() -> None:
     encoding, plain = (Randomized(SIZES, "mine", kind, max_len=9) for kind in (Inner, Sinusoidal))
-    for nature in ("reads_content", "per_layer", "causal_only"):
-        assert getattr(encoding, nature), nature
-        assert not getattr(plain, nature), nature
+    for declared in ("reads_content", "per_layer", "causal_only"):
+        assert getattr(encoding, declared), declared
+        assert not getattr(plain, declared), declared
     assert torch.equal(encoding.locate(whole(1, 9)).pos[0], 2 * torch.arange(9))
     with pytest.raises(ValueError, match=r"^mine is defined for causal attention only"):
         encoding.locate(Layout.of_lengths(torch.tensor([9]), 9, causal=False))

@@ -38,7 +38,7 @@ def scattered(length: int, causal: bool) -> Layout:
 
 
 def trained(encoding: PositionalEncoding) -> PositionalEncoding:
-    """In float64, with parameters that have left their start."""
+    """Return an encoding in float64, with its parameters moved from their initial values."""
     encoding = encoding.double()
     with torch.no_grad():
         for parameter in encoding.parameters():
@@ -170,7 +170,7 @@ def test_deberta_is_the_papers_sum(length: int, causal: bool, buckets: str) -> N
         (Deberta, {"max_distance": 10, "buckets": "log"}, deberta_row),
     ],
 )
-def test_explicit_positions_count_and_not_places(kind: type[PositionalEncoding], setting: dict, row, causal) -> None:
+def test_explicit_positions_count_and_not_slots(kind: type[PositionalEncoding], setting: dict, row, causal) -> None:
     encoding = trained(kind(SIZES, **setting))
     assert_as_in_the_paper(encoding, scattered(9, causal), row(encoding))
 
@@ -196,7 +196,7 @@ def test_distances_of_both_signs_differ(kind: type[PositionalEncoding]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("causal", [True, False])
 def test_padding_may_stand_anywhere(kind: type[PositionalEncoding], causal: bool) -> None:
-    """At positions whose distance no table holds: nothing changes for the others, and its own rows are finite."""
+    """Padding at distances beyond the table changes no other token, and its own rows are finite."""
     encoding, (q, k, v) = trained(kind(SIZES)), torch.randn(3, 1, H, 6, d, dtype=torch.float64)
     outs = []
     for pad in (-1, -(10**9), 10**9):

@@ -89,7 +89,7 @@ def test_logit_depends_only_on_offset(kind: type[RoPE], pairing: str, dtype: tor
 
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 def test_rotation_keeps_norms_and_mixes_partner_dims(pairing: str) -> None:
-    """Masking dims and adding them would not: every pair keeps its own norm."""
+    """Every pair keeps its own norm, which a scaling or an addition would change."""
     x = torch.randn(B, H, 6, d, dtype=torch.float64)
     y = rotated(RoPE(SIZES, pairing=pairing), x, layout_at(*POSITIONS))
     partner = 1 if pairing == "interleaved" else d // 2
@@ -252,7 +252,7 @@ def test_gradient_of_lrope_through_attention_is_that_of_finite_differences(share
 
 
 class _Terms(torch.nn.Module):
-    """`terms` as a forward, for functional_call."""
+    """Calls `terms` as forward, for functional_call."""
 
     def __init__(self, encoding: RoPE) -> None:
         super().__init__()
@@ -289,7 +289,7 @@ def assert_logits(encoding: RoPE, pos: list[int], by_q: Tensor, by_k: Tensor, at
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 @pytest.mark.parametrize("length", [7, 63, 129])
 def test_p_rope_rotates_the_fastest_pairs_and_leaves_the_rest(p: float, pairs: int, pairing: str, length: int) -> None:
-    """The frequencies that stay are those of RoPE at head_dim d, not at what is left of it."""
+    """The remaining frequencies are those of RoPE at the whole head_dim d, not at the number of rotated dims."""
     omega = [10_000 ** (-2 * c / d) if c < pairs else 0.0 for c in range(d // 2)]
     pos = list(range(300, 300 + length))
     rotate = matrices(pos, omega, [[1.0] * (d // 2)] * length, pairing)
@@ -356,7 +356,7 @@ def test_xpos_fades_a_pair_by_the_distance_alone(c: int, i: int, j: int) -> None
 
 
 def test_xpos_is_scaled_from_the_middle_of_the_positions() -> None:
-    """So that numbers stay small; for 0 ... L-1 the middle is L // 2. Rows of a batch share it."""
+    """The middle of 0 ... L-1 is L // 2. All rows of a batch share it."""
     for length in (1, 2, 7, 8):
         terms = XPos(SIZES).terms(torch.zeros(1, length, H * d), layout_at(list(range(length))))
         size = torch.hypot(terms.rotary_q.cos, terms.rotary_q.sin)[0, 0]

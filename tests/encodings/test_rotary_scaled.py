@@ -136,7 +136,7 @@ def test_logits_are_those_of_the_papers_frequencies(which: str, theta: float, le
 @pytest.mark.parametrize("kind", SCALED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logit_depends_only_on_offset(kind: type[RoPE], dtype: torch.dtype) -> None:
-    """Within a document: the last position fixes the base of the dynamic one."""
+    """Offsets are within a document: its last position fixes the base of DynamicNTKRoPE."""
     q, k = torch.randn(2, 1, H, 1, d, dtype=dtype).expand(-1, -1, -1, 3, -1)
     at = [5, 50, 500, 5_000]
     z = [logits(kind(SIZES), q, k, layout_at([p, p + 3, 5_010]))[..., :2, :2] for p in at]
@@ -171,7 +171,7 @@ def test_angles_are_exact_where_bfloat16_cannot_count(kind: type[RoPE]) -> None:
 )
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 def test_factor_one_is_rope(kind: type[RoPE], settings: dict, pairing: str) -> None:
-    """Bit for bit."""
+    """The rotations are equal bit for bit."""
     layout = layout_at([0, 1, 5, 63, 999], [7, 500, 1_000, 5_000, 9_999])
     encoding = kind(SIZES, pairing=pairing, factor=1.0, **settings)
     assert_same_tables(encoding, RoPE(SIZES, pairing=pairing), layout)
@@ -288,7 +288,7 @@ def test_every_packed_document_has_its_own_base() -> None:
             start += n
 
 
-def test_more_documents_than_tokens_in_a_row_are_told_apart() -> None:
+def test_more_documents_than_tokens_in_a_row_are_distinguished() -> None:
     encoding, n = DynamicNTKRoPE(SIZES, original_length=20), 3
     pos = torch.arange(n) + 30 * torch.arange(5)[:, None]
     segment = torch.arange(5 * n).view(5, n)
@@ -299,7 +299,7 @@ def test_more_documents_than_tokens_in_a_row_are_told_apart() -> None:
 
 
 def test_length_is_the_largest_position_of_the_document() -> None:
-    """Not the number of its tokens: a document may start anywhere and skip positions."""
+    """The length is not the number of tokens: a document may start anywhere and skip positions."""
     encoding = DynamicNTKRoPE(SIZES, original_length=20)
     expected = alone(encoding, list(range(64)))
     assert_close(alone(encoding, [3, 40, 63]), expected[[3, 40, 63]], **ROTATIONS)

@@ -124,7 +124,7 @@ def test_every_stick_is_the_product_loop(stick: Stick, length: int, causal: bool
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 7, 63])
 def test_stick_breaking_is_the_papers(length: int, causal: bool) -> None:
-    """ln A_ij = ln sigmoid(z_ij) + sum of ln sigmoid(-z_ik); what is left goes to the query's own value."""
+    """ln A_ij = ln sigmoid(z_ij) + sum of ln sigmoid(-z_ik); the rest goes to the query's own value."""
     q, k, v = (torch.randn(B, H, length, d, dtype=torch.float64) for _ in range(3))
     layout = layout_of(length, causal)
     terms = terms_of(StickBreaking(SIZES), layout)
@@ -172,7 +172,7 @@ def test_stick_has_the_known_values() -> None:
     assert_close(first, expected, rtol=0, atol=0.0005)
 
 
-def test_stick_breaking_gives_what_is_left_to_the_query() -> None:
+def test_stick_breaking_gives_the_rest_to_the_querys_own_value() -> None:
     """The same shares of the five keys before a query, and its own value: 0.70 x 0.75 x 0.60 x 0.65 x 0.50."""
     beta, layout = torch.tensor([0.30, 0.25, 0.40, 0.35, 0.50], dtype=torch.float64), layout_of(6)
     full = torch.zeros(1, 1, 6, 6, dtype=torch.float64)
@@ -213,7 +213,7 @@ def test_lambda_starts_at_one_hundredth() -> None:
 
 
 @pytest.mark.parametrize("decay", [1e-6, 0.01, 1.0, 100.0, 1_000.0])
-def test_lambda_starts_where_it_is_told(decay: float) -> None:
+def test_lambda_starts_at_the_given_decay(decay: float) -> None:
     encoding = RotaryStickBreaking(SIZES, decay=decay)
     rate = -terms_of(encoding, layout_of(2), torch.float32).bias[0, 0].item()
     # raw, of size |ln decay| below 1, rounds by half an eps of itself, and softplus passes that on relatively
@@ -241,7 +241,7 @@ def test_every_layer_has_a_lambda_of_its_own() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("sign", ["plus", "minus", "random"])
 def test_logits_of_40_stay_finite_and_rows_within_one(sign: str, dtype: torch.dtype, causal: bool) -> None:
-    """And so do their gradients."""
+    """Gradients are finite as well."""
     encoding, length = RotaryStickBreaking(SIZES).to(dtype), 63
     layout = layout_of(length, causal)
     q, k, v = (torch.randn(B, H, length, d, dtype=dtype, requires_grad=True) for _ in range(3))

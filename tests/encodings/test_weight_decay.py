@@ -1,4 +1,4 @@
-"""Which parameters a decay would harm: frequencies, rates and thresholds are no weights, and are left alone."""
+"""Frequencies, rates and thresholds are not weights: weight decay leaves them unchanged."""
 
 import hydra
 import pytest
@@ -18,14 +18,14 @@ KEPT = {"lrope", "rope_mixed", "exposb", "exposb_literal", "rse", "rse_literal",
 LR, DECAY = 0.1, 0.5
 
 
-def test_the_encodings_whose_parameters_are_no_weights_say_so() -> None:
+def test_encodings_whose_parameters_are_not_weights_declare_it() -> None:
     """Frequencies, rates of decay, and FIRE's c and L; `randomized` wraps encodings of which none has such."""
     assert {name for name, made in CLASSES.items() if not made.weight_decay} == KEPT
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_step_without_gradient_shrinks_what_may_be_decayed_and_nothing_else(name: str) -> None:
-    """AdamW multiplies weights by 1 - lr * decay (arXiv:1711.05101, algorithm 2); its other move is 0."""
+    """AdamW multiplies weights by 1 - lr * decay (arXiv:1711.05101, algorithm 2); the rest of its update is 0."""
     options = OmegaConf.load(folder() / "pe" / f"{name}.yaml")
     encoding = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe if "defaults" in options else options)
     sizes = {"depth": 2, "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre"}

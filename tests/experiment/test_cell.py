@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pe_lab import config
+from pe_lab import attention, config
 from pe_lab.attention import sdpa
 from pe_lab.config.ranges import RANGES
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.experiment import cell as cell_module
 from pe_lab.experiment.cell import Cell
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.files import digest
@@ -77,7 +78,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
             "trainer.device",
             "trainer.log_every",
         ),
-        *("trainer.save_every", "logger.mode", "logger.project", "logger.images"),
+        *("trainer.save_every", "trainer.graph", "logger.mode", "logger.project", "logger.images"),
         *("logger.decide_timeout", "logger.open_timeout", "logger.finish_timeout"),
         *("evaluate.lengths", "evaluate.policy", "evaluate.offset"),
     }
@@ -115,7 +116,7 @@ def test_what_does_not_determine_the_result_leaves_the_hash(override, tmp_path):
     assert run(tmp_path, override) == run(tmp_path)
 
 
-def test_a_schedule_that_looks_at_the_end_makes_each_number_of_epochs_a_road(tmp_path):
+def test_a_schedule_that_depends_on_the_end_gives_each_number_of_epochs_its_own_run(tmp_path):
     cosine = ("optimizer.schedule=cosine",)
     assert run(tmp_path, *cosine, "epochs=4") != run(tmp_path, *cosine, "epochs=16")
 
@@ -179,12 +180,27 @@ def test_a_device_that_is_not_there_is_refused(tmp_path):
     [
         (["attention=triton"], "attention=triton cannot compute this: the kernels need a CUDA device"),
         (["pe=rse", "attention=sdpa"], "breaks a stick"),
+        (["attention=flex", "trainer.device=cpu"], "attention=flex cannot compute this: flex computes no gradients on"),
     ],
 )
 def test_an_implementation_that_cannot_is_refused_not_replaced(overrides, reason, tmp_path, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match=reason):
         cell(tmp_path, *overrides)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("32", torch.float32), ("bf16-mixed", torch.bfloat16)])
+def test_attention_is_chosen_for_trained_queries_of_the_precision_that_runs(precision, dtype, tmp_path, monkeypatch):
+    asked = []
+
+    def choose(implementation, q, terms, layout, dropout=None):
+        asked.append((q.dtype, q.requires_grad, terms.bias.requires_grad, torch.is_grad_enabled()))
+        return attention.choose(implementation, q, terms, layout, dropout)
+
+    monkeypatch.setattr(cell_module, "choose", choose)
+    made = cell(tmp_path, "pe=t5", f"trainer.precision={precision}", "trainer.device=cpu", "attention=sdpa")
+    assert asked == [(dtype, True, True, True)]
+    assert (made.implementation, made.attention_reason) == ("sdpa", "attention=sdpa")
 
 
 def test_the_implementation_that_runs_is_what_auto_came_to(tmp_path):

@@ -1,4 +1,4 @@
-"""A run: the same bits however it is travelled."""
+"""A run has the same bits, whether it is interrupted, continued or trained at once."""
 
 import json
 
@@ -35,7 +35,7 @@ def serve(ledger, *overrides: str) -> Job:
 
 
 def outcome(job: Job, epochs: int | None = None) -> tuple[bytes, dict, list]:
-    """All that must be the same: weights, test metrics, metric rows."""
+    """Return all that must be the same: weights, test metrics, metric rows."""
     epochs = epochs or job.cell.epochs
     checkpoint = job.run.checkpoint(epochs)
     rows = pd.read_csv(checkpoint / "metrics.csv", dtype=str)
@@ -47,6 +47,7 @@ def test_a_cell_is_the_same_bits_every_time(tmp_path):
     assert outcome(serve(tmp_path / "a")) == outcome(serve(tmp_path / "b"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pe", ["rope", "lrope", "rse", "randomized_alibi"])
 def test_16_epochs_after_4_after_1_are_the_bits_of_16_alone(tmp_path, pe):
     alone = serve(tmp_path / "alone", f"pe={pe}", "epochs=16")
@@ -56,7 +57,7 @@ def test_16_epochs_after_4_after_1_are_the_bits_of_16_alone(tmp_path, pe):
     assert after.run.checkpoints() == [1, 4, 16]
 
 
-def test_stops_that_are_wanted_together_are_made_on_one_way(tmp_path):
+def test_checkpoints_requested_together_are_made_in_one_training(tmp_path):
     together = serve(tmp_path / "together", "epochs=3,1,2")
     for epochs in (1, 2, 3):
         assert outcome(together, epochs) == outcome(serve(tmp_path / str(epochs), f"epochs={epochs}"), epochs)
@@ -66,7 +67,7 @@ def test_stops_that_are_wanted_together_are_made_on_one_way(tmp_path):
     assert spent["steps"] + spent["evaluation"] < spent["total"]
 
 
-def test_an_earlier_stop_that_is_wanted_later_has_the_same_bits_and_leaves_the_newest_state(tmp_path):
+def test_an_earlier_checkpoint_requested_later_has_the_same_bits_and_leaves_the_newest_state(tmp_path):
     late = serve(tmp_path / "late", "epochs=3")
     newest = late.run.newest_state()
     serve(tmp_path / "late", "epochs=1")
@@ -105,7 +106,7 @@ def test_a_finished_cell_is_not_trained_again(tmp_path, monkeypatch):
     serve(tmp_path, "epochs=1")
 
 
-def test_a_stop_holds_what_is_needed_to_use_it(tmp_path):
+def test_a_checkpoint_holds_what_is_needed_to_use_it(tmp_path):
     job = serve(tmp_path, "epochs=2", "pe=lrope")
     checkpoint = job.run.checkpoint(2)
     assert {path.name for path in checkpoint.iterdir()} == {
@@ -119,6 +120,7 @@ def test_a_stop_holds_what_is_needed_to_use_it(tmp_path):
     assert set(summary["floors"]) == {"bayes", "position_blind", "position_blind_split_known"}
     environment = json.loads((checkpoint / "environment.json").read_text())
     assert environment["threads"] == 1
+    assert environment["attention"].startswith("attention=auto; not triton: ")
     assert environment["torch"] == torch.__version__.split("+")[0] or environment["torch"] == torch.__version__
     from omegaconf import OmegaConf
 
@@ -170,7 +172,7 @@ def test_an_update_that_leaves_no_numbers_is_a_failure_too(tmp_path):
     assert job.run.failure(1)["step"] == 1
 
 
-def test_a_shorter_and_a_longer_stop_are_made_from_what_is_there(tmp_path):
+def test_a_shorter_and_a_longer_training_start_from_the_newest_state_before_them(tmp_path):
     job = serve(tmp_path, "epochs=4")
     steps = []
     training_step = Training.training_step
@@ -181,15 +183,15 @@ def test_a_shorter_and_a_longer_stop_are_made_from_what_is_there(tmp_path):
     assert job.run.checkpoints() == [1, 4, 5]
 
 
-def test_nothing_is_trained_that_nobody_alive_wants(tmp_path, monkeypatch):
+def test_nothing_is_trained_that_no_live_process_requests(tmp_path, monkeypatch):
     (job,) = cells(tmp_path, "epochs=2")
     job.serve(wait=False)
     assert job.missing
     job.request()
-    beats = []
+    heartbeats = []
     monkeypatch.setattr("pe_lab.training.module.HEARTBEAT", 0.0)
     monkeypatch.setattr(
-        type(job.run), "heartbeat", lambda run, *_: (beats.append(1), len(beats) == 6 and job.withdraw())
+        type(job.run), "heartbeat", lambda run, *_: (heartbeats.append(1), len(heartbeats) == 6 and job.withdraw())
     )
     job.serve(wait=False)
     assert job.missing
@@ -218,7 +220,7 @@ def test_encodings_share_the_order_of_the_data(tmp_path):
 
 
 def test_parameters_are_put_back_into_their_range_after_every_step(tmp_path, monkeypatch):
-    """Also those of an encoding within another."""
+    """Parameters of an encoding within another encoding are put back too."""
     seen = []
     monkeypatch.setattr(KerpleLog, "constrain", lambda self: seen.append(self.p.detach().clone()))
     job = serve(tmp_path, "pe=randomized_alibi", "pe@pe.encoding=kerple_log", "epochs=1")
@@ -239,7 +241,7 @@ def test_bf16_mixed_trains_close_to_float32(tmp_path):
 
 
 def dropped(tmp_path, name: str) -> list[torch.Tensor]:
-    """What two training steps drop: the masks of all nn.Dropout, and the seeds of dropped attention weights."""
+    """Return what two training steps drop: the masks of all nn.Dropout, and the seeds of dropped attention weights."""
     (job,) = cells(tmp_path, f"pe={name}", "model.depth=2", "model.dropout=0.5", "model.attention_dropout=0.5")
     training, found = build(job.cell, job.cell.make_dataset()), []
     for module in training.model.modules():

@@ -167,7 +167,7 @@ def test_what_cannot_be_measured_keeps_nothing_else_from_being_trained_or_measur
     assert one.failure is None
 
 
-def test_a_record_is_of_the_weights_that_the_stop_has(tmp_path):
+def test_a_record_is_of_the_weights_of_its_checkpoint(tmp_path):
     made = serve(cell(tmp_path, "probe=[rank]"))
     before = made.records.get(made.cell.requests[0])
     shutil.move(made.run.checkpoint(1), tmp_path / "away")
@@ -190,6 +190,7 @@ def test_a_record_says_what_it_was_measured_in(tmp_path):
     assert json.loads(path.read_text())["threads"] == 1
 
 
+@pytest.mark.slow
 def test_two_processes_measure_once(start, tmp_path):
     words = ["-m", "seed=0,1", "evaluate.lengths=1,2", "probe=position,rank"]
     assert start(tmp_path, "-m", "seed=0,1", train=True).wait()[0] == 0
@@ -233,6 +234,7 @@ def test_lists_need_no_brackets():
     assert config.as_lists(["probe=rank,", "probe=choice(rank)"]) == ["probe=[rank]", "probe=choice(rank)"]
 
 
+@pytest.mark.slow
 def test_the_program_measures_what_is_trained_and_nothing_else(start, tmp_path):
     asked = ["-m", "pe=rope,alibi", "seed=0,1", "evaluate.lengths=1,2", "probe=rank"]
     status, _, err = start(tmp_path, *asked, train=False).wait()
@@ -260,21 +262,21 @@ def test_a_cell_that_was_measured_is_logged_in_a_run_of_its_own(tmp_path):
     training, evaluation = sorted((tmp_path / "csv").rglob("metrics.csv"), key=lambda path: len(path.parent.name))
     assert training.parent.name == made.run.name
     assert evaluation.parent.name.startswith(f"{made.run.name}-evaluation-")
-    told = pd.read_csv(evaluation)
-    assert told["length/tokens"].tolist() == [16, 32]
+    logged = pd.read_csv(evaluation)
+    assert logged["length/tokens"].tolist() == [16, 32]
     losses = [made.run.summary(1)["test"]["loss"], values(made, length=2)["loss"]]
-    assert told["length/raw/loss"].tolist() == pytest.approx(losses)
-    assert "length/raw/position_blind/loss" in told
+    assert logged["length/raw/loss"].tolist() == pytest.approx(losses)
+    assert "length/raw/position_blind/loss" in logged
 
 
-def test_a_second_evaluation_tells_the_whole_curve_again(tmp_path):
+def test_a_second_evaluation_logs_the_whole_curve_again(tmp_path):
     serve(cell(tmp_path, "evaluate.lengths=[1,2]"))
     made = serve(cell(tmp_path, "logger=csv", "evaluate.lengths=[1,2,4]", "probe=[attention]"))
     (path,) = (tmp_path / "csv").rglob("metrics.csv")
-    told = pd.read_csv(path)
-    assert told["length/tokens"].dropna().tolist() == [16, 32, 64]
-    assert told["probe/layer"].dropna().tolist() == [1, 1, 1]
-    entropies = [told[f"probe/attention{at}/entropy/head1"].dropna().item() for at in ("", "@2", "@4")]
+    logged = pd.read_csv(path)
+    assert logged["length/tokens"].dropna().tolist() == [16, 32, 64]
+    assert logged["probe/layer"].dropna().tolist() == [1, 1, 1]
+    entropies = [logged[f"probe/attention{at}/entropy/head1"].dropna().item() for at in ("", "@2", "@4")]
     assert entropies == sorted(entropies)  # more to look at
     assert len(set(entropies)) == 3
     assert not made.missing

@@ -56,8 +56,8 @@ def test_no_room_is_asked_for_pairs_that_are_not_held(tmp_path, monkeypatch):
     assert job.cell.implementation == "sdpa"
 
 
-def test_of_what_is_trained_no_more_is_asked_than_measuring_it_needs(tmp_path, monkeypatch):
-    """Which drops no weights, and so needs no reference."""
+def test_a_trained_cell_needs_only_the_memory_of_its_evaluation(tmp_path, monkeypatch):
+    """Evaluation drops no attention weights, so it does not need the reference implementation."""
     words = ["pe=rope", "data=copy", "data.train=32", "data.validation=4", "data.test=4", "trainer.batch_size=16"]
     words += ["model.depth=1", "model.attention_dropout=0.1", "epochs=1", "logger=none", "trainer.device=cpu"]
 

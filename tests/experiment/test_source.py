@@ -58,8 +58,9 @@ def test_a_class_of_the_package_has_no_source_in_its_identity():
     assert origin(RoPE, Cell) == {}
 
 
+@pytest.mark.slow
 def test_an_edited_class_is_trained_anew_and_an_unchanged_one_is_not(folder):
-    """As it was found: the class is replaced by ALiBi, and the same command served the old loss."""
+    """A class that is replaced by ALiBi under the same name must not get the old loss."""
     words = [*TINY, *OWN, f"ledger={folder / 'ledger'}", "logger=none", "epochs=1", "study_name=s"]
 
     def loss() -> tuple[str, str]:
@@ -69,18 +70,18 @@ def test_an_edited_class_is_trained_anew_and_an_unchanged_one_is_not(folder):
 
     write(folder, mymod=NOTHING)
     first, _ = loss()
-    again, told = loss()
+    again, stderr = loss()
     assert again == first
-    assert "1 of 1 cells are in the ledger already" in told
+    assert "1 of 1 cells are in the ledger already" in stderr
     write(folder, mymod=ALIBI)
-    edited, told = loss()
-    assert "already" not in told
+    edited, stderr = loss()
+    assert "already" not in stderr
     assert edited != first
 
 
 @pytest.mark.parametrize("edited", ["mymod", "helper"])
-def test_the_source_covers_what_the_class_rests_on(folder, edited):
-    """Itself, and a constant that it takes from another module of the user; not a module that it does not import."""
+def test_the_source_covers_what_the_class_depends_on(folder, edited):
+    """It covers the class and a constant from another module of the user, and no module that is not imported."""
     files = {"mymod": "from helper import SIZE\n\nclass Mine:\n    size = SIZE\n", "helper": "SIZE = 2\n"}
     write(folder, **files, other="x = 1\n")
     before = origin(made())
@@ -152,7 +153,7 @@ def test_a_class_without_source_is_refused():
 
 
 def test_a_class_of_a_notebook_is_known_by_its_cells(monkeypatch):
-    """Its text, and that of the functions it calls; not that of other cells."""
+    """The source is its own text and that of the functions it calls, not that of other cells of the notebook."""
     module = type(sys)("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
 
@@ -189,7 +190,7 @@ def test_a_value_that_a_notebook_class_refers_to_is_part_of_its_source(monkeypat
         origin(module.Mine)
 
 
-def test_a_class_that_does_not_take_the_options_is_told_what_to_start_from(folder):
+def test_a_class_that_does_not_take_the_options_is_refused_with_a_config_to_start_from(folder):
     write(folder, mymod=NOTHING)
     words = ["pe.name=mine", "pe._target_=mymod.Mine", f"ledger={folder}"]
     message = (

@@ -1,4 +1,4 @@
-"""How often workers are started again, decided on what the ledger says; real workers die in test_run.py."""
+"""When workers are started again, given the state of the ledger. Real workers die in test_run.py."""
 
 import _thread
 import json
@@ -26,25 +26,33 @@ def cells(tmp_path: Path) -> list[Job]:
 
 
 def dies_on(job: Job, who: str) -> None:
-    """As if a process of that name had held the lease of the cell when it died."""
+    """Write what a process leaves that dies while it holds the lease of a cell.
+
+    Args:
+        who: the name of the process.
+    """
     (job.run.folder / "owner.json").write_text(json.dumps({"process": who}))
 
 
 def launches(cells: list[Job], each: Callable[[int, list[int]], None]) -> list[tuple[list[int], int]]:
-    """The seeds that workers were started for, and how many workers, each time; `each` is what they come to."""
-    told: list[tuple[list[int], int]] = []
+    """Return, for each start of workers, the seeds of their cells and the number of workers.
+
+    Args:
+        each: called with the number of the start and its seeds, in place of the workers.
+    """
+    started: list[tuple[list[int], int]] = []
 
     def launch(cfgs: list[DictConfig], workers: int) -> None:
-        assert len(told) < 20, told
-        told.append(([cfg.seed for cfg in cfgs], workers))
-        each(len(told), told[-1][0])
+        assert len(started) < 20, started
+        started.append(([cfg.seed for cfg in cfgs], workers))
+        each(len(started), started[-1][0])
 
     scheduler.start_workers(cells, launch, 3, elsewhere=False)
-    return told
+    return started
 
 
-def test_whoever_dies_twice_with_others_is_tried_alone(cells):
-    """Two are in every pool that dies, and one of them kills it."""
+def test_a_run_whose_workers_died_twice_is_tried_alone(cells):
+    """Two runs are in every pool that dies, and one of them is the cause."""
 
     def each(number: int, seeds: list[int]) -> None:
         if 0 in seeds:
@@ -59,8 +67,8 @@ def test_whoever_dies_twice_with_others_is_tried_alone(cells):
     assert [job.failure["reason"] for job in cells[1:]] == ["as if done"] * 2
 
 
-def test_workers_are_not_started_for_ever(cells):
-    """Alone it does not kill, and comes to nothing: somebody else holds its lease."""
+def test_workers_are_not_started_forever(cells):
+    """Served alone, the run neither kills its worker nor finishes, because another process holds its lease."""
 
     def each(number: int, seeds: list[int]) -> None:
         if len(seeds) > 1:
@@ -153,8 +161,8 @@ def test_a_sweep_does_not_end_or_hang_because_its_progress_cannot_be_shown(cells
     with pytest.raises(tables.CellsMissingError):
         sweep.run([job.cell.cfg for job in cells])
     assert served == [0, 1, 2]
-    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("progress is not shown")]
-    assert len(told) == (start is not _stillborn)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("progress is not shown")]
+    assert len(lines) == (start is not _stillborn)
 
 
 def test_what_ends_the_showing_of_progress_is_one_line(cells, monkeypatch, capsys):

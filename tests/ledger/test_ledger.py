@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 
 from pe_lab.ledger import ledger as ledger_module
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.run import CHECKPOINT_FILES, read_metadata
+from pe_lab.ledger.run import CHECKPOINT_FILES
+from pe_lab.ledger.states import read_metadata
 from pe_lab.system.files import CHECKSUMS, LedgerError, canonical, digest, file_digest
 
 
@@ -285,7 +286,7 @@ def test_a_users_copy_beside_a_checkpoint_is_not_a_checkpoint(run):
 
 
 @pytest.mark.parametrize("content", ["", "{", "\xff", "[1]"])
-def test_damaged_costs_owners_and_failures_do_not_stop_a_run(run, tmp_path, content):
+def test_a_run_goes_on_with_damaged_costs_owners_and_failures(run, tmp_path, content):
     run.account({"total": 1.0, "steps": 1.0, "evaluation": 0.0, "checkpoints": 1})
     run.heartbeat(1.0, 4)
     run.request(4)

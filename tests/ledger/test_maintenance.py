@@ -195,6 +195,7 @@ def test_prune_removes_nothing_through_a_link(ledger, program, tmp_path, link):
     assert sorted(outside.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_prune_leaves_a_running_sweep_alone(tmp_path, program):
     ledger = tmp_path / "ledger"
     words = [*SWEEP, "epochs=100,1", f"ledger={ledger}", "logger=none"]

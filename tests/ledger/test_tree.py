@@ -25,7 +25,8 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.maintenance import Counts, removable, remove, verify
 from pe_lab.ledger.progress import RequestedCell, write_command
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import Run, read_metadata
+from pe_lab.ledger.run import Run
+from pe_lab.ledger.states import read_metadata
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import CHECKSUMS, LedgerError, file_digest
 from pe_lab.tracking.loggers import csv_logger, tensorboard_logger, wandb_logger

@@ -106,11 +106,11 @@ def by_definition(
         d = config.width // config.num_heads
         heads = []
         for first in range(0, config.width, d):
-            lanes = slice(first, first + d)
-            logits = q[:, lanes] @ k[:, lanes].T / d**0.5
+            dims = slice(first, first + d)
+            logits = q[:, dims] @ k[:, dims].T / d**0.5
             if layout.causal:
                 logits = logits + torch.full_like(logits, -torch.inf).triu(1)
-            heads.append(F.softmax(logits, -1) @ v[:, lanes])
+            heads.append(F.softmax(logits, -1) @ v[:, dims])
         return linear(torch.cat(heads, -1), f"{name}.out")
 
     def mlp(h: Tensor, name: str) -> Tensor:

@@ -56,13 +56,13 @@ def transformer(data: Words | Structured, name: str) -> Transformer:
     return model
 
 
-def states(lanes: Tensor | None = None, length: Tensor | None = None, pos: Tensor | None = None) -> States:
-    """Return states of sequences of 12 random tokens (or of these lengths) with one layer: [N, D], or noise."""
+def states(vectors: Tensor | None = None, length: Tensor | None = None, pos: Tensor | None = None) -> States:
+    """Return states of sequences of 12 random tokens, or of these lengths, with one layer: [N, D], noise by default."""
     length = torch.full((SEQUENCES,), T) if length is None else length
     sequence = torch.arange(len(length)).repeat_interleave(length)
     slot = torch.cat([torch.arange(n) for n in length.tolist()])
     pos = slot[:, None] if pos is None else pos
-    hidden = torch.randn(len(slot), 8) if lanes is None else lanes
+    hidden = torch.randn(len(slot), 8) if vectors is None else vectors
     return States((hidden,), torch.randint(11, (len(slot),)), pos, sequence)
 
 
@@ -82,8 +82,8 @@ def named(rows: list) -> dict[tuple[int | None, str], float]:
 
 
 def with_position(found: States) -> States:
-    lanes = torch.cat((torch.randn(len(found.pos), 5), found.pos * 0.1 - 7), 1)
-    return States((lanes,), found.tokens, found.pos, found.sequence)
+    vectors = torch.cat((torch.randn(len(found.pos), 5), found.pos * 0.1 - 7), 1)
+    return States((vectors,), found.tokens, found.pos, found.sequence)
 
 
 def test_a_state_that_contains_the_position_gives_it_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,12 +106,12 @@ def test_nothing_is_read_off_a_state_that_knows_nothing(monkeypatch: pytest.Monk
 def test_part_of_the_position_gives_part_of_the_variance(monkeypatch: pytest.MonkeyPatch) -> None:
     """States are the position plus noise of the same variance."""
     noise = np.sqrt((T**2 - 1) / 12)
-    given = [states(lanes=s.pos + noise * torch.randn(len(s.pos), 1)) for s in (states(), states())]
+    given = [states(vectors=s.pos + noise * torch.randn(len(s.pos), 1)) for s in (states(), states())]
     assert probed(monkeypatch, *given)[0, "r2"] == pytest.approx(0.5, abs=0.03)
 
 
 def test_what_holds_in_the_fitting_sequences_alone_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = probed(monkeypatch, with_position(states()), states(lanes=with_position(states()).hidden[0].roll(5, 0)))
+    found = probed(monkeypatch, with_position(states()), states(vectors=with_position(states()).hidden[0].roll(5, 0)))
     assert found[0, "r2"] < 0
 
 
@@ -120,8 +120,8 @@ def test_the_permuted_control_is_the_share_that_the_length_explains(monkeypatch:
     given = []
     for _ in range(2):
         length = torch.randint(2, 21, (SEQUENCES,))
-        lanes = length.repeat_interleave(length)[:, None].float()
-        given.append(states(lanes, length))
+        vectors = length.repeat_interleave(length)[:, None].float()
+        given.append(states(vectors, length))
     found = probed(monkeypatch, *given)
     size = given[1].hidden[0][:, 0].double().numpy()
     expected = np.var((size - 1) / 2) / np.var(given[1].pos[:, 0].numpy())
@@ -151,7 +151,7 @@ def test_scores_on_a_grid_are_averaged_over_row_and_column(monkeypatch: pytest.M
     for _ in range(2):
         slot = states().pos[:, 0]
         pos = torch.stack((slot // 3, slot % 3), 1)
-        given.append(states(lanes=torch.stack((slot // 3, torch.randn(len(slot))), 1).float(), pos=pos))
+        given.append(states(vectors=torch.stack((slot // 3, torch.randn(len(slot))), 1).float(), pos=pos))
     found = probed(monkeypatch, *given)
     assert found[0, "r2"] == pytest.approx(0.5, abs=0.02)
     assert found[0, "mae"] == pytest.approx((0 + 2 / 3) / 2, abs=0.02)
@@ -163,7 +163,7 @@ def test_there_is_nothing_to_read_where_all_tokens_have_one_position(monkeypatch
     assert not probed(monkeypatch, states(length=length), states(length=length))
 
 
-def test_small_lanes_count_as_much_as_large_ones() -> None:
+def test_small_dimensions_count_as_much_as_large_ones() -> None:
     x, y = torch.randn(200, 3).numpy(), np.random.default_rng(0).standard_normal((200, 1))
     scale = np.array([1e-6, 1.0, 1e4])
     assert read(x * scale + 3, y, x * scale + 3) == pytest.approx(read(x, y, x), abs=1e-6)

@@ -49,7 +49,7 @@ def found_in(states: States, monkeypatch: pytest.MonkeyPatch) -> dict[str, float
     return {row["metric"]: row["value"] for row in SubspaceProbe()(settings("none"), Structured(0), 0)}
 
 
-def lanes(used: list[int], rows: int) -> Tensor:
+def in_dims(used: list[int], rows: int) -> Tensor:
     """Return random vectors [rows, D] in these dimensions only, with equal variance in each."""
     out = torch.zeros(rows, WIDTH, dtype=torch.float64)
     noise = torch.randn(rows, len(used), dtype=torch.float64)
@@ -58,14 +58,14 @@ def lanes(used: list[int], rows: int) -> Tensor:
 
 
 def test_orthogonal_subspaces_are_90_degrees_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = found_in(made_of(3 * lanes([0, 1, 2], KINDS), 5 + lanes([3, 4], T)), monkeypatch)
+    found = found_in(made_of(3 * in_dims([0, 1, 2], KINDS), 5 + in_dims([3, 4], T)), monkeypatch)
     assert (found["token_dimensions"], found["position_dimensions"]) == (3, 2)
     assert found["smallest_angle"] == pytest.approx(90)
     assert found["mean_cosine"] == pytest.approx(0, abs=1e-7)
 
 
 def test_equal_subspaces_are_0_degrees_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = found_in(made_of(3 * lanes([0, 1, 2], KINDS), lanes([0, 1, 2], T)), monkeypatch)
+    found = found_in(made_of(3 * in_dims([0, 1, 2], KINDS), in_dims([0, 1, 2], T)), monkeypatch)
     assert found["smallest_angle"] == pytest.approx(0, abs=1e-5)
     assert found["mean_cosine"] == pytest.approx(1)
 
@@ -74,14 +74,14 @@ def test_an_angle_between_known_directions_is_found(monkeypatch: pytest.MonkeyPa
     """Positions lie along dimension 0 rotated by 30 degrees towards dimension 5, and along dimension 6."""
     turned = torch.zeros(2, WIDTH, dtype=torch.float64)
     turned[0, 0], turned[0, 5], turned[1, 6] = math.cos(math.radians(30)), math.sin(math.radians(30)), 1
-    place = lanes([0, 1], T)[:, :2] @ turned
-    found = found_in(made_of(lanes([0, 1, 2], KINDS), place), monkeypatch)
+    place = in_dims([0, 1], T)[:, :2] @ turned
+    found = found_in(made_of(in_dims([0, 1, 2], KINDS), place), monkeypatch)
     assert found["smallest_angle"] == pytest.approx(30)
     assert found["mean_cosine"] == pytest.approx((math.cos(math.radians(30)) + 0) / 2)
 
 
 def test_shares_are_those_of_the_variance(monkeypatch: pytest.MonkeyPatch) -> None:
-    token, place = lanes([0, 1, 2], KINDS), lanes([3, 4], T)
+    token, place = in_dims([0, 1, 2], KINDS), in_dims([3, 4], T)
     states = made_of(token, place, count=3000)
     found = found_in(states, monkeypatch)
     by_token, by_place = 3 / KINDS, 2 / T  # orthonormal columns: a mean square of 1 / rows each
@@ -94,8 +94,8 @@ def test_shares_are_those_of_the_variance(monkeypatch: pytest.MonkeyPatch) -> No
 def test_random_subspaces_are_as_close_as_theory_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mean squared cosine of subspaces of k >= l dimensions is k / D: with l = 1, cos^2 ~ Beta(k/2, (D-k)/2)."""
     monkeypatch.setattr(subspace, "DRAWS", 2000)
-    place = lanes([5], T)
-    found = found_in(made_of(lanes([0, 1, 2], KINDS), place), monkeypatch)
+    place = in_dims([5], T)
+    found = found_in(made_of(in_dims([0, 1, 2], KINDS), place), monkeypatch)
     k = found["token_dimensions"]
     expected = math.gamma((k + 1) / 2) * math.gamma(WIDTH / 2) / (math.gamma(k / 2) * math.gamma((WIDTH + 1) / 2))
     assert (k, found["position_dimensions"]) == (3, 1)
@@ -126,7 +126,7 @@ def test_parts_are_the_least_squares_fit() -> None:
     torch.testing.assert_close(token[tokens] + place[places], expected, **EXACT)
 
 
-def test_tokens_and_places_that_cannot_be_told_apart_are_left_out() -> None:
+def test_tokens_and_positions_that_cannot_be_distinguished_are_left_out() -> None:
     # token 5 is always at place 0, which holds nothing else; without it token 6 has one place left
     tokens = torch.tensor([5, 1, 2, 6, 5, 2, 1, 2])
     places = torch.tensor([0, 1, 2, 3, 0, 1, 2, 2])

@@ -262,15 +262,15 @@ def test_parts_are_corrected_step_by_step():
 
 
 def test_computed_parts_are_not_in_the_family():
-    states, told = decide([exact("a", True), of(0.03, 1), exact("b", False), "beside"])
+    states, lines = decide([exact("a", True), of(0.03, 1), exact("b", False), "beside"])
     assert states == [HOLDS, HOLDS, FAILS]
-    assert told[0] == "a (holds)"
-    assert told[-1] == "2 of 3 parts hold, 1 contradicted, 0 open; p corrected by Holm over 1 test"
+    assert lines[0] == "a (holds)"
+    assert lines[-1] == "2 of 3 parts hold, 1 contradicted, 0 open; p corrected by Holm over 1 test"
 
 
 def test_a_claim_of_many_parts_names_those_that_are_decided_and_counts_the_others():
-    _, told = decide([of(0.5, 1)] * 20 + [of(1e-9, -1)])
-    assert told == [
+    _, lines = decide([of(0.5, 1)] * 20 + [of(1e-9, -1)])
+    assert lines == [
         "x (p < 0.0001, contradicted)",
         "0 of 21 parts hold, 1 contradicted, 20 open; p corrected by Holm over 21 tests",
     ]

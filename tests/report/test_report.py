@@ -4,8 +4,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -231,75 +234,97 @@ def made_study(number: int) -> frame.Results:
     return results
 
 
-def told_by(found: dict[str, Section]) -> dict[str, dict[frozenset[str], set[str]]]:
-    """Return, for each setting and pair of encodings, the better one by each section of a report."""
-    said: dict[str, dict[frozenset[str], set[str]]] = {}
+class Statements:
+    """Collects which encoding of a pair is called the better one, by setting, from each section of a report.
 
-    def say(where: str, pe: str, other: str, better: str) -> None:
-        said.setdefault(where, {}).setdefault(frozenset((pe, other)), set()).add(better)
+    Attributes:
+        found: by setting and pair, the encodings that sections call the better one: "nobody" where neither is,
+            "not pe" where pe is at most as good.
+    """
 
-    def say_line(where: str, line: pd.Series, baseline: str) -> None:
+    def __init__(self) -> None:
+        self.found: dict[str, dict[frozenset[str], set[str]]] = {}
+
+    def add(self, setting: str, pe: str, other: str, better: str) -> None:
+        self.found.setdefault(setting, {}).setdefault(frozenset((pe, other)), set()).add(better)
+
+    def add_comparison(self, setting: str, line: dict[str, Any], baseline: str) -> None:
         better = {"better": line["pe"], "worse": baseline}.get(line["verdict"], "nobody")
-        say(where, line["pe"], baseline, better)
+        self.add(setting, line["pe"], baseline, better)
 
-    def place(line: pd.Series) -> str:
-        return f"{line.get('data', '')} {line.get('depth', '')}"
+    def add_forest(self, lines: list[dict[str, Any]], baseline: str) -> None:
+        """Add the intervals of the figure of differences, whose settings are in words."""
+        for line in lines:
+            words = line["setting"]
+            depth = re.search(r"depth (\d+)", words)
+            task = re.search(r"copy|sort", words)
+            known = {"data": task[0]} if task else {}
+            known |= {"depth": depth[1]} if depth and "epochs" not in words else {}
+            self.add_comparison(in_setting(known), line, baseline)
 
-    baseline = "pe0"
-    tables = {part.caption: part.data for of in found.values() for part in of.parts if isinstance(part, Table)}
+    def add_ranking(self, ranked: pd.DataFrame) -> None:
+        """Add the ranges of ranks: best and worst possible rank, and how many encodings are tied."""
+        keys = [name for name in ("data", "depth") if name in ranked] or [lambda _: 0]
+        for _, rows in ranked.groupby(keys):
+            setting = in_setting(rows.iloc[0])
+            rank = rows.set_index("pe")
+            for pe, other in permutations(rows["pe"], 2):
+                if rank.loc[pe, "worst"] == 1:
+                    self.add(setting, pe, other, pe)
+                if rank.loc[pe, "best"] == 1:
+                    self.add(setting, pe, other, f"not {other}")
+                if rank.loc[pe, "tied"] == len(rows) - 1:
+                    self.add(setting, pe, other, "nobody")
+
+    def add_choices(self, lines: list[dict[str, Any]]) -> None:
+        """Add the recommendations for a need. Those about costs say nothing about a metric."""
+        for line in lines:
+            need, first = line["need"], line["encoding"]
+            if "cheapest" in need or "no parameters" in need:
+                continue
+            setting = POOLED if "all settings" in need else ("far " if "exact_match" in need else "")
+            if setting != POOLED:
+                task, depth = re.search(r"data (\w+)", need), re.search(r"depth (\d+)(?!, epochs)\b", need)
+                setting += in_setting(({"data": task[1]} if task else {}) | ({"depth": depth[1]} if depth else {}))
+            known = {pe for pairs in self.found.values() for pair in pairs for pe in pair}
+            if line["how sure"].startswith("better than each"):
+                for pe in known - {first}:
+                    self.add(setting, pe, first, first)
+            elif tied := re.search(r"may also be (.*);", line["how sure"]):
+                for pe in tied[1].split(", "):
+                    self.add(setting, pe, first, f"not {first}")
+
+
+def in_setting(line: Mapping[str, Any] | pd.Series) -> str:
+    return f"{line.get('data', '')} {line.get('depth', '')}"
+
+
+def statements(shown: dict[str, Section]) -> dict[str, dict[frozenset[str], set[str]]]:
+    """Return, for each setting and pair of encodings, the better one by each section of a report."""
+    said, baseline = Statements(), "pe0"
+    parts = [part for section in shown.values() for part in section.parts]
+    tables = {part.caption: part.data for part in parts if isinstance(part, Table)}
     for line in tables[f"To separate each encoding from {baseline}"].to_dict("records"):
-        say_line(place(line), line, baseline)
+        said.add_comparison(in_setting(line), line, baseline)
     for line in tables.get(f"Pooled differences from {baseline}", pd.DataFrame()).to_dict("records"):
-        say_line(POOLED, line, baseline)
-    (forest,) = (part.plot.data for part in found["Differences"].parts if isinstance(part, Drawn))
-    for line in forest.to_dict("records"):
-        words = line["setting"]
-        depth = re.search(r"depth (\d+)", words)
-        task = re.search(r"copy|sort", words)
-        known = {"data": task[0]} if task else {}
-        where = place(known | ({"depth": depth[1]} if depth and "epochs" not in words else {}))
-        say_line(where, line, baseline)
-    ranked = tables["Best mean first"]
-    keys = [name for name in ("data", "depth") if name in ranked] or [lambda _: 0]
-    for _, of in ranked.groupby(keys):
-        where = place(of.iloc[0])
-        rank = of.set_index("pe")
-        for pe in of["pe"]:
-            for other in of["pe"]:
-                if pe != other and rank.loc[pe, "worst"] == 1:
-                    say(where, pe, other, pe)
-                if pe != other and rank.loc[pe, "best"] == 1:
-                    say(where, pe, other, f"not {other}")
-                if pe != other and rank.loc[pe, "tied"] == len(of) - 1:
-                    say(where, pe, other, "nobody")
-    for line in tables["Drawn from these results alone"].to_dict("records"):
-        need, first = line["need"], line["encoding"]
-        if "cheapest" in need or "no parameters" in need:
-            continue
-        where = POOLED if "all settings" in need else ("far " if "exact_match" in need else "")
-        if where != POOLED:
-            task, depth = re.search(r"data (\w+)", need), re.search(r"depth (\d+)(?!, epochs)\b", need)
-            where += place(({"data": task[1]} if task else {}) | ({"depth": depth[1]} if depth else {}))
-        others = [pe for pe in {pe for of in said.values() for pair in of for pe in pair} if pe != first]
-        if line["how sure"].startswith("better than each"):
-            for pe in others:
-                say(where, pe, first, first)
-        elif tied := re.search(r"may also be (.*);", line["how sure"]):
-            for pe in tied[1].split(", "):
-                say(where, pe, first, f"not {first}")
-    return said
+        said.add_comparison(POOLED, line, baseline)
+    (forest,) = (part.plot.data for part in shown["Differences"].parts if isinstance(part, Drawn))
+    said.add_forest(forest.to_dict("records"), baseline)
+    said.add_ranking(tables["Best mean first"])
+    said.add_choices(tables["Drawn from these results alone"].to_dict("records"))
+    return said.found
 
 
 @pytest.mark.parametrize("number", range(6))
 def test_no_two_statements_on_a_page_about_a_pair_in_a_setting_differ(number):
     found = {section.title: section for section in sections(question(made_study(number), baseline="pe0"))}
-    said = told_by(found)
+    said = statements(found)
     assert len(said) > 1 or "Differences" in found
-    for where, pairs in said.items():
-        for pair, told in pairs.items():
-            winners = {name for name in told if name in pair}
-            assert len(winners | (told & {"nobody"})) <= 1, f"{where}: {sorted(pair)}: {told}"
-            assert not {f"not {name}" for name in winners} & told, f"{where}: {sorted(pair)}: {told}"
+    for setting, pairs in said.items():
+        for pair, better in pairs.items():
+            winners = better & pair
+            assert len(winners | (better & {"nobody"})) <= 1, f"{setting}: {sorted(pair)}: {better}"
+            assert not {f"not {name}" for name in winners} & better, f"{setting}: {sorted(pair)}: {better}"
 
 
 def test_the_studies_that_are_compared_have_something_to_differ_in():
@@ -326,9 +351,9 @@ def test_differences_are_those_of_the_families(study):
     assert sorted(alibi["difference"]) == sorted(compared[compared["pe"] == "alibi"]["difference"])
     assert set(alibi["verdict"]) == {"better"}
     assert set(drawn.plot.data[drawn.plot.data["pe"] == "none"]["verdict"]) == {"worse"}
-    told = " ".join(part for part in found["The question"].parts if isinstance(part, str))
+    text = " ".join(part for part in found["The question"].parts if isinstance(part, str))
     # 3 encodings with rope: 4 settings, pooled, and the longest length at two depths; as many pairs of the others
-    assert "21 comparisons with rope, and 21 of two other encodings (each setting 12 and 12; pooled over" in told
+    assert "21 comparisons with rope, and 21 of two other encodings (each setting 12 and 12; pooled over" in text
 
 
 def test_tables_omit_constant_columns(cells):
@@ -407,8 +432,8 @@ def test_over_tasks_the_scale_of_a_tasks_losses_does_not_decide(cells):
     assert statistics.ranks(rows.groupby(["pe", "depth", "epochs", "seed"])["test_loss"].mean().reset_index())[
         "pe"
     ].iloc[0] == ("alibi")
-    told = [part for section in sections(question(results_of(rows))) for part in section.parts if isinstance(part, str)]
-    assert any("copy from position-blind to bayes; sort from position-blind to bayes" in text for text in told)
+    text = [part for section in sections(question(results_of(rows))) for part in section.parts if isinstance(part, str)]
+    assert any("copy from position-blind to bayes; sort from position-blind to bayes" in part for part in text)
     bare = rows.drop(columns=floors)
     assert not choices(bare, pd.DataFrame())["need"].str.contains("all settings").any()
     note = "Not pooled over tasks: for test loss, no level is known for copy, sort."
@@ -429,21 +454,21 @@ def test_one_seed_chooses_nothing(cells):
 
 
 def test_cautions_name_the_problems_of_the_cells(cells):
-    told = " ".join(cautions(results_of(cells), "rope"))
-    assert told == ""
+    text = " ".join(cautions(results_of(cells), "rope"))
+    assert text == ""
     worse = cells.copy()
     worse.loc[0, "torch"] = "2.7.0"
     worse = worse[~((worse["pe"] == "alibi") & (worse["seed"] > 0))]
     worse = worse[~((worse["pe"] == "none") & (worse["depth"] == 4))]
     failed = replace(results_of(worse), failed=pd.DataFrame({"reason": ["x"]}), refused=["entry"])
     failed.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
-    told = " ".join(cautions(failed, "rope"))
-    assert "1 cells failed" in told
-    assert "1 entries were refused" in told
-    assert "One seed only: alibi" in told
-    assert "Seeds are not the same everywhere: 4 of 14" in told
-    assert "2 of 16 combinations of setting and encoding were not trained" in told
-    assert "several versions of PyTorch: 2.7.0, 2.13.0" in told
+    text = " ".join(cautions(failed, "rope"))
+    assert "1 cells failed" in text
+    assert "1 entries were refused" in text
+    assert "One seed only: alibi" in text
+    assert "Seeds are not the same everywhere: 4 of 14" in text
+    assert "2 of 16 combinations of setting and encoding were not trained" in text
+    assert "several versions of PyTorch: 2.7.0, 2.13.0" in text
 
 
 def test_learning_rates_are_compared(cells):
@@ -466,9 +491,9 @@ def test_learning_rates_are_compared(cells):
     assert (chosen.loc["none"] == 1e-2).all()
     assert (chosen.loc["rope"] == 1e-3).all()
     assert found.rates["at_edge"].all()  # of two
-    told = {section.title: section for section in sections(question(results))}
-    told = told["How much the ranking depends on the learning rate"].parts
-    assert any(isinstance(part, str) and part.startswith("**Note.** 16 of 16 tuned rates are the low") for part in told)
+    text = {section.title: section for section in sections(question(results))}
+    text = text["How much the ranking depends on the learning rate"].parts
+    assert any(isinstance(part, str) and part.startswith("**Note.** 16 of 16 tuned rates are the low") for part in text)
     agreement = found.agreement.set_index(["depth", "epochs", "optimizer.lr"])
     assert agreement.loc[(4, 4, 1e-3), "best here"] == "alibi"
     assert agreement.loc[(1, 4, 1e-2), "best when tuned"] == "none"

@@ -94,7 +94,7 @@ def only(lines: list[str], *words: str) -> None:
         assert str(word) in lines[0]
 
 
-def test_a_cell_is_what_its_stop_says(trained):
+def test_a_cell_is_what_its_checkpoint_says(trained):
     results = load(trained)
     assert results.refused == []
     assert len(results.failed) == 0
@@ -162,7 +162,7 @@ def test_an_option_that_varies_is_part_of_the_label(tmp_path):
     assert list(load(tmp_path).cells["pe"]) == ["none", "rope theta=100", "rope theta=10000"]
 
 
-def test_an_option_that_older_cells_lack_tells_them_apart(tmp_path):
+def test_an_option_that_older_cells_lack_distinguishes_them(tmp_path):
     add(tmp_path)
     add(tmp_path, half=True)
     add(tmp_path, "none", seed=1, model={"new": 3})
@@ -173,12 +173,12 @@ def test_an_option_that_older_cells_lack_tells_them_apart(tmp_path):
     assert set(compare(cells)["verdict"]) == {"no shared seed"}
 
 
-@pytest.mark.parametrize(("part", "told"), [({"revision": 2}, "pe"), ({"model": {"revision": 2}}, "model.revision")])
-def test_mixed_revisions_are_told_apart(tmp_path, part, told):
+@pytest.mark.parametrize(("part", "column"), [({"revision": 2}, "pe"), ({"model": {"revision": 2}}, "model.revision")])
+def test_mixed_revisions_are_distinguished(tmp_path, part, column):
     add(tmp_path)
     add(tmp_path, **part)
     cells = load(tmp_path).cells
-    assert sorted(map(str, cells[told])) == (["rope revision=1", "rope revision=2"] if told == "pe" else ["1", "2"])
+    assert sorted(map(str, cells[column])) == (["rope revision=1", "rope revision=2"] if column == "pe" else ["1", "2"])
 
 
 def test_mixed_versions_stand_in_their_columns(tmp_path):
@@ -190,7 +190,7 @@ def test_mixed_versions_stand_in_their_columns(tmp_path):
     assert setting_columns(cells) == ["data", "depth", "epochs"]
 
 
-def test_a_learning_rate_that_goes_with_the_encoding_tells_nothing_apart_and_is_shown(tmp_path):
+def test_a_learning_rate_that_goes_with_the_encoding_is_shown_and_makes_no_new_setting(tmp_path):
     for pe, lr in (("rope", 0.001), ("none", 0.003)):
         for seed in (0, 1):
             add(tmp_path, pe, seed=seed, optimizer={"lr": lr}, loss=lr * (1 + seed))
@@ -237,7 +237,7 @@ def test_a_study_is_its_own_cells_in_its_own_order(real):
     assert load(real, "two").refused == []  # that is none of its cells
 
 
-def test_a_study_keeps_its_order_where_stops_of_roads_take_turns(tmp_path):
+def test_a_study_keeps_its_order_where_checkpoints_of_runs_alternate(tmp_path):
     training_runs = [add(tmp_path, pe, (1, 2)) for pe in ("rope", "none")]
     cells = [(epochs, training_run.name) for epochs in (2, 1) for training_run in training_runs]
     rows = pd.DataFrame(cells, columns=["epochs", "run"]).assign(pe=["rope", "none"] * 2, depth=1, seed=0)
@@ -248,7 +248,7 @@ def test_a_study_keeps_its_order_where_stops_of_roads_take_turns(tmp_path):
     assert set(results.curves["epochs"]) == {2}
 
 
-def test_a_cell_of_a_study_that_is_gone_is_told(real):
+def test_a_cell_of_a_study_that_is_gone_is_reported(real):
     first, second = load(real, "two").cells["run"].iloc[:2]
     shutil.rmtree(real / first)
     shutil.rmtree(real / second / "checkpoints" / "2")
@@ -337,7 +337,7 @@ def test_the_committed_studies_say_their_tasks_and_versions():
         ]
 
 
-def test_a_table_in_csv_keeps_roads_of_digits_and_settings_that_are_null(tmp_path):
+def test_a_table_in_csv_keeps_runs_named_by_digits_and_settings_that_are_null(tmp_path):
     job = {"pe": "1e5", "data": "none", "depth": 1, "epochs": 1, "seed": 0, "trainer.clip": "null", "test_loss": 0.5}
     job |= {"run": "0000000000000012", "python": "3.12", "torch": "2.10", "pe_lab": "0.10", "commit": "1" * 40}
     job |= PAID
@@ -404,7 +404,7 @@ def test_a_failed_cell_has_its_settings_and_its_reason(tmp_path):
     assert pd.isna(failed[1]["step"])
 
 
-def test_a_failed_cell_is_told_from_those_that_are_there(tmp_path):
+def test_a_failed_cell_is_distinguished_from_those_that_are_there(tmp_path):
     add(tmp_path, "rope", theta=100)
     Ledger(tmp_path).run(identity({"name": "rope", "theta": 500}, depth=2)).fail(1, "no memory", None)
     failed = load(tmp_path).failed
@@ -423,7 +423,7 @@ def test_a_ledger_of_failures_alone_has_no_cells(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content"), [("four.json", "{}"), ("04.json", "{}"), ("4.json", "[1]"), ("4.json", "{"), ("4.json", "3")]
 )
-def test_a_failure_that_cannot_be_read_is_told(tmp_path, name, content):
+def test_a_failure_that_cannot_be_read_is_reported(tmp_path, name, content):
     training_run = add(tmp_path)
     (training_run.folder / "failed").mkdir()
     (training_run.folder / "failed" / name).write_text(content)
@@ -435,7 +435,7 @@ def test_a_failure_that_cannot_be_read_is_told(tmp_path, name, content):
 
 @pytest.mark.parametrize("name", ["summary.json", "environment.json"])
 @pytest.mark.parametrize("damage", ["flip", "remove"])
-def test_a_damaged_stop_is_refused_and_the_others_are_there(real, name, damage):
+def test_a_damaged_checkpoint_is_refused_and_the_others_are_there(real, name, damage):
     training_run = load(real).cells["run"].iloc[0]
     checkpoint = real / training_run / "checkpoints" / "2"
     flip(checkpoint / name) if damage == "flip" else (checkpoint / name).unlink()
@@ -445,7 +445,7 @@ def test_a_damaged_stop_is_refused_and_the_others_are_there(real, name, damage):
 
 
 @pytest.mark.parametrize("name", ["2", "half", "01", "²", ".hidden"])
-def test_what_is_no_whole_stop_is_refused(tmp_path, name):
+def test_an_incomplete_checkpoint_is_refused(tmp_path, name):
     training_run = add(tmp_path)
     checkpoint = training_run.checkpoint(1).with_name(name)
     shutil.copytree(training_run.checkpoint(1), checkpoint)
@@ -456,7 +456,7 @@ def test_what_is_no_whole_stop_is_refused(tmp_path, name):
     only(results.refused, checkpoint, "checksums.json")
 
 
-def test_a_stop_that_was_moved_is_refused(tmp_path):
+def test_a_checkpoint_that_was_moved_is_refused(tmp_path):
     first, second = add(tmp_path, "rope"), add(tmp_path, "none", (1, 2))
     shutil.copytree(second.checkpoint(2), first.checkpoint(2))
     shutil.move(second.checkpoint(2), second.checkpoint(4))
@@ -470,7 +470,7 @@ def test_a_stop_that_was_moved_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flip", "{", "[]", "null", "{}", '{"pe": 1}', "NaN", '{"seed": NaN}', "gone"])
-def test_a_road_that_is_not_its_name_is_refused(tmp_path, damage):
+def test_a_run_whose_identity_does_not_fit_its_name_is_refused(tmp_path, damage):
     training_run = add(tmp_path)
     add(tmp_path, "none")
     path = training_run.folder / "run.json"
@@ -491,7 +491,7 @@ def test_a_road_that_is_not_its_name_is_refused(tmp_path, damage):
 @pytest.mark.parametrize(
     "of", [{"a": 1}, {"pe": "rope", "seed": 0}, identity({"name": 3}), identity({"name": "rope"}, seed="zero")]
 )
-def test_a_road_that_is_no_training_is_refused(tmp_path, of):
+def test_a_run_that_is_no_training_is_refused(tmp_path, of):
     training_run = Ledger(tmp_path).run(of)
     record(training_run, 1, 0.5)
     only(load(tmp_path).refused, training_run.name, "pe, data, depth and seed")
@@ -567,7 +567,7 @@ def test_curves_are_the_validation_of_the_longest_checkpoint(trained):
         b"\xff",
     ],
 )
-def test_damaged_metrics_are_told_when_curves_are_asked_for(tmp_path, content):
+def test_damaged_metrics_are_reported_when_curves_are_read(tmp_path, content):
     training_run = add(tmp_path, "rope", (1, 2))
     add(tmp_path, "none", (1, 4))
     path = training_run.checkpoint(2) / "metrics.csv"
@@ -613,7 +613,7 @@ def test_records_are_those_that_the_sweep_gathers(trained):
     first = (found["length"] == 1) & (found["kind"] == "length")
     assert first.sum() > 3
     assert found[first]["tokens"].isna().all()
-    found.loc[first, "tokens"] = 16  # a summary does not say them
+    found.loc[first, "tokens"] = 16  # a summary does not have them
     pd.testing.assert_frame_equal(found, expected, check_dtype=False)
 
 
@@ -639,7 +639,7 @@ def lengths_of(ledger: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["flip", "unsign", "rename", "weights", "kind", "json", "rows", "csv"])
-def test_a_damaged_record_is_told_and_the_others_are_there(real, damage):
+def test_a_damaged_record_is_reported_and_the_others_are_there(real, damage):
     entry = lengths_of(real)
     request = json.loads((entry / "request.json").read_text())
     moved = entry
@@ -674,7 +674,7 @@ def test_a_record_that_is_being_written_is_not_read(real):
     assert results.refused == []
 
 
-def test_a_stop_without_the_checksum_of_its_weights_has_no_records(real):
+def test_a_checkpoint_without_the_checksum_of_its_weights_has_no_records(real):
     entry = lengths_of(real)
     checkpoint = entry.parents[2] / "checkpoints" / "2"
     (checkpoint / "weights.safetensors").unlink()

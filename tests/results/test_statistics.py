@@ -466,7 +466,7 @@ def test_the_true_rank_lies_within_the_ranks_in_95_of_100_studies():
     right = ((ranked["best"] <= true) & (true <= ranked["worst"])).groupby(ranked["depth"]).all()
     assert len(right) == 200
     assert right.mean() >= 0.95
-    assert ranked["tied"].mean() < 3.5  # and they say something
+    assert ranked["tied"].mean() < 3.5  # ranges of ranks exclude something
 
 
 def grid(value, pes: int = 3, depths: int = 2, epochs: int = 2, seeds: int = 2) -> pd.DataFrame:
@@ -530,7 +530,7 @@ def test_seeds_with_an_incomplete_grid_are_left_out_of_the_shares():
     assert effects(rows.assign(test_loss=0.1)).empty
     assert effects(pd.concat([rows.assign(rate=1), rows.assign(rate=2)])).empty
     nested = rows[["pe", "depth", "epochs", "seed"]].assign(data=rows["depth"].map({1: "copy", 2: "sort"}))
-    assert effects(nested.assign(test_loss=rows["test_loss"])).empty  # depth or task: nobody can tell
+    assert effects(nested.assign(test_loss=rows["test_loss"])).empty  # depth and task cannot be separated
     assert effects(rows[(rows["depth"] == 1) & (rows["epochs"] == 1)]).empty
     two = effects(rows[rows["depth"] == 1])
     assert list(two["effect"]) == ["pe", "epochs", "pe × epochs and noise"]

@@ -58,12 +58,12 @@ def made(present: Iterable[int], seeds: int) -> tuple[dict[str, str], dict[str, 
     failed = [settings_of(job, 0) for n, job in enumerate(CELLS) if n not in set(present)]
     lost = failures(whole, failed, [{"reason": "so", "step": 1, "run": "0"}] * len(failed))
     results = Results(Path("somewhere"), None, rows, lost)
-    told = rows[list(rows.columns[: list(rows).index("test_loss")])]
-    results.__dict__["curves"] = told.assign(epoch=1.0, metric="loss", value=rows["test_loss"])
-    length = told.assign(kind="length", length=2.0, policy="raw", offset=0, metric="loss", value=0.5)
-    probe = told.assign(kind="probe", length=1.0, probe="rank", layer=1.0, metric="effective_rank", value=3.0)
+    described = rows[list(rows.columns[: list(rows).index("test_loss")])]
+    results.__dict__["curves"] = described.assign(epoch=1.0, metric="loss", value=rows["test_loss"])
+    length = described.assign(kind="length", length=2.0, policy="raw", offset=0, metric="loss", value=0.5)
+    probe = described.assign(kind="probe", length=1.0, probe="rank", layer=1.0, metric="effective_rank", value=3.0)
     records = pd.concat([length.iloc[::2], probe.iloc[1::2]], ignore_index=True)
-    names = [*told, "kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
+    names = [*described, "kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
     return *study.tables(results, records.reindex(columns=names).astype({"offset": "Int64"})), rows
 
 

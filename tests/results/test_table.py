@@ -85,7 +85,7 @@ def test_a_cell_that_is_listed_twice_counts_once() -> None:
     assert list(tabulate(cells + cells[:5])[1]["seeds"]) == [4, 4, 4]
 
 
-def test_two_stops_of_one_road_are_two_lines() -> None:
+def test_two_checkpoints_of_one_run_are_two_lines() -> None:
     cells = [cell(0.5 / epochs, "pe=rope", "seed=0", f"epochs={epochs}") for epochs in (1, 4, 16)]
     _, table = tabulate(cells)
     assert list(table["epochs"]) == [1, 4, 16]

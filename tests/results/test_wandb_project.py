@@ -62,7 +62,7 @@ def test_a_project_has_the_rows_and_curves_of_the_ledger(cells):
     keys = ["pe", "epochs", "seed"]
     shared = [name for name in expected.cells if name not in ENVIRONMENT]
     assert list(found.cells) == list(expected.cells)
-    assert found.cells[list(ENVIRONMENT)].isna().all(axis=None)  # a run does not say them
+    assert found.cells[list(ENVIRONMENT)].isna().all(axis=None)  # a W&B run does not have them
     order = [table.sort_values(keys, ignore_index=True)[shared] for table in (expected.cells, found.cells)]
     pd.testing.assert_frame_equal(*order)
     keys += ["epoch", "metric"]

@@ -291,7 +291,7 @@ def test_many_cells_in_one_wandb_run_of_an_agent_are_refused(agent, tmp_path):
     assert done.stderr == "error: a W&B agent must be given one cell at a time, got 2: leave out -m\n"
 
 
-def test_a_cell_that_an_agent_stops_early_ends_by_the_signal(agent, tmp_path):
+def test_a_cell_that_an_agent_ends_early_ends_by_the_signal(agent, tmp_path):
     """An agent counts a positive status as a failure, and stops after several of them."""
     ledger = tmp_path / "ledger"
     process = started(*agent(RATES, some(RATES)[0]), "epochs=10000", "trainer.batch_size=64", f"ledger={ledger}")

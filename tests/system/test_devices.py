@@ -47,7 +47,7 @@ def test_a_machine_without_gpus_has_none_whatever_is_listed(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(("words", "workers"), [([], 4), (["workers=8"], 8), (["hydra/launcher=basic"], 1)])
-def test_a_sweep_has_a_worker_per_gpu_unless_it_is_told_another_number(four, tmp_path, words, workers):
+def test_a_sweep_has_a_worker_per_gpu_unless_another_number_is_given(four, tmp_path, words, workers):
     overrides = [*words, f"ledger={tmp_path}"]
     (cfg,) = config.expand([word for word in overrides if "launcher" not in word], multirun=False)
     assert config.launcher(overrides, cfg).workers == workers
@@ -82,6 +82,7 @@ run.main()
 """
 
 
+@pytest.mark.slow
 def test_each_worker_of_a_sweep_sees_one_gpu_and_they_share_them_all(tmp_path):
     (tmp_path / "mine.py").write_text(RECORDS)
     (tmp_path / "nodes").mkdir()

@@ -139,11 +139,11 @@ def test_what_is_too_long_for_a_tag_or_there_already_is_no_tag():
 
 
 def test_the_summary_has_the_best_validation_and_the_last(records):
-    """Which of their values is the best is told as well: losses are minimised, accuracies maximised."""
+    """Which of their values is the best is logged as well: losses are minimised, accuracies maximised."""
     inside = records["rope-d1-e2-s0"]
-    told = {metric["name"]: metric["summary"] for metric in of_type(inside, "metric") if "summary" in metric}
-    assert told["validation/loss"] == {"min": True, "last": True}
-    assert told["validation/accuracy"] == told["validation/exact_match"] == {"max": True, "last": True}
+    summaries = {metric["name"]: metric["summary"] for metric in of_type(inside, "metric") if "summary" in metric}
+    assert summaries["validation/loss"] == {"min": True, "last": True}
+    assert summaries["validation/accuracy"] == summaries["validation/exact_match"] == {"max": True, "last": True}
     updates: dict[str, object] = {}
     for summary in of_type(inside, "summary"):
         updates |= summary["update"]
@@ -224,7 +224,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_cost_the_cell(monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(("mode", "words"), [("offline", ["logger.images=false"]), ("disabled", [])])
-def test_pictures_are_not_drawn_for_nobody(mode, words, tmp_path, monkeypatch):
+def test_pictures_are_not_drawn_without_a_logger_that_shows_them(mode, words, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", mode)
     serve(tmp_path, "logger=wandb", "epochs=1", *words)
     assert not (tmp_path / "pictures").exists()

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import wandb
 
+from faults.wandb_server import Server, serving
 from pe_lab import config
-from pe_lab.bench.wandb_server import Server, serving
 from pe_lab.experiment.job import Job
 from pe_lab.results import sync
 from pe_lab.system.termination import TerminatedError, sigterm_raises

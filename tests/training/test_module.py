@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -34,9 +35,9 @@ def built(job: Job) -> Training:
     return build(job.cell, job.cell.make_dataset())
 
 
-def fit(training: Training, epochs: int, *more: L.Callback) -> None:
+def fit(training: Training, epochs: int, *more: L.Callback, log_metrics: Callable[..., None] = lambda *_: None) -> None:
     """Train as an executor does, without saving."""
-    recorder = Recorder(lambda *_: None, lambda: None, lambda: None, lambda _: None, lambda _: None, save_every=1e9)
+    recorder = Recorder(log_metrics, lambda: None, lambda: None, lambda _: None, lambda _: None, save_every=1e9)
     silence_lightning()
     L.Trainer(
         accelerator="cpu", max_epochs=epochs, logger=False, callbacks=[recorder, *more], enable_checkpointing=False,
@@ -97,6 +98,46 @@ def test_every_step_is_that_of_a_plain_loop_at_the_rate_of_its_schedule(tmp_path
         for name, parameter in right.items():
             off = (found[name] - parameter).abs()
             assert off.median() <= 1e-2 * rate(schedule, step), f"{name} after step {step}"
+
+
+# -- an optimizer that evaluates a batch several times ---------------------------------------------------------------
+
+LBFGS = ("optimizer=sgd", "optimizer.name=lbfgs", "optimizer._target_=torch.optim.LBFGS", "~optimizer.momentum")
+ITERATIONS = 3  # of a step, at most
+CLIP = 0.05  # less than most gradients have
+
+
+def test_a_step_of_lbfgs_is_that_of_a_plain_loop_and_has_one_loss(tmp_path: Path) -> None:
+    options = ("optimizer.lr=0.2", f"+optimizer.max_iter={ITERATIONS}", f"trainer.clip={CLIP}")
+    training = built(cell(tmp_path, "pe=none", "epochs=1", "trainer.log_every=1", *LBFGS, *options))
+    model, data = copy.deepcopy(training.model), training.dataset
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.2, max_iter=ITERATIONS)
+    evaluated: list[tuple[float, float]] = []  # loss and norm of the gradient
+
+    def evaluate(step: int) -> Tensor:
+        batch = data.batch("train", epoch_order(data.size("train"), 0, 0).split(1024)[step], 0)
+        optimizer.zero_grad()
+        logits = model(batch.tokens, batch.layout)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        evaluated.append((loss.item(), norm.item()))
+        return loss
+
+    first = []  # the number of each step's first evaluation
+    for step in range(STEPS):
+        first.append(len(evaluated))
+        optimizer.step(partial(evaluate, step))
+    assert len(evaluated) > 2 * STEPS
+    noted, logged = Noted(), []
+    fit(training, 1, noted, log_metrics=lambda split, metrics: logged.append(metrics))
+    for name, parameter in model.named_parameters():
+        assert torch.equal(noted.after[-1][name], parameter), name
+    objective = logged.pop()["objective"]
+    assert len(logged) == STEPS
+    for metrics, number in zip(logged, first, strict=True):
+        assert (metrics["loss_all"], metrics["gradient_norm"]) == pytest.approx(evaluated[number], rel=1e-5)
+    assert objective == pytest.approx(sum(evaluated[number][0] for number in first) / STEPS, rel=1e-6)
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------

@@ -225,3 +225,13 @@ def test_settings_that_a_class_does_not_take_are_refused_in_one_line(overrides: 
     with pytest.raises(ValueError, match=re.escape(expected)) as caught:
         identity(*overrides)
     assert "\n" not in str(caught.value)
+
+
+def test_an_optimizer_without_groups_is_refused_where_an_encoding_has_its_own_rate() -> None:
+    model = transformer("lrope", "pe.lr=0.02")
+    given = settings(_target_="torch.optim.LBFGS")
+    given.name = "lbfgs"
+    del given.betas, given.eps
+    with pytest.raises(ValueError, match="optimizer=lbfgs must take a learning rate and a weight decay for each group"):
+        Optimization(given, 10).optimizer(model)
+    assert len(Optimization(given, 10).optimizer(transformer("lrope", "pe.lr=null")).param_groups) == 1

@@ -1,6 +1,7 @@
 """A training continues from its state file with the same bits, whichever optimizer it has."""
 
 import json
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from pe_lab import config
+from pe_lab.data.base import Batch
 from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import Structured
 from pe_lab.model import Transformer
@@ -72,6 +74,7 @@ OPTIMIZERS = {
     "adamw": ["optimizer=adamw", "optimizer.schedule=cosine"],
     "sgd": ["optimizer=sgd", "optimizer.warmup_steps=2"],
     "sgd without momentum": ["optimizer=sgd", "optimizer.momentum=0"],
+    "LBFGS": of_class("LBFGS", "torch.optim.LBFGS", "pe.lr=null", "+optimizer.max_iter=4"),
     "mine": of_class("mine", "optimizer_of_mine.Mine", "+optimizer.scale=0.01"),
 } | {name: of_class(name, f"torch.optim.{name}") for name in OTHERS}
 
@@ -91,11 +94,14 @@ def training(*overrides: str) -> Training:
 
 
 def train(made: Training, steps: int) -> Training:
-    for batch in islice(iter(made.train_dataloader()), steps):
-        loss = made.training_step(batch, 0)
+    def evaluate(batch: Batch) -> torch.Tensor:
         made.optimizer.zero_grad()
+        loss = made.training_step(batch, 0)
         loss.backward()
-        made.optimizer.step()
+        return loss
+
+    for batch in islice(iter(made.train_dataloader()), steps):
+        made.optimizer.step(partial(evaluate, batch))
         made.step += 1
     return made
 

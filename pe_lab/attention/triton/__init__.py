@@ -15,9 +15,22 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
 
-revision = 1  # increased when the numbers change; part of the identity of a result
+revision = 2  # increased when the numbers change; part of the identity of a result
 LARGEST_HEAD = 128  # head dimensions
 MOST_HEADS = 65535  # of all sequences together: the second axis of a grid
+
+# The versions whose output for these kernels was examined. Others compute wrong numbers in silence where they have one
+# of these faults, all of Hopper's asynchronous products (wgmma) in kernels with several products, as every kernel of
+# softmax.py and stick.py is (github.com/triton-lang/triton/issues):
+#   8554: one loaded tile feeds two products (backward_keys and backward_queries read q, k, v and the gradient twice);
+#   9433: registers that a product still reads are overwritten (weights, which are an operand from registers: forward,
+#         backward_keys, stick_forward). Triton and ptxas before CUDA 13.3 each have a part in it;
+#   10486, 11366: access beyond shared memory with 3.6 and 3.7.1 (several products, 32 wide tiles, 4 warps: head_dim 32,
+#         and tiles of 32 keys). The same PTX is right with a later ptxas, so that no examination of the PTX shows it.
+# 3.7 brings ptxas 12.8 for GPUs before Blackwell: the self-test on the device decides (trust.py), and
+# TRITON_PTXAS_PATH takes another ptxas.
+EXAMINED = "3.7."
+ANY_VERSION = "PE_LAB_TRITON_ANY"  # set to 1, it allows every version
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
@@ -43,12 +56,23 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return "the kernels need a CUDA device, these tensors are on a CPU"
     if q.device.type == "cuda" and torch.cuda.get_device_capability(q.device) < (8, 0):
         return "the kernels need a GPU of compute capability 8.0 or later"
+    if q.device.type == "cuda" and not version().startswith(EXAMINED) and os.environ.get(ANY_VERSION) != "1":
+        return (
+            f"the kernels were examined with triton {EXAMINED}x, got {version()}: install that, or set {ANY_VERSION}=1"
+        )
     if q.device.type not in ("cpu", "cuda"):
         return f"the kernels need a CUDA device, these tensors are on {q.device.type}"
     tables = [name for name in ("bias", "gate") if getattr(terms, name) is not None]
     if tables and not layout.runs_on:
         return f"the kernels read {tables[0]} by the distance in the sequence, and these positions do not run on by one"
     return None
+
+
+def version() -> str:
+    """Return the version of the package triton."""
+    import triton
+
+    return str(triton.__version__)
 
 
 def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:

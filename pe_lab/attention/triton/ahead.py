@@ -14,21 +14,22 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from pe_lab.attention.triton import rotation, softmax, stick, stick_operators
+from pe_lab.attention.triton import rotation, softmax, stick, stick_operators, tiles
 from pe_lab.attention.triton.blocks import Blocks, choose, tile_dims
-from pe_lab.attention.triton.operators import switches
+from pe_lab.attention.triton.operators import SPREAD, switches
 
 SHARED_MEMORY = {"sm_80": 166_912, "sm_90": 232_448, "sm_100": 232_448}  # bytes per program
 STICK = (stick.stick_forward, stick.stick_mark)
 STICK_BACKWARD = (stick.stick_backward_queries, stick.stick_backward_keys, stick.stick_backward_tables)
 SOFTMAX = (softmax.forward, softmax.backward_keys, softmax.backward_queries, softmax.backward_tables)
+ROTATION = (rotation.rotate_forward, rotation.rotate_backward)
 KERNELS = {
     kernel.__name__: kernel
-    for kernel in (*SOFTMAX, *STICK, *STICK_BACKWARD, softmax.sums, rotation.rotate_forward, rotation.rotate_backward)
+    for kernel in (*SOFTMAX, *STICK, *STICK_BACKWARD, softmax.sums, *ROTATION, tiles.spread_table)
 }
 TERMS = {"BIAS": "bias", "GATE": "gate", "DECAY": "decay", "SEGMENTED": "segment", "DROPOUT": "keys"}
 ACTIVATIONS = {"q", "k", "v", "x", "out", "grad", "dq", "dk", "dv", "dx"}
-TYPES = {"segment": "*i64", "keys": "*i64", "scale": "fp32", "enlarge": "fp32", "threshold": "i64"}
+TYPES = {"segment": "*i64", "keys": "*i64", "threshold": "i64", **dict.fromkeys(("scale", "enlarge", "factor"), "fp32")}
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Case:
     @property
     def blocks(self) -> Blocks | None:
         """The blocks that a launch would use; None for a kernel without a choice."""
-        if self.kernel.startswith("rotate") or self.kernel == "sums":
+        if self.kernel.startswith("rotate") or self.kernel in ("sums", "spread_table"):
             return None
         choose_blocks = stick_operators.stick_blocks if self.kernel.startswith("stick") else choose
         return choose_blocks(self.architecture, self.kernel, self.dtype, self.head_dim, self.there)
@@ -72,6 +73,12 @@ class Resources:
 
 def compile_ahead(case: Case, blocks: Blocks | None = None) -> Resources:
     """Compile a kernel, with its own blocks or with these, and return its resources."""
+    compiled = build(case, blocks)
+    return resources(compiled, disassemble(compiled.asm["cubin"]))
+
+
+def build(case: Case, blocks: Blocks | None = None) -> Any:
+    """Return what Triton makes of a kernel, with its own blocks or with these: its code in `asm`, its `metadata`."""
     kernel = KERNELS[case.kernel]
     blocks = blocks or case.blocks
     constants = _constants(case, blocks)
@@ -96,14 +103,29 @@ def compile_ahead(case: Case, blocks: Blocks | None = None) -> Resources:
     target = GPUTarget("cuda", int(case.architecture.removeprefix("sm_")), 32)
     options = {} if blocks is None else {"num_warps": blocks.warps, "num_stages": blocks.stages}
     source = ASTSource(kernel, signature, constexprs, divisible)
-    compiled = triton.compile(source, target=target, options=options)
-    used = _usage(compiled.asm["cubin"])
+    return triton.compile(source, target=target, options=options)
+
+
+def resources(compiled: Any, listing: str) -> Resources:
+    """Return the resources of a compiled kernel, given its listing by `disassemble`."""
+    registers, stack = (int(re.findall(rf"{name}:(\d+)", listing)[0]) for name in ("REG", "STACK"))
     text = compiled.asm["ptx"]
     products = next((word for word in ("tcgen05.mma", "wgmma", "mma.sync") if word in text), "")
-    return Resources(used["REG"], used["STACK"], compiled.metadata.shared, products)
+    return Resources(registers, stack, compiled.metadata.shared, products)
+
+
+def disassemble(cubin: bytes) -> str:
+    """Return the registers and the machine code of the only kernel in a cubin, as cuobjdump lists them."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", "-sass", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
+    if case.kernel == "spread_table":
+        return {"BLOCK": SPREAD}
     if case.kernel.startswith("rotate"):
         sizes: dict[str, Any] = rotation.sizes(case.head_dim) | {"MEMBERS": rotation.MEMBERS}
         return sizes | {name: name in case.there for name in ("HALF", "GAIN", "TABLES")}
@@ -113,7 +135,9 @@ def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
         down, include_self, own = (name in case.there for name in ("DOWN", "SELF", "OWN"))
         side = -1 if case.causal else 0
         constants = stick_operators.options(case.dtype, case.head_dim, down, side, include_self, case.there)
-        constants |= {"OWN": int(own), "PARTS": stick_operators.parts(case.dtype)}
+        keys = case.kernel == "stick_backward_keys"
+        choose_sections = stick_operators.sections_of_keys if keys else stick_operators.sections
+        constants |= {"OWN": int(own), **choose_sections(side, include_self, "SEGMENTED" in case.there)}
         return constants | {"BLOCK_M": blocks.m, "BLOCK_N": blocks.n}
     constants = switches(case.dtype, case.head_dim, case.causal, case.there)
     constants |= {"DBIAS": int("BIAS" in case.there), "DGATE": int("GATE" in case.there)}
@@ -123,15 +147,5 @@ def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
 def _is_size(name: str) -> bool:
     """Return whether an argument is an integer: a stride, a length, a number of heads."""
     return name.endswith(
-        ("_batch", "_head", "_time", "_reach", "heads", "sharing", "chunks", "length", "first", "chunk", "tiles")
+        ("_batch", "_head", "_time", "reach", "heads", "sharing", "chunks", "length", "first", "chunk", "tiles")
     )
-
-
-def _usage(cubin: bytes) -> dict[str, int]:
-    """Return the registers (REG) and the stack (STACK) of the only kernel in a cubin."""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {name: int(re.findall(rf"{name}:(\d+)", text)[0]) for name in ("REG", "STACK")}

@@ -1,20 +1,25 @@
-"""Tile sizes, warps and stages of the kernels: measured once and kept in blocks.json.
+"""Tile sizes, warps and stages of the kernels: chosen once and kept in blocks.json.
 
-Nothing is tuned at run time, so that a first step does not take minutes. `python -m pe_lab.bench tune` measures on the
-current GPU and writes its part of the table. A GPU that is not in the table uses the nearest older architecture.
+Nothing is tuned at run time, so that a first step does not take minutes. `python -m pe_lab.bench static --choose` takes
+the fewest instructions per pair in compiled code, without a GPU; `python -m pe_lab.bench tune` measures on the current
+GPU. Both write their part of the table. A GPU that is not in the table uses the nearest older architecture.
 """
 
 import json
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 import torch
 import triton
+from torch import Tensor
 
 TABLE = Path(__file__).with_name("blocks.json")
 INTERPRETER = "interpreter"
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,18 @@ def key(kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) 
 def architecture(device: torch.device) -> str:
     """Return the architecture of a device, as sm_90; "interpreter" for a CPU."""
     return INTERPRETER if device.type == "cpu" else "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+
+
+def on_its_device(operator: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Return an operator that launches its kernels on the device of its first tensor, whichever device is current."""
+
+    @wraps(operator)
+    def run(*given: Given.args, **named: Given.kwargs) -> Result:
+        first = next(x for x in (*given, *named.values()) if isinstance(x, Tensor))
+        with torch.cuda.device_of(first):
+            return operator(*given, **named)
+
+    return run
 
 
 def nearest(architecture: str) -> str:

@@ -1,20 +1,23 @@
 """The kernels of softmax attention as PyTorch operators: launches, shapes for the compiler, derivatives."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 import torch
 import triton
 from torch import Tensor
 
-from pe_lab.attention.triton import softmax
-from pe_lab.attention.triton.blocks import Blocks, architecture, choose, tile_dims
+from pe_lab.attention.triton import softmax, tiles
+from pe_lab.attention.triton.blocks import Blocks, architecture, choose, on_its_device, tile_dims
 
 LOG2E = 1.4426950408889634
+LARGEST_TILE = 128  # queries or keys
+SPREAD = 1024  # numbers that a program of `spread_table` writes
 OPTIONAL = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT")
 
 
 @torch.library.custom_op("pe_lab::softmax_attention", mutates_args=())
+@on_its_device
 def softmax_attention(
     q: Tensor,
     k: Tensor,
@@ -60,6 +63,7 @@ def _(
 
 
 @torch.library.custom_op("pe_lab::softmax_attention_backward", mutates_args=())
+@on_its_device
 def softmax_attention_backward(
     grad: Tensor,
     out: Tensor,
@@ -160,7 +164,8 @@ class _Call:
         p: float,
     ) -> None:
         q, k, v = map(dims_adjacent, (q, k, v))
-        bias, decay = (None if term is None else term * LOG2E for term in (bias, decay))
+        bias, gate = spread(bias, q.shape[2], LOG2E), spread(gate, q.shape[2], 1.0)
+        decay = None if decay is None else decay * LOG2E
         terms = (bias, gate, decay, segment, keys)
         self.inputs = [q, k, v, *(None if term is None else term.contiguous() for term in terms)]
         self.strides = [stride for x in (q, k, v) for stride in x.stride()[:3]]
@@ -203,6 +208,19 @@ def precision(dtype: torch.dtype) -> str:
     return "tf32x3" if dtype == torch.float32 else "tf32"
 
 
+def spread(table: Tensor | None, length: int, factor: float) -> Tensor | None:
+    """Return a table [1|H, 2R+1] times a factor, for every distance that tiles of this length have; None for None."""
+    if table is None:
+        return None
+    heads, reach = table.shape[0], length + LARGEST_TILE - 1
+    table = table.contiguous()
+    out = table.new_empty(heads, 2 * reach + 1)
+    tiles.spread_table[(triton.cdiv(2 * reach + 1, SPREAD), heads)](
+        table, out, *table_shape(table), reach, factor, BLOCK=SPREAD
+    )
+    return out
+
+
 def table_shape(table: Tensor | None) -> tuple[int, int]:
     """Return the stride between the rows of heads, and R."""
     if table is None:
@@ -220,9 +238,10 @@ def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
     if table.shape[0] == 1:
         sums = sums.sum(0, keepdim=True)
     heads, diagonals, _, M = sums.shape
-    order: dict[int, Sequence[int]] = {-1: range(diagonals), 1: range(diagonals - 1, -1, -1)}
-    order[0] = (*range(diagonals - 1, 0, -2), 0, *range(1, diagonals, 2))  # of 0, 1, -1, 2, -2, ...
-    sums = sums[:, list(order[side])]  # from the smallest distance to the largest
+    if side == 0:  # 0, 1, -1, 2, -2, ... from the smallest to the largest, by slices: a list would wait for the device
+        sums = torch.cat((sums[:, 2::2].flip(1), sums[:, :1], sums[:, 1::2]), 1)
+    elif side == 1:
+        sums = sums.flip(1)
     by_distance = sums.new_zeros(heads, diagonals + 1, M)
     by_distance[:, :-1] += sums[:, :, 0]
     by_distance[:, 1:] += sums[:, :, 1]

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pe_lab.attention.triton.blocks import on_its_device
+
 BLOCK_T = 32
 MEMBERS = 16  # most heads and sequences sharing a table that one program sums over
 
@@ -38,14 +40,14 @@ def _gains(gain, head, gain_head, pair, HEAD_DIM: tl.constexpr, HALF: tl.constex
     return tl.load(first, inside, 0.0)[None, :], tl.load(first + step, inside, 0.0)[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["gain_head", "heads", "length"])
 def rotate_forward(
     x, cos, sin, gain, out,
     x_batch, x_head, x_time, table_batch, table_head, gain_head, heads, length,
     HEAD_DIM: tl.constexpr, HALF: tl.constexpr, GAIN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Write x, rotated by cos and sin, times gain, to out [B, H, T, d]. Grid: blocks of T, B * H."""
-    time = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    time = (tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)).to(tl.int64)
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     pair = tl.arange(0, BLOCK_C)
@@ -61,7 +63,7 @@ def rotate_forward(
     _put(out, rows, mask, pair, first, second, HEAD_DIM, HALF)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["gain_head", "heads", "length", "sharing_heads", "sharing", "chunks"])
 def rotate_backward(
     grad, x, cos, sin, gain, dx, dcos, dsin, dgain,
     grad_batch, grad_head, grad_time, x_batch, x_head, x_time, table_batch, table_head, gain_head,
@@ -75,7 +77,7 @@ def rotate_backward(
     of their gradients into dcos, dsin [tables, chunks, T, C], and each one's into dgain [B, H, blocks of T, d].
     """
     block = tl.program_id(0)
-    time = block * BLOCK_T + tl.arange(0, BLOCK_T)
+    time = (block * BLOCK_T + tl.arange(0, BLOCK_T)).to(tl.int64)
     table, chunk = tl.program_id(1) // chunks, tl.program_id(1) % chunks
     table_heads = heads // sharing_heads
     pair = tl.arange(0, BLOCK_C)
@@ -124,6 +126,7 @@ def _head_stride(table: Tensor, axis: int) -> int:
 
 
 @torch.library.custom_op("pe_lab::rotate", mutates_args=())
+@on_its_device
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, gain: Tensor | None, half: bool) -> Tensor:
     """Return x [B, H, T, d] with its pairs of dimensions rotated, then scaled: in x's dtype, computed in float32.
 
@@ -149,6 +152,7 @@ def _(x: Tensor, cos: Tensor, sin: Tensor, gain: Tensor | None, half: bool) -> T
 
 
 @torch.library.custom_op("pe_lab::rotate_backward", mutates_args=())
+@on_its_device
 def _backward(
     grad: Tensor, x: Tensor, cos: Tensor, sin: Tensor, gain: Tensor | None, half: bool, tables: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ are no atomics: one program computes each sum, so that the same inputs give the 
 
 Legend: B batch, H heads, T length, d head_dim; i query, j key; M = BLOCK_M queries and N = BLOCK_N keys make a tile.
 Logits are in base 2: z = q . k * scale * log2(e) * gate[i - j] + (bias[i - j] + c_i - c_j) * log2(e); `bias` and
-`decay` are given multiplied by log2(e). Tables [1|H, 2R + 1] are indexed at i - j + R; beyond R their ends are read.
+`decay` are given multiplied by log2(e). Tables [1|H, 2R + 1] have every i - j of a tile, at i - j + R.
 
 Every kernel has the same options: CAUSAL; SEGMENTED: i attends to j if segment[i] == segment[j], otherwise to all;
 BIAS, GATE, DECAY: the term is there; DROPOUT: weights whose hash is below `threshold` are dropped (see dropout.py).
@@ -16,8 +16,21 @@ import triton
 import triton.language as tl
 
 from pe_lab.attention import dropout
-from pe_lab.attention.triton.tiles import LOG2E, by_distance, dot, entry, numbers, put_rows, rows
+from pe_lab.attention.triton.tiles import (
+    LOG2E,
+    along_diagonals,
+    by_distance,
+    dot,
+    numbers,
+    put_rows,
+    rows,
+    tile_numbers,
+    tile_rows,
+)
 
+UNSPECIALIZED = [  # a kernel compiled for one length serves all
+    "heads", "length", "scale", "bias_head", "bias_reach", "gate_head", "gate_reach", "threshold", "enlarge",
+]  # fmt: skip
 ROW, COLUMN = tl.constexpr(dropout.ROW), tl.constexpr(dropout.COLUMN)
 MIX0, MIX1 = tl.constexpr(dropout.MIX[0]), tl.constexpr(dropout.MIX[1])
 INFINITY = tl.constexpr(float("inf"))
@@ -49,6 +62,81 @@ def _seen(i, j, segment_i, segment_j, length, CAUSAL: tl.constexpr, SEGMENTED: t
 
 
 @triton.jit
+def _documents(segment, batch, at, low, high, length, STEP: tl.constexpr):
+    """Return where the tokens lie that those at `at` may see by their segments: the first, the last + 1, and whether
+    all between them are of one segment, which all of `at` have.
+
+    Args:
+        low, high: where is looked: at low, ..., high - 1.
+    """
+    own = numbers(segment, batch, at, length, 0)
+    there = at < length
+    smallest = tl.min(tl.where(there, own, 2**62), 0)
+    largest = tl.max(tl.where(there, own, -(2**62)), 0)
+    first, last, found = high, low, 0
+    for start in range(low, high, STEP):
+        place = start + tl.arange(0, STEP)
+        other = numbers(segment, batch, place, length, 0)
+        inside = (other >= smallest) & (other <= largest) & (place < high)
+        first = tl.minimum(first, tl.min(tl.where(inside, place, high), 0))
+        last = tl.maximum(last, tl.max(tl.where(inside, place + 1, low), 0))
+        found += tl.sum(inside.to(tl.int32), 0)
+    return first, last, (smallest == largest) & (found == last - first)
+
+
+@triton.jit
+def _key_tiles(
+    segment, batch, block, length, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    SEGMENTED: tl.constexpr,
+):  # fmt: skip
+    """Return the tiles of keys that a block of queries sees, and those of them that need no mask, as two ranges."""
+    end, whole_end = length, length // BLOCK_N
+    if CAUSAL:
+        end = tl.minimum((block + 1) * BLOCK_M, length)
+        whole_end = tl.minimum(block * BLOCK_M // BLOCK_N, whole_end)
+    begin, whole_begin = 0, 0
+    if SEGMENTED:
+        at = block * BLOCK_M + tl.arange(0, BLOCK_M)
+        first, last, one = _documents(segment, batch, at, 0, end, length, STEP=1024)
+        begin, end = first // BLOCK_N, tl.minimum(end, last)
+        whole_begin = tl.cdiv(first, BLOCK_N)
+        whole_end = tl.where(one, tl.minimum(whole_end, last // BLOCK_N), 0)
+    end = tl.cdiv(end, BLOCK_N)
+    whole_begin = tl.minimum(whole_begin, end)
+    return begin, end, whole_begin, tl.maximum(whole_begin, whole_end)
+
+
+@triton.jit
+def _query_tiles(
+    segment, batch, block, length, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    SEGMENTED: tl.constexpr,
+):  # fmt: skip
+    """Return the tiles of queries that see a block of keys, and those of them that need no mask, as two ranges."""
+    begin, whole_begin = 0, 0
+    if CAUSAL:
+        begin = block * BLOCK_N // BLOCK_M
+        whole_begin = tl.cdiv((block + 1) * BLOCK_N - 1, BLOCK_M)
+    end, whole_end = tl.cdiv(length, BLOCK_M), length // BLOCK_M
+    if SEGMENTED:
+        at = block * BLOCK_N + tl.arange(0, BLOCK_N)
+        first, last, one = _documents(segment, batch, at, begin * BLOCK_M, length, length, STEP=1024)
+        begin, end = first // BLOCK_M, tl.cdiv(last, BLOCK_M)
+        whole_begin = tl.maximum(whole_begin, tl.cdiv(first, BLOCK_M))
+        whole_end = tl.where(one, tl.minimum(whole_end, last // BLOCK_M), 0)
+    whole_begin = tl.minimum(whole_begin, end)
+    return begin, end, whole_begin, tl.maximum(whole_begin, whole_end)
+
+
+@triton.jit
+def _tile(index, begin, whole_begin, whole_end, CUT: tl.constexpr):
+    """Return the tile of a loop's index: of those without a mask, or of those before and after them if CUT."""
+    if CUT:
+        tile = begin + index
+        return tl.where(tile < whole_begin, tile, tile + (whole_end - whole_begin))
+    return whole_begin + index
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def forward(
     q, k, v, bias, gate, decay, segment, keys, out, lse,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time,
@@ -57,7 +145,11 @@ def forward(
     CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr, DECAY: tl.constexpr,
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Write out [B, H, T, d] and lse [B, H, T], the base-2 logarithm of a row's sum. Grid: blocks of queries, B * H."""
+    """Write out [B, H, T, d] and lse [B, H, T], the base-2 logarithm of a row's sum. Grid: blocks of queries, B * H.
+
+    Without terms, the largest q . k of a row is found before it is scaled: `sharpness` is the scale, made positive by
+    the sign of q and kept from zero, so that -inf * sharpness is -inf.
+    """
     block = tl.num_programs(0) - 1 - tl.program_id(0)  # long rows first
     row = tl.program_id(1)
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
@@ -71,49 +163,60 @@ def forward(
     if DROPOUT:
         key = tl.load(keys + row).to(tl.uint32)
     i = at[:, None]
+    UNSCALED: tl.constexpr = not (BIAS or GATE or DECAY)
+    sharpness = 1.0
+    if UNSCALED:
+        sharpness = tl.maximum(tl.abs(scale) * LOG2E, 1e-30)
+        queries = tl.where(scale < 0, -queries, queries)
     highest = tl.full((BLOCK_M,), -INFINITY, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     mixed = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
-    end = length
-    whole = (length // BLOCK_N) * BLOCK_N  # keys before this are in tiles without a mask
-    if CAUSAL:
-        end = tl.minimum((block + 1) * BLOCK_M, length)
-        whole = tl.minimum((block * BLOCK_M) // BLOCK_N * BLOCK_N, whole)
-    for CUT in tl.static_range(SEGMENTED, 2):
-        begin = 0 if (CUT == 0 or SEGMENTED) else whole
-        for start in range(begin, whole if CUT == 0 else end, BLOCK_N):
-            here = start + tl.arange(0, BLOCK_N)
-            j = here[None, :]
-            key_rows = rows(k, batch * k_batch + head * k_head, here, k_time, length, HEAD_DIM, BLOCK_D)
-            z = dot(queries, tl.trans(key_rows), PRECISION=PRECISION) * (scale * LOG2E)
+    begin, end, whole_begin, whole_end = _key_tiles(segment, batch, block, length, BLOCK_M, BLOCK_N, CAUSAL, SEGMENTED)
+    for CUT in tl.static_range(2):
+        whole = whole_end - whole_begin
+        for index in range(0, end - begin - whole if CUT else whole):
+            start = _tile(index, begin, whole_begin, whole_end, CUT) * BLOCK_N
+            j = (start + tl.arange(0, BLOCK_N))[None, :]
+            key_rows = tile_rows(
+                k, batch * k_batch + head * k_head, start, k_time, length, BLOCK_N, HEAD_DIM, BLOCK_D, CUT
+            )
+            z = dot(queries, tl.trans(key_rows), PRECISION=PRECISION)
+            if not UNSCALED:
+                z *= scale * LOG2E
             if GATE:
-                z *= entry(gate, head, gate_head, gate_reach, i, j)
+                z *= along_diagonals(
+                    gate, head * gate_head + gate_reach + block * BLOCK_M - start, BLOCK_M, BLOCK_N, UPRIGHT=False
+                )
             if BIAS:
-                z += entry(bias, head, bias_head, bias_reach, i, j)
+                z += along_diagonals(
+                    bias, head * bias_head + bias_reach + block * BLOCK_M - start, BLOCK_M, BLOCK_N, UPRIGHT=False
+                )
             if DECAY:
-                z += c_i - numbers(decay, row, here, length, 0.0)[None, :]
+                z += c_i - tile_numbers(decay, row, start, length, 0.0, BLOCK_N, CUT)[None, :]
             if CUT:
                 segment_j = 0
                 if SEGMENTED:
-                    segment_j = numbers(segment, batch, here, length, -3)[None, :]
+                    segment_j = tile_numbers(segment, batch, start, length, -3, BLOCK_N, CUT)[None, :]
                 z = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), z, -INFINITY)
             raised = tl.maximum(highest, tl.max(z, 1))
-            anchor = tl.where(raised == -INFINITY, 0.0, raised)  # no key so far
-            weight = tl.exp2(z - anchor[:, None])
-            shrink = tl.exp2(highest - anchor)
+            anchor = tl.where(raised == -INFINITY, 0.0, raised) * sharpness  # no key so far
+            weight = tl.exp2(z * sharpness - anchor[:, None])
+            shrink = tl.exp2(highest * sharpness - anchor)
             highest = raised
             total = total * shrink + tl.sum(weight, 1)
             if DROPOUT:
                 weight = tl.where(_kept(key, i, j, threshold), weight * enlarge, 0.0)
-            values = rows(v, batch * v_batch + head * v_head, here, v_time, length, HEAD_DIM, BLOCK_D)
+            values = tile_rows(
+                v, batch * v_batch + head * v_head, start, v_time, length, BLOCK_N, HEAD_DIM, BLOCK_D, CUT
+            )
             mixed = mixed * shrink[:, None]
             mixed = dot(weight.to(values.dtype), values, mixed, PRECISION=PRECISION)
     put_rows(out, row, at, length, mixed / total[:, None], HEAD_DIM, BLOCK_D)
-    tl.store(lse + row.to(tl.int64) * length + at, highest + tl.log2(total), at < length)
+    tl.store(lse + row.to(tl.int64) * length + at, highest * sharpness + tl.log2(total), at < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["heads", "length"])
 def sums(
     out, grad, delta, grad_batch, grad_head, grad_time, heads, length,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr,
@@ -128,7 +231,7 @@ def sums(
     tl.store(delta + row.to(tl.int64) * length + at, total, at < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def backward_keys(
     q, k, v, bias, gate, decay, segment, keys, grad, lse, delta, dk, dv, ddecay,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time, grad_batch, grad_head, grad_time,
@@ -159,34 +262,38 @@ def backward_keys(
     dvalues = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     column = tl.zeros((BLOCK_N,), tl.float32)
 
-    begin = 0
-    whole = 0  # queries from here on are in tiles without a mask
-    if CAUSAL:
-        begin = (block * BLOCK_N) // BLOCK_M * BLOCK_M
-        whole = tl.minimum(((block + 1) * BLOCK_N + BLOCK_M - 2) // BLOCK_M * BLOCK_M, length)
-    CUTS: tl.constexpr = 1 if CAUSAL or SEGMENTED else 0
-    for PART in tl.static_range(CUTS + 1 - SEGMENTED):
-        first = begin if PART < CUTS else whole
-        last = whole if (PART < CUTS and not SEGMENTED) else length
-        for start in range(first, last, BLOCK_M):
-            here = start + tl.arange(0, BLOCK_M)
-            i = here[None, :]
-            queries = rows(q, batch * q_batch + head * q_head, here, q_time, length, HEAD_DIM, BLOCK_D)
+    begin, end, whole_begin, whole_end = _query_tiles(
+        segment, batch, block, length, BLOCK_M, BLOCK_N, CAUSAL, SEGMENTED
+    )
+    for CUT in tl.static_range(2):
+        whole = whole_end - whole_begin
+        for index in range(0, end - begin - whole if CUT else whole):
+            start = _tile(index, begin, whole_begin, whole_end, CUT) * BLOCK_M
+            i = (start + tl.arange(0, BLOCK_M))[None, :]
+            queries = tile_rows(
+                q, batch * q_batch + head * q_head, start, q_time, length, BLOCK_M, HEAD_DIM, BLOCK_D, CUT
+            )
             z = dot(key_rows, tl.trans(queries), PRECISION=PRECISION) * (scale * LOG2E)
             if GATE:
-                factor = entry(gate, head, gate_head, gate_reach, i, j)
+                factor = along_diagonals(
+                    gate, head * gate_head + gate_reach + start - block * BLOCK_N, BLOCK_N, BLOCK_M, UPRIGHT=True
+                )
                 z *= factor
             if BIAS:
-                z += entry(bias, head, bias_head, bias_reach, i, j)
+                z += along_diagonals(
+                    bias, head * bias_head + bias_reach + start - block * BLOCK_N, BLOCK_N, BLOCK_M, UPRIGHT=True
+                )
             if DECAY:
-                z += numbers(decay, row, here, length, 0.0)[None, :] - c_j
-            weight = tl.exp2(z - numbers(lse, row, here, length, INFINITY)[None, :])
-            if PART < CUTS:
+                z += tile_numbers(decay, row, start, length, 0.0, BLOCK_M, CUT)[None, :] - c_j
+            weight = tl.exp2(z - tile_numbers(lse, row, start, length, INFINITY, BLOCK_M, CUT)[None, :])
+            if CUT:
                 segment_i = 0
                 if SEGMENTED:
-                    segment_i = numbers(segment, batch, here, length, -2)[None, :]
+                    segment_i = tile_numbers(segment, batch, start, length, -2, BLOCK_M, CUT)[None, :]
                 weight = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), weight, 0.0)
-            grads = rows(grad, batch * grad_batch + head * grad_head, here, grad_time, length, HEAD_DIM, BLOCK_D)
+            grads = tile_rows(
+                grad, batch * grad_batch + head * grad_head, start, grad_time, length, BLOCK_M, HEAD_DIM, BLOCK_D, CUT
+            )
             dweight = dot(values, tl.trans(grads), PRECISION=PRECISION)
             used = weight
             if DROPOUT:
@@ -194,7 +301,7 @@ def backward_keys(
                 used = tl.where(kept, weight * enlarge, 0.0)
                 dweight = tl.where(kept, dweight * enlarge, 0.0)
             dvalues = dot(used.to(grads.dtype), grads, dvalues, PRECISION=PRECISION)
-            dz = weight * (dweight - numbers(delta, row, here, length, 0.0)[None, :])
+            dz = weight * (dweight - tile_numbers(delta, row, start, length, 0.0, BLOCK_M, CUT)[None, :])
             if DECAY:
                 column += tl.sum(dz, 1)
             if GATE:
@@ -206,7 +313,7 @@ def backward_keys(
         tl.store(ddecay + row.to(tl.int64) * length + at, -column, at < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def backward_queries(
     q, k, v, bias, gate, decay, segment, keys, grad, lse, delta, dq,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time, grad_batch, grad_head, grad_time,
@@ -234,31 +341,35 @@ def backward_queries(
     i = at[:, None]
     dqueries = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
-    end = length
-    whole = (length // BLOCK_N) * BLOCK_N
-    if CAUSAL:
-        end = tl.minimum((block + 1) * BLOCK_M, length)
-        whole = tl.minimum((block * BLOCK_M) // BLOCK_N * BLOCK_N, whole)
-    for CUT in tl.static_range(SEGMENTED, 2):
-        begin = 0 if (CUT == 0 or SEGMENTED) else whole
-        for start in range(begin, whole if CUT == 0 else end, BLOCK_N):
-            here = start + tl.arange(0, BLOCK_N)
-            j = here[None, :]
-            key_rows = rows(k, batch * k_batch + head * k_head, here, k_time, length, HEAD_DIM, BLOCK_D)
-            values = rows(v, batch * v_batch + head * v_head, here, v_time, length, HEAD_DIM, BLOCK_D)
+    begin, end, whole_begin, whole_end = _key_tiles(segment, batch, block, length, BLOCK_M, BLOCK_N, CAUSAL, SEGMENTED)
+    for CUT in tl.static_range(2):
+        whole = whole_end - whole_begin
+        for index in range(0, end - begin - whole if CUT else whole):
+            start = _tile(index, begin, whole_begin, whole_end, CUT) * BLOCK_N
+            j = (start + tl.arange(0, BLOCK_N))[None, :]
+            key_rows = tile_rows(
+                k, batch * k_batch + head * k_head, start, k_time, length, BLOCK_N, HEAD_DIM, BLOCK_D, CUT
+            )
+            values = tile_rows(
+                v, batch * v_batch + head * v_head, start, v_time, length, BLOCK_N, HEAD_DIM, BLOCK_D, CUT
+            )
             z = dot(queries, tl.trans(key_rows), PRECISION=PRECISION) * (scale * LOG2E)
             if GATE:
-                factor = entry(gate, head, gate_head, gate_reach, i, j)
+                factor = along_diagonals(
+                    gate, head * gate_head + gate_reach + block * BLOCK_M - start, BLOCK_M, BLOCK_N, UPRIGHT=False
+                )
                 z *= factor
             if BIAS:
-                z += entry(bias, head, bias_head, bias_reach, i, j)
+                z += along_diagonals(
+                    bias, head * bias_head + bias_reach + block * BLOCK_M - start, BLOCK_M, BLOCK_N, UPRIGHT=False
+                )
             if DECAY:
-                z += c_i - numbers(decay, row, here, length, 0.0)[None, :]
+                z += c_i - tile_numbers(decay, row, start, length, 0.0, BLOCK_N, CUT)[None, :]
             weight = tl.exp2(z - top)
             if CUT:
                 segment_j = 0
                 if SEGMENTED:
-                    segment_j = numbers(segment, batch, here, length, -3)[None, :]
+                    segment_j = tile_numbers(segment, batch, start, length, -3, BLOCK_N, CUT)[None, :]
                 weight = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), weight, 0.0)
             dweight = dot(grads, tl.trans(values), PRECISION=PRECISION)
             if DROPOUT:
@@ -270,7 +381,7 @@ def backward_queries(
     put_rows(dq, row, at, length, dqueries * scale, HEAD_DIM, BLOCK_D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=UNSPECIALIZED)
 def backward_tables(
     q, k, v, bias, gate, decay, segment, keys, grad, lse, delta, dbias, dgate,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time, grad_batch, grad_head, grad_time,
@@ -297,37 +408,69 @@ def backward_tables(
         key = tl.load(keys + row).to(tl.uint32)
     bias_sum = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     gate_sum = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for block in range(tl.maximum(0, -diagonal), tl.minimum(blocks, blocks - diagonal)):
-        at_i = (block + diagonal) * BLOCK_M + tl.arange(0, BLOCK_M)
-        at_j = block * BLOCK_N + tl.arange(0, BLOCK_N)
-        i, j = at_i[:, None], at_j[None, :]
-        queries = rows(q, batch * q_batch + head * q_head, at_i, q_time, length, HEAD_DIM, BLOCK_D)
-        key_rows = rows(k, batch * k_batch + head * k_head, at_j, k_time, length, HEAD_DIM, BLOCK_D)
-        plain = dot(queries, tl.trans(key_rows), PRECISION=PRECISION) * scale
-        z = plain * LOG2E
-        if GATE:
-            z *= entry(gate, head, gate_head, gate_reach, i, j)
-        if BIAS:
-            z += entry(bias, head, bias_head, bias_reach, i, j)
-        if DECAY:
-            c_j = numbers(decay, row, at_j, length, 0.0)[None, :]
-            z += numbers(decay, row, at_i, length, 0.0)[:, None] - c_j
-        segment_i, segment_j = 0, 0
-        if SEGMENTED:
-            segment_i = numbers(segment, batch, at_i, length, -2)[:, None]
-            segment_j = numbers(segment, batch, at_j, length, -3)[None, :]
-        weight = tl.exp2(z - numbers(lse, row, at_i, length, INFINITY)[:, None])
-        weight = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), weight, 0.0)
-        grads = rows(grad, batch * grad_batch + head * grad_head, at_i, grad_time, length, HEAD_DIM, BLOCK_D)
-        values = rows(v, batch * v_batch + head * v_head, at_j, v_time, length, HEAD_DIM, BLOCK_D)
-        dweight = dot(grads, tl.trans(values), PRECISION=PRECISION)
-        if DROPOUT:
-            dweight = tl.where(_kept(key, i, j, threshold), dweight * enlarge, 0.0)
-        dz = weight * (dweight - numbers(delta, row, at_i, length, 0.0)[:, None])
-        if DBIAS:
-            bias_sum += dz
-        if DGATE:
-            gate_sum += dz * plain
+    begin = tl.maximum(0, -diagonal)
+    end = tl.minimum(blocks, blocks - diagonal)
+    whole_end = tl.maximum(begin, end - (length % BLOCK_M > 0).to(tl.int32))  # the last tile may be cut
+    if SEGMENTED:
+        whole_end = begin
+    elif CAUSAL:
+        whole_end = tl.where(diagonal == 0, begin, whole_end)
+    distance = diagonal.to(tl.int64) * BLOCK_M
+    for CUT in tl.static_range(2):
+        for index in range(0, end - whole_end if CUT else whole_end - begin):
+            block = _tile(index, begin, begin, whole_end, CUT)
+            start_i, start_j = (block + diagonal) * BLOCK_M, block * BLOCK_N
+            segment_i, segment_j, meet = 0, 0, True
+            if SEGMENTED:  # CUT
+                segment_i = tile_numbers(segment, batch, start_i, length, -2, BLOCK_M, CUT)
+                segment_j = tile_numbers(segment, batch, start_j, length, -3, BLOCK_N, CUT)
+                apart = (tl.min(segment_i, 0) > tl.max(segment_j, 0)) | (tl.max(segment_i, 0) < tl.min(segment_j, 0))
+                segment_i, segment_j, meet = segment_i[:, None], segment_j[None, :], not apart
+            if meet:
+                i = (start_i + tl.arange(0, BLOCK_M))[:, None]
+                j = (start_j + tl.arange(0, BLOCK_N))[None, :]
+                queries = tile_rows(
+                    q, batch * q_batch + head * q_head, start_i, q_time, length, BLOCK_M, HEAD_DIM, BLOCK_D, CUT
+                )
+                key_rows = tile_rows(
+                    k, batch * k_batch + head * k_head, start_j, k_time, length, BLOCK_N, HEAD_DIM, BLOCK_D, CUT
+                )
+                plain = dot(queries, tl.trans(key_rows), PRECISION=PRECISION) * scale
+                z = plain * LOG2E
+                if GATE:
+                    first = head * gate_head + gate_reach + distance
+                    z *= along_diagonals(gate, first, BLOCK_M, BLOCK_N, UPRIGHT=False)
+                if BIAS:
+                    first = head * bias_head + bias_reach + distance
+                    z += along_diagonals(bias, first, BLOCK_M, BLOCK_N, UPRIGHT=False)
+                if DECAY:
+                    c_j = tile_numbers(decay, row, start_j, length, 0.0, BLOCK_N, CUT)[None, :]
+                    z += tile_numbers(decay, row, start_i, length, 0.0, BLOCK_M, CUT)[:, None] - c_j
+                weight = tl.exp2(z - tile_numbers(lse, row, start_i, length, INFINITY, BLOCK_M, CUT)[:, None])
+                if CUT:
+                    weight = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), weight, 0.0)
+                grads = tile_rows(
+                    grad,
+                    batch * grad_batch + head * grad_head,
+                    start_i,
+                    grad_time,
+                    length,
+                    BLOCK_M,
+                    HEAD_DIM,
+                    BLOCK_D,
+                    CUT,
+                )
+                values = tile_rows(
+                    v, batch * v_batch + head * v_head, start_j, v_time, length, BLOCK_N, HEAD_DIM, BLOCK_D, CUT
+                )
+                dweight = dot(grads, tl.trans(values), PRECISION=PRECISION)
+                if DROPOUT:
+                    dweight = tl.where(_kept(key, i, j, threshold), dweight * enlarge, 0.0)
+                dz = weight * (dweight - tile_numbers(delta, row, start_i, length, 0.0, BLOCK_M, CUT)[:, None])
+                if DBIAS:
+                    bias_sum += dz
+                if DGATE:
+                    gate_sum += dz * plain
     to = (row.to(tl.int64) * tl.num_programs(0) + tl.program_id(0)) * (2 * BLOCK_M) + tl.arange(0, 2 * BLOCK_M)
     if DBIAS:
         tl.store(dbias + to, by_distance(bias_sum, BLOCK_M))

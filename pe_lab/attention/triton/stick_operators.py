@@ -9,13 +9,14 @@ import triton
 from torch import Tensor
 
 from pe_lab.attention.triton import stick
-from pe_lab.attention.triton.blocks import Blocks, architecture, choose, tile_dims
-from pe_lab.attention.triton.operators import LOG2E, dims_adjacent, precision, table_gradient, table_shape
+from pe_lab.attention.triton.blocks import Blocks, architecture, choose, on_its_device, tile_dims
+from pe_lab.attention.triton.operators import LOG2E, dims_adjacent, precision, spread, table_gradient, table_shape
 
 CHUNK = 2048  # queries whose intermediate sums are held at a time: memory grows with T, not with its square
 
 
 @torch.library.custom_op("pe_lab::stick_attention", mutates_args=())
+@on_its_device
 def stick_attention(
     q: Tensor,
     k: Tensor,
@@ -54,8 +55,8 @@ def stick_attention(
         left,
         *numbers,
         **call.options,
+        **call.sections,
         OWN=int(own),
-        PARTS=call.parts,
         **blocks.options(),
     )
     return out, left
@@ -70,6 +71,7 @@ def _(
 
 
 @torch.library.custom_op("pe_lab::stick_attention_backward", mutates_args=())
+@on_its_device
 def stick_attention_backward(
     grad: Tensor,
     left: Tensor,
@@ -94,7 +96,7 @@ def stick_attention_backward(
     by_place = call.blocks("stick_backward_tables") if wants_bias else None  # a kernel for tables only
     tiles = triton.cdiv(T, by_row.n)
     chunk = min(CHUNK, triton.cdiv(T, 128) * 128)
-    rests, beyond = q.new_empty(2, B, H, chunk, tiles, dtype=torch.float32)
+    rests, beyond = q.new_empty(2, B, H, tiles, chunk, dtype=torch.float32)
     dq = q.new_empty(q.shape)
     dk, dv = (q.new_zeros(q.shape, dtype=torch.float32) for _ in range(2))
     diagonals = tiles if side else 2 * tiles - 1
@@ -104,19 +106,21 @@ def stick_attention_backward(
         part = [first, chunk, tiles]
         blocks = triton.cdiv(min(chunk, T - first), by_row.m)
         stick.stick_mark[(blocks, B * H)](
-            q, k, *rest, rests, *call.strides(q, k), H, T, *call.numbers, *part, **call.options, **by_row.options()
-        )
+            q, k, *rest, rests, *call.strides(q, k), H, T, *call.numbers, *part,
+            **call.options, **call.sections, **by_row.options(),
+        )  # fmt: skip
         inputs = [q, k, v, *rest, grad]
         stick.stick_backward_queries[(blocks, B * H)](
             *inputs, left, rests, beyond, dq, *numbers, *part,
-            **call.options, OWN=int(own), PARTS=call.parts, **by_row.options(),
+            **call.options, **call.sections, OWN=int(own), **by_row.options(),
         )  # fmt: skip
         stick.stick_backward_keys[(tiles, B * H)](
-            *inputs, rests, beyond, dk, dv, *numbers, *part, **call.options, PARTS=call.parts, **by_key.options()
-        )
+            *inputs, rests, beyond, dk, dv, *numbers, *part,
+            **call.options, **call.sections_of_keys, **by_key.options(),
+        )  # fmt: skip
         if by_place is not None:
             stick.stick_backward_tables[(diagonals, B * H)](
-                *inputs, rests, beyond, sums, *numbers, *part, **call.options, PARTS=call.parts, **by_place.options()
+                *inputs, rests, beyond, sums, *numbers, *part, **call.options, **by_place.options()
             )
     if own:
         dv += left.exp2()[..., None] * grad
@@ -165,14 +169,15 @@ class _Call:
     ) -> None:
         self.activations = (dims_adjacent(q), dims_adjacent(k), dims_adjacent(v))
         self.vectors = [
-            None if bias is None else bias.contiguous() * LOG2E,
+            spread(bias, q.shape[2], LOG2E),
             None if segment is None else segment.contiguous(),
         ]
-        self.numbers = [scale, *table_shape(bias)]
+        self.numbers = [scale, *table_shape(self.vectors[0])]
         self.q = q
         self.there = {name for name, term in (("BIAS", bias), ("SEGMENTED", segment)) if term is not None}
-        self.parts = parts(q.dtype)
         self.options = options(q.dtype, q.shape[-1], down, side, include_self, self.there)
+        how = (side, include_self, segment is not None)
+        self.sections, self.sections_of_keys = sections(*how), sections_of_keys(*how)
 
     def strides(self, *tensors: Tensor) -> list[int]:
         return [stride for x in tensors for stride in dims_adjacent(x).stride()[:3]]
@@ -208,6 +213,21 @@ def options(
         "SIDE": side,
         "SELF": int(include_self),
         "PRECISION": precision(dtype),
+        "PARTS": parts(dtype),
         "BIAS": int("BIAS" in there),
         "SEGMENTED": int("SEGMENTED" in there),
     }
+
+
+def sections(side: int, include_self: bool, segmented: bool) -> dict[str, int]:
+    """Return the first section of a row's tiles and the one after the last (`_section` in stick.py)."""
+    if segmented:
+        return {"FIRST": 1, "LAST": 2}
+    return {"FIRST": int(side == 1), "LAST": 2 if side == -1 or (side == 0 and include_self) else 4}
+
+
+def sections_of_keys(side: int, include_self: bool, segmented: bool) -> dict[str, int]:
+    """Return the first section of the queries of a tile and the one after the last (`_section_of_keys` in stick.py)."""
+    if segmented:
+        return {"FIRST": 1, "LAST": 2}
+    return {"FIRST": int(side == -1), "LAST": 2 if side == 1 or (side == 0 and include_self) else 3}

@@ -31,12 +31,7 @@ class Text(Dataset):
     """Windows of `length` tokens, one after the other, of the documents of a corpus.
 
     Documents are packed: a window may hold several, or parts of them. Each is a segment of its own, so they do not see
-    each other, and positions start at 0 at the first token of each in the window. For instance, two documents "cat" and
-    "dog!", the first begun in the window before:
-
-        token     a    t    END  d    o    g    !    END
-        segment   0    0    0    1    1    1    1    1
-        position  0    1    2    0    1    2    3    4
+    each other, and positions start at 0 at the first token of each in the window: see `windows.packed`.
 
     A window of validation or test that occurs anywhere in the text of an earlier split is left out: in the standard
     library 6 % of the test windows of 256 bytes, and more of shorter ones. The others may share shorter pieces with an
@@ -113,19 +108,14 @@ class Text(Dataset):
 
     @cached_property
     def windows(self) -> dict[str, "Windows"]:
-        """Return the windows of each split.
-
-        Raises:
-            ValueError: as the class.
-        """
+        """Return the windows of each split."""
         longer = "" if self.factor == 1 else f"evaluate.lengths={self.factor:g}"
         setting = longer or f"data.length={self.length}"
-        parts = {}
-        for split in SPLITS:
-            held_out = split != "train"
-            length, most = (self.task.length, self.held_out) if held_out else (self.length, self.train_sequences)
-            parts[split] = place(self.text, split, length, most, self.length, self.following, setting)
-        return parts
+        of_train, of_held_out = (self.length, self.train_sequences), (self.task.length, self.held_out)
+        return {
+            split: place(self.text, split, *taken, self.length, self.following, setting)
+            for split, taken in zip(SPLITS, (of_train, of_held_out, of_held_out), strict=True)
+        }
 
     def size(self, split: str) -> int:
         return self.windows[split].size
@@ -182,10 +172,7 @@ class Text(Dataset):
         def make(folder: Path) -> None:
             batch = self.batch(split, torch.arange(self.size(split)))
             number = max(1, min(self.size("train"), COUNTED // self.length))
-            chosen = np.arange(number) * self.size("train") // number
-            blocks = np.split(chosen, range(levels.BLOCK, number, levels.BLOCK))
-            # a new map for each block, so that pages already read leave memory
-            parts = [self.windows["train"].read(self.text.stream("train"), block, self.following) for block in blocks]
-            write_json(folder / "levels.json", self.levels(split, batch, np.concatenate(parts)))
+            counted = self.windows["train"].read_evenly(self.text, "train", number, self.following)
+            write_json(folder / "levels.json", self.levels(split, batch, counted))
 
         return read_json(kept(self.text.corpus.cache / "levels" / digest(depends), make) / "levels.json")

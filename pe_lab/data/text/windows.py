@@ -9,6 +9,8 @@ from torch import Tensor
 from pe_lab.data.text.encoded import Encoded
 from pe_lab.encodings.layout import Layout
 
+BLOCK = 2**12  # windows of a read
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -34,6 +36,12 @@ class Windows:
         for row, place in zip(rows, begin.tolist(), strict=True):
             row[:] = whole[place : place + rows.shape[1]]
         return rows
+
+    def read_evenly(self, text: Encoded, split: str, number: int, following: int) -> np.ndarray:
+        """Return [number, length + following], windows of the split taken evenly, and the tokens after each."""
+        blocks = np.split(np.arange(number) * self.size // number, range(BLOCK, number, BLOCK))
+        # a new map for each block, so that pages already read leave memory
+        return np.concatenate([self.read(text.stream(split), block, following) for block in blocks])
 
 
 def place(
@@ -75,7 +83,13 @@ def _require_windows(number: int, text: Encoded, split: str, length: int, settin
 
 
 def packed(ends: Tensor, causal: bool) -> Layout:
-    """Return the layout of windows of packed documents.
+    """Return the layout of windows of packed documents: a segment for each, with positions from 0.
+
+    For instance, two documents "cat" and "dog!", the first begun in the window before:
+
+        token     a    t    END  d    o    g    !    END
+        segment   0    0    0    1    1    1    1    1
+        position  0    1    2    0    1    2    3    4
 
     Args:
         ends: [B, T] bool, the last token of a document.

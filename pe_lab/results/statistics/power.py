@@ -45,7 +45,8 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
 def _power(effect: float, seeds: np.ndarray | int, level: float) -> np.ndarray:
     """Return the power of a paired t test for a difference in units of its deviation; the far tail is neglected."""
     critical = stats.t.isf(level / 2, seeds - 1)
-    return stats.nct.sf(critical, seeds - 1, np.minimum(effect * np.sqrt(seeds), MOST_NONCENTRALITY))
+    power: np.ndarray = stats.nct.sf(critical, seeds - 1, np.minimum(effect * np.sqrt(seeds), MOST_NONCENTRALITY))
+    return power
 
 
 def _smallest_effect(seeds: int, level: float) -> float:
@@ -53,4 +54,4 @@ def _smallest_effect(seeds: int, level: float) -> float:
     high = 1.0
     while _power(high, seeds, level) < POWER:
         high *= 2
-    return optimize.brentq(lambda effect: _power(effect, seeds, level) - POWER, 0, high)
+    return float(optimize.brentq(lambda effect: _power(effect, seeds, level) - POWER, 0, high))

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain, combinations, product
 from pathlib import Path
 
@@ -9,7 +10,18 @@ import pytest
 import torch
 
 from pe_lab.attention.triton import blocks
-from pe_lab.attention.triton.blocks import INTERPRETER, TABLE, Blocks, choose, key, load, load_class, tile_dims, write
+from pe_lab.attention.triton.blocks import (
+    INTERPRETER,
+    TABLE,
+    Blocks,
+    choose,
+    key,
+    load,
+    load_class,
+    on_its_device,
+    tile_dims,
+    write,
+)
 
 SOFTMAX = ("forward", "backward_keys", "backward_queries", "backward_tables")
 STICK = tuple(f"stick_{name}" for name in SOFTMAX)
@@ -40,7 +52,7 @@ def test_an_entry_is_a_launch_that_triton_takes(architecture: str, key: str, ent
     for size in (entry.m, entry.n):
         assert size >= 16
         assert size & (size - 1) == 0
-    assert entry.warps in (4, 8)
+    assert entry.warps in (2, 4, 8)
     assert 1 <= entry.stages <= 8
     kernel = key.split()[0]
     assert kernel in KERNELS
@@ -68,6 +80,31 @@ def test_the_class_of_a_load_counts_what_is_read_beside_the_tiles(there: tuple[s
     tables = len({"BIAS", "GATE", "DECAY"} & set(there))
     expected = "mixed" if tables > 1 or "DROPOUT" in there else "table" if tables else "plain"
     assert load_class(there) == load_class(set(there)) == expected
+
+
+# -- the device of a launch --------------------------------------------------------------------------------------------
+
+
+def test_an_operator_launches_on_the_device_of_its_first_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever device is current, and whatever stands before the tensor."""
+    entered: list[torch.Tensor] = []
+    inside: list[bool] = []
+
+    @contextmanager
+    def device_of(x: torch.Tensor) -> Iterator[None]:
+        entered.append(x)
+        inside.append(True)
+        yield
+        inside.append(False)
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    x, y = torch.zeros(1), torch.zeros(2)
+    given: list[tuple] = []
+    operator = on_its_device(lambda *rest, **named: given.append((rest, named, inside[-1])))
+    operator(None, x, y, scale=2.0)
+    operator(x=y)
+    assert [id(x) for x in entered] == [id(x), id(y)]
+    assert given == [((None, x, y), {"scale": 2.0}, True), ((), {"x": y}, True)]
 
 
 # -- on a table of three architectures ---------------------------------------------------------------------------------

@@ -22,7 +22,9 @@ from pe_lab.encodings.randomized import Randomized
 from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
 
-pytestmark = [  # of the interpreter, in rows of a tile that are beyond the sequence, and of what a mask makes zero
+pytestmark = [
+    pytest.mark.slow,
+    # of the interpreter, in rows of a tile that are beyond the sequence, and of what a mask makes zero
     pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:divide by zero encountered in log2:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:overflow encountered in exp2:RuntimeWarning"),

@@ -4,6 +4,7 @@ Launches are noted, nothing is computed. Only what is launched is looked up: a k
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from emulation.variants import count_by_stride, count_variants
+from emulation.worker import worker
 from pe_lab.attention import attend, triton
 from pe_lab.attention.dropout import Dropout
+from pe_lab.attention.triton.operators import table_gradient
 from pe_lab.bench import kernels as bench
 from pe_lab.bench import tune
 from pe_lab.config import Model, expand, folder
@@ -31,7 +36,7 @@ FILES = sorted((folder() / "pe").glob("*.yaml"))
 CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
 DTYPES = (torch.float32, torch.bfloat16)
 B, H, T, d = 2, 2, 40, 16
-UNCHOSEN = {"sums", "rotate_forward", "rotate_backward"}  # kernels with blocks of their own
+UNCHOSEN = {"sums", "spread_table", "rotate_forward", "rotate_backward"}  # kernels with blocks of their own
 FORWARD = {False: {"forward"}, True: {"stick_forward"}}  # by whether a stick is broken
 BACKWARD = {
     False: {"sums", "backward_keys", "backward_queries"},
@@ -152,7 +157,8 @@ def test_softmax_launches_its_kernels_and_that_of_tables_where_one_is_trained(
         looked_up.clear()
         step(Terms(**given), layout_of(causal, packed), drop, dtype)
         by_table = {"backward_tables"} if trained & {"bias", "gate"} else set()
-        assert assert_sound(launches, looked_up) == FORWARD[False] | BACKWARD[False] | by_table
+        spread = {"spread_table"} if given.keys() & {"bias", "gate"} else set()
+        assert assert_sound(launches, looked_up) == FORWARD[False] | BACKWARD[False] | by_table | spread
         for launch in launches:
             if launch.kernel not in UNCHOSEN:
                 there = {**given, "segmented": packed or None, "dropout": drop}
@@ -171,6 +177,7 @@ def test_a_stick_launches_its_kernels_and_that_of_tables_where_one_is_trained(
         looked_up.clear()
         step(Terms(**given, weights=stick), layout_of(causal, packed), None, dtype)
         by_table = {"stick_backward_tables"} if trained else set()
+        by_table |= {"spread_table"} if given else set()
         assert assert_sound(launches, looked_up) == FORWARD[True] | BACKWARD[True] | by_table
 
 
@@ -189,6 +196,78 @@ def test_rotation_launches_its_kernels(dtype: torch.dtype, trained: bool, launch
         for launch in launches:
             if launch.kernel == "rotate_backward":
                 assert launch.arguments["TABLES"] is trained
+
+
+# -- where and for what kernels are launched ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["softmax", "stick"])
+def test_every_launch_is_on_the_device_of_its_tensors(
+    name: str, launches: list, looked_up: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and gradients; the current device may be another."""
+    inside: list[int] = []
+
+    @contextmanager
+    def device_of(x: Tensor) -> Iterator[None]:
+        before = len(launches)
+        yield
+        inside.append(len(launches) - before)
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    cos, sin = torch.randn(2, 1, 1, T, d // 2, device=DEVICE).requires_grad_()
+    rotary, bias = Rotary(cos, sin), torch.rand(H, 2 * T - 1, device=DEVICE).requires_grad_()
+    weights = {"weights": Stick()} if name == "stick" else {}
+    step(Terms(rotary_q=rotary, rotary_k=rotary, bias=bias, **weights), layout_of(True, False), None, torch.bfloat16)
+    assert len(launches) >= 8
+    assert sum(inside) == len(launches)
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Callable[..., Any]:
+    """Calls a function in a process whose kernels are specialised as on a GPU."""
+    return worker()
+
+
+def test_a_kernel_is_compiled_once_for_all_lengths_and_numbers_of_heads(compiler: Callable[..., Any]) -> None:
+    lengths = (1, 2, 3, 15, 16, 17, 32, 45, 64, 127, 128, 160, 200)
+    made = compiler(count_variants, [(b, t, h) for t in lengths for b, h in ((1, 1), (2, 3), (16, 4))], 64)
+    assert made.keys() > {"forward", "backward_keys", "backward_queries", "backward_tables", "rotate_backward"}
+    assert made.pop("rotate_backward") <= 5  # members of a sum are a power of two, from 1 to 16
+    assert set(made.values()) == {1}, made
+
+
+def test_rows_that_do_not_lie_a_multiple_of_16_apart_have_a_kernel_of_their_own(compiler: Callable[..., Any]) -> None:
+    """The other assumes that 16 bytes can be read at a time."""
+    assert compiler(count_by_stride, [0, 16, 32], 64) == 1
+    assert compiler(count_by_stride, [0, 1, 3], 64) == 2
+
+
+class Copies(TorchDispatchMode):
+    """Refuse what makes the host wait for a device, or copies from the host to it."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, given: tuple = (), named: dict | None = None) -> Any:
+        name = function.overloadpacket.__name__
+        assert name not in {"_local_scalar_dense", "lift_fresh", "_to_copy", "index", "nonzero"}, name
+        return function(*given, **(named or {}))
+
+
+@pytest.mark.parametrize("side", [-1, 0, 1])
+@pytest.mark.parametrize("reach", [3, 40, 300])
+def test_the_sums_of_a_table_are_put_in_order_without_the_host(side: int, reach: int) -> None:
+    """Compare with a loop over distances."""
+    tiles, m = 3, 16
+    diagonals = tiles if side else 2 * tiles - 1
+    sums = torch.randn(1, 2, diagonals, 2, m, dtype=torch.float64)
+    order = {-1: [0, 1, 2], 1: [0, -1, -2], 0: [0, 1, -1, 2, -2]}[side]  # as the kernels number them
+    expected = torch.zeros(2, 2 * reach + 1, dtype=torch.float64)
+    for place, diagonal in enumerate(order):
+        for distance in range(-m, m):
+            index = min(max(diagonal * m + distance, -reach), reach) + reach
+            expected[:, index] += sums[0, :, place].flatten(1)[:, distance + m]
+    with Copies():
+        found = table_gradient(sums, torch.empty(2, 2 * reach + 1, dtype=torch.float64), side)
+    torch.testing.assert_close(found, expected)
 
 
 # -- the benches -------------------------------------------------------------------------------------------------------
@@ -215,6 +294,7 @@ def test_tuning_gets_past_every_kernel(
     tune.table.load.cache_clear()
 
 
+@pytest.mark.slow
 def test_the_bench_of_kernels_gets_past_every_kind_of_terms(
     launches: list, looked_up: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -16,7 +16,9 @@ from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model.blocks import Attention
 
-pytestmark = [  # of the interpreter, in rows of a tile that are beyond the sequence, or that see nothing
+pytestmark = [
+    pytest.mark.slow,
+    # of the interpreter, in rows of a tile that are beyond the sequence, or that see nothing
     pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:divide by zero encountered in log2:RuntimeWarning"),
 ]
@@ -368,6 +370,7 @@ def test_the_upstream_gradient_may_be_expanded(reduce: Callable[[Tensor], Tensor
 def test_blocks_change_the_result_within_rounding_only(
     m: int, n: int, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """At T = 130, tiles of all sizes are whole, cut by the mask, and cut by the length."""
     asked = []
 
     def choose(architecture: str, kernel: str, *rest: object) -> Blocks:
@@ -375,10 +378,77 @@ def test_blocks_change_the_result_within_rounding_only(
         return Blocks(m, m if kernel == "backward_tables" else n, warps=4, stages=1)
 
     monkeypatch.setattr(operators, "choose", choose)
-    T, d = 45, 16
-    given, options = drawn({"bias": (H, 2 * T - 1)}, T, d)
-    assert_equal_but_for_rounding(given, options, whole(T, causal))
+    T = 130
+    given, options = drawn({"bias": (1, 2 * T - 1)}, T, 16)
+    single = {name: x[:1, :1] if name in "qkv" else x for name, x in given.items()}
+    layout = Layout.of_lengths(torch.tensor([T]), T, causal).to(DEVICE)
+    assert_equal_but_for_rounding(single, options, layout)
     assert set(asked) == {"forward", "backward_keys", "backward_queries", "backward_tables"}
+
+
+# -- packed documents --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("case", ["nothing", "bias_per_head"])
+def test_documents_longer_than_a_tile_are_right(case: str, causal: bool) -> None:
+    """Whole tiles of one document, tiles of two, a document that another interrupts, and padding on both sides."""
+    T = 110
+    packed = [0] * 20 + [3] * 65 + [1] * 20 + [PADDING] * 5
+    interrupted = [PADDING] * 3 + [2] * 40 + [5] * 25 + [2] * 42 if case == "nothing" else [7] * T
+    given, options = drawn(CASES[case](T, 16), T, 16)
+    single = {name: x[:, :1] if name in "qkv" else x[:1] for name, x in given.items()}
+    assert_equal_but_for_rounding(single, options, layout_of([packed, interrupted], causal))
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of NaN
+@pytest.mark.parametrize("causal", [True, False])
+def test_tiles_of_other_documents_are_not_computed(causal: bool) -> None:
+    """What stands there is not read: NaN there changes neither values nor gradients of a document in whole tiles."""
+    T, own = 96, slice(32, 64)
+    layout = layout_of([[4] * 32 + [9] * 32 + [2] * 32], causal)
+    given, options = drawn({"bias": (1, 2 * T - 1)}, T, 16)
+    given = {name: x[:1, :1] if name in "qkv" else x for name, x in given.items()}
+    results = []
+    for elsewhere in (0.0, torch.nan):
+        inputs = {name: x.float() for name, x in given.items()}
+        for name in "qkv":
+            kept = inputs[name][:, :, own].clone()
+            inputs[name] = torch.full_like(inputs[name], elsewhere)
+            inputs[name][:, :, own] = kept
+            inputs[name].requires_grad_()
+        out = attend(*(inputs[name] for name in "qkv"), terms_of(inputs, options), layout, "triton")[:, :, own]
+        gradients = torch.autograd.grad(out.square().sum(), [inputs[name] for name in "qkv"])
+        results.append([out.detach(), *(x[:, :, own] for x in gradients)])
+    for clean, beside_nan in zip(*results, strict=True):
+        assert clean.isfinite().all()
+        assert clean.any()
+        assert torch.equal(clean, beside_nan)
+
+
+# -- the edges of integers and signs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_rows_may_lie_further_apart_than_32_bits_count(name: str) -> None:
+    """40 rows, 2^26 numbers apart; most of that memory is never touched."""
+    T, d, apart = 40, 16, 2**26
+    given = dict(zip("qkv", torch.randn(3, 1, 1, T, d, device=DEVICE).bfloat16(), strict=True))
+    far = torch.empty(2**31 + T * apart, dtype=torch.bfloat16, device=DEVICE)
+    far = far.as_strided((1, 1, T, d), (0, 0, apart, 1), 2**31)  # an offset that has wrapped around is inside too
+    far.copy_(given[name])
+    layout = Layout.of_lengths(torch.tensor([T]), T, causal=True).to(DEVICE)
+    expected = attend(*given.values(), Terms(), layout, "triton")
+    found = attend(*(given | {name: far}).values(), Terms(), layout, "triton")
+    assert expected.isfinite().all()
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("scale", [-0.4, 0.0])
+def test_the_scale_may_be_negative_or_zero(scale: float) -> None:
+    given, options = drawn({"scale": scale}, 45, 16)
+    assert_equal_but_for_rounding(given, options, LAYOUTS["left_padded_late_and_packed"](45, True))
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------

@@ -10,12 +10,14 @@ import hydra
 import numpy as np
 import pytest
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor, nn
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
 
 from pe_lab.attention import attend, resolve
 from pe_lab.attention.dropout import Dropout
+from pe_lab.attention.triton import stick as kernels
 from pe_lab.attention.triton import stick_operators
 from pe_lab.attention.triton.blocks import Blocks
 from pe_lab.attention.triton.stick_operators import stick_attention, stick_attention_backward
@@ -26,7 +28,9 @@ from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model.transformer import Transformer
 
-pytestmark = [  # of the interpreter, at places of a tile that a mask then makes zero
+pytestmark = [
+    pytest.mark.slow,
+    # of the interpreter, at places of a tile that a mask then makes zero
     pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning"),
 ]
@@ -459,6 +463,88 @@ def test_in_bfloat16_too_many_equal_shares_add_up_with_what_they_leave(monkeypat
     assert ((weights.sum(-1) + left.exp2() - 1).abs() <= 4 * deviation).all()
 
 
+# -- parts of the kernels ----------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def shares_of(z, take, leave, SIZE: tl.constexpr, PARTS: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    t, l = kernels._shares(tl.load(z + at), PARTS)  # noqa: E741
+    tl.store(take + at, t)
+    tl.store(leave + at, l)
+
+
+@pytest.mark.parametrize(("parts", "bits"), [(3, 21.5), (2, 19)])
+def test_the_logarithms_of_a_share_are_right_over_the_whole_range(parts: int, bits: float) -> None:
+    """Relative to each: the polynomial's error, and roundings of 2^-24 in its last steps."""
+    size = 2**15
+    z = torch.cat((torch.linspace(-40, 40, size // 2), 2 ** torch.linspace(-30, 13, size // 4)))
+    z = torch.cat((z, -(2 ** torch.linspace(-30, 13, size // 4)))).to(DEVICE)
+    found = torch.full((2, size), torch.nan, device=DEVICE)
+    shares_of[(1,)](z, *found, size, parts)
+    exact = -torch.stack((torch.logaddexp2(-z.double(), 0 * z.double()), torch.logaddexp2(z.double(), 0 * z.double())))
+    there = exact.abs() > 2.0**-120  # smaller ones may be zero on a GPU
+    error = (found.double() / exact - 1).abs()[there]
+    assert error.isfinite().all()
+    assert error.max() <= 2**-bits
+    assert (found[~there] <= 0).all()
+    assert (found[~there] >= -(2.0**-110)).all()
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_logits_of_infinity_take_all_or_nothing(parts: int) -> None:
+    z = torch.tensor([math.inf, -math.inf, 3e38, -3e38], device=DEVICE)
+    take, leave = found = torch.full((2, 4), torch.nan, device=DEVICE)
+    shares_of[(1,)](z, *found, 4, parts)
+    assert take.tolist()[::2] == [0, 0]
+    assert leave.tolist() == pytest.approx([-1e30, 0, -1e30, 0], rel=1e-6, abs=0)
+    assert (take[1::2] <= -1e30).all()
+
+
+@triton.jit
+def tokens_that_meet(segment, found, first, count, low, high, length, SIZE: tl.constexpr):
+    at = first + tl.arange(0, SIZE)
+    begin, end = kernels._meeting(segment, tl.program_id(0).to(tl.int64), at, low, high, length)
+    tl.store(found + 2 * tl.program_id(0), begin)
+    tl.store(found + 2 * tl.program_id(0) + 1, end)
+
+
+def test_tokens_of_other_documents_are_left_out_at_both_ends() -> None:
+    """Of tokens whose segment lies between the least and the greatest of a block's, the first and the last."""
+    T = 1100  # more than are read at a time
+    rows = [[7] * 500 + [4] * 30 + [9] * 570, [PADDING] * 40 + [0] * 500 + [3] * 300 + [PADDING] * 260]
+    segment = torch.tensor(rows, device=DEVICE)
+    for first, (low, high) in product((0, 32, 480, 512, 528, 1072, 1088), ((0, T), (16, 1056), (600, 601))):
+        found = torch.full((2, 2), -1, dtype=torch.int64, device=DEVICE)
+        tokens_that_meet[(2,)](segment, found, first, 0, low, high, T, 16)
+        for row, (begin, end) in zip(segment.cpu(), found.tolist(), strict=True):
+            own = row[first : first + 16]
+            meets = ((row >= own.min()) & (row <= own.max())).nonzero()[:, 0]
+            meets = meets[(meets >= low) & (meets < high)]
+            expected = (int(meets[0]), int(meets[-1]) + 1) if len(meets) else (high, low)
+            assert (begin, end) == expected
+
+
+def test_rows_may_lie_more_than_two_gigabytes_apart() -> None:
+    """Numbers of 3 tokens that lie 2^30 apart: the last one's offset does not fit in 32 bits."""
+    T, d = 3, 16
+    far = torch.from_numpy(np.zeros(2 * 2**30 + d, np.uint16)).view(torch.bfloat16)  # pages that are read are made
+    near = torch.randn(T, d).bfloat16()
+    apart = far.as_strided((1, 1, T, d), (0, 0, 2**30, 1))
+    apart.copy_(near)
+    how = (None, None, 0.3, True, -1, True, True)
+    found, expected = (stick_attention(x, x, x, *how) for x in (apart, near[None, None]))
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+    grad = torch.randn(1, 1, T, d).bfloat16()
+    found, expected = (
+        stick_attention_backward(grad, left, x, x, x, *how, False)
+        for x, (_, left) in ((apart, found), (near[None, None], expected))
+    )
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
+
+
 # -- what must not matter ----------------------------------------------------------------------------------------------
 
 
@@ -679,13 +765,13 @@ def model_of(pe: str, causal: bool, implementation: str, dtype: torch.dtype) -> 
 
 
 def training(model: Transformer) -> Iterator[Given]:
-    """The loss and all gradients of five steps of Adam, in float64."""
+    """The loss and all gradients of two steps of Adam, in float64."""
     layout = model.task.layout(torch.tensor([LENGTH if model.task.causal else 13]), LENGTH).to(DEVICE)
     draw = torch.Generator().manual_seed(1)
     tokens, targets = torch.randint(VOCABULARY, (2, 1, LENGTH), generator=draw).to(DEVICE)
     targets[layout.segment == PADDING] = IGNORE
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(5):
+    for _ in range(2):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(tokens, layout).flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
         loss.backward()

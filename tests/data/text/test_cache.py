@@ -98,9 +98,9 @@ def test_a_damaged_file_is_made_again_and_that_is_said(
     for file in everything:
         DAMAGE[kind](place / file)
         assert found(place) == sound[1], file
-        (said,) = capsys.readouterr().err.splitlines()
-        assert said.startswith(f"data.cache: {(place / file).parent} does not have ")
-        assert said.endswith("; it is made again")
+        (printed,) = capsys.readouterr().err.splitlines()
+        assert printed.startswith(f"data.cache: {(place / file).parent} does not have ")
+        assert printed.endswith("; it is made again")
         assert found(place) == sound[1], file
         assert capsys.readouterr().err == ""
 
@@ -127,7 +127,7 @@ def test_what_stands_where_a_folder_was_is_replaced_or_named(
 
 
 def test_tokens_that_were_changed_are_another_text(place: Path, sound: tuple[Path, Found]) -> None:
-    """Also if their checksums fit: the identity has the digest of the tokens."""
+    """The identity has the digest of the tokens, so it differs even if their checksums fit."""
     (tokens,) = (place / "cache" / "tokens").iterdir()
     stream = np.load(tokens / "train.npy")
     np.save(tokens / "train.npy", np.zeros_like(stream))
@@ -143,8 +143,8 @@ def test_an_entry_that_another_process_has_made_again_stays(place: Path, monkeyp
     """The entry was found damaged earlier and is about to be removed."""
     (tokens,) = (place / "cache" / "tokens").iterdir()
     before = tokens.stat().st_ino
-    told = iter(["was damaged a moment ago"])
-    monkeypatch.setattr(cache_module, "damage", lambda entry: next(told, None))
+    reasons = iter(["was damaged a moment ago"])
+    monkeypatch.setattr(cache_module, "damage", lambda entry: next(reasons, None))
     assert kept(tokens, lambda _: None) == tokens
     assert tokens.stat().st_ino == before
 

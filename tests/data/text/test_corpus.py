@@ -307,7 +307,7 @@ def test_where_a_document_goes_does_not_depend_on_its_name(folder: Path, tmp_pat
 
 
 def test_a_document_larger_than_what_is_held_out_is_for_training(folder: Path, tmp_path: Path) -> None:
-    """Also if its hash is among the highest, so that it would come last."""
+    """This holds even for a document whose hash is among the highest, which would come last."""
     candidates = (sentence(seed, 600) for seed in range(1000, 9000))
     large = next(text for text in candidates if hashlib.blake2b(text.encode(), digest_size=8).digest() > b"\xff")
     (folder / "large.txt").write_text(large)

@@ -1,0 +1,157 @@
+"""Attention through PyTorch's FlexAttention: a kernel compiled from functions of a logit and its two positions.
+
+A second opinion on a GPU: kernels that PyTorch maintains. There it is compiled, and holds no T x T numbers. On a CPU
+PyTorch has no backward pass, so that training is refused, and it runs uncompiled: compiling takes a minute there, and
+fails for the second length (torch 2.13).
+"""
+
+import importlib.util
+import warnings
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from pe_lab.attention.dropout import Dropout
+from pe_lab.attention.reference import queries_and_keys
+from pe_lab.encodings.base import Stick, Terms
+from pe_lab.encodings.layout import Layout
+
+revision = 1  # increased when the numbers change; part of the identity of a result
+BLOCK = 128  # tokens of a tile of the mask
+SMALLEST_HEAD = 16  # head dimensions of the compiled kernels
+MOST_VARIANTS = 256  # compiled in a process: terms, dtypes, head dimensions; PyTorch allows 8
+TABLES = ("bias", "gate", "decay")
+
+
+def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
+    """Return the reason why these terms cannot be computed here, or None."""
+    if dropout is not None:
+        return "flex drops no weights"
+    if isinstance(terms.weights, Stick):
+        return "flex takes a softmax, this encoding breaks a stick"
+    for name in ("score", "bias_full", "values"):
+        if getattr(terms, name) is not None:
+            return f"flex has no place for {name}, which needs T x T numbers"
+    device = q.device.type
+    if device == "cpu":
+        return "flex computes no gradients on a CPU" if _trained(q, terms) else None
+    if device != "cuda":
+        return f"flex needs a CPU or a CUDA device, these tensors are on {device}"
+    if q.dtype == torch.float64:
+        return "flex takes float32, bfloat16 and float16 on a GPU, got float64"
+    if q.shape[-1] < SMALLEST_HEAD:
+        return f"flex takes a head_dim of at least {SMALLEST_HEAD} on a GPU, got {q.shape[-1]}"
+    if importlib.util.find_spec("triton") is None:
+        return "the package triton is not installed, which flex needs on a GPU"
+    if torch.are_deterministic_algorithms_enabled() and (names := summed_in_any_order(q, terms)):
+        return f"flex sums the gradient of {names[0]} in no fixed order, and torch.use_deterministic_algorithms is on"
+    return None
+
+
+def summed_in_any_order(q: Tensor, terms: Terms) -> list[str]:
+    """Return the terms whose gradients differ in their last bits between runs: they are summed by atomics on a GPU."""
+    if q.device.type != "cuda" or not torch.is_grad_enabled():
+        return []
+    tables = {name: getattr(terms, name) for name in TABLES}
+    return [name for name, table in tables.items() if table is not None and table.requires_grad]
+
+
+def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
+    """Return the bytes per pair of positions that attention of queries like q needs at least."""
+    return 4 * q.shape[0] * q.shape[1] if q.device.type == "cpu" else 0  # logits of every head, or none
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
+    """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
+    with torch.autocast(q.device.type, enabled=False):
+        q, k = queries_and_keys(q, k, terms)
+        score, mask = score_function(q, terms, layout), block_mask(layout, len(q))
+        if q.device.type != "cpu":
+            return _compiled(q, k, v, score, mask, terms.scale)
+        wide = torch.promote_types(q.dtype, torch.float32)  # uncompiled, it would round the logits to q's precision
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "flex_attention called without torch.compile", UserWarning)
+            out: Tensor = flex_attention(q.to(wide), k.to(wide), v.to(wide), score, mask, terms.scale)
+        return out.to(v.dtype)
+
+
+def _compiled(*inputs: Any) -> Tensor:
+    """Call the compiled flex_attention; too many variants are an error, where PyTorch would compute T x T numbers."""
+    with torch._dynamo.config.patch(recompile_limit=MOST_VARIANTS):
+        out: Tensor = _compile()(*inputs)
+        return out
+
+
+@cache  # of a function: its compiled variants are PyTorch's to keep
+def _compile() -> Callable[..., Any]:
+    return torch.compile(flex_attention, fullgraph=True)
+
+
+def score_function(q: Tensor, terms: Terms, layout: Layout) -> Callable[..., Tensor] | None:
+    """Return what changes a logit z of batch b, head h, query i and key j; None: nothing does.
+
+    FlexAttention differentiates a tensor that is indexed once, so that the decay comes as two.
+    """
+    B, H, T, _ = q.shape
+    gate, bias = (None if x is None else x.expand(H, -1).contiguous() for x in (terms.gate, terms.bias))
+    rows = None if terms.decay is None else terms.decay.expand(B, H, T).contiguous()
+    columns = None if rows is None else -rows
+    if gate is None and bias is None and rows is None:
+        return None
+    pos = layout.pos.expand(B, T).contiguous()
+
+    def entry(table: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        reach = (table.shape[1] - 1) // 2
+        return table[h, (pos[b, i] - pos[b, j]).clamp(-reach, reach) + reach]
+
+    def score(z: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if gate is not None:
+            z = z * entry(gate, b, h, i, j)
+        if bias is not None:
+            z = z + entry(bias, b, h, i, j)
+        if rows is not None and columns is not None:
+            z = z + (rows[b, h, i] + columns[b, h, j])
+        return z
+
+    return score
+
+
+def block_mask(layout: Layout, batch: int) -> BlockMask:
+    """Return which tiles of queries and keys meet, and which pairs within them.
+
+    From the smallest and the largest segment of every tile, so that no T x T numbers are made. Tiles that only seem to
+    meet cost time and change no result.
+    """
+    segment = layout.segment.expand(batch, -1).contiguous()
+    T, causal = segment.shape[1], layout.causal
+    index = torch.arange(T + -T % BLOCK, device=segment.device).clamp(max=T - 1)
+    tiles = segment[:, None, index].unflatten(-1, (-1, BLOCK))
+    low, high = tiles.amin(-1), tiles.amax(-1)  # [B, 1, tiles]
+    meet = (low[..., :, None] <= high[..., None, :]) & (high[..., :, None] >= low[..., None, :])
+    same = (low[..., :, None] == high[..., None, :]) & (high[..., :, None] == low[..., None, :])
+    if T % BLOCK:  # what is beyond the end must be cut
+        same[..., -1, :] = same[..., :, -1] = False
+    if causal:
+        meet, same = meet.tril(), same.tril(-1)
+    meet = meet & ~same
+
+    def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        equal = segment[b, i] == segment[b, j]
+        return equal & (i >= j) if causal else equal
+
+    partial, full = (
+        (tiles.sum(-1, dtype=torch.int32), tiles.byte().argsort(dim=-1, descending=True, stable=True).int())
+        for tiles in (meet, same)
+    )
+    return BlockMask.from_kv_blocks(*partial, *full, BLOCK, allowed, (T, T))
+
+
+def _trained(q: Tensor, terms: Terms) -> bool:
+    """Return whether attention of queries like q is differentiated."""
+    tables = (getattr(terms, name) for name in TABLES)
+    wanted = q.requires_grad or any(table is not None and table.requires_grad for table in tables)
+    return torch.is_grad_enabled() and wanted

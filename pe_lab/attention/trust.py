@@ -1,0 +1,224 @@
+"""Whether the Triton kernels are trusted on a GPU: the verdict of their self-test there, kept in a file.
+
+The file is $XDG_CACHE_HOME/pe_lab/selftest/<GPU>-<digest>.json. It counts for the GPU, driver, torch, triton and
+kernels that it was made with. The self-test runs in processes of its own, so that a fault of the device ends those
+only.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+
+from pe_lab.attention import triton
+
+SECONDS = 600  # that the self-test may take
+MOST_PROCESSES = 8  # that compile kernels side by side
+MARGIN = 1.05  # times that sdpa must be slower for the kernels to be taken: a tie must not change with the noise
+DRIVER = Path("/sys/module/nvidia/version")
+AGAIN = "python -m pe_lab.attention selftest"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a self-test.
+
+    Attributes:
+        failed: the reason why the kernels are not trusted; None: they are.
+        milliseconds: of triton and sdpa, by the kind of terms: see selftest.kind.
+        rows: of the table: see selftest.Row.
+    """
+
+    failed: str | None
+    milliseconds: dict[str, dict[str, float]] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def faster(self, kind: str) -> str | None:
+        """Return sdpa or triton, whichever was measured faster for a kind of terms; None: it was not measured."""
+        taken = self.milliseconds.get(kind)
+        return None if taken is None else "sdpa" if taken["sdpa"] <= MARGIN * taken["triton"] else "triton"
+
+
+def verdict(device: torch.device) -> Verdict:
+    """Return the verdict for a GPU: of this process, of the file, or of a self-test that is run now."""
+    return _verdict(_index(device), tuple(sorted(identity(device).items())))
+
+
+@cache  # by all that a verdict depends on; a line is printed once per process
+def _verdict(index: int, key: tuple[tuple[str, str], ...]) -> Verdict:
+    made_with = dict(key)
+    device = torch.device("cuda", index)
+    try:
+        found = _kept(device, made_with)
+    except (OSError, NotImplementedError) as error:  # a folder that cannot be written, or that has no locks
+        _say(f"the verdict on Triton's kernels cannot be kept, and every process makes it anew: {error}")
+        found = run(device)
+    if found.failed:
+        _say(f"Triton's kernels are not used on {made_with['device']}: {found.failed} (again: {AGAIN})")
+    return found
+
+
+def _kept(device: torch.device, made_with: dict[str, str]) -> Verdict:
+    """Return the verdict of the file; if there is none, of a self-test, which is written there."""
+    path = path_of(made_with)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):  # the workers of a sweep wait for the first
+        found = read(path, made_with)
+        if found is None:
+            found = run(device)
+            write(path, made_with, found)
+        return found
+
+
+def _say(line: str) -> None:
+    logging.getLogger("pe_lab.attention").warning(line)
+
+
+def identity(device: torch.device) -> dict[str, str]:
+    """Return what a verdict depends on: the GPU, its driver, the compiler and the kernels."""
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": str(properties.name),
+        "uuid": str(getattr(properties, "uuid", "")),
+        "driver": DRIVER.read_text().strip() if DRIVER.is_file() else "",
+        "torch": torch.__version__,
+        "cuda": str(torch.version.cuda),
+        "triton": str(triton.version()),
+        "ptxas": os.environ.get("TRITON_PTXAS_PATH", "of triton"),
+        "revision": str(triton.revision),
+        "kernels": _digest(),
+    }
+
+
+@cache  # the files are part of the package
+def _digest() -> str:
+    """Return the digest of the kernels' source and of their launch parameters."""
+    found = hashlib.sha256()
+    for path in sorted(Path(triton.__file__).parent.glob("*.*")):
+        if path.suffix in (".py", ".json"):
+            found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def path_of(made_with: dict[str, str]) -> Path:
+    """Return the file of a verdict."""
+    cache_folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    digest = hashlib.sha256(json.dumps(made_with, sort_keys=True).encode()).hexdigest()[:16]
+    device = re.sub(r"[^a-z0-9]+", "-", made_with["device"].lower()).strip("-")
+    return Path(cache_folder, "pe_lab", "selftest", f"{device}-{digest}.json")
+
+
+def read(path: Path, made_with: dict[str, str]) -> Verdict | None:
+    """Return the verdict in a file; None: there is none, it was made with something else, or the file is damaged."""
+    try:
+        content = json.loads(path.read_text())
+        if content["made_with"] != made_with:
+            return None
+        found = Verdict(**content["verdict"])
+        times = [ms for taken in found.milliseconds.values() for ms in (taken["triton"], taken["sdpa"])]
+        sound = isinstance(found.failed, str | None) and all(isinstance(ms, float) for ms in times)
+        return found if sound and (found.failed or found.rows) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def write(path: Path, made_with: dict[str, str], verdict: Verdict) -> None:
+    """Write a verdict under a temporary name, then rename the file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary.write_text(json.dumps({"made_with": made_with, "verdict": asdict(verdict)}, indent=1) + "\n")
+    os.replace(temporary, path)
+
+
+def run(device: torch.device, processes: int | None = None, seconds: float = SECONDS) -> Verdict:
+    """Run the self-test on a device, or with device cpu in Triton's interpreter, and return its verdict.
+
+    Args:
+        processes: that share the cases; None: as many as there are cores, at most 8.
+        seconds: after which the processes are ended, and the self-test has failed.
+    """
+    processes = processes or min(MOST_PROCESSES, os.cpu_count() or 1)
+    ends = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory() as folder:
+        parts = [_Part(Path(folder, str(n)), device, f"{n}/{processes}") for n in range(processes)]
+        try:
+            outcomes = [part.wait(ends) for part in parts]
+        finally:
+            for part in parts:
+                part.process.kill()
+        rows = [row for part in parts for row in part.of("row")]
+        failed = next(filter(None, outcomes), None) or _worst(rows)
+        if failed or device.type == "cpu":
+            return Verdict(failed, rows=rows)
+        race = _Part(Path(folder, "race"), device, "race")  # alone, so that nothing disturbs the clock
+        failed = race.wait(ends)
+        return Verdict(failed, next(iter(race.of("milliseconds")), {}), rows)
+
+
+def _worst(rows: list[dict[str, Any]]) -> str | None:
+    """Return which case exceeds its bound most, or None."""
+    over = [row for row in rows if not row["error"] <= row["bound"]]
+    if not over:
+        return None
+    row = max(over, key=lambda row: float("inf") if row["error"] != row["error"] else row["error"] / row["bound"])
+    return f"the {row['tensor']} errs by {row['error']:.1e} where {row['bound']:.1e} is allowed ({row['case']})"
+
+
+class _Part:
+    """A process that runs a share of the cases, and writes a line before and after each.
+
+    Args:
+        share: "n/m", or "race" for the timings.
+    """
+
+    def __init__(self, path: Path, device: torch.device, share: str) -> None:
+        self.path = path
+        name = f"cuda:{_index(device)}" if device.type == "cuda" else "cpu"
+        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+        environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"} if name == "cpu" else {}
+        root = str(Path(__file__).parents[2])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+        command = [sys.executable, "-m", "pe_lab.attention", "selftest", "--share", share, str(path), "--device", name]
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    def wait(self, ends: float) -> str | None:
+        """Return why the process failed, or None; it is ended at a time of the monotonic clock."""
+        try:
+            _, errors = self.process.communicate(timeout=max(0.1, ends - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            return f"it was not done in time{self._where()}"
+        if self.process.returncode == 0:
+            return None
+        last = next((line for line in reversed(errors.splitlines()) if line.strip()), "")
+        return f"it ended with status {self.process.returncode}{self._where()}: {' '.join(last.split())[:200]}"
+
+    def _where(self) -> str:
+        begun = list(self.of("begin"))
+        return f" in the case {begun[-1]}" if begun else ""
+
+    def of(self, entry: str) -> list[Any]:
+        """Return the entries of a kind that the process has written."""
+        text = self.path.read_text() if self.path.exists() else ""
+        lines = (json.loads(line) for line in text.splitlines() if line.endswith("}"))
+        return [line[entry] for line in lines if entry in line]
+
+
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index

@@ -1,0 +1,138 @@
+"""Run all that needs a GPU within a budget of time, each part in a process of its own, and keep what they print."""
+
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+TESTS = PACKAGE.parent / "tests"
+BLOCKS = PACKAGE / "attention/triton/blocks.json"
+COLUMNS = ("part", "outcome", "seconds", "limit", "command")
+ENDING = 30  # seconds that a part with a clock of its own is given to write its tables
+
+
+@dataclass(frozen=True)
+class Part:
+    """A command that needs a GPU.
+
+    Args:
+        command: words; {python}, {seconds}, {folder} and {tests} are replaced.
+        share: of the budget, relative to that of the other parts.
+        needs: a program or a path that must be there; otherwise the part is left out.
+        makes: a file that is copied to the folder when the command has ended.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    share: float
+    needs: str = ""
+    makes: Path | None = None
+
+    def words(self, seconds: float, folder: Path) -> list[str]:
+        """Return the command, for a time limit and a folder."""
+        values = {"python": sys.executable, "seconds": f"{max(1.0, seconds - ENDING):.0f}", "folder": str(folder)}
+        return [word.format(tests=TESTS, **values) for word in self.command]
+
+
+SELFTEST = ("{python}", "-m", "pe_lab.attention", "selftest")
+BENCH = ("{python}", "-m", "pe_lab.bench")
+MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "1")
+STUDY = ("pe=none,rope,alibi,t5,forgetting,stick_breaking", "epochs=1,4", "trainer.device=cuda", "logger=none")
+SHARE = ("--share", "0/8", "{folder}/sanitizer.jsonl", "--device", "cuda")  # an eighth of the cases, in one process
+PARTS = (
+    Part("selftest", SELFTEST, 2),
+    Part("tests", ("{python}", "-m", "pytest", "-q", "-m", "gpu", "{tests}"), 6, needs=str(TESTS)),
+    Part("sanitizer", (*MEMCHECK, *SELFTEST, *SHARE), 2, needs="compute-sanitizer"),
+    Part("tune", (*BENCH, "tune", "--seconds", "{seconds}"), 7, makes=BLOCKS),
+    Part("selftest_tuned", SELFTEST, 2),  # with the blocks that were found
+    Part("kernels", (*BENCH, "kernels", "--seconds", "{seconds}", "--to", "{folder}"), 4),
+    Part("study", ("{python}", "-m", "pe_lab.run", "-m", *STUDY, "ledger={folder}/ledger"), 2),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a part: "passed", or why it did not."""
+
+    part: Part
+    outcome: str
+    seconds: float = 0.0
+    limit: float = 0.0
+    command: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return self.outcome != "passed" and not self.outcome.startswith("left out")
+
+
+def run_parts(device: str, to: Path, minutes: float, parts: Sequence[Part] = PARTS) -> bool:
+    """Run parts one after the other, write their tables under to/<device>/, and return whether none failed.
+
+    Args:
+        device: name of the GPU.
+        minutes: budget of all parts. What a part leaves of its share goes to those after it.
+    """
+    folder = to / re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+    folder.mkdir(parents=True, exist_ok=True)
+    ends = time.monotonic() + 60 * minutes
+    outcomes: list[Outcome] = []
+    for number, part in enumerate(parts):
+        shares = sum(other.share for other in parts[number:])
+        limit = max(0.0, ends - time.monotonic()) * part.share / shares
+        outcomes.append(_run(part, limit, folder))
+        found = outcomes[-1]
+        print(f"{part.name:16} {found.seconds:7.1f} s of {limit:6.1f}  {found.outcome}", flush=True)
+        _write(outcomes, device, folder)
+    return not any(outcome.failed for outcome in outcomes)
+
+
+def _run(part: Part, limit: float, folder: Path) -> Outcome:
+    """Run a part for at most `limit` seconds; all its processes are ended then."""
+    if part.needs and not (shutil.which(part.needs) or Path(part.needs).exists()):
+        return Outcome(part, f"left out: there is no {part.needs}")
+    words = part.words(limit, folder)
+    began = time.monotonic()
+    with (folder / f"{part.name}.txt").open("w") as file:
+        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            status = process.wait(limit)
+            outcome = "passed" if status == 0 else f"failed with status {status}"
+        except subprocess.TimeoutExpired:
+            outcome = "not done in time"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    if part.makes is not None and part.makes.is_file():
+        shutil.copy(part.makes, folder)
+    return Outcome(part, outcome, time.monotonic() - began, limit, " ".join(words))
+
+
+def _write(outcomes: list[Outcome], device: str, folder: Path) -> None:
+    """Write gpu.csv and gpu.md: a row per part."""
+    rows = [
+        {
+            "part": found.part.name,
+            "outcome": found.outcome,
+            "seconds": f"{found.seconds:.1f}",
+            "limit": f"{found.limit:.1f}",
+            "command": found.command.replace(sys.executable, "python").replace(str(PACKAGE.parent), "."),
+        }
+        for found in outcomes
+    ]
+    with (folder / "gpu.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    lines = [f"# {device}", "", f"| {' | '.join(COLUMNS)} |", f"|{' --- |' * len(COLUMNS)}"]
+    lines += [f"| {' | '.join(row.values())} |" for row in rows]
+    (folder / "gpu.md").write_text("\n".join([*lines, "", "What each part printed is in <part>.txt.", ""]))

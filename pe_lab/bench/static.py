@@ -1,0 +1,217 @@
+"""Count the machine instructions of the attention kernels, compiled for GPUs that need not be present.
+
+Every key of blocks.json is compiled for its architecture and disassembled. The innermost loops over tiles are found by
+their backward branches. What they hold, times the threads of a program, over the pairs of a tile, is the number of
+instructions that one pair of positions costs. A tile that is computed by two sets of threads shows in its exponentials.
+"""
+
+import csv
+import re
+import sys
+from collections.abc import Collection, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from pe_lab.attention.triton import blocks as table
+from pe_lab.attention.triton.ahead import SHARED_MEMORY, Case, build, disassemble, resources
+from pe_lab.attention.triton.blocks import INTERPRETER, Blocks
+
+LOADS = {"plain": (), "table": ("BIAS",), "mixed": ("BIAS", "GATE", "DECAY", "DROPOUT")}
+STICK = ("DOWN", "SELF")
+INSTRUCTION = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+\s+)?(.*?)\s*;", re.MULTILINE)
+BRANCH = re.compile(r"BRA\b.*?(0x[0-9a-f]+)")
+ATOMIC = re.compile(r"\b(atom|red)\.")  # in PTX; machine code allocates the memory of tensor cores by atomics
+LOCAL = re.compile(r"(LDL|STL)\b")
+EXPONENTIAL = "MUFU.EX2"
+
+
+@dataclass(frozen=True)
+class Count:
+    """What a compiled kernel uses.
+
+    Args:
+        registers: per thread.
+        spilled: bytes of stack per thread.
+        local: instructions that read or write local memory.
+        shared: bytes per program.
+        products: the instruction of the matrix products.
+        atomics: instructions that are atomic.
+        exponentials, instructions: per pair of positions, in tiles without a mask where there are such tiles.
+        masked: instructions per pair in tiles with a mask.
+    """
+
+    registers: int
+    spilled: int
+    local: int
+    shared: int
+    products: str
+    atomics: int
+    exponentials: float
+    instructions: float
+    masked: float
+
+
+COLUMNS = ("architecture", "key", "m", "n", "warps", "stages", *(field.name for field in fields(Count)))
+
+
+def count(case: Case, blocks: Blocks | None = None) -> Count:
+    """Compile a kernel, with its own blocks or with these, and count its instructions."""
+    chosen = blocks or case.blocks
+    if chosen is None:
+        raise ValueError(f"instructions per pair are counted for attention kernels, got {case.kernel}")
+    compiled = build(case, blocks)
+    listing = disassemble(compiled.asm["cubin"])
+    used = resources(compiled, listing)
+    code = [(int(address, 16), text) for address, text in INSTRUCTION.findall(listing)]
+    threads_per_pair = 32 * chosen.warps / (chosen.m * chosen.n)
+    tiles = [body for body in innermost_loops(code) if any(EXPONENTIAL in text for text in body)]
+    costs = sorted(
+        (len(body) * threads_per_pair, sum(EXPONENTIAL in text for text in body) * threads_per_pair) for body in tiles
+    )
+    return Count(
+        used.registers,
+        used.spilled,
+        sum(bool(LOCAL.match(text)) for _, text in code),
+        used.shared,
+        used.products,
+        len(ATOMIC.findall(compiled.asm["ptx"])),
+        round(costs[0][1], 3),
+        round(costs[0][0], 2),
+        round(costs[-1][0], 2),
+    )
+
+
+def innermost_loops(code: list[tuple[int, str]]) -> list[list[str]]:
+    """Return the instructions of every loop that contains no other, given addresses and instructions.
+
+    A loop reaches from the target of a backward branch to that branch.
+    """
+    places = {address: index for index, (address, _) in enumerate(code)}
+    loops = set()
+    for index, (_, text) in enumerate(code):
+        branch = BRANCH.match(text)
+        target = places.get(int(branch[1], 16)) if branch else None
+        if target is not None and target < index:
+            loops.add((target, index))
+    return [
+        [text for _, text in code[first : last + 1]]
+        for first, last in sorted(loops)
+        if not any((a, b) != (first, last) and first <= a and b <= last for a, b in loops)
+    ]
+
+
+def case_of(architecture: str, key: str, packed: bool = False) -> Case:
+    """Return the case that a key of blocks.json stands for: causal, with the terms of its load."""
+    kernel, dtype, head_dim, load = key.split()
+    packing = ("SEGMENTED",) if packed else ()
+    options = frozenset((*LOADS[load], *packing, *(STICK if kernel.startswith("stick") else ())))
+    return Case(kernel, architecture, getattr(torch, dtype), int(head_dim), True, options)
+
+
+def keys(architectures: Collection[str], pattern: str = "") -> Iterator[tuple[str, str]]:
+    """Yield architectures and keys of blocks.json whose key matches a regular expression."""
+    for architecture, part in table.load().items():
+        if architecture != INTERPRETER and (not architectures or architecture in architectures):
+            yield from ((architecture, key) for key in part if re.search(pattern, key))
+
+
+def list_counts(architectures: list[str], pattern: str, packed: bool, processes: int, to: Path | None) -> None:
+    """Print a row per key of blocks.json, and write them to a CSV file.
+
+    Args:
+        packed: count kernels for packed documents.
+
+    Raises:
+        ValueError: no key matches.
+    """
+    chosen = list(keys(architectures, pattern))
+    if not chosen:
+        raise ValueError(f"--keys must match keys of blocks.json, got {pattern!r}")
+    if to:
+        to.parent.mkdir(parents=True, exist_ok=True)
+    file = to.open("w", newline="") if to else sys.stdout
+    writer = csv.DictWriter(file, COLUMNS)
+    writer.writeheader()
+    with ProcessPoolExecutor(processes) as pool:
+        for (architecture, key), counted in zip(chosen, pool.map(partial(_of_key, packed), chosen), strict=True):
+            row = {"architecture": architecture, "key": key, **asdict(table.load()[architecture][key])}
+            writer.writerow(row | asdict(counted))
+            file.flush()
+            if to:
+                print(architecture, key, *asdict(counted).values(), flush=True)
+    if to:
+        file.close()
+
+
+def _of_key(packed: bool, entry: tuple[str, str]) -> Count:
+    return count(case_of(*entry, packed))
+
+
+LENGTH = 1024  # of the sequence whose cost is estimated
+SHAPES = {  # warps of a program, rows of a tile per warp, columns
+    "bfloat16": ((2, 16, 32), (4, 16, 32), (4, 16, 64), (8, 16, 64), (2, 32, 64), (4, 32, 64)),
+    "float32": ((2, 16, 16), (2, 16, 32), (4, 16, 32), (4, 16, 64)),
+}
+BUSY = 8  # warps of a multiprocessor: with fewer, its four schedulers often wait
+REGISTERS = 65536  # of a multiprocessor
+
+
+def cost(counted: Count, blocks: Blocks, architecture: str) -> float:
+    """Return the estimated instructions per pair that a causal sequence of LENGTH tokens costs; infinite if it spills.
+
+    Whole tiles and masked tiles have their own counts; a masked tile is computed whole. Fewer than BUSY warps that fit
+    into a multiprocessor at a time raise the cost in proportion.
+    """
+    if counted.spilled or counted.local or counted.shared > SHARED_MEMORY[architecture]:
+        return float("inf")
+    masked = 2 * max(blocks.m, blocks.n) / LENGTH
+    per_pair = counted.instructions * (1 - blocks.m / LENGTH) + counted.masked * masked
+    per_program = (counted.registers + 7) // 8 * 8 * 32 * blocks.warps
+    programs = min(REGISTERS // per_program, (SHARED_MEMORY[architecture] + 1024) // (counted.shared + 1024))
+    return per_pair * max(1.0, BUSY / (programs * blocks.warps))
+
+
+def candidates(kernel: str, dtype: str, head_dim: int) -> Iterator[Blocks]:
+    """Yield blocks to compare, in which no two warps compute the same row of a tile.
+
+    The sums that a thread keeps, and its part of a tile, are limited to what 255 registers can hold.
+    """
+    for warps, rows_per_warp, columns in SHAPES[dtype]:
+        rows = warps * rows_per_warp
+        sums, tiles = rows_per_warp * head_dim // 32, rows_per_warp * columns // 32
+        kept = sums * (2 if kernel.endswith("backward_keys") else 1) + tiles * (1 if "forward" in kernel else 2)
+        if kept > 160 or (kernel.endswith("tables") and rows != columns):
+            continue
+        yield Blocks(columns, rows, warps, 2) if kernel.endswith("backward_keys") else Blocks(rows, columns, warps, 2)
+
+
+def choose(architectures: list[str], pattern: str, processes: int) -> None:
+    """Compile candidates for every key, write the cheapest to blocks.json, and print what changed."""
+    with ProcessPoolExecutor(processes) as pool:
+        for architecture, key in list(keys(architectures, pattern)):
+            part = table.load()[architecture]
+            kernel, dtype, head_dim, _ = key.split()
+            tried = list(dict.fromkeys((part[key], *candidates(kernel, dtype, int(head_dim)))))
+            costs = dict(zip(tried, pool.map(partial(_cost_of, architecture, key), tried), strict=True))
+            possible = (b for b in sorted(tried, key=costs.__getitem__) if _fits(architecture, key, b))
+            best = next(possible, part[key])
+            print(f"{architecture} {key}: {part[key]} {costs[part[key]]:.1f} -> {best} {costs[best]:.1f}", flush=True)
+            table.write(architecture, part | {key: best})
+
+
+def _fits(architecture: str, key: str, blocks: Blocks) -> bool:
+    """Return whether blocks of finite cost spill nothing with packed documents either."""
+    counted = count(case_of(architecture, key, packed=True), blocks)
+    return not (counted.spilled or counted.local)
+
+
+def _cost_of(architecture: str, key: str, blocks: Blocks) -> float:
+    try:
+        return cost(count(case_of(architecture, key), blocks), blocks, architecture)
+    except Exception as error:  # any error of the compiler: these blocks cannot be used
+        print(f"  {architecture} {key} {blocks}: {' '.join(str(error).split())[:100]}", flush=True)
+        return float("inf")

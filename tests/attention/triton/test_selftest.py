@@ -1,0 +1,20 @@
+"""The cases of the self-test launch every kernel, in both precisions."""
+
+import pytest
+import torch
+
+from pe_lab.attention import selftest, triton
+from pe_lab.attention.selftest import DTYPES, cases
+from pe_lab.attention.triton.ahead import KERNELS
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_kernel_is_launched(dtype: torch.dtype, launches: list) -> None:
+    for case in cases(9):
+        if case.dtype == dtype:
+            selftest._Inputs(case).results(triton, CPU, dtype)
+    assert {launch.kernel for launch in launches} == set(KERNELS)
+    switched = {(name, launch.arguments.get(name)) for launch in launches for name in ("BIAS", "SEGMENTED", "CAUSAL")}
+    assert switched >= {(name, value) for name in ("BIAS", "SEGMENTED", "CAUSAL") for value in (0, 1)}

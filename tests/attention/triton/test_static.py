@@ -1,0 +1,187 @@
+"""The kernels as a GPU would run them: no spills, no atomics, every exponential once, few instructions per pair.
+
+Compiled in another process: in this one, kernels may be interpreted.
+"""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pe_lab.attention.triton.blocks import INTERPRETER, Blocks, load
+from pe_lab.bench import static
+from pe_lab.bench.static import Count, candidates, case_of, cost, innermost_loops, keys
+
+Row = dict[str, str]
+PRODUCTS = {"sm_80": {"mma.sync"}, "sm_90": {"wgmma", "mma.sync"}, "sm_100": {"tcgen05.mma", "mma.sync"}}
+SPILLS = {("sm_80", "backward_tables bfloat16 128 mixed"): 8}  # bytes; blocks that spill none do all their work twice
+BUDGET = {  # instructions per pair on sm_90 with head dimension 64, a tenth or less above those of the table that ships
+    "forward bfloat16 64 plain": 10.0,
+    "forward bfloat16 64 table": 10.9,
+    "backward_keys bfloat16 64 plain": 10.0,
+    "backward_queries bfloat16 64 plain": 8.1,
+}
+
+
+def counted(architecture: str, pattern: str, to: Path, *more: str) -> list[Row]:
+    """The rows of the keys that match."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "pe_lab.bench", "static", "--architecture", architecture, "--keys", pattern]
+    subprocess.run([*command, *more, "--to", str(to)], check=True, capture_output=True, env=environment)
+    return list(csv.DictReader(to.read_text().splitlines()))
+
+
+def assert_sound(row: Row) -> None:
+    """Nothing spilled, nothing atomic, on tensor cores, and no pair of a tile computed by two threads.
+
+    The forward kernel rescales a row's sums once per tile: four threads hold a row, eight where two warps share it.
+    """
+    kernel, dtype = row["key"].split()[:2]
+    assert int(row["spilled"]) <= SPILLS.get((row["architecture"], row["key"]), 0), row
+    assert row["local"] == "0" or int(row["spilled"]), row
+    assert row["atomics"] == "0", row
+    assert row["products"] in PRODUCTS[row["architecture"]], row
+    if row["architecture"] == "sm_90" and dtype == "bfloat16" and int(row["warps"]) >= 4:
+        assert row["products"] == "wgmma", row
+    if not kernel.startswith("stick"):
+        rescaling = 8 / int(row["n"]) if kernel == "forward" else 0.0
+        assert 1 <= float(row["exponentials"]) <= 1.001 + rescaling, row
+
+
+def test_kernels_of_common_encodings_are_sound_and_within_their_budget(tmp_path: Path) -> None:
+    pattern = "^((forward|backward_keys|backward_queries) bfloat16 64 plain|forward bfloat16 64 table)$"
+    rows = counted("sm_90", pattern, tmp_path / "static.csv")
+    assert {row["key"] for row in rows} == BUDGET.keys()
+    for row in rows:
+        assert_sound(row)
+        assert float(row["instructions"]) <= BUDGET[row["key"]], row
+    both = sum(float(row["instructions"]) for row in rows if row["key"].startswith("backward"))
+    assert both <= 18
+
+
+@pytest.mark.slow  # 24 kernels in 80 s
+@pytest.mark.parametrize("packed", [(), ("--packed",)])
+@pytest.mark.parametrize("kernel", ["forward", "backward_keys", "backward_queries", "backward_tables"])
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
+def test_every_key_in_bfloat16_is_sound(
+    architecture: str, kernel: str, packed: tuple[str, ...], tmp_path: Path
+) -> None:
+    rows = counted(architecture, f"^{kernel} bfloat16", tmp_path / "static.csv", *packed)
+    assert len(rows) == (8 if kernel == "backward_tables" else 12)
+    for row in rows:
+        assert_sound(row)
+
+
+# -- loops in machine code ---------------------------------------------------------------------------------------------
+
+
+def test_innermost_loops_are_found_by_their_backward_branches() -> None:
+    texts = ["MOV R1, R2", "MUFU.EX2 R1, R1", "BRA 0x10", "IADD3 R1, R2", "BRA 0x0"]
+    code = [(0x10 * index, text) for index, text in enumerate(texts)]
+    assert innermost_loops(code) == [["MUFU.EX2 R1, R1", "BRA 0x10"]]
+
+
+def test_forward_branches_and_the_halt_at_the_end_are_no_loops() -> None:
+    assert innermost_loops([(0x0, "BRA 0x20"), (0x10, "NOP"), (0x20, "BRA 0x20")]) == []
+
+
+def test_instructions_are_read_without_their_predicates() -> None:
+    listing = """
+        /*0480*/              @!P2 BRA 0x300 ;          /* 0xfffffee800a80947 */
+                                                        /* 0x000fea000383ffff */
+        /*10490*/             @UP0 UIADD3 UR4, UR4 ;    /* 0x */
+        /*04a0*/                   LDL.64 R4, [R1+0x8] ;
+    """
+    code = static.INSTRUCTION.findall(listing)
+    assert code == [("0480", "BRA 0x300"), ("10490", "UIADD3 UR4, UR4"), ("04a0", "LDL.64 R4, [R1+0x8]")]
+    assert [bool(static.LOCAL.match(text)) for _, text in code] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("ptx", "atomic"),
+    [
+        ("atom.global.add.f32 %r1, [%rd1], %r2;", True),
+        ("red.async.relaxed.cluster.global.add.u32 [%rd1], %r2;", True),
+        ("redux.sync.add.s32 %r1, %r2, 0xffffffff;", False),
+        ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32", False),
+    ],
+)
+def test_atomics_are_found_in_the_code(ptx: str, atomic: bool) -> None:
+    assert bool(static.ATOMIC.search(ptx)) is atomic
+
+
+# -- keys and costs ----------------------------------------------------------------------------------------------------
+
+
+def test_every_key_of_the_table_has_a_case_that_finds_its_blocks() -> None:
+    found = list(keys(()))
+    assert len(found) == sum(len(part) for name, part in load().items() if name != INTERPRETER)
+    for architecture, key in found:
+        assert case_of(architecture, key).blocks == load()[architecture][key] or key.startswith("stick_backward")
+    assert {key for _, key in keys(["sm_90"], "^forward bfloat16 64")} == {
+        f"forward bfloat16 64 {load}" for load in static.LOADS
+    }
+
+
+@pytest.mark.parametrize("head_dim", [16, 32, 64, 128])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("kernel", ["forward", "backward_keys", "backward_queries", "backward_tables"])
+def test_no_candidate_has_more_warps_than_rows_of_matrix_instructions(kernel: str, dtype: str, head_dim: int) -> None:
+    found = list(candidates(kernel, dtype, head_dim))
+    assert len(found) == len(set(found)) >= 2
+    for blocks in found:
+        rows = blocks.n if kernel == "backward_keys" else blocks.m
+        assert rows >= 16 * blocks.warps
+        assert blocks.m == blocks.n or kernel != "backward_tables"
+
+
+def test_a_cost_counts_masked_tiles_and_idle_schedulers_and_excludes_spills() -> None:
+    blocks = Blocks(64, 64, 4, 2)
+    plain = Count(128, 0, 0, 40_000, "wgmma", 0, 1.0, 10.0, 16.0)
+    whole, masked = 10.0 * (1 - 64 / 1024), 16.0 * 2 * 64 / 1024
+    assert cost(plain, blocks, "sm_90") == pytest.approx(whole + masked)  # 4 programs of 4 warps at a time
+    alone = Count(128, 0, 0, 200_000, "wgmma", 0, 1.0, 10.0, 16.0)
+    assert cost(alone, blocks, "sm_90") == pytest.approx(2 * (whole + masked))
+    for fault in ({"spilled": 8}, {"local": 1}, {"shared": 232_449}):
+        assert cost(Count(**(vars(plain) | fault)), blocks, "sm_90") == float("inf")
+
+
+def test_the_cheapest_candidate_that_spills_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    table = tmp_path / "blocks.json"
+    table.write_text(static.table.TABLE.read_text())
+    monkeypatch.setattr(static.table, "TABLE", table)
+    load.cache_clear()
+    before = load()["sm_80"]
+    monkeypatch.setattr(static, "ProcessPoolExecutor", Here)
+    cheapest, spilling = Blocks(64, 32, 4, 2), Blocks(32, 32, 2, 2)
+    costs = {spilling: 1.0, cheapest: 2.0}
+    monkeypatch.setattr(static, "_cost_of", lambda architecture, key, blocks: costs.get(blocks, 3.0))
+    monkeypatch.setattr(static, "_fits", lambda architecture, key, blocks: blocks != spilling)
+    static.choose(["sm_80"], "^forward bfloat16 64 plain$", 1)
+    assert load()["sm_80"] == before | {"forward bfloat16 64 plain": cheapest}
+    load.cache_clear()
+
+
+class Here:
+    """Stands for a pool of processes, and computes in this one."""
+
+    def __init__(self, processes: int) -> None: ...
+
+    def __enter__(self) -> "Here":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    map = staticmethod(map)
+
+
+def test_a_case_has_the_terms_of_its_load() -> None:
+    case = case_of("sm_90", "backward_keys float32 32 mixed")
+    assert (case.kernel, case.dtype, case.head_dim, case.causal) == ("backward_keys", torch.float32, 32, True)
+    assert case.there == {"BIAS", "GATE", "DECAY", "DROPOUT"}
+    assert case_of("sm_90", "stick_forward bfloat16 64 table").there == {"BIAS", "DOWN", "SELF"}
+    assert case_of("sm_90", "forward bfloat16 64 table", packed=True).there == {"BIAS", "SEGMENTED"}

@@ -1,0 +1,1 @@
+"""Run what a GPU would run on a machine without one: Triton's driver, its compiled code, PyTorch's synchronisations."""

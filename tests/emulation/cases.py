@@ -1,0 +1,196 @@
+"""Attention by emulated kernels compared with the reference: values, all gradients, and what went wrong on the way."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from emulation.driver import standing_in
+from emulation.launch import Emulator
+from pe_lab.attention import attend
+from pe_lab.attention.dropout import Dropout
+from pe_lab.encodings.base import Rotary, Stick, Terms
+from pe_lab.encodings.layout import PADDING, Layout
+
+EPSILON = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-9}  # half the distance of 1 to the next number
+Leaves = dict[str, Tensor]
+Edit = Callable[[str, str], str]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attention call and its backward pass.
+
+    Args:
+        family: of the terms, one of FAMILIES.
+        architecture: sm_80 or sm_90.
+        dtype: of queries, keys and values.
+        batch, heads, length, head_dim: their shape.
+        causal: whether tokens see earlier ones only.
+        packed: whether sequences hold two documents and end in padding.
+        dropout: of the weights.
+        strided: whether queries, keys and values are views of one tensor [B, T, 3, H, d], as in a model.
+    """
+
+    family: str
+    architecture: str = "sm_90"
+    dtype: torch.dtype = torch.bfloat16
+    batch: int = 1
+    heads: int = 2
+    length: int = 65
+    head_dim: int = 64
+    causal: bool = True
+    packed: bool = False
+    dropout: float = 0.0
+    strided: bool = True
+
+    def __str__(self) -> str:
+        words = [self.architecture, self.family, str(self.dtype).removeprefix("torch.")]
+        words += [f"T={self.length}", f"d={self.head_dim}", "causal" if self.causal else "both"]
+        return " ".join(words + ["packed"] * self.packed + ["dropout"] * bool(self.dropout))
+
+
+@dataclass
+class Outcome:
+    """What a case gave.
+
+    Args:
+        errors: of the output and of every gradient, relative to its norm, and their bounds.
+        hazards: what went wrong, with line and count.
+        remarks: what PTX does not promise and ptxas is known to handle, likewise.
+        launches, steps, threads: how many launches, instructions, and threads per instruction on average.
+    """
+
+    errors: dict[str, tuple[float, float]]
+    hazards: dict[tuple[str, str], int]
+    remarks: dict[tuple[str, str], int]
+    launches: int
+    steps: int
+    threads: float
+    kernels: set[str] = field(default_factory=set)
+
+    @property
+    def wrong(self) -> list[str]:
+        """What is not as it should be, in words."""
+        beyond = [f"{name} errs by {e:.1e}, more than {b:.1e}" for name, (e, b) in self.errors.items() if not e <= b]
+        return beyond + [f"{text} ({line}, {count} times)" for (text, line), count in self.hazards.items()]
+
+
+# -- terms -------------------------------------------------------------------------------------------------------------
+
+
+def _table(heads: int, case: Case) -> Tensor:
+    return torch.randn(heads, 2 * case.length - 1)
+
+
+def _nothing(case: Case) -> Leaves:
+    return {}
+
+
+def _bias(case: Case) -> Leaves:
+    return {"bias": _table(case.heads, case)}
+
+
+def _gate(case: Case) -> Leaves:
+    return {"bias": _table(1, case), "gate": _table(case.heads, case)}
+
+
+def _decay(case: Case) -> Leaves:
+    return {"decay": -torch.rand(case.batch, case.heads, case.length).cumsum(-1)}
+
+
+def _rotation(case: Case) -> Leaves:
+    angle = torch.randn(1, case.heads, case.length, case.head_dim // 2)
+    return {**_bias(case), "cos": angle.cos(), "sin": angle.sin(), "gain": 1 + torch.rand(1, case.head_dim)}
+
+
+FAMILIES: dict[str, tuple[Callable[[Case], Leaves], Stick | None]] = {
+    "nothing": (_nothing, None),
+    "bias": (_bias, None),
+    "gate": (_gate, None),
+    "decay": (_decay, None),
+    "rotation": (_rotation, None),
+    "stick": (_nothing, Stick("nearest", True, "drop")),
+    "stick bias": (_bias, Stick("nearest", True, "own")),
+    "stick first": (_bias, Stick("first", False, "own")),
+}
+
+
+def terms(case: Case, leaves: Leaves) -> Terms:
+    """Return the terms that these tensors make."""
+    stick = FAMILIES[case.family][1]
+    given = {} if stick is None else {"weights": stick}
+    if "cos" in leaves:
+        rotary = Rotary(leaves["cos"], leaves["sin"])
+        return Terms(rotary_q=rotary, rotary_k=rotary, gain=leaves["gain"], bias=leaves["bias"], **given)
+    return Terms(**leaves, **given)
+
+
+def layout(case: Case) -> Layout:
+    """Return the layout of whole sequences, or of two documents and padding in each."""
+    if not case.packed:
+        return Layout.of_lengths(torch.full((case.batch,), case.length), case.length, case.causal)
+    segment = torch.zeros(case.batch, case.length, dtype=torch.long)
+    segment[:, case.length // 3 :] = 1
+    segment[:, case.length - case.length // 8 :] = PADDING
+    return Layout(torch.arange(case.length)[None], segment, case.causal)
+
+
+# -- comparison --------------------------------------------------------------------------------------------------------
+
+
+def check(case: Case, edit: Edit | None = None, backward: bool = True) -> Outcome:
+    """Run a case on the emulator, and compare it with the reference in float64.
+
+    An error may be four times that of the reference in the case's dtype, two roundings to that dtype, and eight to
+    float32, in which sums are computed.
+
+    Args:
+        edit: changes a kernel's PTX, given its name and its text.
+        backward: whether gradients are computed as well.
+    """
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True)  # fills new tensors with NaN
+    packed = torch.randn(case.batch, case.length, 3, case.heads, case.head_dim).to(case.dtype)
+    inputs = packed.permute(2, 0, 3, 1, 4)
+    inputs = inputs if case.strided else inputs.contiguous()
+    leaves = FAMILIES[case.family][0](case)
+    real = (layout(case).segment != PADDING)[:, None, :, None]
+    upstream: Tensor | None = torch.randn(case.batch, case.heads, case.length, case.head_dim).to(case.dtype) * real
+    if not backward:
+        upstream = None
+    exact = _step(case, inputs, leaves, upstream, "reference", torch.float64)
+    judge = _step(case, inputs, leaves, upstream, "reference", case.dtype)
+    emulator = Emulator(edit)
+    with standing_in(case.architecture, execute=emulator) as made:
+        found = _step(case, inputs, leaves, upstream, "triton", case.dtype)
+    largest = max(float(truth.norm()) for truth in exact.values())
+    errors = {}
+    for name, truth in exact.items():
+        size = float(truth.norm())
+        error, own = (float((x[name].double() - truth).norm()) for x in (found, judge))
+        bound = 4 * own + (2 * EPSILON[case.dtype] + 8 * EPSILON[torch.float32]) * (size + largest)
+        size = size if size > 1e-3 * largest else largest  # a gradient that cancels has no relative error
+        errors[name] = error / size, bound / size
+    per_step = emulator.threads / max(emulator.steps, 1)
+    ran = {launch.kernel for launch in made}
+    hazards = emulator.hazards
+    return Outcome(errors, dict(hazards), dict(hazards.remarks), emulator.launches, emulator.steps, per_step, ran)
+
+
+def _step(
+    case: Case, inputs: Tensor, leaves: Leaves, upstream: Tensor | None, implementation: str, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Return the output, where it means something, and, given its gradient, those of all inputs."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    qkv = [x.detach().to(dtype).requires_grad_() for x in inputs]
+    own = {name: x.detach().to(wide).requires_grad_() for name, x in leaves.items()}
+    dropout = Dropout(case.dropout, torch.tensor(3)) if case.dropout else None
+    out = attend(*qkv, terms(case, own), layout(case), implementation, dropout)
+    found: dict[str, Tensor] = {}
+    if upstream is not None:
+        gradients = torch.autograd.grad(out, [*qkv, *own.values()], upstream.to(dtype))
+        found = dict(zip(("dq", "dk", "dv", *(f"d{name}" for name in own)), gradients, strict=True))
+    real = (layout(case).segment != PADDING)[:, None, :, None]
+    return {"out": out.detach().where(real, 0), **found}

@@ -1,0 +1,202 @@
+"""A captured step trains as the usual one does.
+
+Without a GPU, a graph is a function that is called again on its buffers.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pe_lab import config
+from pe_lab.data.base import Batch
+from pe_lab.experiment.executor import build
+from pe_lab.experiment.job import Job
+from pe_lab.training import graph
+from pe_lab.training.graph import USUAL, CapturedStep, refuses, tensors
+from pe_lab.training.module import Training
+
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=32", "logger=none"]
+
+
+def training(ledger: Path, *overrides: str) -> Training:
+    (cfg,) = config.expand([*TINY, "trainer.device=cpu", f"ledger={ledger}", *overrides], multirun=True)
+    cell = Job.from_config(cfg).cell
+    return build(cell, cell.make_dataset())
+
+
+class CalledAgain:
+    """Stands for a graph: Python code runs at the capture without an effect, and what was captured is called again.
+
+    As a graph does, it writes its results to the same memory every time.
+    """
+
+    def __init__(self, made: Training) -> None:
+        self.made = made
+        self.captured: Callable[[], None] | None = None
+
+    def __call__(self, function: Callable[[], None]) -> Callable[[], None]:
+        assert self.captured is None, "captured twice"
+        self.captured = function
+        model, optimizer, random = copy.deepcopy(
+            (self.made.model.state_dict(), self.made.optimizer.state_dict(), torch.get_rng_state())
+        )
+        function()
+        self.made.model.load_state_dict(model)
+        self.made.optimizer.load_state_dict(optimizer)
+        torch.set_rng_state(random)
+        results = self.made.captured.found
+
+        def again() -> None:
+            function()
+            for mine, new in zip(results, self.made.captured.found, strict=True):
+                mine.copy_(new)
+            self.made.captured.found = results
+
+        return again
+
+
+def batches(made: Training, sizes: list[int]) -> list[Batch]:
+    index = torch.arange(sum(sizes)).split(sizes)
+    return [made.dataset.batch("train", part) for part in index]
+
+
+def parameters(made: Training) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in made.model.named_parameters()}
+
+
+def stepped(made: Training, given: list[Batch]) -> list[float]:
+    for batch in given:
+        made.training_step(batch, 0)
+        made.step += 1
+    losses = [float(loss) for loss in made.losses]
+    made.losses.clear()
+    return losses
+
+
+def plainly(made: Training, given: list[Batch]) -> list[float]:
+    """The loop without a graph."""
+    losses = []
+    for batch in given:
+        made.optimizer.zero_grad()
+        loss = made.training_step(batch, 0)
+        loss.backward()
+        made.configure_gradient_clipping(made.optimizer)
+        made.optimizer.step()
+        made.constrain()
+        made.step += 1
+        losses.append(float(loss.detach()))
+    return losses
+
+
+@pytest.mark.parametrize("overrides", [["pe=rope"], ["pe=kerple_power", "trainer.clip=0.5", "model.dropout=0.1"]])
+def test_captured_steps_are_the_usual_ones(overrides: list[str], tmp_path: Path) -> None:
+    """Learning rates that change, a batch of another size among them; the rates are rounded to float32."""
+    more = [*overrides, "optimizer.schedule=cosine", "optimizer.warmup_steps=4", "optimizer.lr=0.01"]
+    more.append("optimizer.eps=1e-3")  # some gradients are zero but for rounding
+    plain, made = training(tmp_path, *more), training(tmp_path, *more)
+    given = batches(plain, [32] * 6 + [20] + [32] * 3)
+    expected = plainly(plain, given)
+    made.captured = CapturedStep(made, CalledAgain(made))
+    found = stepped(made, given)
+    assert made.captured.replayed == 10 - USUAL - 1
+    assert found == pytest.approx(expected, rel=1e-5)
+    for name, value in parameters(plain).items():
+        torch.testing.assert_close(dict(made.model.named_parameters())[name], value, rtol=1e-4, atol=1e-6)
+    assert all(isinstance(group["lr"], float) and not group["capturable"] for group in made.optimizer.param_groups)
+
+
+def test_a_replay_reads_the_batch_and_the_rates_from_the_same_memory(tmp_path: Path) -> None:
+    made = training(tmp_path)
+    given = batches(made, [32] * 6)
+    made.captured = captured = CapturedStep(made, CalledAgain(made))
+    stepped(made, given[: USUAL + 1])
+    places = [x.data_ptr() for x in (*tensors(captured.batch), *captured.rates)]
+    for batch in given[USUAL + 1 :]:
+        stepped(made, [batch])
+        assert [x.data_ptr() for x in (*tensors(captured.batch), *captured.rates)] == places
+        assert all(torch.equal(mine, its) for mine, its in zip(tensors(captured.batch), tensors(batch), strict=True))
+        assert not {x.data_ptr() for x in tensors(batch)} & set(places)
+
+
+def test_a_batch_whose_layout_has_other_facts_is_not_replayed(tmp_path: Path) -> None:
+    made = training(tmp_path, "pe=alibi")
+    made.captured = captured = CapturedStep(made, CalledAgain(made))
+    given = batches(made, [32] * (USUAL + 2))
+    stepped(made, given)
+    assert captured.replayed == 2
+    assert "max_distance" in captured.facts
+    layout = replace(given[0].layout, pos=2 * given[0].layout.pos)
+    stepped(made, [replace(given[0], layout=layout)])
+    assert captured.replayed == 2
+    stepped(made, given[:1])
+    assert captured.replayed == 3
+
+
+def test_what_cannot_be_captured_is_refused_in_one_line(tmp_path: Path) -> None:
+    made, cuda = training(tmp_path), torch.device("cuda")
+    assert refuses(made.model, made.optimizer, cuda) is None
+    assert refuses(made.model, made.optimizer, torch.device("cpu")) == "needs a CUDA device, got cpu"
+    sgd = torch.optim.SGD(made.model.parameters(), lr=1.0)
+    assert refuses(made.model, sgd, cuda) == ("needs an optimizer whose steps can be captured, Adam or AdamW, got SGD")
+    drawn = training(tmp_path, "pe=randomized_rope")
+    assert "draws its positions" in refuses(drawn.model, drawn.optimizer, cuda)
+    with pytest.raises(ValueError, match=r"^trainer.graph=true needs a CUDA device, got cpu; use trainer.graph=false$"):
+        training(tmp_path, "trainer.graph=true")
+
+
+def test_a_failed_capture_is_refused_in_one_line(tmp_path: Path) -> None:
+    def fail(function: Callable[[], None]) -> None:
+        function()
+        raise RuntimeError("operation not permitted when stream is capturing\nCompile with `TORCH_USE_CUDA_DSA`")
+
+    made = training(tmp_path)
+    made.captured = CapturedStep(made, fail)
+    with pytest.raises(
+        ValueError, match=r"^trainer.graph=true cannot capture this step \(operation .*\); use .*=false$"
+    ):
+        stepped(made, batches(made, [32] * (USUAL + 1)))
+    assert all(isinstance(group["lr"], float) for group in made.optimizer.param_groups)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("pe", ["rope", "t5", "stick_breaking", "kerple_power"])
+def test_on_a_gpu_a_graph_trains_as_the_usual_loop_does(pe: str, tmp_path: Path) -> None:
+    """With dropout, whose masks are those of the same seeds."""
+    more = [f"pe={pe}", "model.dropout=0.1", "model.attention_dropout=0.1", "trainer.device=cuda"]
+    if pe == "stick_breaking":
+        more.remove("model.attention_dropout=0.1")
+    (plain, made) = (training(tmp_path, *more, f"trainer.graph={on}") for on in ("false", "true"))
+    given = [batch.to("cuda") for batch in batches(plain, [32] * 12 + [20] + [32] * 3)]
+    expected = plainly(plain, given)
+    made.captured = CapturedStep(made)
+    found = stepped(made, given)
+    assert made.captured.replayed == 16 - USUAL - 1
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert len(set(found)) == len(found)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_step_that_reads_a_value_is_refused(tmp_path: Path) -> None:
+    made = training(tmp_path, "pe=fire", "trainer.device=cuda", "trainer.graph=true")
+    made.captured = CapturedStep(made)
+    with pytest.raises(ValueError, match="trainer.graph=true cannot capture this step"):
+        stepped(made, [batch.to("cuda") for batch in batches(made, [32] * (USUAL + 1))])
+
+
+def test_a_graph_is_made_when_training_starts_and_left_when_it_ends(tmp_path: Path, monkeypatch) -> None:
+    """Lightning moves the parameters to the CPU in between."""
+    monkeypatch.setattr("pe_lab.training.module.refuses", lambda *_: None)
+    made = training(tmp_path, "trainer.graph=true")
+    assert not made.automatic_optimization
+    assert made.captured is None
+    made.on_train_start()
+    assert isinstance(made.captured, CapturedStep)
+    assert made.captured.capture is graph.capture_on_cuda
+    made.on_train_end()
+    assert made.captured is None
