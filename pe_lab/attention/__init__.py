@@ -1,12 +1,13 @@
 """Attention with position: attend() and the choice of its implementation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
 
 from pe_lab.attention import flex, reference, sdpa, selftest, triton, trust
 from pe_lab.attention.dropout import Dropout
+from pe_lab.attention.reference import queries_and_keys
 from pe_lab.attention.shapes import check
 from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
@@ -121,11 +122,14 @@ def attend(
     implementation: str = "auto",
     dropout: Dropout | None = None,
 ) -> Tensor:
-    """Return attention of queries [B, H, T, d] over keys and values of the same shape and dtype, with position.
+    """Return attention of queries [B, H, T, d] over keys and values of the same dtype, with position.
 
-    Fewer queries than keys, as in cached decoding, and values of another head dimension are refused.
+    There are as many keys as queries, or, where the layout has `keys`, S of which the queries are the last T. Where it
+    has a `memory` too, as with a cache, k and v are those of the T tokens alone: rotated keys and values of earlier
+    tokens are there, and these are added. Values of another head dimension are refused.
 
     Args:
+        k, v: [B, H, T, d], or [B, H, S, d] where the layout has keys and no memory.
         terms: the effect of the encoding on logits, weights and values.
         layout: the positions of tokens, and which attend to which.
         implementation: as `resolve`.
@@ -146,5 +150,10 @@ def attend(
         reach = (table.shape[1] - 1) // 2
         if reach < layout.max_distance:
             raise ValueError(f"{name} covers distances up to {reach}: got {layout.max_distance}")
+    if layout.memory is not None:
+        q, k = queries_and_keys(q, k, terms)
+        terms = replace(terms, rotary_q=None, rotary_k=None, gain=None)
+        total = layout.of_keys.segment.shape[1]
+        k, v = (layout.memory.extend(name, x, 2, total) for name, x in (("keys", k), ("values", v)))
     chosen = resolve(implementation, q, terms, layout, dropout)
     return IMPLEMENTATIONS[chosen].attend(q, k, v, terms, layout, dropout)

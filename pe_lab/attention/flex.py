@@ -29,6 +29,8 @@ TABLES = ("bias", "gate", "decay")
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
     """Return the reason why these terms cannot be computed here, or None."""
+    if layout.keys is not None:
+        return "flex takes as many queries as keys, these have keys of earlier tokens"
     if dropout is not None:
         return "flex drops no weights"
     if isinstance(terms.weights, Stick):

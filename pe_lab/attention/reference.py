@@ -1,6 +1,7 @@
 """The definition of attention with position, to be read next to the papers: O(T^2), any device, float64 too.
 
-All other implementations are compared with it. Shapes: B batch, H heads, T length, d head_dim, R a table's reach.
+All other implementations are compared with it. Shapes: B batch, H heads, T queries, S keys (T, or
+more where queries are the last of them), d head_dim, R a table's reach.
 """
 
 import torch
@@ -36,13 +37,13 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropo
         weight = dropout.apply(weight)
     out = weight.to(v.dtype) @ v
     if terms.values is not None:
-        relative = terms.values[:, table_index(layout, terms.values)].transpose(0, 1)  # [B|1, H|1, T, T, d]
+        relative = terms.values[:, table_index(layout, terms.values)].transpose(0, 1)  # [B|1, H|1, T, S, d]
         out = out + torch.einsum("bhij,bhijd->bhid", weight, relative.expand(*weight.shape, -1)).to(out.dtype)
     return out
 
 
 def weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
-    """Return the attention weights [B, H, T, T], zero where the layout forbids attention.
+    """Return the attention weights [B, H, T, S], zero where the layout forbids attention.
 
     With stick-breaking, a remainder that is given to the query's own value is included.
     """
@@ -53,7 +54,7 @@ def weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
 
 
 def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
-    """Return the logits [B, H, T, T] before masking, in float32 or float64."""
+    """Return the logits [B, H, T, S] before masking, in float32 or float64."""
     q, k = queries_and_keys(q, k, terms)
     scale = q.shape[-1] ** -0.5 if terms.scale is None else terms.scale
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -61,7 +62,8 @@ def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     if terms.score is not None:
         scored = terms.score(q, k, z, layout)
         if scored.shape != z.shape:
-            raise ValueError(f"score must return [B, H, T, T] = {list(z.shape)}, got {list(scored.shape)}")
+            letters = "T, T" if layout.keys is None else "T, S"
+            raise ValueError(f"score must return [B, H, {letters}] = {list(z.shape)}, got {list(scored.shape)}")
         z = z + scored
     if terms.gate is not None:
         z = z * terms.gate[:, table_index(layout, terms.gate)].transpose(0, 1)
@@ -98,35 +100,34 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
 
 
 def table_index(layout: Layout, table: Tensor) -> Tensor:
-    """Return the index of pos_i - pos_j in a table [1|H, 2R+1, ...], [B|1, T, T]; beyond R, that of its ends.
+    """Return the index of pos_i - pos_j in a table [1|H, 2R+1, ...], [B|1, T, S]; beyond R, that of its ends.
 
     Unless the terms clip, `attend` has checked that all pairs that count are within R.
     """
     reach = (table.shape[1] - 1) // 2
-    return (layout.pos[:, :, None] - layout.pos[:, None, :]).clamp(-reach, reach) + reach
+    return layout.distance.clamp(-reach, reach) + reach
 
 
 def added_to_logits(terms: Terms, layout: Layout) -> Tensor | None:
-    """Return the sum of all terms added to the logits that do not depend on q and k, [B|1, H|1, T, T], or None."""
+    """Return the sum of all terms added to the logits that do not depend on q and k, [B|1, H|1, T, S], or None."""
     parts = []
     if terms.bias is not None:
         parts.append(terms.bias[:, table_index(layout, terms.bias)].transpose(0, 1))
     if terms.decay is not None:
-        parts.append(terms.decay[..., :, None] - terms.decay[..., None, :])
+        parts.append(terms.decay[..., layout.earlier :, None] - terms.decay[..., None, :])
     if terms.bias_full is not None:
         parts.append(terms.bias_full)
     return sum(parts[1:], parts[0]) if parts else None
 
 
 def stick_weights(z: Tensor, stick: Stick, layout: Layout) -> Tensor:
-    """Return stick-breaking weights [B, H, T, T] of logits z, in log space (Tan et al. 2024, arXiv:2410.17980, eq. 1).
+    """Return stick-breaking weights [B, H, T, S] of logits z, in log space (Tan et al. 2024, arXiv:2410.17980, eq. 1).
 
     ln A_ij = ln sigmoid(z_ij) + sum of ln sigmoid(-z_ik) over the keys k before j in the stick's order. In
     bidirectional attention with order "nearest" each side of the query is a stick of mass 1/2, the query's own key
     belonging to the left one; with order "first" there is one stick.
     """
-    size = z.shape[-1]
-    self_key = torch.eye(size, dtype=torch.bool, device=z.device)
+    self_key = torch.eye(z.shape[-1], dtype=torch.bool, device=z.device)[layout.earlier :]
     allowed = layout.allowed if stick.include_self else layout.allowed & ~self_key
     if layout.causal or stick.order == "first":
         weight, left_over = _break(z, allowed, from_right=stick.order == "nearest")
@@ -141,7 +142,7 @@ def stick_weights(z: Tensor, stick: Stick, layout: Layout) -> Tensor:
 
 
 def _break(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor]:
-    """Return the weights [..., T, T] of one stick over the allowed keys, and its remainder [..., T]."""
+    """Return the weights [..., T, S] of one stick over the allowed keys, and its remainder [..., T]."""
     z = z.expand(torch.broadcast_shapes(z.shape, allowed.shape))
     keep = logsigmoid(-z).masked_fill(~allowed, 0)  # ln of the share that a key leaves
     if from_right:

@@ -43,8 +43,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     q, k = queries_and_keys(q, k, terms)
     added = added_to_logits(terms, layout)
-    if added is None and layout.causal and layout.right_padded:
+    if layout.keys is None and added is None and layout.causal and layout.right_padded:
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=terms.scale)
+    if layout.keys is not None and layout.all_allowed:
+        mask = None if added is None else added.to(q.dtype)
+        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=terms.scale)
     mask = layout.allowed
     if added is not None:
         mask = added.to(q.dtype).masked_fill(~layout.allowed, -torch.inf)

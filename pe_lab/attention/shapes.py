@@ -13,8 +13,8 @@ SHAPES = {  # of the fields of Terms
     "gain": ("H|1", "d"),
     "bias": ("H|1", "2R+1"),
     "gate": ("H|1", "2R+1"),
-    "decay": ("B|1", "H|1", "T"),
-    "bias_full": ("B|1", "H|1", "T", "T"),
+    "decay": ("B|1", "H|1", "S"),
+    "bias_full": ("B|1", "H|1", "T", "S"),
     "values": ("H|1", "2R+1", "d"),
 }
 BY_DISTANCE = ("bias", "gate", "values")
@@ -29,16 +29,23 @@ Requirement = tuple[str, Tensor, tuple[str, ...], tuple[torch.dtype, ...]]
 def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> None:
     """Refuse inputs that do not fit the queries; no values are read, so that no device is synchronized.
 
+    S is the number of keys that the layout has; k, v and the rotation of keys are those of the new tokens alone where
+    the layout has a memory, which keeps the others.
+
     Raises:
         ValueError: the input, the requirement and what was given.
     """
     if q.dim() != 4 or q.dtype not in FLOATING:
         raise ValueError(f"q must be floating point [B, H, T, d], got {_name(q.dtype)} {list(q.shape)}")
     B, H, T, d = q.shape
+    S = T if layout.keys is None else layout.keys.segment.shape[-1]
+    if S < T:
+        raise ValueError(f"layout.keys must hold the {T} queries too, got {S} keys")
     sizes: dict[str, Container[float]] = {
         "B": (B,),
         "H": (H,),
         "T": (T,),
+        "S": (S,),
         "d": (d,),
         "d/2": (d / 2,),
         "B|1": (B, 1),
@@ -52,12 +59,16 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
         for size, letter in zip(given, shape, strict=fits):
             fits = fits and size in sizes[letter]
         if not fits:
-            required = f"[{', '.join(shape)}] for q [B, H, T, d] = {list(q.shape)}"
+            keys = "" if layout.keys is None else f" and S = {S} keys"
+            letters = ["T" if letter == "S" and not keys else letter for letter in shape]
+            required = f"[{', '.join(letters)}] for q [B, H, T, d] = {list(q.shape)}{keys}"
             raise ValueError(f"{name} must be {required}, got {list(given)}")
         if dtypes and tensor.dtype not in dtypes:
             raise ValueError(f"{name} must be {' or '.join(map(_name, dtypes))}, got {_name(tensor.dtype)}")
         if tensor.device != device:
             raise ValueError(f"{name} must be on {device} as q is, got {tensor.device}")
+    if dropout is not None and layout.keys is not None:
+        raise ValueError("dropout must be None where there are keys of earlier tokens, as in decoding")
     for name, rotary in (("rotary_q", terms.rotary_q), ("rotary_k", terms.rotary_k)):
         if rotary is not None and rotary.sin.shape != rotary.cos.shape:
             raise ValueError(f"{name}.sin must be {list(rotary.cos.shape)} as its cos, got {list(rotary.sin.shape)}")
@@ -67,13 +78,15 @@ def _requirements(
     q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None
 ) -> Iterator[Requirement]:
     """Yield every tensor but q: name, tensor, required shape, accepted dtypes (empty: any)."""
-    yield "k", k, ("B", "H", "T", "d"), (q.dtype,)
-    yield "v", v, ("B", "H", "T", "d"), (q.dtype,)
+    given = "T" if layout.memory is not None else "S"  # keys that the caller has
+    yield "k", k, ("B", "H", given, "d"), (q.dtype,)
+    yield "v", v, ("B", "H", given, "d"), (q.dtype,)
     rotations = {"rotary_q": terms.rotary_q, "rotary_k": terms.rotary_k}
     for name, rotary in rotations.items():
         if rotary is not None:
-            yield f"{name}.cos", rotary.cos, ("B|1", "H|1", "T", "d/2"), ANGLES
-            yield f"{name}.sin", rotary.sin, ("B|1", "H|1", "T", "d/2"), (rotary.cos.dtype,)
+            tokens = "T" if name == "rotary_q" else given
+            yield f"{name}.cos", rotary.cos, ("B|1", "H|1", tokens, "d/2"), ANGLES
+            yield f"{name}.sin", rotary.sin, ("B|1", "H|1", tokens, "d/2"), (rotary.cos.dtype,)
     by_distance = False
     for name, shape in SHAPES.items():
         tensor = getattr(terms, name)
@@ -83,6 +96,9 @@ def _requirements(
     grid = layout.pos.dim() == 3 and not by_distance  # a distance is one number
     yield "layout.pos", layout.pos, ("B|1", "T", "axes") if grid else ("B|1", "T"), ()
     yield "layout.segment", layout.segment, ("B|1", "T"), ()
+    if layout.keys is not None:
+        yield "layout.keys.pos", layout.keys.pos, ("B|1", "S", "axes") if grid else ("B|1", "S"), ()
+        yield "layout.keys.segment", layout.keys.segment, ("B|1", "S"), ()
     if dropout is not None:
         yield "dropout.seed", dropout.seed, (), (torch.int64,)
 

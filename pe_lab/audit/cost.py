@@ -78,14 +78,12 @@ def attention_layer(subject: Subject, length: int, implementation: str) -> Calla
     """
     subject = subject.reaching(length)
     model = subject.model(dtype=torch.float32)
-    encoding, attention = model.encodings[0], model.layers[0].attention
+    attention = model.layers[0].attention
     x = torch.randn(1, length, WIDTH, generator=torch.Generator().manual_seed(length))
 
     def forward() -> Tensor:
-        layout = encoding.locate(subject.layout(length))
-        h = encoding.embed(x, layout)
-        h_qk, h_v = encoding.mix(h, layout)
-        return attention(h_qk, h_v, encoding.terms(h, layout), layout, implementation)
+        h, positions = model.encodings(x, subject.layout(length))
+        return attention(*positions.layer(0, h), implementation)
 
     return forward
 
@@ -154,8 +152,8 @@ def _meter(forward: Callable[[], Tensor]) -> Meter:
 
 def _implementation(subject: Subject) -> str:
     """Return the implementation that attention=auto chooses on a CPU."""
-    model, layout = subject.model(dtype=torch.float32), subject.layout(LENGTH)
-    encoding = model.encodings[0]
-    layout, h = encoding.locate(layout), torch.zeros(1, LENGTH, WIDTH)
-    q, _, _ = model.layers[0].attention.project(h, h)
-    return resolve("auto", q, encoding.terms(h, layout), layout)
+    model = subject.model(dtype=torch.float32)
+    h, positions = model.encodings(torch.zeros(1, LENGTH, WIDTH), subject.layout(LENGTH))
+    h_qk, h_v, terms, layout = positions.layer(0, h)
+    q, _, _ = model.layers[0].attention.project(h_qk, h_v)
+    return resolve("auto", q, terms, layout)

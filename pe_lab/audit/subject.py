@@ -202,14 +202,12 @@ class Subject:
             ValueError: the encoding is not defined at these positions.
         """
         model = self.model(length, causal=causal, dtype=x.dtype)
-        encoding, layer = model.encodings[0], model.layers[0]
+        layer = model.layers[0]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(SEED, "draw"))
-            layout = encoding.locate(self.layout(x.shape[1], len(x), length, causal))
-            embedded = encoding.embed(x, layout)
+            embedded, positions = model.encodings(x, self.layout(x.shape[1], len(x), length, causal))
             h = layer.norm_attention(embedded)
-            h_qk, h_v = encoding.mix(h, layout)
-            terms = encoding.terms(h, layout)
+            h_qk, h_v, terms, layout = positions.layer(0, h)
         qkv = layer.attention.qkv
         weight, bias = qkv.weight.unflatten(0, (3, -1)), qkv.bias.unflatten(0, (3, -1))
         q, k, v = (

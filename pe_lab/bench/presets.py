@@ -9,6 +9,7 @@ import yaml
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.stack import Stack
 
 
 def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable[[Sizes], PositionalEncoding]]:
@@ -56,4 +57,6 @@ def terms_of(
     for module in encoding.modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
-    return encoding.terms(torch.randn(batch, length, heads * head_dim, device=device), layout), layout
+    h = torch.randn(batch, length, heads * head_dim, device=device)
+    _, _, terms, layout = Stack([encoding], 1)(h, layout)[1].layer(0, h)
+    return terms, layout

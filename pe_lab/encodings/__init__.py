@@ -1,18 +1,24 @@
 """Positional encodings: base.py defines the interface, layout.py the positions of tokens, each other file a family.
 
-`from pe_lab.encodings import RoPE` and all other names of public.py. They are imported when the first of them is used:
-`pe_lab.encodings.options` needs no torch, and neither does whoever imports it alone.
+`from pe_lab.encodings import RoPE` and all other names of public.py, and `make`, which makes an encoding by its name.
+They are imported when the first of them is used: `pe_lab.encodings.options` needs no torch, and neither does whoever
+imports it alone.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pe_lab.encodings.named import make as make
     from pe_lab.encodings.public import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__" or name[:1].isupper():  # otherwise it is a module of this package
+    if name == "make":
+        return import_module(f"{__name__}.named").make
+    if name == "__all__":
+        return [*import_module(f"{__name__}.public").__all__, "make"]
+    if name[:1].isupper():  # otherwise it is a module of this package
         return getattr(import_module(f"{__name__}.public"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -148,6 +148,8 @@ class Normalized(Absolute):
         at, combine, size: as Absolute.
     """
 
+    whole_sequence = "positions are divided by the length of the sequence"
+
     def __init__(
         self,
         sizes: Sizes,

@@ -149,6 +149,8 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         reads_positions: whether positions matter; if not, only the order of the tokens does.
         per_layer: whether each layer has its own encoding.
         causal_only: whether it is defined for causal attention only.
+        whole_sequence: why it needs all tokens of a sequence at once, so that a cache cannot serve it; None: it does
+            not, and what it needs of earlier tokens it gets from `Layout.with_earlier`.
         on_grid: whether it needs positions with two axes; others read a grid row by row.
         fallback: the encoding that an error recommends where this one is not defined.
         weight_decay: whether weight decay applies to its parameters.
@@ -161,6 +163,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     reads_positions = True
     per_layer = False
     causal_only = False
+    whole_sequence: str | None = None
     on_grid = False
     fallback = "none"
     weight_decay = True

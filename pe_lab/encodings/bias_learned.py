@@ -218,4 +218,4 @@ class Fire(PositionalEncoding):
         if layout.pos_range[1] <= threshold.item():
             return Terms(bias=self.bias(distances(layout.max_distance, h.device), threshold).T)
         longest = threshold.clamp(min=pos.to(dtype))[:, :, None]
-        return Terms(bias_full=self.bias(pos[:, :, None] - pos[:, None, :], longest).permute(0, 3, 1, 2))
+        return Terms(bias_full=self.bias(layout.distance, longest).permute(0, 3, 1, 2))

@@ -94,5 +94,6 @@ class Forgetting(PositionalEncoding):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         log_f = nn.functional.logsigmoid(in_its_dtype(self.gate, h.to(at_least_float32(h))))  # [B, T, H]
         log_f = log_f.masked_fill((layout.segment == PADDING)[..., None], 0)
+        log_f = layout.with_earlier("log_f", log_f)
         # summed in float64 and rounded once: c_i - c_j is then as exact as c
         return Terms(decay=log_f.double().cumsum(1).to(log_f.dtype).transpose(1, 2))

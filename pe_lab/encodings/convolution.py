@@ -50,6 +50,13 @@ class ConvolutionalPE(PositionalEncoding):
         return layout
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        if layout.keys is None:
+            return self._convolve(x, layout)
+        reach = (self.KERNEL - 1) * (1 if self.sizes.grid_width is None else self.sizes.grid_width + 1)
+        x_and_earlier = layout.with_earlier("embedding", x)[:, -reach - x.shape[1] :]
+        return self._convolve(x_and_earlier, layout.keys.last(x_and_earlier.shape[1]))[:, -x.shape[1] :]
+
+    def _convolve(self, x: Tensor, layout: Layout) -> Tensor:
         out, columns = x + self.bias.to(x.dtype), self.sizes.grid_width
         steps = range(1 - self.KERNEL, 1) if layout.causal else range(-(self.KERNEL // 2), self.KERNEL // 2 + 1)
         for weight, step in zip(self.weight.to(x.dtype), product(steps, repeat=self.axes), strict=True):

@@ -1,12 +1,15 @@
 """Layout of tokens: their positions, the documents they belong to, and which may attend to which."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from pe_lab.encodings.memory import Memory
 
 PADDING = -1  # the segment of padding, which attends to itself only
 FACTS = ("pos_range", "max_distance", "packed", "right_padded", "one_segment", "runs_on")
@@ -44,25 +47,34 @@ class Layout:
         segment: [B, T] integers: tokens attend within their segment (a packed document); PADDING for padding.
         causal: whether a token attends to itself and to earlier tokens only.
         seed: of the random draws of an encoding for this batch; None: from torch's global generator.
+        keys: layout of the S keys, where these T tokens are the last of more, as in cached decoding; None: S = T.
+        memory: what the layer keeps of earlier tokens; `attend` adds keys and values. Set by `Stack`.
         origin: set by `to`; dropped where positions, segments or mask are replaced.
 
     Raises:
-        ValueError: positions that are not integers.
+        ValueError: positions that are not integers; keys with bidirectional attention.
     """
 
     pos: Tensor
     segment: Tensor
     causal: bool
     seed: int | None = None
+    keys: "Layout | None" = field(default=None, kw_only=True)
+    memory: Memory | None = field(default=None, repr=False, compare=False, kw_only=True)
     origin: Origin | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.pos.dtype == torch.bool or self.pos.is_floating_point() or self.pos.is_complex():
             raise ValueError(f"positions must be integers, got {self.pos.dtype}")
         object.__setattr__(self, "pos", self.pos.long())
+        if self.keys is not None and not self.causal:
+            raise ValueError("keys of earlier tokens need causal attention, got causal=False")
         origin = self.origin
         if origin is not None and not (
-            origin.pos is self.pos and origin.segment is self.segment and origin.layout.causal == self.causal
+            origin.pos is self.pos
+            and origin.segment is self.segment
+            and origin.layout.causal == self.causal
+            and (origin.layout.keys is None) == (self.keys is None)
         ):
             object.__setattr__(self, "origin", None)
 
@@ -117,11 +129,97 @@ class Layout:
         pos[(..., 0) if pos.dim() == 3 else ...] += offset
         return replace(self, pos=pos)
 
+    @property
+    def of_keys(self) -> "Layout":
+        """The layout of the keys: this one, unless there are earlier tokens."""
+        return self if self.keys is None else self.keys
+
+    @property
+    def earlier(self) -> int:
+        """The number of keys of earlier tokens, S - T."""
+        return self.of_keys.segment.shape[1] - self.segment.shape[1]
+
+    def after(self, earlier: "Layout | None") -> "Layout":
+        """Return this layout with the keys of earlier tokens and of its own; None: there are no earlier ones."""
+        keys = self if earlier is None else earlier.joined(self)
+        layout = replace(self, keys=keys)
+        if self.origin is None or keys.origin is None:
+            return layout
+        return layout.sourced(replace(self.origin.layout, keys=keys.origin.layout))
+
+    def joined(self, later: "Layout") -> "Layout":
+        """Return the layout of these tokens and of later ones."""
+        rows = max(len(self.pos), len(later.pos))
+        pos = torch.cat([x.expand(rows, *x.shape[1:]) for x in (self.pos, later.pos)], 1)
+        joined = replace(self, pos=pos, segment=torch.cat((self.segment, later.segment), 1))
+        if self.origin is None or later.origin is None:
+            return joined
+        return joined.sourced(self.origin.layout.joined(later.origin.layout))
+
+    def following(self, count: int, grid_width: int | None = None) -> "Layout":
+        """Return the layout of the next tokens of every sequence: of its last document, at the positions that follow.
+
+        Args:
+            grid_width: columns, where positions are (row, column), which are read row by row.
+
+        Raises:
+            ValueError: positions on a grid, and no grid_width.
+        """
+        segment, pos = self.segment[:, -1:], self.pos[:, -1:]
+        on_grid = pos.dim() == 3
+        if on_grid:
+            if grid_width is None:
+                raise ValueError("positions on a grid need a grid_width to be continued, got None")
+            pos = pos[..., 0] * grid_width + pos[..., 1]
+        pos = pos.where(segment != PADDING, -1) + torch.arange(1, count + 1, device=pos.device)
+        if on_grid:
+            pos = torch.stack((pos // grid_width, pos % grid_width), -1)
+        return replace(self, pos=pos, segment=segment.clamp(min=0).expand(-1, count), keys=None, memory=None)
+
+    def last(self, count: int) -> "Layout":
+        """Return the layout of the last tokens alone."""
+        return replace(self, pos=self.pos[:, -count:], segment=self.segment[:, -count:])
+
+    def remembering(self, memory: Memory | None) -> "Layout":
+        """Return this layout with a layer's memory; facts that are known stay known."""
+        layout = copy(self)
+        object.__setattr__(layout, "memory", memory)
+        return layout
+
+    def with_earlier(self, name: str, x: Tensor) -> Tensor:
+        """Return x [B, T, ...] of these tokens behind that of earlier ones, [B, S, ...]; x is kept for later tokens.
+
+        An encoding calls it for what it needs of other tokens. Without earlier tokens it returns x.
+
+        Args:
+            name: under which x is kept, one for each thing that a layer keeps.
+
+        Raises:
+            ValueError: there are earlier tokens and nothing was kept of them.
+        """
+        if self.memory is not None:
+            return self.memory.extend(name, x, 1, self.of_keys.segment.shape[1])
+        if self.earlier:
+            raise ValueError(
+                f"{name} of {self.earlier} earlier tokens is needed, got a layout without a memory of them"
+            )
+        return x
+
     @cached_property
     def allowed(self) -> Tensor:
-        """Whether query i may attend to key j, bool [B, 1, T, T]."""
-        same = self.segment[:, None, :, None] == self.segment[:, None, None, :]
-        return same.tril() if self.causal else same
+        """Whether query i may attend to key j, bool [B, 1, T, S]."""
+        same = self.segment[:, None, :, None] == self.of_keys.segment[:, None, None, :]
+        return same.tril(self.earlier) if self.causal else same
+
+    @property
+    def distance(self) -> Tensor:
+        """pos_i - pos_j of query i and key j, [B|1, T, S], or [B|1, T, S, axes] on a grid."""
+        return self.pos[:, :, None] - self.of_keys.pos[:, None, :]
+
+    @fact
+    def all_allowed(self) -> bool:
+        """Whether there is one query, which may attend to every key."""
+        return self.segment.shape[1] == 1 and self.of_keys.one_segment
 
     @fact
     def pos_range(self) -> tuple[int, int]:
@@ -132,14 +230,21 @@ class Layout:
     @fact
     def max_distance(self) -> int:
         """The largest |pos_i - pos_j| of tokens that may attend to each other, on any axis."""
-        pos = self.pos.expand(*self.segment.shape, *self.pos.shape[2:]).reshape(*self.segment.shape, -1)
+        pos = self.flat_pos
         real = (self.segment != PADDING)[..., None]
         far = torch.iinfo(pos.dtype).max // 2
+        keys = pos if self.keys is None else self.keys.flat_pos
+        real_keys = (self.of_keys.segment != PADDING)[..., None]
         if not self.packed:
-            spread = pos.where(real, -far).amax(1) - pos.where(real, far).amin(1)
+            spread = pos.where(real, -far).amax(1) - keys.where(real_keys, far).amin(1)
             return max(0, int(spread.max()))
-        distance = (pos[:, :, None] - pos[:, None, :]).abs()
+        distance = (pos[:, :, None] - keys[:, None, :]).abs()
         return int(distance.where(self.allowed[:, 0, :, :, None] & real[:, :, None], 0).max())
+
+    @property
+    def flat_pos(self) -> Tensor:
+        """The positions of every sequence, [B, T, axes], one axis on a line."""
+        return self.pos.expand(*self.segment.shape, *self.pos.shape[2:]).reshape(*self.segment.shape, -1)
 
     @cached_property
     def document_length(self) -> Tensor:
@@ -150,7 +255,9 @@ class Layout:
 
     @fact
     def packed(self) -> bool:
-        """Whether some sequence holds more than one document."""
+        """Whether the keys of some sequence are of more than one document."""
+        if self.keys is not None:
+            return self.keys.packed
         real = self.segment != PADDING
         first = self.segment.where(real, torch.iinfo(self.segment.dtype).min).amax(1, keepdim=True)
         return bool(((self.segment != first) & real).any())

@@ -4,6 +4,7 @@ from pe_lab.encodings.absolute import Integer, Normalized, Sinusoidal
 from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Softmax, Stick, Terms, UnfitError
 from pe_lab.encodings.bias import Alibi, Sandwich
 from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias
+from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.continuous import Continuous, Fourier
 from pe_lab.encodings.convolution import ConvolutionalPE
@@ -15,6 +16,7 @@ from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
+from pe_lab.encodings.stack import LayerInput, Positions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
 from pe_lab.encodings.table import Learnable, Random, SinInit
 
@@ -23,6 +25,7 @@ __all__ = [
     "T5",
     "Alibi",
     "AxialRoPE",
+    "Cache",
     "CoPE",
     "Continuous",
     "ConvolutionalPE",
@@ -37,6 +40,7 @@ __all__ = [
     "KerpleLog",
     "KerplePower",
     "LRoPE",
+    "LayerInput",
     "Layout",
     "Learnable",
     "Learnable2D",
@@ -46,6 +50,7 @@ __all__ = [
     "OptionError",
     "PRoPE",
     "PositionalEncoding",
+    "Positions",
     "Random",
     "Randomized",
     "RelativeBias",
@@ -59,6 +64,7 @@ __all__ = [
     "Sinusoidal2D",
     "Sizes",
     "Softmax",
+    "Stack",
     "Stick",
     "StickBreaking",
     "Terms",

@@ -35,6 +35,7 @@ class Randomized(PositionalEncoding):
     """
 
     revision = 2
+    whole_sequence = "it draws positions for the whole sequence"
 
     def __init__(
         self,

@@ -14,15 +14,16 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positive
 
 
-def at_distance(x: Tensor, rows: Tensor, layout: Layout) -> Tensor:
-    """Return the inner products of x_i with the row of distance pos_i - pos_j, [B, H, T, T].
+def at_distance(x: Tensor, rows: Tensor, distance: Tensor) -> Tensor:
+    """Return the inner products of x_i with the row of its distance from j, [B, H, N, M].
 
     Args:
-        x: [B, H, T, d]
+        x: [B, H, N, d]
         rows: [H, 2R+1, d] of the distances -R ... R; R covers all tokens that attend to each other.
+        distance: [B|1, N, M] integers.
     """
     reach = rows.shape[1] // 2
-    index = (layout.pos[:, None, :, None] - layout.pos[:, None, None, :]).clamp(-reach, reach) + reach
+    index = distance[:, None].clamp(-reach, reach) + reach
     products = x @ rows.mT
     return products.gather(-1, index.expand(*products.shape[:-1], -1))
 
@@ -69,7 +70,7 @@ class Shaw(PositionalEncoding):
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         """Return q_i . a^K / sqrt(d), [B, H, T, T]."""
         dtype, reach = at_least_float32(q), self.max_distance
-        distance = (layout.pos[:, :, None] - layout.pos[:, None, :]).clamp(-reach, reach)
+        distance = layout.distance.clamp(-reach, reach)
         with torch.autocast(q.device.type, enabled=False):
             rows = self.keys.to(dtype)[distance + reach]
             products = torch.einsum("bhid,bijd->bhij", q.to(dtype), rows)
@@ -120,7 +121,7 @@ class TransformerXL(PositionalEncoding):
         with torch.autocast(q.device.type, enabled=False):
             rows = linear(s, self.project.weight.to(dtype)).unflatten(-1, self.u.shape).transpose(0, 1)
             content = self.u.to(dtype)[:, None] @ k.to(dtype).mT
-            position = at_distance(q.to(dtype) + self.v.to(dtype)[:, None], rows, layout)
+            position = at_distance(q.to(dtype) + self.v.to(dtype)[:, None], rows, layout.distance)
         scale: float = self.sizes.head_dim**-0.5
         return (content + position) * scale
 
@@ -208,7 +209,7 @@ class Deberta(PositionalEncoding):
                 linear(rows, project.weight.to(dtype)).unflatten(-1, heads).transpose(0, 1)
                 for project in (self.project_q, self.project_k)
             )
-            to_position = at_distance(q.to(dtype), position_k, layout)
-            to_content = at_distance(k.to(dtype), position_q, layout).mT
+            to_position = at_distance(q.to(dtype), position_k, layout.distance)
+            to_content = at_distance(k.to(dtype), position_q, -layout.distance.mT).mT
         scale: float = (3 * self.sizes.head_dim) ** -0.5
         return (to_position + to_content) * scale

@@ -153,7 +153,7 @@ class XPos(RoPE):
     RoPE whose pair c decays with distance, pairs of high frequency fastest: queries are scaled by zeta_c ** s and keys
     by zeta_c ** -s, so that their product carries zeta_c ** ((pos_i - pos_j) / scale_base), with
     zeta_c = (2c + 0.4 d) / (1.4 d) in [2/7, 1). Causal only: it would grow for keys after the query. The origin of s
-    affects only the size of intermediate numbers; it is the middle of the positions.
+    affects only the size of intermediate numbers; it is the middle of the positions, and 0 with a cache.
 
     Args:
         theta, pairing: as RoPE.
@@ -186,7 +186,9 @@ class XPos(RoPE):
                 f"{self.name} scales queries and keys beyond the range of float16, got activations in float16: use "
                 f"float32, bfloat16 or {self.fallback}"
             )
-        low, high = layout.pos_range
+        low, high = layout.of_keys.pos_range
+        if layout.keys is not None:  # keys that are kept were scaled before later positions were known
+            low, high = min(low, 0), max(high, 0)
         reach = 60 * self.scale_base  # masked logits grow by up to 3.5 ** 60 = 4e32; float32 ends at 3e38
         if high - low > reach:
             raise ValueError(
@@ -196,7 +198,7 @@ class XPos(RoPE):
         rotary = self.rotation(h, layout)
         d, dtype = self.sizes.head_dim, rotary.cos.dtype
         zeta = ((torch.arange(0, d, 2, dtype=torch.float64, device=h.device) + 0.4 * d) / (1.4 * d)).to(dtype)
-        centre = (low + high + 1) // 2
+        centre = 0 if layout.keys is not None else (low + high + 1) // 2
         pos = layout.pos.clamp(low, high)  # padding may have any position
         s = (pos - centre).to(dtype)[:, None, :, None] / self.scale_base
         q, k = (Rotary(rotary.cos * scale, rotary.sin * scale, self.pairing) for scale in (zeta**s, zeta**-s))

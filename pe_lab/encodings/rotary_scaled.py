@@ -90,6 +90,8 @@ class DynamicNTKRoPE(RoPE):
         ValueError: as RoPE; factor or original_length out of range; head_dim below 4.
     """
 
+    whole_sequence = "its frequencies depend on the length of the sequence"
+
     def __init__(
         self,
         sizes: Sizes,

@@ -17,6 +17,7 @@ from pe_lab.config import resolved
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.options import LONGEST, within
+from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.identity import options
 from pe_lab.experiment.memory_budget import WEIGHT, MemoryBudget, encoding_bytes
 from pe_lab.experiment.requests import check_requests, requests
@@ -209,8 +210,7 @@ def _attention(
         dropout = Dropout(model.attention_dropout, torch.zeros((), dtype=torch.long, device=device))
     asked = cfg.attention.implementation
     with torch.enable_grad():  # an implementation may compute the terms, but not their gradients
-        layout = encoding.locate(layout)
-        terms = encoding.terms(h, layout)
+        _, _, terms, layout = Stack([encoding], 1)(h, layout)[1].layer(0, h)
         chosen = choose(asked, q.detach().requires_grad_(), terms, layout, dropout)
     with torch.no_grad():
         without_dropout = resolve(asked, q, terms, layout)

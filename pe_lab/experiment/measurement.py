@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 from hydra.utils import instantiate
-from torch import nn
 
 from pe_lab.data.base import Dataset, Floors, flat_floors
 from pe_lab.encodings.policies import under
+from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
@@ -105,7 +105,8 @@ def policy(model: Transformer, name: str, factor: float) -> Iterator[None]:
     trained_encodings = model.encodings
     device = model.tokens.weight.device
     members: Iterator[Any] = iter(trained_encodings)  # a ModuleList does not say that they are encodings
-    model.encodings = nn.ModuleList(under(name, encoding, factor) for encoding in members).to(device)
+    replaced = [under(name, encoding, factor) for encoding in members]
+    model.encodings = Stack(replaced, trained_encodings.depth).to(device)
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from pe_lab.data.base import Dataset
 from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.options import LONGEST, within
+from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.identity import options
 from pe_lab.probes.base import probe_class
 from pe_lab.training import metrics
@@ -51,6 +52,6 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
         try:
             with within("evaluate"):
                 under = policies.under(request["policy"], encoding(sizes), factor)
-            under.locate(layout.shifted(request["offset"]))
+            Stack([under], 1).locate(layout.shifted(request["offset"]))
         except ValueError as error:
             raise ValueError(f"evaluate.lengths={factor:g}, evaluate.offset={request['offset']}: {error}") from None

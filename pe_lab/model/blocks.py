@@ -5,8 +5,9 @@ from torch import Tensor, nn
 
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
-from pe_lab.encodings.base import PositionalEncoding, Terms
+from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.stack import Positions
 
 
 class Tokens(nn.Embedding):
@@ -69,20 +70,17 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, mlp_ratio * width), nn.GELU(), nn.Linear(mlp_ratio * width, width))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(
-        self, x: Tensor, encoding: PositionalEncoding, terms: Terms | None, layout: Layout, implementation: str
-    ) -> Tensor:
+    def forward(self, x: Tensor, index: int, positions: Positions, implementation: str) -> Tensor:
         """Return the states [B, T, D] after the layer.
 
         Args:
             x: [B, T, D] states before it.
-            terms: what the encoding changes in attention; None: the encoding computes it from this layer's input.
+            index: of the layer.
+            positions: of this pass through the model.
         """
         h = self.norm_attention(x) if self.pre_norm else x
-        h_qk, h_v = encoding.mix(h, layout)
-        terms = encoding.terms(h, layout) if terms is None else terms
-        weights_dropout = self._weights_dropout(h.device)
-        x = x + self.dropout(self.attention(h_qk, h_v, terms, layout, implementation, weights_dropout))
+        given = positions.layer(index, h)
+        x = x + self.dropout(self.attention(*given, implementation, self._weights_dropout(h.device)))
         if not self.pre_norm:
             x = self.norm_attention(x)
         x = x + self.dropout(self.mlp(self.norm_mlp(x) if self.pre_norm else x))

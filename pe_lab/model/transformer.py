@@ -1,4 +1,4 @@
-"""The transformer: the only place that calls the hooks of a positional encoding."""
+"""The transformer."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -12,7 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.stack import Stack
 from pe_lab.model.blocks import Layer, Tokens, mean_over_tokens
 
 COUNTED = 1024  # tokens of the longest sequence whose operations are counted by running the model
@@ -48,11 +50,7 @@ class Transformer(nn.Module):
         self.tokens = Tokens(task.vocabulary, config.width, config.embedding_std)
         self.token_scale = config.width**0.5 if config.scale_tokens else 1.0
         self.dropout = nn.Dropout(config.dropout)
-        self.encodings = nn.ModuleList([encoding(sizes)])
-        if self.encodings[0].per_layer:
-            self.encodings.extend(encoding(sizes) for _ in range(config.depth - 1))
-        for other in self.encodings[1:]:
-            other.follow(self.encodings[0])
+        self.encodings = Stack.build(encoding, sizes, config.depth)
         layer_sizes = (config.width, config.num_heads, config.mlp_ratio, config.norm)
         self.layers = nn.ModuleList(
             Layer(*layer_sizes, config.dropout, config.attention_dropout) for _ in range(config.depth)
@@ -60,20 +58,61 @@ class Transformer(nn.Module):
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.head = nn.Linear(config.width, task.outputs)
 
-    def forward(self, tokens: Tensor, layout: Layout) -> Tensor:
-        """Return logits [B, S, outputs] for tokens [B, T]; S = T, or 1 where the task is pooled."""
+    def forward(self, tokens: Tensor, layout: Layout, cache: Cache | None = None) -> Tensor:
+        """Return logits [B, N, outputs] for tokens [B, T]; N = T, or 1 where the task is pooled.
+
+        Args:
+            layout: of these tokens.
+            cache: of earlier tokens, to which these are added; see `Stack`.
+        """
         x = self.tokens(tokens)
         if self.token_scale != 1.0:
             x = x * self.token_scale
-        first = self.encodings[0]
-        layout = first.locate(layout)
-        x = self.dropout(first.embed(x, layout))
-        shared = None if first.per_layer or first.reads_content else first.terms(x, layout)
+        x, positions = self.encodings(x, layout, cache)
+        x = self.dropout(x)
         for index, layer in enumerate(self.layers):
-            encoding = self.encodings[index] if first.per_layer else first
-            x = layer(x, encoding, shared, layout, self.implementation)
+            x = layer(x, index, positions, self.implementation)
         x = self.norm(x)
         return self.head(mean_over_tokens(x, layout) if self.task.pooled else x)
+
+    @torch.no_grad()
+    def generate(self, tokens: Tensor, count: int, layout: Layout | None = None, cached: bool | None = None) -> Tensor:
+        """Return the most likely next token of every sequence, `count` times (greedy decoding), [B, count].
+
+        Args:
+            tokens: [B, T] prompts, those of different lengths padded on the left.
+            count: >= 1, tokens to generate.
+            layout: of the prompts; None: they have no padding, and positions start at 0.
+            cached: whether earlier tokens are kept, instead of computed again for each token; None: if the encoding
+                allows it.
+
+        Raises:
+            ValueError: the task's answers are not its tokens, or attention is bidirectional; count out of range; the
+                encoding is not defined at these positions, or cannot use a cache.
+        """
+        task = self.task
+        if not task.causal or task.pooled or task.outputs != task.vocabulary:
+            raise ValueError("generate needs a causal task whose answers are the next tokens, this one has others")
+        if count < 1:
+            raise ValueError(f"count must be at least 1, got {count}")
+        if layout is None:
+            layout = task.layout(torch.full((len(tokens),), tokens.shape[1], device=tokens.device), tokens.shape[1])
+        with torch.random.fork_rng(devices=[]):  # positions are drawn by the passes, not here
+            self.encodings.locate(layout.joined(layout.following(count - 1, task.grid_width)))
+        cached = self.encodings.first.whole_sequence is None if cached is None else cached
+        cache = self.encodings.cache() if cached else None
+        training = self.training
+        self.eval()
+        try:
+            given, generated = (tokens, layout), [self(tokens, layout, cache)[:, -1:].argmax(-1)]
+            while len(generated) < count:
+                following = layout.following(1, task.grid_width)
+                layout = layout.joined(following)
+                given = (generated[-1], following) if cached else (torch.cat((given[0], generated[-1]), 1), layout)
+                generated.append(self(*given, cache)[:, -1:].argmax(-1))
+        finally:
+            self.train(training)
+        return torch.cat(generated, 1)
 
     def positional_parameters(self) -> int:
         """Return the number of parameters of the encodings."""

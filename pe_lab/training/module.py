@@ -140,8 +140,7 @@ class Training(L.LightningModule):
 
     def constrain(self) -> None:
         """Move the encodings' parameters back into their range."""
-        for encoding in self.model.encodings:
-            encoding.constrain()
+        self.model.encodings.constrain()
 
     def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
         if self.clip is not None or self.logging_due:

@@ -253,13 +253,12 @@ def test_states_are_those_of_the_tokens_that_count(kind: str) -> None:
         start += count
     assert start == len(states.tokens) == len(states.pos)
     with torch.no_grad():
-        x = model.encodings[0].embed(model.tokens(whole.tokens), model.encodings[0].locate(whole.layout))
+        x, positions = model.encodings(model.tokens(whole.tokens), whole.layout)
         real = whole.layout.segment != PADDING
         assert_close(states.hidden[0], x[real])
         assert len(states.hidden) == DEPTH + 1
-        layout = model.encodings[0].locate(whole.layout)
         for number, layer in enumerate(model.layers, 1):
-            x = layer(x, model.encodings[0], model.encodings[0].terms(x, layout), layout, "reference")
+            x = layer(x, number - 1, positions, "reference")
             assert_close(states.hidden[number], x[real], rtol=1e-4, atol=1e-5)
 
 

@@ -89,10 +89,10 @@ def by_hand(model: Transformer, data: Structured) -> tuple[list[float], list[flo
     tokens, targets = (torch.cat([getattr(batch, name) for batch in batches]) for name in ("tokens", "targets"))
     lengths = torch.cat([(batch.layout.segment != PADDING).sum(1) for batch in batches])
     layout = data.task.layout(lengths, tokens.shape[1])
-    x = model.encodings[0].embed(model.tokens(tokens), layout)
+    x, positions = model.encodings(model.tokens(tokens), layout)
     hidden = [x]
-    for layer in model.layers:
-        x = layer(x, model.encodings[0], model.encodings[0].terms(x, layout), layout, "reference")
+    for index, layer in enumerate(model.layers):
+        x = layer(x, index, positions, "reference")
         hidden.append(x)
     for state in hidden:
         state.retain_grad()

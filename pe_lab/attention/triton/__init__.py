@@ -35,6 +35,8 @@ ANY_VERSION = "PE_LAB_TRITON_ANY"  # set to 1, it allows every version
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
     """Return the reason why these terms cannot be computed here, or None."""
+    if layout.keys is not None:
+        return "triton takes as many queries as keys, these have keys of earlier tokens"
     if isinstance(terms.weights, Stick):
         for name in ("gate", "decay"):
             if getattr(terms, name) is not None:

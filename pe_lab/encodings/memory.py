@@ -1,0 +1,75 @@
+"""What one layer of a model keeps of earlier tokens while it decodes."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SPARE = 64  # tokens for which room is made at least when a buffer grows
+
+
+@dataclass
+class Kept:
+    """A tensor that grows along one axis, at the start of a larger buffer."""
+
+    buffer: Tensor
+    axis: int
+    length: int
+
+    def all(self) -> Tensor:
+        """Return the tensor, a view of the buffer."""
+        return self.buffer.narrow(self.axis, 0, self.length)
+
+
+class Memory:
+    """Tensors of earlier tokens by name: keys and values of a layer, and what an encoding needs of them.
+
+    A tensor is copied when its buffer is full, which then grows by half: decoding a token costs no copy of all others.
+    """
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Kept] = {}
+
+    def extend(self, name: str, x: Tensor, axis: int, total: int) -> Tensor:
+        """Add x behind what is kept under a name and return all of it.
+
+        Args:
+            axis: of the tokens.
+            total: tokens that there are then.
+
+        Returns:
+            A view, valid until the next call.
+
+        Raises:
+            ValueError: what is kept does not fit: another batch, dtype or device, or a pass that did not finish.
+        """
+        held = self.kept.get(name)
+        before = held.length if held else 0
+        if before + x.shape[axis] != total:
+            raise ValueError(
+                f"the cache must hold {name} of {total - x.shape[axis]} tokens, got {before}: an earlier pass did not "
+                f"finish; begin with a new cache"
+            )
+        if held is None:
+            held = self.kept[name] = Kept(x.new_empty(_resized(x, axis, total + SPARE)), axis, 0)
+        buffer = held.buffer
+        if (x.dtype, x.device) != (buffer.dtype, buffer.device) or _resized(x, axis, 0) != _resized(buffer, axis, 0):
+            raise ValueError(
+                f"the cache must hold {name} like that of the new tokens, {x.dtype} {list(x.shape)} on {x.device}, got "
+                f"{buffer.dtype} {list(held.all().shape)} on {buffer.device}"
+            )
+        if buffer.shape[axis] < total:
+            held.buffer = buffer.new_empty(_resized(x, axis, total + max(SPARE, total // 2)))
+            held.buffer.narrow(axis, 0, before).copy_(held.all())
+        held.buffer.narrow(axis, before, x.shape[axis]).copy_(x)
+        held.length = total
+        return held.all()
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, [N] integers, in this order; a row may be named more than once."""
+        for held in self.kept.values():
+            held.buffer = held.buffer.index_select(0, rows)
+
+
+def _resized(x: Tensor, axis: int, length: int) -> torch.Size:
+    return torch.Size((*x.shape[:axis], length, *x.shape[axis + 1 :]))

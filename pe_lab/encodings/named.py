@@ -1,0 +1,74 @@
+"""Encodings by the names that they have in conf/pe, without the configuration."""
+
+import inspect
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import cache, partial
+from typing import Any
+
+from pe_lab.encodings import public
+from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.options import OptionError
+from pe_lab.encodings.stack import Stack
+
+VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # of a class whose own name is another
+    "exposb_literal": partial(public.ExpoSB, form="literal"),
+    "learnable_per_layer": partial(public.Learnable, at="every_layer", share="none"),
+    "randomized_alibi": partial(public.Randomized, encoding=public.Alibi),
+    "randomized_learnable": partial(public.Randomized, encoding=partial(public.Learnable, max_len=2048)),
+    "randomized_rope": partial(public.Randomized, encoding=public.RoPE),
+    "randomized_sinusoidal": partial(public.Randomized, encoding=public.Sinusoidal),
+    "rse_literal": partial(public.RotaryStickBreaking, order="first"),
+    "sinusoidal_qk": partial(public.Sinusoidal, at="query_key"),
+}
+
+
+@cache
+def encodings() -> dict[str, Callable[..., PositionalEncoding]]:
+    """Return what makes each encoding, by name; it takes sizes, and options by keyword."""
+    found: dict[str, Callable[..., PositionalEncoding]] = dict(VARIANTS)
+    for name in public.__all__:
+        kind = getattr(public, name)
+        if not (isinstance(kind, type) and issubclass(kind, PositionalEncoding)):
+            continue
+        default = inspect.signature(kind).parameters["name"].default
+        if default is not inspect.Parameter.empty:
+            found[default] = kind
+    return dict(sorted(found.items()))
+
+
+def make(
+    name: str,
+    *,
+    width: int,
+    num_heads: int,
+    depth: int,
+    length: int,
+    causal: bool = True,
+    grid_width: int | None = None,
+    **options: Any,
+) -> Stack:
+    """Return the encodings of all layers of a model, by the name of a file in conf/pe: `make("rope", width=512, ...)`.
+
+    Args:
+        name: of an encoding.
+        width, num_heads, length, causal, grid_width: of the model, see Sizes.
+        depth: layers of the model.
+        options: of the encoding, as its class documents them.
+
+    Raises:
+        ValueError: there is no such encoding; a size or an option is out of range; the encoding is not defined for
+            such a model.
+    """
+    known = encodings()
+    if name not in known:
+        close = get_close_matches(name, known, 1)
+        hint = f": did you mean {close[0]}?" if close else ""
+        raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}{hint}")
+    accepted = inspect.signature(known[name]).parameters
+    for option in options:
+        if option not in accepted or option in ("sizes", "name"):
+            allowed = ", ".join(key for key in accepted if key not in ("sizes", "name")) or "none"
+            raise OptionError(f"options of {name} must be among {allowed}, got {option}")
+    sizes = Sizes(width, num_heads, length, causal, grid_width)
+    return Stack.build(partial(known[name], name=name, **options), sizes, depth)

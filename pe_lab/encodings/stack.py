@@ -1,0 +1,178 @@
+"""The encodings of a model's layers: the only place that calls the hooks of an encoding."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.cache import Cache
+from pe_lab.encodings.layout import Layout
+
+
+class LayerInput(NamedTuple):
+    """What attention of one layer takes.
+
+    Attributes:
+        query_key: [B, T, D], the input of queries and keys.
+        value: [B, T, D], the input of values; the same tensor if the encoding does not tell them apart.
+        terms: what the encoding changes in attention.
+        layout: of the tokens, with what the layer keeps of earlier ones.
+    """
+
+    query_key: Tensor
+    value: Tensor
+    terms: Terms
+    layout: Layout
+
+
+class Stack(nn.ModuleList):
+    """The encodings of all layers of a model: one, or one per layer. Your model calls it once, and once per layer.
+
+        stack = make("rope", width=512, num_heads=8, depth=6, length=1024)
+
+        x, positions = stack(x)                                       # before the first layer
+        h_qk, h_v, terms, layout = positions.layer(index, h)          # in each layer; q and k of h_qk, v of h_v
+        out = attend(q, k, v, terms, layout)                          # pe_lab.attention.attend
+
+    After each optimizer step call `constrain`.
+
+    Args:
+        encodings: one that all layers share, or one per layer, whose parameters are shared already.
+        depth: layers of the model.
+
+    Raises:
+        ValueError: depth < 1, or encodings that do not fit it.
+    """
+
+    def __init__(self, encodings: Iterable[PositionalEncoding], depth: int) -> None:
+        super().__init__(encodings)
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}")
+        expected = depth if len(self) and self.first.per_layer else 1
+        if len(self) != expected:
+            raise ValueError(f"{depth} layers need {expected} encodings, got {len(self)}")
+        self.depth = depth
+
+    @classmethod
+    def build(cls, encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes, depth: int) -> "Stack":
+        """Return the encodings of `depth` layers of a model with these sizes, parameters shared as the encoding says.
+
+        Args:
+            encoding: makes one encoding.
+
+        Raises:
+            ValueError: the encoding is not defined for these sizes.
+        """
+        made = [encoding(sizes)]
+        if made[0].per_layer:
+            made += [encoding(sizes) for _ in range(depth - 1)]
+        for other in made[1:]:
+            other.follow(made[0])
+        return cls(made, depth)
+
+    @property
+    def first(self) -> PositionalEncoding:
+        """The encoding of the first layer."""
+        return self.of_layer(0)
+
+    def of_layer(self, index: int) -> PositionalEncoding:
+        """Return the encoding of a layer."""
+        encoding = self[index] if len(self) > 1 else self[0]
+        assert isinstance(encoding, PositionalEncoding)  # a ModuleList does not say so
+        return encoding
+
+    def locate(self, layout: Layout) -> Layout:
+        """Return the layout as the encoding takes it; random positions are drawn here, from its seed.
+
+        Raises:
+            ValueError: the encoding is not defined at these positions.
+        """
+        return self.first.locate(layout)
+
+    def constrain(self) -> None:
+        """Move parameters back into their range; call it after every optimizer step."""
+        for index in range(len(self)):
+            self.of_layer(index).constrain()
+
+    def cache(self) -> Cache:
+        """Return an empty cache for decoding.
+
+        Raises:
+            ValueError: attention is bidirectional, or the encoding needs whole sequences.
+        """
+        first = self.first
+        if not first.sizes.causal:
+            raise ValueError(f"a cache needs causal attention, {first.name} was made for causal=False")
+        if first.whole_sequence is not None:
+            raise ValueError(f"{first.name} cannot use a cache: {first.whole_sequence}; compute all tokens each time")
+        return Cache(self.depth)
+
+    def forward(
+        self, x: Tensor, layout: Layout | None = None, cache: Cache | None = None
+    ) -> tuple[Tensor, "Positions"]:
+        """Return token embeddings with position, and the positions for each layer.
+
+        Args:
+            x: [B, T, D] token embeddings.
+            layout: of these tokens; None: one document per sequence without padding, whose positions start at 0 or
+                follow those in the cache.
+            cache: of earlier tokens, to which these are added; None: there are no earlier tokens. Sequences of
+                different lengths are padded on the left.
+
+        Raises:
+            ValueError: x does not fit the sizes of the model or the layout; the encoding is not defined at these
+                positions; the cache is of another model or batch, or gradients are computed.
+        """
+        first = self.first
+        if x.dim() != 3 or x.shape[2] != first.sizes.width:
+            raise ValueError(f"x must be [B, T, D] with D = {first.sizes.width}, got {list(x.shape)}")
+        if cache is not None:
+            self._check(cache)
+        if layout is None:
+            layout = self._next_layout(x, cache)
+        if layout.segment.shape != x.shape[:2]:
+            raise ValueError(
+                f"layout must be that of x, [B, T] = {list(x.shape[:2])}, got {list(layout.segment.shape)}"
+            )
+        located = self.locate(layout)
+        if cache is not None:
+            located = cache.add(located)
+        x = first.embed(x, located if cache is None else located.remembering(cache.embedding))
+        return x, Positions(self, located, cache, x)
+
+    def _next_layout(self, x: Tensor, cache: Cache | None) -> Layout:
+        sizes, length = self.first.sizes, x.shape[1]
+        if cache is not None and cache.layout is not None:
+            return cache.layout.following(length, sizes.grid_width)
+        lengths = torch.full((len(x),), length, device=x.device)
+        return Layout.of_lengths(lengths, length, sizes.causal, sizes.grid_width)
+
+    def _check(self, cache: Cache) -> None:
+        if torch.is_grad_enabled():
+            raise ValueError("a cache is for decoding, without gradients: call within torch.no_grad()")
+        if len(cache.layers) != self.depth:
+            raise ValueError(f"the cache must be that of this model, of {self.depth} layers, got {len(cache.layers)}")
+
+
+class Positions:
+    """The positions of one pass through a model, as its layers take them. `Stack` makes it.
+
+    Attributes:
+        layout: of the tokens, as the encoding located them.
+        shared: the terms that all layers have; None: each layer computes its own.
+    """
+
+    def __init__(self, stack: Stack, layout: Layout, cache: Cache | None, x: Tensor) -> None:
+        self.stack, self.layout, self.cache = stack, layout, cache
+        first = stack.first
+        self.shared = None if first.per_layer or first.reads_content else first.terms(x, layout)
+
+    def layer(self, index: int, h: Tensor) -> LayerInput:
+        """Return what attention of a layer takes, for its input h [B, T, D]; call it once per layer, in order."""
+        encoding, layout = self.stack.of_layer(index), self.layout
+        if self.cache is not None:
+            layout = layout.remembering(self.cache.layers[index])
+        query_key, value = encoding.mix(h, layout)
+        return LayerInput(query_key, value, self.shared or encoding.terms(h, layout), layout)

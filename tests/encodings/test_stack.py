@@ -1,0 +1,192 @@
+"""An encoding is put into a model by `make` and a `Stack`; nothing else calls the hooks."""
+
+import ast
+import inspect
+from functools import partial
+from pathlib import Path
+
+import hydra
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import pe_lab
+from pe_lab.attention import attend
+from pe_lab.config import expand, folder
+from pe_lab.data.base import Task
+from pe_lab.encodings import Alibi, Layout, RoPE, Shaw, Sizes, Stack, make
+from pe_lab.encodings.layout import PADDING
+from pe_lab.encodings.named import encodings
+
+NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
+SIZES = {"width": 16, "num_heads": 2, "depth": 3, "length": 8}
+
+
+def options_of(made: partial) -> dict:
+    """All options of an encoding with their values; those of a nested one too."""
+    kind, given = made.func, dict(made.keywords)
+    while isinstance(kind, partial):
+        kind, given = kind.func, kind.keywords | given
+    bound = {key: parameter.default for key, parameter in inspect.signature(kind).parameters.items()} | given
+    found = {"class": kind}
+    for key, value in bound.items():
+        if key not in ("sizes", "name"):
+            found[key] = (
+                options_of(value if isinstance(value, partial) else partial(value)) if callable(value) else value
+            )
+    return found
+
+
+def test_every_name_of_the_configuration_can_be_made_and_no_other() -> None:
+    assert list(encodings()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_the_encoding_of_its_file(name: str) -> None:
+    """Of the same class, with the same options."""
+    of_file = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
+    assert options_of(partial(encodings()[name])) == options_of(of_file)
+    stack = make(name, **SIZES, grid_width=4 if of_file.func.on_grid else None)
+    assert stack.first.name == name
+    assert len(stack) == (3 if stack.first.per_layer else 1)
+
+
+def test_options_are_given_by_name() -> None:
+    stack = make("rope", **SIZES, theta=500.0)
+    assert isinstance(stack.first, RoPE)
+    assert stack.first.theta == 500
+    assert stack.depth == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error"),
+    [
+        ("roep", {}, r"name must be one of alibi, .*, got 'roep': did you mean rope\?"),
+        ("rope", {"thetta": 3}, "options of rope must be among theta, pairing, got thetta"),
+        ("rope", {"name": "mine"}, ""),
+        ("alibi", {"theta": 3}, "options of alibi must be among none, got theta"),
+        ("rope", {"theta": -1.0}, "theta must be a positive number, got -1.0"),
+        ("rope_2d", {}, "rope_2d needs positions on a grid, these sequences have none: use rope"),
+        ("cope", {"causal": False}, "cope is defined for causal attention only, this is bidirectional"),
+        ("rope", {"depth": 0}, "depth must be at least 1, got 0"),
+        ("rope", {"width": 6}, "rope rotates pairs: head_dim must be even, got 3"),
+        ("learnable", {"length": 600}, "max_len must be at least the length of the sequences, got max_len=512"),
+    ],
+)
+def test_what_cannot_be_made_is_refused_in_one_line(name: str, options: dict, error: str) -> None:
+    if not error:
+        with pytest.raises(TypeError):
+            make(name, **SIZES, **options)
+        return
+    with pytest.raises(ValueError, match=error) as caught:
+        make(name, **(SIZES | options))
+    assert "\n" not in str(caught.value)
+
+
+def test_parameters_are_shared_between_layers_as_the_encoding_says() -> None:
+    _, *others = make("deberta", **SIZES)
+    assert len(others) == 2
+    assert all(not hasattr(other, "table") for other in others)
+    assert len(make("learnable", **SIZES)) == 1
+    with pytest.raises(ValueError, match="3 layers need 3 encodings, got 1"):
+        Stack([Shaw(Sizes(16, 2, 8))], 3)
+    with pytest.raises(ValueError, match="3 layers need 1 encodings, got 2"):
+        Stack([Alibi(Sizes(16, 2, 8)), Alibi(Sizes(16, 2, 8))], 3)
+
+
+class Model(nn.Module):
+    """Somebody's own model."""
+
+    def __init__(self, encoding: Stack, width: int = 16, depth: int = 3) -> None:
+        super().__init__()
+        self.encoding = encoding
+        self.layers = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(depth))
+
+    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        x, positions = self.encoding(x, layout)
+        for index, layer in enumerate(self.layers):
+            h_qk, h_v, terms, of_layer = positions.layer(index, x)
+            q, k, _ = layer(h_qk).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+            v = layer(h_v).unflatten(-1, (3, 2, -1))[:, :, 2].transpose(1, 2)
+            x = x + attend(q, k, v, terms, of_layer).transpose(1, 2).flatten(2)
+        return x
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_encoding_trains_in_another_model(name: str) -> None:
+    """Gradients reach every parameter that is trained, but those that start without effect."""
+    grid = 4 if encodings()[name] in (encodings()[n] for n in NAMES if n.endswith("2d") or n == "rope_mixed") else None
+    torch.manual_seed(0)
+    stack = make(name, **SIZES, grid_width=grid)
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    model = Model(stack)
+    model(torch.randn(2, 8, 16)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in stack.parameters())
+    if name not in ("integer",):
+        assert all(p.grad.any() for p in stack.parameters())
+    stack.constrain()
+
+
+def test_the_default_layout_is_that_of_whole_sequences() -> None:
+    model, x = Model(make("learnable", **SIZES)), torch.randn(2, 8, 16)
+    whole = Layout.of_lengths(torch.tensor([8, 8]), 8, causal=True)
+    assert torch.equal(model(x), model(x, whole))
+    padded = Layout.of_lengths(torch.tensor([8, 5]), 8, causal=True)
+    assert torch.equal(model(x)[0], model(x, padded)[0])
+    assert_close(model(x)[1, :5], model(x, padded)[1, :5])
+    assert padded.segment[1, 5] == PADDING
+
+
+@pytest.mark.parametrize(
+    ("x", "layout", "error"),
+    [
+        (torch.zeros(2, 8, 15), None, r"x must be \[B, T, D\] with D = 16, got \[2, 8, 15\]"),
+        (torch.zeros(8, 16), None, r"x must be \[B, T, D\] with D = 16, got \[8, 16\]"),
+        (
+            torch.zeros(2, 8, 16),
+            Layout.of_lengths(torch.tensor([7, 7]), 7, causal=True),
+            r"layout must be that of x, \[B, T\] = \[2, 8\], got \[2, 7\]",
+        ),
+    ],
+)
+def test_embeddings_that_do_not_fit_are_refused(x: Tensor, layout: Layout | None, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        make("rope", **SIZES)(x, layout)
+
+
+def test_terms_are_computed_once_where_layers_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    for kind in (Alibi, Shaw):
+        true = kind.terms
+        monkeypatch.setattr(
+            kind, "terms", lambda self, h, layout, true=true: (calls.append(self.name), true(self, h, layout))[1]
+        )
+    Model(make("alibi", **SIZES))(torch.randn(1, 8, 16))
+    Model(make("shaw", **SIZES))(torch.randn(1, 8, 16))
+    assert calls == ["alibi", "shaw", "shaw", "shaw"]
+
+
+def test_only_the_stack_and_encodings_call_the_hooks() -> None:
+    """Every call of `.embed(`, `.mix(`, `.terms(` and `.follow(` in the package."""
+    calls = []
+    for path in Path(pe_lab.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            if node.func.attr in ("embed", "mix", "terms", "follow"):
+                calls.append(path.relative_to(Path(pe_lab.__file__).parent).as_posix())
+    assert {call for call in calls if not call.startswith("encodings/")} == set()
+    assert {"encodings/stack.py", "encodings/randomized.py"} <= set(calls)
+
+
+def test_a_model_of_the_lab_holds_a_stack() -> None:
+    from pe_lab.config import Model as Settings
+    from pe_lab.model import Transformer
+
+    settings = Settings(2, 16, 2, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False)
+    model = Transformer(settings, RoPE, Task(11, 8, 11, causal=True))
+    assert isinstance(model.encodings, Stack)
+    assert model.encodings.depth == 2
