@@ -166,14 +166,13 @@ class Layout:
             ValueError: positions on a grid, and no grid_width.
         """
         segment, pos = self.segment[:, -1:], self.pos[:, -1:]
-        on_grid = pos.dim() == 3
+        on_grid, columns = pos.dim() == 3, grid_width or 1
+        if on_grid and grid_width is None:
+            raise ValueError("positions on a grid need a grid_width to be continued, got None")
+        index = pos[..., 0] * columns + pos[..., 1] if on_grid else pos
+        pos = index.where(segment != PADDING, -1) + torch.arange(1, count + 1, device=pos.device)
         if on_grid:
-            if grid_width is None:
-                raise ValueError("positions on a grid need a grid_width to be continued, got None")
-            pos = pos[..., 0] * grid_width + pos[..., 1]
-        pos = pos.where(segment != PADDING, -1) + torch.arange(1, count + 1, device=pos.device)
-        if on_grid:
-            pos = torch.stack((pos // grid_width, pos % grid_width), -1)
+            pos = torch.stack((pos // columns, pos % columns), -1)
         return replace(self, pos=pos, segment=segment.clamp(min=0).expand(-1, count), keys=None, memory=None)
 
     def last(self, count: int) -> "Layout":
