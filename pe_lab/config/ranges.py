@@ -62,6 +62,7 @@ RANGES: dict[str, Range] = {
     "evaluate.lengths": _each(at_least(1)),
     "evaluate.policy": _each(one_of("raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized")),
     "evaluate.offset": _each(Range("an integer in 0 ... 2^24", lambda x: isinstance(x, int) and 0 <= x <= 2**24)),
+    "evaluate.decode": one_of("none", "greedy"),
     "logger.mode": _optional(one_of("online", "offline", "disabled")),
     "logger.project": NAME,
     "logger.images": BOOLEAN,

@@ -39,11 +39,12 @@ class Attention:
 
 @dataclass
 class Evaluate:
-    """Measurements on a trained cell: every length, under every policy, at every offset."""
+    """Measurements on a trained cell: every length, under every policy, at every offset; answers generated or not."""
 
     lengths: list[float] = field(default_factory=lambda: [1.0])
     policy: list[str] = field(default_factory=lambda: ["raw"])
     offset: list[int] = field(default_factory=lambda: [0])
+    decode: str = "none"
 
 
 @dataclass

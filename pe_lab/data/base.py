@@ -112,12 +112,15 @@ class Dataset(CheckedOptions, ABC):
         task: what a model must know.
         roles: names of the kinds of answers.
         own_metrics: the metrics that `metrics` returns.
+        generates: whether the headline answers of a sequence are its next tokens, one after the other, so that a model
+            can write them itself.
     """
 
     revision: ClassVar[int] = 1
     neutral: ClassVar[dict[str, object]] = {}
     floors_revision: ClassVar[int] = 1
     own_metrics: tuple[Metric, ...] = ()
+    generates = False
     name: str
     task: Task
     roles: tuple[str, ...]

@@ -38,6 +38,7 @@ class Problems(InMemory):
     """
 
     roles = ("answer", "end")
+    generates = True
     prompt_length = (1, 0)
     answer_length = (1, 0)
 

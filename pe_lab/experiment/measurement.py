@@ -20,6 +20,7 @@ from pe_lab.probes import Probe
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError
+from pe_lab.training.decoding import exact_match_generated
 from pe_lab.training.metrics import evaluate
 from pe_lab.training.state import load_weights
 
@@ -81,8 +82,11 @@ def _answer(cell: Cell, model: Transformer, request: dict[str, Any], datasets: D
     factor = request["length"]
     dataset = datasets.at(factor)
     with policy(model, request["policy"], factor):
-        metrics = evaluate(model, dataset, "test", cell.autocast(), request["offset"])
-    metrics |= flat_floors(datasets.floors(factor))
+        if request["kind"] == "decode":
+            metrics = exact_match_generated(model, dataset, "test", cell.autocast(), request["offset"])
+        else:
+            metrics = evaluate(model, dataset, "test", cell.autocast(), request["offset"])
+            metrics |= flat_floors(datasets.floors(factor))
     return [{"tokens": dataset.task.length, "metric": name, "value": value} for name, value in metrics.items()]
 
 

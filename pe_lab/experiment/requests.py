@@ -14,7 +14,7 @@ from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.identity import options
 from pe_lab.probes.base import probe_class
-from pe_lab.training import metrics
+from pe_lab.training import decoding, metrics
 
 
 def requests(cfg: DictConfig) -> list[dict[str, Any]]:
@@ -26,6 +26,12 @@ def requests(cfg: DictConfig) -> list[dict[str, Any]]:
         for length, policy, offset in product(asked.lengths, asked.policy, asked.offset)
         if (length, policy, offset) != (1, "raw", 0)
     ]
+    if asked.decode != "none":
+        found += [
+            {"kind": "decode", "decode": asked.decode, "length": length, "policy": policy, "offset": offset}
+            | {"revision": [decoding.revision, policies.revision]}
+            for length, policy, offset in product(asked.lengths, asked.policy, asked.offset)
+        ]
     lengths = dict.fromkeys([1, *asked.lengths])  # the training length, and all others that are asked for
     for name, length in product(cfg.probe, lengths):
         own = options(cfg.probe[name], probe_class(name, cfg.probe[name]))
@@ -36,13 +42,18 @@ def requests(cfg: DictConfig) -> list[dict[str, Any]]:
 
 def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes], PositionalEncoding]) -> None:
     """Raise ValueError if the dataset or the encoding does not have a length, policy or offset that is asked for."""
+    if cfg.evaluate.decode != "none" and not dataset.generates:
+        raise ValueError(
+            f"evaluate.decode={cfg.evaluate.decode} needs a task whose answer is written token by token, as copy or "
+            f"addition, got data={cfg.data.name}"
+        )
     length, sizes = dataset.task.length, dataset.task.sizes(cfg.model.width, cfg.model.num_heads)
     for factor in cfg.evaluate.lengths:
         if factor * length > LONGEST:
             raise ValueError(f"evaluate.lengths must lead to at most {LONGEST} tokens, got {factor:g} times {length}")
     longer: dict[float, Dataset] = {1: dataset}
     for request in requests(cfg):
-        if request["kind"] != "length":
+        if request["kind"] == "probe":
             continue
         factor = request["length"]
         if factor not in longer:

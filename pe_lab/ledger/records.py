@@ -23,7 +23,7 @@ from pe_lab.system.files import (
     write_json,
 )
 
-KINDS = ("length", "probe")
+KINDS = ("length", "decode", "probe")
 FILES = ("request.json", "rows.csv", "environment.json")
 
 

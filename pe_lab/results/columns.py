@@ -18,6 +18,7 @@ ENVIRONMENT = {
 # columns of records: measurements that were made on a checkpoint after training
 MEASURED = ("kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value")
 SHOWN = ("loss", "accuracy", "exact_match")  # metrics that have curves
+GENERATED = "exact_match_generated"  # exact match of answers that the model wrote itself
 REMAINING = "remaining"  # a metric: the share of the gap between a task's level and the best possible that is left
 
 

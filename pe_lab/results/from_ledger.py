@@ -262,7 +262,7 @@ def read_records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Da
                 measured.append(records.read(entry))
             except (OSError, ValueError) as error:
                 refused.append(_line(error))
-        if any(request["kind"] == "length" for request, _ in measured):
+        if any(request["kind"] in ("length", "decode") for request, _ in measured):
             rows = pd.DataFrame(_test_metrics(cell).items(), columns=["metric", "value"]).dropna()
             parts.append(rows.assign(**distinguishing, kind="length", length=1, policy="raw", offset=0))
         for request, rows in measured:

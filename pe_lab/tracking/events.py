@@ -88,6 +88,11 @@ def log_records(
             if isinstance(logger, WandbRun):
                 logger.log_rows("lengths", pd.DataFrame(points), summary["steps"], summary["epochs"])
     for request in recorded:
+        if request["kind"] == "decode":
+            rows = records.get(request)
+            place = {name: request[name] for name in ("policy", "offset", "length")}
+            place["tokens"] = int(rows["tokens"].iloc[0])
+            _log_length(loggers, place | dict(zip(rows["metric"], rows["value"], strict=True)))
         if request["kind"] == "probe":
             at = f"@{request['length']:g}" if "length" in request else ""
             _log_probe(loggers, f"{request['probe']}{at}", records.get(request))

@@ -56,6 +56,11 @@ def summarise(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...
     return metrics
 
 
+def chunk_size(dataset: Dataset) -> int:
+    """Return the number of sequences that are evaluated together."""
+    return max(1, min(CHUNK, PAIRS // dataset.task.length**2))
+
+
 @torch.no_grad()
 def evaluate(
     model: Transformer, dataset: Dataset, split: str, autocast: torch.autocast, offset: int = 0
@@ -74,7 +79,7 @@ def evaluate(
     training = model.training
     model.eval()
     parts, losses, right = [], [], []
-    chunk = max(1, min(CHUNK, PAIRS // dataset.task.length**2))
+    chunk = chunk_size(dataset)
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             for number, batch in enumerate(in_batches(dataset, split, torch.arange(dataset.size(split)), chunk)):

@@ -80,7 +80,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         ),
         *("trainer.save_every", "trainer.graph", "logger.mode", "logger.project", "logger.images"),
         *("logger.decide_timeout", "logger.open_timeout", "logger.finish_timeout"),
-        *("evaluate.lengths", "evaluate.policy", "evaluate.offset"),
+        *("evaluate.lengths", "evaluate.policy", "evaluate.offset", "evaluate.decode"),
     }
 
 
@@ -107,6 +107,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         "evaluate.lengths=[1,2]",
         "evaluate.policy=[raw,yarn]",
         "evaluate.offset=[0,64]",
+        "evaluate.decode=none",
         "probe=[position,rank]",
     ],
 )

@@ -19,6 +19,7 @@ from pe_lab.ledger.run import CHECKPOINT_FILES
 from pe_lab.model.transformer import Transformer
 from pe_lab.probes.rank import RankProbe
 from pe_lab.system.files import LedgerError
+from pe_lab.training.decoding import exact_match_generated
 from pe_lab.training.metrics import evaluate
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
@@ -87,6 +88,19 @@ def test_a_record_is_what_evaluate_says_on_the_longer_data(tmp_path):
     moved = values(made, length=2, policy="yarn", offset=9)
     assert moved["loss"] == expected["loss"] != found["loss"]
     assert len(list(made.run.folder.glob("records/1/*/rows.csv"))) == 4
+
+
+def test_generated_answers_are_recorded_beside_those_with_the_right_tokens_shown(tmp_path):
+    task = ["data=copy", "data.longest=3", "data.symbols=8", "data.train=400", "data.test=29", "data.validation=20"]
+    asked = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,5]", "evaluate.decode=greedy"]
+    made = serve(cell(tmp_path, *task, *asked, "pe=rope", "epochs=3", "trainer.batch_size=64"))
+    model, autocast = load(made), torch.autocast("cpu", enabled=False)
+    for length, data in ((1, made.cell.dataset), (2, made.cell.dataset.longer(2))):
+        for offset in (0, 5):
+            found = values(made, kind="decode", length=length, offset=offset)
+            assert found == exact_match_generated(model, data, "test", autocast, offset)
+            assert found["exact_match_generated"] == evaluate(model, data, "test", autocast, offset)["exact_match"]
+    assert not made.missing
 
 
 def test_moving_all_positions_changes_what_is_absolute_and_not_what_is_relative(tmp_path):
@@ -219,6 +233,8 @@ def test_two_processes_measure_once(start, tmp_path):
             "learnable has positions 0 to 511: position 515 is beyond its table",
         ),
         (["pe=learnable", "evaluate.lengths=[4]", "pe.max_len=63"], "learnable has positions 0 to 62"),
+        (["evaluate.decode=beam"], "evaluate.decode must be one of none, greedy, got 'beam'"),
+        (["evaluate.decode=greedy"], "evaluate.decode=greedy needs a task whose answer is written token by token"),
         (["probe=[weather]"], "probe must be one of attention, position, rank, subspace, got ['weather']"),
     ],
 )

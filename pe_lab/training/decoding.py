@@ -1,0 +1,67 @@
+"""Answers that a model writes itself, token by token, beside those it gives when the right ones before are shown."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pe_lab.data.base import IGNORE, Batch, Dataset, in_batches
+from pe_lab.data.seeding import derive, seed_all
+from pe_lab.encodings.layout import PADDING
+from pe_lab.model import Transformer
+from pe_lab.training.metrics import chunk_size
+
+GENERATED = "exact_match_generated"  # the metric
+revision = 1  # raised when the numbers of `exact_match_generated` change; part of a record's identity
+
+
+@torch.no_grad()
+def exact_match_generated(
+    model: Transformer, dataset: Dataset, split: str, autocast: torch.autocast, offset: int = 0
+) -> dict[str, float]:
+    """Return the share of a split's sequences whose whole answer the model writes, by greedy decoding.
+
+    Each token is the most likely one after the prompt and the tokens written before. With teacher forcing
+    (`exact_match` of metrics.evaluate) the right tokens are shown instead; both are equal for encodings that give a
+    token the same position and terms whatever follows.
+
+    Args:
+        dataset: one whose `generates` is True.
+        offset: added to all positions.
+
+    Raises:
+        ValueError: answers are not the next tokens of the sequences.
+    """
+    device = model.tokens.weight.device
+    right = []
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        for number, batch in enumerate(
+            in_batches(dataset, split, torch.arange(dataset.size(split)), chunk_size(dataset))
+        ):
+            seed = derive(0, "evaluate", split, number)
+            seed_all(seed, device)
+            shifted = replace(batch, layout=replace(batch.layout.shifted(offset), seed=seed))
+            right.append(_right(model, shifted.to(device), autocast))
+    return {GENERATED: torch.cat(right).float().mean().item()}
+
+
+def _right(model: Transformer, batch: Batch, autocast: torch.autocast) -> Tensor:
+    """Return [B], whether the model writes the answer of each sequence."""
+    asked = batch.headline & (batch.targets != IGNORE)
+    slot = torch.arange(asked.shape[1], device=asked.device)
+    first, count = asked.long().argmax(1, keepdim=True), asked.sum(1, keepdim=True)
+    if not torch.equal(asked, (slot >= first) & (slot < first + count)) or not count.all():
+        raise ValueError("answers must be the next tokens of a sequence to be generated, these have gaps")
+    longest, most = int(first.max()) + 1, int(count.max())
+    source = slot[:longest] - (longest - 1 - first)  # prompts end together: they are padded on the left
+    inside, source = source >= 0, source.clamp(min=0)
+    pos = batch.layout.pos.expand(*batch.layout.segment.shape, *batch.layout.pos.shape[2:])
+    rows = torch.arange(len(source), device=source.device)[:, None]
+    layout = replace(
+        batch.layout, pos=pos[rows, source], segment=batch.layout.segment[rows, source].where(inside, PADDING)
+    )
+    with autocast:
+        written = model.generate(batch.tokens[rows, source], most, layout)
+    step = slot[:most]
+    targets = batch.targets.gather(1, (first + step).clamp(max=asked.shape[1] - 1))
+    return ((written == targets) | (step >= count)).all(1)

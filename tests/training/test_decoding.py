@@ -1,0 +1,152 @@
+"""Answers that a model writes itself, and how many of them are right."""
+
+from dataclasses import replace
+
+import hydra
+import pytest
+import torch
+from torch import Tensor
+
+from pe_lab.config import Model, expand
+from pe_lab.data.arithmetic import Addition
+from pe_lab.data.base import IGNORE, Batch, Dataset
+from pe_lab.data.mqar import MQAR
+from pe_lab.data.seeding import derive, initialise
+from pe_lab.data.sequence import Copy, Sort
+from pe_lab.model import Transformer
+from pe_lab.results.columns import GENERATED as COLUMN
+from pe_lab.training.decoding import GENERATED, exact_match_generated
+from pe_lab.training.metrics import evaluate
+
+NO_AUTOCAST = torch.autocast("cpu", enabled=False)
+MANY = {"longest": 8, "train": 200, "validation": 60, "test": 120}
+COPY = Copy(0, symbols=2, shortest=1, longest=12, train=200, validation=60, test=120)
+
+
+class Copies(torch.nn.Module):
+    """A model of COPY: it finds SEP and writes the symbol that comes as far behind START.
+
+    Args:
+        slips: the slot of the answer that is wrong where the prompt begins with 1; None: it makes no mistakes.
+    """
+
+    def __init__(self, model: Transformer, data: Copy, slips: int | None = None) -> None:
+        super().__init__()
+        self.tokens, self.task, self.encodings = model.tokens, model.task, model.encodings
+        self.separator, self.end, self.slips = data.symbols + 1, data.symbols + 2, slips
+
+    def forward(self, tokens: Tensor, layout, cache=None) -> Tensor:
+        out = torch.zeros(*tokens.shape, self.task.outputs)
+        for row, line in enumerate(tokens.tolist()):
+            if self.separator not in line:
+                continue
+            at = line.index(self.separator)
+            start = at - 1 - line[:at][::-1].index(self.separator - 1)
+            for slot in range(at, len(line)):
+                place = start + 1 + slot - at
+                right = line[place] if place < at else self.end
+                wrong = slot - at == self.slips and line[start + 1] == 1
+                out[row, slot, 0 if wrong and right else 1 if wrong else right] = 1
+        return out
+
+    generate = Transformer.generate
+
+
+def transformer(name: str, data: Dataset, seed: int = 0) -> Transformer:
+    sizes = Model(2, 16, 2, mlp_ratio=2, norm="post", dropout=0.0, embedding_std=1.0, scale_tokens=False)
+    model = Transformer(sizes, hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe), data.task)
+    initialise(model, seed)
+    return model
+
+
+def likely(model: Transformer, data: Dataset) -> Transformer:
+    """Make START, SEP and PAD impossible and END as likely as a symbol, so that some short answers are right."""
+    with torch.no_grad():
+        model.head.bias[data.symbols :] = torch.tensor([-100.0, -100.0, 0.0, -100.0])
+    return model
+
+
+def alone(model: Transformer, batch: Batch, offset: int = 0) -> float:
+    """Write the answer of each sequence alone, computing all tokens each time."""
+    right = []
+    for row in range(len(batch)):
+        asked = (batch.targets[row] != IGNORE).nonzero().flatten().tolist()
+        made = batch.tokens[row : row + 1, : asked[0] + 1]
+        for _ in asked:
+            layout = model.task.layout(torch.tensor([made.shape[1]]), made.shape[1]).shifted(offset)
+            with torch.no_grad():
+                made = torch.cat((made, model(made, layout)[:, -1:].argmax(-1)), 1)
+        right.append(torch.equal(made[0, asked[0] + 1 :], batch.targets[row, asked]))
+    return sum(right) / len(right)
+
+
+def test_a_metric_has_one_name() -> None:
+    assert GENERATED == COLUMN
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi", "cpe", "learnable", "stick_breaking"])
+@pytest.mark.parametrize(
+    "data", [COPY, Addition(0, **MANY), Sort(0, symbols=8, **MANY)], ids=["copy", "addition", "sort"]
+)
+def test_it_is_exact_match_where_tokens_have_the_same_position_whatever_follows(name: str, data: Dataset) -> None:
+    for seed in range(3):
+        model = likely(transformer(name, data, seed), data)
+        expected = evaluate(model, data, "test", NO_AUTOCAST)["exact_match"]
+        assert exact_match_generated(model, data, "test", NO_AUTOCAST) == {GENERATED: pytest.approx(expected)}
+
+
+@pytest.mark.parametrize("name", ["rope", "normalized", "sinusoidal"])
+@pytest.mark.parametrize("offset", [0, 7])
+def test_it_is_the_share_of_answers_written_one_sequence_at_a_time(name: str, offset: int) -> None:
+    data = Copy(0, symbols=2, shortest=1, longest=10, train=20, validation=4, test=30)
+    for seed in range(3):
+        model = likely(transformer(name, data, seed), data)
+        found = exact_match_generated(model, data, "test", NO_AUTOCAST, offset)
+        assert found == {GENERATED: pytest.approx(alone(model, data.whole("test"), offset))}
+
+
+def test_a_perfect_model_writes_every_answer_and_one_slip_ends_it() -> None:
+    model = Copies(transformer("normalized", COPY), COPY)  # which has no cache: the model sees all tokens
+    assert exact_match_generated(model, COPY, "test", NO_AUTOCAST) == {GENERATED: 1.0}
+    for slips in (0, 1, 2):
+        model.slips = slips
+        found = exact_match_generated(model, COPY, "test", NO_AUTOCAST)[GENERATED]
+        assert 0 < found < 1
+        assert found == pytest.approx(evaluate(model, COPY, "test", NO_AUTOCAST)["exact_match"])
+        assert found == pytest.approx(alone(model, COPY.whole("test")))
+    model.slips, model.end = None, 0
+    assert exact_match_generated(model, COPY, "test", NO_AUTOCAST) == {GENERATED: 0.0}
+
+
+def test_random_positions_are_drawn_from_the_seed_of_the_batch() -> None:
+    model = transformer("randomized_rope", COPY)
+    seen = []
+    true = model.encodings.first.draw
+    model.encodings.first.draw = lambda count, seed: (seen.append(seed), true(count, seed))[1]
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = exact_match_generated(model, COPY, "test", NO_AUTOCAST)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert exact_match_generated(model, COPY, "test", NO_AUTOCAST) == first
+    assert set(seen) == {derive(0, "evaluate", "test", 0)}
+
+
+def test_answers_with_gaps_are_refused() -> None:
+    model = transformer("rope", COPY)
+    batch = COPY.whole("test")
+    targets = batch.targets.clone()
+    targets[0, (targets[0] != IGNORE).nonzero()[1]] = IGNORE
+
+    class Gaps(Copy):
+        def make(self, split: str) -> Batch:
+            return replace(batch, targets=targets)
+
+    data = Gaps(0, symbols=2, shortest=1, longest=12, train=200, validation=60, test=120)
+    with pytest.raises(ValueError, match="answers must be the next tokens of a sequence to be generated"):
+        exact_match_generated(model, data, "test", NO_AUTOCAST)
+
+
+def test_only_tasks_that_say_so_are_generated() -> None:
+    assert COPY.generates
+    assert not MQAR.generates
