@@ -71,28 +71,23 @@ def log_records(
         tokens: the training length, at which the test itself is logged; None: unknown, the test is left out.
     """
     recorded = [request for request in requests if records.has(request)]
-    lengths = [request for request in recorded if request["kind"] == "length"]
+    lengths = [request for request in recorded if request["kind"] in ("length", "decode")]
     if lengths:
         metrics = summary["test"] | flat_floors(summary["floors"])
         test = {"policy": "raw", "offset": 0, "length": 1.0, "tokens": tokens} | metrics
-        points = [test] if tokens is not None else []
+        by_place = {("raw", 0, 1.0): test} if tokens is not None else {}
         for request in lengths:
             rows = records.get(request)
             place = {"policy": request["policy"], "offset": request["offset"], "length": float(request["length"])}
-            place["tokens"] = int(rows["tokens"].iloc[0])
-            points.append(place | dict(zip(rows["metric"], rows["value"], strict=True)))
-        points.sort(key=itemgetter("policy", "offset", "length"))
+            point = by_place.setdefault(tuple(place.values()), place | {"tokens": int(rows["tokens"].iloc[0])})
+            point |= dict(zip(rows["metric"], rows["value"], strict=True))
+        points = sorted(by_place.values(), key=itemgetter("policy", "offset", "length"))
         for point in points:
             _log_length(loggers, point)
         for logger in loggers:
             if isinstance(logger, WandbRun):
                 logger.log_rows("lengths", pd.DataFrame(points), summary["steps"], summary["epochs"])
     for request in recorded:
-        if request["kind"] == "decode":
-            rows = records.get(request)
-            place = {name: request[name] for name in ("policy", "offset", "length")}
-            place["tokens"] = int(rows["tokens"].iloc[0])
-            _log_length(loggers, place | dict(zip(rows["metric"], rows["value"], strict=True)))
         if request["kind"] == "probe":
             at = f"@{request['length']:g}" if "length" in request else ""
             _log_probe(loggers, f"{request['probe']}{at}", records.get(request))

@@ -93,7 +93,7 @@ def test_a_record_is_what_evaluate_says_on_the_longer_data(tmp_path):
 def test_generated_answers_are_recorded_beside_those_with_the_right_tokens_shown(tmp_path):
     task = ["data=copy", "data.longest=3", "data.symbols=8", "data.train=400", "data.test=29", "data.validation=20"]
     asked = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,5]", "evaluate.decode=greedy"]
-    made = serve(cell(tmp_path, *task, *asked, "pe=rope", "epochs=3", "trainer.batch_size=64"))
+    made = serve(cell(tmp_path, *task, *asked, "pe=rope", "epochs=3", "trainer.batch_size=64", "logger=csv"))
     model, autocast = load(made), torch.autocast("cpu", enabled=False)
     for length, data in ((1, made.cell.dataset), (2, made.cell.dataset.longer(2))):
         for offset in (0, 5):
@@ -101,6 +101,15 @@ def test_generated_answers_are_recorded_beside_those_with_the_right_tokens_shown
             assert found == exact_match_generated(model, data, "test", autocast, offset)
             assert found["exact_match_generated"] == evaluate(model, data, "test", autocast, offset)["exact_match"]
     assert not made.missing
+
+    (path,) = (tmp_path / "csv").rglob("metrics.csv")
+    logged = pd.read_csv(path).dropna(subset="length/tokens")
+    assert logged["length/tokens"].tolist() == [9, 15, 9, 15]
+    for length, shift, row in ((1, "", 0), (2, "", 1), (1, "+5", 2), (2, "+5", 3)):
+        point = logged.iloc[row]
+        expected = values(made, kind="decode", length=length, offset=int(shift or 0))["exact_match_generated"]
+        assert point[f"length/raw{shift}/exact_match_generated"] == expected
+        assert point[f"length/raw{shift}/loss"] > 0
 
 
 def test_moving_all_positions_changes_what_is_absolute_and_not_what_is_relative(tmp_path):
