@@ -80,7 +80,7 @@ class Stack(nn.ModuleList):
     def of_layer(self, index: int) -> PositionalEncoding:
         """Return the encoding of a layer."""
         encoding = self[index] if len(self) > 1 else self[0]
-        assert isinstance(encoding, PositionalEncoding)  # a ModuleList does not say so
+        assert isinstance(encoding, PositionalEncoding)  # ModuleList has members of type Module
         return encoding
 
     def locate(self, layout: Layout) -> Layout:
@@ -126,8 +126,8 @@ class Stack(nn.ModuleList):
                 positions; the cache is of another model or batch, or gradients are computed.
         """
         first = self.first
-        if x.dim() != 3 or x.shape[2] != first.sizes.width:
-            raise ValueError(f"x must be [B, T, D] with D = {first.sizes.width}, got {list(x.shape)}")
+        if x.dim() != 3 or x.shape[2] != first.sizes.width or not x.shape[1]:
+            raise ValueError(f"x must be [B, T, D] with T >= 1, D = {first.sizes.width}, got {list(x.shape)}")
         if cache is not None:
             self._check(cache)
         if layout is None:

@@ -18,6 +18,7 @@ from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import Rotary, Terms
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.memory import SPARE
 from pe_lab.model.transformer import Transformer
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
@@ -44,12 +45,17 @@ def grid(name: str) -> int | None:
 
 
 def transformer(
-    name: str, length: int = 8, causal: bool = True, implementation: str = "auto", norm: str = "pre"
+    name: str,
+    length: int = 8,
+    causal: bool = True,
+    implementation: str = "auto",
+    norm: str = "pre",
+    options: dict[str, object] | None = None,
 ) -> Transformer:
     """Return a float64 model trained at another length, with the encoding's parameters moved from where they start."""
     sizes = Model(DEPTH, D, H, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid(name))
-    model = Transformer(sizes, hydra.utils.instantiate(settings(name)), task, implementation)
+    model = Transformer(sizes, hydra.utils.instantiate(settings(name), **(options or {})), task, implementation)
     initialise(model, seed=0)
     with torch.no_grad():
         for parameter in model.encodings.parameters():
@@ -82,6 +88,40 @@ def test_token_by_token_equals_the_whole(name: str) -> None:
     model, tokens = transformer(name), tokens_of()
     layout = model.task.layout(torch.full((2,), T), T)
     assert_close(decode(model, tokens, layout, list(range(T))), model(tokens, layout), **EQUAL)
+
+
+@pytest.mark.parametrize("name", ["rope", "forgetting", "cpe"])
+@torch.no_grad()
+def test_more_tokens_than_a_buffer_holds_equal_the_whole(name: str) -> None:
+    """Buffers grow twice."""
+    count = 3 * SPARE
+    model, tokens = transformer(name), tokens_of(2, count)
+    layout = model.task.layout(torch.full((2,), count), count)
+    assert_close(decode(model, tokens, layout, list(range(count))), model(tokens, layout), **EQUAL)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("rse", {"order": "first"}),
+        ("shaw", {"max_distance": 2}),
+        ("deberta", {"max_distance": 2}),
+        ("deberta", {"max_distance": 4, "buckets": "log"}),
+        ("t5", {"num_buckets": 4, "max_distance": 3}),
+        ("relative_bias", {"max_distance": 2}),
+        ("xpos", {"scale_base": 4.0}),
+        ("cope", {"max_position": 2, "std": 1.0}),
+        ("learnable", {"at": "query_key", "combine": "concat"}),
+        ("integer", {"at": "every_layer"}),
+    ],
+)
+@torch.no_grad()
+def test_options_other_than_the_defaults_decode_too(name: str, options: dict[str, object]) -> None:
+    """Beyond the distances of their tables, and at positions with gaps that start late."""
+    model, tokens = transformer(name, options=options), tokens_of()
+    for pos in (torch.arange(T), torch.arange(5, 5 + 3 * T, 3)):
+        layout = Layout(pos[None], torch.zeros(2, T, dtype=torch.long), causal=True)
+        assert_close(decode(model, tokens, layout, [0, 4, 5, 6, 11]), model(tokens, layout), **EQUAL)
 
 
 @pytest.mark.parametrize("name", CACHED)
@@ -239,7 +279,9 @@ def test_gradients_and_bidirectional_attention_are_refused() -> None:
 def test_padding_behind_a_token_is_refused() -> None:
     model, kept = transformer("rope"), transformer("rope").encodings.cache()
     layout = model.task.layout(torch.tensor([5, 3]), 5)
-    with pytest.raises(ValueError, match="sequences in a cache must be padded on the left, got padding behind a token"):
+    with pytest.raises(
+        ValueError, match="sequences that are decoded must be padded on the left, got padding behind a token"
+    ):
         model(tokens_of(2, 5), layout, kept)
     assert len(kept) == 0
 
@@ -381,9 +423,41 @@ def test_generate_refuses_what_it_cannot_do_before_it_begins() -> None:
     tokens = tokens_of(1, 5)
     with pytest.raises(ValueError, match="generate needs a causal task whose answers are the next tokens"):
         transformer("rope", causal=False).generate(tokens, 3)
-    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
-        transformer("rope").generate(tokens, 0)
+    for count in (0, 2.0, True):
+        with pytest.raises(ValueError, match=f"count must be an integer of at least 1, got {count}"):
+            transformer("rope").generate(tokens, count)  # type: ignore[arg-type]
     model = transformer("learnable")
     model.forward = None  # type: ignore[assignment,method-assign]
     with pytest.raises(ValueError, match="learnable has positions 0 to 511: position 512 is beyond its table"):
         model.generate(tokens, 509)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize(
+    ("segment", "error"),
+    [
+        ([[0] * 5, [0] * 3 + [PADDING] * 2], "must be padded on the left, got padding behind a token"),
+        ([[0] * 5, [PADDING] * 5], "a prompt must have a token, got padding alone in sequence 1"),
+        ([[0] * 4, [0] * 4], r"layout must be that of tokens, \[2, 5\], got \[2, 4\]"),
+    ],
+)
+def test_prompts_that_cannot_be_continued_are_refused_before_anything_is_computed(
+    segment: list[list[int]], error: str, cached: bool
+) -> None:
+    model = transformer("rope")
+    model.forward = None  # type: ignore[assignment,method-assign]
+    layout = Layout(torch.arange(len(segment[0]))[None], torch.tensor(segment), causal=True)
+    with pytest.raises(ValueError, match=error):
+        model.generate(tokens_of(2, 5), 3, layout, cached)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_prompts_without_tokens_and_bidirectional_layouts_are_refused(cached: bool) -> None:
+    model = transformer("rope")
+    model.forward = None  # type: ignore[assignment,method-assign]
+    for tokens in (tokens_of(2, 0), tokens_of(0, 5), tokens_of(1, 5)[0], tokens_of(2, 5).double()):
+        with pytest.raises(ValueError, match=r"tokens must be integers \[B, T\], B and T at least 1, got torch"):
+            model.generate(tokens, 3, cached=cached)
+    both_ways = Layout(torch.arange(5)[None], torch.zeros(2, 5, dtype=torch.long), causal=False)
+    with pytest.raises(ValueError, match="generate needs causal attention, got a layout with causal=False"):
+        model.generate(tokens_of(2, 5), 3, both_ways, cached)
