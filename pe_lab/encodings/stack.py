@@ -170,7 +170,13 @@ class Positions:
         self.shared = None if first.per_layer or first.reads_content else first.terms(x, layout)
 
     def layer(self, index: int, h: Tensor) -> LayerInput:
-        """Return what attention of a layer takes, for its input h [B, T, D]; call it once per layer, in order."""
+        """Return what attention of a layer takes, for its input h [B, T, D]; call it once per layer, in order.
+
+        Raises:
+            ValueError: the model has no such layer.
+        """
+        if not 0 <= index < self.stack.depth:
+            raise ValueError(f"index must be that of a layer, 0 ... {self.stack.depth - 1}, got {index}")
         encoding, layout = self.stack.of_layer(index), self.layout
         if self.cache is not None:
             layout = layout.remembering(self.cache.layers[index])

@@ -16,6 +16,7 @@ from pe_lab.attention import attend
 from pe_lab.config import expand, folder
 from pe_lab.data.base import Task
 from pe_lab.encodings import Alibi, Layout, RoPE, Shaw, Sizes, Stack, make
+from pe_lab.encodings.base import PositionalEncoding, Terms
 from pe_lab.encodings.layout import PADDING
 from pe_lab.encodings.named import encodings
 
@@ -168,6 +169,14 @@ def test_embeddings_that_do_not_fit_are_refused(x: Tensor, layout: Layout | None
         make("rope", **SIZES)(x, layout)
 
 
+@pytest.mark.parametrize("name", ["rope", "shaw"])
+@pytest.mark.parametrize("index", [-1, 3])
+def test_a_layer_that_the_model_does_not_have_is_refused(name: str, index: int) -> None:
+    h, positions = make(name, **SIZES)(torch.zeros(1, 8, 16))
+    with pytest.raises(ValueError, match=rf"index must be that of a layer, 0 ... 2, got {index}"):
+        positions.layer(index, h)
+
+
 def test_terms_are_computed_once_where_layers_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     for kind in (Alibi, Shaw):
@@ -178,6 +187,51 @@ def test_terms_are_computed_once_where_layers_share_them(monkeypatch: pytest.Mon
     Model(make("alibi", **SIZES))(torch.randn(1, 8, 16))
     Model(make("shaw", **SIZES))(torch.randn(1, 8, 16))
     assert calls == ["alibi", "shaw", "shaw", "shaw"]
+
+
+class Keeps(PositionalEncoding):
+    """Keeps token embeddings and the input of each layer, under one name; its layers share it."""
+
+    reads_content = True
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        self.seen = [layout.with_earlier("input", x)]
+        return x
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        self.seen.append(layout.with_earlier("input", h))
+        return Terms()
+
+
+@torch.no_grad()
+def test_each_layer_and_the_embedding_keep_what_is_theirs() -> None:
+    encoding, x = Keeps(Sizes(16, 2, 8)), torch.randn(2, 6, 16)
+    stack = Stack([encoding], 3)
+    cache = stack.cache()
+    for part in (x[:, :4], x[:, 4:5], x[:, 5:]):
+        _, positions = stack(part, None, cache)
+        for index in range(3):
+            positions.layer(index, (index + 2) * part)
+    assert [torch.equal(kept, factor * x) for kept, factor in zip(encoding.seen, range(1, 5), strict=True)] == [
+        True
+    ] * 4
+
+
+def test_the_encodings_of_all_layers_are_constrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    constrained: list[nn.Module] = []
+    monkeypatch.setattr(Shaw, "constrain", lambda self: constrained.append(self))
+    stack = make("shaw", **SIZES)
+    stack.constrain()
+    assert constrained == list(stack)
+
+
+@torch.no_grad()
+def test_without_a_layout_a_grid_is_continued_row_by_row() -> None:
+    for name in ("rope_2d", "cpe"):
+        stack = make(name, **SIZES, grid_width=3)
+        cache = stack.cache()
+        pos = [stack(torch.zeros(1, count, 16), None, cache)[1].layout.pos[0] for count in (4, 1, 3)]
+        assert torch.cat(pos).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0], [2, 1]]
 
 
 def test_only_the_stack_and_encodings_call_the_hooks() -> None:
