@@ -126,6 +126,15 @@ def test_an_empty_cache_has_nothing_to_select() -> None:
     assert len(cache) == 0
 
 
+def test_positions_of_padding_among_the_keys_do_not_count_as_distances() -> None:
+    keys = layout([[-50, 40, 41, 42], [7, 90, 0, 1]], [[PADDING, 0, 0, 0], [PADDING, PADDING, 0, 0]])
+    step = replace(keys.last(1), keys=keys)
+    assert (step.max_distance, step.pos_range, step.packed, step.all_allowed) == (2, (1, 42), False, False)
+    packed = layout([[-50, 40, 0, 1]], [[PADDING, 0, 1, 1]])
+    step = replace(packed.last(1), keys=packed)
+    assert (step.max_distance, step.packed) == (1, True)
+
+
 def test_a_copy_of_a_cache_goes_its_own_way() -> None:
     cache = filled()
     other = deepcopy(cache)
