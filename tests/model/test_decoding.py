@@ -15,10 +15,10 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import Rotary, Terms
+from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.encodings.memory import SPARE
+from pe_lab.encodings.memory import SPARE, Memory
 from pe_lab.model.transformer import Transformer
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
@@ -320,6 +320,8 @@ def random_terms(name: str, layout: Layout) -> Terms:
         "rotary": Terms(rotary_q=rotary, rotary_k=rotary, scale=0.3),
         "bias and decay": Terms(bias=table, decay=decay),
         "gate": Terms(gate=table),
+        "decay and stick": Terms(decay=decay, weights=Stick()),
+        "gain": Terms(gain=1 + 0.1 * torch.randn(H, D // H, dtype=torch.float64)),
         "bias_full": Terms(bias_full=full),
         "values": Terms(values=values),
     }[name]
@@ -335,7 +337,7 @@ def of_queries(terms: Terms, count: int) -> Terms:
     return replace(terms, **changes)
 
 
-@pytest.mark.parametrize("name", ["rotary", "bias and decay", "gate", "bias_full", "values"])
+@pytest.mark.parametrize("name", ["rotary", "bias and decay", "decay and stick", "gain", "gate", "bias_full", "values"])
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_last_queries_have_the_rows_of_all(name: str, count: int) -> None:
     torch.manual_seed(0)
@@ -348,6 +350,34 @@ def test_the_last_queries_have_the_rows_of_all(name: str, count: int) -> None:
             q[:, :, -count:], k, v, of_queries(terms, count), replace(keys.last(count), keys=keys), implementation
         )
         assert_close(got, expected, rtol=0, atol=1e-13)
+
+
+def test_terms_act_once_on_keys_that_are_kept() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, H, T, D // H, dtype=torch.float64)
+    keys = Layout(torch.arange(T)[None], torch.zeros(2, T, dtype=torch.long), causal=True)
+    for name in ("gain", "rotary"):
+        terms, memory = random_terms(name, keys), Memory()
+        expected = attend(q, k, v, terms, keys, "reference")
+        whole = replace(keys, keys=keys).remembering(memory)
+        assert_close(attend(q, k, v, terms, whole), expected, rtol=0, atol=1e-13)
+        new = Rotary(terms.rotary_q.cos[..., -1:, :], terms.rotary_q.sin[..., -1:, :]) if terms.rotary_q else None
+        longer = keys.joined(keys.following(1))
+        step = replace(longer.last(1), keys=longer).remembering(memory)
+        last = [x[:, :, -1:] for x in (q, k, v)]
+        got = attend(*last, replace(terms, rotary_q=new, rotary_k=new), step)
+        assert_close(memory.kept["keys"].all()[:, :, -1], memory.kept["keys"].all()[:, :, -2], rtol=0, atol=1e-13)
+        assert got.shape == (2, H, 1, D // H)
+
+
+def test_a_table_that_does_not_reach_the_first_key_is_refused_before_a_key_is_kept() -> None:
+    q = torch.randn(2, H, 1, D // H)
+    keys = Layout(torch.arange(T)[None], torch.zeros(2, T, dtype=torch.long), causal=True)
+    memory = Memory()
+    step = replace(keys.last(1), keys=keys).remembering(memory)
+    with pytest.raises(ValueError, match="bias covers distances up to 11: got 12"):
+        attend(q, q, q, Terms(bias=torch.zeros(H, 23)), step)
+    assert not memory.kept
 
 
 def test_what_does_not_fit_the_keys_is_refused() -> None:
