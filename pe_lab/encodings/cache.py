@@ -1,5 +1,6 @@
 """What a model keeps of the tokens it has seen, so that new tokens need not be computed with all earlier ones."""
 
+import torch
 from torch import Tensor
 
 from pe_lab.encodings.layout import PADDING, Layout
@@ -38,24 +39,68 @@ class Cache:
         """Add located tokens and return their layout, with all tokens as its keys.
 
         Raises:
-            ValueError: another batch; padding behind a token.
+            ValueError: another batch; positions that do not follow those in the cache; padding behind a token; a layout
+                with keys of its own.
         """
-        if self.layout is not None and len(layout.segment) != len(self.layout.segment):
-            raise ValueError(
-                f"the cache must be that of this batch: it holds {len(self.layout.segment)} sequences, got "
-                f"{len(layout.segment)}"
-            )
+        if layout.keys is not None:
+            raise ValueError("the layout must be that of the new tokens alone, got one with keys of earlier tokens")
+        if self.layout is not None:
+            _require_same_batch(layout, self.layout)
         layout = layout.after(self.layout)
-        real = layout.of_keys.source.segment != PADDING
-        if (real[:, :-1] & ~real[:, 1:]).any():
-            raise ValueError("sequences in a cache must be padded on the left, got padding behind a token")
+        require_left_padding(layout.of_keys)
+        if self.layout is not None:
+            _require_following(layout.of_keys, layout.earlier)
         self.layout = layout.of_keys
         return layout
 
     def select(self, rows: Tensor) -> None:
-        """Keep these sequences, [N] integers, in this order, as beam search does; one may be named more than once."""
-        if self.layout is not None:
-            pos = self.layout.pos.expand(len(self.layout.segment), *self.layout.pos.shape[1:])
-            self.layout = Layout(pos[rows], self.layout.segment[rows], self.layout.causal, self.layout.seed)
+        """Keep these sequences, [N] integers, in this order, as beam search does; one may be named more than once.
+
+        Raises:
+            ValueError: rows that are no indices of sequences.
+        """
+        if not isinstance(rows, Tensor) or rows.dim() != 1 or rows.dtype not in (torch.int32, torch.int64):
+            raise ValueError(f"rows must be a tensor of integers [N], got {_described(rows)}")
+        if self.layout is None:
+            return
+        count = len(self.layout.segment)
+        if ((rows < 0) | (rows >= count)).any():
+            raise ValueError(f"rows must be in 0 ... {count - 1}, the sequences in the cache, got {rows.tolist()}")
+        pos = self.layout.pos.expand(count, *self.layout.pos.shape[1:])
+        self.layout = Layout(pos[rows], self.layout.segment[rows], self.layout.causal, self.layout.seed)
         for memory in (self.embedding, *self.layers):
             memory.select(rows)
+
+
+def require_left_padding(layout: Layout) -> None:
+    """Raise ValueError if there is padding behind a token: what is decoded follows the last slot of a sequence."""
+    real = layout.source.segment != PADDING
+    if (real[:, :-1] & ~real[:, 1:]).any():
+        raise ValueError("sequences that are decoded must be padded on the left, got padding behind a token")
+
+
+def _require_same_batch(layout: Layout, earlier: Layout) -> None:
+    if len(layout.segment) != len(earlier.segment):
+        raise ValueError(
+            f"the cache must be that of this batch: it holds {len(earlier.segment)} sequences, got "
+            f"{len(layout.segment)}"
+        )
+    if layout.pos.shape[2:] != earlier.pos.shape[2:]:
+        kept, got = (f"[B, T{', axes' * (x.pos.dim() - 2)}]" for x in (earlier, layout))
+        raise ValueError(f"positions must be {kept} as those in the cache, got {got}")
+
+
+def _require_following(keys: Layout, earlier: int) -> None:
+    """Raise ValueError if a new token on a line repeats or precedes the last position of its document."""
+    if keys.pos.dim() == 3:  # the order of positions on a grid is that of the tokens
+        return
+    pos, segment = (x[:, earlier - 1 : earlier + 1] for x in (keys.source.pos, keys.source.segment))
+    repeated = (segment[:, 0] == segment[:, 1]) & (segment[:, 0] != PADDING) & (pos[:, 0] >= pos[:, 1])
+    if repeated.any():
+        row = int(repeated.nonzero()[0])
+        last, got = pos.expand(len(segment), -1)[row].tolist()
+        raise ValueError(f"positions must follow those in the cache: that of sequence {row} ends at {last}, got {got}")
+
+
+def _described(x: object) -> str:
+    return f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else repr(x)

@@ -25,6 +25,7 @@ class Memory:
     """Tensors of earlier tokens by name: keys and values of a layer, and what an encoding needs of them.
 
     A tensor is copied when its buffer is full, which then grows by half: decoding a token costs no copy of all others.
+    One that was made in torch.inference_mode is copied once outside of it, where torch refuses to write into it.
     """
 
     def __init__(self) -> None:
@@ -58,9 +59,10 @@ class Memory:
                 f"the cache must hold {name} like that of the new tokens, {x.dtype} {list(x.shape)} on {x.device}, got "
                 f"{buffer.dtype} {list(held.all().shape)} on {buffer.device}"
             )
-        if buffer.shape[axis] < total:
-            held.buffer = buffer.new_empty(_resized(x, axis, total + max(SPARE, total // 2)))
-            held.buffer.narrow(axis, 0, before).copy_(held.all())
+        if buffer.shape[axis] < total or (buffer.is_inference() and not torch.is_inference_mode_enabled()):
+            grown = buffer.new_empty(_resized(x, axis, total + max(SPARE, total // 2)))
+            grown.narrow(axis, 0, before).copy_(held.all())
+            held.buffer = grown
         held.buffer.narrow(axis, before, x.shape[axis]).copy_(x)
         held.length = total
         return held.all()

@@ -8,10 +8,10 @@ from typing import Any
 
 from pe_lab.encodings import public
 from pe_lab.encodings.base import PositionalEncoding, Sizes
-from pe_lab.encodings.options import OptionError
+from pe_lab.encodings.options import OptionError, is_integer
 from pe_lab.encodings.stack import Stack
 
-VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # of a class whose own name is another
+VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # configurations of a class that have a name of their own
     "exposb_literal": partial(public.ExpoSB, form="literal"),
     "learnable_per_layer": partial(public.Learnable, at="every_layer", share="none"),
     "randomized_alibi": partial(public.Randomized, encoding=public.Alibi),
@@ -61,8 +61,8 @@ def make(
             such a model.
     """
     known = encodings()
-    if name not in known:
-        close = get_close_matches(name, known, 1)
+    if not isinstance(name, str) or name not in known:
+        close = get_close_matches(str(name), known, 1)
         hint = f": did you mean {close[0]}?" if close else ""
         raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}{hint}")
     accepted = inspect.signature(known[name]).parameters
@@ -70,5 +70,13 @@ def make(
         if option not in accepted or option in ("sizes", "name"):
             allowed = ", ".join(key for key in accepted if key not in ("sizes", "name")) or "none"
             raise OptionError(f"options of {name} must be among {allowed}, got {option}")
+    whole = {"width": width, "num_heads": num_heads, "depth": depth, "length": length}
+    for size, value in (whole if grid_width is None else whole | {"grid_width": grid_width}).items():
+        if not is_integer(value) or value < 1:
+            raise ValueError(f"{size} must be an integer of at least 1, got {value!r}")
+    if not isinstance(causal, bool):
+        raise ValueError(f"causal must be True or False, got {causal!r}")
+    if "encoding" in options and not callable(options["encoding"]):
+        raise OptionError(f"encoding must be what makes an encoding from sizes, as RoPE, got {options['encoding']!r}")
     sizes = Sizes(width, num_heads, length, causal, grid_width)
     return Stack.build(partial(known[name], name=name, **options), sizes, depth)

@@ -80,7 +80,7 @@ class Stack(nn.ModuleList):
     def of_layer(self, index: int) -> PositionalEncoding:
         """Return the encoding of a layer."""
         encoding = self[index] if len(self) > 1 else self[0]
-        assert isinstance(encoding, PositionalEncoding)  # a ModuleList does not say so
+        assert isinstance(encoding, PositionalEncoding)  # ModuleList has members of type Module
         return encoding
 
     def locate(self, layout: Layout) -> Layout:
@@ -126,8 +126,8 @@ class Stack(nn.ModuleList):
                 positions; the cache is of another model or batch, or gradients are computed.
         """
         first = self.first
-        if x.dim() != 3 or x.shape[2] != first.sizes.width:
-            raise ValueError(f"x must be [B, T, D] with D = {first.sizes.width}, got {list(x.shape)}")
+        if x.dim() != 3 or x.shape[2] != first.sizes.width or not x.shape[1]:
+            raise ValueError(f"x must be [B, T, D] with T >= 1, D = {first.sizes.width}, got {list(x.shape)}")
         if cache is not None:
             self._check(cache)
         if layout is None:
@@ -170,7 +170,13 @@ class Positions:
         self.shared = None if first.per_layer or first.reads_content else first.terms(x, layout)
 
     def layer(self, index: int, h: Tensor) -> LayerInput:
-        """Return what attention of a layer takes, for its input h [B, T, D]; call it once per layer, in order."""
+        """Return what attention of a layer takes, for its input h [B, T, D]; call it once per layer, in order.
+
+        Raises:
+            ValueError: the model has no such layer.
+        """
+        if not 0 <= index < self.stack.depth:
+            raise ValueError(f"index must be that of a layer, 0 ... {self.stack.depth - 1}, got {index}")
         encoding, layout = self.stack.of_layer(index), self.layout
         if self.cache is not None:
             layout = layout.remembering(self.cache.layers[index])

@@ -81,7 +81,7 @@ def _answer(cell: Cell, model: Transformer, request: dict[str, Any], datasets: D
         return probe(model, datasets.at(request.get("length", 1)), cell.cfg.seed)
     factor = request["length"]
     dataset = datasets.at(factor)
-    with policy(model, request["policy"], factor):
+    with policy(model, request["policy"], factor), asked_attention(model, cell):
         if request["kind"] == "decode":
             metrics = exact_match_generated(model, dataset, "test", cell.autocast(), request["offset"])
         else:
@@ -101,6 +101,17 @@ def trained(cell: Cell, run: Run) -> Transformer:
     model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, asked)
     load_weights(model, Path(run.checkpoint(cell.epochs), "weights.safetensors"))
     return model.to(cell.device)
+
+
+@contextmanager
+def asked_attention(model: Transformer, cell: Cell) -> Iterator[None]:
+    """Compute attention within the block as the config says: auto chooses again, for a length, a policy or a cache."""
+    trained_implementation = model.implementation
+    model.implementation = cell.cfg.attention.implementation
+    try:
+        yield
+    finally:
+        model.implementation = trained_implementation
 
 
 @contextmanager

@@ -1,15 +1,18 @@
 """What a config asks to be measured on the trained cell beyond the test: other lengths, policies, offsets, probes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import torch
 from omegaconf import DictConfig
 
+from pe_lab.attention import IMPLEMENTATIONS
 from pe_lab.data.base import Dataset
 from pe_lab.encodings import policies
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.identity import options
@@ -66,3 +69,18 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
             Stack([under], 1).locate(layout.shifted(request["offset"]))
         except ValueError as error:
             raise ValueError(f"evaluate.lengths={factor:g}, evaluate.offset={request['offset']}: {error}") from None
+        if request["kind"] == "decode" and under.whole_sequence is None:
+            _require_cached_attention(cfg)
+
+
+def _require_cached_attention(cfg: DictConfig) -> None:
+    """Raise ValueError if the implementation of attention that is asked for cannot compute a step with a cache."""
+    asked = cfg.attention.implementation
+    keys = Layout.of_lengths(torch.tensor([2]), 2, causal=True)
+    step = replace(keys.last(1), keys=keys)
+    reason = None if asked == "auto" else IMPLEMENTATIONS[asked].refuses(torch.empty(1, 1, 1, 2), Terms(), step)
+    if reason:
+        raise ValueError(
+            f"evaluate.decode={cfg.evaluate.decode} cannot be computed with attention.implementation={asked}: "
+            f"{reason}; use attention.implementation=auto"
+        )

@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.encodings.base import PositionalEncoding, Sizes
-from pe_lab.encodings.cache import Cache
-from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.cache import Cache, require_left_padding
+from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Stack
 from pe_lab.model.blocks import Layer, Tokens, mean_over_tokens
 
@@ -87,16 +87,16 @@ class Transformer(nn.Module):
                 allows it.
 
         Raises:
-            ValueError: the task's answers are not its tokens, or attention is bidirectional; count out of range; the
-                encoding is not defined at these positions, or cannot use a cache.
+            ValueError: the task's answers are not its tokens, or attention is bidirectional; count out of range; a
+                prompt without tokens, or padded on the right; the encoding is not defined at these positions, or cannot
+                use a cache.
         """
         task = self.task
         if not task.causal or task.pooled or task.outputs != task.vocabulary:
             raise ValueError("generate needs a causal task whose answers are the next tokens, this one has others")
-        if count < 1:
-            raise ValueError(f"count must be at least 1, got {count}")
         if layout is None:
-            layout = task.layout(torch.full((len(tokens),), tokens.shape[1], device=tokens.device), tokens.shape[1])
+            layout = task.layout(torch.full((len(tokens),), tokens.shape[-1], device=tokens.device), tokens.shape[-1])
+        _require_prompts(tokens, count, layout)
         with torch.random.fork_rng(devices=[]):  # positions are drawn by the passes, not here
             self.encodings.locate(layout.joined(layout.following(count - 1, task.grid_width)))
         cached = self.encodings.first.whole_sequence is None if cached is None else cached
@@ -149,3 +149,19 @@ class Transformer(nn.Module):
         finally:
             self.implementation = implementation
         return counter.get_total_flops()
+
+
+def _require_prompts(tokens: Tensor, count: int, layout: Layout) -> None:
+    """Raise ValueError if tokens cannot be generated behind these."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"count must be an integer of at least 1, got {count!r}")
+    if tokens.dim() != 2 or not tokens.numel() or tokens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"tokens must be integers [B, T], B and T at least 1, got {tokens.dtype} {list(tokens.shape)}")
+    if layout.segment.shape != tokens.shape:
+        raise ValueError(f"layout must be that of tokens, {list(tokens.shape)}, got {list(layout.segment.shape)}")
+    if not layout.causal:
+        raise ValueError("generate needs causal attention, got a layout with causal=False")
+    require_left_padding(layout)
+    empty = layout.source.segment[:, -1] == PADDING
+    if empty.any():
+        raise ValueError(f"a prompt must have a token, got padding alone in sequence {int(empty.nonzero()[0])}")

@@ -46,7 +46,7 @@ def exact_match_generated(
 
 
 def _right(model: Transformer, batch: Batch, autocast: torch.autocast) -> Tensor:
-    """Return [B], whether the model writes the answer of each sequence."""
+    """Return [B] bool: whether all that the model writes after the prompt of a sequence is its answer."""
     asked = batch.headline & (batch.targets != IGNORE)
     slot = torch.arange(asked.shape[1], device=asked.device)
     first, count = asked.long().argmax(1, keepdim=True), asked.sum(1, keepdim=True)

@@ -16,6 +16,7 @@ from pe_lab.attention import attend
 from pe_lab.config import expand, folder
 from pe_lab.data.base import Task
 from pe_lab.encodings import Alibi, Layout, RoPE, Shaw, Sizes, Stack, make
+from pe_lab.encodings.base import PositionalEncoding, Terms
 from pe_lab.encodings.layout import PADDING
 from pe_lab.encodings.named import encodings
 
@@ -69,7 +70,17 @@ def test_options_are_given_by_name() -> None:
         ("rope", {"theta": -1.0}, "theta must be a positive number, got -1.0"),
         ("rope_2d", {}, "rope_2d needs positions on a grid, these sequences have none: use rope"),
         ("cope", {"causal": False}, "cope is defined for causal attention only, this is bidirectional"),
-        ("rope", {"depth": 0}, "depth must be at least 1, got 0"),
+        ("rope", {"depth": 0}, "depth must be an integer of at least 1, got 0"),
+        ("rope", {"depth": 2.5}, "depth must be an integer of at least 1, got 2.5"),
+        ("rope", {"depth": True}, "depth must be an integer of at least 1, got True"),
+        ("rope", {"width": "16"}, "width must be an integer of at least 1, got '16'"),
+        ("rope", {"num_heads": 0}, "num_heads must be an integer of at least 1, got 0"),
+        ("rope", {"length": None}, "length must be an integer of at least 1, got None"),
+        ("rope_2d", {"grid_width": 4.0}, "grid_width must be an integer of at least 1, got 4.0"),
+        ("rope", {"causal": "no"}, "causal must be True or False, got 'no'"),
+        ("randomized_rope", {"encoding": "rope"}, "encoding must be what makes an encoding from sizes, .* got 'rope'"),
+        (["rope"], {}, r"name must be one of alibi, .*, got \['rope'\]"),
+        (None, {}, "name must be one of alibi, .*, got None"),
         ("rope", {"width": 6}, "rope rotates pairs: head_dim must be even, got 3"),
         ("learnable", {"length": 600}, "max_len must be at least the length of the sequences, got max_len=512"),
     ],
@@ -143,8 +154,9 @@ def test_the_default_layout_is_that_of_whole_sequences() -> None:
 @pytest.mark.parametrize(
     ("x", "layout", "error"),
     [
-        (torch.zeros(2, 8, 15), None, r"x must be \[B, T, D\] with D = 16, got \[2, 8, 15\]"),
-        (torch.zeros(8, 16), None, r"x must be \[B, T, D\] with D = 16, got \[8, 16\]"),
+        (torch.zeros(2, 8, 15), None, r"x must be \[B, T, D\] with T >= 1, D = 16, got \[2, 8, 15\]"),
+        (torch.zeros(8, 16), None, r"x must be \[B, T, D\] with T >= 1, D = 16, got \[8, 16\]"),
+        (torch.zeros(2, 0, 16), None, r"x must be \[B, T, D\] with T >= 1, D = 16, got \[2, 0, 16\]"),
         (
             torch.zeros(2, 8, 16),
             Layout.of_lengths(torch.tensor([7, 7]), 7, causal=True),
@@ -157,6 +169,14 @@ def test_embeddings_that_do_not_fit_are_refused(x: Tensor, layout: Layout | None
         make("rope", **SIZES)(x, layout)
 
 
+@pytest.mark.parametrize("name", ["rope", "shaw"])
+@pytest.mark.parametrize("index", [-1, 3])
+def test_a_layer_that_the_model_does_not_have_is_refused(name: str, index: int) -> None:
+    h, positions = make(name, **SIZES)(torch.zeros(1, 8, 16))
+    with pytest.raises(ValueError, match=rf"index must be that of a layer, 0 ... 2, got {index}"):
+        positions.layer(index, h)
+
+
 def test_terms_are_computed_once_where_layers_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     for kind in (Alibi, Shaw):
@@ -167,6 +187,51 @@ def test_terms_are_computed_once_where_layers_share_them(monkeypatch: pytest.Mon
     Model(make("alibi", **SIZES))(torch.randn(1, 8, 16))
     Model(make("shaw", **SIZES))(torch.randn(1, 8, 16))
     assert calls == ["alibi", "shaw", "shaw", "shaw"]
+
+
+class Keeps(PositionalEncoding):
+    """Keeps token embeddings and the input of each layer, under one name; its layers share it."""
+
+    reads_content = True
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        self.seen = [layout.with_earlier("input", x)]
+        return x
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        self.seen.append(layout.with_earlier("input", h))
+        return Terms()
+
+
+@torch.no_grad()
+def test_each_layer_and_the_embedding_keep_what_is_theirs() -> None:
+    encoding, x = Keeps(Sizes(16, 2, 8)), torch.randn(2, 6, 16)
+    stack = Stack([encoding], 3)
+    cache = stack.cache()
+    for part in (x[:, :4], x[:, 4:5], x[:, 5:]):
+        _, positions = stack(part, None, cache)
+        for index in range(3):
+            positions.layer(index, (index + 2) * part)
+    assert [torch.equal(kept, factor * x) for kept, factor in zip(encoding.seen, range(1, 5), strict=True)] == [
+        True
+    ] * 4
+
+
+def test_the_encodings_of_all_layers_are_constrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    constrained: list[nn.Module] = []
+    monkeypatch.setattr(Shaw, "constrain", lambda self: constrained.append(self))
+    stack = make("shaw", **SIZES)
+    stack.constrain()
+    assert constrained == list(stack)
+
+
+@torch.no_grad()
+def test_without_a_layout_a_grid_is_continued_row_by_row() -> None:
+    for name in ("rope_2d", "cpe"):
+        stack = make(name, **SIZES, grid_width=3)
+        cache = stack.cache()
+        pos = [stack(torch.zeros(1, count, 16), None, cache)[1].layout.pos[0] for count in (4, 1, 3)]
+        assert torch.cat(pos).tolist() == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0], [2, 1]]
 
 
 def test_only_the_stack_and_encodings_call_the_hooks() -> None:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from faults.programs import Program
 from pe_lab import config
+from pe_lab.attention import sdpa
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import Datasets, policy, trained
 from pe_lab.ledger.records import Records
@@ -110,6 +111,31 @@ def test_generated_answers_are_recorded_beside_those_with_the_right_tokens_shown
         expected = values(made, kind="decode", length=length, offset=int(shift or 0))["exact_match_generated"]
         assert point[f"length/raw{shift}/exact_match_generated"] == expected
         assert point[f"length/raw{shift}/loss"] > 0
+
+
+def test_measuring_chooses_attention_again_where_the_implementation_of_training_takes_no_cache(tmp_path, monkeypatch):
+    """On a GPU training takes triton where it is trusted; auto then takes another one to decode."""
+    task = ["data=copy", "data.longest=3", "data.train=400", "data.test=9", "data.validation=9"]
+    made = cell(tmp_path, *task, "evaluate.decode=greedy", "pe=rope", "trainer.batch_size=64")
+    keyless = sdpa.refuses
+    monkeypatch.setattr(
+        sdpa, "refuses", lambda q, terms, layout, *rest: "no keys" if layout.keys else keyless(q, terms, layout, *rest)
+    )
+    made = serve(made)
+    assert made.cell.implementation == "sdpa"
+    assert set(values(made, kind="decode", length=1)) == {"exact_match_generated"}
+    assert not made.missing
+
+
+def test_an_implementation_that_takes_no_cache_is_refused_before_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    asked = ["data=copy", "attention=triton", "trainer.device=cpu"]
+    with pytest.raises(
+        ValueError, match="evaluate.decode=greedy cannot be computed with attention.*=triton: triton ta"
+    ):
+        cell(tmp_path, *asked, "evaluate.decode=greedy")
+    assert cell(tmp_path, *asked, "pe=normalized", "evaluate.decode=greedy").cell.implementation == "triton"
+    assert cell(tmp_path, *asked).cell.implementation == "triton"
 
 
 def test_moving_all_positions_changes_what_is_absolute_and_not_what_is_relative(tmp_path):

@@ -15,9 +15,10 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import Rotary, Terms
+from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.memory import SPARE, Memory
 from pe_lab.model.transformer import Transformer
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
@@ -44,12 +45,17 @@ def grid(name: str) -> int | None:
 
 
 def transformer(
-    name: str, length: int = 8, causal: bool = True, implementation: str = "auto", norm: str = "pre"
+    name: str,
+    length: int = 8,
+    causal: bool = True,
+    implementation: str = "auto",
+    norm: str = "pre",
+    options: dict[str, object] | None = None,
 ) -> Transformer:
     """Return a float64 model trained at another length, with the encoding's parameters moved from where they start."""
     sizes = Model(DEPTH, D, H, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid(name))
-    model = Transformer(sizes, hydra.utils.instantiate(settings(name)), task, implementation)
+    model = Transformer(sizes, hydra.utils.instantiate(settings(name), **(options or {})), task, implementation)
     initialise(model, seed=0)
     with torch.no_grad():
         for parameter in model.encodings.parameters():
@@ -82,6 +88,40 @@ def test_token_by_token_equals_the_whole(name: str) -> None:
     model, tokens = transformer(name), tokens_of()
     layout = model.task.layout(torch.full((2,), T), T)
     assert_close(decode(model, tokens, layout, list(range(T))), model(tokens, layout), **EQUAL)
+
+
+@pytest.mark.parametrize("name", ["rope", "forgetting", "cpe"])
+@torch.no_grad()
+def test_more_tokens_than_a_buffer_holds_equal_the_whole(name: str) -> None:
+    """Buffers grow twice."""
+    count = 3 * SPARE
+    model, tokens = transformer(name), tokens_of(2, count)
+    layout = model.task.layout(torch.full((2,), count), count)
+    assert_close(decode(model, tokens, layout, list(range(count))), model(tokens, layout), **EQUAL)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("rse", {"order": "first"}),
+        ("shaw", {"max_distance": 2}),
+        ("deberta", {"max_distance": 2}),
+        ("deberta", {"max_distance": 4, "buckets": "log"}),
+        ("t5", {"num_buckets": 4, "max_distance": 3}),
+        ("relative_bias", {"max_distance": 2}),
+        ("xpos", {"scale_base": 4.0}),
+        ("cope", {"max_position": 2, "std": 1.0}),
+        ("learnable", {"at": "query_key", "combine": "concat"}),
+        ("integer", {"at": "every_layer"}),
+    ],
+)
+@torch.no_grad()
+def test_options_other_than_the_defaults_decode_too(name: str, options: dict[str, object]) -> None:
+    """Beyond the distances of their tables, and at positions with gaps that start late."""
+    model, tokens = transformer(name, options=options), tokens_of()
+    for pos in (torch.arange(T), torch.arange(5, 5 + 3 * T, 3)):
+        layout = Layout(pos[None], torch.zeros(2, T, dtype=torch.long), causal=True)
+        assert_close(decode(model, tokens, layout, [0, 4, 5, 6, 11]), model(tokens, layout), **EQUAL)
 
 
 @pytest.mark.parametrize("name", CACHED)
@@ -239,7 +279,9 @@ def test_gradients_and_bidirectional_attention_are_refused() -> None:
 def test_padding_behind_a_token_is_refused() -> None:
     model, kept = transformer("rope"), transformer("rope").encodings.cache()
     layout = model.task.layout(torch.tensor([5, 3]), 5)
-    with pytest.raises(ValueError, match="sequences in a cache must be padded on the left, got padding behind a token"):
+    with pytest.raises(
+        ValueError, match="sequences that are decoded must be padded on the left, got padding behind a token"
+    ):
         model(tokens_of(2, 5), layout, kept)
     assert len(kept) == 0
 
@@ -278,6 +320,8 @@ def random_terms(name: str, layout: Layout) -> Terms:
         "rotary": Terms(rotary_q=rotary, rotary_k=rotary, scale=0.3),
         "bias and decay": Terms(bias=table, decay=decay),
         "gate": Terms(gate=table),
+        "decay and stick": Terms(decay=decay, weights=Stick()),
+        "gain": Terms(gain=1 + 0.1 * torch.randn(H, D // H, dtype=torch.float64)),
         "bias_full": Terms(bias_full=full),
         "values": Terms(values=values),
     }[name]
@@ -293,7 +337,7 @@ def of_queries(terms: Terms, count: int) -> Terms:
     return replace(terms, **changes)
 
 
-@pytest.mark.parametrize("name", ["rotary", "bias and decay", "gate", "bias_full", "values"])
+@pytest.mark.parametrize("name", ["rotary", "bias and decay", "decay and stick", "gain", "gate", "bias_full", "values"])
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_last_queries_have_the_rows_of_all(name: str, count: int) -> None:
     torch.manual_seed(0)
@@ -306,6 +350,34 @@ def test_the_last_queries_have_the_rows_of_all(name: str, count: int) -> None:
             q[:, :, -count:], k, v, of_queries(terms, count), replace(keys.last(count), keys=keys), implementation
         )
         assert_close(got, expected, rtol=0, atol=1e-13)
+
+
+def test_terms_act_once_on_keys_that_are_kept() -> None:
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 2, H, T, D // H, dtype=torch.float64)
+    keys = Layout(torch.arange(T)[None], torch.zeros(2, T, dtype=torch.long), causal=True)
+    for name in ("gain", "rotary"):
+        terms, memory = random_terms(name, keys), Memory()
+        expected = attend(q, k, v, terms, keys, "reference")
+        whole = replace(keys, keys=keys).remembering(memory)
+        assert_close(attend(q, k, v, terms, whole), expected, rtol=0, atol=1e-13)
+        new = Rotary(terms.rotary_q.cos[..., -1:, :], terms.rotary_q.sin[..., -1:, :]) if terms.rotary_q else None
+        longer = keys.joined(keys.following(1))
+        step = replace(longer.last(1), keys=longer).remembering(memory)
+        last = [x[:, :, -1:] for x in (q, k, v)]
+        got = attend(*last, replace(terms, rotary_q=new, rotary_k=new), step)
+        assert_close(memory.kept["keys"].all()[:, :, -1], memory.kept["keys"].all()[:, :, -2], rtol=0, atol=1e-13)
+        assert got.shape == (2, H, 1, D // H)
+
+
+def test_a_table_that_does_not_reach_the_first_key_is_refused_before_a_key_is_kept() -> None:
+    q = torch.randn(2, H, 1, D // H)
+    keys = Layout(torch.arange(T)[None], torch.zeros(2, T, dtype=torch.long), causal=True)
+    memory = Memory()
+    step = replace(keys.last(1), keys=keys).remembering(memory)
+    with pytest.raises(ValueError, match="bias covers distances up to 11: got 12"):
+        attend(q, q, q, Terms(bias=torch.zeros(H, 23)), step)
+    assert not memory.kept
 
 
 def test_what_does_not_fit_the_keys_is_refused() -> None:
@@ -381,9 +453,41 @@ def test_generate_refuses_what_it_cannot_do_before_it_begins() -> None:
     tokens = tokens_of(1, 5)
     with pytest.raises(ValueError, match="generate needs a causal task whose answers are the next tokens"):
         transformer("rope", causal=False).generate(tokens, 3)
-    with pytest.raises(ValueError, match="count must be at least 1, got 0"):
-        transformer("rope").generate(tokens, 0)
+    for count in (0, 2.0, True):
+        with pytest.raises(ValueError, match=f"count must be an integer of at least 1, got {count}"):
+            transformer("rope").generate(tokens, count)  # type: ignore[arg-type]
     model = transformer("learnable")
     model.forward = None  # type: ignore[assignment,method-assign]
     with pytest.raises(ValueError, match="learnable has positions 0 to 511: position 512 is beyond its table"):
         model.generate(tokens, 509)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize(
+    ("segment", "error"),
+    [
+        ([[0] * 5, [0] * 3 + [PADDING] * 2], "must be padded on the left, got padding behind a token"),
+        ([[0] * 5, [PADDING] * 5], "a prompt must have a token, got padding alone in sequence 1"),
+        ([[0] * 4, [0] * 4], r"layout must be that of tokens, \[2, 5\], got \[2, 4\]"),
+    ],
+)
+def test_prompts_that_cannot_be_continued_are_refused_before_anything_is_computed(
+    segment: list[list[int]], error: str, cached: bool
+) -> None:
+    model = transformer("rope")
+    model.forward = None  # type: ignore[assignment,method-assign]
+    layout = Layout(torch.arange(len(segment[0]))[None], torch.tensor(segment), causal=True)
+    with pytest.raises(ValueError, match=error):
+        model.generate(tokens_of(2, 5), 3, layout, cached)
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_prompts_without_tokens_and_bidirectional_layouts_are_refused(cached: bool) -> None:
+    model = transformer("rope")
+    model.forward = None  # type: ignore[assignment,method-assign]
+    for tokens in (tokens_of(2, 0), tokens_of(0, 5), tokens_of(1, 5)[0], tokens_of(2, 5).double()):
+        with pytest.raises(ValueError, match=r"tokens must be integers \[B, T\], B and T at least 1, got torch"):
+            model.generate(tokens, 3, cached=cached)
+    both_ways = Layout(torch.arange(5)[None], torch.zeros(2, 5, dtype=torch.long), causal=False)
+    with pytest.raises(ValueError, match="generate needs causal attention, got a layout with causal=False"):
+        model.generate(tokens_of(2, 5), 3, both_ways, cached)

@@ -13,6 +13,7 @@ from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.mqar import MQAR
 from pe_lab.data.seeding import derive, initialise
 from pe_lab.data.sequence import Copy, Sort
+from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Transformer
 from pe_lab.results.columns import GENERATED as COLUMN
 from pe_lab.training.decoding import GENERATED, exact_match_generated
@@ -103,6 +104,24 @@ def test_it_is_the_share_of_answers_written_one_sequence_at_a_time(name: str, of
         model = likely(transformer(name, data, seed), data)
         found = exact_match_generated(model, data, "test", NO_AUTOCAST, offset)
         assert found == {GENERATED: pytest.approx(alone(model, data.whole("test"), offset))}
+
+
+def test_prompts_end_together_and_begin_with_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch, seen = transformer("rope", COPY), COPY.whole("test"), []
+
+    def generate(tokens: Tensor, count: int, layout: Layout) -> Tensor:
+        seen.append((tokens, layout))
+        return torch.zeros(len(tokens), count, dtype=torch.long)
+
+    monkeypatch.setattr(model, "generate", generate)
+    exact_match_generated(model, COPY, "test", NO_AUTOCAST, offset=3)
+    ((tokens, layout),) = seen
+    lengths = [int((row != IGNORE).nonzero()[0]) + 1 for row in batch.targets]
+    assert tokens.shape == (len(batch), max(lengths))
+    for row, n in enumerate(lengths):
+        assert torch.equal(tokens[row, -n:], batch.tokens[row, :n])
+        assert layout.pos[row, -n:].tolist() == list(range(3, 3 + n))
+        assert layout.segment[row].tolist() == [PADDING] * (max(lengths) - n) + [0] * n
 
 
 def test_a_perfect_model_writes_every_answer_and_one_slip_ends_it() -> None:
