@@ -77,12 +77,13 @@ def main() -> None:
 
     def program() -> None:
         arguments = parser.parse_args()
-        if getattr(arguments, "config_dir", None) is None:
+        if not hasattr(arguments, "config_dir"):  # composes nothing
             arguments.run(arguments)
             return
         from pe_lab import config  # loads hydra, which a machine with a GPU may not have
 
-        with config.joining(["--config-dir", arguments.config_dir]):
+        given = arguments.config_dir
+        with config.joining([] if given is None else ["--config-dir", given]):
             arguments.run(arguments)
 
     run_program(program, (ValueError, RuntimeError, TimeoutError))

@@ -4,7 +4,6 @@ import copy
 import math
 import pickle
 from collections.abc import Callable
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -27,15 +26,17 @@ class Case:
         name: that it is made with.
         make: makes it for a seed, as conf/data instantiates it.
         seed: that it is made for.
+
+    Attributes:
+        data: the dataset.
+
+    Raises:
+        ValueError: it cannot be made.
     """
 
     def __init__(self, name: str, make: Callable[..., Dataset], seed: int = 0) -> None:
         self.name, self.make, self.seed = name, make, seed
-
-    @cached_property
-    def data(self) -> Dataset:
-        """The dataset, made once."""
-        return self.make(seed=self.seed)
+        self.data = make(seed=seed)
 
 
 def whole(data: Dataset, split: str, epoch: int = 0) -> Batch:

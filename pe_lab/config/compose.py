@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pe_lab.config.overrides import parsed
 from pe_lab.config.rules import check
 from pe_lab.config.schema import folder
-from pe_lab.config.users import Folders, folders, tell_hydra
+from pe_lab.config.users import Folders, add_to_path, beside_configs, folders, tell_hydra
 from pe_lab.system.errors import in_one_line
 
 # settings of a sweep, not of its cells
@@ -29,6 +29,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
     from hydra.core.global_hydra import GlobalHydra
 
     known = folders()
+    add_to_path(beside_configs())  # of a notebook, which does not go through `joining`
     tell_hydra()
     with initialize_config_dir(str(folder()), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()

@@ -110,8 +110,13 @@ def joining(arguments: list[str]) -> Iterator[list[str]]:
 
 def import_paths() -> list[str]:
     """Return where modules of users are looked for, after all else: the current folder, those beside their configs."""
-    here = [] if sys.flags.safe_path else [Path.cwd()]
-    return list(dict.fromkeys(map(str, [*here, *(place.resolve().parent for place in _given())])))
+    here = [] if sys.flags.safe_path else [str(Path.cwd())]
+    return list(dict.fromkeys([*here, *beside_configs()]))
+
+
+def beside_configs() -> list[str]:
+    """Return the folders in which the folders of --config-dir and PE_LAB_CONFIG_DIR are."""
+    return [str(place.resolve().parent) for place in _given()]
 
 
 def add_to_path(paths: list[str]) -> None:

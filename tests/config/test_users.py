@@ -231,6 +231,9 @@ def test_the_variable_names_folders_for_processes_that_have_no_arguments(
         assert {"mine", "other"} <= set(config.folders().names("pe"))
         with config.joining([]):
             assert config.expand(["pe=other"], multirun=False)[0].pe.name == "other"
+        patch.syspath_prepend(project / "more")  # restores the path that a notebook's call extends
+        assert config.expand(["pe=mine"], multirun=False)[0].pe.name == "mine"
+        assert str(project) in sys.path
         patch.setenv(VARIABLE, str(project / "nowhere"))
         with pytest.raises(ValueError, match="PE_LAB_CONFIG_DIR, must be a folder of configs, got .*nowhere"):
             config.folders()
