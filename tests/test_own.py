@@ -7,9 +7,15 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from pe_lab import config
+from pe_lab.cli import COMMANDS
+from pe_lab.data import __main__ as export
+from pe_lab.report import __main__ as report
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "extend.md"
@@ -58,6 +64,52 @@ def test_the_page_shows_every_file_of_the_project(project: Path) -> None:
         if not name.endswith("/"):
             listed.add("".join(stack[1:]))
     assert listed == {path.relative_to(project).as_posix() for path in project.rglob("*") if path.is_file()}
+
+
+PROGRAMS = {  # what each says when it has taken the folder, and goes on
+    "run": (["pe=gaussian", "model.depth=0"], "model.depth must be an integer of at least 1, got 0"),
+    "evaluate": (["pe=gaussian", "pe.width=0"], "pe.width must be a positive number, got 0"),
+    "status": (["nowhere"], "LEDGER must be a folder in which cells were requested, got 'nowhere'"),
+    "report": (["nowhere"], "source must be a folder, or a study in ledger"),
+    "audit": (["pe=gaussian", "pe.width=0"], "pe.width must be a positive number, got 0"),
+    "data": (["export", "data=first", "data.length=0"], "data.length must be an integer of at least 1, got 0"),
+    "check": (["data=first", "data.train=0"], "data.train must be an integer of at least 1, got 0"),
+    "bench": (["data", "data=first", "data.length=0"], "data.length must be an integer of at least 1, got 0"),
+}
+
+
+@pytest.mark.parametrize("command", PROGRAMS)
+def test_every_program_that_composes_takes_the_folder(
+    project: Path, tmp_path: Path, program, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    words, line = PROGRAMS[command]
+    monkeypatch.chdir(tmp_path)
+    main = import_module(COMMANDS[command][0]).main
+    flag = f"--config-dir={project / 'my_positions' / 'conf'}"
+    monkeypatch.syspath_prepend(project)
+    status, out, err = program(main, words[0], flag, *words[1:])
+    assert (status, out) == (1, [])
+    assert err.startswith(f"error: {line}")
+    assert err.count("\n") == 1
+    status, _, err = program(main, *words, "--config-dir=nowhere")
+    assert (status, err) == (1, "error: --config-dir must be a folder of configs, got 'nowhere'\n")
+
+
+def test_a_dataset_of_ones_own_is_exported(project: Path, tmp_path: Path, program, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(project)
+    flag = f"--config-dir={project / 'my_positions' / 'conf'}"
+    status, lines, err = program(export.main, "export", "data=first", "data.train=64", f"out={tmp_path}", flag)
+    assert (status, err) == (0, "")
+    assert lines[-1] == "train 64, validation 128, test 128, demo 8"
+    assert (tmp_path / "first/first.csv").is_file()
+
+
+def test_a_report_names_the_command_that_trains_a_study_of_ones_own(project: Path) -> None:
+    flag = f"--config-dir={project / 'my_positions' / 'conf'}"
+    with config.joining([flag]):
+        assert report.command("distance") == f"python -m pe_lab.run {flag} -m +study=distance"
+        assert report.command("layers") == "python -m pe_lab.run -m +study=layers"
+    assert report.command("distance") == ""
 
 
 @pytest.mark.slow
