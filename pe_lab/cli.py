@@ -12,6 +12,7 @@ COMMANDS = {
     "status": ("pe_lab.status", "show how far the cells of a ledger are"),
     "report": ("pe_lab.report.__main__", "write a study's results as one page"),
     "audit": ("pe_lab.audit.__main__", "measure properties of encodings without training"),
+    "check": ("pe_lab.check.__main__", "check an encoding or a dataset against the contract"),
     "ledger": ("pe_lab.ledger.__main__", "verify a ledger's checksums, or prune what no result needs"),
     "data": ("pe_lab.data.__main__", "export a dataset as files"),
     "sync": ("pe_lab.results.sync", "rebuild W&B runs from a ledger"),

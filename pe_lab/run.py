@@ -28,6 +28,7 @@ MULTIRUN = {"-m", "--multirun"}
 def _with_hydra(task: Callable[[DictConfig], None], arguments: list[str]) -> None:
     """Let Hydra run a task, or show help, as a command line's arguments say."""
     sys.argv[1:] = arguments
+    config.tell_hydra()
     hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")(task)()
 
 
@@ -39,11 +40,12 @@ def main(train: bool = True) -> None:
     """
     with _raising_errors() as full_trace, _ended_by_signals() as received:
         try:
-            arguments = config.as_lists(sys.argv[1:])
-            if studies := config.studies(arguments):
-                _run_all(studies, train)
-            else:
-                _run(arguments, train)
+            with config.joining(sys.argv[1:]) as given:
+                arguments = config.as_lists(given)
+                if studies := config.studies(arguments):
+                    _run_all(studies, train)
+                else:
+                    _run(arguments, train)
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
         except Exception as error:
@@ -115,7 +117,9 @@ def _run(words: list[str], train: bool) -> None:
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
         _with_hydra(lambda cfg: None, given)
         return
-    for flag in ("config_name", "config_path", "config_dir", "experimental_rerun"):
+    if arguments.config_dir:  # written as Hydra's parser reads it, and ours does not
+        raise ValueError(f"--config-dir must be written --config-dir=DIR, got {arguments.config_dir!r} otherwise")
+    for flag in ("config_name", "config_path", "experimental_rerun"):
         if getattr(arguments, flag):
             raise ValueError(f"--{flag.replace('_', '-')} is not used here: give overrides, key=value")
     cfgs = config.expand(arguments.overrides, arguments.multirun)
@@ -126,14 +130,15 @@ def _run(words: list[str], train: bool) -> None:
         Ledger(cfgs[0].ledger).prepare()
     from pe_lab.experiment import sweep  # loads torch
 
+    command = [*config.flags(), *words]
     if launcher:
         # workers elsewhere get their GPU from the scheduler
         shared = [] if launcher.elsewhere or cfgs[0].trainer.device == "cpu" else gpus()
         parent = None if launcher.elsewhere else os.getpid()
         launch = partial(_launch, launcher.words, shared, parent)
-        sweep.run(cfgs, words, launch, launcher.workers, launcher.elsewhere, train)
+        sweep.run(cfgs, command, launch, launcher.workers, launcher.elsewhere, train)
     else:
-        sweep.run(cfgs, words, train=train)
+        sweep.run(cfgs, command, train=train)
 
 
 def _launch(
@@ -146,7 +151,10 @@ def _launch(
         parent: the process that the workers end with; None: a scheduler ends them.
     """
 
+    paths = config.import_paths()
+
     def work(cfg: DictConfig) -> None:
+        config.add_to_path(paths)
         if parent is not None:
             end_with(parent)
         if workers > 1:  # a single worker may be this process

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive
 from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot
@@ -50,8 +51,11 @@ def main() -> None:
     parser.add_argument("--follow", action="store_true", help="print again until nothing runs or waits")
     parser.add_argument("--all", action="store_true", help="also complete commands, and all lines")
 
+    parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
+
     def program() -> int:
-        arguments = parser.parse_args()
+        with config.joining(sys.argv[1:]) as given:
+            arguments = parser.parse_args(given)
         commands = read_commands(Path(arguments.ledger), arguments.study)
         while True:
             snapshots = [command.progress.look() for command in commands]

@@ -1,12 +1,13 @@
 """Measure properties of encodings without training; write a table and pictures.
 
-python -m pe_lab.audit [pe=rope,alibi] [pe.<option>=<value>] [out=audit] [pictures=true] [seconds=4]
+python -m pe_lab.audit [pe=rope,alibi] [pe.<option>=<value>] [out=audit] [pictures=true] [seconds=4] [--config-dir DIR]
 
 pe: names in conf/pe (default: all). pe.<option>: an option of each of them, as in pe_lab.run. out: the folder of
 table.csv, table.md and pictures/<name>.png. seconds: time limit for timing one encoding.
 """
 
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,11 +33,13 @@ def main() -> None:
     """Read the arguments and run the audit."""
     parser = Parser("pe_lab.audit", description=__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
-        settings, cfgs = read(parser.parse_args().overrides)
-        Path(settings.out).mkdir(parents=True, exist_ok=True)
-        audit(settings, cfgs)
+        with config.joining(sys.argv[1:]) as given:
+            settings, cfgs = read(parser.parse_args(given).overrides)
+            Path(settings.out).mkdir(parents=True, exist_ok=True)
+            audit(settings, cfgs)
 
     run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
@@ -61,7 +64,7 @@ def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
         raise ValueError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
     if settings.seconds <= 0:
         raise ValueError(f"seconds must be positive, got {settings.seconds}")
-    names_known = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
+    names_known = config.folders().names("pe")
     names = names_known if settings.pe is None else list(dict.fromkeys(settings.pe.split(",")))
     for name in names:
         if name not in names_known:

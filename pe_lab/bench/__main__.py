@@ -72,9 +72,19 @@ def main() -> None:
     gpu.add_argument("--to", type=Path, default=RESULTS / "gpu", metavar="FOLDER", help="for the tables (%(default)s)")
     gpu.set_defaults(run=_all_on_gpu)
 
+    for composing in (study, data):
+        composing.add_argument("--config-dir", "-cd", metavar="DIR", help="a folder of your own with configs")
+
     def program() -> None:
         arguments = parser.parse_args()
-        arguments.run(arguments)
+        if not hasattr(arguments, "config_dir"):  # composes nothing
+            arguments.run(arguments)
+            return
+        from pe_lab import config  # loads hydra, which a machine with a GPU may not have
+
+        given = arguments.config_dir
+        with config.joining([] if given is None else ["--config-dir", given]):
+            arguments.run(arguments)
 
     run_program(program, (ValueError, RuntimeError, TimeoutError))
 
@@ -97,7 +107,7 @@ def _data(arguments: argparse.Namespace) -> None:
 
     overrides = arguments.overrides
     if not any(override.startswith("data=") for override in overrides):
-        names = sorted(path.stem for path in (config.folder() / "data").glob("*.yaml"))
+        names = config.folders().names("data")
         overrides = [*overrides, f"data={','.join(names)}"]
     cfgs = _expand(overrides)
     from pe_lab.bench.data import compare_data

@@ -7,19 +7,28 @@ from pe_lab.config.compose import expand
 from pe_lab.config.overrides import Launcher, as_lists, launcher, of_jobs, studies
 from pe_lab.config.rules import check
 from pe_lab.config.schema import Config, Model, Trainer, flatten, folder, resolved
+from pe_lab.config.users import HELP, Folders, add_to_path, flags, folders, import_paths, joining, tell_hydra
 
 __all__ = [
+    "HELP",
     "Config",
+    "Folders",
     "Launcher",
     "Model",
     "Trainer",
+    "add_to_path",
     "as_lists",
     "check",
     "expand",
+    "flags",
     "flatten",
     "folder",
+    "folders",
+    "import_paths",
+    "joining",
     "launcher",
     "of_jobs",
     "resolved",
     "studies",
+    "tell_hydra",
 ]

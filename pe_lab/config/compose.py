@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from pe_lab.config.overrides import parsed
 from pe_lab.config.rules import check
 from pe_lab.config.schema import folder
+from pe_lab.config.users import Folders, add_to_path, beside_configs, folders, tell_hydra
 from pe_lab.system.errors import in_one_line
 
 # settings of a sweep, not of its cells
@@ -21,13 +22,18 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
 
     Raises:
         HydraException: the overrides do not fit the configuration.
-        ValueError: a rule that the config alone decides is broken; a study without a sweep.
+        ValueError: a rule that the config alone decides is broken; a study without a sweep; a user's folder cannot be
+            used.
     """
     from hydra import compose, initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
+    known = folders()
+    add_to_path(beside_configs())  # of a notebook, which does not go through `joining`
+    tell_hydra()
     with initialize_config_dir(str(folder()), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
+        _require_new_names(known, loader)
         given = parsed(overrides, loader)
         fixed = [override.input_line for override in given if not (multirun and override.is_sweep_override())]
         whole = compose("config", fixed, return_hydra_config=True)
@@ -37,9 +43,9 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         if not multirun:
             if params:
                 raise ValueError(f"+study={whole.study_name} is a sweep: add -m, got no -m")
-            check(whole)
+            check(whole, known)
             return [whole]
-        cfgs = _compose_jobs([f"{key}={value}" for key, value in params.items()] + overrides, loader)
+        cfgs = _compose_jobs([f"{key}={value}" for key, value in params.items()] + overrides, loader, known)
     for setting in OF_SWEEPS:
         values = list(dict.fromkeys(cfg[setting] for cfg in cfgs))
         if len(values) > 1:
@@ -47,7 +53,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
     return cfgs
 
 
-def _compose_jobs(overrides: list[str], loader: Any) -> list[DictConfig]:
+def _compose_jobs(overrides: list[str], loader: Any, known: Folders) -> list[DictConfig]:
     """Return the configs of a sweep's jobs, each checked; files are composed once for all jobs that choose the same."""
     from hydra import compose
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -66,8 +72,21 @@ def _compose_jobs(overrides: list[str], loader: Any) -> list[DictConfig]:
             composed[chosen] = compose("config", list(chosen))
         cfgs.append(deepcopy(composed[chosen]))
         ConfigLoaderImpl._apply_overrides_to_config(settings, cfgs[-1])
-        check(cfgs[-1])
+        check(cfgs[-1], known)
     return cfgs
+
+
+def _require_new_names(known: Folders, loader: Any) -> None:
+    """Raise ValueError if a user's file has the name of a launcher of Hydra or of a plugin, which would be taken."""
+    for group, files in known.files.items():
+        if group.startswith("hydra/"):
+            for name, file in files.items():
+                sources = [source for source in loader.repository.get_sources() if source.exists(f"{group}/{name}")]
+                if len(sources) > 1:
+                    raise ValueError(
+                        f"{group}={name} must have one file, got that of {sources[0].provider} and {file}: give yours "
+                        f"a name of its own"
+                    )
 
 
 def _tuned_rate(path: str, _root_: DictConfig) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config.schema import folder
+from pe_lab.config.users import FLAGS, folders
 from pe_lab.encodings.options import SHOWN, shown
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
@@ -36,8 +36,8 @@ def studies(words: list[str]) -> list[list[str]]:
         ValueError: there is no such budget; it is not asked for as a sweep.
     """
     chosen = [word for word in words if word.startswith("+study=")]
-    file = folder() / "study" / f"{chosen[0].partition('=')[2]}.yaml" if len(chosen) == 1 else None
-    if file is None or not file.is_file():
+    file = folders().file("study", chosen[0].partition("=")[2]) if len(chosen) == 1 else None
+    if file is None:
         return []
     made_of = OmegaConf.load(file).get("studies")
     if made_of is None:
@@ -90,6 +90,8 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
                 f"trainer.devices cannot be set: a cell trains on one device, and a sweep starts one worker per GPU of "
                 f"CUDA_VISIBLE_DEVICES (workers=N for another number), got {shown(text)}"
             )
+        if key == "hydra.searchpath":
+            raise ValueError(f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {shown(text)}")
         if override.is_sweep_override():
             sizes[key] = _swept(value)
             if not sizes[key]:

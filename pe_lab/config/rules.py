@@ -1,8 +1,10 @@
 """Rules that can be checked from the config alone."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +12,53 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.declarations import declarations
 from pe_lab.config.ranges import NAME, RANGES, require
-from pe_lab.config.schema import TYPED, Config, folder
+from pe_lab.config.schema import TYPED, Config
+from pe_lab.config.users import Folders, folders
 from pe_lab.encodings import options
 from pe_lab.encodings.options import shown
 from pe_lab.system.plain import complaint
 
 
-def check(cfg: DictConfig) -> None:
+def check(cfg: DictConfig, known: Folders | None = None) -> None:
     """Check every rule that can be checked from the config alone.
+
+    Args:
+        known: the files that can be chosen; None: find them.
 
     Raises:
         ValueError: the first rule that is broken, in one line.
     """
-    _check_keys(cfg)
+    _check_keys(cfg, known or folders())
     for setting in RANGES:
         missing = object()
         value = OmegaConf.select(cfg, setting, default=missing)
         if value is not missing:
             require(setting, _plain(value))
-    for path in [*_encodings(cfg.pe, "pe"), "data"]:
+    encodings = list(_encodings(cfg.pe, "pe"))
+    for path in [*encodings, "data", "optimizer", "logger", *(f"probe.{name}" for name in cfg.probe)]:
+        _check_module(OmegaConf.select(cfg, path), path)
+    for path in [*encodings, "data"]:
         _check_options(OmegaConf.select(cfg, path), path)
     _check_heads(cfg)
     if found := complaint(_plain(cfg)):  # otherwise what is written of it could not be read back
         raise ValueError(f"the config {found}")
+
+
+def _check_module(leaf: DictConfig, path: str) -> None:
+    """Raise ValueError if the package of a class is not there. Nothing is imported."""
+    target = leaf.get("_target_")
+    package = str(target).partition(".")[0]
+    if package in sys.modules:
+        return
+    try:
+        found = find_spec(package) is not None
+    except (ImportError, ValueError):
+        found = False
+    if not found:
+        raise ValueError(
+            f"{path}._target_ must be the import path of a class, got {shown(target)}: there is no module {package} "
+            f"in the current folder, beside --config-dir or among the installed packages"
+        )
 
 
 def _check_options(leaf: DictConfig, path: str) -> None:
@@ -72,7 +98,7 @@ def _encodings(leaf: DictConfig, path: str) -> Iterator[str]:
             yield from _encodings(value, f"{path}.{option}")
 
 
-def _check_keys(cfg: DictConfig) -> None:
+def _check_keys(cfg: DictConfig, files: Folders) -> None:
     """Refuse missing and unknown settings, which Hydra permits with ~ and +."""
     for setting in OmegaConf.missing_keys(cfg):
         raise ValueError(f"{setting} must be set, got nothing")
@@ -87,9 +113,8 @@ def _check_keys(cfg: DictConfig) -> None:
         group, given = leaf.partition(".")[0], OmegaConf.select(cfg, leaf)
         if not NAME.holds(given.get("name")):
             raise ValueError(f"{leaf}.name must be {NAME.words}, got {shown(_plain(given.get('name')))}")
-        own = folder() / group / f"{given.name}.yaml"
-        if own.exists():
-            written = _written(own, own.stat().st_mtime_ns)
+        if files.file(group, given.name):
+            written = _settings(files, group, given.name)
             # settings that come from other files: "/pe@encoding: rope" fills the setting "encoding"
             taken = {
                 str(group).partition("@")[2]
@@ -106,13 +131,13 @@ def _check_keys(cfg: DictConfig) -> None:
                         f"{leaf}.{key} must be {written.get(key)} for {group}={given.name}, got "
                         f"{shown(_plain(given.get(key)))}: give a class of your own a name of its own"
                     )
-            known[leaf] = ({str(key) for key in written} | taken) - {"defaults"}
-    _check_probes(cfg.probe)
+            known[leaf] = (set(written) | taken) - {"defaults"}
+    _check_probes(cfg.probe, files)
     for leaf, names in known.items():
         _require_known(OmegaConf.select(cfg, leaf) if leaf else cfg, leaf, names)
 
 
-def _check_probes(probes: DictConfig) -> None:
+def _check_probes(probes: DictConfig, files: Folders) -> None:
     """Raise ValueError unless every probe has a class, and a probe of conf/probe that of its file."""
     for name, leaf in probes.items():
         target = leaf.get("_target_") if OmegaConf.is_dict(leaf) else None
@@ -121,11 +146,11 @@ def _check_probes(probes: DictConfig) -> None:
                 f"probe.{name} must be settings with a _target_, got {shown(_plain(leaf))}: a file of conf/probe "
                 f"begins with # @package probe.<name>"
             )
-        own = folder() / "probe" / f"{name}.yaml"
-        if own.exists() and target != _written(own, own.stat().st_mtime_ns).get("_target_"):
+        written = _settings(files, "probe", name) if files.file("probe", str(name)) else {}
+        if written and target != written.get("_target_"):
             raise ValueError(
-                f"probe.{name}._target_ must be {_written(own, own.stat().st_mtime_ns).get('_target_')}, got "
-                f"{shown(target)}: give a class of your own a name of its own"
+                f"probe.{name}._target_ must be {written.get('_target_')}, got {shown(target)}: give a class of your "
+                f"own a name of its own"
             )
 
 
@@ -138,6 +163,21 @@ def _require_known(given: DictConfig, leaf: str, names: set[str]) -> None:
     for key in sorted(names):
         if key not in given:
             raise ValueError(f"{leaf}{'.' if leaf else ''}{key} must be set, got nothing")
+
+
+def _settings(files: Folders, group: str, name: str) -> dict[str, Any]:
+    """Return what a file says, and before it the files of its group that it begins with."""
+    file = files.file(group, name)
+    if file is None:
+        return {}
+    written = _written(file, file.stat().st_mtime_ns)
+    bases = [entry for entry in written.get("defaults", []) if isinstance(entry, str) and entry not in ("_self_", name)]
+    settings: dict[str, Any] = {}
+    entries: list[Any] = []
+    for found in (*(_settings(files, group, base) for base in bases), written):
+        entries += found.get("defaults", [])
+        settings |= {str(key): value for key, value in found.items()}
+    return settings | {"defaults": entries}
 
 
 @cache

@@ -1,12 +1,13 @@
 """Export a dataset as files, for other programs and for people.
 
-python -m pe_lab.data export data=pattern [data.<option>=<value>] [seed=0] [out=exports]
+python -m pe_lab.data export data=pattern [data.<option>=<value>] [seed=0] [out=exports] [--config-dir DIR]
 
 Writes OUT/<name>/<name>.csv (split, tokens, and a label or a target per token), the same as <name>.npz (no pickle) and
 schema.json, which describes them and has the floors. A CSV in the format of a dataset with labels can be trained on:
 python -m pe_lab.run data=pattern data.path=OUT/pattern/pattern.csv
 """
 
+import sys
 from pathlib import Path
 
 from hydra.errors import HydraException
@@ -24,8 +25,13 @@ def main() -> None:
     """Read the arguments and export the dataset."""
     parser = Parser("pe_lab.data", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="export key=value")
-    errors = (ValueError, OSError, HydraException, OmegaConfBaseException)
-    run_program(lambda: export(*read(parser.parse_args().words)), errors)
+    parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
+
+    def program() -> None:
+        with config.joining(sys.argv[1:]) as given:
+            export(*read(parser.parse_args(given).words))
+
+    run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
 
 
 def read(words: list[str]) -> tuple[Path, DictConfig]:
@@ -47,7 +53,7 @@ def read(words: list[str]) -> tuple[Path, DictConfig]:
         else:
             raise ValueError(f"export takes data=…, data.<option>=…, seed=… and out=…: got {word!r}")
     if not any(word.startswith("data=") for word in overrides):
-        names = sorted(path.stem for path in (config.folder() / "data").glob("*.yaml"))
+        names = config.folders().names("data")
         raise ValueError(f"data must be one of {', '.join(names)}, got nothing")
     cfg = config.expand(overrides, multirun=False)[0]
     try:

@@ -9,6 +9,8 @@ Writes report.html (one file, no network needed) and report.md.
 """
 
 import argparse
+import shlex
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +34,13 @@ def main() -> None:
     parser.add_argument("--metric", default="loss", help="a metric of the test (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
     parser.add_argument("--out", help="folder for report.html and report.md (default: beside the study's tables)")
-    run_program(lambda: report(parser.parse_args()), (ValueError, OSError, RecursionError, MemoryError))
+    parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
+
+    def program() -> None:
+        with config.joining(sys.argv[1:]) as given:
+            report(parser.parse_args(given))
+
+    run_program(program, (ValueError, OSError, RecursionError, MemoryError))
 
 
 def report(arguments: argparse.Namespace) -> None:
@@ -95,8 +103,12 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
 
 
 def command(name: str) -> str:
-    """Return the command that trains a study of conf/study, or an empty string."""
-    return f"python -m pe_lab.run -m +study={name}" if (config.folder() / "study" / f"{name}.yaml").is_file() else ""
+    """Return the command that trains a study of conf/study or of a user's folder, or an empty string."""
+    file = config.folders().file("study", name)
+    if file is None:
+        return ""
+    flags = [] if file.is_relative_to(config.folder()) else config.flags()
+    return shlex.join(["python", "-m", "pe_lab.run", *flags, "-m", f"+study={name}"])
 
 
 def _first(results: "Results") -> str:

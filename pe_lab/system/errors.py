@@ -1,6 +1,9 @@
 """Print errors as one line."""
 
+import re
 from typing import NoReturn
+
+LOCATING = re.compile(r"Error locating target '(\S+)', set env var .*full_key: (\S+)", re.DOTALL)  # hydra's words
 
 
 def refuse(reason: str) -> NoReturn:
@@ -21,6 +24,9 @@ def in_one_line(error: BaseException) -> str:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return f"{group or 'config'} must be one of {', '.join(error.options)}, got {name!r}"
     cause = error.__cause__
+    if cause is not None and (located := LOCATING.match(str(error))):
+        reason = (str(cause).splitlines() or [""])[:2][-1]  # the second line has the error of the import
+        return printable(f"{located[2]}._target_ must be a class that can be imported, got {located[1]!r}: {reason}")
     key = getattr(cause, "full_key", None)
     text = str(cause).strip().partition("\n")[0] if key and cause is not None else str(error)
     line = " ".join(text.split())

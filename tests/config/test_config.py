@@ -245,7 +245,7 @@ def test_configs_say_what_they_are_in_their_first_line():
 )
 def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkeypatch):
     """Cells share what is composed; Hydra composes job by job."""
-    monkeypatch.setattr("pe_lab.config.compose.check", lambda cfg: None)
+    monkeypatch.setattr("pe_lab.config.compose.check", lambda *_: None)
     cfgs = iter(config.expand(overrides, multirun=True))
     with initialize_config_dir(str(config.folder()), version_base="1.3"):
         parser = OverridesParser.create(GlobalHydra.instance().config_loader())

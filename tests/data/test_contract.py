@@ -1,10 +1,8 @@
 """The contract of datasets, checked for every file in conf/data."""
 
-import copy
 import hashlib
 import json
 import math
-import pickle
 import random
 import subprocess
 import sys
@@ -20,19 +18,19 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from pe_lab.check.datasets import PARTS, PROMISES, Case, counted, same, whole
+from pe_lab.check.promise import outcome
 from pe_lab.config import expand, folder
 from pe_lab.data.bag import Bag
 from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.mqar import MQAR
 from pe_lab.data.problem import Problems
 from pe_lab.data.structured import Structured, pairs
-from pe_lab.encodings.layout import PADDING
 
 NAMES = sorted(path.stem for path in (folder() / "data").glob("*.yaml"))
-USUAL = ("train", "validation", "test")
 # wherever a dataset has one of these options
 SIZES = {"train": 300, "validation": 50, "test": 50, "demo": 20, "train_sequences": 100, "test_sequences": 30}
-PARTS = ("tokens", "targets", "role", "headline")
+ONE_LENGTH = {"digits"}  # a picture has as many pixels as it has
 
 every_dataset = pytest.mark.parametrize("name", NAMES)
 
@@ -67,21 +65,6 @@ def shared(name: str, place: Path) -> Dataset:
     return make(name, place)
 
 
-def whole(data: Dataset, split: str, epoch: int = 0) -> Batch:
-    return data.batch(split, torch.arange(data.size(split)), epoch)
-
-
-def sequences(batch: Batch) -> list[tuple[int, ...]]:
-    """Return the sequences without padding."""
-    real = batch.layout.segment != PADDING
-    return [tuple(row[keep].tolist()) for row, keep in zip(batch.tokens, real, strict=True)]
-
-
-def same(one: Batch, other: Batch) -> bool:
-    layouts = all(torch.equal(getattr(one.layout, p), getattr(other.layout, p)) for p in ("pos", "segment"))
-    return layouts and all(torch.equal(getattr(one, part), getattr(other, part)) for part in PARTS)
-
-
 def fingerprint(data: Dataset) -> str:
     digest = hashlib.sha256()
     for split in data.splits:
@@ -91,64 +74,15 @@ def fingerprint(data: Dataset) -> str:
     return digest.hexdigest()
 
 
-def counted(batch: Batch) -> Tensor:
-    """Return [B], the number of tokens without padding."""
-    return (batch.layout.segment != PADDING).sum(1)
-
-
 @every_dataset
-def test_the_config_has_the_dataset_s_name_and_options(name: str, place: Path) -> None:
-    options = settings(name)
-    assert options.name == shared(name, place).name == name
-
-
-@every_dataset
-def test_sequences_are_what_the_task_says(name: str, place: Path) -> None:
-    data = shared(name, place)
-    task = data.task
-    assert set(USUAL) <= set(data.splits)
-    for split in data.splits:
-        size = data.size(split)
-        batch = whole(data, split)
-        assert size >= 1
-        assert batch.tokens.shape == (size, task.length)
-        for part in ("targets", "role", "headline"):
-            assert getattr(batch, part).shape == (size, 1 if task.pooled else task.length), part
-        assert {getattr(batch, part).dtype for part in ("tokens", "targets", "role")} == {torch.int64}
-        assert batch.headline.dtype == torch.bool
-        assert batch.tokens.min() >= 0
-        assert batch.tokens.max() < task.vocabulary
-        asked = batch.targets != IGNORE
-        assert batch.targets[asked].min() >= 0
-        assert batch.targets[asked].max() < task.outputs
-        assert batch.role[asked].min() >= 0
-        assert batch.role[asked].max() < len(data.roles)
-        assert batch.layout.causal == task.causal
-        real = (batch.layout.segment != PADDING).sum(1)
-        assert real.min() >= 1
-
-
-@every_dataset
-def test_padding_is_never_asked_and_the_headline_only_of_what_is(name: str, place: Path) -> None:
-    data = shared(name, place)
-    for split in data.splits:
-        batch = whole(data, split)
-        asked = batch.targets != IGNORE
-        assert asked.any(1).all()
-        assert not (batch.headline & ~asked).any()
-        assert batch.headline.any()
-        if not data.task.pooled:
-            assert not (asked & (batch.layout.segment == PADDING)).any()
-
-
-@every_dataset
-def test_no_sequence_is_in_two_splits_nor_held_out_twice(name: str, place: Path) -> None:
-    data = shared(name, place)
-    found = {split: sequences(whole(data, split)) for split in data.splits}
-    for split, rows in found.items():
-        assert split == "train" or len(set(rows)) == len(rows)
-        for other in data.splits:
-            assert split == other or not set(rows) & set(found[other])
+@pytest.mark.parametrize("promise", PROMISES)
+def test_a_promise_holds(promise: str, name: str, place: Path) -> None:
+    """What python -m pe_lab.check data=<name> reports; the promises stand in pe_lab/check."""
+    case = Case(name, hydra.utils.instantiate(settings(name, place)))
+    case.data = shared(name, place)
+    found = outcome(promise, PROMISES[promise], case)
+    one_length = promise == "longer sequences are of the same task, or refused in one line" and name in ONE_LENGTH
+    assert found.holds is (None if one_length else True), found.reason
 
 
 @pytest.fixture(scope="module")
@@ -175,108 +109,6 @@ def test_a_seed_determines_every_number(name: str, place: Path, elsewhere: dict[
         assert not same(whole(other, "test"), whole(shared(name, place), "test"))
     else:
         assert fingerprint(other) == here
-
-
-@every_dataset
-def test_a_batch_is_the_sequences_that_were_asked_for_in_their_order(name: str, place: Path) -> None:
-    data = shared(name, place)
-    size = data.size("test")
-    index = torch.tensor([size - 1, 0, 3, 3, size // 2])
-    batch, everything = data.batch("test", index), whole(data, "test")
-    assert same(batch, everything[index])
-    assert same(data.batch("test", index[[4, 0, 2, 1, 3]]), everything[index[[4, 0, 2, 1, 3]]])
-    assert len(batch) == 5
-
-
-@every_dataset
-def test_an_epoch_changes_only_what_is_asked_in_training(name: str, place: Path) -> None:
-    data = shared(name, place)
-    for split in USUAL:
-        first, second = (whole(data, split, epoch) for epoch in (0, 1))
-        if split != "train":
-            assert same(first, second)
-        for part in ("pos", "segment"):
-            assert torch.equal(getattr(first.layout, part), getattr(second.layout, part))
-        if data.task.pooled:
-            assert torch.equal(first.tokens, second.tokens)
-            continue
-        # what is asked may be hidden or shown otherwise; the rest of the sequence is the same
-        kept = (first.targets == IGNORE) & (second.targets == IGNORE)
-        assert torch.equal(first.tokens[kept], second.tokens[kept])
-        assert same(second, whole(data, split, epoch=1))
-
-
-@every_dataset
-def test_a_dataset_can_be_copied_and_pickled(name: str, place: Path) -> None:
-    """Before any sequence is made, and after."""
-    for data in (make(name, place), shared(name, place)):
-        for twin in (pickle.loads(pickle.dumps(data)), copy.deepcopy(data), copy.copy(data)):
-            assert same(whole(twin, "test"), whole(shared(name, place), "test"))
-
-
-@every_dataset
-@pytest.mark.parametrize("factor", [1.5, 2, 4])
-def test_longer_sequences_are_of_the_same_task_or_refused_in_one_line(name: str, factor: float, place: Path) -> None:
-    data = shared(name, place)
-    before = fingerprint(data)
-    longer = lengthened(data, factor)
-    assert fingerprint(data) == before
-    if isinstance(longer, str):
-        assert longer.startswith("evaluate.lengths")
-        assert "\n" not in longer
-        return
-    for known in ("vocabulary", "outputs", "causal", "pooled", "grid_width"):
-        assert getattr(longer.task, known) == getattr(data.task, known)
-    assert longer.roles == data.roles
-    # a problem of twice the size has no more marks, of which there are at most 5
-    assert 0 <= round(factor * data.task.length) - longer.task.length <= 5 * factor
-    batch = whole(longer, "test")
-    assert batch.tokens.shape[1] == longer.task.length
-    assert counted(batch).max() > data.task.length
-    assert batch.tokens.max() < data.task.vocabulary
-    assert not set(sequences(batch)) & set(sequences(whole(data, "train")))
-    assert fingerprint(data) == before
-    for metrics in longer.floors("test").values():
-        assert all(map(math.isfinite, metrics.values()))
-
-
-@every_dataset
-def test_a_length_beyond_all_is_taken_or_refused_in_one_line(name: str, place: Path) -> None:
-    longer = lengthened(shared(name, place), 3000)
-    if isinstance(longer, str):
-        assert longer.startswith("evaluate.lengths")
-        assert "\n" not in longer
-    else:
-        assert longer.task.length > 1000
-
-
-def lengthened(data: Dataset, factor: float) -> Dataset | str:
-    """Return the longer dataset, or the message that there is none."""
-    try:
-        return data.longer(factor)
-    except ValueError as error:
-        return str(error)
-
-
-@every_dataset
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_levels_are_finite_named_and_in_order(name: str, split: str, place: Path) -> None:
-    data = shared(name, place)
-    floors = data.floors(split)
-    batch = whole(data, split)
-    own = data.metrics(torch.zeros(batch.targets.shape), batch)
-    known = {"loss", "loss_all", "accuracy", "accuracy_all", "exact_match", *own, *(f"loss_{r}" for r in data.roles)}
-    assert floors
-    for level, metrics in floors.items():
-        assert level.isidentifier()
-        assert "loss" in metrics
-        assert metrics.keys() <= known
-        for metric, value in metrics.items():
-            assert math.isfinite(value), (level, metric)
-            assert 0 <= value <= (math.inf if metric.startswith("loss") or metric in own else 1), (level, metric)
-    order = ["bayes", "position_blind_split_known", "position_blind"]
-    losses = [floors[level]["loss"] for level in order if level in floors]
-    assert losses == sorted(losses)
 
 
 # a dataset with exact floors and small options, all its sequences, and their weights

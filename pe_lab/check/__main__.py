@@ -1,0 +1,88 @@
+"""Check an encoding, or a dataset, against the contract, yours or one of the package.
+
+python -m pe_lab.check pe=NAME[,NAME] [pe.<option>=<value>] [model.width=16] [model.num_heads=2] [--config-dir DIR]
+python -m pe_lab.check data=NAME[,NAME] [data.<option>=<value>] [seed=0] [--config-dir DIR]
+
+Prints a line per promise: holds, BROKEN, or n/a where it does not apply; the largest difference that was measured; the
+reason. The exit status is 1 if a promise is broken.
+"""
+
+import sys
+
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+
+from pe_lab import config
+from pe_lab.system.arguments import Parser, run_program
+
+SMALL = ["model.width=16", "model.num_heads=2"]  # each overridden by one that is given
+TAKEN = {"pe": ("pe", "model"), "data": ("data", "seed")}  # the settings of each kind of check
+
+
+def main() -> None:
+    """Read the arguments, check, and print the report. The exit status is 1 if a promise is broken."""
+    parser = Parser("pe_lab.check", description=__doc__)
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
+
+    def program() -> int:
+        with config.joining(sys.argv[1:]) as given:
+            kind, cfgs = read(parser.parse_args(given).overrides)
+            sound = [check(kind, cfg) for cfg in cfgs]
+            return int(not all(sound))
+
+    run_program(program, (ValueError, OSError, HydraException, OmegaConfBaseException))
+
+
+def read(overrides: list[str]) -> tuple[str, list[DictConfig]]:
+    """Return what is checked, "pe" or "data", and the config of each.
+
+    Raises:
+        ValueError: an override that is no setting of the check; a name that does not exist.
+        HydraException: an option that the class does not have.
+    """
+    chosen = [override for override in overrides if override.partition("=")[0] in TAKEN]
+    if len(chosen) != 1:
+        raise ValueError(f"one of pe=NAME and data=NAME must be given, got {' '.join(chosen) or 'neither'}")
+    kind, _, names = chosen[0].partition("=")
+    others = [override for override in overrides if override not in chosen]
+    for override in others:
+        key, equals, _ = override.lstrip("+").partition("=")
+        if key.partition(".")[0] not in TAKEN[kind] or not equals:
+            raise ValueError(f"a check of {kind} takes settings of {' and '.join(TAKEN[kind])}, got {override!r}")
+    listed, known = list(dict.fromkeys(names.split(","))), config.folders().names(kind)
+    for name in listed:
+        if name not in known:
+            raise ValueError(f"{kind} must be one of {', '.join(known)}, got {name!r}")
+    return kind, [config.expand([*SMALL, f"{kind}={name}", *others], multirun=False)[0] for name in listed]
+
+
+def check(kind: str, cfg: DictConfig) -> bool:
+    """Check one encoding or dataset, and print its report. Returns whether no promise is broken."""
+    from hydra.utils import instantiate
+
+    from pe_lab.check import datasets, encodings, models
+    from pe_lab.check.case import Case
+    from pe_lab.check.promise import examine
+    from pe_lab.check.report import line, summary
+    from pe_lab.encodings.options import within
+
+    leaf = cfg[kind]
+    print(f"{kind}={leaf.name}, {leaf._target_}")
+    with within(kind):
+        if kind == "pe":
+            case = Case(leaf.name, instantiate(leaf), cfg.model.width, cfg.model.num_heads)
+            found = examine(encodings.PROMISES | models.PROMISES, case)
+        else:
+            found = examine(datasets.PROMISES, datasets.Case(leaf.name, instantiate(leaf), cfg.seed))
+    outcomes = []
+    for outcome in found:
+        outcomes.append(outcome)
+        print(line(outcome), flush=True)
+    print(summary(f"{kind}={leaf.name}", outcomes), end="\n\n")
+    return all(outcome.holds is not False for outcome in outcomes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""An encoding under check: in the layouts and the small models that its promises speak of."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pe_lab.check.promise import compare, require
+from pe_lab.config import Model
+from pe_lab.data.base import Task
+from pe_lab.data.seeding import initialise
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, UnfitError
+from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.randomized import Randomized
+from pe_lab.model.transformer import Transformer
+
+B, T, VOCABULARY = 3, 9, 11
+COLUMNS = 3  # of the grid that T tokens make
+SEED = 4  # of the layouts: what is drawn is the same in every pass
+EVEN = 500  # shorter random draws of positions are replaced by every third position
+
+
+class Case:
+    """An encoding under check.
+
+    Args:
+        name: that it is made with.
+        make: makes it for given sizes, as conf/pe instantiates it.
+        width, num_heads: D and H of the models.
+
+    Attributes:
+        on_grid, causal_only, reads_content, reads_positions: what the encoding declares.
+        cls: its class.
+
+    Raises:
+        ValueError: it cannot be made for a causal sequence of 9 tokens, nor for a grid of 3 x 3.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        make: Callable[..., PositionalEncoding],
+        width: int = 16,
+        num_heads: int = 2,
+    ) -> None:
+        self.name, self.make = name, make
+        self.width, self.num_heads = width, num_heads
+        try:
+            made = make(Sizes(width, num_heads, T))
+        except UnfitError:
+            made = make(Sizes(width, num_heads, T, grid_width=COLUMNS))
+        self.cls = type(made)
+        self.on_grid, self.causal_only = made.on_grid, made.causal_only
+        self.reads_content, self.reads_positions = made.reads_content, made.reads_positions
+
+    @property
+    def grid(self) -> int | None:
+        """The columns of the grid that the encoding needs; None: it needs none."""
+        return COLUMNS if self.on_grid else None
+
+    @property
+    def masks(self) -> tuple[bool, ...]:
+        """Whether attention is causal: in the layouts that the encoding is defined for."""
+        return (True,) if self.causal_only else (True, False)
+
+    def sizes(self, length: int = T, grid_width: int | None = None, causal: bool = True) -> Sizes:
+        """Return the sizes of a model for training sequences of `length`."""
+        return Sizes(self.width, self.num_heads, length, causal, grid_width)
+
+    def encoding(self, length: int = T) -> PositionalEncoding:
+        """Return the encoding; it takes layouts on a line and draws no positions at random."""
+        return on_a_line(self.make(self.sizes(length, self.grid)))
+
+    def model(self, length: int = T, implementation: str = "auto", grid: int | None = None) -> Transformer:
+        """Return a float64 model whose encoding takes layouts on a line, with parameters off their initial values.
+
+        Args:
+            grid: columns of the sequences, for an encoding that needs none.
+        """
+        config = Model(
+            depth=2,
+            width=self.width,
+            num_heads=self.num_heads,
+            mlp_ratio=2,
+            norm="pre",
+            dropout=0.0,
+            embedding_std=1.0,
+            scale_tokens=False,
+        )
+        task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid)
+        model = Transformer(config, self.make, task, implementation)
+        on_a_line(model.encodings[0])
+        initialise(model, seed=0)
+        with torch.no_grad():
+            for parameter in model.encodings.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+        return model.double()
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether positions, vectors or terms are drawn at random: seeds of the layout make a difference."""
+        encoding, x = self.encoding(), torch.randn(B, T, self.width)
+        seen = []
+        for seed in (1, 2):
+            layout = encoding.locate(replace(whole(B, T), seed=seed))
+            terms = encoding.terms(x, layout)
+            seen.append([encoding.embed(x, layout), *encoding.mix(x, layout), *dict(tensors_in(terms)).values()])
+        return len(seen[0]) != len(seen[1]) or not all(map(torch.equal, *seen))
+
+
+def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
+    """Let an encoding on a grid take layouts on a line, and one that draws positions take every third."""
+    locate = encoding.locate
+
+    def located(layout: Layout) -> Layout:
+        if encoding.on_grid:
+            layout = replace(layout, pos=torch.stack((layout.pos, layout.pos % COLUMNS), -1))
+        return locate(layout)
+
+    encoding.locate = located  # type: ignore[method-assign]
+    if isinstance(encoding, Randomized):
+        draw = encoding.draw
+
+        def drawn(count: int, seed: int | None) -> Tensor:
+            return 3 * torch.arange(count) if count < EVEN else draw(count, seed)
+
+        encoding.draw = drawn  # type: ignore[method-assign]
+    return encoding
+
+
+def tensors_in(terms: Terms, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of terms with their names, as rotary_q.cos."""
+    for field in fields(terms):
+        value = getattr(terms, field.name)
+        if isinstance(value, Tensor):
+            yield prefix + field.name, value
+        elif is_dataclass(value):
+            yield from tensors_in(value, f"{prefix}{field.name}.")  # type: ignore[arg-type]
+
+
+def same_terms(terms: Terms, expected: Terms, when: str) -> float:
+    """Return 0 if terms have the same bits; raises BrokenError if not."""
+    got, want = dict(tensors_in(terms)), dict(tensors_in(expected))
+    require(got.keys() == want.keys(), f"{when}: {sorted(got)} in place of {sorted(want)}")
+    require(terms.weights == expected.weights, f"{when}: weights by {terms.weights} in place of {expected.weights}")
+    return max((compare(got[name], want[name], f"{when}: {name}") for name in want), default=0.0)
+
+
+def whole(batch: int, length: int, causal: bool = True, grid_width: int | None = None) -> Layout:
+    """Return the layout of sequences without padding."""
+    return padded([length] * batch, length, causal, grid_width)
+
+
+def padded(lengths: list[int], length: int, causal: bool, grid_width: int | None = None) -> Layout:
+    """Return the layout of sequences that are padded on the right to `length`."""
+    return replace(Layout.of_lengths(torch.tensor(lengths), length, causal, grid_width), seed=SEED)
+
+
+def at_positions(pos: list[int], causal: bool = True) -> Layout:
+    """Return the layout of one sequence at given positions."""
+    return Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), causal, SEED)
+
+
+def random_tokens(*shape: int) -> Tensor:
+    """Return tokens drawn from torch's generator."""
+    return torch.randint(VOCABULARY, shape)
+
+
+def real(layout: Layout) -> Tensor:
+    """Return [B, T], which tokens are not padding."""
+    return layout.segment != PADDING

@@ -1,0 +1,230 @@
+"""The promises of a dataset: splits, seeds, batches, longer sequences, floors."""
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from pe_lab.check.promise import Check, InapplicableError, refusal, require
+from pe_lab.data.base import IGNORE, Batch, Dataset
+from pe_lab.encodings.layout import PADDING
+
+USUAL = ("train", "validation", "test")
+PARTS = ("tokens", "targets", "role", "headline")
+FACTORS = (1.5, 2.0, 4.0)
+BEYOND = 3000.0  # times as long as any sequence in training
+MARKS = 5  # at most so many tokens of a longer sequence are marks, of which there are no more in longer ones
+
+
+class Case:
+    """A dataset under check.
+
+    Args:
+        name: that it is made with.
+        make: makes it for a seed, as conf/data instantiates it.
+        seed: that it is made for.
+
+    Attributes:
+        data: the dataset.
+
+    Raises:
+        ValueError: it cannot be made.
+    """
+
+    def __init__(self, name: str, make: Callable[..., Dataset], seed: int = 0) -> None:
+        self.name, self.make, self.seed = name, make, seed
+        self.data = make(seed=seed)
+
+
+def whole(data: Dataset, split: str, epoch: int = 0) -> Batch:
+    """Return all sequences of a split as one batch."""
+    return data.batch(split, torch.arange(data.size(split)), epoch)
+
+
+def counted(batch: Batch) -> Tensor:
+    """Return [B], the number of tokens without padding."""
+    return (batch.layout.segment != PADDING).sum(1)
+
+
+def sequences(batch: Batch) -> list[tuple[int, ...]]:
+    """Return the sequences without padding."""
+    real = batch.layout.segment != PADDING
+    return [tuple(row[keep].tolist()) for row, keep in zip(batch.tokens, real, strict=True)]
+
+
+def same(one: Batch, other: Batch) -> bool:
+    """Return whether two batches are equal."""
+    layouts = all(torch.equal(getattr(one.layout, part), getattr(other.layout, part)) for part in ("pos", "segment"))
+    return layouts and all(torch.equal(getattr(one, part), getattr(other, part)) for part in PARTS)
+
+
+def keeps_its_name(case: Case) -> None:
+    """Check the name, which results and messages use."""
+    require(case.data.name == case.name, f"name must be {case.name!r}, got {case.data.name!r}")
+
+
+def makes_what_its_task_says(case: Case) -> None:
+    """Check shapes, dtypes and ranges of every split against the task."""
+    data, task = case.data, case.data.task
+    require(set(USUAL) <= set(data.splits), f"splits must contain {', '.join(USUAL)}, got {', '.join(data.splits)}")
+    for split in data.splits:
+        require(data.size(split) >= 1, f"{split} is empty")
+        batch, size = whole(data, split), data.size(split)
+        shapes = dict.fromkeys(PARTS, (size, 1 if task.pooled else task.length)) | {"tokens": (size, task.length)}
+        for part, shape in shapes.items():
+            found = getattr(batch, part)
+            dtype = torch.bool if part == "headline" else torch.int64
+            require(found.shape == shape, f"{part} of {split} must be {shape}, got {tuple(found.shape)}")
+            require(found.dtype == dtype, f"{part} of {split} must be {dtype}, got {found.dtype}")
+        asked = batch.targets != IGNORE
+        limits = {
+            "tokens": (batch.tokens, task.vocabulary),
+            "targets": (batch.targets[asked], task.outputs),
+            "role": (batch.role[asked], len(data.roles)),
+        }
+        for part, (values, end) in limits.items():
+            inside = bool(((values >= 0) & (values < end)).all())
+            require(inside, f"{part} of {split} must be in 0 ... {end - 1}")
+        require(batch.layout.causal == task.causal, f"the layout of {split} must have causal={task.causal}")
+        require(counted(batch).min() >= 1, f"{split} has a sequence of padding alone")
+
+
+def asks_where_tokens_are(case: Case) -> None:
+    """Check that every sequence asks something, never at padding, and that the headline is of what is asked."""
+    data = case.data
+    for split in data.splits:
+        batch = whole(data, split)
+        asked = batch.targets != IGNORE
+        require(asked.any(1).all(), f"{split} has a sequence in which nothing is asked")
+        require(not (batch.headline & ~asked).any(), f"the headline of {split} counts what is not asked")
+        require(batch.headline.any(), f"the headline of {split} is empty")
+        if not data.task.pooled:
+            require(not (asked & (batch.layout.segment == PADDING)).any(), f"{split} asks at padding")
+
+
+def keeps_splits_apart(case: Case) -> None:
+    """Check that no sequence is in two splits, nor twice among those that are held out."""
+    rows = {split: sequences(whole(case.data, split)) for split in case.data.splits}
+    for split, own in rows.items():
+        require(split == "train" or len(set(own)) == len(own), f"{split} has a sequence twice")
+        for other, found in rows.items():
+            require(split == other or not set(own) & set(found), f"{split} and {other} share sequences")
+
+
+def follows_from_its_seed(case: Case) -> None:
+    """Check that a seed determines every number, another seed gives others, and torch's generator is left alone."""
+    state = torch.random.get_rng_state()
+    again = case.make(seed=case.seed)
+    equal = all(same(whole(again, split), whole(case.data, split)) for split in again.splits)
+    require(torch.equal(torch.random.get_rng_state(), state), "torch's global generator is drawn from")
+    require(equal, "two datasets of the same seed differ")
+    other = case.make(seed=case.seed + 1)
+    if getattr(other, "seeded", True):  # a text may be the same for all seeds
+        require(not same(whole(other, "test"), whole(case.data, "test")), "the tests of two seeds are the same")
+
+
+def returns_what_is_asked_for(case: Case) -> None:
+    """Check that a batch has the sequences of its indices, in their order."""
+    data, size = case.data, case.data.size("test")
+    index = torch.tensor([size - 1, 0, min(3, size - 1), min(3, size - 1), size // 2])
+    everything = whole(data, "test")
+    for chosen in (index, index[[4, 0, 2, 1, 3]]):
+        require(same(data.batch("test", chosen), everything[chosen]), f"test at {chosen.tolist()} has other sequences")
+
+
+def changes_only_questions_with_the_epoch(case: Case) -> None:
+    """Check that an epoch of training changes what is asked and no more, and that other splits stay."""
+    data = case.data
+    for split in USUAL:
+        first, second = (whole(data, split, epoch) for epoch in (0, 1))
+        require(split == "train" or same(first, second), f"{split} changes with the epoch")
+        for part in ("pos", "segment"):
+            equal = torch.equal(getattr(first.layout, part), getattr(second.layout, part))
+            require(equal, f"layout.{part} of {split} changes with the epoch")
+        kept = (first.targets == IGNORE) & (second.targets == IGNORE)
+        if data.task.pooled:
+            kept = torch.ones_like(first.tokens, dtype=torch.bool)
+        require(torch.equal(first.tokens[kept], second.tokens[kept]), f"tokens of {split} change with the epoch")
+        require(same(second, whole(data, split, epoch=1)), f"{split} at epoch 1 is another one each time")
+
+
+def can_be_copied(case: Case) -> None:
+    """Check pickling and copying, before any sequence is made and after."""
+    expected = whole(case.data, "test")
+    for data in (case.make(seed=case.seed), case.data):
+        for twin in (pickle.loads(pickle.dumps(data)), copy.deepcopy(data), copy.copy(data)):
+            require(same(whole(twin, "test"), expected), "a copy has other sequences")
+
+
+def lengthens_its_task(case: Case) -> None:
+    """Check longer sequences: of the same task, none of them trained on; or refused in one line."""
+    refused = [_lengthen(case, factor) for factor in FACTORS]
+    found: list[Dataset] = []
+    message = refusal(lambda: found.append(case.data.longer(BEYOND)))
+    require(
+        message is None or message.startswith("evaluate.lengths"), f"the refusal must name evaluate.lengths: {message}"
+    )
+    if all(refused):
+        raise InapplicableError("it has one length")
+
+
+def _lengthen(case: Case, factor: float) -> bool:
+    """Check sequences that are longer by a factor. Returns whether they are refused."""
+    data, found = case.data, list[Dataset]()
+    before = whole(data, "test")
+    message = refusal(lambda: found.append(data.longer(factor)))
+    require(same(whole(data, "test"), before), "longer changes the dataset itself")
+    if message is not None:
+        require(message.startswith("evaluate.lengths"), f"the refusal must name evaluate.lengths: {message}")
+        return True
+    (longer,) = found
+    for known in ("vocabulary", "outputs", "causal", "pooled", "grid_width"):
+        wanted, got = getattr(data.task, known), getattr(longer.task, known)
+        require(got == wanted, f"task.{known} of longer sequences must be {wanted}, got {got}")
+    require(longer.roles == data.roles, f"roles of longer sequences must be {data.roles}, got {longer.roles}")
+    missing = round(factor * data.task.length) - longer.task.length
+    require(0 <= missing <= MARKS * factor, f"{factor:g} times {data.task.length} tokens are {longer.task.length}")
+    batch = whole(longer, "test")
+    require(batch.tokens.shape[1] == longer.task.length, "longer sequences must have task.length tokens")
+    require(counted(batch).max() > data.task.length, "no longer sequence is longer")
+    require(batch.tokens.max() < data.task.vocabulary, "longer sequences have tokens beyond the vocabulary")
+    require(not set(sequences(batch)) & set(sequences(whole(data, "train"))), "longer sequences were trained on")
+    values = [value for metrics in longer.floors("test").values() for value in metrics.values()]
+    require(all(map(math.isfinite, values)), "floors of longer sequences must be finite")
+    return False
+
+
+def has_floors_in_order(case: Case) -> None:
+    """Check that floors are finite, are of metrics that exist, and that who knows more has a lower loss."""
+    for split in ("validation", "test"):
+        data, batch = case.data, whole(case.data, split)
+        floors, own = data.floors(split), data.metrics(torch.zeros(batch.targets.shape), batch)
+        usual = {"loss", "loss_all", "accuracy", "accuracy_all", "exact_match", *(f"loss_{r}" for r in data.roles)}
+        require(floors, f"{split} must have a floor or a reference level")
+        for level, metrics in floors.items():
+            require(level.isidentifier() and "loss" in metrics, f"{level!r} must be a name, with a loss")
+            unknown = metrics.keys() - usual - own.keys()
+            require(not unknown, f"{level} has metrics that do not exist: {', '.join(sorted(unknown))}")
+            for metric, value in metrics.items():
+                most = math.inf if metric.startswith("loss") or metric in own else 1
+                require(math.isfinite(value) and 0 <= value <= most, f"{level}: {metric}={value} is out of range")
+        order = [name for name in ("bayes", "position_blind_split_known", "position_blind") if name in floors]
+        losses = [floors[level]["loss"] for level in order]
+        require(losses == sorted(losses), f"losses of {', '.join(order)} on {split} must rise, got {losses}")
+
+
+PROMISES: dict[str, Check[Case]] = {
+    "it keeps the name it is given": keeps_its_name,
+    "sequences are what the task says": makes_what_its_task_says,
+    "something is asked in each, and never at padding": asks_where_tokens_are,
+    "no sequence is in two splits, nor held out twice": keeps_splits_apart,
+    "a seed determines every number": follows_from_its_seed,
+    "a batch has the sequences that were asked for, in order": returns_what_is_asked_for,
+    "an epoch changes only what is asked in training": changes_only_questions_with_the_epoch,
+    "it can be copied and pickled": can_be_copied,
+    "longer sequences are of the same task, or refused in one line": lengthens_its_task,
+    "floors are finite, known and in order": has_floors_in_order,
+}

@@ -1,0 +1,177 @@
+"""The promises of an encoding by itself: what it declares, what it draws, in which precision it computes."""
+
+import inspect
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from pe_lab.attention import reference
+from pe_lab.check.case import B, Case, T, at_positions, same_terms, tensors_in, whole
+from pe_lab.check.promise import Check, InapplicableError, compare, refusal, require
+from pe_lab.data.seeding import initialise
+from pe_lab.encodings.base import UnfitError
+
+LONG = 400  # bfloat16 cannot count past 256
+
+
+def keeps_its_name(case: Case) -> None:
+    """Check the name, which results and messages use."""
+    name = case.encoding().name
+    require(name == case.name, f"name must be {case.name!r}, got {name!r}: pass it to super().__init__(sizes, name)")
+
+
+def declares_a_revision(case: Case) -> None:
+    """Check the revision, and that options added later have their neutral value as default."""
+    revision, neutral = case.cls.revision, case.cls.neutral
+    require(type(revision) is int and revision >= 1, f"revision must be an integer of at least 1, got {revision!r}")
+    parameters = inspect.signature(case.cls.__init__).parameters
+    for key, value in neutral.items():
+        default = parameters[key].default if key in parameters else "no such option"
+        require(default == value, f"neutral has {key}={value!r}, and the default is {default!r}")
+
+
+def draws_parameters_from_the_seed(case: Case) -> float:
+    """Check that every parameter is drawn by reset_parameters, the same for the same seed."""
+    encoding, drawn = case.encoding(), []
+    for _ in range(2):
+        with torch.no_grad():
+            for parameter in encoding.parameters():
+                parameter.fill_(torch.nan)
+        initialise(encoding, seed=3)
+        drawn.append({key: value.detach().clone() for key, value in encoding.named_parameters()})
+    for key, value in drawn[0].items():
+        require(value.isfinite().all(), f"{key} is not drawn by reset_parameters")
+    return max((compare(drawn[1][key], value, f"{key}, drawn twice,") for key, value in drawn[0].items()), default=0.0)
+
+
+def keeps_shape_and_dtype(case: Case) -> None:
+    """Check the outputs of embed and mix in three precisions."""
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        encoding, x = case.encoding(), torch.randn(B, T, case.width, dtype=dtype)
+        layout = encoding.locate(whole(B, T))
+        outputs = {"embed": encoding.embed(x, layout)}
+        outputs |= dict(zip(("mix for queries and keys", "mix for values"), encoding.mix(x, layout), strict=True))
+        for hook, out in outputs.items():
+            require(out.shape == x.shape, f"{hook} makes {tuple(out.shape)} of {tuple(x.shape)}")
+            require(out.dtype == dtype, f"{hook} makes {out.dtype} of {dtype}")
+
+
+def declares_whether_it_reads_content(case: Case) -> float:
+    """Check that terms do not depend on the tokens' vectors."""
+    if case.reads_content:
+        raise InapplicableError("the class declares reads_content")
+    worst = 0.0
+    for causal in case.masks:
+        encoding = case.encoding()
+        layout = encoding.locate(whole(B, T, causal))
+        one, other = (encoding.terms(factor * torch.randn(B, T, case.width), layout) for factor in (1, 100))
+        worst = max(worst, same_terms(one, other, "terms for other vectors, without reads_content"))
+    return worst
+
+
+def forms_terms_in_float32(case: Case) -> float:
+    """Check that terms have the same bits in low precision."""
+    worst = 0.0
+    for causal in case.masks:
+        encoding, h = case.encoding(LONG), torch.randn(1, LONG, case.width).bfloat16()
+        layout = encoding.locate(whole(1, LONG, causal))
+        expected = encoding.terms(h.float(), layout)
+        for name, tensor in tensors_in(expected):
+            require(tensor.dtype == torch.float32, f"{name} must be float32 for float32 inputs, got {tensor.dtype}")
+        worst = max(worst, same_terms(encoding.terms(h, layout), expected, "terms in bfloat16"))
+        with torch.autocast("cpu", torch.bfloat16):
+            worst = max(worst, same_terms(encoding.terms(h, layout), expected, "terms under autocast"))
+            worst = max(worst, same_terms(encoding.terms(h.float(), layout), expected, "terms under autocast"))
+    return worst
+
+
+def forms_vectors_in_float32(case: Case) -> float:
+    """Check that what is added to embeddings has the same bits under autocast."""
+    encoding, zero = case.encoding(LONG), torch.zeros(1, LONG, case.width)
+    layout = encoding.locate(whole(1, LONG))
+    expected = encoding.embed(zero, layout)
+    with torch.autocast("cpu", torch.bfloat16):
+        full, low = encoding.embed(zero, layout), encoding.embed(zero.bfloat16(), layout)
+    return max(
+        compare(full, expected, "vectors under autocast"),
+        compare(low, expected.bfloat16(), "vectors for embeddings in bfloat16"),
+    )
+
+
+def tells_positions_beyond_256_apart(case: Case) -> None:
+    """Check that positions which are different in float64 stay so in bfloat16, where 259 and 260 are one number."""
+    encoding = case.encoding()
+    q, k = torch.randn(2, 1, case.num_heads, 2, case.width // case.num_heads)
+
+    def seen(pos: list[int], low: bool) -> Tensor:
+        layout, zero = encoding.locate(at_positions(pos)), torch.zeros(1, 2, case.width)
+        with torch.autocast("cpu", torch.bfloat16, enabled=low):
+            inputs = (encoding.embed(zero, layout), *encoding.mix(zero, layout))
+            terms = encoding.terms(zero.bfloat16() if low else zero, layout)
+        return torch.cat([x.float().flatten() for x in (*inputs, reference.logits(q, k, terms, layout))])
+
+    differ, differ_low = (
+        not torch.equal(*(seen(pos, low) for pos in ([258, 259], [258, 260]))) for low in (False, True)
+    )
+    if not case.reads_positions:
+        require(
+            not differ and not differ_low, "positions make a difference, and the class declares reads_positions=False"
+        )
+        return
+    if not differ:
+        raise InapplicableError("distances 1 and 2 look alike in float32 too")
+    require(differ_low, "positions 259 and 260 look alike in bfloat16")
+
+
+def draws_from_the_seed_of_the_layout(case: Case) -> float:
+    """Check that random draws follow from layout.seed, and leave torch's generator alone."""
+    encoding, x = case.make(case.sizes(grid_width=case.grid)), torch.randn(B, T, case.width)
+    layout = whole(B, T, grid_width=case.grid)
+    seen = []
+    for _ in range(2):
+        state = torch.get_rng_state()
+        located = encoding.locate(layout)
+        vectors = (encoding.embed(x, located), *encoding.mix(x, located))
+        seen.append((vectors, encoding.terms(x, located)))
+        require(torch.equal(torch.get_rng_state(), state), "torch's global generator is drawn from: dropout needs it")
+        torch.rand(3)
+    (one, terms), (other, again) = seen
+    worst = max(compare(got, want, "vectors of the same seed") for got, want in zip(one, other, strict=True))
+    return max(worst, same_terms(terms, again, "terms of the same seed"))
+
+
+def refuses_what_it_is_not_defined_for(case: Case) -> None:
+    """Check that the class refuses bidirectional tasks and sequences without a grid, if it declares so."""
+    if not case.causal_only and not case.on_grid:
+        raise InapplicableError("the class declares neither causal_only nor on_grid")
+    other: list[tuple[str, bool, int | None]] = []
+    if case.causal_only:
+        other.append(("a bidirectional task", False, case.grid))
+    if case.on_grid:
+        other.append(("sequences that are no grid", True, None))
+    for what, causal, grid in other:
+        unfit = case.sizes(grid_width=grid, causal=causal)
+        try:
+            case.make(unfit)
+            refused = False
+        except UnfitError:
+            refused = True
+        require(refused, f"{what} must be refused by UnfitError when the encoding is made")
+        encoding = case.make(case.sizes(grid_width=case.grid))
+        layout = whole(B, T, causal, grid)
+        require(refusal(partial(encoding.locate, layout)), f"{what} must be refused by locate")
+
+
+PROMISES: dict[str, Check[Case]] = {
+    "it keeps the name it is given": keeps_its_name,
+    "it declares a revision, and neutral values that are defaults": declares_a_revision,
+    "reset_parameters draws every parameter, from the seed alone": draws_parameters_from_the_seed,
+    "random draws follow from the layout's seed alone": draws_from_the_seed_of_the_layout,
+    "embed and mix keep shape and dtype": keeps_shape_and_dtype,
+    "terms depend on the tokens only if that is declared": declares_whether_it_reads_content,
+    "terms are formed in float32, also under autocast": forms_terms_in_float32,
+    "what is added to tokens is formed in float32": forms_vectors_in_float32,
+    "positions beyond 256 stay distinct in bfloat16": tells_positions_beyond_256_apart,
+    "what it is not defined for is refused": refuses_what_it_is_not_defined_for,
+}

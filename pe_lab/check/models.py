@@ -1,0 +1,228 @@
+"""The promises of an encoding in a model: gradients, padding, packed documents, causality, other lengths."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.attention import sdpa
+from pe_lab.check.case import VOCABULARY, B, Case, T, at_positions, padded, random_tokens, real, whole
+from pe_lab.check.promise import BrokenError, Check, InapplicableError, compare, refusal, require
+from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.model.transformer import Transformer
+
+EQUAL = 1e-11  # logits of size 10, some 1e3 roundings of 1e-16 each on their way
+SHORT = 4  # a training length below that of the sequences
+LENGTHS = (2, 63)  # no multiples of a kernel's blocks
+FAR = [0, 4_999, 5_000]
+
+
+def leaves_parameters_alone(case: Case) -> float:
+    """Check that a forward pass changes no parameter, and uses one that left its range as constrain would set it."""
+    worst = 0.0
+    for causal in case.masks:
+        model, tokens, layout = case.model(), random_tokens(B, T), whole(B, T, causal)
+        with torch.no_grad():
+            for parameter in model.encodings.parameters():
+                parameter += 3 * torch.randn_like(parameter)
+        before = {key: value.clone() for key, value in model.state_dict().items()}
+        logits = model(tokens, layout)
+        logits.sum().backward()
+        for key, value in model.state_dict().items():
+            require(torch.equal(value, before[key]), f"a forward pass changes {key}")
+        for encoding in model.encodings:
+            encoding.constrain()
+        worst = max(worst, compare(model(tokens, layout), logits, "logits before and after constrain"))
+    return worst
+
+
+def has_gradients(case: Case) -> None:
+    """Check that finite gradients reach every parameter; one that changes no output may have the gradient 0."""
+    for causal in case.masks:
+        model, tokens, layout = case.model(), random_tokens(B, T), whole(B, T, causal)
+        logits = model(tokens, layout)
+        nn.functional.cross_entropy(logits.flatten(0, 1), random_tokens(B * T)).backward()
+        for key, parameter in model.encodings.named_parameters():
+            gradient = parameter.grad
+            require(gradient is not None, f"no gradient reaches {key}")
+            assert gradient is not None
+            require(gradient.isfinite().all(), f"the gradient of {key} is not finite")
+            if not gradient.any() and _matters(model, parameter, tokens, layout):
+                raise BrokenError(f"the gradient of {key} is 0, and it changes the output")
+
+
+def _matters(model: Transformer, parameter: nn.Parameter, tokens: Tensor, layout: Layout) -> bool:
+    """Return whether another value of a parameter changes the logits."""
+    with torch.no_grad():
+        before = model(tokens, layout)
+        parameter += 0.1
+        after = model(tokens, layout)
+        parameter -= 0.1
+    return bool((after - before).abs().max() > EQUAL)
+
+
+def has_finite_gradients_in_mixed_precision(case: Case) -> None:
+    """Check gradients of a float32 model under autocast, with padding and a sequence of one token."""
+    for causal in case.masks:
+        model, layout = case.model().float(), padded([T, 4, 1], T, causal)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(random_tokens(B, T), layout).square().mean()
+        loss.backward()
+        for key, parameter in model.named_parameters():
+            require(parameter.grad is not None and parameter.grad.isfinite().all(), f"{key}: gradient is not finite")
+
+
+def _worst(case: Case, check: Callable[[Case, bool, int], float]) -> float:
+    """Return the largest difference over masks and training lengths, one of them below that of the sequences.
+
+    Raises:
+        InapplicableError: the encoding draws at random, and other layouts have other draws.
+    """
+    if case.draws:
+        raise InapplicableError("it draws at random for each layout")
+    return max(check(case, causal, trained) for causal in case.masks for trained in (T, SHORT))
+
+
+def takes_padding_on_the_left(case: Case) -> float:
+    """Compare sequences that are padded on the left with the same, padded on the right."""
+    return _worst(case, _left_padding)
+
+
+def _left_padding(case: Case, causal: bool, trained: int) -> float:
+    model, tokens, lengths = case.model(trained), random_tokens(B, T), [T, T - 1, 4]
+    right = model(tokens, padded(lengths, T, causal))
+    pos = torch.arange(T) - (T - torch.tensor(lengths)[:, None])
+    layout = Layout(pos, torch.where(pos < 0, PADDING, 0), causal)
+    left = model(torch.stack([row.roll(T - n) for row, n in zip(tokens, lengths, strict=True)]), layout)
+    pairs = ((left[b, T - n :], right[b, :n]) for b, n in enumerate(lengths))
+    return max(compare(got, want, "logits of the same sequence, padded left and right,", EQUAL) for got, want in pairs)
+
+
+def takes_lengths_together(case: Case) -> float:
+    """Compare sequences of several lengths in a batch with each alone."""
+    return _worst(case, _together)
+
+
+def _together(case: Case, causal: bool, trained: int) -> float:
+    model, tokens, lengths = case.model(trained), random_tokens(B, T), [4, T, 1]
+    together = model(tokens, padded(lengths, T, causal))
+    alone = (model(tokens[b : b + 1, :n], whole(1, n, causal))[0] for b, n in enumerate(lengths))
+    pairs = zip((together[b, :n] for b, n in enumerate(lengths)), alone, strict=True)
+    return max(compare(got, want, "logits of a sequence in a batch and alone", EQUAL) for got, want in pairs)
+
+
+def takes_packed_documents(case: Case) -> float:
+    """Compare documents that are packed into one sequence with each alone."""
+    return _worst(case, _packed)
+
+
+def _packed(case: Case, causal: bool, trained: int) -> float:
+    model, tokens, splits, worst = case.model(trained), random_tokens(2, T), [(4, 5), (6, 2)], 0.0
+    pos, segment = torch.zeros(2, T, dtype=torch.long), torch.full((2, T), PADDING)
+    for b, (first, second) in enumerate(splits):
+        pos[b, : first + second] = torch.cat((torch.arange(first), torch.arange(second)))
+        segment[b, : first + second] = torch.tensor([0] * first + [1] * second)
+    packed = model(tokens, Layout(pos, segment, causal))
+    for b, (first, second) in enumerate(splits):
+        for start, n in ((0, first), (first, second)):
+            alone = model(tokens[b : b + 1, start : start + n], whole(1, n, causal))[0]
+            got = packed[b, start : start + n]
+            worst = max(worst, compare(got, alone, "logits of a packed document and of it alone", EQUAL))
+    return worst
+
+
+def hides_the_future(case: Case) -> float:
+    """Check that a causal model's outputs do not change with later tokens, and do with the token itself."""
+    model, tokens, layout, worst = case.model(), random_tokens(B, T), whole(B, T), 0.0
+    before = model(tokens, layout)
+    for t in range(1, T):
+        changed = torch.cat((tokens[:, :t], (tokens[:, t:] + 1) % VOCABULARY), 1)
+        after = model(changed, layout)
+        worst = max(worst, compare(after[:, :t], before[:, :t], "logits before a changed token", EQUAL))
+        require((after[:, t] - before[:, t]).abs().max() > 1e-3, "a token changes nothing at its own slot")
+    return worst
+
+
+def ignores_padding(case: Case) -> float:
+    """Check that the tokens that stand where padding is change nothing."""
+    worst = 0.0
+    for causal in case.masks:
+        model, tokens = case.model(), random_tokens(B, T)
+        layout = padded([T, 5, 1], T, causal)
+        kept = real(layout)
+        changed = torch.where(kept, tokens, (tokens + 1) % VOCABULARY)
+        got, want = (model(x, layout)[kept] for x in (changed, tokens))
+        worst = max(worst, compare(got, want, "logits for other tokens at padding", EQUAL))
+    return worst
+
+
+def is_defined_or_refuses_beyond_training(case: Case) -> None:
+    """Check sequences of four times the training length, and positions far beyond it."""
+    model, tokens = case.model(), random_tokens(1, 4 * T)
+    for what, given, layout in (
+        ("four times the training length", tokens, whole(1, 4 * T)),
+        (f"positions {FAR}", tokens[:, :3], at_positions(FAR)),
+    ):
+        if refusal(partial(model, given, layout)) is None:
+            require(model(given, layout).isfinite().all(), f"logits at {what} are not finite")
+
+
+def reads_a_grid_row_by_row(case: Case) -> float:
+    """Compare a model for grids with the same for sequences, of an encoding that needs no grid."""
+    if case.on_grid:
+        raise InapplicableError("the class declares on_grid")
+    if case.draws:
+        raise InapplicableError("it draws at random for each layout")
+    flat, model, tokens = case.model(), case.model(grid=3), random_tokens(B, T)
+    shapes = [{key: value.shape for key, value in one.state_dict().items()} for one in (flat, model)]
+    if shapes[0] != shapes[1]:
+        raise InapplicableError("it has other parameters on a grid")
+    model.load_state_dict(flat.state_dict())
+    return compare(model(tokens, whole(B, T, grid_width=3)), flat(tokens, whole(B, T)), "logits on a grid and in a row")
+
+
+def equals_the_definition(case: Case, lengths: tuple[int, ...] = LENGTHS) -> float:
+    """Compare values and gradients of PyTorch's attention with the reference, which defines attention."""
+    return max(_sdpa(case, causal, length) for causal in case.masks for length in lengths)
+
+
+def _sdpa(case: Case, causal: bool, length: int) -> float:
+    models = {which: case.model(length, which) for which in ("reference", "sdpa")}
+    models["sdpa"].load_state_dict(models["reference"].state_dict())
+    layout = padded([length, length // 2 + 1], length, causal)
+    tokens, kept = random_tokens(2, length), real(layout)
+    encoding, h = case.encoding(length).double(), torch.zeros(2, length, case.width, dtype=torch.float64)
+    located = encoding.locate(layout)
+    q, _, _ = models["sdpa"].layers[0].attention.project(h, h)
+    if reason := sdpa.refuses(q, encoding.terms(h, located), located):
+        raise InapplicableError(f"PyTorch's attention cannot compute it: {reason}")
+    upstream = torch.randn(2, length, VOCABULARY, dtype=torch.float64)[kept]
+    logits = {which: model(tokens, layout)[kept] for which, model in models.items()}
+    for one in logits.values():
+        one.backward(upstream)
+    worst = compare(logits["sdpa"], logits["reference"], "logits of PyTorch's attention and of the reference", EQUAL)
+    expected = dict(models["reference"].named_parameters())
+    for key, parameter in models["sdpa"].named_parameters():
+        assert parameter.grad is not None
+        want = expected[key].grad
+        assert want is not None
+        # sums over all slots: 1e-12 of the largest entry, and a floor for keys whose gradient is zero (the key's bias)
+        atol = 1e-12 * want.abs().max().item() + EQUAL
+        worst = max(worst, compare(parameter.grad, want, f"gradients of {key}", atol))
+    return worst
+
+
+PROMISES: dict[str, Check[Case]] = {
+    "a forward pass changes no parameter, and uses it in its range": leaves_parameters_alone,
+    "gradients reach every parameter": has_gradients,
+    "gradients are finite in mixed precision": has_finite_gradients_in_mixed_precision,
+    "padding on the left equals padding on the right": takes_padding_on_the_left,
+    "sequences of several lengths in a batch equal each alone": takes_lengths_together,
+    "packed documents equal each alone": takes_packed_documents,
+    "a causal model does not see the future": hides_the_future,
+    "tokens at padding change nothing": ignores_padding,
+    "beyond the training length it is defined, or refuses in one line": is_defined_or_refuses_beyond_training,
+    "a grid is read row by row": reads_a_grid_row_by_row,
+    "PyTorch's attention computes what the definition says": equals_the_definition,
+}

@@ -1,0 +1,111 @@
+"""What a check of one promise comes to, and how values are compared."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from pe_lab.system.errors import in_one_line
+
+S = TypeVar("S")
+Check = Callable[[S], float | None]  # returns the largest difference that it found, None where it compares no numbers
+
+
+class BrokenError(Exception):
+    """A promise is broken.
+
+    Args:
+        reason: what was found, in one line.
+        difference: the largest, if numbers were compared.
+    """
+
+    def __init__(self, reason: str, difference: float | None = None) -> None:
+        super().__init__(reason)
+        self.difference = difference
+
+
+class InapplicableError(Exception):
+    """A promise does not concern what is checked. The message says why."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one check.
+
+    Attributes:
+        promise: a sentence.
+        holds: None: the promise does not apply.
+        difference: the largest that was measured; None: no numbers were compared.
+        reason: why it is broken or does not apply; empty where it holds.
+    """
+
+    promise: str
+    holds: bool | None
+    difference: float | None = None
+    reason: str = ""
+
+
+def examine(promises: Mapping[str, Check[S]], subject: S) -> Iterator[Outcome]:
+    """Yield the outcome of each promise. An exception that the subject raises breaks the promise."""
+    for sentence, check in promises.items():
+        yield outcome(sentence, check, subject)
+
+
+def outcome(sentence: str, check: Check[S], subject: S) -> Outcome:
+    """Return the outcome of one check. It draws the same numbers each time, and leaves torch's generator as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            return Outcome(sentence, True, check(subject))
+        except InapplicableError as why:
+            return Outcome(sentence, None, reason=str(why))
+        except BrokenError as why:
+            return Outcome(sentence, False, why.difference, str(why))
+        except Exception as error:  # whatever a user's class raises
+            return Outcome(sentence, False, reason=f"raised {type(error).__name__}: {in_one_line(error)}")
+
+
+def require(condition: object, reason: str) -> None:
+    """Raise BrokenError unless a condition holds."""
+    if not condition:
+        raise BrokenError(reason)
+
+
+def compare(got: Tensor, expected: Tensor, what: str, at_most: float = 0.0) -> float:
+    """Return the largest difference of two tensors.
+
+    Args:
+        what: is compared, for the message.
+        at_most: the largest difference that is allowed; NaN is not.
+
+    Raises:
+        BrokenError: they differ by more, or in shape or dtype.
+    """
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        found, wanted = (f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (got, expected))
+        raise BrokenError(f"{what}: {found} in place of {wanted}")
+    if got.numel() == 0 or torch.equal(got, expected):
+        return 0.0
+    difference = (got.double() - expected.double()).abs().max().item()
+    if not difference <= at_most:
+        allowed = f", more than {at_most:.0e}" if at_most else ""
+        raise BrokenError(f"{what} differ by {difference:.1e}{allowed}", difference)
+    return difference
+
+
+def refusal(call: Callable[[], object]) -> str | None:
+    """Return the message with which a call is refused, None if it is not refused.
+
+    Raises:
+        BrokenError: the message has several lines, or the exception is no ValueError.
+    """
+    try:
+        call()
+    except ValueError as error:
+        require("\n" not in str(error), f"the refusal has several lines: {in_one_line(error)}")
+        return str(error)
+    except Exception as error:
+        raise BrokenError(f"raised {type(error).__name__} in place of a ValueError: {in_one_line(error)}") from None
+    return None

@@ -1,0 +1,252 @@
+"""The folders of YAML files that a configuration is composed from: that of this package and those of users.
+
+A user's folder joins by the option --config-dir of a program, by the environment variable PE_LAB_CONFIG_DIR, or from an
+installed package whose entry point in the group `pe_lab.conf` names it. It adds names to the groups of conf/, and it
+replaces none: each name of a group has one file.
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab.config.ranges import NAME
+from pe_lab.config.schema import folder
+from pe_lab.encodings.options import shown
+from pe_lab.system.errors import in_one_line
+
+VARIABLE = "PE_LAB_CONFIG_DIR"  # folders, joined like those of PATH; processes started by this one inherit it
+ENTRY_POINTS = "pe_lab.conf"
+FLAGS = ("--config-dir", "-cd")
+GIVEN = f"{FLAGS[0]}, or {VARIABLE},"
+HELP = "a folder of your own with configs, like conf/: its names join those of the package"
+WITH_CLASS = ("pe", "data", "optimizer", "logger", "probe")  # groups whose files name a class
+MADE_LATER = ("pe", "data", "logger")  # of these, groups whose classes need more than the file's options
+DEEPEST = 2  # levels of folders in which files are looked for, as hydra/launcher
+
+
+@dataclass(frozen=True)
+class Folders:
+    """All files that can be chosen.
+
+    Attributes:
+        users: the folders that are not this package's.
+        files: the file of each name, by group.
+    """
+
+    users: tuple[Path, ...]
+    files: dict[str, dict[str, Path]]
+
+    def names(self, group: str) -> list[str]:
+        """Return the names of a group, sorted."""
+        return sorted(self.files.get(group, {}))
+
+    def file(self, group: str, name: object) -> Path | None:
+        """Return the file of a name, or None."""
+        return self.files.get(group, {}).get(str(name))
+
+
+def folders() -> Folders:
+    """Find the files of this package, of PE_LAB_CONFIG_DIR and of installed packages.
+
+    Raises:
+        ValueError: a folder, an entry point or a file cannot be used; two files have the same group and name.
+    """
+    found: dict[str, dict[str, Path]] = {}
+    for file in _files(folder()):
+        found.setdefault(_group(folder(), file), {})[file.stem] = file
+    groups = sorted(group for group in found if group)
+    users: list[Path] = []
+    for source, given in [*((GIVEN, place) for place in _given()), *_installed()]:
+        place = given.resolve()
+        if place in (folder().resolve(), *users):
+            continue
+        users.append(place)
+        for file in _users_files(place, source, groups):
+            names = found[_group(place, file)]
+            if file.stem in names:
+                raise ValueError(
+                    f"{_group(place, file)}={file.stem} must have one file, got {names[file.stem]} and {file}: "
+                    f"give yours a name of its own"
+                )
+            names[file.stem] = file
+    return Folders(tuple(users), found)
+
+
+@contextmanager
+def joining(arguments: list[str]) -> Iterator[list[str]]:
+    """Add the folders of --config-dir to the configuration within the block; yield the other arguments.
+
+    Their files are found by this process and by those that it starts. Modules are imported from `import_paths` too.
+
+    Raises:
+        ValueError: a folder is not there, or cannot be used.
+    """
+    given, rest = _split(arguments)
+    before, paths = os.environ.get(VARIABLE), list(sys.path)
+    try:
+        if given:
+            os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_given(), *given])))
+        add_to_path(import_paths())
+        folders()
+        yield rest
+    finally:
+        sys.path[:] = [path for path in sys.path if path in paths]
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = before
+
+
+def import_paths() -> list[str]:
+    """Return where modules of users are looked for, after all else: the current folder, those beside their configs."""
+    here = [] if sys.flags.safe_path else [str(Path.cwd())]
+    return list(dict.fromkeys([*here, *beside_configs()]))
+
+
+def beside_configs() -> list[str]:
+    """Return the folders in which the folders of --config-dir and PE_LAB_CONFIG_DIR are."""
+    return [str(place.resolve().parent) for place in _given()]
+
+
+def add_to_path(paths: list[str]) -> None:
+    """Let modules be imported from these folders too, after all others."""
+    sys.path += [path for path in paths if path not in sys.path]
+
+
+def flags() -> list[str]:
+    """Return the arguments that add the folders of this process to another program."""
+    return [f"{FLAGS[0]}={place}" for place in _given()]
+
+
+class UsersFolders(SearchPathPlugin):
+    """Tells Hydra where users' files are: after those of the package."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for place in folders().users:
+            search_path.append("pe_lab.users", f"file://{place}")
+
+
+def tell_hydra() -> None:
+    """Let Hydra search users' folders, whenever it composes."""
+    Plugins.instance().register(UsersFolders)
+
+
+def _split(arguments: list[str]) -> tuple[list[Path], list[str]]:
+    """Return the folders of --config-dir, and the other arguments."""
+    given, rest, remaining = [], [], iter(arguments)
+    for argument in remaining:
+        flag, equals, value = argument.partition("=")
+        if flag not in FLAGS:
+            rest.append(argument)
+            continue
+        value = value if equals else next(remaining, "")
+        if not Path(value).is_dir() or value == "" or os.pathsep in value:
+            raise ValueError(f"{flag} must be a folder of configs, got {shown(value)}")
+        given.append(Path(value).resolve())
+    return given, rest
+
+
+def _given() -> list[Path]:
+    return [Path(place) for place in os.environ.get(VARIABLE, "").split(os.pathsep) if place]
+
+
+def _installed() -> Iterator[tuple[str, Path]]:
+    """Yield the folders that installed packages name, each with a description of its entry point."""
+    for point in sorted(entry_points(group=ENTRY_POINTS)):
+        of = f" of {point.dist.name}" if point.dist else ""
+        source = f"the entry point {ENTRY_POINTS}: {point.name} = {point.value}{of}"
+        try:
+            yield source, _package_folder(point)
+        except (ImportError, ValueError, AttributeError) as error:
+            raise ValueError(f"{source} must be a package that can be imported: {in_one_line(error)}") from None
+
+
+def _package_folder(point: EntryPoint) -> Path:
+    """Return the folder of a package or of a module in a package. Nothing is imported, which might load torch.
+
+    Raises:
+        ImportError: there is none.
+    """
+    package, *rest = point.value.split(".")
+    spec = find_spec(package)
+    for place in list(spec.submodule_search_locations or []) if spec else []:
+        path = Path(place, *rest)
+        if path.is_dir():
+            return path
+        if rest and path.with_suffix(".py").is_file():
+            return path.parent
+    raise ImportError(f"there is no package {package}" if spec is None else f"{point.value} is no folder of a package")
+
+
+def _files(place: Path, depth: int = 0) -> Iterator[Path]:
+    """Yield the YAML files of a folder and of the folders in it, in order; not of hidden ones."""
+    for path in sorted(place.iterdir()):
+        if path.name[0] in "._":
+            continue
+        if path.suffix in (".yaml", ".yml"):
+            yield path
+        elif depth < DEEPEST and path.is_dir():
+            yield from _files(path, depth + 1)
+
+
+def _group(place: Path, file: Path) -> str:
+    """Return the group of a file: the folder it is in, as hydra/launcher; empty for a file of no group."""
+    found = file.parent.relative_to(place).as_posix()
+    return "" if found == "." else found
+
+
+def _users_files(place: Path, source: str, groups: list[str]) -> Iterator[Path]:
+    """Yield the files of a user's folder, each checked.
+
+    Raises:
+        ValueError: the folder has none; a file has no known group, or is not one of its group.
+    """
+    if not place.is_dir():
+        raise ValueError(f"{source} must be a folder of configs, got {str(place)!r}")
+    empty = True
+    for file in _files(place):
+        group, empty = _group(place, file), False
+        if group not in groups:
+            near = get_close_matches(group, groups, n=1)
+            meant = f": did you mean {near[0]}?" if near else ""
+            where = shown(group) if group else "no group"
+            raise ValueError(f"{file} must be in the folder of a group, one of {', '.join(groups)}, got {where}{meant}")
+        _check_file(file, group)
+        yield file
+    if empty:
+        raise ValueError(
+            f"{source} must have a folder for a group, one of {', '.join(groups)}, with a file NAME.yaml, got none in "
+            f"{place}"
+        )
+
+
+def _check_file(file: Path, group: str) -> None:
+    """Raise ValueError unless a file has the settings that its group needs."""
+    if file.suffix != ".yaml" or not NAME.holds(file.stem):
+        raise ValueError(f"{file} must be named NAME.yaml, NAME {NAME.words}, got {shown(file.name)}")
+    try:
+        settings = OmegaConf.load(file)
+    except Exception as error:  # the parser's, or a file that is no text
+        raise ValueError(f"{file} must be YAML: {in_one_line(error)}") from None
+    if not isinstance(settings, DictConfig):
+        raise ValueError(f"{file} must have settings, key: value, got a list")
+    inherits = any(isinstance(entry, str) and entry != "_self_" for entry in settings.get("defaults") or [])
+    if group in WITH_CLASS and not inherits:
+        target = settings.get("_target_")
+        if not isinstance(target, str) or "." not in target:
+            raise ValueError(f"{file} must have a _target_, the import path of a class, got {shown(target)}")
+        if group in MADE_LATER and settings.get("_partial_") is not True:
+            raise ValueError(f"{file} must have _partial_: true, got {shown(settings.get('_partial_'))}")
+    if group in ("pe", "data") and settings.get("name") != file.stem:
+        raise ValueError(f"{file} must have name: {file.stem}, as the file, got {shown(settings.get('name'))}")

@@ -1,0 +1,420 @@
+"""A check finds every broken promise: for each there is an encoding that breaks it."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from pe_lab.check import encodings, models
+from pe_lab.check.case import Case
+from pe_lab.check.promise import BrokenError, InapplicableError, compare, examine, outcome, refusal
+from pe_lab.encodings.base import PositionalEncoding, Rotary, Terms, UnfitError
+from pe_lab.encodings.layout import PADDING
+
+PROMISES = encodings.PROMISES | models.PROMISES
+
+
+class Sound(PositionalEncoding):
+    """Adds -exp(s_h) |i - j| to the logits; keeps every promise."""
+
+    def __init__(self, sizes, name="sound"):
+        super().__init__(sizes, name)
+        self.slope = nn.Parameter(torch.zeros(sizes.num_heads, 1))
+
+    def reset_parameters(self):
+        nn.init.zeros_(self.slope)
+
+    def distances(self, h, layout, dtype=torch.float32):
+        reach = max(h.shape[1] - 1, layout.max_distance)
+        return torch.arange(-reach, reach + 1).abs().to(dtype)
+
+    def terms(self, h, layout):
+        return Terms(bias=-0.1 * self.slope.exp() * self.distances(h, layout))
+
+
+class Renamed(Sound):
+    def __init__(self, sizes, name="renamed"):
+        super().__init__(sizes, "other")
+
+
+class Unrevised(Sound):
+    revision = "1"
+
+
+class NotNeutral(Sound):
+    neutral = {"rate": 1.0}
+
+    def __init__(self, sizes, name="not_neutral", rate=2.0):
+        super().__init__(sizes, name)
+
+
+class NeverDrawn(Sound):
+    def reset_parameters(self):
+        pass
+
+
+class DrawnAnew(Sound):
+    def reset_parameters(self):
+        fresh = torch.Generator()
+        fresh.seed()
+        nn.init.normal_(self.slope, generator=fresh)
+
+
+class FixedDtype(Sound):
+    def embed(self, x, layout):
+        return x.float()
+
+
+class OneSlot(Sound):
+    def mix(self, h, layout):
+        return h, h[:, :1]
+
+
+class ReadsInSecret(Sound):
+    def terms(self, h, layout):
+        return Terms(scale=1.0, bias=h.float().mean() * self.slope.exp() * self.distances(h, layout))
+
+
+class LowPrecisionTerms(Sound):
+    def terms(self, h, layout):
+        return Terms(bias=-0.1 * self.slope.exp() * self.distances(h, layout, h.dtype).float())
+
+
+class Product(Sound):
+    """Forms its bias by a matrix product, which autocast computes in bfloat16."""
+
+    def terms(self, h, layout):
+        return Terms(bias=-0.1 * self.slope.exp() @ self.distances(h, layout)[None])
+
+
+class HalfTerms(Sound):
+    def terms(self, h, layout):
+        return Terms(bias=super().terms(h, layout).bias.bfloat16())
+
+
+class Vectors(Sound):
+    """Adds 0.3 sin(p / 10) times a fixed vector, which a norm does not remove."""
+
+    def vectors(self, x, layout):
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        return 0.3 * torch.sin(layout.pos.to(dtype) / 10)[..., None]
+
+    def embed(self, x, layout):
+        return x + (self.vectors(x, layout) * torch.linspace(-1, 1, self.sizes.width)).to(x.dtype)
+
+
+class LowPrecisionVectors(Vectors):
+    def vectors(self, x, layout):
+        return 0.3 * torch.sin(layout.pos.to(x.dtype) / 10)[..., None]
+
+
+class Rounded(Vectors):
+    """Rotates by positions in bfloat16, and adds nothing else."""
+
+    def embed(self, x, layout):
+        return x
+
+    def terms(self, h, layout):
+        dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
+        angle = layout.pos.to(dtype).float()[:, None, :, None].expand(-1, -1, -1, self.sizes.head_dim // 2)
+        return Terms(
+            bias=super().terms(h, layout).bias[:, :1] * 0, clip=True, rotary_q=Rotary(angle.cos(), angle.sin())
+        )
+
+
+class SecretPositions(Vectors):
+    reads_positions = False
+
+
+class GlobalDraws(Sound):
+    def embed(self, x, layout):
+        return x + 0.1 * torch.randn_like(x)
+
+
+class TakesAll(Sound):
+    causal_only = True
+
+    def _require_nature(self, causal, grid):
+        pass
+
+
+class RefusesLate(Sound):
+    causal_only = True
+
+    def locate(self, layout):
+        return layout
+
+
+class Clamps(Sound):
+    def terms(self, h, layout):
+        self.slope.data.clamp_(-0.01, 0.01)
+        return super().terms(h, layout)
+
+
+class OutOfRange(Sound):
+    def constrain(self):
+        self.slope.data.clamp_(-0.01, 0.01)
+
+
+class Detached(Sound):
+    def terms(self, h, layout):
+        return Terms(bias=-0.1 * self.slope.detach().exp() * self.distances(h, layout))
+
+
+class DeadGradient(Sound):
+    def terms(self, h, layout):
+        return Terms(bias=-0.1 * (self.slope.detach().exp() + 0 * self.slope) * self.distances(h, layout))
+
+
+class RootAtZero(Sound):
+    def terms(self, h, layout):
+        return Terms(bias=-0.1 * (self.slope.exp() * self.distances(h, layout) ** 2).sqrt())
+
+
+class ByIndex(Vectors):
+    def vectors(self, x, layout):
+        return 0.3 * torch.sin(torch.arange(x.shape[1]) / 10)[None, :, None]
+
+
+class ByBatch(Vectors):
+    """Divides positions by the length of the batch."""
+
+    def vectors(self, x, layout):
+        return super().vectors(x, layout) / x.shape[1]
+
+
+class ByLongest(Vectors):
+    """Divides positions beyond the training length by the longest sequence of the batch."""
+
+    def vectors(self, x, layout):
+        return super().vectors(x, layout) / max(1, (layout.pos_range[1] + 1) / self.sizes.length)
+
+
+class BySequence(Vectors):
+    """Divides positions by the number of tokens in the sequence, packed documents taken together."""
+
+    def vectors(self, x, layout):
+        return super().vectors(x, layout) / (layout.segment != PADDING).sum(1)[:, None, None]
+
+
+class Oracle(Sound):
+    def embed(self, x, layout):
+        return x + x.roll(-1, 1)
+
+
+class Mean(Sound):
+    def embed(self, x, layout):
+        return x + x.mean(1, keepdim=True)
+
+
+class Mute(Sound):
+    def embed(self, x, layout):
+        return torch.zeros_like(x)
+
+
+class Table(Vectors):
+    def vectors(self, x, layout):
+        return torch.linspace(0, 1, 20)[layout.pos.clamp(min=0)][..., None]
+
+
+class LinesOfText(Vectors):
+    def vectors(self, x, layout):
+        if layout.pos_range[1] > 20:
+            raise ValueError("too\nfar")
+        return super().vectors(x, layout)
+
+
+class Overflows(Vectors):
+    def vectors(self, x, layout):
+        return super().vectors(x, layout) * (layout.pos // 5_000)[..., None].log().clamp(min=0) * torch.inf
+
+
+class RowsOnly(Sound):
+    def locate(self, layout):
+        if layout.pos.dim() == 3:
+            return type(layout)(layout.pos[..., 0], layout.segment, layout.causal)
+        return layout
+
+
+class Stateful(Sound):
+    """Has a larger slope in every call."""
+
+    calls = 0
+
+    def terms(self, h, layout):
+        Stateful.calls += 1
+        return Terms(bias=-0.1 * Stateful.calls * self.slope.exp() * self.distances(h, layout))
+
+
+BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
+    (Renamed, "it keeps the name it is given", "got 'other': pass it to super"),
+    (Unrevised, "it declares a revision, and neutral values that are defaults", "got '1'"),
+    (NotNeutral, "it declares a revision, and neutral values that are defaults", "rate=1.0, and the default is 2.0"),
+    (NeverDrawn, "reset_parameters draws every parameter, from the seed alone", "slope is not drawn"),
+    (DrawnAnew, "reset_parameters draws every parameter, from the seed alone", "slope, drawn twice, differ by"),
+    (FixedDtype, "embed and mix keep shape and dtype", "embed makes torch.float32 of torch.bfloat16"),
+    (OneSlot, "embed and mix keep shape and dtype", "mix for values makes (3, 1, 16) of (3, 9, 16)"),
+    (ReadsInSecret, "terms depend on the tokens only if that is declared", "without reads_content: bias differ by"),
+    (LowPrecisionTerms, "terms are formed in float32, also under autocast", "terms in bfloat16: bias differ by"),
+    (Product, "terms are formed in float32, also under autocast", "terms under autocast: bias: (2, 799) bfloat16"),
+    (HalfTerms, "terms are formed in float32, also under autocast", "bias must be float32"),
+    (LowPrecisionVectors, "what is added to tokens is formed in float32", "for embeddings in bfloat16 differ by"),
+    (Rounded, "positions beyond 256 stay distinct in bfloat16", "259 and 260 look alike"),
+    (SecretPositions, "positions beyond 256 stay distinct in bfloat16", "the class declares reads_positions=False"),
+    (GlobalDraws, "random draws follow from the layout's seed alone", "torch's global generator is drawn from"),
+    (TakesAll, "what it is not defined for is refused", "a bidirectional task must be refused by UnfitError"),
+    (RefusesLate, "what it is not defined for is refused", "a bidirectional task must be refused by locate"),
+    (Clamps, "a forward pass changes no parameter, and uses it in its range", "changes encodings.0.slope"),
+    (
+        OutOfRange,
+        "a forward pass changes no parameter, and uses it in its range",
+        "before and after constrain differ by",
+    ),
+    (Detached, "gradients reach every parameter", "no gradient reaches 0.slope"),
+    (DeadGradient, "gradients reach every parameter", "the gradient of 0.slope is 0, and it changes the output"),
+    (RootAtZero, "gradients reach every parameter", "the gradient of 0.slope is not finite"),
+    (RootAtZero, "gradients are finite in mixed precision", "encodings.0.slope: gradient is not finite"),
+    (ByIndex, "padding on the left equals padding on the right", "padded left and right, differ by"),
+    (ByBatch, "sequences of several lengths in a batch equal each alone", "in a batch and alone differ by"),
+    (ByLongest, "sequences of several lengths in a batch equal each alone", "in a batch and alone differ by"),
+    (BySequence, "packed documents equal each alone", "a packed document and of it alone differ by"),
+    (Oracle, "a causal model does not see the future", "before a changed token differ by"),
+    (Mute, "a causal model does not see the future", "a token changes nothing at its own slot"),
+    (Mean, "tokens at padding change nothing", "for other tokens at padding differ by"),
+    (
+        Table,
+        "beyond the training length it is defined, or refuses in one line",
+        "raised IndexError in place of a ValueError",
+    ),
+    (LinesOfText, "beyond the training length it is defined, or refuses in one line", "the refusal has several lines"),
+    (Overflows, "beyond the training length it is defined, or refuses in one line", "are not finite"),
+    (RowsOnly, "a grid is read row by row", "on a grid and in a row differ by"),
+    (Stateful, "PyTorch's attention computes what the definition says", "of the reference differ by"),
+]
+
+
+@pytest.mark.parametrize(("cls", "promise", "reason"), BROKEN, ids=lambda value: getattr(value, "__name__", None))
+def test_a_broken_promise_is_found_and_said(cls: type[PositionalEncoding], promise: str, reason: str) -> None:
+    found = outcome(promise, PROMISES[promise], Case("mine", partial(cls, name="mine")))
+    assert found.holds is False
+    assert reason in found.reason
+    assert "\n" not in found.reason
+    assert (found.difference is not None) == ("differ by" in reason)
+
+
+def test_every_promise_has_an_encoding_that_breaks_it() -> None:
+    assert {promise for _, promise, _ in BROKEN} == set(PROMISES)
+
+
+class Idle(Sound):
+    """Has a parameter that no output depends on, as a constant that softmax removes."""
+
+    def __init__(self, sizes, name="idle"):
+        super().__init__(sizes, name)
+        self.shift = nn.Parameter(torch.zeros(1))
+
+    def reset_parameters(self):
+        super().reset_parameters()
+        nn.init.zeros_(self.shift)
+
+    def terms(self, h, layout):
+        return Terms(bias=super().terms(h, layout).bias + 0 * self.shift)
+
+
+@pytest.mark.parametrize("cls", [Sound, Vectors, Idle])
+def test_an_encoding_that_keeps_its_promises_is_found_sound(cls: type[PositionalEncoding]) -> None:
+    found = list(examine(PROMISES, Case("mine", partial(cls, name="mine"))))
+    assert {outcome.promise: outcome.reason for outcome in found if outcome.holds is False} == {}
+    assert [outcome.promise for outcome in found if outcome.holds is None] == ["what it is not defined for is refused"]
+    assert [outcome.promise for outcome in found] == list(PROMISES)
+
+
+class Jitter(Vectors):
+    """Draws a shift of all positions from the layout's seed: what follows from other layouts cannot be compared."""
+
+    def locate(self, layout):
+        shift = torch.Generator().manual_seed(layout.seed or 0)
+        return layout.shifted(int(torch.randint(1000, (), generator=shift)))
+
+
+def test_what_is_drawn_for_each_layout_is_not_compared_across_layouts() -> None:
+    case = Case("mine", partial(Jitter, name="mine"))
+    assert case.draws
+    assert not Case("mine", partial(Vectors, name="mine")).draws
+    found = {outcome.promise: outcome for outcome in examine(PROMISES, case)}
+    assert {promise for promise in found if found[promise].holds is False} == set()
+    reasons = [promise for promise in found if found[promise].reason == "it draws at random for each layout"]
+    assert len(reasons) == 4
+    assert found["a causal model does not see the future"].holds
+
+
+class Unmakeable(PositionalEncoding):
+    def __init__(self, sizes, name="unmakeable"):
+        raise UnfitError("width must be 5")
+
+
+def test_an_encoding_that_cannot_be_made_is_refused_with_its_reason() -> None:
+    with pytest.raises(UnfitError, match="width must be 5"):
+        Case("mine", Unmakeable)
+
+
+def test_a_check_leaves_the_generator_as_it_was_and_draws_the_same_each_time() -> None:
+    drawn: list[torch.Tensor] = []
+    for _ in range(2):
+        torch.rand(1)
+        state = torch.get_rng_state()
+        outcome("x", lambda subject: drawn.append(torch.rand(3)), None)
+        assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(*drawn)
+
+
+def test_an_exception_of_the_class_breaks_the_promise_in_one_line() -> None:
+    def check(subject: None) -> None:
+        raise RuntimeError("a\nb")
+
+    found = outcome("x", check, None)
+    assert (found.holds, found.reason) == (False, "raised RuntimeError: a b")
+
+
+def test_what_does_not_apply_neither_holds_nor_is_broken() -> None:
+    def check(subject: None) -> None:
+        raise InapplicableError("why")
+
+    assert (outcome("x", check, None).holds, outcome("x", check, None).reason) == (None, "why")
+
+
+NAN = torch.tensor([1.0, torch.nan])
+
+
+@pytest.mark.parametrize(
+    ("got", "expected", "at_most", "message"),
+    [
+        (torch.ones(2), torch.tensor([1.0, 1.5]), 0.4, "values differ by 5.0e-01, more than 4e-01"),
+        (NAN, torch.ones(2), 9.0, "values differ by nan, more than 9e"),
+        (NAN, NAN, 9.0, "values differ by nan, more than 9e"),
+        (torch.ones(2), torch.ones(3), 9.0, r"values: \(2,\) float32 in place of \(3,\) float32"),
+        (torch.ones(2), torch.ones(2).double(), 9.0, r"values: \(2,\) float32 in place of \(2,\) float64"),
+        (torch.ones(1), torch.zeros(1), 0.0, "values differ by 1.0e\\+00$"),
+    ],
+)
+def test_values_that_differ_are_not_taken_for_equal(got, expected, at_most, message) -> None:
+    with pytest.raises(BrokenError, match=message):
+        compare(got, expected, "values", at_most)
+
+
+def test_equal_values_have_no_difference() -> None:
+    assert compare(torch.ones(2), torch.tensor([1.0, 1.25]), "values", 0.3) == 0.25
+    assert compare(torch.tensor([torch.inf]), torch.tensor([torch.inf]), "values") == 0
+    assert compare(torch.ones(0), torch.ones(0), "values") == 0
+
+
+def test_a_refusal_is_a_value_error_in_one_line() -> None:
+    def refuse(error: Exception) -> None:
+        raise error
+
+    assert refusal(partial(refuse, ValueError("x"))) == "x"
+    assert refusal(partial(int, 3)) is None
+    for error in (ValueError("a\nb"), IndexError("a")):
+        with pytest.raises(BrokenError):
+            refusal(partial(refuse, error))

@@ -1,0 +1,324 @@
+"""Folders of users' configs: found by every program, and refused in one line where they cannot be used."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from pe_lab import config
+from pe_lab.config.users import VARIABLE
+from pe_lab.system.errors import in_one_line
+
+MINE = "# mine\n_target_: mine_module.Mine\n_partial_: true\nname: mine\nrate: 1.0\n"
+CLASS = """
+from pe_lab.encodings import PositionalEncoding, Sizes
+from pe_lab.encodings.options import Positive
+
+
+class Mine(PositionalEncoding):
+    def __init__(self, sizes: Sizes, name: str = "mine", rate: Positive = 1.0) -> None:
+        super().__init__(sizes, name)
+"""
+FILES = {"pe/mine.yaml": MINE}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    path = list(sys.path)
+    yield
+    assert sys.path == path
+    assert VARIABLE not in os.environ
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with a module and a folder of configs."""
+    (tmp_path / "mine_module.py").write_text(CLASS)
+    write(tmp_path / "conf", FILES)
+    return tmp_path
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def complaint(folder: Path, *overrides: str) -> str:
+    """Return the line with which a folder is refused."""
+    with pytest.raises(Exception) as caught, config.joining([f"--config-dir={folder}", *overrides]) as rest:  # noqa: PT011
+        config.expand(rest, multirun=False)
+    line = in_one_line(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def installed(place: Path, value: str, distribution: str = "mine-dist", name: str = "mine") -> None:
+    """Write what makes Python take a folder on its path for an installed distribution with an entry point."""
+    info = place / f"{distribution.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[pe_lab.conf]\n{name} = {value}\n")
+
+
+@pytest.mark.parametrize("flag", [["--config-dir={}"], ["--config-dir", "{}"], ["-cd", "{}"], ["-cd={}"]])
+def test_a_folder_adds_names_and_its_modules_are_found_beside_it(project: Path, flag: list[str]) -> None:
+    with config.joining([*(word.format(project / "conf") for word in flag), "pe=mine"]) as rest:
+        (cfg,) = config.expand(rest, multirun=False)
+        assert str(project) in sys.path
+        assert sys.path.index(str(project)) >= len(sys.path) - 2  # after all installed packages
+        assert config.flags() == [f"--config-dir={project / 'conf'}"]
+    assert (cfg.pe._target_, cfg.pe.rate) == ("mine_module.Mine", 1.0)
+    with pytest.raises(Exception, match="mine"):
+        config.expand(["pe=mine"], multirun=False)
+
+
+def test_the_names_of_a_folder_join_those_of_the_package(project: Path) -> None:
+    ours = config.folders()
+    with config.joining(["--config-dir", str(project / "conf")]):
+        both = config.folders()
+    assert ours.users == ()
+    assert both.users == (project / "conf",)
+    assert both.names("pe") == sorted([*ours.names("pe"), "mine"])
+    assert both.file("pe", "mine") == project / "conf/pe/mine.yaml"
+    assert both.file("pe", "../pe/rope") is None
+
+
+def test_every_group_of_the_package_takes_names(tmp_path: Path) -> None:
+    groups = {path.parent.relative_to(config.folder()).as_posix() for path in config.folder().rglob("*.yaml")} - {"."}
+    assert {"pe", "data", "optimizer", "probe", "study", "model", "trainer", "logger", "attention"} <= groups
+    for group in groups:
+        text = "_target_: a.B\n_partial_: true\nname: added\n"
+        write(tmp_path, {f"{group}/added.yaml": text})
+    with config.joining(["-cd", str(tmp_path)]):
+        assert all("added" in config.folders().names(group) for group in groups)
+
+
+def test_a_study_of_a_folder_is_a_sweep_like_those_of_the_package(project: Path) -> None:
+    study = (
+        "# @package _global_\nstudy_name: mine\nhydra:\n  sweeper:\n    params:\n      pe: mine,rope\n      seed: 0,1\n"
+    )
+    parts = "studies:\n  small:\n    - +study=one seed=range(2)\n"
+    write(project / "conf", {"study/one.yaml": study, "study/many.yaml": parts})
+    with config.joining(["-cd", str(project / "conf")]):
+        cfgs = config.expand(["+study=one"], multirun=True)
+        assert [(cfg.pe.name, cfg.seed) for cfg in cfgs] == [("mine", 0), ("mine", 1), ("rope", 0), ("rope", 1)]
+        assert {cfg.study_name for cfg in cfgs} == {"mine"}
+        assert config.studies(["-m", "+study=many"]) == [["+study=one", "seed=range(2)"]]
+    assert config.studies(["-m", "+study=many"]) == []
+
+
+def test_a_file_may_begin_with_another_of_its_group(project: Path) -> None:
+    text = "# long\ndefaults:\n  - rope\n  - _self_\nname: long\ntheta: 500_000.0\n"
+    write(project / "conf", {"pe/long.yaml": text})
+    with config.joining(["-cd", str(project / "conf")]):
+        (cfg,) = config.expand(["pe=long"], multirun=False)
+        assert OmegaConf.to_container(cfg.pe) == {
+            "_target_": "pe_lab.encodings.rotary.RoPE",
+            "_partial_": True,
+            "name": "long",
+            "theta": 500_000.0,
+            "pairing": "interleaved",
+        }
+        with pytest.raises(ValueError, match=r"pe has the settings name, pairing, theta: got foo"):
+            config.expand(["pe=long", "+pe.foo=1"], multirun=False)
+        with pytest.raises(ValueError, match=r"pe\._target_ must be pe_lab\.encodings\.rotary\.RoPE for pe=long"):
+            config.expand(["pe=long", "pe._target_=mine_module.Mine"], multirun=False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "part"),
+    [
+        (["pe=mine", "pe.rate=-1"], "pe.rate must be a positive number, got -1"),
+        (["pe=mine", "+pe.foo=1"], "pe has the settings name, rate: got foo"),
+        (["pe=mine", "~pe.rate"], "pe.rate must be set, got nothing"),
+        (["pe=mine", "pe._target_=other.Mine"], "pe._target_ must be mine_module.Mine for pe=mine"),
+        (["pe=mines"], "pe must be one of alibi, "),
+        (
+            ["pe=mine", "hydra.searchpath=[file:///tmp]"],
+            "hydra.searchpath cannot be set: give a folder by --config-dir",
+        ),
+    ],
+)
+def test_options_of_a_users_class_are_checked_as_those_of_the_package(
+    project: Path, overrides: list[str], part: str
+) -> None:
+    assert part in complaint(project / "conf", *overrides)
+
+
+BAD = {
+    "a group that does not exist": (
+        {"pes/mine.yaml": MINE},
+        "conf/pes/mine.yaml must be in the folder of a group, one of",
+    ),
+    "the group that was meant": ({"datas/mine.yaml": MINE}, "got 'datas': did you mean data?"),
+    "a file outside of groups": ({"mine.yaml": MINE}, "conf/mine.yaml must be in the folder of a group"),
+    "a folder within a group": ({"pe/more/mine.yaml": MINE}, "got 'pe/more'"),
+    "no file": (
+        {"pe/mine.txt": MINE},
+        "--config-dir, or PE_LAB_CONFIG_DIR, must have a folder for a group, one of attention, ",
+    ),
+    "another ending": ({"pe/mine.yml": MINE}, "conf/pe/mine.yml must be named NAME.yaml, NAME a name of letters"),
+    "a name with a space": ({"pe/my own.yaml": MINE}, "conf/pe/my own.yaml must be named NAME.yaml"),
+    "broken YAML": ({"pe/mine.yaml": "a: [1\nb: 2\n"}, "conf/pe/mine.yaml must be YAML: "),
+    "a key twice": ({"pe/mine.yaml": "a: 1\na: 2\n"}, "conf/pe/mine.yaml must be YAML: "),
+    "a list": ({"pe/mine.yaml": "- 1\n"}, "conf/pe/mine.yaml must have settings, key: value, got a list"),
+    "no class": (
+        {"pe/mine.yaml": "name: mine\n"},
+        "conf/pe/mine.yaml must have a _target_, the import path of a class",
+    ),
+    "an empty file": ({"data/mine.yaml": ""}, "conf/data/mine.yaml must have a _target_"),
+    "a probe without a class": ({"probe/mine.yaml": "a: 1\n"}, "conf/probe/mine.yaml must have a _target_"),
+    "no _partial_": (
+        {"pe/mine.yaml": "_target_: a.B\nname: mine\n"},
+        "conf/pe/mine.yaml must have _partial_: true, got None",
+    ),
+    "another name": ({"pe/other.yaml": MINE}, "conf/pe/other.yaml must have name: other, as the file, got 'mine'"),
+    "a name of the package": (
+        {"pe/rope.yaml": MINE.replace("mine", "rope")},
+        f"pe=rope must have one file, got {config.folder() / 'pe/rope.yaml'} and ",
+    ),
+    "the root of the package": ({"config.yaml": "epochs: 1\n"}, "conf/config.yaml must be in the folder of a group"),
+    "a launcher of Hydra": ({"hydra/launcher/joblib.yaml": "n_jobs: 3\n"}, "hydra/launcher=joblib must have one file"),
+    "a module that is not there": (
+        FILES | {"pe/mine.yaml": MINE.replace("mine_module", "nowhere")},
+        "there is no module nowhere",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_folder_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
+    files, part = BAD[case]
+    (tmp_path / "conf").mkdir()
+    write(tmp_path / "conf", files)
+    overrides = ["pe=mine"] if "module" in case else []
+    assert part in complaint(tmp_path / "conf", *overrides)
+
+
+@pytest.mark.parametrize("given", ["nowhere", "", "file", os.pathsep])
+def test_a_config_dir_must_be_a_folder(tmp_path: Path, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    assert complaint(Path(given) if given else "").startswith("--config-dir must be a folder of configs, got ")
+    with pytest.raises(ValueError, match="-cd must be a folder of configs, got ''"), config.joining(["-cd"]):
+        pass
+
+
+def test_two_folders_with_the_same_name_are_refused(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / name, FILES)
+    arguments = ["-cd", str(tmp_path / "one"), "-cd", str(tmp_path / "two")]
+    with pytest.raises(ValueError, match="pe=mine must have one file, got .*one/pe/mine.yaml and .*two/pe/mine.yaml"):
+        config.joining(arguments).__enter__()
+    with config.joining([*arguments[:2], *arguments[:2]]):  # one folder, given twice
+        assert len(config.folders().users) == 1
+
+
+def test_the_variable_names_folders_for_processes_that_have_no_arguments(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project / "more", {"pe/other.yaml": MINE.replace("name: mine", "name: other")})
+    with monkeypatch.context() as patch:
+        patch.setenv(VARIABLE, f"{project / 'conf'}{os.pathsep}{project / 'more'}")
+        assert {"mine", "other"} <= set(config.folders().names("pe"))
+        with config.joining([]):
+            assert config.expand(["pe=other"], multirun=False)[0].pe.name == "other"
+        patch.syspath_prepend(project / "more")  # restores the path that a notebook's call extends
+        assert config.expand(["pe=mine"], multirun=False)[0].pe.name == "mine"
+        assert str(project) in sys.path
+        patch.setenv(VARIABLE, str(project / "nowhere"))
+        with pytest.raises(ValueError, match="PE_LAB_CONFIG_DIR, must be a folder of configs, got .*nowhere"):
+            config.folders()
+
+
+@pytest.mark.parametrize("value", ["mine_package.conf", "mine_package", "mine_package.names"])
+def test_an_installed_package_adds_its_configs_without_being_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    package = tmp_path / "mine_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('must not be imported to find its configs')")
+    (package / "names.py").write_text("")
+    write(package / "conf" if value == "mine_package.conf" else package, FILES)
+    installed(tmp_path, value)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        assert "mine" in config.folders().names("pe")
+        assert "mine_package" not in sys.modules
+        patch.setenv(VARIABLE, str(config.folders().users[0]))  # the same folder, given twice
+        assert len(config.folders().users) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        ("nowhere.conf", "must be a package that can be imported: there is no package nowhere"),
+        ("mine_package.nowhere", "mine_package.nowhere is no folder of a package"),
+        ("mine_module", "mine_module is no folder of a package"),
+        ("mine_package", "must have a folder for a group"),
+    ],
+)
+def test_an_entry_point_that_leads_nowhere_is_refused_in_one_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch, value: str, part: str
+) -> None:
+    (project / "mine_package").mkdir()
+    (project / "mine_package" / "__init__.py").write_text("")
+    installed(project, value)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(project)
+        with pytest.raises(ValueError, match="the entry point pe_lab.conf: mine = .* of mine-dist must") as caught:
+            config.folders()
+    assert part in str(caught.value)
+
+
+def test_two_packages_with_the_same_name_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        write(tmp_path / f"{name}_package", FILES | {"__init__.py": ""})
+        installed(tmp_path, f"{name}_package", f"{name}-dist", name)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path)
+        with pytest.raises(ValueError, match="pe=mine must have one file, got .*one_package.* and .*two_package"):
+            config.folders()
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["pe_lab.run", "pe.rate=-1"], "pe.rate must be a positive number, got -1"),
+        (["pe_lab", "run", "pe.rate=-1"], "pe.rate must be a positive number, got -1"),
+        (["pe_lab.run", "--config-d=x"], "--config-dir must be written --config-dir=DIR, got 'x'"),
+    ],
+)
+def test_a_program_refuses_before_torch_is_loaded(project: Path, words: list[str], part: str) -> None:
+    program, *rest = words
+    command = ["-X", "importtime", "-m", program, *rest, "--config-dir", str(project / "conf"), "pe=mine"]
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=project)
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    assert done.returncode == 1
+    assert len(lines) == 1
+    assert part in lines[0]
+    assert not re.search(r"\| +torch$", done.stderr, re.MULTILINE)
+    assert re.search(r"\| +hydra$", done.stderr, re.MULTILINE)
+
+
+def test_modules_are_found_in_the_current_folder_by_script_and_module(project: Path) -> None:
+    code = "import sys; from pe_lab import cli; sys.argv[1:] = sys.argv[1:]; cli.main()"
+    overrides = ["run", "pe=none", "pe.name=mine", "pe._target_=mine_module.Mine", "+pe.rate=-1"]
+    for flags in ([], ["-P"]):
+        done = subprocess.run(
+            [sys.executable, *flags, "-c", f"import sys; sys.path[:] = [p for p in sys.path if p]; {code}", *overrides],
+            capture_output=True,
+            text=True,
+            cwd=project,
+        )
+        assert done.returncode == 1
+        wanted = "there is no module mine_module" if flags else "pe.rate must be a positive number, got -1"
+        assert wanted in done.stderr
