@@ -175,6 +175,30 @@ def test_the_cheapest_candidate_that_spills_nothing_is_written(monkeypatch: pyte
     load.cache_clear()
 
 
+def test_backward_kernels_of_the_stick_keep_the_width_of_tiles_that_they_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = tmp_path / "blocks.json"
+    table.write_text(static.table.TABLE.read_text())
+    monkeypatch.setattr(static.table, "TABLE", table)
+    load.cache_clear()
+    before = load()["sm_80"]
+    monkeypatch.setattr(static, "ProcessPoolExecutor", Here)
+    tried: list[Blocks] = []
+
+    def noted(architecture: str, key: str, blocks: Blocks) -> float:
+        tried.append(blocks)
+        return float(blocks.n)
+
+    monkeypatch.setattr(static, "_cost_of", noted)
+    monkeypatch.setattr(static, "_fits", lambda architecture, key, blocks: True)
+    key = "stick_backward_queries float32 64 plain"
+    static.choose(["sm_80"], f"^{key}$", 1)
+    assert any(blocks != before[key] for blocks in tried)
+    assert load()["sm_80"][key].n == before[key].n
+    load.cache_clear()
+
+
 class Here:
     """Stands for a pool of processes, and computes in this one."""
 
