@@ -259,4 +259,5 @@ def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
 
 
 def dims_adjacent(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """Return x [..., T, d] in memory that the kernels can read: addresses within a tile are computed in 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) * LARGEST_TILE < 2**31 else x.contiguous()
