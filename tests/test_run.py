@@ -390,8 +390,12 @@ def test_a_cell_that_kills_its_workers_is_failed_and_the_others_are_trained(tmp_
     made = {
         training_run.identity()["model"]["width"]: training_run.checkpoints() for training_run in Ledger(ledger).runs()
     }
-    assert made[24] == ([] if when == "trains" else [1, 4])
-    assert list(made.values()).count([1, 4]) == 3 + (when == "measures")
+    killed = made.pop(24)
+    if when == "trains":
+        assert killed == []
+    else:  # how far it was when it was killed for the third time depends on what was measured first
+        assert killed in ([1], [4], [1, 4])
+    assert list(made.values()) == [[1, 4]] * 3
 
 
 ELSEWHERE = """

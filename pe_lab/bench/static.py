@@ -196,6 +196,8 @@ def choose(architectures: list[str], pattern: str, processes: int) -> None:
             part = table.load()[architecture]
             kernel, dtype, head_dim, _ = key.split()
             tried = list(dict.fromkeys((part[key], *candidates(kernel, dtype, int(head_dim)))))
+            if kernel.startswith("stick_backward"):
+                tried = [blocks for blocks in tried if blocks.n == part[key].n]  # which its kernels share
             costs = dict(zip(tried, pool.map(partial(_cost_of, architecture, key), tried), strict=True))
             possible = (b for b in sorted(tried, key=costs.__getitem__) if _fits(architecture, key, b))
             best = next(possible, part[key])

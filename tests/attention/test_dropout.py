@@ -129,7 +129,7 @@ def weights_of(implementation: str, q: Tensor, k: Tensor, layout: Layout, coins:
 
 
 @pytest.mark.parametrize(("segments", "causal"), [("whole", True), ("whole", False), ("packed", False)])
-@pytest.mark.parametrize(("p", "seed"), [(0.1, 0), (0.5, 2**32 - 1)])
+@pytest.mark.parametrize(("p", "seed"), [(0.1, 0), (0.5, 2**32 - 1), (0.3, -(2**40) - 7)])
 def test_triton_and_the_reference_drop_the_same_weights(p: float, seed: int, segments: str, causal: bool) -> None:
     layout = layout_of(LAYOUTS[segments], causal)
     q, k = torch.randn(2, B, H, T, 64, device=DEVICE)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from emulation.driver import standing_in
 from emulation.launch import Emulator
-from pe_lab.attention import attend
+from pe_lab.attention import attend, reference
 from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
@@ -144,7 +144,8 @@ def check(case: Case, edit: Edit | None = None, backward: bool = True) -> Outcom
     """Run a case on the emulator, and compare it with the reference in float64.
 
     An error may be four times that of the reference in the case's dtype, two roundings to that dtype, and eight to
-    float32, in which sums are computed.
+    float32, in which sums are computed; and that of a gradient as much more as the output's error explains: see
+    _through_sums.
 
     Args:
         edit: changes a kernel's PTX, given its name and its text.
@@ -165,12 +166,14 @@ def check(case: Case, edit: Edit | None = None, backward: bool = True) -> Outcom
     emulator = Emulator(edit)
     with standing_in(case.architecture, execute=emulator) as made:
         found = _step(case, inputs, leaves, upstream, "triton", case.dtype)
+    through = {} if upstream is None else _through_sums(case, inputs, leaves, upstream, found["out"] - exact["out"])
     largest = max(float(truth.norm()) for truth in exact.values())
     errors = {}
     for name, truth in exact.items():
         size = float(truth.norm())
         error, own = (float((x[name].double() - truth).norm()) for x in (found, judge))
         bound = 4 * own + (2 * EPSILON[case.dtype] + 8 * EPSILON[torch.float32]) * (size + largest)
+        bound += through.get(name, 0.0)
         size = size if size > 1e-3 * largest else largest  # a gradient that cancels has no relative error
         errors[name] = error / size, bound / size
     per_step = emulator.threads / max(emulator.steps, 1)
@@ -183,9 +186,7 @@ def _step(
     case: Case, inputs: Tensor, leaves: Leaves, upstream: Tensor | None, implementation: str, dtype: torch.dtype
 ) -> dict[str, Tensor]:
     """Return the output, where it means something, and, given its gradient, those of all inputs."""
-    wide = torch.float64 if dtype == torch.float64 else torch.float32
-    qkv = [x.detach().to(dtype).requires_grad_() for x in inputs]
-    own = {name: x.detach().to(wide).requires_grad_() for name, x in leaves.items()}
+    qkv, own = _wanted(inputs, leaves, dtype)
     dropout = Dropout(case.dropout, torch.tensor(3)) if case.dropout else None
     out = attend(*qkv, terms(case, own), layout(case), implementation, dropout)
     found: dict[str, Tensor] = {}
@@ -194,3 +195,29 @@ def _step(
         found = dict(zip(("dq", "dk", "dv", *(f"d{name}" for name in own)), gradients, strict=True))
     real = (layout(case).segment != PADDING)[:, None, :, None]
     return {"out": out.detach().where(real, 0), **found}
+
+
+def _wanted(inputs: Tensor, leaves: Leaves, dtype: torch.dtype) -> tuple[list[Tensor], Leaves]:
+    """Return q, k, v in a dtype and the terms in it or float32, as tensors that want a gradient."""
+    wide = torch.promote_types(dtype, torch.float32)
+    own = {name: x.detach().to(wide).requires_grad_() for name, x in leaves.items()}
+    return [x.detach().to(dtype).requires_grad_() for x in inputs], own
+
+
+def _through_sums(case: Case, inputs: Tensor, leaves: Leaves, upstream: Tensor, error: Tensor) -> dict[str, float]:
+    """Return by how much the gradients of softmax attention change, in norm, through an error of its output.
+
+    The gradient of logits is dz_ij = weight_ij (dweight_ij - out_i . grad_i), for which the kernels, like others of
+    their kind, read the rounded output. Where one key has nearly all the weight, both terms cancel and the rounding
+    remains.
+    """
+    if FAMILIES[case.family][1] is not None:
+        return {}
+    (q, k, _), own = _wanted(inputs, leaves, torch.float64)
+    given = terms(case, own)
+    z = reference.logits(q, k, given, layout(case))
+    weights = reference.weights(q, k, given, layout(case)).detach()
+    shift = (error * upstream.double()).sum(-1, keepdim=True)
+    names = ["dq", "dk", *(f"d{name}" for name in own)]
+    changes = torch.autograd.grad(z, [q, k, *own.values()], -weights * shift)
+    return {name: float(change.norm()) for name, change in zip(names, changes, strict=True)}

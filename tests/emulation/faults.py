@@ -64,6 +64,8 @@ HOPPER = Case("bias", "sm_90", length=150)
 AMPERE = Case("bias", "sm_80", length=150, head_dim=32, packed=True, dropout=0.3)
 SINGLE = Case("nothing", "sm_80", torch.float32, length=150, head_dim=16)
 ADDRESS = r"(\[ %rd\d+ \+ )0( \])"
+NEIGHBOUR = r"(shfl\.sync\.bfly\.b32 \s*%r\d+, %r\d+, )1,"
+EXPONENTIAL = r"ex2\.approx\.ftz\.f32(\s+%r\d+, )(%r\d+)"
 VALUES = "errs by"  # wrong numbers, beyond the bound
 
 FAULTS: dict[str, tuple[Case, Fault]] = {
@@ -142,11 +144,19 @@ FAULTS: dict[str, tuple[Case, Fault]] = {
     ),
     "a row's sum leaves out threads": (
         AMPERE,
-        Fault("forward", replaced(r"(shfl\.sync\.bfly\.b32 \s*%r\d+, %r\d+, )1,", r"\g<1>2,"), VALUES),
+        Fault("forward", replaced(NEIGHBOUR, r"\g<1>2,"), VALUES),
     ),
     "an exponential is left out": (
         AMPERE,
-        Fault("forward", replaced(r"ex2\.approx\.ftz\.f32(\s+%r\d+, )(%r\d+)", r"mov.b32\1\2"), VALUES),
+        Fault("forward", replaced(EXPONENTIAL, r"mov.b32\1\2"), VALUES),
+    ),
+    "an exponential of the backward pass is left out": (
+        HOPPER,
+        Fault("backward_keys", replaced(EXPONENTIAL, r"mov.b32\1\2", 0), VALUES),
+    ),
+    "a sum of output times gradient leaves out threads": (
+        HOPPER,
+        Fault("sums", replaced(NEIGHBOUR, r"\g<1>2,"), VALUES),
     ),
 }
 
@@ -205,7 +215,7 @@ def reported(name: str) -> tuple[str, list[str]]:
     """Return what must be reported for a fault, and what is."""
     if name in FAULTS:
         case, fault = FAULTS[name]
-        return fault.found, check(case, fault, backward=False).wrong
+        return fault.found, check(case, fault, backward=fault.kernel != "forward").wrong
     case, planted = REWRITTEN[name]
     with planted():
         return VALUES, check(case, backward=False).wrong

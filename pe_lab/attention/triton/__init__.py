@@ -100,8 +100,8 @@ def _softmax(
 
     bias, gate, decay = (None if x is None else x.float() for x in (terms.bias, terms.gate, terms.decay))
     decay = None if decay is None else decay.expand(q.shape[:3])
-    keys, p = (None, 0.0) if dropout is None else (dropout.keys(*q.shape[:2]), dropout.p)
-    out: Tensor = softmax_attention(q, k, v, bias, gate, decay, segment, keys, _scale(q, terms), causal, p)[0]
+    seed, p = (None, 0.0) if dropout is None else (dropout.seed, dropout.p)
+    out: Tensor = softmax_attention(q, k, v, bias, gate, decay, segment, seed, _scale(q, terms), causal, p)[0]
     return out
 
 

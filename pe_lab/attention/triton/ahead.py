@@ -27,9 +27,9 @@ KERNELS = {
     kernel.__name__: kernel
     for kernel in (*SOFTMAX, *STICK, *STICK_BACKWARD, softmax.sums, *ROTATION, tiles.spread_table)
 }
-TERMS = {"BIAS": "bias", "GATE": "gate", "DECAY": "decay", "SEGMENTED": "segment", "DROPOUT": "keys"}
+TERMS = {"BIAS": "bias", "GATE": "gate", "DECAY": "decay", "SEGMENTED": "segment", "DROPOUT": "seed"}
 ACTIVATIONS = {"q", "k", "v", "x", "out", "grad", "dq", "dk", "dv", "dx"}
-TYPES = {"segment": "*i64", "keys": "*i64", "threshold": "i64", **dict.fromkeys(("scale", "enlarge", "factor"), "fp32")}
+TYPES = {"segment": "*i64", "seed": "*i64", "threshold": "i64", **dict.fromkeys(("scale", "enlarge", "factor"), "fp32")}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def softmax_attention(
     gate: Tensor | None,
     decay: Tensor | None,
     segment: Tensor | None,
-    keys: Tensor | None,
+    seed: Tensor | None,
     scale: float,
     causal: bool,
     p: float,
@@ -38,7 +38,7 @@ def softmax_attention(
         gate: [1|H, 2R+1] float32, factors, likewise.
         decay: [B, H, T] float32, c_i - c_j is added.
         segment: [B, T] integers, i sees j where they are equal; None: every key.
-        keys: [B, H] int64, keys of the random numbers of dropout; None: no dropout.
+        seed: [] int64, of the random numbers of dropout; None: no dropout.
         scale: of q . k.
         causal: i sees j <= i.
         p: of dropout.
@@ -46,7 +46,7 @@ def softmax_attention(
     Returns:
         [B, H, T, d], and the base-2 logarithm of every row's sum, [B, H, T] float32.
     """
-    call = _Call(q, k, v, bias, gate, decay, segment, keys, scale, causal, p)
+    call = _Call(q, k, v, bias, gate, decay, segment, seed, scale, causal, p)
     B, H, T, d = q.shape
     out, lse = q.new_empty(B, H, T, d), q.new_empty(B, H, T, dtype=torch.float32)
     blocks = call.blocks(softmax.forward)
@@ -56,7 +56,7 @@ def softmax_attention(
 
 @softmax_attention.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, bias: Any, gate: Any, decay: Any, segment: Any, keys: Any,
+    q: Tensor, k: Tensor, v: Tensor, bias: Any, gate: Any, decay: Any, segment: Any, seed: Any,
     scale: float, causal: bool, p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
@@ -75,14 +75,14 @@ def softmax_attention_backward(
     gate: Tensor | None,
     decay: Tensor | None,
     segment: Tensor | None,
-    keys: Tensor | None,
+    seed: Tensor | None,
     scale: float,
     causal: bool,
     p: float,
     wants: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of q, k, v, bias, gate, decay; empty for absent terms; bias and gate only if `wants`."""
-    call = _Call(q, k, v, bias, gate, decay, segment, keys, scale, causal, p)
+    call = _Call(q, k, v, bias, gate, decay, segment, seed, scale, causal, p)
     grad = dims_adjacent(grad)
     B, H, T, d = q.shape
     delta = torch.empty_like(lse)
@@ -117,7 +117,7 @@ def softmax_attention_backward(
 @softmax_attention_backward.register_fake
 def _(
     grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
-    bias: Tensor | None, gate: Tensor | None, decay: Tensor | None, segment: Any, keys: Any,
+    bias: Tensor | None, gate: Tensor | None, decay: Tensor | None, segment: Any, seed: Any,
     scale: float, causal: bool, p: float, wants: list[bool],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     def like(tensor: Tensor | None, there: bool = True) -> Tensor:
@@ -158,7 +158,7 @@ class _Call:
         gate: Tensor | None,
         decay: Tensor | None,
         segment: Tensor | None,
-        keys: Tensor | None,
+        seed: Tensor | None,
         scale: float,
         causal: bool,
         p: float,
@@ -166,11 +166,11 @@ class _Call:
         q, k, v = map(dims_adjacent, (q, k, v))
         bias, gate = spread(bias, q.shape[2], LOG2E), spread(gate, q.shape[2], 1.0)
         decay = None if decay is None else decay * LOG2E
-        terms = (bias, gate, decay, segment, keys)
+        terms = (bias, gate, decay, segment, seed)
         self.inputs = [q, k, v, *(None if term is None else term.contiguous() for term in terms)]
         self.strides = [stride for x in (q, k, v) for stride in x.stride()[:3]]
         self.q = q
-        p = 0.0 if keys is None else p
+        p = 0.0 if seed is None else p
         self.numbers = [scale, *table_shape(bias), *table_shape(gate), min(round(p * 2**32), 2**32 - 1), 1 / (1 - p)]
         self.there = {name for name, term in zip(OPTIONAL, terms, strict=True) if term is not None}
         self.switches = switches(q.dtype, q.shape[-1], causal, self.there)
@@ -259,4 +259,5 @@ def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
 
 
 def dims_adjacent(x: Tensor) -> Tensor:
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """Return x [..., T, d] in memory that the kernels can read: addresses within a tile are computed in 32 bits."""
+    return x if x.stride(-1) == 1 and x.stride(-2) * LARGEST_TILE < 2**31 else x.contiguous()

@@ -44,6 +44,13 @@ def _mix(x):
 
 
 @triton.jit
+def _key(seed, batch, head):
+    """Return the key of a head's random numbers, as Dropout.keys."""
+    row = _mix(tl.load(seed).to(tl.uint32) + batch.to(tl.uint32) * ROW)
+    return _mix(row + head.to(tl.uint32) * COLUMN)
+
+
+@triton.jit
 def _kept(key, i, j, threshold):
     """Return whether a weight is kept; i [M, 1] and j [1, N] are broadcast to the tile."""
     row = _mix(key + i.to(tl.uint32) * ROW)
@@ -138,7 +145,7 @@ def _tile(index, begin, whole_begin, whole_end, CUT: tl.constexpr):
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def forward(
-    q, k, v, bias, gate, decay, segment, keys, out, lse,
+    q, k, v, bias, gate, decay, segment, seed, out, lse,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time,
     heads, length, scale, bias_head, bias_reach, gate_head, gate_reach, threshold, enlarge,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -161,7 +168,7 @@ def forward(
     if DECAY:
         c_i = numbers(decay, row, at, length, 0.0)[:, None]
     if DROPOUT:
-        key = tl.load(keys + row).to(tl.uint32)
+        key = _key(seed, batch, head)
     i = at[:, None]
     UNSCALED: tl.constexpr = not (BIAS or GATE or DECAY)
     sharpness = 1.0
@@ -233,7 +240,7 @@ def sums(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def backward_keys(
-    q, k, v, bias, gate, decay, segment, keys, grad, lse, delta, dk, dv, ddecay,
+    q, k, v, bias, gate, decay, segment, seed, grad, lse, delta, dk, dv, ddecay,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time, grad_batch, grad_head, grad_time,
     heads, length, scale, bias_head, bias_reach, gate_head, gate_reach, threshold, enlarge,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -256,7 +263,7 @@ def backward_keys(
     if DECAY:
         c_j = numbers(decay, row, at, length, 0.0)[:, None]
     if DROPOUT:
-        key = tl.load(keys + row).to(tl.uint32)
+        key = _key(seed, batch, head)
     j = at[:, None]
     dkeys = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dvalues = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
@@ -315,7 +322,7 @@ def backward_keys(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def backward_queries(
-    q, k, v, bias, gate, decay, segment, keys, grad, lse, delta, dq,
+    q, k, v, bias, gate, decay, segment, seed, grad, lse, delta, dq,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time, grad_batch, grad_head, grad_time,
     heads, length, scale, bias_head, bias_reach, gate_head, gate_reach, threshold, enlarge,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -337,7 +344,7 @@ def backward_queries(
     if DECAY:
         c_i = numbers(decay, row, at, length, 0.0)[:, None]
     if DROPOUT:
-        key = tl.load(keys + row).to(tl.uint32)
+        key = _key(seed, batch, head)
     i = at[:, None]
     dqueries = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
@@ -383,7 +390,7 @@ def backward_queries(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def backward_tables(
-    q, k, v, bias, gate, decay, segment, keys, grad, lse, delta, dbias, dgate,
+    q, k, v, bias, gate, decay, segment, seed, grad, lse, delta, dbias, dgate,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time, grad_batch, grad_head, grad_time,
     heads, length, scale, bias_head, bias_reach, gate_head, gate_reach, threshold, enlarge,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -405,7 +412,7 @@ def backward_tables(
     blocks = tl.cdiv(length, BLOCK_M)
     key = 0
     if DROPOUT:
-        key = tl.load(keys + row).to(tl.uint32)
+        key = _key(seed, batch, head)
     bias_sum = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     gate_sum = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     begin = tl.maximum(0, -diagonal)

@@ -166,6 +166,30 @@ def test_softmax_launches_its_kernels_and_that_of_tables_where_one_is_trained(
                     assert launch.arguments[name.upper()] == (there.get(name) is not None)
 
 
+class Operations(TorchDispatchMode):
+    """Note the operators of PyTorch that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, given: tuple = (), named: dict | None = None) -> Any:
+        self.names.append(function.overloadpacket.__name__)
+        return function(*given, **(named or {}))
+
+
+def test_dropout_adds_no_operation_of_pytorch_to_a_call(launches: list) -> None:
+    """The kernels compute the keys of the random numbers from the seed."""
+    names = []
+    for dropout in (None, Dropout(0.1, torch.tensor(0, device=DEVICE))):
+        inputs = [torch.randn(B, H, T, d, device=DEVICE, requires_grad=True) for _ in range(3)]
+        with Operations() as operations:
+            attend(*inputs, Terms(), layout_of(True, False), "triton", dropout).sum().backward()
+        names.append(operations.names)
+    assert names[0] == names[1]
+    assert "softmax_attention" in names[0]
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_stick_launches_its_kernels_and_that_of_tables_where_one_is_trained(

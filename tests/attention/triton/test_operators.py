@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton.operators import softmax_attention, softmax_attention_backward
 from pe_lab.attention.triton.rotation import _backward as rotate_backward
 from pe_lab.attention.triton.rotation import rotate
@@ -31,21 +30,21 @@ def heads_last(*shape: int) -> Tensor:
     return rand(B, *rest, H).movedim(-1, 1)
 
 
-def keys() -> Tensor:
-    return Dropout(0.2, torch.tensor(3, device=DEVICE)).keys(B, H)
+def seed() -> Tensor:
+    return torch.tensor(3, device=DEVICE)
 
 
 def segment() -> Tensor:
     return torch.tensor([[0] * 4 + [1] * 3 + [-1] * 2], device=DEVICE)
 
 
-# bias, gate, decay, segment, keys, scale, causal, p
+# bias, gate, decay, segment, seed, scale, causal, p
 TERMS = {
     "nothing": lambda: (None, None, None, None, None, 0.3, True, 0.0),
     "bias": lambda: (rand(H, 2 * T - 1), None, None, None, None, 0.3, False, 0.0),
     "gate_and_bias": lambda: (rand(1, 2 * T + 1), rand(1, 5), None, segment(), None, 0.3, True, 0.0),
-    "decay_and_dropout": lambda: (None, None, rand(B, H, T), None, keys(), 0.3, True, 0.2),
-    "several": lambda: (rand(H, 2 * T - 1), rand(H, 5), rand(B, H, T), segment(), keys(), 0.3, False, 0.2),
+    "decay_and_dropout": lambda: (None, None, rand(B, H, T), None, seed(), 0.3, True, 0.2),
+    "several": lambda: (rand(H, 2 * T - 1), rand(H, 5), rand(B, H, T), segment(), seed(), 0.3, False, 0.2),
     "strided": lambda: (rand(7, H).T, rand(7, H).T, heads_last(B, H, T), None, None, 0.3, True, 0.0),
 }
 

@@ -430,19 +430,31 @@ def test_tiles_of_other_documents_are_not_computed(causal: bool) -> None:
 # -- the edges of integers and signs -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["q", "k", "v"])
-def test_rows_may_lie_further_apart_than_32_bits_count(name: str) -> None:
-    """40 rows, 2^26 numbers apart; most of that memory is never touched."""
-    T, d, apart = 40, 16, 2**26
-    given = dict(zip("qkv", torch.randn(3, 1, 1, T, d, device=DEVICE).bfloat16(), strict=True))
-    far = torch.empty(2**31 + T * apart, dtype=torch.bfloat16, device=DEVICE)
-    far = far.as_strided((1, 1, T, d), (0, 0, apart, 1), 2**31)  # an offset that has wrapped around is inside too
+@pytest.mark.parametrize(
+    ("axis", "count", "apart"),
+    [(0, 3, 2**30), (1, 3, 2**30), (2, 200, 2**24 - 16), (2, 3, 2**30)],
+    ids=["sequences", "heads", "tokens", "tokens_of_a_tile"],
+)
+@pytest.mark.parametrize("name", ["q", "k", "v", "grad"])
+def test_rows_may_lie_further_apart_than_32_bits_count(name: str, axis: int, count: int, apart: int) -> None:
+    """Most of the memory between them is never touched."""
+    d = 16
+    shape, strides = [1, 1, 3, d], [d, d, d, 1]
+    shape[axis], strides[axis] = count, apart
+    given = dict(zip(("q", "k", "v", "grad"), torch.randn(4, *shape, device=DEVICE).bfloat16(), strict=True))
+    far = torch.empty(2**31 + count * apart, dtype=torch.bfloat16, device=DEVICE)
+    far = far.as_strided(shape, strides, 2**31)  # an offset that has wrapped around is inside too
     far.copy_(given[name])
-    layout = Layout.of_lengths(torch.tensor([T]), T, causal=True).to(DEVICE)
-    expected = attend(*given.values(), Terms(), layout, "triton")
-    found = attend(*(given | {name: far}).values(), Terms(), layout, "triton")
-    assert expected.isfinite().all()
-    assert torch.equal(found, expected)
+    bias = rand(1, 2 * shape[2] - 1).float()
+
+    def results(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
+        terms = (bias, None, None, None, None, 0.3, True, 0.0)
+        out, lse = operators.softmax_attention(q, k, v, *terms)
+        return out, *operators.softmax_attention_backward(grad, out, lse, q, k, v, *terms, [True, False])
+
+    for found, expected in zip(results(**given | {name: far}), results(**given), strict=True):
+        assert expected.isfinite().all()
+        assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("scale", [-0.4, 0.0])

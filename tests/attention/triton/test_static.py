@@ -18,7 +18,14 @@ from pe_lab.bench.static import Count, candidates, case_of, cost, innermost_loop
 
 Row = dict[str, str]
 PRODUCTS = {"sm_80": {"mma.sync"}, "sm_90": {"wgmma", "mma.sync"}, "sm_100": {"tcgen05.mma", "mma.sync"}}
-SPILLS = {("sm_80", "backward_tables bfloat16 128 mixed"): 8}  # bytes; blocks that spill none do all their work twice
+SPILLS = {  # bytes; blocks that spill none do all their work twice, and those of the stick four times
+    ("sm_80", "backward_tables bfloat16 128 mixed"): 8,
+    ("sm_90", "stick_backward_tables bfloat16 128 table"): 24,
+}
+COUNT = {  # keys in bfloat16: four head dimensions, with each load that there is
+    **{"forward": 12, "backward_keys": 12, "backward_queries": 12, "backward_tables": 8},
+    **{"stick_forward": 8, "stick_backward_queries": 8, "stick_backward_keys": 8, "stick_backward_tables": 4},
+}
 BUDGET = {  # instructions per pair on sm_90 with head dimension 64, a tenth or less above those of the table that ships
     "forward bfloat16 64 plain": 10.0,
     "forward bfloat16 64 table": 10.9,
@@ -45,9 +52,11 @@ def assert_sound(row: Row) -> None:
     assert row["local"] == "0" or int(row["spilled"]), row
     assert row["atomics"] == "0", row
     assert row["products"] in PRODUCTS[row["architecture"]], row
-    if row["architecture"] == "sm_90" and dtype == "bfloat16" and int(row["warps"]) >= 4:
-        assert row["products"] == "wgmma", row
-    if not kernel.startswith("stick"):
+    if kernel.startswith("stick"):  # the share of a key, and its part of the remainder; again for the gradient of both
+        assert float(row["exponentials"]) == (2 if kernel == "stick_forward" else 4), row
+    else:
+        if row["architecture"] == "sm_90" and dtype == "bfloat16" and int(row["warps"]) >= 4:
+            assert row["products"] == "wgmma", row
         rescaling = 8 / int(row["n"]) if kernel == "forward" else 0.0
         assert 1 <= float(row["exponentials"]) <= 1.001 + rescaling, row
 
@@ -65,13 +74,13 @@ def test_kernels_of_common_encodings_are_sound_and_within_their_budget(tmp_path:
 
 @pytest.mark.slow  # 24 kernels in 80 s
 @pytest.mark.parametrize("packed", [(), ("--packed",)])
-@pytest.mark.parametrize("kernel", ["forward", "backward_keys", "backward_queries", "backward_tables"])
+@pytest.mark.parametrize(("kernel", "count"), COUNT.items())
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 def test_every_key_in_bfloat16_is_sound(
-    architecture: str, kernel: str, packed: tuple[str, ...], tmp_path: Path
+    architecture: str, kernel: str, count: int, packed: tuple[str, ...], tmp_path: Path
 ) -> None:
     rows = counted(architecture, f"^{kernel} bfloat16", tmp_path / "static.csv", *packed)
-    assert len(rows) == (8 if kernel == "backward_tables" else 12)
+    assert len(rows) == count
     for row in rows:
         assert_sound(row)
 
@@ -163,6 +172,30 @@ def test_the_cheapest_candidate_that_spills_nothing_is_written(monkeypatch: pyte
     monkeypatch.setattr(static, "_fits", lambda architecture, key, blocks: blocks != spilling)
     static.choose(["sm_80"], "^forward bfloat16 64 plain$", 1)
     assert load()["sm_80"] == before | {"forward bfloat16 64 plain": cheapest}
+    load.cache_clear()
+
+
+def test_backward_kernels_of_the_stick_keep_the_width_of_tiles_that_they_share(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = tmp_path / "blocks.json"
+    table.write_text(static.table.TABLE.read_text())
+    monkeypatch.setattr(static.table, "TABLE", table)
+    load.cache_clear()
+    before = load()["sm_80"]
+    monkeypatch.setattr(static, "ProcessPoolExecutor", Here)
+    tried: list[Blocks] = []
+
+    def noted(architecture: str, key: str, blocks: Blocks) -> float:
+        tried.append(blocks)
+        return float(blocks.n)
+
+    monkeypatch.setattr(static, "_cost_of", noted)
+    monkeypatch.setattr(static, "_fits", lambda architecture, key, blocks: True)
+    key = "stick_backward_queries float32 64 plain"
+    static.choose(["sm_80"], f"^{key}$", 1)
+    assert any(blocks != before[key] for blocks in tried)
+    assert load()["sm_80"][key].n == before[key].n
     load.cache_clear()
 
 

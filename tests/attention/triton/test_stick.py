@@ -525,21 +525,24 @@ def test_tokens_of_other_documents_are_left_out_at_both_ends() -> None:
             assert (begin, end) == expected
 
 
-def test_rows_may_lie_more_than_two_gigabytes_apart() -> None:
-    """Numbers of 3 tokens that lie 2^30 apart: the last one's offset does not fit in 32 bits."""
-    T, d = 3, 16
-    far = torch.from_numpy(np.zeros(2 * 2**30 + d, np.uint16)).view(torch.bfloat16)  # pages that are read are made
-    near = torch.randn(T, d).bfloat16()
-    apart = far.as_strided((1, 1, T, d), (0, 0, 2**30, 1))
+@pytest.mark.parametrize("axis", range(3), ids=["sequences", "heads", "tokens"])
+def test_rows_may_lie_more_than_two_gigabytes_apart(axis: int) -> None:
+    """Numbers of 3 sequences, heads or tokens that lie 2^30 apart: the last one's offset does not fit in 32 bits."""
+    d = 16
+    shape, strides = [1, 1, 2, d], [d, d, d, 1]
+    shape[axis], strides[axis] = 3, 2**30
+    far = torch.empty(2**31 + 2 * 2**30 + 2 * d, dtype=torch.bfloat16)  # most of it is never touched
+    near = torch.randn(shape).bfloat16()
+    apart = far.as_strided(shape, strides, 2**31)  # an offset that has wrapped around is inside too
     apart.copy_(near)
-    how = (None, None, 0.3, True, -1, True, True)
-    found, expected = (stick_attention(x, x, x, *how) for x in (apart, near[None, None]))
+    bias = torch.randn(1, 2 * shape[2] - 1)
+    how = (bias, None, 0.3, True, -1, True, True)
+    found, expected = (stick_attention(x, x, x, *how) for x in (apart, near))
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
-    grad = torch.randn(1, 1, T, d).bfloat16()
+    grad = torch.randn(shape).bfloat16()
     found, expected = (
-        stick_attention_backward(grad, left, x, x, x, *how, False)
-        for x, (_, left) in ((apart, found), (near[None, None], expected))
+        stick_attention_backward(grad, left, x, x, x, *how, True) for x, (_, left) in ((apart, found), (near, expected))
     )
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
