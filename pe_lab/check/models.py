@@ -1,7 +1,9 @@
 """The promises of an encoding in a model: gradients, padding, packed documents, causality, other lengths."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model.transformer import Transformer
 
 EQUAL = 1e-11  # logits of size 10, some 1e3 roundings of 1e-16 each on their way
+LONG = 80  # tokens that are decoded, more than a cache has room for at first
 SHORT = 4  # a training length below that of the sequences
 LENGTHS = (2, 63)  # no multiples of a kernel's blocks
 FAR = [0, 4_999, 5_000]
@@ -213,6 +216,25 @@ def _sdpa(case: Case, causal: bool, length: int) -> float:
     return worst
 
 
+def decodes_with_a_cache(case: Case) -> float:
+    """Check that tokens decoded with a cache, one by one and in chunks, have the logits of the whole sequence."""
+    if True not in case.masks:
+        raise InapplicableError("it has no causal attention")
+    model, tokens, layout, worst = case.model(), random_tokens(B, LONG), whole(B, LONG, True), 0.0
+    if reason := model.encodings.first.whole_sequence:
+        raise InapplicableError(f"it refuses a cache: {reason}")
+    with torch.no_grad():
+        expected = model(tokens, layout)
+        for borders in (range(LONG + 1), (0, LONG // 3, LONG // 3 + 1, LONG)):
+            cache = model.encodings.cache()
+            parts = [
+                model(tokens[:, a:b], replace(layout, pos=layout.pos[:, a:b], segment=layout.segment[:, a:b]), cache)
+                for a, b in pairwise(borders)
+            ]
+            worst = max(worst, compare(torch.cat(parts, 1), expected, "logits decoded with a cache", 1e-10))
+    return worst
+
+
 PROMISES: dict[str, Check[Case]] = {
     "a forward pass changes no parameter, and uses it in its range": leaves_parameters_alone,
     "gradients reach every parameter": has_gradients,
@@ -224,5 +246,6 @@ PROMISES: dict[str, Check[Case]] = {
     "tokens at padding change nothing": ignores_padding,
     "beyond the training length it is defined, or refuses in one line": is_defined_or_refuses_beyond_training,
     "a grid is read row by row": reads_a_grid_row_by_row,
+    "token by token, with a cache, equals the whole sequence": decodes_with_a_cache,
     "PyTorch's attention computes what the definition says": equals_the_definition,
 }

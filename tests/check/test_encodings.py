@@ -247,6 +247,23 @@ class Stateful(Sound):
         return Terms(bias=-0.1 * Stateful.calls * self.slope.exp() * self.distances(h, layout))
 
 
+class ByEnd(Sound):
+    """Adds less, the later the last token is."""
+
+    def terms(self, h, layout):
+        return Terms(bias=super().terms(h, layout).bias / (1 + layout.pos_range[1]))
+
+
+class Forgets(Sound):
+    """Sums gates from the first token, and keeps none for those that come later."""
+
+    causal_only = reads_content = True
+
+    def terms(self, h, layout):
+        gates = -h.square().mean(-1)[:, None].expand(-1, self.sizes.num_heads, -1)
+        return Terms(decay=gates.masked_fill(layout.segment[:, None] == PADDING, 0).cumsum(-1))
+
+
 BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
     (Renamed, "it keeps the name it is given", "got 'other': pass it to super"),
     (Unrevised, "it declares a revision, and neutral values that are defaults", "got '1'"),
@@ -290,6 +307,8 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
     (LinesOfText, "beyond the training length it is defined, or refuses in one line", "the refusal has several lines"),
     (Overflows, "beyond the training length it is defined, or refuses in one line", "are not finite"),
     (RowsOnly, "a grid is read row by row", "on a grid and in a row differ by"),
+    (ByEnd, "token by token, with a cache, equals the whole sequence", "decoded with a cache differ by"),
+    (Forgets, "token by token, with a cache, equals the whole sequence", "raised ValueError: decay must be"),
     (Stateful, "PyTorch's attention computes what the definition says", "of the reference differ by"),
 ]
 

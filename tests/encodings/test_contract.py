@@ -53,6 +53,7 @@ def applies(promise: str, name: str) -> bool:
         "terms depend on the tokens only if that is declared": declared.reads_content,
         "what it is not defined for is refused": not declared.causal_only and not declared.on_grid,
         "a grid is read row by row": declared.on_grid,
+        "token by token, with a cache, equals the whole sequence": declared.whole_sequence is not None,
     }
     return not excluded.get(promise, False) and name not in INAPPLICABLE.get(promise, ())
 
