@@ -46,9 +46,10 @@ class Cache:
                 f"{len(layout.segment)}"
             )
         layout = layout.after(self.layout)
-        real = layout.of_keys.source.segment != PADDING
-        if (real[:, :-1] & ~real[:, 1:]).any():
-            raise ValueError("sequences in a cache must be padded on the left, got padding behind a token")
+        if not layout.of_keys.one_segment:
+            real = layout.of_keys.source.segment != PADDING
+            if (real[:, :-1] & ~real[:, 1:]).any():
+                raise ValueError("sequences in a cache must be padded on the left, got padding behind a token")
         self.layout = layout.of_keys
         return layout
 
