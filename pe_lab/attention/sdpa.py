@@ -43,9 +43,12 @@ def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     q, k = queries_and_keys(q, k, terms)
-    out = scaled_dot_product_attention(q, k, v, scale=terms.scale, **_mask(q, terms, layout))
-    # which kernel runs, and so the strides, may be another where an exported model runs
-    return out.contiguous() if torch.compiler.is_exporting() else out
+    mask = _mask(q, terms, layout)
+    out = scaled_dot_product_attention(q, k, v, scale=terms.scale, **mask)
+    if torch.compiler.is_exporting() and "is_causal" not in mask:
+        # a mask decides which kernel runs, and so the strides, which are others where the program runs
+        return out.clone(memory_format=torch.contiguous_format)
+    return out
 
 
 def _mask(q: Tensor, terms: Terms, layout: Layout) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Generic, Self, TypeVar, overload
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from pe_lab.encodings.facts import Known, Stored
 from pe_lab.encodings.memory import Memory
 
 PADDING = -1  # the segment of padding, which attends to itself only
@@ -15,29 +16,7 @@ FACTS = ("pos_range", "max_distance", "packed", "right_padded", "one_segment", "
 T = TypeVar("T")
 
 
-class Stored(Generic[T]):
-    """A property that is computed once and stored with the object, as functools.cached_property, which cannot be
-    compiled with Python 3.11: it has a lock there.
-    """
-
-    def __init__(self, compute: Callable[["Layout"], T]) -> None:
-        self.compute, self.name, self.__doc__ = compute, compute.__name__, compute.__doc__
-
-    @overload
-    def __get__(self, layout: None, owner: type) -> Self: ...
-
-    @overload
-    def __get__(self, layout: "Layout", owner: type) -> T: ...
-
-    def __get__(self, layout: "Layout | None", owner: type) -> Self | T:
-        if layout is None:
-            return self
-        found = self.compute(layout)
-        object.__setattr__(layout, self.name, found)
-        return found
-
-
-def fact(compute: Callable[["Layout"], T]) -> Stored[T]:
+def fact(compute: Callable[["Layout"], T]) -> "Stored[Layout, T]":
     """Make a property of Python numbers, computed once: without reading tensors if they are known, or else on the CPU.
 
     A compiled or exported model cannot read tensors: there, bounds that are known take the place of the numbers.
@@ -72,46 +51,6 @@ class Origin:
     layout: "Layout"
     pos: Tensor
     segment: Tensor
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of a layout without reading its tensors: each sequence is one document, padded on the right at most.
-
-    Attributes:
-        pos, segment: of the layout.
-        pos_range: the smallest and the largest position; if not `whole`, bounds of them.
-        whole: whether there is no padding.
-        runs_on: whether pos_i - pos_j = i - j.
-        max_distance: the largest distance from a key; if not `whole`, a bound of it.
-        packed, right_padded, one_segment: as of a layout; if not `whole`, one_segment is False.
-    """
-
-    pos: Tensor = field(repr=False)
-    segment: Tensor = field(repr=False)
-    pos_range: tuple[int, int]
-    whole: bool
-    runs_on: bool
-    max_distance: int = 0
-    packed: bool = False
-    right_padded: bool = True
-
-    @property
-    def one_segment(self) -> bool:
-        return self.whole
-
-    def at(self, pos: Tensor, segment: Tensor, bounds: tuple[int, int]) -> "Known":
-        """Return what is known where positions are others, within bounds."""
-        return replace(self, pos=pos, segment=segment, pos_range=bounds, whole=False, runs_on=False)
-
-    def continues(self, earlier: "Known") -> bool:
-        """Return whether these are the next tokens of the same sequences."""
-        on_lines = self.whole and earlier.whole and self.runs_on and earlier.runs_on
-        return on_lines and self.pos_range[0] == earlier.pos_range[1] + 1
-
-    def before(self, keys: "Known") -> "Known":
-        """Return these with the distances from keys, whose positions are no larger."""
-        return replace(self, max_distance=self.pos_range[1] - keys.pos_range[0])
 
 
 @dataclass(frozen=True)
@@ -294,7 +233,8 @@ class Layout:
         known = self.known
         if known is not None and known.whole and known.runs_on:
             start, device = known.pos_range[1] + 1, self.pos.device
-            return replace(Layout.whole(len(self.segment), count, self.causal, start=start, device=device), seed=self.seed)
+            run = Layout.whole(len(self.segment), count, self.causal, start=start, device=device)
+            return replace(run, seed=self.seed)
         segment, pos = self.segment[:, -1:], self.pos[:, -1:]
         on_grid, columns = pos.dim() == 3, grid_width or 1
         if on_grid and grid_width is None:
