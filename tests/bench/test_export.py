@@ -12,7 +12,7 @@ from pe_lab.encodings.named import encodings
 
 TABLE = Path(__file__).parents[2] / "sweeps/results/export.csv"
 NAMES = sorted(encodings())
-# outputs of size 1 in float32, some 100 roundings of 1e-7 each on their way; to float64, an angle of 2,048 differs by 1e-4
+# outputs of size 1 in float32, some 100 roundings of 1e-7 each; against float64, an angle of 2,048 differs by 1e-4
 LARGEST = {"plain": 1e-4, "compile": 1e-5, "export": 1e-5, "onnx": 1e-5}
 
 
