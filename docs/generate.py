@@ -5,6 +5,7 @@ exit status is 1 if a file would change. With --figure the README's figure is dr
 """
 
 import argparse
+import csv
 import re
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[1]
 FIGURE = ROOT / "docs/figures/depth_epochs_pe.png"
 STUDY = ROOT / "sweeps/results/depth_epochs_pe"
+EXPORT = ROOT / "sweeps/results/export.csv"
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -29,6 +31,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "task_names": lambda: names("data"),
         "study_names": lambda: names("study"),
         "first_study": first_study,
+        "export": export,
     }
 
 
@@ -116,6 +119,14 @@ def first_study() -> str:
         shown = [f"{by.loss[name]:.3f} ± {(by.high[name] - by.low[name]) / 2:.3f}" for name in order]
         lines.append(f"| {depth} | {epochs} | {' | '.join(shown)} | {by.position_blind.iloc[0]:.3f} |")
     return "\n".join(lines)
+
+
+def export() -> str:
+    """Return the table of encodings in a plain model, compiled, exported and as ONNX: a column for each of the file."""
+    with EXPORT.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    lines = [f"| {' | '.join(header)} |", f"| :--- |{' ---: |' * (len(header) - 1)}"]
+    return "\n".join([*lines, *(f"| `{name}` | {' | '.join(cells)} |" for name, *cells in rows)])
 
 
 def filled(text: str) -> str:

@@ -150,10 +150,10 @@ def attend(
         reach = (table.shape[1] - 1) // 2
         if reach < layout.max_distance:
             raise ValueError(f"{name} covers distances up to {reach}: got {layout.max_distance}")
+    chosen = resolve(implementation, q, terms, layout, dropout)
     if layout.memory is not None:
         q, k = queries_and_keys(q, k, terms)
         terms = replace(terms, rotary_q=None, rotary_k=None, gain=None)
         total = layout.of_keys.segment.shape[1]
         k, v = (layout.memory.extend(name, x, 2, total) for name, x in (("keys", k), ("values", v)))
-    chosen = resolve(implementation, q, terms, layout, dropout)
     return IMPLEMENTATIONS[chosen].attend(q, k, v, terms, layout, dropout)

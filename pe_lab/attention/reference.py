@@ -86,10 +86,12 @@ def queries_and_keys(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     """Return x [B, H, T, d] with every pair of dimensions rotated as a complex number, in the wider of both dtypes.
 
-    (a + ib)(cos + i sin): arXiv:2104.09864, eq. 12.
+    (a + ib)(cos + i sin): arXiv:2104.09864, eq. 12. A compiled or exported model has no complex numbers.
     """
-    rotation = torch.complex(rotary.cos, rotary.sin)
     x = x.to(torch.promote_types(x.dtype, rotary.cos.dtype))
+    if torch.compiler.is_compiling():
+        return _rotate_real(x, rotary)
+    rotation = torch.complex(rotary.cos, rotary.sin)
     if rotary.pairing == "half":
         rotated = torch.complex(*x.chunk(2, -1)) * rotation
         return torch.cat((rotated.real, rotated.imag), -1)
@@ -97,6 +99,13 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     if any(stride % 2 for stride in pairs.stride()[:-1]) or pairs.stride(-1) != 1 or pairs.storage_offset() % 2:
         pairs = pairs.contiguous()  # complex numbers start at even offsets
     return torch.view_as_real(torch.view_as_complex(pairs) * rotation).flatten(-2)
+
+
+def _rotate_real(x: Tensor, rotary: Rotary) -> Tensor:
+    """Return (a cos - b sin, a sin + b cos) for every pair (a, b): equal to the product up to one rounding."""
+    a, b = x.chunk(2, -1) if rotary.pairing == "half" else x.unflatten(-1, (-1, 2)).unbind(-1)
+    rotated = a * rotary.cos - b * rotary.sin, a * rotary.sin + b * rotary.cos
+    return torch.cat(rotated, -1) if rotary.pairing == "half" else torch.stack(rotated, -1).flatten(-2)
 
 
 def table_index(layout: Layout, table: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ Queries and keys are rotated first; everything that is added to the logits is pa
 """
 
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,13 +43,21 @@ def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     q, k = queries_and_keys(q, k, terms)
+    mask = _mask(q, terms, layout)
+    out = scaled_dot_product_attention(q, k, v, scale=terms.scale, **mask)
+    if torch.compiler.is_exporting() and "is_causal" not in mask:
+        # a mask decides which kernel runs, and so the strides, which are others where the program runs
+        return out.clone(memory_format=torch.contiguous_format)
+    return out
+
+
+def _mask(q: Tensor, terms: Terms, layout: Layout) -> dict[str, Any]:
+    """Return the arguments that mask logits and add to them."""
     added = added_to_logits(terms, layout)
     if layout.keys is None and added is None and layout.causal and layout.right_padded:
-        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=terms.scale)
+        return {"is_causal": True}
     if layout.keys is not None and layout.all_allowed:
-        mask = None if added is None else added.to(q.dtype)
-        return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=terms.scale)
-    mask = layout.allowed
+        return {"attn_mask": None if added is None else added.to(q.dtype)}
     if added is not None:
-        mask = added.to(q.dtype).masked_fill(~layout.allowed, -torch.inf)
-    return scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=terms.scale)
+        return {"attn_mask": added.to(q.dtype).masked_fill(~layout.allowed, -torch.inf)}
+    return {"attn_mask": layout.allowed}

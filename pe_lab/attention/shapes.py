@@ -1,6 +1,6 @@
 """Check shape, dtype and device of the inputs of attention."""
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -20,8 +20,6 @@ SHAPES = {  # of the fields of Terms
 BY_DISTANCE = ("bias", "gate", "values")
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ANGLES = (torch.float32, torch.float64)
-ODD = range(1, 2**62, 2)
-ANY = range(2**62)
 
 Requirement = tuple[str, Tensor, tuple[str, ...], tuple[torch.dtype, ...]]
 
@@ -41,7 +39,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
     S = T if layout.keys is None else layout.keys.segment.shape[-1]
     if S < T:
         raise ValueError(f"layout.keys must hold the {T} queries too, got {S} keys")
-    sizes: dict[str, Container[float]] = {
+    sizes: dict[str, tuple[float, ...]] = {
         "B": (B,),
         "H": (H,),
         "T": (T,),
@@ -51,13 +49,12 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
         "B|1": (B, 1),
         "H|1": (H, 1),
     }
-    sizes |= {"2R+1": ODD, "axes": ANY}
     device = q.device
     for name, tensor, shape, dtypes in _requirements(q, k, v, terms, layout, dropout):
         given = tensor.shape
         fits = len(given) == len(shape)
         for size, letter in zip(given, shape, strict=fits):
-            fits = fits and size in sizes[letter]
+            fits = fits and (size % 2 == 1 if letter == "2R+1" else letter == "axes" or size in sizes[letter])
         if not fits:
             keys = "" if layout.keys is None else f" and S = {S} keys"
             letters = ["T" if letter == "S" and not keys else letter for letter in shape]

@@ -4,8 +4,9 @@ study: train the cells of a sweep by a plain PyTorch loop and by the lab. data: 
 kernels: compute attention with every encoding's terms by Triton, FlexAttention and PyTorch, on a GPU. resources: list
 registers, spills and shared memory of the kernels, compiled for GPUs that need not be present. static: count their
 instructions per pair, or choose blocks by them. tune: find the fastest blocks of the kernels. ledger: read a ledger of
-made-up cells, report it, and record one more. faults: kill, damage and starve sweeps, and count what is lost. gpu: run
-all that needs a GPU: the kernels' self-test and tests, a sanitizer, tune, kernels, and a sweep.
+made-up cells, report it, and record one more. faults: kill, damage and starve sweeps, and count what is lost. export:
+run encodings in a plain model, compiled, exported and as ONNX. speed: time encodings in a plain model, on a CPU. gpu:
+run all that needs a GPU: the kernels' self-test and tests, a sanitizer, tune, kernels, and a sweep.
 """
 
 import argparse
@@ -67,6 +68,15 @@ def main() -> None:
     faults.add_argument("--factor", type=float, default=1.0, help="multiplies how often each is injected (%(default)s)")
     faults.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as Markdown")
     faults.set_defaults(run=_faults)
+    export = benches.add_parser("export", help="run encodings in a plain model, compiled, exported and as ONNX")
+    export.add_argument("encodings", nargs="*", help="names in conf/pe; all by default")
+    export.add_argument("--columns", nargs="+", default=[], help="only these columns of the table")
+    export.add_argument("--to", type=Path, default=RESULTS / "export.csv", metavar="FILE", help="table (%(default)s)")
+    export.set_defaults(run=_export)
+    speed = benches.add_parser("speed", help="time encodings in a plain model, on a CPU")
+    speed.add_argument("--pairs", type=int, default=15, help="of timed calls (%(default)s)")
+    speed.add_argument("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
+    speed.set_defaults(run=_speed)
     gpu = benches.add_parser("gpu", help="run all that needs a GPU, within a budget of time")
     gpu.add_argument("--minutes", type=float, default=25, help="budget of all parts (%(default)s)")
     gpu.add_argument("--to", type=Path, default=RESULTS / "gpu", metavar="FOLDER", help="for the tables (%(default)s)")
@@ -165,6 +175,23 @@ def _faults(arguments: argparse.Namespace) -> None:
 
     if not print_faults(arguments.faults, arguments.factor, arguments.to):
         sys.exit(1)
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from pe_lab.bench.export import write_table
+
+    write_table(arguments.encodings, arguments.columns, arguments.to)
+
+
+def _speed(arguments: argparse.Namespace) -> None:
+    import torch
+
+    from pe_lab.bench.speed import Setting, print_speed
+
+    if arguments.threads < 1:
+        raise ValueError(f"--threads must be at least 1, got {arguments.threads}")
+    torch.set_num_threads(arguments.threads)
+    print_speed(Setting(pairs=arguments.pairs))
 
 
 def _all_on_gpu(arguments: argparse.Namespace) -> None:

@@ -3,7 +3,7 @@
 Shapes here and in every encoding: B batch, T length, D width, H heads, d head_dim.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -22,6 +22,9 @@ class UnfitError(ValueError):
 @dataclass(frozen=True)
 class Softmax:
     """Attention weights by softmax; they sum to one."""
+
+
+SOFTMAX = Softmax()  # an object that torch.compile finds by its name: it makes none of a class without fields
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class Terms:
     bias_full: Tensor | None = None
     score: nn.Module | None = None
     values: Tensor | None = None
-    weights: Softmax | Stick = Softmax()
+    weights: Softmax | Stick = field(default_factory=lambda: SOFTMAX)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,10 @@ class Alibi(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
-        slopes = self.slope_bits.to(h.device).view(torch.float64).to(dtype)
+        if torch.compiler.is_exporting():  # ONNX cannot read integers as floating point
+            slopes = torch.tensor(alibi_slopes(self.sizes.num_heads), dtype=torch.float64, device=h.device).to(dtype)
+        else:
+            slopes = self.slope_bits.to(h.device).view(torch.float64).to(dtype)
         return Terms(bias=-slopes[:, None] * distances(layout.max_distance, h.device).abs().to(dtype))
 
 

@@ -215,7 +215,8 @@ class Fire(PositionalEncoding):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype, pos = at_least_float32(h), layout.pos
         threshold = (self.stretch.to(dtype) * self.sizes.length).abs()  # L
-        if layout.pos_range[1] <= threshold.item():
+        # a compiled model cannot read L: it takes the form that holds for any
+        if not torch.compiler.is_compiling() and layout.pos_range[1] <= threshold.item():
             return Terms(bias=self.bias(distances(layout.max_distance, h.device), threshold).T)
         longest = threshold.clamp(min=pos.to(dtype))[:, :, None]
         return Terms(bias_full=self.bias(layout.distance, longest).permute(0, 3, 1, 2))

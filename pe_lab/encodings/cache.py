@@ -47,9 +47,11 @@ class Cache:
         if self.layout is not None:
             _require_same_batch(layout, self.layout)
         layout = layout.after(self.layout)
-        require_left_padding(layout.of_keys)
-        if self.layout is not None:
-            _require_following(layout.of_keys, layout.earlier)
+        known = layout.of_keys.known
+        if known is None or not (known.whole and known.runs_on):
+            require_left_padding(layout.of_keys)
+            if self.layout is not None:
+                _require_following(layout.of_keys, layout.earlier)
         self.layout = layout.of_keys
         return layout
 

@@ -68,7 +68,7 @@ class ConvolutionalPE(PositionalEncoding):
     def _are_neighbours(self, layout: Layout, shift: int, step: tuple[int, ...]) -> Tensor:
         """Return whether the token at index + shift is of the same document and `step` away on the grid, [B, T]."""
         slot = torch.arange(layout.segment.shape[1], device=layout.segment.device) + shift
-        inside = (slot >= 0) & (slot < len(slot))
+        inside = (slot >= 0) & (slot < slot.shape[0])
         same = inside & (layout.segment.roll(-shift, 1) == layout.segment)
         if self.axes == 2:
             there = layout.pos + torch.tensor(step, device=slot.device)

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from pe_lab.encodings.facts import Known, Stored
 from pe_lab.encodings.memory import Memory
 
 PADDING = -1  # the segment of padding, which attends to itself only
@@ -16,17 +16,32 @@ FACTS = ("pos_range", "max_distance", "packed", "right_padded", "one_segment", "
 T = TypeVar("T")
 
 
-def fact(compute: Callable[["Layout"], T]) -> "cached_property[T]":
-    """Make a property of Python numbers, computed once, and of a layout that came from the CPU by its copy there."""
+def fact(compute: Callable[["Layout"], T]) -> "Stored[Layout, T]":
+    """Make a property of Python numbers, computed once: without reading tensors if they are known, or else on the CPU.
+
+    A compiled or exported model cannot read tensors: there, bounds that are known take the place of the numbers.
+    """
+    name = compute.__name__
 
     def find(layout: "Layout") -> T:
-        if layout.origin is None:
+        if layout.origin is not None:
+            found: T = getattr(layout.origin.layout, name)  # computed there, so that no device is waited for
+            return found
+        known, of_keys = layout.known, layout.of_keys.known
+        if known is None or of_keys is None:
+            if torch.compiler.is_exporting():
+                raise ValueError(
+                    f"{name} of a layout must be known when a model is exported, and its tensors cannot be read then: "
+                    f"make the layout by Layout.whole or Layout.of_lengths"
+                )
             return compute(layout)
-        found: T = getattr(layout.origin.layout, compute.__name__)  # computed there, so that no device is waited for
-        return found
+        if not (known.whole and of_keys.whole) and not torch.compiler.is_compiling():
+            return compute(layout)
+        bounds: T = getattr(known.before(of_keys), name)
+        return bounds
 
-    find.__doc__ = compute.__doc__
-    return cached_property(find)
+    find.__name__, find.__doc__ = name, compute.__doc__
+    return Stored(find)
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,7 @@ class Origin:
     layout: "Layout"
     pos: Tensor
     segment: Tensor
+    keys: "Layout | None" = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,7 @@ class Layout:
         keys: layout of the S keys, where these T tokens are the last of more, as in cached decoding; None: S = T.
         memory: what the layer keeps of earlier tokens; `attend` adds keys and values. Set by `Stack`.
         origin: set by `to`; dropped where positions, segments or mask are replaced.
+        known: facts that need not be read; dropped where positions or segments are replaced.
 
     Raises:
         ValueError: positions that are not integers; keys with bidirectional attention.
@@ -62,11 +79,13 @@ class Layout:
     keys: "Layout | None" = field(default=None, kw_only=True)
     memory: Memory | None = field(default=None, repr=False, compare=False, kw_only=True)
     origin: Origin | None = field(default=None, repr=False, compare=False, kw_only=True)
+    known: Known | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if self.pos.dtype == torch.bool or self.pos.is_floating_point() or self.pos.is_complex():
             raise ValueError(f"positions must be integers, got {self.pos.dtype}")
-        object.__setattr__(self, "pos", self.pos.long())
+        if self.pos.dtype != torch.long:
+            object.__setattr__(self, "pos", self.pos.long())
         if self.keys is not None and not self.causal:
             raise ValueError("keys of earlier tokens need causal attention, got causal=False")
         origin = self.origin
@@ -74,9 +93,45 @@ class Layout:
             origin.pos is self.pos
             and origin.segment is self.segment
             and origin.layout.causal == self.causal
-            and (origin.layout.keys is None) == (self.keys is None)
+            and origin.keys is self.keys
         ):
             object.__setattr__(self, "origin", None)
+        known = self.known
+        if known is not None and not (known.pos is self.pos and known.segment is self.segment):
+            object.__setattr__(self, "known", None)
+
+    @classmethod
+    def whole(
+        cls,
+        batch: int,
+        length: int,
+        causal: bool,
+        grid_width: int | None = None,
+        *,
+        start: int = 0,
+        device: torch.device | str | None = None,
+    ) -> "Layout":
+        """Return the layout of sequences without padding, whose facts are known: nothing is read from the device.
+
+        Args:
+            grid_width: as `of_lengths`; the grid begins at (0, 0).
+            start: the first position, on a line.
+        """
+        pos = torch.arange(start, start + length, device=device)[None]
+        segment = torch.zeros(batch, length, dtype=torch.long, device=device)
+        return cls._known(pos, segment, causal, grid_width, start, whole=True)
+
+    @classmethod
+    def _known(
+        cls, pos: Tensor, segment: Tensor, causal: bool, grid_width: int | None, start: int, whole: bool
+    ) -> "Layout":
+        """Return the layout at positions from `start` on, [1, T], on a grid at rows and columns."""
+        last = start + pos.shape[1] - 1
+        if grid_width is not None:
+            pos = torch.stack((pos // grid_width, pos % grid_width), -1)
+            last = torch.sym_max(last // grid_width, torch.sym_min(last, grid_width - 1))
+        known = Known(pos, segment, (start, last), whole, runs_on=grid_width is None)
+        return cls(pos, segment, causal, known=known)
 
     @classmethod
     def of_lengths(cls, length: Tensor, max_length: int, causal: bool, grid_width: int | None = None) -> "Layout":
@@ -87,9 +142,7 @@ class Layout:
         """
         pos = torch.arange(max_length, device=length.device)[None]
         segment = torch.where(pos < length[:, None], 0, PADDING)
-        if grid_width is not None:
-            pos = torch.stack((pos // grid_width, pos % grid_width), -1)
-        return cls(pos, segment, causal)
+        return cls._known(pos, segment, causal, grid_width, 0, whole=False)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Layout":
         """Return the layout on a device. One that leaves the CPU keeps its facts: none is read from the device.
@@ -99,8 +152,10 @@ class Layout:
         """
         pos, segment = (x.to(device, non_blocking=non_blocking) for x in (self.pos, self.segment))
         leaves = self.pos.device.type == self.segment.device.type == "cpu" != pos.device.type
-        origin = Origin(self, pos, segment) if leaves else None
-        return replace(self, pos=pos, segment=segment, origin=origin)
+        keys = None if self.keys is None else self.keys.to(device, non_blocking)
+        origin = Origin(self, pos, segment, keys) if leaves else None
+        known = None if self.known is None else replace(self.known, pos=pos, segment=segment)
+        return replace(self, pos=pos, segment=segment, keys=keys, origin=origin, known=known)
 
     @property
     def source(self) -> "Layout":
@@ -109,25 +164,33 @@ class Layout:
 
     def sourced(self, source: "Layout") -> "Layout":
         """Return this layout with another, of the same positions and segments, as the one that computes the facts."""
-        return replace(self, origin=Origin(source, self.pos, self.segment))
+        return replace(self, origin=Origin(source, self.pos, self.segment, self.keys))
+
+    def read(self) -> "Layout":
+        """Return the layout after its tensors were read for all facts, so that a compiled model need not read them."""
+        for name in FACTS:
+            getattr(self, name)
+        return self
 
     def pinned(self) -> "Layout":
         """Return the layout in pinned memory, from where it is copied to a GPU without waiting."""
-        return replace(self, pos=self.pos.pin_memory(), segment=self.segment.pin_memory())
+        keys = None if self.keys is None else self.keys.pinned()
+        return replace(self, pos=self.pos.pin_memory(), segment=self.segment.pin_memory(), keys=keys)
 
     def moved(self, change: Callable[[Tensor], Tensor]) -> "Layout":
         """Return the layout with the positions that a function makes of them, on the CPU if it came from there."""
+        keys = None if self.keys is None else self.keys.moved(change)
         if self.origin is None:
-            return replace(self, pos=change(self.pos))
-        source = replace(self.origin.layout, pos=change(self.origin.layout.pos))
+            return replace(self, pos=change(self.pos), keys=keys)
+        source = self.origin.layout.moved(change)
         pos = source.pos.to(self.pos.device)
-        return replace(self, pos=pos, origin=Origin(source, pos, self.segment))
+        return replace(self, pos=pos, keys=keys, origin=Origin(source, pos, self.segment, keys))
 
     def shifted(self, offset: int) -> "Layout":
         """Return the layout with `offset` added to all positions; on a grid, to the rows only."""
         pos = self.pos.clone()
         pos[(..., 0) if pos.dim() == 3 else ...] += offset
-        return replace(self, pos=pos)
+        return replace(self, pos=pos, keys=None if self.keys is None else self.keys.shifted(offset))
 
     @property
     def of_keys(self) -> "Layout":
@@ -149,6 +212,12 @@ class Layout:
 
     def joined(self, later: "Layout") -> "Layout":
         """Return the layout of these tokens and of later ones."""
+        known, next_known = self.known, later.known
+        if known is not None and next_known is not None and next_known.continues(known):
+            length = self.segment.shape[1] + later.segment.shape[1]
+            batch, device = len(self.segment), self.pos.device
+            run = Layout.whole(batch, length, self.causal, start=known.pos_range[0], device=device)
+            return replace(self, pos=run.pos, segment=run.segment, known=run.known)
         rows = max(len(self.pos), len(later.pos))
         pos = torch.cat([x.expand(rows, *x.shape[1:]) for x in (self.pos, later.pos)], 1)
         joined = replace(self, pos=pos, segment=torch.cat((self.segment, later.segment), 1))
@@ -165,6 +234,11 @@ class Layout:
         Raises:
             ValueError: positions on a grid, and no grid_width.
         """
+        known = self.known
+        if known is not None and known.whole and known.runs_on:
+            start, device = known.pos_range[1] + 1, self.pos.device
+            run = Layout.whole(len(self.segment), count, self.causal, start=start, device=device)
+            return replace(run, seed=self.seed)
         segment, pos = self.segment[:, -1:], self.pos[:, -1:]
         on_grid, columns = pos.dim() == 3, grid_width or 1
         if on_grid and grid_width is None:
@@ -177,7 +251,8 @@ class Layout:
 
     def last(self, count: int) -> "Layout":
         """Return the layout of the last tokens alone."""
-        return replace(self, pos=self.pos[:, -count:], segment=self.segment[:, -count:])
+        start = self.segment.shape[1] - count
+        return replace(self, pos=self.pos[:, start:], segment=self.segment[:, start:])
 
     def remembering(self, memory: Memory | None) -> "Layout":
         """Return this layout with a layer's memory; facts that are known stay known."""
@@ -204,7 +279,7 @@ class Layout:
             )
         return x
 
-    @cached_property
+    @Stored
     def allowed(self) -> Tensor:
         """Whether query i may attend to key j, bool [B, 1, T, S]."""
         same = self.segment[:, None, :, None] == self.of_keys.segment[:, None, None, :]
@@ -215,7 +290,7 @@ class Layout:
         """pos_i - pos_j of query i and key j, [B|1, T, S], or [B|1, T, S, axes] on a grid."""
         return self.pos[:, :, None] - self.of_keys.pos[:, None, :]
 
-    @fact
+    @property
     def all_allowed(self) -> bool:
         """Whether there is one query, which may attend to every key."""
         return self.segment.shape[1] == 1 and self.of_keys.one_segment
@@ -245,9 +320,11 @@ class Layout:
         """The positions of every sequence, [B, T, axes], one axis on a line."""
         return self.pos.expand(*self.segment.shape, *self.pos.shape[2:]).reshape(*self.segment.shape, -1)
 
-    @cached_property
+    @Stored
     def document_length(self) -> Tensor:
         """The number of tokens in the document of each token, [B, T]."""
+        if torch.compiler.is_exporting():  # ONNX has no searchsorted
+            return (self.segment[:, :, None] == self.segment[:, None, :]).sum(-1)
         ordered, own = self.segment.sort(-1).values, self.segment.contiguous()
         after: Tensor = torch.searchsorted(ordered, own, right=True)
         return after - torch.searchsorted(ordered, own)

@@ -71,8 +71,14 @@ class Randomized(PositionalEncoding):
         layout = super().locate(layout)
         require_in_table(self.name, layout, self.max_len)
         drawn = self.draw(layout.pos_range[1] + 1, layout.seed)
-        located = self.encoding.locate(layout.moved(lambda pos: drawn.to(pos.device)[pos.clamp(0, len(drawn) - 1)]))
-        return RandomizedLayout(located.pos, located.segment, located.causal, located.seed, origin=located.origin)
+        moved = layout.moved(lambda pos: drawn.to(pos.device)[pos.clamp(0, drawn.shape[0] - 1)])
+        if layout.known is not None:
+            known = layout.known.at(moved.pos, moved.segment, (0, self.max_len - 1))
+            moved = replace(moved, known=known)
+        located = self.encoding.locate(moved)
+        return RandomizedLayout(
+            located.pos, located.segment, located.causal, located.seed, origin=located.origin, known=located.known
+        )
 
     def _require_located(self, layout: Layout) -> None:
         if not isinstance(layout, RandomizedLayout):

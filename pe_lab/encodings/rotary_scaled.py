@@ -106,14 +106,21 @@ class DynamicNTKRoPE(RoPE):
         self.original_length = original_length or sizes.length
         self.power = ntk_power(name, sizes)
 
-    def rotation(self, h: Tensor, layout: Layout) -> Rotary:
-        if layout.pos_range[1] < self.original_length:
-            return super().rotation(h, layout)
-        dtype = at_least_float32(h)
-        length, which = document_lengths(layout).unique(return_inverse=True)
+    def of_length(self, length: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the angular frequencies of documents of length [...], [..., d/2]."""
         growth = length.clamp(min=self.original_length).double() / self.original_length
         base = self.theta * (self.factor * growth - (self.factor - 1)) ** self.power
-        omega = frequencies(self.sizes.head_dim, base[:, None], dtype, h.device)[which]  # [B|1, T|1, d/2]
+        return frequencies(self.sizes.head_dim, base[..., None], dtype, length.device)
+
+    def rotation(self, h: Tensor, layout: Layout) -> Rotary:
+        dtype = at_least_float32(h)
+        if torch.compiler.is_compiling():  # which lengths there are cannot be read
+            omega = self.of_length(document_lengths(layout), dtype)
+        elif layout.pos_range[1] < self.original_length:
+            return super().rotation(h, layout)
+        else:
+            length, which = document_lengths(layout).unique(return_inverse=True)
+            omega = self.of_length(length, dtype)[which]  # [B|1, T|1, d/2]
         angle = (layout.pos[..., None].to(dtype) * omega)[:, None]
         return Rotary(angle.cos(), angle.sin(), self.pairing)
 
@@ -208,8 +215,11 @@ def ntk_power(name: str, sizes: Sizes) -> float:
 
 def document_lengths(layout: Layout) -> Tensor:
     """Return the largest position in the document of each token, plus one, [B|1, T|1]."""
-    if (layout.segment == layout.segment[:, :1]).all():
+    if layout.one_segment:
         return layout.pos.amax(1, keepdim=True) + 1
+    if torch.compiler.is_compiling():  # which documents there are cannot be read
+        same = layout.segment[:, :, None] == layout.segment[:, None, :]
+        return layout.pos[:, None, :].where(same, torch.iinfo(torch.long).min).amax(-1) + 1
     ids, document = layout.segment.unique(return_inverse=True)
     pos = layout.pos.expand_as(layout.segment)
     last = pos.new_zeros(len(pos), len(ids)).scatter_reduce(1, document, pos, "amax", include_self=False)

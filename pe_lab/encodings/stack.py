@@ -146,8 +146,7 @@ class Stack(nn.ModuleList):
         sizes, length = self.first.sizes, x.shape[1]
         if cache is not None and cache.layout is not None:
             return cache.layout.following(length, sizes.grid_width)
-        lengths = torch.full((len(x),), length, device=x.device)
-        return Layout.of_lengths(lengths, length, sizes.causal, sizes.grid_width)
+        return Layout.whole(x.shape[0], length, sizes.causal, sizes.grid_width, device=x.device)
 
     def _check(self, cache: Cache) -> None:
         if torch.is_grad_enabled():

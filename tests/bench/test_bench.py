@@ -8,7 +8,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2"]
-BENCHES = "study, data, kernels, resources, static, tune, ledger, faults, gpu"
+BENCHES = "study, data, kernels, resources, static, tune, ledger, faults, export, speed, gpu"
 
 
 def bench(*words: str) -> tuple[int, str, str]:

@@ -65,3 +65,37 @@ def test_a_document_has_as_many_tokens_as_have_its_segment() -> None:
     layout = Layout(torch.arange(50)[None], segment, True)
     same = segment[:, :, None] == segment[:, None, :]
     assert torch.equal(layout.document_length, same.sum(-1))
+
+
+# -- layouts of the last tokens, with the keys of all ------------------------------------------------------------------
+
+
+def step_of(count: int = 1) -> Layout:
+    """The last of 6 tokens, at positions 4 ... 9, with the keys of all."""
+    keys = Layout(torch.arange(4, 10)[None], torch.tensor([[PADDING, 0, 0, 0, 0, 0]]), causal=True)
+    return replace(keys.last(count), keys=keys)
+
+
+def test_keys_go_where_their_queries_go() -> None:
+    step = step_of()
+    assert step.max_distance == step.shifted(5).max_distance == step.moved(lambda pos: pos + 3).max_distance == 4
+    assert step.moved(lambda pos: 2 * pos).max_distance == 8
+    copied = step.to("meta")
+    assert copied.pos.device == copied.keys.pos.device == copied.keys.segment.device == torch.device("meta")
+    assert copied.max_distance == 4
+    assert copied.moved(lambda pos: 2 * pos).max_distance == 8
+    assert copied.moved(lambda pos: 2 * pos).keys.pos.device == torch.device("meta")
+
+
+def test_facts_are_those_of_the_keys_that_are_there() -> None:
+    copied = step_of().to("meta")
+    other = replace(step_of().keys, pos=torch.tensor([[0, 1, 2, 3, 4, 59]]))
+    assert replace(copied, keys=other).origin is None
+    assert replace(step_of(), pos=torch.tensor([[59]]), keys=other).max_distance == 58
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 6])
+def test_the_last_tokens_are_as_many_as_asked_for(count: int) -> None:
+    keys = step_of().keys
+    assert keys.last(count).segment.shape == keys.last(count).pos.shape == (1, count)
+    assert torch.equal(keys.last(count).pos[0], torch.arange(10 - count, 10))

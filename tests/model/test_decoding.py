@@ -307,6 +307,18 @@ def test_another_dtype_is_refused() -> None:
         passed(model.float(), 2, 5, 6, kept)
 
 
+@torch.no_grad()
+def test_a_refused_implementation_leaves_the_cache_as_it_was() -> None:
+    model, kept = transformer("rope"), transformer("rope").encodings.cache()
+    passed(model, 2, 0, 5, kept)
+    x, positions = model.encodings(model.tokens(tokens_of(2)[:, 5:6]), None, kept)
+    h_qk, h_v, terms, layout = positions.layer(0, x)
+    q, k, v = model.layers[0].attention.project(h_qk, h_v)
+    with pytest.raises(ValueError, match="triton takes as many queries as keys"):
+        attend(q, k, v, terms, layout, "triton")
+    assert attend(q, k, v, terms, layout).isfinite().all()
+
+
 # -- attention with keys of earlier tokens, without a cache ------------------------------------------------------------
 
 

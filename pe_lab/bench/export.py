@@ -1,0 +1,179 @@
+"""Run every encoding in a plain model, compiled, exported and as ONNX, and compare it with the model as it is."""
+
+import csv
+import io
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pe_lab.bench.plain import PlainModel, plain_model
+from pe_lab.encodings import Randomized
+from pe_lab.encodings.named import encodings
+
+LENGTHS = (8, 12)  # of the traced input, and of another that the same program takes
+SHORTEST, LONGEST = 4, 512  # lengths that a program is exported for
+BATCH = 2
+FAILED = "failed:"  # begins the cell of an error that is no reason
+Run = Callable[[Tensor], Tensor]
+
+
+class NotApplicableError(ValueError):
+    """A column does not apply to an encoding; the message is the reason."""
+
+
+def inputs(length: int, width: int = 16) -> Tensor:
+    """Return token embeddings, the same each time."""
+    return torch.randn(BATCH, length, width, generator=torch.Generator().manual_seed(length))
+
+
+def seeded(run: Run, x: Tensor) -> Tensor:
+    """Return what is computed when random positions are drawn from a given seed."""
+    torch.manual_seed(1)
+    return run(x)
+
+
+@torch.no_grad()
+def at_lengths(model: PlainModel, run: Run) -> float:
+    """Return the largest difference between a program and the model it was made from, at both lengths."""
+    return largest(difference(seeded(run, inputs(length)), seeded(model, inputs(length))) for length in LENGTHS)
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference between two tensors; NaN where either has one."""
+    if found.shape != expected.shape:
+        raise AssertionError(f"shapes differ: {list(found.shape)} and {list(expected.shape)}")
+    return (found - expected).abs().max().item()
+
+
+def largest(differences: Iterable[float]) -> float:
+    """Return the largest number; NaN if one is."""
+    return torch.tensor(list(differences), dtype=torch.float64).max().item()
+
+
+def plain(model: PlainModel) -> float:
+    """Compare attention as `auto` computes it in float32 with the reference in float64."""
+    exact = PlainModel(deepcopy(model.stack), "reference", mlp=False)
+    exact.layers.load_state_dict(model.layers.state_dict())
+    exact.double()
+    return at_lengths(model, lambda x: exact(x.double()).float())
+
+
+def compiled(model: PlainModel) -> float:
+    """Compile the model in one graph: by inductor without gradients, and by aot_eager, with all gradients compared."""
+    torch.compiler.reset()
+    x = inputs(LENGTHS[0])
+    with torch.no_grad():
+        apart = difference(seeded(torch.compile(model, fullgraph=True), x), seeded(model, x))
+    torch.compiler.reset()
+    run = torch.compile(model, fullgraph=True, backend="aot_eager")
+    return largest([apart, *map(difference, _with_gradients(run, model), _with_gradients(model, model))])
+
+
+def _with_gradients(run: Run, model: PlainModel) -> list[Tensor]:
+    x = inputs(LENGTHS[0]).requires_grad_()
+    out = seeded(run, x)
+    upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)) / out.numel()
+    leaves = [x, *(parameter for parameter in model.parameters() if parameter.requires_grad)]
+    gradients = torch.autograd.grad(out, leaves, upstream, allow_unused=True)
+    return [out.detach(), *(g for g in gradients if g is not None)]
+
+
+def exported(model: PlainModel) -> float:
+    """Export the model by torch.export, strict and not, for any length, and run it at two."""
+    return largest(at_lengths(model, _program(model, strict).module()) for strict in (False, True))
+
+
+def _program(model: PlainModel, strict: bool) -> torch.export.ExportedProgram:
+    length = torch.export.Dim("T", min=SHORTEST, max=LONGEST)
+    return torch.export.export(model, (inputs(LENGTHS[0]),), dynamic_shapes=({1: length},), strict=strict)
+
+
+def onnx(model: PlainModel) -> float:
+    """Export the model as ONNX, for any length, and run it by onnxruntime at two."""
+    if isinstance(model.stack.first, Randomized):
+        raise NotApplicableError("ONNX has no random permutation, from which positions are drawn")
+    if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
+        raise ModuleNotFoundError(f"the column onnx needs the packages onnx, onnxscript and onnxruntime: no {missing}")
+    import onnxruntime
+
+    with quiet():
+        program = torch.onnx.export(_program(model, strict=False), dynamo=True, verbose=False)
+    assert program is not None
+    buffer = io.BytesIO()
+    program.save(buffer)
+    session = onnxruntime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
+    (name,) = (given.name for given in session.get_inputs())
+    return at_lengths(model, lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0]))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch's exporter from logging and warning about itself."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+# by name: returns the largest difference, or raises NotApplicableError with the reason
+COLUMNS: dict[str, Callable[[PlainModel], float]] = {
+    "plain": plain,
+    "compile": compiled,
+    "export": exported,
+    "onnx": onnx,
+}
+
+
+def cell(name: str, column: str) -> str:
+    """Return the largest difference of an encoding in a column, with two digits, or why there is none, in one line."""
+    try:
+        return f"{COLUMNS[column](plain_model(name)):.1e}"
+    except NotApplicableError as reason:
+        return str(reason)
+    except Exception as error:  # of any part of PyTorch: the table shows it, and its test refuses it
+        return f"{FAILED} {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def write_table(names: Sequence[str], columns: Sequence[str], path: Path) -> None:
+    """Compute the cells of these encodings and columns, and write them among those that the file has.
+
+    Raises:
+        ValueError: an encoding or a column that is none.
+    """
+    for given, known in ((names, list(encodings())), (columns, list(COLUMNS))):
+        if unknown := [name for name in given if name not in known]:
+            raise ValueError(f"must be among {', '.join(known)}, got {', '.join(unknown)}")
+    rows = read_table(path)
+    for name in names or encodings():
+        row = rows.setdefault(name, {})
+        for column in columns or COLUMNS:
+            row[column] = cell(name, column)
+            print(f"{name:24} {column:10} {row[column]}", flush=True)
+        _write(rows, path)
+
+
+def read_table(path: Path) -> dict[str, dict[str, str]]:
+    """Return the cells of a file by encoding and column; none if there is no file."""
+    if not path.exists():
+        return {}
+    with path.open(newline="") as file:
+        return {row.pop("encoding"): row for row in csv.DictReader(file)}
+
+
+def _write(rows: dict[str, dict[str, str]], path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["encoding", *COLUMNS], restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({"encoding": name, **rows[name]} for name in sorted(rows))
