@@ -1,0 +1,93 @@
+"""The attention function of replaced models, as `AttentionInterface` calls it."""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from pe_lab.attention import attend
+from pe_lab.attention.dropout import Dropout
+from pe_lab.attention.reference import queries_and_keys
+from pe_lab.encodings.base import Terms
+from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.memory import Memory
+
+NAME = "pe_lab"  # of the attention function, and of the keyword argument that brings positions to it
+
+
+class Given(NamedTuple):
+    """What self-attention of one layer takes beside queries, keys and values.
+
+    Attributes:
+        terms: what the encoding changes.
+        layout: of the queries; the same object for all layers, which share what is computed from it.
+        memory: of earlier tokens; None: there is no cache.
+        implementation: as that of `attend`.
+    """
+
+    terms: Terms
+    layout: Layout
+    memory: Memory | None
+    implementation: str
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Return attention [B, T, H, d] of queries [B, H, T, d] over keys and values, which may have fewer heads.
+
+    Self-attention brings what it is given by the encoding; any other call, as cross-attention, is left to sdpa. Padding
+    and causality are those of the layout: the mask is not read.
+    """
+    given = kwargs.pop(NAME, None)
+    if not isinstance(given, Given):
+        sdpa = AttentionInterface()["sdpa"]
+        out: tuple[Tensor, None] = sdpa(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
+        return out
+    head_dim = query.shape[-1]
+    query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast a rotation in float32 has widened them
+    if scaling is not None and scaling != head_dim**-0.5:
+        query = query * (scaling * head_dim**0.5)  # encodings take logits to be q . k / sqrt(d)
+    seeded = Dropout(dropout, torch.randint(2**32, (), device=query.device)) if dropout else None
+    return _attend(query, key, value, given, seeded).transpose(1, 2), None
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, given: Given, dropout: Dropout | None) -> Tensor:
+    terms, layout, heads = given.terms, given.layout, query.shape[1]
+    if given.memory is not None:
+        if _by_head(terms):
+            key, value = _repeated(key, heads), _repeated(value, heads)
+        query, key = queries_and_keys(query, key, terms)
+        terms = replace(terms, rotary_q=None, rotary_k=None, gain=None)
+        total = layout.of_keys.segment.shape[1]
+        key, value = (given.memory.extend(name, x, 2, total) for name, x in (("keys", key), ("values", value)))
+        if not layout.earlier:
+            layout = layout.of_keys  # the same tokens, for which causal attention needs no mask
+    key, value = _repeated(key, heads), _repeated(value, heads)
+    return attend(query, key, value, terms, layout, given.implementation, dropout)
+
+
+def _by_head(terms: Terms) -> bool:
+    """Return whether keys of different heads are rotated or scaled differently."""
+    rotated = terms.rotary_k is not None and terms.rotary_k.cos.shape[1] > 1
+    return rotated or (terms.gain is not None and len(terms.gain) > 1)
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    """Return x [B, H / g, S, d] with every head g times, [B, H, S, d]."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, AttentionMaskInterface()["sdpa"])  # cross-attention reads its mask

@@ -1,0 +1,119 @@
+"""The cache of transformers with what the lab keeps of earlier tokens: rotated keys, and what encodings need."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import CacheLayerMixin
+
+from pe_lab.encodings.cache import Cache
+from pe_lab.encodings.stack import Stack
+
+
+@dataclass
+class Tokens:
+    """The tokens in a cache of transformers, which its layers share.
+
+    Args:
+        stack: the encodings of the model.
+        cache: what is kept of the tokens; None: nothing.
+        why: the reason why nothing is kept.
+    """
+
+    stack: Stack
+    cache: Cache | None
+    why: str | None = field(default=None)
+
+
+class Layer(CacheLayerMixin):
+    """One layer of a cache. Attention adds keys and values to `tokens`; here they pass through and are counted."""
+
+    is_sliding = False
+
+    def __init__(self, tokens: Tokens, index: int) -> None:
+        super().__init__()
+        self.tokens, self.index, self.seen = tokens, index, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        self.seen += key_states.shape[2]
+        return key_states, value_states
+
+    def get_seq_length(self, *args: Any) -> int:
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.seen + query_length, 0
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def reset(self) -> None:
+        if self.tokens.cache is not None:
+            self.tokens.cache = Cache(self.tokens.stack.depth)
+        self.seen = 0
+
+    def crop(self, tokens_to_remove: int) -> None:
+        raise ValueError("tokens cannot be removed from this cache: generate without an assistant model")
+
+    def offload(self) -> None:
+        raise ValueError("this cache cannot be moved to the CPU: use a DynamicCache without offloading")
+
+    prefetch = offload
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        if self.index == 0 and self.tokens.cache is not None:  # all layers at once
+            self.tokens.cache.select(beam_idx)
+
+    batch_select_indices = reorder_cache
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        cache = self.tokens.cache
+        if cache is not None and cache.layout is not None:
+            rows = torch.arange(len(cache.layout.segment), device=cache.layout.segment.device)
+            self.reorder_cache(rows.repeat_interleave(repeats))
+
+
+def new_cache(tokens: Tokens, cross_attention: bool) -> DynamicCache | EncoderDecoderCache:
+    """Return a cache of transformers for these tokens.
+
+    Args:
+        cross_attention: whether it keeps keys and values of an encoder too.
+    """
+    made = DynamicCache()
+    _fill(made, tokens)
+    return EncoderDecoderCache(made, DynamicCache()) if cross_attention else made
+
+
+def tokens_in(past: object, stack: Stack) -> Tokens:
+    """Return the tokens in a cache of transformers; one that is empty is prepared for this model.
+
+    Raises:
+        ValueError: it is no DynamicCache, it is of another model, it keeps nothing, or the encoding cannot use one.
+    """
+    own = past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past
+    if not isinstance(own, DynamicCache) or own.offloading:
+        kind = "one with offloading" if isinstance(own, DynamicCache) else type(own).__name__
+        raise ValueError(f"past_key_values must be a DynamicCache, got {kind}")
+    layers = own.layers
+    if not (layers and isinstance(layers[0], Layer)):
+        if own.get_seq_length():
+            raise ValueError(
+                f"past_key_values must be a cache of this model, got {own.get_seq_length()} tokens of another"
+            )
+        tokens = Tokens(stack, stack.cache())
+        _fill(own, tokens)
+        return tokens
+    if layers[0].tokens.stack is not stack:
+        raise ValueError("past_key_values must be a cache of this model, got that of another replaced model")
+    if layers[0].tokens.why is not None:
+        raise ValueError(f"past_key_values must be a cache that keeps tokens: {layers[0].tokens.why}")
+    return layers[0].tokens
+
+
+def _fill(cache: DynamicCache, tokens: Tokens) -> None:
+    cache.layers = [Layer(tokens, index) for index in range(tokens.stack.depth)]

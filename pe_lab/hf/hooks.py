@@ -1,0 +1,150 @@
+"""The hooks through which an encoding enters a model of transformers: before its layers, and before each attention."""
+
+from dataclasses import fields
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from pe_lab.encodings.base import Terms
+from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.stack import Positions, Stack
+from pe_lab.hf.attention import NAME, Given
+from pe_lab.hf.cache import Tokens, new_cache, tokens_in
+from pe_lab.hf.inputs import layout_of
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class InputHook:
+    """Make a layout of a model's inputs and put positions into its embeddings, before its layers run.
+
+    Args:
+        stack: the encodings of the layers.
+        passes_zeros: whether the model gets zeros as position_ids, because it indexes tables of its own with them.
+    """
+
+    def __init__(self, stack: Stack, passes_zeros: bool) -> None:
+        self.stack, self.passes_zeros = stack, passes_zeros
+
+    def __call__(self, part: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
+        """Return the arguments with embeddings instead of tokens, and with the positions that attention takes.
+
+        Raises:
+            ValueError: inputs that the encoding or this package cannot take.
+        """
+        given = {**dict(zip(signature(part.forward).parameters, args, strict=False)), **kwargs}
+        ids, x = given.pop("input_ids", None), given.pop("inputs_embeds", None)
+        if (ids is None) == (x is None):
+            return None  # the model says what it needs
+        shape, device = (ids.shape, ids.device) if x is None else (x.shape[:2], x.device)
+        self._require(given, shape)
+        past = given.get("past_key_values")
+        tokens = None if past is None else self._tokens(past)
+        layout = self._layout(given, tuple(shape), tokens)
+        if tokens is None and self._wants_cache(part, given):
+            tokens = self._new_tokens(layout)
+            given["past_key_values"] = new_cache(tokens, given.get("encoder_hidden_states") is not None)
+        x = part.get_input_embeddings()(ids) if x is None else x
+        x, positions = self.stack(x, layout.to(device), None if tokens is None else tokens.cache)
+        if self.passes_zeros:
+            given["position_ids"] = torch.zeros(1, shape[1], dtype=torch.long, device=device)
+        return (), {**given, "inputs_embeds": x, NAME: positions}
+
+    def _require(self, given: dict[str, Any], shape: torch.Size) -> None:
+        """Raise ValueError for arguments whose effect would be lost."""
+        causal = self.stack.first.sizes.causal
+        if len(shape) != 2:
+            raise ValueError(f"input_ids must be [B, T], got {list(shape)}")
+        if given.get("output_attentions"):
+            raise ValueError("output_attentions must be False, as with sdpa: no weights are kept, got True")
+        if given.get("is_causal") not in (None, causal):
+            raise ValueError(f"is_causal must be {causal}, for which positions were replaced, got {not causal}")
+
+    def _tokens(self, past: object) -> Tokens:
+        if torch.is_grad_enabled():
+            raise ValueError("past_key_values is for decoding, without gradients: call within torch.no_grad()")
+        return tokens_in(past, self.stack)
+
+    def _layout(self, given: dict[str, Any], shape: tuple[int, int], tokens: Tokens | None) -> Layout:
+        """Return the layout of these tokens, and take out of the arguments what it says."""
+        held = None if tokens is None or tokens.cache is None else tokens.cache.layout
+        earlier = None if held is None else held.source.to("cpu")
+        mask, position_ids = given.pop("attention_mask", None), given.pop("position_ids", None)
+        return layout_of(shape, mask, position_ids, self.stack.first.sizes.causal, earlier)
+
+    def _wants_cache(self, part: PreTrainedModel, given: dict[str, Any]) -> bool:
+        use_cache = given.get("use_cache")
+        wanted = part.config.use_cache if use_cache is None else use_cache
+        return wanted and self.stack.first.sizes.causal and not (part.training and part.gradient_checkpointing)
+
+    def _new_tokens(self, layout: Layout) -> Tokens:
+        """Return what a model that makes its own cache keeps of tokens: nothing where nobody could go on from them."""
+        real = layout.segment != PADDING
+        if torch.is_grad_enabled():
+            return Tokens(self.stack, None, "it was made with gradients; call within torch.no_grad()")
+        if bool((real[:, :-1] & ~real[:, 1:]).any()):
+            return Tokens(self.stack, None, "its sequences were padded on the right; pad them on the left")
+        try:
+            return Tokens(self.stack, self.stack.cache())
+        except ValueError as error:
+            return Tokens(self.stack, None, str(error))
+
+
+class AttentionHook:
+    """Give self-attention of one layer what the encoding makes of its input.
+
+    Args:
+        index: of the layer.
+        implementation: as that of `attend`.
+        fused: whether the module that computes values computes queries and keys before them.
+    """
+
+    def __init__(self, index: int, implementation: str, fused: bool) -> None:
+        self.index, self.implementation, self.fused = index, implementation, fused
+        self.value: Tensor | None = None  # the input of values, if it is not that of queries and keys
+
+    def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Return the arguments of attention with the input of queries and keys, and with terms.
+
+        Raises:
+            ValueError: another attention function was set, attention was not called by its model, or checkpointing
+                would lose gradients.
+        """
+        name, positions = module.config._attn_implementation, kwargs.get(NAME)
+        if name != NAME:
+            raise ValueError(f"attn_implementation must be {NAME!r} while positions are replaced, got {name!r}")
+        if not isinstance(positions, Positions):
+            raise ValueError("attention of a replaced model must be called by the model, got no positions")
+        if not torch.is_grad_enabled() and _were_computed(positions.shared):
+            raise ValueError(
+                "checkpointing must be used with use_reentrant=False: what layers share has no gradients otherwise"
+            )
+        layer = positions.layer(self.index, args[0] if args else kwargs["hidden_states"])
+        self.value = None if layer.value is layer.query_key else layer.value
+        changed: dict[str, Any] = {NAME: Given(layer.terms, positions.layout, layer.layout.memory, self.implementation)}
+        if "position_bias" in kwargs:  # of T5, which computes one where there is none
+            changed["position_bias"] = layer.query_key.new_zeros(1, 1, 1, 1)
+        if args:
+            return (layer.query_key, *args[1:]), {**kwargs, **changed}
+        return args, {**kwargs, **changed, "hidden_states": layer.query_key}
+
+    def after_projection(self, module: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor | None:
+        """Return what a module projects, with values of their own input; None: nothing changes."""
+        if self.value is None:
+            return None
+        value, self.value = self.value, None
+        values: Tensor = module(value)
+        start = out.shape[-1] * 2 // 3 if self.fused else 0
+        return torch.cat((out[..., :start], values[..., start:]), -1)
+
+
+def _were_computed(terms: Terms | None) -> bool:
+    """Return whether these terms were computed from parameters, which get their gradients through them."""
+    if terms is None:
+        return False
+    rotations = [table for rotary in (terms.rotary_q, terms.rotary_k) if rotary for table in (rotary.cos, rotary.sin)]
+    tensors = [*rotations, *(getattr(terms, field.name) for field in fields(terms))]
+    return any(isinstance(tensor, Tensor) and tensor.grad_fn is not None for tensor in tensors)

@@ -1,0 +1,136 @@
+"""Training a replaced model: checkpointing, dropout, autocast, and an attention function that is exchanged later."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import PreTrainedModel
+
+from hf_models import CLOSE, KINDS, LENGTH, WIDTH, logits, replaced, small, takes, tokens
+from pe_lab.encodings.absolute import sinusoid
+from pe_lab.hf import replace
+
+
+def gradients(model: PreTrainedModel, losses: list[Tensor]) -> dict[str, Tensor]:
+    model.zero_grad()
+    sum(losses[1:], losses[0]).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("name", ["learnable_per_layer", "forgetting", "t5", "rope", "sinusoidal_qk"])
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert", "t5"])
+def test_gradients_with_checkpointing_are_those_without(kind: str, name: str, reentrant: bool) -> None:
+    """Two batches of different padding before backward, which computes the layers of both again."""
+    if not takes(kind, name):
+        pytest.skip(f"{kind} cannot take {name}")
+    model, ids = replaced(kind, name), tokens()
+    masks = (torch.ones(2, 9, dtype=torch.long), torch.tensor([[1] * 9, [1] * 4 + [0] * 5]))
+
+    def losses() -> list[Tensor]:
+        return [logits(model, ids, attention_mask=mask)[mask.bool()].square().mean() for mask in masks]
+
+    expected = gradients(model, losses())
+    model.activation_checkpointing_enable({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
+    for module in model.modules():  # checkpoints are for training; dropout would be drawn again
+        module.training = not isinstance(module, torch.nn.Dropout) and module not in attentions(model)
+    if reentrant and name == "t5":
+        with pytest.raises(ValueError, match="checkpointing must be used with use_reentrant=False: what layers share"):
+            losses()
+        return
+    got = gradients(model, losses())
+    assert got.keys() == expected.keys()
+    for parameter, gradient in got.items():
+        assert_close(gradient, expected[parameter], rtol=1e-4, atol=1e-5)
+
+
+def attentions(model: PreTrainedModel) -> list[Any]:
+    return [module for module in model.modules() if type(module).__name__.endswith("Attention")]
+
+
+DROPOUT = {
+    "llama": {"attention_dropout": 0.5},
+    "gpt2": {"attn_pdrop": 0.5, "embd_pdrop": 0.0, "resid_pdrop": 0.0},
+    "bert": {"attention_probs_dropout_prob": 0.5, "hidden_dropout_prob": 0.0},
+    "t5": {"dropout_rate": 0.5},
+}
+
+
+@pytest.mark.parametrize("kind", DROPOUT)
+def test_weights_of_attention_drop_out_in_training_only(kind: str) -> None:
+    model = replace(small(kind, **DROPOUT[kind]), "alibi", length=LENGTH)
+    without = logits(model, tokens())
+    for layer in attentions(model):
+        layer.train()
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drawn.append(logits(model, tokens()))
+    assert torch.equal(drawn[0], drawn[1])
+    assert (drawn[0] - drawn[2]).abs().max() > 0.01
+    assert (drawn[0] - without).abs().max() > 0.01
+    assert torch.equal(logits(model.eval(), tokens()), without)
+
+
+@pytest.mark.parametrize("name", ["rope", "alibi", "learnable", "forgetting", "sinusoidal_qk"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_autocast(kind: str, name: str) -> None:
+    """Close to float32; with a cache too."""
+    if not takes(kind, name):
+        pytest.skip(f"{kind} cannot take {name}")
+    model, ids = replaced(kind, name), tokens()
+    expected = logits(model, ids)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_close(logits(model, ids).float(), expected, rtol=0, atol=0.3)
+        if kind != "bert":
+            made = model.generate(ids, max_new_tokens=3, do_sample=False)
+            assert made.shape[1] == (4 if kind == "t5" else 12)
+
+
+VALUES = {
+    "llama": "model.layers.0.self_attn.v_proj",
+    "gpt2": "transformer.h.0.attn.c_attn",
+    "bert": "bert.encoder.layer.0.attention.self.value",
+    "t5": "decoder.block.0.layer.0.SelfAttention.v",
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@torch.no_grad()
+def test_values_do_not_get_the_vectors_of_queries_and_keys(kind: str) -> None:
+    """Also where one module computes all three at once, as in GPT-2."""
+    model, calls = replaced(kind, "sinusoidal_qk"), []
+    project = model.get_submodule(VALUES[kind])
+    project.register_forward_hook(lambda module, args, out: calls.append((args[0], out)))
+    logits(model, tokens())
+    queries_input, out = calls[-1]
+    vectors = sinusoid(torch.arange(9), WIDTH, 10_000.0, torch.float32)
+    calls.clear()
+    with_vectors, without = project(queries_input), project(queries_input - vectors)
+    start = 2 * WIDTH if kind == "gpt2" else 0
+    assert_close(out[..., start:], without[..., start:], **CLOSE)
+    assert_close(out[..., :start], with_vectors[..., :start], **CLOSE)
+    assert (out - with_vectors)[..., start:].abs().max() > 0.01
+
+
+def test_another_attention_function_is_refused() -> None:
+    model = replaced("llama", "rope")
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(ValueError, match="attn_implementation must be 'pe_lab' while .*, got 'sdpa'"):
+        model(tokens())
+
+
+def test_attention_is_called_by_its_model() -> None:
+    attention = replaced("llama", "rope").model.layers[0].self_attn
+    with pytest.raises(ValueError, match="attention of a replaced model must be called by the model, got no positions"):
+        attention(torch.zeros(1, 3, 32), position_embeddings=(torch.ones(1, 1, 1), torch.zeros(1, 1, 1)))
+
+
+def test_two_models_do_not_disturb_each_other() -> None:
+    models, ids = [replaced("llama", "rope"), replaced("llama", "alibi"), small("llama")], tokens()
+    before = [logits(model, ids) for model in models]
+    assert [torch.equal(logits(model, ids), out) for model, out in zip(models, before, strict=True)] == [True] * 3
+    assert models[2].config._attn_implementation == "sdpa"
