@@ -46,11 +46,14 @@ class Layer(CacheLayerMixin):
     def get_seq_length(self, *args: Any) -> int:
         return self.seen
 
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.seen + query_length, 0
+    def get_mask_sizes(self, query_length: int | Tensor) -> tuple[int, int]:
+        # earlier versions of transformers give the positions of the queries
+        return self.seen + (len(query_length) if isinstance(query_length, Tensor) else query_length), 0
 
     def get_max_length(self) -> int:
         return -1
+
+    get_max_cache_shape = get_max_length  # its name before transformers 5
 
     def reset(self) -> None:
         if self.tokens.cache is not None:

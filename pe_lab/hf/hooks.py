@@ -15,6 +15,7 @@ from pe_lab.hf.attention import NAME, Given
 from pe_lab.hf.cache import Tokens, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of
 
+WITHOUT_GRADIENTS = "a cache is for decoding, without gradients: call within torch.no_grad()"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -45,7 +46,7 @@ class InputHook:
         tokens = None if past is None else self._tokens(past)
         layout = self._layout(given, tuple(shape), tokens)
         if tokens is None and self._wants_cache(part, given):
-            tokens = self._new_tokens(layout)
+            tokens = self._new_tokens(layout, asked=bool(given.get("use_cache")))
             given["past_key_values"] = new_cache(tokens, given.get("encoder_hidden_states") is not None)
         x = part.get_input_embeddings()(ids) if x is None else x
         x, positions = self.stack(x, layout.to(device), None if tokens is None else tokens.cache)
@@ -65,7 +66,7 @@ class InputHook:
 
     def _tokens(self, past: object) -> Tokens:
         if torch.is_grad_enabled():
-            raise ValueError("past_key_values is for decoding, without gradients: call within torch.no_grad()")
+            raise ValueError(WITHOUT_GRADIENTS)
         return tokens_in(past, self.stack)
 
     def _layout(self, given: dict[str, Any], shape: tuple[int, int], tokens: Tokens | None) -> Layout:
@@ -77,20 +78,26 @@ class InputHook:
 
     def _wants_cache(self, part: PreTrainedModel, given: dict[str, Any]) -> bool:
         use_cache = given.get("use_cache")
-        wanted = part.config.use_cache if use_cache is None else use_cache
-        return wanted and self.stack.first.sizes.causal and not (part.training and part.gradient_checkpointing)
+        wanted: bool = (part.config.use_cache and self.stack.first.sizes.causal) if use_cache is None else use_cache
+        return wanted and not (part.training and part.gradient_checkpointing)
 
-    def _new_tokens(self, layout: Layout) -> Tokens:
-        """Return what a model that makes its own cache keeps of tokens: nothing where nobody could go on from them."""
-        real = layout.segment != PADDING
-        if torch.is_grad_enabled():
-            return Tokens(self.stack, None, "it was made with gradients; call within torch.no_grad()")
-        if bool((real[:, :-1] & ~real[:, 1:]).any()):
-            return Tokens(self.stack, None, "its sequences were padded on the right; pad them on the left")
+    def _new_tokens(self, layout: Layout, asked: bool) -> Tokens:
+        """Return what a model that makes its own cache keeps of tokens.
+
+        It keeps nothing where nobody could go on from them, which is no error unless a cache was asked for.
+        """
+        real, cache = layout.segment != PADDING, None
         try:
-            return Tokens(self.stack, self.stack.cache())
+            cache = self.stack.cache()
+            if torch.is_grad_enabled():
+                raise ValueError(WITHOUT_GRADIENTS)
+            if bool((real[:, :-1] & ~real[:, 1:]).any()):
+                raise ValueError("sequences in a cache must be padded on the left, got padding behind a token")
         except ValueError as error:
+            if asked:
+                raise
             return Tokens(self.stack, None, str(error))
+        return Tokens(self.stack, cache)
 
 
 class AttentionHook:

@@ -162,7 +162,7 @@ def test_a_decoder_over_an_encoder(kind: str) -> None:
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-def nothing_ran(model: PreTrainedModel) -> list[int]:
+def layers_run(model: PreTrainedModel) -> list[int]:
     """Return a list that grows with every layer that runs."""
     ran: list[int] = []
     layers = {"llama": "model.layers", "gpt2": "transformer.h", "bert": "bert.encoder.layer", "t5": "decoder.block"}
@@ -177,7 +177,7 @@ def test_encodings_of_whole_sequences_generate_without_a_cache_only(name: str) -
     with torch.no_grad():
         out = model(ids)  # of which nobody asks the cache
     assert model.generate(ids, max_new_tokens=3, do_sample=False, use_cache=False).shape == (2, 12)
-    ran = nothing_ran(model)
+    ran = layers_run(model)
     with pytest.raises(ValueError, match=f"^{name} cannot use a cache: .*; compute all tokens each time$"):
         model.generate(ids, max_new_tokens=3, do_sample=False)
     with (
@@ -192,7 +192,7 @@ def test_more_tokens_than_a_table_has_rows_are_refused_before_the_layers_run() -
     model, ids = replaced("gpt2", "learnable", max_len=LENGTH), tokens(1, LENGTH)
     with torch.no_grad():
         past = model(ids, use_cache=True).past_key_values
-    ran = nothing_ran(model)
+    ran = layers_run(model)
     for settings in ({"past_key_values": past}, {}):
         with torch.no_grad(), pytest.raises(ValueError, match="learnable has positions 0 to 31: position 32 is beyond"):
             model(ids[:, :1] if settings else torch.cat((ids, ids[:, :1]), 1), **settings)
@@ -202,7 +202,7 @@ def test_more_tokens_than_a_table_has_rows_are_refused_before_the_layers_run() -
 
 def test_a_bidirectional_model_does_not_generate_with_a_cache() -> None:
     model = replaced("bert", "rope")
-    ran = nothing_ran(model)
+    ran = layers_run(model)
     with pytest.raises(ValueError, match="a cache needs causal attention, rope was made for causal=False"):
         model.generate(tokens(), max_new_tokens=3, do_sample=False)
     assert not ran
@@ -217,7 +217,7 @@ def test_caches_that_are_not_those_of_this_model_or_batch_are_refused() -> None:
     model, other = replaced("llama", "rope"), replaced("llama", "rope")
     of_another_batch, of_another, of_the_original = filled(model, 3), filled(other), filled(small("llama"))
     static = StaticCache(config=model.config, max_cache_len=LENGTH)
-    ran = nothing_ran(model)
+    ran = layers_run(model)
     for past, message in (
         (of_another_batch, "the cache must be that of this batch: it holds 3 sequences, got 2"),
         (of_another, "past_key_values must be a cache of this model, got that of another replaced model"),
@@ -231,21 +231,27 @@ def test_caches_that_are_not_those_of_this_model_or_batch_are_refused() -> None:
 
 
 def test_gradients_and_padding_on_the_right_make_a_cache_that_nobody_can_use() -> None:
+    """A model makes a cache unless it is told not to; that is no error before somebody asks for it or uses it."""
     model, ids = replaced("llama", "rope"), tokens()
-    with_gradients = model(ids).past_key_values
     mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4])
+    made = model(ids).past_key_values
+    ran = layers_run(model)
+    with pytest.raises(ValueError, match=r"^a cache is for decoding, .*: call within torch.no_grad\(\)$"):
+        model(ids, use_cache=True)
+    with pytest.raises(ValueError, match=r"^a cache is for decoding, .*: call within torch.no_grad\(\)$"):
+        model(ids[:, :1], past_key_values=filled(replaced("llama", "rope")))
     with torch.no_grad():
+        with pytest.raises(ValueError, match="must be a cache that keeps tokens: a cache is for decoding, without"):
+            model(ids[:, :1], past_key_values=made)
+        for inputs in ({"use_cache": True}, {"past_key_values": DynamicCache()}):
+            with pytest.raises(
+                ValueError, match="^sequences in a cache must be padded on the left, got padding behind"
+            ):
+                model(ids, attention_mask=mask, **inputs)
+        assert not ran
         padded = model(ids, attention_mask=mask).past_key_values
-        with pytest.raises(ValueError, match="must be a cache that keeps tokens: it was made with gradients"):
-            model(ids[:, :1], past_key_values=with_gradients)
-        with pytest.raises(
-            ValueError, match="must be a cache that keeps tokens: its sequences were padded on the right"
-        ):
+        with pytest.raises(ValueError, match="must be a cache that keeps tokens: sequences in a cache must be padded"):
             model(ids[:, :1], past_key_values=padded)
-        with pytest.raises(ValueError, match="sequences in a cache must be padded on the left, got padding behind"):
-            model(ids, attention_mask=mask, past_key_values=DynamicCache())
-    with pytest.raises(ValueError, match=r"past_key_values is for decoding, .*: call within torch.no_grad\(\)"):
-        model(ids[:, :1], past_key_values=filled(model))
 
 
 def test_tokens_are_not_taken_back_or_moved() -> None:
