@@ -1,7 +1,9 @@
-"""Positional encodings in models of Hugging Face transformers: `replace` puts one in the place of the model's own.
+"""Positional encodings in models of Hugging Face transformers: `replace` puts one in the place of the model's own."""
 
-Needs the extra: pip install "pe_lab[hf]".
-"""
+from importlib.util import find_spec
+
+if find_spec("transformers") is None:
+    raise ModuleNotFoundError('pe_lab.hf needs transformers: pip install "pe_lab[hf]"', name="transformers")
 
 from pe_lab.hf.loading import load
 from pe_lab.hf.replacement import replace, stacks

@@ -59,13 +59,10 @@ def test_padded_prompts_in_parts_equal_each_sequence_alone(kind: str, name: str)
         assert_close(got[row, 9 - n :], logits(model, ids[row : row + 1, 9 - n :])[0], **CLOSE)
 
 
-@pytest.mark.parametrize("name", KEEPING)
-@pytest.mark.parametrize("kind", CAUSAL_KINDS)
+@pytest.mark.parametrize(("kind", "name"), [pair for pair in CACHED if pair[1] in KEEPING])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_generate_with_and_without_a_cache(kind: str, name: str, beams: int) -> None:
     """Of a padded batch, greedily and with beam search, which reorders the cache."""
-    if not takes(kind, name):
-        pytest.skip(f"{kind} cannot take {name}")
     model, encoder = replaced(kind, name), kind == "t5"
     mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4] if encoder else [[1] * 9, [0] * 4 + [1] * 5])
     ids, real = tokens() * mask, mask[1].bool()
@@ -244,9 +241,7 @@ def test_gradients_and_padding_on_the_right_make_a_cache_that_nobody_can_use() -
         with pytest.raises(ValueError, match="must be a cache that keeps tokens: a cache is for decoding, without"):
             model(ids[:, :1], past_key_values=made)
         for inputs in ({"use_cache": True}, {"past_key_values": DynamicCache()}):
-            with pytest.raises(
-                ValueError, match="^sequences in a cache must be padded on the left, got padding behind"
-            ):
+            with pytest.raises(ValueError, match="^sequences in a cache must be padded on the left, got"):
                 model(ids, attention_mask=mask, **inputs)
         assert not ran
         padded = model(ids, attention_mask=mask).past_key_values

@@ -1,6 +1,8 @@
 """An encoding in a model of transformers, for every encoding of conf/pe; models that have it already are equal."""
 
 import copy
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -254,3 +256,10 @@ def test_attention_that_does_not_go_through_the_interface_is_refused(monkeypatch
     monkeypatch.setattr(type(model.model.layers[0].self_attn), "forward", lambda self, x: x)
     with pytest.raises(ValueError, match="attention must be computed through AttentionInterface, LlamaAttention"):
         replace(model, "rope")
+
+
+def test_without_transformers_one_line_says_what_to_install() -> None:
+    code = "import sys; sys.modules['transformers'] = None; import pe_lab.hf"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last == 'ModuleNotFoundError: pe_lab.hf needs transformers: pip install "pe_lab[hf]"'
