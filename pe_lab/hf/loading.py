@@ -41,8 +41,8 @@ def load(path: str | Path, encoding: str | Stack | None = None, /, **options: An
         encoding = recorded["encoding"]
         options = {**recorded["options"], "length": recorded["length"], "implementation": recorded["implementation"]}
     model: Any = getattr(transformers, config.architectures[0])(config)
-    replace(model, encoding, **options)
     model.to(getattr(config, "dtype", None) or torch.float32)
+    replace(model, encoding, **options)
     _load_weights(model, folder)
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
@@ -51,19 +51,19 @@ def load(path: str | Path, encoding: str | Stack | None = None, /, **options: An
 
 
 def _load_weights(model: PreTrainedModel, folder: Path) -> None:
-    """Load all weights; those that are tied stand in the files once."""
+    """Load all weights in the dtype of the files, where those that are tied stand once."""
     index = folder / "model.safetensors.index.json"
     names = (
         sorted(set(json.loads(index.read_text())["weight_map"].values())) if index.is_file() else ["model.safetensors"]
     )
     loaded: set[str] = set()
     for name in names:
-        weights = load_file(folder / name)
+        weights = {key: weight.clone() for key, weight in load_file(folder / name).items()}  # no view of the file
         unknown = sorted(set(weights) - set(model.state_dict()))
         if unknown:
             raise ValueError(f"weights must be those of this model and encoding, got {unknown[0]} in {folder / name}")
         try:
-            model.load_state_dict(weights, strict=False)
+            model.load_state_dict(weights, strict=False, assign=True)
         except RuntimeError as error:
             raise ValueError(
                 f"weights must fit this model and encoding: {str(error).splitlines()[-1].strip()}"

@@ -85,7 +85,7 @@ def _stack(
             wrong = [name for name in has if has[name] != needs[name]]
             raise ValueError(f"the Stack must have {_listed(needs, wrong)}, got {_listed(has, wrong)}")
         return encoding
-    length = length or getattr(config, "max_position_embeddings", None)
+    length = getattr(config, "max_position_embeddings", None) if length is None else length
     if length is None:
         raise ValueError(f"length must be given: {config.model_type} has no max_position_embeddings, got None")
     return make(encoding, width=width, num_heads=num_heads, depth=depth, length=length, causal=causal, **options)

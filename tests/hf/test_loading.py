@@ -50,6 +50,19 @@ def test_options_length_and_dtype_are_kept(tmp_path: Path) -> None:
     assert torch.equal(logits(load(tmp_path / "again"), tokens()), logits(model, tokens()))
 
 
+def test_an_encoding_keeps_its_own_dtype(tmp_path: Path) -> None:
+    """Of a model in bfloat16 whose encoding is in float32."""
+    model = replace(small("llama").to(torch.bfloat16), "lrope")
+    model.save_pretrained(tmp_path)
+    loaded = load(tmp_path)
+    dtypes = {name: weight.dtype for name, weight in model.state_dict().items()}
+    assert {name: weight.dtype for name, weight in loaded.state_dict().items()} == dtypes
+    assert set(dtypes.values()) == {torch.bfloat16, torch.float32}
+    assert torch.equal(logits(loaded, tokens()), logits(model, tokens()))
+    logits(loaded, tokens()).sum().backward()
+    assert all(parameter.grad is not None for parameter in loaded.parameters())
+
+
 def test_weights_in_several_files(tmp_path: Path) -> None:
     model = replaced("gpt2", "learnable")
     model.save_pretrained(tmp_path, max_shard_size="10KB")
