@@ -47,6 +47,9 @@ def attention(
 
     Self-attention brings what it is given by the encoding; any other call, as cross-attention, is left to sdpa. Padding
     and causality are those of the layout: the mask is not read.
+
+    Raises:
+        ValueError: dropout while decoding with a cache.
     """
     given = kwargs.pop(NAME, None)
     if not isinstance(given, Given):
@@ -59,6 +62,8 @@ def attention(
     query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast a rotation in float32 has widened them
     if scaling is not None and scaling != head_dim**-0.5:
         query = query * (scaling * head_dim**0.5)  # encodings take logits to be q . k / sqrt(d)
+    if dropout and given.layout.earlier:
+        raise ValueError(f"dropout of attention must be 0 with a cache, got {dropout}: call model.eval()")
     seeded = Dropout(dropout, torch.randint(2**32, (), device=query.device)) if dropout else None
     return _attend(query, key, value, given, seeded).transpose(1, 2), None
 

@@ -88,6 +88,11 @@ def test_autocast(kind: str, name: str) -> None:
             assert made.shape[1] == (4 if kind == "t5" else 12)
 
 
+def test_a_model_in_training_does_not_decode() -> None:
+    with pytest.raises(ValueError, match=r"dropout of attention must be 0 with a cache, got 0.1: call model.eval\(\)"):
+        replaced("gpt2", "alibi").train().generate(tokens(), max_new_tokens=3, do_sample=False)
+
+
 VALUES = {
     "llama": "model.layers.0.self_attn.v_proj",
     "gpt2": "transformer.h.0.attn.c_attn",
