@@ -92,7 +92,7 @@ class InputHook:
             if torch.is_grad_enabled():
                 raise ValueError(WITHOUT_GRADIENTS)
             if bool((real[:, :-1] & ~real[:, 1:]).any()):
-                raise ValueError("sequences in a cache must be padded on the left, got padding behind a token")
+                raise ValueError("sequences that are decoded must be padded on the left, got padding behind a token")
         except ValueError as error:
             if asked:
                 raise

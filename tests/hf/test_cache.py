@@ -241,11 +241,11 @@ def test_gradients_and_padding_on_the_right_make_a_cache_that_nobody_can_use() -
         with pytest.raises(ValueError, match="must be a cache that keeps tokens: a cache is for decoding, without"):
             model(ids[:, :1], past_key_values=made)
         for inputs in ({"use_cache": True}, {"past_key_values": DynamicCache()}):
-            with pytest.raises(ValueError, match="^sequences in a cache must be padded on the left, got"):
+            with pytest.raises(ValueError, match="^sequences that are decoded must be padded on the left"):
                 model(ids, attention_mask=mask, **inputs)
         assert not ran
         padded = model(ids, attention_mask=mask).past_key_values
-        with pytest.raises(ValueError, match="must be a cache that keeps tokens: sequences in a cache must be padded"):
+        with pytest.raises(ValueError, match="must be a cache that keeps tokens: sequences that are decoded must"):
             model(ids[:, :1], past_key_values=padded)
 
 

@@ -198,7 +198,7 @@ def stack_of(**changes: Any) -> Any:
         ("llama", {"head_dim": 16}, "rope", {}, "head_dim must be .* = 32 / 4, got 16"),
         ("t5", {"d_kv": 4}, "alibi", {"length": 9}, "head_dim must be .* = 32 / 4, got 4"),
         ("t5", {}, "alibi", {}, "length must be given: t5 has no max_position_embeddings, got None"),
-        ("llama", {}, "rope", {"length": 0}, "sizes must be at least 1, got .*length=0"),
+        ("llama", {}, "rope", {"length": 0}, "length must be an integer of at least 1, got 0"),
         ("t5", {}, "forgetting", {"length": 9}, "forgetting is defined for causal attention only"),
         ("bert", {}, "xpos", {}, "xpos is defined for causal attention only"),
         ("llama", {}, stack_of(depth=3), {}, "the Stack must have depth=2, got depth=3"),
