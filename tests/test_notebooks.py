@@ -19,6 +19,7 @@ def test_there_are_notebooks() -> None:
         "2_depth_epochs_encoding",
         "3_lengths",
         "4_add_your_own",
+        "5_use_elsewhere",
     ]
 
 
