@@ -13,6 +13,7 @@ from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, Layout, Randomized, Rotary, Stack, make
 from pe_lab.encodings.layout import FACTS
 from pe_lab.encodings.named import encodings
+from pe_lab.encodings.rotary_scaled import document_lengths
 
 NAMES = sorted(encodings())
 ON_GRID = [name for name in NAMES if getattr(encodings()[name], "on_grid", False)]
@@ -222,6 +223,21 @@ def test_a_layout_that_is_not_known_is_refused_in_one_line() -> None:
     with pytest.raises(ValueError, match="max_distance of a layout must be known when a model is exported") as caught:
         torch.export.export(Given(stack("alibi")), (embeddings(), layout.pos, layout.segment), strict=False)
     assert "Layout.whole or Layout.of_lengths" in str(caught.value)
+
+
+@pytest.mark.parametrize("which", ["is_exporting", "is_compiling"])
+def test_lengths_of_documents_are_the_same_when_they_cannot_be_listed(
+    which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments with numbers in any order, at positions that do not start at 0."""
+    segment = torch.tensor([[3, 3, 1, 1, 1, 2, PADDING, PADDING], [0] * 8])
+    pos = torch.tensor([[4, 5, 0, 1, 7, 2, 0, 0], [0, 1, 2, 3, 4, 5, 6, 9]])
+    expected = Layout(pos, segment, True).document_length, document_lengths(Layout(pos, segment, True))
+    assert expected[1].tolist() == [[6, 6, 8, 8, 8, 3, 1, 1], [10] * 8]
+    layout = Layout(pos, segment, True).read()
+    monkeypatch.setattr(torch.compiler, which, lambda: True)
+    assert torch.equal(layout.document_length, expected[0])
+    assert torch.equal(document_lengths(layout), expected[1])
 
 
 # -- facts that are known ----------------------------------------------------------------------------------------------
