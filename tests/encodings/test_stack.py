@@ -235,7 +235,7 @@ def test_without_a_layout_a_grid_is_continued_row_by_row() -> None:
 
 
 def test_only_the_stack_and_encodings_call_the_hooks() -> None:
-    """Every call of `.embed(`, `.mix(`, `.terms(` and `.follow(` in the package; what checks the hooks calls them too."""
+    """Every call of `.embed(`, `.mix(`, `.terms(` and `.follow(` in the package but in what checks the hooks."""
     calls = []
     for path in Path(pe_lab.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
