@@ -1,4 +1,4 @@
-"""Run every encoding in a plain model, compiled, exported and as ONNX, and compare it with the model as it is."""
+"""Run every encoding in a plain model, decoded with a cache, compiled, exported and as ONNX, and in transformers."""
 
 import csv
 import io
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.bench.plain import PlainModel, plain_model
+from pe_lab.bench.transformers_models import with_encoding
 from pe_lab.encodings import Randomized
 from pe_lab.encodings.named import encodings
 
@@ -113,6 +114,28 @@ def onnx(model: PlainModel) -> float:
     return at_lengths(model, lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0]))
 
 
+@torch.no_grad()
+def cached(model: PlainModel) -> float:
+    """Decode token by token with a cache, in float64, and compare with the whole sequences."""
+    if reason := model.stack.first.whole_sequence:
+        raise NotApplicableError(reason)
+    model, x, cache = model.double(), inputs(LENGTHS[-1]).double(), model.stack.cache()
+    parts = [model(x[:, [index]], cache=cache) for index in range(LENGTHS[-1])]
+    return difference(torch.cat(parts, 1), model(x))
+
+
+def in_transformers(kind: str) -> Callable[[PlainModel], float]:
+    """Return the column of a model of transformers."""
+
+    def column(model: PlainModel) -> float:
+        try:
+            return with_encoding(kind, model.stack.first.name)
+        except ValueError as error:
+            raise NotApplicableError(str(error)) from None
+
+    return column
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep torch's exporter from logging and warning about itself."""
@@ -130,6 +153,10 @@ def quiet() -> Iterator[None]:
 # by name: returns the largest difference, or raises NotApplicableError with the reason
 COLUMNS: dict[str, Callable[[PlainModel], float]] = {
     "plain": plain,
+    "cached": cached,
+    "llama": in_transformers("llama"),
+    "gpt2": in_transformers("gpt2"),
+    "bert": in_transformers("bert"),
     "compile": compiled,
     "export": exported,
     "onnx": onnx,
