@@ -4,8 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Generic, Self, TypeVar, overload
 
+import torch
 from torch import Tensor
 
+PADDING = -1  # the segment of padding, which attends to itself only
+FACTS = ("pos_range", "max_distance", "packed", "right_padded", "one_segment", "runs_on")
 Owner = TypeVar("Owner")
 T = TypeVar("T")
 
@@ -71,3 +74,137 @@ class Known:
     def before(self, keys: "Known") -> "Known":
         """Return these with the distances from keys, whose positions are no larger."""
         return replace(self, max_distance=self.pos_range[1] - keys.pos_range[0])
+
+
+def fact(compute: Callable[["Facts"], T]) -> "Stored[Facts, T]":
+    """Make a property of Python numbers, computed once: without reading tensors if they are known, or else on the CPU.
+
+    A compiled or exported model cannot read tensors: there, bounds that are known take the place of the numbers.
+    """
+    name = compute.__name__
+
+    def find(layout: "Facts") -> T:
+        if layout.source is not layout:
+            found: T = getattr(layout.source, name)  # computed there, so that no device is waited for
+            return found
+        known, of_keys = layout.known, layout.of_keys.known
+        if known is None or of_keys is None:
+            if torch.compiler.is_exporting():
+                raise ValueError(
+                    f"{name} of a layout must be known when a model is exported, and its tensors cannot be read then: "
+                    f"make the layout by Layout.whole or Layout.of_lengths"
+                )
+            return compute(layout)
+        if not (known.whole and of_keys.whole) and not torch.compiler.is_compiling():
+            return compute(layout)
+        bounds: T = getattr(known.before(of_keys), name)
+        return bounds
+
+    find.__name__, find.__doc__ = name, compute.__doc__
+    return Stored(find)
+
+
+class Facts:
+    """What follows from the positions and segments of a layout, and from its keys where there are earlier tokens."""
+
+    pos: Tensor
+    segment: Tensor
+    causal: bool
+    known: Known | None
+
+    @property
+    def of_keys(self) -> "Facts":
+        """The layout of the keys."""
+        raise NotImplementedError
+
+    @property
+    def source(self) -> "Facts":
+        """The layout that computes the facts."""
+        raise NotImplementedError
+
+    @property
+    def earlier(self) -> int:
+        """The number of keys of earlier tokens, S - T."""
+        return self.of_keys.segment.shape[1] - self.segment.shape[1]
+
+    @Stored
+    def allowed(self) -> Tensor:
+        """Whether query i may attend to key j, bool [B, 1, T, S]."""
+        same = self.segment[:, None, :, None] == self.of_keys.segment[:, None, None, :]
+        return same.tril(self.earlier) if self.causal else same
+
+    @property
+    def distance(self) -> Tensor:
+        """pos_i - pos_j of query i and key j, [B|1, T, S], or [B|1, T, S, axes] on a grid."""
+        return self.pos[:, :, None] - self.of_keys.pos[:, None, :]
+
+    @property
+    def all_allowed(self) -> bool:
+        """Whether there is one query, which may attend to every key."""
+        return self.segment.shape[1] == 1 and self.of_keys.one_segment
+
+    @fact
+    def pos_range(self) -> tuple[int, int]:
+        """The smallest and the largest position, padding aside."""
+        pos = self.pos.expand(*self.segment.shape, *self.pos.shape[2:])[self.segment != PADDING]
+        return (int(pos.min()), int(pos.max())) if len(pos) else (0, 0)
+
+    @fact
+    def max_distance(self) -> int:
+        """The largest |pos_i - pos_j| of tokens that may attend to each other, on any axis."""
+        pos = self.flat_pos
+        real = (self.segment != PADDING)[..., None]
+        far = torch.iinfo(pos.dtype).max // 2
+        keys = self.of_keys.flat_pos
+        real_keys = (self.of_keys.segment != PADDING)[..., None]
+        if not self.packed:
+            spread = pos.where(real, -far).amax(1) - keys.where(real_keys, far).amin(1)
+            return max(0, int(spread.max()))
+        distance = (pos[:, :, None] - keys[:, None, :]).abs()
+        return int(distance.where(self.allowed[:, 0, :, :, None] & real[:, :, None], 0).max())
+
+    @property
+    def flat_pos(self) -> Tensor:
+        """The positions of every sequence, [B, T, axes], one axis on a line."""
+        return self.pos.expand(*self.segment.shape, *self.pos.shape[2:]).reshape(*self.segment.shape, -1)
+
+    @Stored
+    def document_length(self) -> Tensor:
+        """The number of tokens in the document of each token, [B, T]."""
+        if torch.compiler.is_exporting():  # ONNX has no searchsorted
+            return (self.segment[:, :, None] == self.segment[:, None, :]).sum(-1)
+        ordered, own = self.segment.sort(-1).values, self.segment.contiguous()
+        after: Tensor = torch.searchsorted(ordered, own, right=True)
+        return after - torch.searchsorted(ordered, own)
+
+    @fact
+    def packed(self) -> bool:
+        """Whether the keys of some sequence are of more than one document."""
+        if self.of_keys is not self:
+            return self.of_keys.packed
+        real = self.segment != PADDING
+        first = self.segment.where(real, torch.iinfo(self.segment.dtype).min).amax(1, keepdim=True)
+        return bool(((self.segment != first) & real).any())
+
+    @fact
+    def right_padded(self) -> bool:
+        """Whether every sequence is one document with its padding, if any, at the end."""
+        real = self.segment != PADDING
+        return not self.packed and not bool((real[:, 1:] & ~real[:, :-1]).any())
+
+    @fact
+    def one_segment(self) -> bool:
+        """Whether every sequence is one document without padding."""
+        return bool((self.segment == self.segment[:, :1]).all())
+
+    @fact
+    def runs_on(self) -> bool:
+        """Whether pos_i - pos_j = i - j for all tokens that may attend to each other."""
+        if self.pos.dim() == 3:
+            return False
+        start = (self.pos - torch.arange(self.pos.shape[1], device=self.pos.device)).expand_as(self.segment)
+        ids, document = self.segment.unique(return_inverse=True)
+        empty = start.new_zeros(len(document), len(ids))
+        low = empty.scatter_reduce(1, document, start, "amin", include_self=False)
+        high = empty.scatter_reduce(1, document, start, "amax", include_self=False)
+        return bool(((low == high) | (ids == PADDING)).all())
