@@ -30,6 +30,7 @@ FEW = [
     "rse",
     "t5",
 ]
+ALL = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 D, H, T = 16, 2, 8
 EQUAL = {"rtol": 0, "atol": 1e-5}
 LENGTHS = torch.tensor([T, 5, 3])
@@ -103,7 +104,7 @@ def dynamic(batch: bool = False) -> dict[int, object]:
 # -- the whole of a sequence -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
 def test_every_encoding_is_exported_for_any_length(name: str) -> None:
     """A program that was traced at 8 tokens equals the model at 12, beyond the training length too."""
@@ -114,9 +115,7 @@ def test_every_encoding_is_exported_for_any_length(name: str) -> None:
         assert_close(seeded(program, x), seeded(model, x), **EQUAL)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.parametrize("name", ALL)
 def test_every_encoding_trains_compiled_in_one_graph(name: str) -> None:
     """The outputs, and the gradients of the input and of every parameter."""
     model, found = Model(stack(name)), []
@@ -132,9 +131,7 @@ def test_every_encoding_trains_compiled_in_one_graph(name: str) -> None:
             assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
 def test_every_encoding_is_exported_strictly(name: str) -> None:
     model, x = Model(stack(name)), embeddings()
@@ -184,9 +181,7 @@ def test_rotation_without_complex_numbers_is_the_rotation(pairing: str, dtype: t
 # -- padding and documents ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
-)
+@pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
 def test_padded_sequences_are_exported_with_their_lengths_as_an_input(name: str) -> None:
     """The program was traced with other lengths."""

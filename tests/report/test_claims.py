@@ -388,7 +388,7 @@ def test_the_claims_are_written_and_printed(tmp_path, capsys):
     assert (tmp_path / "claims.html").is_file()
 
 
-@pytest.mark.parametrize("budget", ["small", "full"])
+@pytest.mark.parametrize("budget", ["small", pytest.param("full", marks=pytest.mark.slow)])
 def test_every_study_of_the_claims_composes(budget):
     lists = studies(["-m", "+study=claims", f"budget={budget}", "trainer.device=cpu", "pe=none,rope"])
     names = set()
