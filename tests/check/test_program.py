@@ -66,7 +66,7 @@ def test_a_users_encoding_is_reported_with_a_line_per_promise(project: Path, com
     broken = [text for text in lines if text.startswith("BROKEN")]
     assert len(broken) == 5
     assert "logits of the same sequence, padded left and right, differ by" in mine
-    assert last == f"pe=by_index: {len(lines) - 6} promises hold, 4 are broken, 2 do not apply"
+    assert last == f"pe=by_index: {len(lines) - 7} promises hold, 5 are broken, 2 do not apply"
     assert none.splitlines()[0] == "pe=none, pe_lab.encodings.base.PositionalEncoding"
     assert "BROKEN" not in none
 
