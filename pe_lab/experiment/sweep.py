@@ -5,6 +5,7 @@ import io
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,14 +15,18 @@ from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.memory import require_memory
+from pe_lab.experiment.rounds import Outcome, Round, Stage, drive, outcome
 from pe_lab.experiment.scheduler import Launch, printing_errors, requested_cell, start_workers
-from pe_lab.experiment.tables import report
+from pe_lab.experiment.tables import report, require_complete
 from pe_lab.experiment.watch import Watch
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import write_command
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import settle_wandb
+
+
+AGAIN = 3  # times that a round is served, while other processes clear failures of its cells
 
 
 class Unfit(NamedTuple):
@@ -59,21 +64,82 @@ def run(
         CellsMissingError: cells failed or were not reached.
     """
     cells, unfit = fitting(cfgs)
-    jobs = [Job(cell) for cell in cells]
     ledger, study = Path(cfgs[0].ledger), cfgs[0].study_name
     if study:
         Tree(ledger).refuse_links(ledger / "studies" / study)
     if not train:
         _require_trained(cells)
-    _prepare(jobs, elsewhere)
     settle_wandb(cfgs[0])
-    with _requesting(jobs):
-        requested = [requested_cell(cell) for cell in cells]
-        write_command(ledger, overrides, study, requested)
-        _write_unfit(unfit, ledger, study)
-        with Watch(ledger, requested):
-            _serve(jobs, launch, workers, elsewhere)
-    report(jobs)
+    served = _Rounds(overrides, cells, unfit, _Workers(launch, workers, elsewhere), train)
+    report(served.jobs_of(drive(stages([cell.cfg for cell in cells]), served.serve)))
+
+
+def stages(cfgs: list[DictConfig]) -> Stage:
+    """Go through the stages of a study. Most have one round: all cells.
+
+    Args:
+        cfgs: cells that fit.
+    """
+    yield Round(cfgs)
+    return cfgs
+
+
+@dataclass(frozen=True)
+class _Workers:
+    """How cells are trained: see the arguments of `run`."""
+
+    launch: Launch | None
+    count: int
+    elsewhere: bool
+
+
+class _Rounds:
+    """Serves the rounds of a study.
+
+    Attributes:
+        jobs: of all rounds so far, by config.
+    """
+
+    def __init__(
+        self, overrides: Sequence[str], cells: list[Cell], unfit: list[Unfit], workers: _Workers, train: bool
+    ) -> None:
+        self.overrides, self.unfit, self.workers, self.train = overrides, unfit, workers, train
+        self.cells = {id(cell.cfg): cell for cell in cells}
+        self.jobs: dict[int, Job] = {}  # by the identity of the config, which a stage may not change
+        self.ledger, self.study = Path(cells[0].cfg.ledger), cells[0].cfg.study_name
+        self.rounds = 0
+
+    def jobs_of(self, cfgs: list[DictConfig]) -> list[Job]:
+        """Return the jobs of configs; those that are new are made."""
+        for cfg in cfgs:
+            if id(cfg) not in self.jobs:
+                self.jobs[id(cfg)] = Job(self.cells.get(id(cfg)) or Cell.from_config(cfg))
+        return [self.jobs[id(cfg)] for cfg in cfgs]
+
+    def serve(self, current: Round) -> list[Outcome]:
+        """Bring the cells of a round into the ledger, and return their outcomes.
+
+        Raises:
+            CellsMissingError: cells of this round were not reached, and another depends on them.
+        """
+        jobs, self.rounds = self.jobs_of(current.cfgs), self.rounds + 1
+        if not self.train and self.rounds > 1:
+            _require_trained([job.cell for job in jobs])
+        _prepare(jobs, self.workers.elsewhere)
+        with _requesting(jobs):
+            requested = [requested_cell(job.cell) for job in self.jobs.values()]
+            write_command(self.ledger, self.overrides, self.study, requested, current.text)
+            if self.rounds == 1:
+                _write_unfit(self.unfit, self.ledger, self.study)
+            if current.text:
+                print(current.text, file=sys.stderr)
+            if jobs:
+                with Watch(self.ledger, [requested_cell(job.cell) for job in jobs]):
+                    _serve(jobs, self.workers, in_rounds=bool(current.text))
+        if not current.text:
+            return []
+        require_complete(jobs)
+        return [outcome(job) for job in jobs]
 
 
 def _prepare(jobs: list[Job], elsewhere: bool) -> None:
@@ -98,13 +164,21 @@ def _requesting(jobs: list[Job]) -> Iterator[None]:
             job.withdraw()
 
 
-def _serve(jobs: list[Job], launch: Launch | None, workers: int, elsewhere: bool) -> None:
-    """Train and measure what is missing: by workers, then in this process what they left. For arguments see `run`."""
-    if launch:
-        start_workers(jobs, launch, workers, elsewhere)
-    for job in [] if elsewhere else jobs:
-        with printing_errors(job.cell.cfg) if launch else nullcontext():
-            job.serve(wait=True)
+def _serve(jobs: list[Job], workers: _Workers, in_rounds: bool) -> None:
+    """Train and measure what is missing: by workers, then in this process what they left.
+
+    Args:
+        in_rounds: whether the next round needs these cells. A failure then does not end the program, and a cell whose
+            failure another process clears, to train it again, is waited for.
+    """
+    if workers.launch:
+        start_workers(jobs, workers.launch, workers.count, workers.elsewhere)
+    here = [] if workers.elsewhere else jobs
+    for _ in range(AGAIN if in_rounds else 1):
+        for job in here:
+            with printing_errors(job.cell.cfg) if workers.launch or in_rounds else nullcontext():
+                job.serve(wait=True)
+        here = [job for job in here if job.missing and job.failure is None]
 
 
 def fitting(cfgs: list[DictConfig]) -> tuple[list[Cell], list[Unfit]]:

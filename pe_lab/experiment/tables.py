@@ -20,19 +20,34 @@ def report(jobs: list[Job]) -> None:
         LedgerError: a checkpoint is damaged.
     """
     present = [job for job in jobs if job.trained]
-    absent = [job for job in jobs if job.missing]
     try:
         if present:
             _write_tables(present, [job for job in jobs if not job.trained and job.failure])
     finally:  # also when the tables cannot be made
-        for job in absent:
-            failure = job.failure
-            reason = failure["reason"] if failure else "not reached"
-            print(f"missing: {job.cell.name()}: {reason}", file=sys.stderr)
+        absent = _name([job for job in jobs if job.missing])
     if absent:
-        raise CellsMissingError(
-            f"{len(absent)} of {len(jobs)} cells are missing; the same command, run again, trains what is missing"
-        )
+        raise _missing(absent, jobs)
+
+
+def require_complete(jobs: list[Job]) -> None:
+    """Raise CellsMissingError, and name the cells, if some are neither in the ledger nor failed."""
+    if absent := _name([job for job in jobs if job.missing and job.failure is None]):
+        raise _missing(absent, jobs)
+
+
+def _name(absent: list[Job]) -> list[Job]:
+    """Print why cells are missing, and return them."""
+    for job in absent:
+        failure = job.failure
+        reason = failure["reason"] if failure else "not reached"
+        print(f"missing: {job.cell.name()}: {reason}", file=sys.stderr)
+    return absent
+
+
+def _missing(absent: list[Job], jobs: list[Job]) -> CellsMissingError:
+    return CellsMissingError(
+        f"{len(absent)} of {len(jobs)} cells are missing; the same command, run again, trains what is missing"
+    )
 
 
 def _write_tables(present: list[Job], failed: list[Job]) -> None:

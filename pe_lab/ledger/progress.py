@@ -235,14 +235,21 @@ class Speed:
         return (max(run.checkpoints(), default=0), seconds) if seconds else (0.0, 0.0)
 
 
-def write_command(ledger: Path, overrides: Sequence[str], study: str | None, cells: list[RequestedCell]) -> None:
-    """Write which cells a command requests, and that this process runs it."""
+def write_command(
+    ledger: Path, overrides: Sequence[str], study: str | None, cells: list[RequestedCell], text: str = ""
+) -> None:
+    """Write which cells a command requests, and that this process runs it.
+
+    Args:
+        text: how far a study in rounds is. Its command line and name identify it: its cells become more.
+    """
     requested = [asdict(cell) for cell in cells]
-    path = ledger / COMMANDS / f"{digest({'cells': requested})}.json"
+    key = {"overrides": list(overrides), "study": study} if text else {"cells": requested}
+    path = ledger / COMMANDS / f"{digest(key)}.json"
     try:
         others = [str(process) for process in read_json(path)["processes"] if is_alive(ledger, str(process))]
     except (LedgerError, TypeError, KeyError):  # the first such command, or a damaged file
         others = []
     processes = list(dict.fromkeys([*others, register(ledger)]))
     content = {"overrides": list(overrides), "study": study, "since": time.time(), "processes": processes}
-    Tree(ledger).write_json(path, content | {"cells": requested})
+    Tree(ledger).write_json(path, content | {"cells": requested} | ({"text": text} if text else {}))

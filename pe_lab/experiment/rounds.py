@@ -1,0 +1,117 @@
+"""Studies in rounds: which cells are trained next depends on the results of those before.
+
+A stage of such a study is a generator. It yields a `Round`, the cells that it needs now. It is resumed when each of them
+is in the ledger or has failed, and is sent their outcomes, in the order of the round's configs. It returns the configs
+that the study goes on with: the next stage receives them, and those of the last stage are the cells of the tables.
+
+    def search(cfgs: list[DictConfig]) -> Stage:
+        tried = [with_settings(cfg, {"optimizer.lr": rate}) for cfg in cfgs for rate in RATES]
+        outcomes = yield Round(tried, "learning rates, round 1")
+        best = ...                                 # from outcomes[i].test or .checkpoint, unless outcomes[i].failure
+        return [with_settings(cfg, {"optimizer.lr": rate}) for cfg, rate in zip(cfgs, best)]
+
+Stages are chained by `yield from`, in `pe_lab.experiment.sweep.stages`. A study that was killed, or that several
+machines run, goes on where it was, because a stage depends on nothing but its configs and the outcomes: no clock, no
+order in which cells finished, no random numbers without a fixed seed. Started again it yields the same rounds, and
+those that are complete cost no training. A stage writes its own tables into the study's folder, if there is one.
+"""
+
+from collections.abc import Callable, Generator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab.experiment.job import Job
+
+
+@dataclass(frozen=True)
+class Round:
+    """Cells that a stage needs before it can go on.
+
+    Attributes:
+        cfgs: the cells; none: only the text is new.
+        text: how far the study is, in one line, for pe_lab.status and for the terminal.
+    """
+
+    cfgs: list[DictConfig]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell: it is in the ledger, or it failed.
+
+    Attributes:
+        cfg: of the cell.
+        run: the name of its run.
+        checkpoint: the folder of its checkpoint, which exists unless the cell failed.
+        failure: why it is not in the ledger; None: it is.
+        test: metrics on the test split; empty if it failed.
+        floors: of the metrics, by floor and metric; empty if it failed.
+        core_seconds: spent on the whole run so far, by all processes, times their threads.
+    """
+
+    cfg: DictConfig
+    run: str
+    checkpoint: Path
+    failure: str | None = None
+    test: dict[str, float] = field(default_factory=dict)
+    floors: dict[str, dict[str, float]] = field(default_factory=dict)
+    core_seconds: float = 0.0
+
+
+Stage = Generator[Round, list[Outcome], list[DictConfig]]
+
+
+def drive(stage: Stage, serve: Callable[[Round], list[Outcome]]) -> list[DictConfig]:
+    """Run a stage to its end, and return the configs that it returns.
+
+    Args:
+        serve: brings the cells of a round into the ledger and returns their outcomes.
+    """
+    try:
+        current = next(stage)
+        while True:
+            current = stage.send(serve(current))
+    except StopIteration as end:
+        cfgs: list[DictConfig] = end.value
+        return cfgs
+
+
+def with_settings(cfg: DictConfig, settings: dict[str, Any]) -> DictConfig:
+    """Return a copy of a config in which settings have other values.
+
+    Args:
+        settings: values by dotted name, of settings that the config has.
+    """
+    changed = deepcopy(cfg)
+    for name, value in settings.items():
+        OmegaConf.update(changed, name, value, merge=False)
+    return changed
+
+
+def outcome(job: Job) -> Outcome:
+    """Read what became of a cell that is in the ledger or failed.
+
+    Raises:
+        LedgerError: its checkpoint is damaged.
+    """
+    from pe_lab.results.from_ledger import outcome as read  # loads pandas
+
+    failure, run = job.failure, job.run
+    checkpoint = run.checkpoint(job.cell.epochs)
+    if not job.trained:
+        reason = str((failure or {"reason": "not reached"})["reason"])
+        return Outcome(job.cell.cfg, run.name, checkpoint, reason, core_seconds=_seconds(job))
+    summary = read(run, job.cell.epochs)
+    threads = summary["environment"].get("threads")
+    seconds = _seconds(job) * (threads if type(threads) is int else 1)
+    return Outcome(job.cell.cfg, run.name, checkpoint, None, summary["test"], summary["floors"], seconds)
+
+
+def _seconds(job: Job) -> float:
+    """Return the seconds that a run has cost; none if the ledger cannot be used for it."""
+    return job.run.cost()["total"] if job.refused is None else 0.0
