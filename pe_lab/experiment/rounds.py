@@ -1,7 +1,7 @@
 """Studies in rounds: which cells are trained next depends on the results of those before.
 
-A stage of such a study is a generator. It yields a `Round`, the cells that it needs now. It is resumed when each of them
-is in the ledger or has failed, and is sent their outcomes, in the order of the round's configs. It returns the configs
+A stage of such a study is a generator. It yields a `Round`, the cells that it needs now. It is resumed when each of
+them is in the ledger or has failed, and is sent their outcomes, in the order of the configs. It returns the configs
 that the study goes on with: the next stage receives them, and those of the last stage are the cells of the tables.
 
     def search(cfgs: list[DictConfig]) -> Stage:

@@ -25,7 +25,6 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import settle_wandb
 
-
 AGAIN = 3  # times that a round is served, while other processes clear failures of its cells
 
 
