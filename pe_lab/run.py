@@ -123,6 +123,11 @@ def _run(words: list[str], train: bool) -> None:
         if getattr(arguments, flag):
             raise ValueError(f"--{flag.replace('_', '-')} is not used here: give overrides, key=value")
     cfgs = config.expand(arguments.overrides, arguments.multirun)
+    if cfgs[0].decide.baseline is not None and agent_run():
+        raise ValueError(
+            f"decide.baseline={cfgs[0].decide.baseline} cannot run under a W&B agent, which chooses cells itself: "
+            f"start the study with python -m pe_lab.run -m, on as many machines as you like"
+        )
     if len(cfgs) > 1 and agent_run():
         raise ValueError(f"a W&B agent must be given one cell at a time, got {len(cfgs)}: leave out -m")
     launcher = config.launcher(arguments.overrides, cfgs[0]) if arguments.multirun else None

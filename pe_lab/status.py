@@ -34,6 +34,7 @@ class Command:
         since: when it was started, in seconds since 1970.
         processes: that ran it, by their names in the ledger.
         progress: of its cells.
+        text: how far a study in rounds is; otherwise empty.
     """
 
     overrides: list[str]
@@ -41,6 +42,7 @@ class Command:
     since: float
     processes: list[str]
     progress: Progress
+    text: str = ""
 
 
 def main() -> None:
@@ -103,7 +105,8 @@ def _command(ledger: Ledger, content: dict[str, Any]) -> Command:
             raise ValueError(f"a cell {cell}")
     overrides, processes = ([str(text) for text in content[key]] for key in ("overrides", "processes"))
     _format_time(float(content["since"]))  # it must be a date
-    return Command(overrides, content["study"], float(content["since"]), processes, Progress(ledger.folder, cells))
+    progress, text = Progress(ledger.folder, cells), str(content.get("text", ""))
+    return Command(overrides, content["study"], float(content["since"]), processes, progress, text)
 
 
 def _is_complete(command: Command, snapshot: Snapshot) -> bool:
@@ -135,6 +138,7 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
     counts = ", ".join(f"{number} {name}" for name, number in numbers.items() if number or name == "done")
     work = f"{100 * snapshot.fraction_done:.0f} % of the work{_time_left(snapshot)}"
     lines.append(f"  {counts} of {len(command.progress.cells)} cells; {work}")
+    lines += [f"  {command.text}"] if command.text else []
     kinds = {
         "running": [_running(running) for running in snapshot.running],
         "failed": [f"{cell.name:28} {reason}" for cell, reason in snapshot.failed],

@@ -14,7 +14,7 @@ from pe_lab.config.users import Folders, add_to_path, beside_configs, folders, t
 from pe_lab.system.errors import in_one_line
 
 # settings of a sweep, not of its cells
-OF_SWEEPS = ("ledger", "study_name", "workers")
+OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget")
 
 
 def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
@@ -44,12 +44,20 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
             if params:
                 raise ValueError(f"+study={whole.study_name} is a sweep: add -m, got no -m")
             check(whole, known)
+            if whole.decide.baseline is not None:
+                raise ValueError(f"decide.baseline={whole.decide.baseline} needs a sweep: add -m, got no -m")
             return [whole]
         cfgs = _compose_jobs([f"{key}={value}" for key, value in params.items()] + overrides, loader, known)
     for setting in OF_SWEEPS:
-        values = list(dict.fromkeys(cfg[setting] for cfg in cfgs))
+        values = list(dict.fromkeys(str(cfg[setting]) for cfg in cfgs))
         if len(values) > 1:
-            raise ValueError(f"{setting} must be the same for all cells of a sweep, got {', '.join(map(str, values))}")
+            raise ValueError(f"{setting} must be the same for all cells of a sweep, got {', '.join(values)}")
+    keys = [override.get_key_element() for override in given if not override.is_delete()]
+    if cfgs[0].decide.baseline is not None and "seed" in (*params, *keys):
+        raise ValueError(
+            "seed must not be given beside decide, which begins with the first seeds of decide.seeds and adds others: "
+            "leave it out, or add ~hydra.sweeper.params.seed if the study gives it"
+        )
     return cfgs
 
 

@@ -20,6 +20,7 @@ def _optional(one: Range) -> Range:
     return replace(one, optional=True)
 
 
+_NUMBER = r"[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?"
 FRACTION = Range("in [0, 1)", lambda x: is_number(x) and 0 <= x < 1)
 NAME = Range(
     "a name of letters, digits, '_', '.' and '-', of at most 100 bytes",
@@ -28,12 +29,23 @@ NAME = Range(
 COUNT = whole(1)
 SECONDS = Range("a number of seconds above 0 and up to 3600", lambda x: is_number(x) and 0 < x <= 3600)
 
+MARGIN = Range(
+    "a number above 0 and one of gap, nats, share, such as '0.05 gap'",
+    lambda x: isinstance(x, str) and bool(re.fullmatch(_NUMBER + r" +(gap|nats|share)", x)) and float(x.split()[0]) > 0,
+)
+
 RANGES: dict[str, Range] = {
     "epochs": COUNT,
     "seed": at_least(0),
     "ledger": Range("the path of a folder", is_text),
     "study_name": _optional(NAME),
     "workers": _optional(COUNT),
+    "margin": _optional(MARGIN),
+    "decide.baseline": _optional(Range("an encoding, all pairs or best", is_text)),
+    "decide.seeds": Range("first..most, as 3..24", is_text),
+    "decide.looks": _optional(_each(COUNT)),
+    "decide.best": _optional(COUNT),
+    "budget": _optional(Range("a number of core-hours above 0", lambda x: is_number(x) and 0 < x < float("inf"))),
     "model.depth": COUNT,
     "model.width": COUNT,
     "model.num_heads": COUNT,

@@ -12,8 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.declarations import declarations
 from pe_lab.config.ranges import NAME, RANGES, require
-from pe_lab.config.schema import TYPED, Config
+from pe_lab.config.schema import TYPED, Config, Decide
 from pe_lab.config.users import Folders, folders
+from pe_lab.decisions.looks import looks_of
 from pe_lab.encodings import options
 from pe_lab.encodings.options import shown
 from pe_lab.system.plain import complaint
@@ -40,6 +41,7 @@ def check(cfg: DictConfig, known: Folders | None = None) -> None:
     for path in [*encodings, "data"]:
         _check_options(OmegaConf.select(cfg, path), path)
     _check_heads(cfg)
+    _check_decide(cfg)
     if found := complaint(_plain(cfg)):  # otherwise what is written of it could not be read back
         raise ValueError(f"the config {found}")
 
@@ -82,6 +84,18 @@ def _check_heads(cfg: DictConfig) -> None:
             f"pe={cfg.pe.name} rotates pairs: head_dim must be even, got {head_dim} "
             f"(model.width={width}, model.num_heads={num_heads})"
         )
+
+
+def _check_decide(cfg: DictConfig) -> None:
+    """Check the looks of a study that adds seeds, and that no setting of it is given without it."""
+    decide = cfg.decide
+    looks_of(decide.seeds, _plain(decide.looks))
+    if decide.baseline is None:
+        given = [f"decide.{key}" for key in ("seeds", "looks", "best") if decide[key] != getattr(Decide(), key)]
+        for setting in [*given, *(["budget"] if cfg.budget is not None else [])]:
+            raise ValueError(f"{setting} needs decide.baseline, an encoding, 'all pairs' or best: got none")
+    elif decide.best is not None and decide.baseline != "best":
+        raise ValueError(f"decide.best={decide.best} needs decide.baseline=best, got {decide.baseline!r}")
 
 
 def _plain(value: Any) -> Any:

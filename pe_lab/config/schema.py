@@ -48,6 +48,23 @@ class Evaluate:
 
 
 @dataclass
+class Decide:
+    """How many seeds: added look by look to what is undecided. Settings of a study, not of its cells.
+
+    Attributes:
+        baseline: an encoding that all are compared with, `all pairs`, or `best`; null: no seeds are added.
+        seeds: the first and the largest number of seeds.
+        looks: all numbers of seeds at which one looks; null: 3, 4, 6, 8, 12, 16, 24 and so on.
+        best: with `baseline: best`, how many encodings are looked for; null: 1.
+    """
+
+    baseline: str | None = None
+    seeds: str = "3..24"
+    looks: list[int] | None = None
+    best: int | None = None
+
+
+@dataclass
 class Config:
     """A cell: one encoding in one model on one dataset for a number of epochs."""
 
@@ -65,6 +82,9 @@ class Config:
     ledger: str = "ledger"
     study_name: str | None = None
     workers: int | None = None
+    margin: str | None = None
+    decide: Decide = field(default_factory=Decide)
+    budget: float | None = None
 
 
 TYPED = (
@@ -72,6 +92,7 @@ TYPED = (
     ("trainer", Trainer),
     ("attention", Attention),
     ("evaluate", Evaluate),
+    ("decide", Decide),
 )
 ConfigStore.instance().store(name="schema", node=Config)
 

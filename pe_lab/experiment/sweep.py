@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.declaration import declare
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.memory import require_memory
 from pe_lab.experiment.rounds import Outcome, Round, Stage, drive, outcome
@@ -66,8 +67,9 @@ def run(
     ledger, study = Path(cfgs[0].ledger), cfgs[0].study_name
     if study:
         Tree(ledger).refuse_links(ledger / "studies" / study)
-    if not train:
+    if not train and cfgs[0].decide.baseline is None:
         _require_trained(cells)
+    declare(cfgs[0])
     settle_wandb(cfgs[0])
     served = _Rounds(overrides, cells, unfit, _Workers(launch, workers, elsewhere), train)
     report(served.jobs_of(drive(stages([cell.cfg for cell in cells]), served.serve)))
@@ -79,6 +81,10 @@ def stages(cfgs: list[DictConfig]) -> Stage:
     Args:
         cfgs: cells that fit.
     """
+    if cfgs[0].decide.baseline is not None:
+        from pe_lab.experiment.deciding import add_seeds  # loads pandas
+
+        return (yield from add_seeds(cfgs))
     yield Round(cfgs)
     return cfgs
 
@@ -122,23 +128,28 @@ class _Rounds:
             CellsMissingError: cells of this round were not reached, and another depends on them.
         """
         jobs, self.rounds = self.jobs_of(current.cfgs), self.rounds + 1
-        if not self.train and self.rounds > 1:
+        if not self.train and current.text and jobs:
             _require_trained([job.cell for job in jobs])
         _prepare(jobs, self.workers.elsewhere)
-        with _requesting(jobs):
-            requested = [requested_cell(job.cell) for job in self.jobs.values()]
-            write_command(self.ledger, self.overrides, self.study, requested, current.text)
-            if self.rounds == 1:
-                _write_unfit(self.unfit, self.ledger, self.study)
-            if current.text:
-                print(current.text, file=sys.stderr)
-            if jobs:
-                with Watch(self.ledger, [requested_cell(job.cell) for job in jobs]):
-                    _serve(jobs, self.workers, in_rounds=bool(current.text))
+        if self.rounds == 1:
+            _write_unfit(self.unfit, self.ledger, self.study)
+        if not (current.text and jobs) or any(job.missing for job in jobs):  # earlier looks are not told again
+            with _requesting(jobs):
+                self._train(current, jobs)
         if not current.text:
             return []
         require_complete(jobs)
         return [outcome(job) for job in jobs]
+
+    def _train(self, current: Round, jobs: list[Job]) -> None:
+        """Write what this command requests, and train what is missing of the round."""
+        requested = [requested_cell(job.cell) for job in self.jobs.values()]
+        write_command(self.ledger, self.overrides, self.study, requested, current.text)
+        if current.text:
+            print(current.text, file=sys.stderr)
+        if jobs:
+            with Watch(self.ledger, [requested_cell(job.cell) for job in jobs]):
+                _serve(jobs, self.workers, in_rounds=bool(current.text))
 
 
 def _prepare(jobs: list[Job], elsewhere: bool) -> None:

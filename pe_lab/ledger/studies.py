@@ -8,8 +8,8 @@ import io
 from pathlib import Path
 
 from pe_lab.ledger.format import RUN_NAME
-from pe_lab.ledger.run import EPOCHS
-from pe_lab.system.files import LedgerError, kind, read_bytes
+from pe_lab.ledger.run import EPOCHS, Run
+from pe_lab.system.files import COMMANDS, LedgerError, kind, read_bytes, read_json
 
 REWRITE = "the command of the study, run again, writes it anew"
 
@@ -17,6 +17,23 @@ REWRITE = "the command of the study, run again, writes it anew"
 def studies(ledger: Path) -> list[str]:
     """Return the names of the studies that have a table of cells, in order."""
     return sorted(path.name for path in ledger.glob("studies/[!.]*") if kind(path / "rows.csv"))
+
+
+def trained(ledger: Path, study: str) -> bool:
+    """Return whether a cell that was requested under a study's name is in the ledger."""
+    if kind(ledger / "studies" / study / "rows.csv"):
+        return True
+    for path in ledger.glob(f"{COMMANDS}/[!.]*.json"):
+        try:
+            content = read_json(path)
+            cells = content["cells"] if content["study"] == study else []
+            if any(
+                RUN_NAME.fullmatch(cell["run"]) and Run(ledger / cell["run"]).done(cell["epochs"]) for cell in cells
+            ):
+                return True
+        except (LedgerError, TypeError, KeyError):  # damaged: pe_lab.status says so
+            continue
+    return False
 
 
 def read_cells(ledger: Path, study: str) -> list[tuple[str, int]]:

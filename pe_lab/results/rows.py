@@ -13,7 +13,19 @@ from pe_lab.system.files import canonical
 Settings = dict[str, Any]  # the settings of a cell, by dotted name
 
 # settings of logging, storage and later measurements: they say nothing about the training
-_NOT_TRAINING = ("logger", "ledger", "hydra", "study_name", "workers", "evaluate.", "probe", "optimizer._target_")
+_NOT_TRAINING = (
+    "logger",
+    "ledger",
+    "hydra",
+    "study_name",
+    "workers",
+    "margin",
+    "decide.",
+    "budget",
+    "evaluate.",
+    "probe",
+    "optimizer._target_",
+)
 # settings that may have one value per encoding, and are then no setting of their own
 _PER_ENCODING = ("optimizer.lr", "attention.implementation", "attention.revision")
 

@@ -1,0 +1,51 @@
+"""Numbers of seeds at which a sequential study looks at its results. Only Python's own library is imported."""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+
+USUAL = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
+MOST_SEEDS = 1000
+_SEEDS = re.compile(r"([0-9]{1,4})\.\.([0-9]{1,4})")
+
+
+def looks_between(first: int, most: int) -> tuple[int, ...]:
+    """Return the usual looks from the first to the largest number of seeds."""
+    return tuple(dict.fromkeys([first, *(look for look in USUAL if first < look < most), most]))
+
+
+def parse_seeds(text: str) -> tuple[int, int]:
+    """Read the first and the largest number of seeds from text such as `3..24`.
+
+    Raises:
+        ValueError: it is not a..b with 2 <= a <= b.
+    """
+    found = _SEEDS.fullmatch(str(text))
+    first, most = map(int, found.groups()) if found else (0, 0)
+    if not 2 <= first <= most <= MOST_SEEDS:
+        raise ValueError(
+            f"decide.seeds must be first..most with 2 <= first <= most <= {MOST_SEEDS}, as 3..24, got {text!r}"
+        )
+    return first, most
+
+
+def looks_of(seeds: str, looks: Sequence[int] | None = None) -> tuple[int, ...]:
+    """Return the looks of a study.
+
+    Args:
+        seeds: first and largest number, as `3..24`.
+        looks: ascending, from the first to the largest number; None: the usual ones.
+
+    Raises:
+        ValueError: they are not.
+    """
+    first, most = parse_seeds(seeds)
+    if looks is None:
+        return looks_between(first, most)
+    given = tuple(looks)
+    ascending = all(a < b for a, b in pairwise(given))
+    if not given or not ascending or (given[0], given[-1]) != (first, most):
+        raise ValueError(
+            f"decide.looks must ascend from {first} to {most}, as decide.seeds={seeds} says, got {list(given)}"
+        )
+    return given

@@ -1,0 +1,66 @@
+"""A race for the best few of many encodings, from comparisons that are certain."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+Cell = tuple[Any, str]  # an encoding in a setting
+
+
+class Race:
+    """Keeps which encodings are certainly among the best, and which are certainly not, in each setting.
+
+    Args:
+        settings: the encodings of each setting.
+        places: how many encodings are to be left.
+    """
+
+    def __init__(self, settings: Mapping[Hashable, Sequence[str]], places: int) -> None:
+        self.settings = {setting: [(setting, pe) for pe in encodings] for setting, encodings in settings.items()}
+        self.places = places
+        self.better: dict[Cell, set[Cell]] = {cell: set() for cells in self.settings.values() for cell in cells}
+        self.chosen: set[Cell] = set()
+        self.dropped: set[Cell] = set()
+        self.withdrawn: set[Cell] = set()
+
+    def beats(self, cell: Cell, other: Cell) -> None:
+        """Record that an encoding is certainly better than another."""
+        self.better[other].add(cell)
+
+    def withdraw(self, cell: Cell) -> None:
+        """Take an encoding whose cell failed out of the race: nothing more is said of it."""
+        self.withdrawn.add(cell)
+
+    def settle(self) -> None:
+        """Drop encodings that as many others beat as there are places; choose those that remain for the places."""
+        for cells in self.settings.values():
+            self.dropped |= {cell for cell in cells if len(self.better[cell]) >= self.places}
+            running = [cell for cell in cells if cell not in self.withdrawn]
+            left = [cell for cell in running if cell not in self.dropped]
+            if len(running) < len(cells):  # an encoding that failed might have a place
+                continue
+            beaten = {cell: sum(cell in self.better[other] for other in cells) for cell in left}
+            sure = len(left) <= self.places
+            self.chosen |= {cell for cell in left if sure or beaten[cell] >= len(cells) - self.places}
+
+    def settled(self, cell: Cell) -> bool:
+        """Return whether it is certain that an encoding has a place, or that it has none."""
+        return cell in self.chosen | self.dropped
+
+    def contested(self, cell: Cell) -> bool:
+        """Return whether an encoding is still in the race for a place."""
+        return not self.settled(cell) and cell not in self.withdrawn
+
+    def place(self, cell: Cell, compared: bool) -> str:
+        """Describe what became of an encoding.
+
+        Args:
+            compared: whether it has comparisons that are still undecided.
+        """
+        many = f"the best {self.places}" if self.places > 1 else "the best"
+        if cell in self.dropped:
+            return f"not among {many}" if self.places > 1 else "not the best"
+        if cell in self.withdrawn:
+            return "undecided: a cell failed"
+        if cell in self.chosen:
+            return f"among {many}" if self.places > 1 else "the best"
+        return "undecided" if compared else "tied for a place"

@@ -1,0 +1,118 @@
+"""Sequential tests of many comparisons at once: for a difference, and for equivalence within a margin.
+
+A comparison has a p value at each look that is valid at whatever look it stops (a sequential p value: Liu & Anderson
+2008). Holm's method over these is valid under any stopping rule and any dependence between comparisons, so that the
+family-wise error holds although comparisons stop at different looks. What is decided gets no more seeds, and its p
+value stays.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from pe_lab.decisions.design import Design
+
+
+@dataclass(frozen=True)
+class NominalP:
+    """p values of each look alone, from the differences so far. Arrays [looks, ...].
+
+    Attributes:
+        difference: two-sided t test that the mean is 0.
+        above, below: one-sided t tests that the mean is at most -margin, at least +margin.
+    """
+
+    difference: np.ndarray
+    above: np.ndarray
+    below: np.ndarray
+
+
+@dataclass(frozen=True)
+class SequentialP:
+    """Sequential p values for a difference and for equivalence: [looks, ...], not increasing along the looks."""
+
+    difference: np.ndarray
+    equivalence: np.ndarray
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Where comparisons stopped.
+
+    Attributes:
+        look: its index: the first at which the comparison is decided, or the last.
+        p_difference, p_equivalence: corrected for the family, as of the last look of the study.
+        different, equivalent: whether that was decided.
+    """
+
+    look: np.ndarray
+    p_difference: np.ndarray
+    p_equivalence: np.ndarray
+    different: np.ndarray
+    equivalent: np.ndarray
+
+
+def nominal_p(differences: np.ndarray, looks: tuple[int, ...], margin: np.ndarray | float) -> NominalP:
+    """Return p values of each look.
+
+    Args:
+        differences: paired by seed, [..., seeds], as many seeds as the last of the looks.
+        looks: numbers of seeds.
+        margin: [...], above 0.
+    """
+    found = []
+    for look in looks:
+        part = differences[..., :look]
+        mean, error = part.mean(-1), part.std(-1, ddof=1) / np.sqrt(look)
+        error = np.where(equal_differences(part), 0.0, error)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            t = np.stack([-np.abs(mean), -(mean + margin), mean - margin]) / error
+        difference, above, below = special.stdtr(look - 1, np.where(np.isnan(t), 0.0, t))  # NaN: 0 / 0
+        found.append((2 * difference, above, below))
+    return NominalP(*np.moveaxis(np.array(found), 1, 0))
+
+
+def equal_differences(differences: np.ndarray) -> np.ndarray:
+    """Return whether all differences of a comparison are equal: their deviation is then 0, and not what rounding made.
+
+    Args:
+        differences: [..., seeds].
+    """
+    found: np.ndarray = (differences == differences[..., :1]).all(-1)
+    return found
+
+
+def sequential_p(nominal: NominalP, design: Design) -> SequentialP:
+    """Return sequential p values. Of equivalence: a look rejects where both of its one-sided tests do."""
+    equivalence = design.one_sided.p_values(np.maximum(nominal.above, nominal.below))
+    return SequentialP(design.two_sided.p_values(nominal.difference), equivalence)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Correct p values over the last axis by Holm's method."""
+    order = np.argsort(p, axis=-1, kind="stable")
+    factors = np.arange(p.shape[-1], 0, -1)
+    ascending = np.maximum.accumulate(np.take_along_axis(p, order, -1) * factors, axis=-1)
+    corrected = np.empty_like(p)
+    np.put_along_axis(corrected, order, np.minimum(ascending, 1), -1)
+    return corrected
+
+
+def stop(p: SequentialP, level: float) -> Stopped:
+    """Go through the looks, and stop every comparison that is decided.
+
+    Args:
+        p: [looks, ..., comparisons]; each study is a family over the last axis.
+        level: family-wise, of each of the two questions.
+    """
+    shape = p.difference.shape[1:]
+    look, open_ = np.zeros(shape, int), np.ones(shape, bool)
+    now = [np.ones(shape), np.ones(shape)]
+    for number in range(len(p.difference)):
+        look[open_] = number
+        latest = (p.difference[number], p.equivalence[number])
+        now = [np.where(open_, own, before) for own, before in zip(latest, now, strict=True)]
+        corrected = [holm(one) for one in now]
+        open_ &= (corrected[0] >= level) & (corrected[1] >= level)
+    return Stopped(look, *corrected, corrected[0] < level, corrected[1] < level)

@@ -1,0 +1,308 @@
+"""A sequential study: which cells it needs next, and what is decided, as a function of the results alone.
+
+All looks are gone through anew each time, so that a study decides the same wherever and however often it is continued.
+Results that no look asked for are not used.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from pe_lab.decisions.design import Design
+from pe_lab.decisions.intervals import half_width, tail
+from pe_lab.decisions.race import Race
+from pe_lab.decisions.sequential import equal_differences, holm, nominal_p
+
+ALL_PAIRS, BEST = "all pairs", "best"
+
+Setting = tuple[Any, ...]
+Cell = tuple[Setting, str]  # an encoding in a setting
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a sequential study asks.
+
+    Args:
+        cells: the encodings of each setting, in the order of the study.
+        baseline: an encoding that all others are compared with; `all pairs`; or `best`, a race for the best `best`.
+        best: how many encodings are to be left in each setting; only with `best`.
+        lower_is_better: whether a lower value is better.
+
+    Raises:
+        ValueError: there is no such encoding in a setting, only one encoding, or not fewer than `best` ones.
+    """
+
+    cells: Sequence[Cell]
+    baseline: str
+    best: int | None = None
+    lower_is_better: bool = True
+
+    def __post_init__(self) -> None:
+        for encodings in self.settings.values():
+            if len(encodings) < 2:
+                raise ValueError(f"decide needs at least two encodings, got {', '.join(encodings)}")
+            if self.baseline not in (ALL_PAIRS, BEST, *encodings):
+                raise ValueError(
+                    f"decide.baseline must be one of {', '.join(encodings)}, '{ALL_PAIRS}' or {BEST}, "
+                    f"got {self.baseline!r}"
+                )
+            if self.baseline == BEST and not 1 <= self.places < len(encodings):
+                raise ValueError(f"decide.best must be in 1 ... {len(encodings) - 1}, got {self.best}")
+        if self.best is not None and self.baseline != BEST:
+            raise ValueError(f"decide.best={self.best} needs decide.baseline={BEST}, got {self.baseline!r}")
+
+    @property
+    def places(self) -> int:
+        return 1 if self.best is None else self.best
+
+    @property
+    def settings(self) -> dict[Setting, list[str]]:
+        """The encodings of each setting."""
+        found: dict[Setting, list[str]] = {}
+        for setting, pe in self.cells:
+            found.setdefault(setting, []).append(pe)
+        return found
+
+    @property
+    def comparisons(self) -> list[tuple[Setting, str, str]]:
+        """The family: setting, encoding and the one that is subtracted from it."""
+        found: list[tuple[Setting, str, str]] = []
+        for setting, encodings in self.settings.items():
+            if self.baseline in (ALL_PAIRS, BEST):
+                found += [(setting, pe, other) for pe, other in combinations(encodings, 2)]
+            else:
+                found += [(setting, pe, self.baseline) for pe in encodings if pe != self.baseline]
+        return found
+
+
+@dataclass(frozen=True)
+class Line:
+    """A comparison and its verdict.
+
+    Attributes:
+        setting, pe, baseline: what is compared.
+        verdict: better, worse, equivalent, better or worse `, within the margin`, equal, or undecided.
+        difference, low, high: mean over seeds, and its interval, adjusted for the stopping; NaN for fewer than 2 seeds.
+        seeds, look: with how many seeds it stopped, and the number of that look, from 1.
+        p, p_equivalent: sequential p values; p_holm, p_equivalent_holm: corrected for the family.
+        margin: in the unit of the metric.
+        note: why it stopped undecided.
+    """
+
+    setting: Setting
+    pe: str
+    baseline: str
+    verdict: str
+    difference: float
+    low: float
+    high: float
+    seeds: int
+    look: int
+    p: float
+    p_holm: float
+    p_equivalent: float
+    p_equivalent_holm: float
+    margin: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How far a study is.
+
+    Attributes:
+        look: the number of the look that is reached, from 1; with `needed`, the one that needs cells.
+        needed: cells with their seeds that this look needs and that are not there; none: the study has ended.
+        lines: a line per comparison.
+        places: of a race, what became of each encoding; otherwise empty.
+    """
+
+    look: int
+    needed: list[tuple[Cell, int]]
+    lines: list[Line]
+    places: dict[Cell, str] = field(default_factory=dict)
+
+    @property
+    def undecided(self) -> list[str]:
+        """The encodings with an undecided comparison; of all pairs, both of each."""
+        baselines = {line.baseline for line in self.lines}
+        chosen = [line for line in self.lines if line.verdict == "undecided"]
+        both = ((line.pe, line.baseline) if len(baselines) > 1 else (line.pe,) for line in chosen)
+        return list(dict.fromkeys(pe for pair in both for pe in pair))
+
+
+Values = Mapping[tuple[Cell, int], float | str]  # by cell and seed: the metric, or why the cell failed
+
+
+def decide(
+    question: Question, design: Design, values: Values, margins: Mapping[Setting, float], most: int | None = None
+) -> Decision:
+    """Go through the looks of a study as far as the results allow.
+
+    Args:
+        values: metrics on the test split, or the reasons of failures; others than those that a look asks for may be
+            there, and are ignored.
+        margins: above 0, in the unit of the metric; not needed before the first look is complete.
+        most: number of looks after which the budget ends; None: no budget.
+    """
+    state = _State(question, design)
+    for number, seeds in enumerate(design.looks[:most]):
+        cells = state.cells_of_open()
+        needed = [(cell, seed) for cell in cells for seed in range(seeds) if (cell, seed) not in values]
+        if needed:
+            return Decision(number + 1, needed, state.lines(margins), state.places())
+        if not cells:
+            break
+        state.take(number, values, margins)
+    if most is not None and most < len(design.looks):
+        state.end_budget()
+    return Decision(int(state.look.max()) + 1, [], state.lines(margins), state.places())
+
+
+class _State:
+    """The comparisons of a study between two looks.
+
+    Attributes:
+        open: which comparisons are still undecided.
+        look: index of the last look of each comparison; -1 before the first.
+        p: sequential p values, of a difference and of equivalence [2, comparisons].
+        samples: the differences of each comparison at its last look.
+    """
+
+    def __init__(self, question: Question, design: Design) -> None:
+        self.question, self.design = question, design
+        self.comparisons = question.comparisons
+        size = len(self.comparisons)
+        self.open, self.look, self.p = np.ones(size, bool), np.full(size, -1), np.ones((2, size))
+        self.samples: list[np.ndarray] = [np.empty(0)] * size
+        self.notes = [""] * size
+        self.race = Race(question.settings, question.places) if question.baseline == BEST else None
+
+    def cells_of_open(self) -> list[Cell]:
+        """Return the cells of open comparisons, each once."""
+        chosen = [self.comparisons[number] for number in np.flatnonzero(self.open)]
+        return list(dict.fromkeys((setting, pe) for setting, *pair in chosen for pe in reversed(pair)))
+
+    def take(self, number: int, values: Values, margins: Mapping[Setting, float]) -> None:
+        """Look at all open comparisons, each with the seeds of this look, and close those that are decided."""
+        seeds = self.design.looks[number]
+        for index in np.flatnonzero(self.open):
+            setting, *pair = self.comparisons[index]
+            failed = self._failed(setting, pair, seeds, values)
+            if failed:
+                self.open[index], self.notes[index] = False, failed
+                continue
+            first, second = (np.array([values[(setting, pe), seed] for seed in range(seeds)], float) for pe in pair)
+            self.samples[index], self.look[index] = first - second, number
+        if (chosen := np.flatnonzero(self.open)).size:
+            margin = np.array([margins[self.comparisons[index][0]] for index in chosen])
+            self.p[:, chosen] = np.minimum(self.p[:, chosen], self._p_values(number, chosen, margin))
+        self.open &= ~self._decided().any(0)
+        if self.race:
+            self._run_race()
+
+    def _p_values(self, number: int, chosen: np.ndarray, margin: np.ndarray) -> np.ndarray:
+        """Return the p values of one look, each as the overall level at which that look rejects."""
+        design, samples = self.design, np.stack([self.samples[index] for index in chosen])
+        nominal = nominal_p(samples, design.looks[number : number + 1], margin)
+        one_sided = np.maximum(nominal.above[0], nominal.below[0])
+        return np.stack([design.two_sided.at(number, nominal.difference[0]), design.one_sided.at(number, one_sided)])
+
+    def _failed(self, setting: Setting, pair: Sequence[str], seeds: int, values: Values) -> str:
+        """Return which of the cells of a comparison failed first, and why; empty if none did."""
+        for pe in pair:
+            for seed in range(seeds):
+                if isinstance(value := values[(setting, pe), seed], str):
+                    if self.race:
+                        self.race.withdraw((setting, pe))
+                    return f"seed {seed} of {pe} failed: {value}"
+                if not np.isfinite(value):
+                    if self.race:
+                        self.race.withdraw((setting, pe))
+                    return f"seed {seed} of {pe} has no finite value"
+        return ""
+
+    def _decided(self) -> np.ndarray:
+        """Return whether each comparison is decided as a difference and as equivalent: [2, comparisons]."""
+        return np.stack([holm(p) for p in self.p]) < self.design.level
+
+    def _signs(self) -> np.ndarray:
+        """Return 1 where the encoding is better than its baseline, -1 where it is worse, by the mean."""
+        means = np.array([sample.mean() if len(sample) else 0.0 for sample in self.samples])
+        return np.sign(means) * (-1 if self.question.lower_is_better else 1)
+
+    def _run_race(self) -> None:
+        assert self.race is not None
+        different, _ = self._decided()
+        signs = self._signs()
+        for index in np.flatnonzero(different):
+            setting, pe, other = self.comparisons[index]
+            self.race.beats((setting, pe if signs[index] > 0 else other), (setting, other if signs[index] > 0 else pe))
+        self.race.settle()
+        for index in np.flatnonzero(self.open):
+            setting, pe, other = self.comparisons[index]
+            if not (self.race.contested((setting, pe)) and self.race.contested((setting, other))):
+                self.open[index] = False
+
+    def end_budget(self) -> None:
+        """Note that comparisons that are still open ended with the budget."""
+        for index in np.flatnonzero(self.open):
+            self.notes[index] = "the budget ended"
+
+    def places(self) -> dict[Cell, str]:
+        """Return what became of each encoding in a race."""
+        if not self.race:
+            return {}
+        rest: set[Cell] = set()
+        for index in np.flatnonzero(~self._decided().any(0)):
+            setting, *pair = self.comparisons[index]
+            if not any(self.race.settled((setting, pe)) for pe in pair):
+                rest |= {(setting, pe) for pe in pair}
+        return {cell: self.race.place(cell, cell in rest) for cell in self.question.cells}
+
+    def lines(self, margins: Mapping[Setting, float]) -> list[Line]:
+        """Return a line per comparison."""
+        decided, corrected = self._decided(), np.stack([holm(p) for p in self.p])
+        signs, found = self._signs(), []
+        for index, (setting, pe, other) in enumerate(self.comparisons):
+            sample = self.samples[index]
+            verdict = _verdict(sample, *decided[:, index], signs[index])
+            mean, half = np.nan, np.nan
+            if len(sample) > 1:
+                tails = tail(self.look[index], len(self.design.looks), bool(decided[:, index].any()))
+                mean = float(sample.mean())
+                deviation = 0.0 if equal_differences(sample) else sample.std(ddof=1)
+                half = float(half_width(deviation, np.array(len(sample)), tails))
+            p = (self.p[0, index], corrected[0, index], self.p[1, index], corrected[1, index])
+            margin = float(margins.get(setting, np.nan))
+            look, note = int(self.look[index]) + 1, self.notes[index]
+            found.append(
+                Line(
+                    setting,
+                    pe,
+                    other,
+                    verdict,
+                    mean,
+                    mean - half,
+                    mean + half,
+                    len(sample),
+                    look,
+                    *map(float, p),
+                    margin,
+                    note,
+                )
+            )
+        return found
+
+
+def _verdict(sample: np.ndarray, different: bool, equivalent: bool, sign: float) -> str:
+    """Return the verdict of a comparison: sign is 1 where the encoding is better."""
+    if len(sample) > 1 and not sample.any():
+        return "equal"
+    if different:
+        return ("better" if sign > 0 else "worse") + (", within the margin" if equivalent else "")
+    return "equivalent" if equivalent else "undecided"

@@ -1,0 +1,199 @@
+"""The stage of a study that adds seeds, look by look, to encodings that are still undecided."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig
+
+from pe_lab.config import resolved
+from pe_lab.decisions.design import Design
+from pe_lab.decisions.looks import looks_of
+from pe_lab.decisions.study import Cell, Decision, Question, decide
+from pe_lab.experiment.declaration import METRIC
+from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
+from pe_lab.ledger.tree import Tree
+from pe_lab.results.columns import lower_is_better
+from pe_lab.results.rows import describe, settings_of
+from pe_lab.results.statistics.margin import Margin, margins
+from pe_lab.results.table import as_markdown, as_text
+
+HOUR = 3600.0
+OTHERS = 8  # undecided encodings that are named in a line
+
+
+def decides(cfg: DictConfig) -> bool:
+    """Return whether a study adds seeds to what is undecided."""
+    return cfg.decide.baseline is not None
+
+
+def add_seeds(cfgs: list[DictConfig]) -> Stage:
+    """Train the cells of a look, decide, and go on with what is undecided until nothing is, or the budget ends.
+
+    Args:
+        cfgs: a config for each encoding in each setting; their seed is not used.
+
+    Returns:
+        The configs of all cells that were asked for.
+
+    Raises:
+        ValueError: the baseline is not among the encodings, or there is only one; the margin has another unit than
+            the metric.
+    """
+    study = _Study(cfgs)
+    while (decision := study.decide()).needed:
+        if study.exceeds_budget(decision):
+            study.ended_before = decision.look
+            decision = study.decide()
+            break
+        study.take((yield Round(study.cells(decision), study.text(decision))))
+    study.write(decision)
+    yield Round([], study.text(decision))
+    return list(study.asked.values())
+
+
+class _Study:
+    """What a study asked for and found.
+
+    Attributes:
+        asked: the config of each cell so far, by encoding, setting and seed.
+        ended_before: the number of the look that the budget did not suffice for; None: it did.
+    """
+
+    def __init__(self, cfgs: list[DictConfig]) -> None:
+        self.described = describe([settings_of(with_settings(cfg, {"seed": 0})) for cfg in cfgs])
+        self.names = [name for name in self.described if name not in ("pe", "seed")]
+        keys = self.described[self.names].itertuples(index=False, name=None)
+        self.cfgs: dict[Cell, DictConfig] = {
+            (key, pe): cfg for key, pe, cfg in zip(keys, self.described["pe"], cfgs, strict=True)
+        }
+        self.settings = resolved(cfgs[0].decide)
+        self.question = Question(
+            list(self.cfgs), self.settings["baseline"], self.settings["best"], lower_is_better(METRIC)
+        )
+        self.design = Design(looks_of(self.settings["seeds"], self.settings["looks"]))
+        self.asked: dict[tuple[Cell, int], DictConfig] = {}
+        self.outcomes: dict[tuple[Cell, int], Outcome] = {}
+        self.values: dict[tuple[Cell, int], float | str] = {}
+        self.margins: dict[tuple[Any, ...], float] = {}
+        self.margin_in_words = ""
+        self.ended_before: int | None = None
+
+    def decide(self) -> Decision:
+        most = None if self.ended_before is None else self.ended_before - 1
+        return decide(self.question, self.design, self.values, self.margins, most)
+
+    def cells(self, decision: Decision) -> list[DictConfig]:
+        """Return the configs of the cells that a look needs, seed by seed."""
+        needed = sorted(decision.needed, key=self._place)
+        self.asked |= {(cell, seed): with_settings(self.cfgs[cell], {"seed": seed}) for cell, seed in needed}
+        return [self.asked[one] for one in needed]
+
+    def _place(self, key: tuple[Cell, int]) -> tuple[int, int]:
+        """Return the position of a cell: by seed, then in the order of the study."""
+        return key[1], list(self.cfgs).index(key[0])
+
+    def take(self, outcomes: list[Outcome]) -> None:
+        """Add what became of the cells of a look; after the first, compute the margins."""
+        new = sorted((key for key in self.asked if key not in self.outcomes), key=self._place)
+        for key, found in zip(new, outcomes, strict=True):
+            self.outcomes[key] = found
+            self.values[key] = found.test.get(METRIC, float("nan")) if found.failure is None else found.failure
+        if not self.margins:
+            self._set_margins()
+
+    def _set_margins(self) -> None:
+        """Compute the margin of each setting from the floors of the first look's cells."""
+        lines = []
+        for ((key, pe), seed), found in self.outcomes.items():
+            if found.failure is None:
+                floors = {f"floor_{floor}_{METRIC}": values.get(METRIC) for floor, values in found.floors.items()}
+                line = dict(zip(self.names, key, strict=True)) | {"pe": pe, "seed": seed}
+                lines.append(line | {f"test_{METRIC}": found.test.get(METRIC)} | floors)
+        rows = pd.DataFrame(lines)
+        if rows.empty:
+            return
+        given = next(iter(self.cfgs.values())).margin
+        table = margins(rows, METRIC, None if given is None else Margin.parse(given))
+        keys = table[self.names].itertuples(index=False, name=None)
+        self.margins = dict(zip(keys, table["margin"].astype(float), strict=True))
+        self.margin_in_words = str(table.attrs.get("margin", given))
+
+    # -- cost ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def spent(self) -> float:
+        """Return the core-hours of all runs so far, each counted once."""
+        return sum({one.run: one.core_seconds for one in self.outcomes.values()}.values()) / HOUR
+
+    def exceeds_budget(self, decision: Decision) -> bool:
+        """Return whether the next look would cost more than is left, at the cost of its encodings' seeds so far."""
+        budget = next(iter(self.cfgs.values())).budget
+        if budget is None or not self.outcomes:
+            return False
+        costs: dict[Cell, list[float]] = {}
+        for (cell, _), found in self.outcomes.items():
+            shared = sum(other.run == found.run for other in self.outcomes.values())
+            costs.setdefault(cell, []).append(found.core_seconds / shared / HOUR)
+        ahead = sum(sum(costs[cell]) / len(costs[cell]) for cell, _ in decision.needed)
+        return bool(self.spent + ahead > budget)
+
+    # -- what is shown and written ------------------------------------------------------------------------------------
+
+    def text(self, decision: Decision) -> str:
+        """Describe how far the study is, in one line."""
+        lines, looks = decision.lines, self.design.looks
+        done = sum(line.verdict != "undecided" for line in lines)
+        text = f"{done} of {len(lines)} comparisons decided"
+        if rest := decision.undecided:
+            more = f" and {len(rest) - OTHERS} more" if len(rest) > OTHERS else ""
+            text += f"; undecided: {', '.join(rest[:OTHERS])}{more}"
+        if decision.needed:
+            return f"look {decision.look} of {len(looks)} ({looks[decision.look - 1]} seeds): {text}"
+        ended = f", the budget of {self._budget:g} core-hours ended" if self.ended_before else ""
+        return f"ended at look {decision.look} of {len(looks)}{ended}: {text}; {self._cost()}"
+
+    @property
+    def _budget(self) -> float:
+        return float(next(iter(self.cfgs.values())).budget)
+
+    def _cost(self) -> str:
+        runs = {one.run for one in self.outcomes.values()}
+        fixed = len(self.cfgs) * self.design.looks[-1]
+        return f"{len(self.asked)} cells on {len(runs)} runs instead of {fixed} cells, {self.spent:.3g} core-hours"
+
+    def write(self, decision: Decision) -> None:
+        """Print the verdicts, and write them into the study's folder, if it has one."""
+        table = self._table(decision)
+        words = f"Margin: {self.margin_in_words}. {self.text(decision)[0].upper()}{self.text(decision)[1:]}."
+        shown = table.drop(columns=["p", "p_equivalent", "margin"])
+        numbers = [name for name in ("difference", "low", "high", "p_holm", "p_equivalent_holm") if name in shown]
+        shown[numbers] = shown[numbers].map(lambda value: f"{value:.4g}")
+        files = {"decisions.csv": table.to_csv(index=False)}
+        markdown, printed = (
+            [as_markdown(shown, names=self.names), words],
+            [as_text(shown, self.names), words],
+        )
+        if decision.places:
+            places = [
+                dict(zip(self.names, key, strict=True)) | {"pe": pe, "place": place}
+                for (key, pe), place in decision.places.items()
+            ]
+            race = pd.DataFrame(places)
+            files["race.csv"] = race.to_csv(index=False)
+            markdown.insert(0, as_markdown(race, names=self.names))
+            printed.insert(0, as_text(race, self.names))
+        files["decisions.md"] = "\n\n".join(markdown) + "\n"
+        print("\n\n".join(printed))
+        cfg = next(iter(self.cfgs.values()))
+        for name, content in files.items() if cfg.study_name else ():
+            Tree(Path(cfg.ledger)).write(Path(cfg.ledger) / "studies" / cfg.study_name / name, content)
+
+    def _table(self, decision: Decision) -> pd.DataFrame:
+        """Return a line per comparison: setting columns, then the attributes of `Line`."""
+        lines = []
+        for line in decision.lines:
+            values = asdict(line)
+            lines.append(dict(zip(self.names, values.pop("setting"), strict=True)) | values)
+        return pd.DataFrame(lines)

@@ -1,0 +1,54 @@
+"""What a study declares before its first cell is trained: its margin, and how seeds are added."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from pe_lab.config import resolved
+from pe_lab.ledger.studies import trained
+from pe_lab.ledger.tree import Tree
+from pe_lab.system.files import is_file, read_json
+
+FILE = "declared.json"
+METRIC = "loss"  # on the test split: what studies decide by
+
+
+def declaration(cfg: DictConfig) -> dict[str, Any]:
+    """Return what the settings of a study declare, of which a cell's config has all."""
+    decide = resolved(cfg.decide)
+    margin = {} if cfg.margin is None else {METRIC: " ".join(cfg.margin.split())}
+    decides = decide["baseline"] is not None
+    return {
+        "margin": margin,
+        "baseline": decide["baseline"],
+        "decide": decide if decides else None,
+        "search": None,
+    }
+
+
+def declare(cfg: DictConfig) -> None:
+    """Write the declaration of a study, unless it is there. A study without a name has none.
+
+    Args:
+        cfg: of one of its cells.
+
+    Raises:
+        ValueError: cells of the study are trained, and it declared something else.
+        LedgerError: the file is damaged.
+    """
+    if not cfg.study_name:
+        return
+    ledger, wanted = Path(cfg.ledger), declaration(cfg)
+    path = ledger / "studies" / cfg.study_name / FILE
+    nothing: dict[str, Any] = {"margin": {}, "baseline": None, "decide": None, "search": None}
+    found = read_json(path) if is_file(path) else nothing
+    if found == wanted:
+        return
+    if trained(ledger, cfg.study_name):
+        raise ValueError(
+            f"study_name={cfg.study_name} declared {json.dumps(found)} before its first cell was trained, "
+            f"got {json.dumps(wanted)}: use the same settings, or another study_name"
+        )
+    Tree(ledger).write_json(path, wanted)

@@ -1,0 +1,258 @@
+"""Decisions of sequential studies as functions of their results."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pe_lab.decisions.design import Design
+from pe_lab.decisions.intervals import FIRST, LAST, MIDDLE, half_width, tail
+from pe_lab.decisions.sequential import holm, nominal_p, sequential_p, stop
+from pe_lab.decisions.study import Cell, Decision, Question, Values, decide
+
+DESIGN = Design((3, 4, 6, 8))
+SETTING = (4,)
+NAMES = ("rope", "alibi", "t5", "none")
+
+
+def draw(means: dict[str, float], seeds: int = 8, noise: float = 1.0, seed: int = 0) -> dict[tuple[Cell, int], float]:
+    """Return results: the mean of an encoding, plus noise of its own."""
+    rng = np.random.default_rng(seed)
+    return {
+        ((SETTING, pe), s): mean + noise * rng.standard_normal() for pe, mean in means.items() for s in range(seeds)
+    }
+
+
+def run(question: Question, results: Values, margin: float = 1.0, most: int | None = None) -> tuple[Decision, list]:
+    """Run a study on results that come as they are asked for; return its end, and the cells asked for at each look."""
+    known: dict = {}
+    asked = []
+    while (decision := decide(question, DESIGN, known, {SETTING: margin}, most)).needed:
+        asked.append(decision.needed)
+        known |= {key: results[key] for key in decision.needed}
+    return decision, asked
+
+
+def question(baseline: str = "rope", **options) -> Question:
+    return Question([(SETTING, pe) for pe in NAMES], baseline, **options)
+
+
+def test_only_the_undecided_and_their_baseline_get_seeds():
+    results = draw({"rope": 0.0, "alibi": 300.0, "t5": 0.4, "none": -300.0}, noise=0.7)
+    end, asked = run(question(), results, margin=0.01)
+    assert {pe for (_, pe), _ in asked[0]} == set(NAMES)
+    assert {seed for _, seed in asked[0]} == {0, 1, 2}
+    assert {(pe, seed) for (_, pe), seed in asked[1]} == {("rope", 3), ("t5", 3)}
+    assert {(pe, seed) for (_, pe), seed in asked[3]} == {(pe, seed) for pe in ("rope", "t5") for seed in (6, 7)}
+    assert {line.pe: (line.verdict, line.seeds, line.look) for line in end.lines} == {
+        "alibi": ("worse", 3, 1),
+        "t5": ("undecided", 8, 4),
+        "none": ("better", 3, 1),
+    }
+    assert end.undecided == ["t5"]
+
+
+def test_higher_is_better_for_an_accuracy():
+    results = draw({"rope": 0.0, "alibi": 300.0, "t5": 300.0, "none": -300.0})
+    end, _ = run(question(lower_is_better=False), results)
+    assert [line.verdict for line in end.lines] == ["better", "better", "worse"]
+
+
+def test_equal_results_give_equal_decisions_whatever_their_order_and_whatever_else_is_there():
+    results = draw({"rope": 0.0, "alibi": 1.5, "t5": 0.1, "none": -4.0}, seeds=40, noise=0.5)
+    end, _ = run(question(), results)
+    shuffled = list(results.items())
+    np.random.default_rng(1).shuffle(shuffled)
+    assert decide(question(), DESIGN, dict(shuffled), {SETTING: 1.0}) == end
+    assert any(line.seeds < 8 for line in end.lines)  # later seeds were there and were not used
+
+
+def test_a_decided_encoding_keeps_its_verdict_and_its_numbers():
+    results = draw({"rope": 0.0, "alibi": 60.0, "t5": 0.5, "none": 0.5}, noise=0.8)
+    known: dict = {}
+    seen: dict[str, tuple] = {}
+    while (decision := decide(question(), DESIGN, known, {SETTING: 0.05})).needed:
+        for line in decision.lines:
+            if line.verdict != "undecided":
+                seen.setdefault(line.pe, (line.verdict, line.difference, line.low, line.seeds, line.p))
+        known |= {key: results[key] for key in decision.needed}
+    assert "alibi" in seen
+    final = {line.pe: (line.verdict, line.difference, line.low, line.seeds, line.p) for line in decision.lines}
+    assert all(final[pe] == numbers for pe, numbers in seen.items())
+
+
+def test_a_study_on_one_setting_decides_as_the_simulated_one():
+    """The simulations of docs/decisions.md and the studies of the lab share their statistics, not their loops."""
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        effects, margin = rng.choice([0.0, 1.0, 3.0, 10.0], size=5), rng.choice([0.5, 2.0, 5.0])
+        differences = rng.standard_normal((5, 8)) + effects[:, None]
+        fast = stop(sequential_p(nominal_p(differences[None], DESIGN.looks, margin), DESIGN), DESIGN.level)
+        names = ["base", *(f"e{number}" for number in range(5))]
+        values = {((SETTING, "base"), seed): 0.0 for seed in range(8)}
+        values |= {((SETTING, f"e{n}"), seed): x for n, row in enumerate(differences) for seed, x in enumerate(row)}
+        asked = Question([(SETTING, name) for name in names], "base")
+        lines = decide(asked, DESIGN, values, {SETTING: margin}).lines
+        assert [line.look - 1 for line in lines] == fast.look[0].tolist()
+        np.testing.assert_allclose([line.p_holm for line in lines], fast.p_difference[0], rtol=1e-9)
+        np.testing.assert_allclose([line.p_equivalent_holm for line in lines], fast.p_equivalence[0], rtol=1e-9)
+        decided = [line.verdict != "undecided" for line in lines]
+        assert decided == (fast.different | fast.equivalent)[0].tolist()
+
+
+def test_equivalence_within_the_margin_is_decided_and_a_certain_small_difference_is_both():
+    results = draw({"rope": 0.0, "alibi": 0.5, "t5": 0.0, "none": 0.0}, noise=1e-3)
+    end, _ = run(question(), results, margin=1.0)
+    assert [line.verdict for line in end.lines] == ["worse, within the margin", "equivalent", "equivalent"]
+    assert all(line.look == 1 for line in end.lines)
+
+
+def test_equal_bits_are_equal_and_decided_at_the_first_look():
+    results = draw({"rope": 0.3, "alibi": 0.7, "t5": 0.2, "none": 9.0})
+    results |= {((SETTING, "alibi"), seed): results[(SETTING, "rope"), seed] for seed in range(8)}
+    line = run(question(), results)[0].lines[0]
+    assert (line.verdict, line.seeds, line.difference, line.low, line.high) == ("equal", 3, 0, 0, 0)
+    assert line.p == 1
+
+
+def test_a_failed_cell_is_named_and_its_encoding_stays_undecided():
+    results: dict = draw({"rope": 0.0, "alibi": 30.0, "t5": 0.2, "none": 30.0})
+    results[(SETTING, "alibi"), 1] = "the loss is not finite"
+    results[(SETTING, "none"), 2] = float("nan")
+    end, asked = run(question(), results)
+    assert [(line.verdict, line.note) for line in end.lines] == [
+        ("undecided", "seed 1 of alibi failed: the loss is not finite"),
+        ("undecided", ""),
+        ("undecided", "seed 2 of none has no finite value"),
+    ]
+    assert {pe for (_, pe), _ in asked[1]} == {"rope", "t5"}
+
+
+def test_a_failed_baseline_leaves_all_undecided():
+    results: dict = draw({"rope": 0.0, "alibi": 30.0, "t5": 0.2, "none": 30.0})
+    results[(SETTING, "rope"), 0] = "killed"
+    end, asked = run(question(), results)
+    assert len(asked) == 1
+    assert {line.note for line in end.lines} == {"seed 0 of rope failed: killed"}
+
+
+def test_the_budget_ends_a_study_after_a_look():
+    results = draw({"rope": 0.0, "alibi": 0.6, "t5": 0.5, "none": 300.0})
+    end, asked = run(question(), results, margin=0.01, most=2)
+    assert len(asked) == 2
+    assert [(line.verdict, line.note) for line in end.lines] == [
+        ("undecided", "the budget ended"),
+        ("undecided", "the budget ended"),
+        ("worse", ""),
+    ]
+
+
+def test_settings_are_one_family_and_get_seeds_apart():
+    cells = [((depth,), pe) for depth in (1, 4) for pe in ("rope", "alibi")]
+    asked = Question(cells, "rope")
+    values = {
+        (cell, seed): 50.0 * (cell == ((4,), "alibi")) + np.sin(seed + len(str(cell)) ** 2 + cell[0][0])
+        for cell in cells
+        for seed in range(3)
+    }
+    decision = decide(asked, DESIGN, values, {(1,): 0.01, (4,): 0.01})
+    assert decision.needed == [(((1,), "rope"), 3), (((1,), "alibi"), 3)]
+    p = np.array([[line.p, line.p_holm] for line in decision.lines])
+    np.testing.assert_allclose(p[:, 1], holm(p[:, 0]))
+
+
+def test_all_pairs_are_one_family_of_pairs():
+    end, asked = run(
+        question("all pairs"), draw({"rope": 0.0, "alibi": 400.0, "t5": 0.1, "none": -400.0}, noise=0.5), 0.01
+    )
+    assert len(end.lines) == 6
+    assert {pe for (_, pe), _ in asked[1]} == {"rope", "t5"}
+    assert end.undecided == ["rope", "t5"]
+
+
+def test_holm_is_that_of_statsmodels():
+    from statsmodels.stats.multitest import multipletests
+
+    p = np.random.default_rng(0).random((3, 9)) ** 3
+    for one, corrected in zip(p, holm(p), strict=True):
+        np.testing.assert_allclose(corrected, multipletests(one, method="holm")[1])
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: Question([(SETTING, "rope")], "rope"), "decide needs at least two encodings, got rope"),
+        (
+            lambda: question("fire"),
+            "decide.baseline must be one of rope, alibi, t5, none, 'all pairs' or best, got 'fire'",
+        ),
+        (lambda: question("best", best=4), "decide.best must be in 1 ... 3, got 4"),
+        (lambda: question("rope", best=2), "decide.best=2 needs decide.baseline=best, got 'rope'"),
+    ],
+)
+def test_questions_without_an_answer_are_refused(make: Callable[[], Question], line: str):
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value) == line
+
+
+# -- the race ---------------------------------------------------------------------------------------------
+
+
+def test_a_race_drops_what_is_certainly_worse_and_leaves_the_best():
+    results = draw({"rope": 0.0, "alibi": 300.0, "t5": 0.2, "none": 290.0}, noise=0.3)
+    end, asked = run(question("best", best=2), results, margin=0.001)
+    assert end.places == {
+        (SETTING, "rope"): "among the best 2",
+        (SETTING, "alibi"): "not among the best 2",
+        (SETTING, "t5"): "among the best 2",
+        (SETTING, "none"): "not among the best 2",
+    }
+    assert len(asked) == 1  # whether rope or t5 is better was not asked, nor alibi or none
+
+
+def test_a_race_goes_on_among_the_contested_only_and_ends_in_a_tie_of_equivalents():
+    results = draw({"rope": -300.0, "alibi": 300.0, "t5": 0.0, "none": 0.0}, noise=0.3)
+    end, asked = run(question("best", best=2), results, margin=1.0)
+    assert {pe for (_, pe), _ in asked[1]} == {"t5", "none"}
+    assert list(end.places.values()) == [
+        "among the best 2",
+        "not among the best 2",
+        "tied for a place",
+        "tied for a place",
+    ]
+
+
+def test_a_race_says_what_it_did_not_decide():
+    results: dict = draw({"rope": 0.0, "alibi": 0.5, "t5": 0.3, "none": 300.0}, noise=0.6)
+    end, _ = run(question("best"), results, margin=0.001)
+    assert list(end.places.values()) == ["undecided", "undecided", "undecided", "not the best"]
+    results[(SETTING, "alibi"), 0] = "killed"
+    results |= {((SETTING, "t5"), seed): 300.0 + np.sin(seed) for seed in range(8)}
+    end, _ = run(question("best"), results, margin=0.001)
+    assert list(end.places.values()) == ["undecided", "undecided: a cell failed", "not the best", "not the best"]
+
+
+def test_the_best_of_a_race_is_the_lowest_loss_or_the_highest_accuracy():
+    results = draw({"rope": 0.0, "alibi": 300.0, "t5": 600.0, "none": 900.0})
+    assert run(question("best"), results)[0].places[SETTING, "rope"] == "the best"
+    assert run(question("best", lower_is_better=False), results)[0].places[SETTING, "none"] == "the best"
+
+
+# -- intervals ----------------------------------------------------------------------------------------------------------
+
+
+def test_intervals_are_wider_for_what_stopped_early_and_usual_for_one_look():
+    assert tail(np.array([0, 1, 2, 3]), 4).tolist() == [FIRST, MIDDLE, MIDDLE, LAST]
+    assert tail(np.array([0, 1]), 4, np.array([False, False])).tolist() == [LAST, LAST]
+    assert tail(np.array([0]), 1).tolist() == [0.05]
+    assert MIDDLE < LAST < 0.05
+    assert MIDDLE < FIRST < 0.05
+
+
+def test_half_of_an_interval_is_that_of_scipy():
+    from scipy import stats
+
+    sample = np.array([0.3, 1.2, 0.7, 2.0])
+    low, high = stats.t.interval(0.97, 3, sample.mean(), stats.sem(sample))
+    assert half_width(sample.std(ddof=1), np.array(4), np.array(0.03)) == pytest.approx((high - low) / 2)
