@@ -1,11 +1,12 @@
-"""Time the lab against alternatives, measure kernels, inject faults.
+"""Time the lab against alternatives, measure kernels, inject faults, simulate studies.
 
 study: train the cells of a sweep by a plain PyTorch loop and by the lab. data: load a batch, and train a step on it.
 kernels: compute attention with every encoding's terms by Triton, FlexAttention and PyTorch, on a GPU. resources: list
 registers, spills and shared memory of the kernels, compiled for GPUs that need not be present. static: count their
 instructions per pair, or choose blocks by them. tune: find the fastest blocks of the kernels. ledger: read a ledger of
 made-up cells, report it, and record one more. faults: kill, damage and starve sweeps, and count what is lost. export:
-run encodings in a plain model, compiled, exported and as ONNX. speed: time encodings in a plain model, on a CPU. gpu:
+run encodings in a plain model, compiled, exported and as ONNX. decisions: simulate studies that add seeds, and replay
+committed cells look by look. speed: time encodings in a plain model, on a CPU. gpu:
 run all that needs a GPU: the kernels' self-test and tests, a sanitizer, tune, kernels, and a sweep.
 """
 
@@ -77,6 +78,13 @@ def main() -> None:
     speed.add_argument("--pairs", type=int, default=15, help="of timed calls (%(default)s)")
     speed.add_argument("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
     speed.set_defaults(run=_speed)
+    decisions = benches.add_parser("decisions", help="simulate studies that add seeds; replay committed cells")
+    decisions.add_argument("--studies", type=int, default=10_000, help="simulated per line of a table (%(default)s)")
+    decisions.add_argument("--replay", type=Path, metavar="ROWS.csv", help="only replay these cells, look by look")
+    decisions.add_argument("--baseline", help="of the replay: an encoding, 'all pairs' or best (rope)")
+    decisions.add_argument("--margin", help="of the replay, as '0.05 gap' (the default of each task)")
+    decisions.add_argument("--to", type=Path, metavar="FILE", help="write the tables there too, as Markdown")
+    decisions.set_defaults(run=_decisions)
     gpu = benches.add_parser("gpu", help="run all that needs a GPU, within a budget of time")
     gpu.add_argument("--minutes", type=float, default=25, help="budget of all parts (%(default)s)")
     gpu.add_argument("--to", type=Path, default=RESULTS / "gpu", metavar="FOLDER", help="for the tables (%(default)s)")
@@ -181,6 +189,20 @@ def _export(arguments: argparse.Namespace) -> None:
     from pe_lab.bench.export import write_table
 
     write_table(arguments.encodings, arguments.columns, arguments.to)
+
+
+def _decisions(arguments: argparse.Namespace) -> None:
+    from pe_lab.bench.decisions import replay, write_tables
+
+    rows = arguments.replay or RESULTS / "all_encodings" / "rows.csv"
+    if not rows.is_file():
+        raise ValueError(f"--replay must be the rows.csv of a study, got {str(rows)!r}")
+    if arguments.studies < 1:
+        raise ValueError(f"--studies must be at least 1, got {arguments.studies}")
+    if arguments.replay:
+        print("\n\n".join(replay(rows, arguments.baseline, arguments.margin)))
+    else:
+        write_tables(rows, arguments.studies, arguments.to)
 
 
 def _speed(arguments: argparse.Namespace) -> None:

@@ -30,9 +30,13 @@ def obrien_fleming(level: np.ndarray, share: np.ndarray) -> np.ndarray:
     return spent
 
 
-def power(exponent: float) -> Spending:
-    """Return a function that spends in proportion to a power of the share of the seeds (Kim & DeMets 1987)."""
-    return lambda level, share: level * share**exponent
+def power(exponent: float, part: float = 1.0) -> Spending:
+    """Return a function that spends in proportion to a power of the share of the seeds (Kim & DeMets 1987).
+
+    Args:
+        part: of the level that is spent in all.
+    """
+    return lambda level, share: part * level * share**exponent
 
 
 @dataclass(frozen=True, eq=False)

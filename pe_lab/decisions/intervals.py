@@ -5,7 +5,7 @@ from scipy import special
 
 # 1 - confidence of a t interval, such that after stopping it covers the difference in 95 % of studies: chosen by
 # simulation, see docs/decisions.md. A comparison that is decided early was often decided by chance in one direction.
-FIRST, MIDDLE, LAST = 0.045, 0.027, 0.042
+FIRST, MIDDLE, LAST = 0.045, 0.030, 0.045
 USUAL = 0.05
 
 

@@ -1,5 +1,6 @@
 """The stage of a study that adds seeds, look by look, to encodings that are still undecided."""
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
 from pe_lab.ledger.tree import Tree
 from pe_lab.results.columns import lower_is_better
 from pe_lab.results.rows import describe, settings_of
-from pe_lab.results.statistics.margin import Margin, margins
+from pe_lab.results.statistics.margin import Margin, keys_of, margins
 from pe_lab.results.table import as_markdown, as_text
 
 HOUR = 3600.0
@@ -64,10 +65,14 @@ class _Study:
     def __init__(self, cfgs: list[DictConfig]) -> None:
         self.described = describe([settings_of(with_settings(cfg, {"seed": 0})) for cfg in cfgs])
         self.names = [name for name in self.described if name not in ("pe", "seed")]
-        keys = self.described[self.names].itertuples(index=False, name=None)
+        keys = keys_of(self.described, self.names)
         self.cfgs: dict[Cell, DictConfig] = {
             (key, pe): cfg for key, pe, cfg in zip(keys, self.described["pe"], cfgs, strict=True)
         }
+        self.margin = None if cfgs[0].margin is None else Margin.parse(cfgs[0].margin)
+        if self.margin:
+            self.margin.require_metric(METRIC)
+        self.budget = cfgs[0].budget
         self.settings = resolved(cfgs[0].decide)
         self.question = Question(
             list(self.cfgs), self.settings["baseline"], self.settings["best"], lower_is_better(METRIC)
@@ -114,11 +119,9 @@ class _Study:
         rows = pd.DataFrame(lines)
         if rows.empty:
             return
-        given = next(iter(self.cfgs.values())).margin
-        table = margins(rows, METRIC, None if given is None else Margin.parse(given))
-        keys = table[self.names].itertuples(index=False, name=None)
-        self.margins = dict(zip(keys, table["margin"].astype(float), strict=True))
-        self.margin_in_words = str(table.attrs.get("margin", given))
+        table = margins(rows, METRIC, self.margin)
+        self.margins = dict(zip(keys_of(table, self.names), table["margin"].astype(float), strict=True))
+        self.margin_in_words = str(table.attrs["margin"])
 
     # -- cost ---------------------------------------------------------------------------------------------------------
 
@@ -129,15 +132,14 @@ class _Study:
 
     def exceeds_budget(self, decision: Decision) -> bool:
         """Return whether the next look would cost more than is left, at the cost of its encodings' seeds so far."""
-        budget = next(iter(self.cfgs.values())).budget
-        if budget is None or not self.outcomes:
+        if self.budget is None or not self.outcomes:
             return False
         costs: dict[Cell, list[float]] = {}
+        shared = Counter(found.run for found in self.outcomes.values())
         for (cell, _), found in self.outcomes.items():
-            shared = sum(other.run == found.run for other in self.outcomes.values())
-            costs.setdefault(cell, []).append(found.core_seconds / shared / HOUR)
+            costs.setdefault(cell, []).append(found.core_seconds / shared[found.run] / HOUR)
         ahead = sum(sum(costs[cell]) / len(costs[cell]) for cell, _ in decision.needed)
-        return bool(self.spent + ahead > budget)
+        return bool(self.spent + ahead > self.budget)
 
     # -- what is shown and written ------------------------------------------------------------------------------------
 
@@ -151,12 +153,8 @@ class _Study:
             text += f"; undecided: {', '.join(rest[:OTHERS])}{more}"
         if decision.needed:
             return f"look {decision.look} of {len(looks)} ({looks[decision.look - 1]} seeds): {text}"
-        ended = f", the budget of {self._budget:g} core-hours ended" if self.ended_before else ""
+        ended = f", the budget of {self.budget:g} core-hours ended" if self.ended_before else ""
         return f"ended at look {decision.look} of {len(looks)}{ended}: {text}; {self._cost()}"
-
-    @property
-    def _budget(self) -> float:
-        return float(next(iter(self.cfgs.values())).budget)
 
     def _cost(self) -> str:
         runs = {one.run for one in self.outcomes.values()}
@@ -165,35 +163,36 @@ class _Study:
 
     def write(self, decision: Decision) -> None:
         """Print the verdicts, and write them into the study's folder, if it has one."""
-        table = self._table(decision)
-        words = f"Margin: {self.margin_in_words}. {self.text(decision)[0].upper()}{self.text(decision)[1:]}."
-        shown = table.drop(columns=["p", "p_equivalent", "margin"])
-        numbers = [name for name in ("difference", "low", "high", "p_holm", "p_equivalent_holm") if name in shown]
-        shown[numbers] = shown[numbers].map(lambda value: f"{value:.4g}")
-        files = {"decisions.csv": table.to_csv(index=False)}
-        markdown, printed = (
-            [as_markdown(shown, names=self.names), words],
-            [as_text(shown, self.names), words],
-        )
-        if decision.places:
-            places = [
-                dict(zip(self.names, key, strict=True)) | {"pe": pe, "place": place}
-                for (key, pe), place in decision.places.items()
-            ]
-            race = pd.DataFrame(places)
-            files["race.csv"] = race.to_csv(index=False)
-            markdown.insert(0, as_markdown(race, names=self.names))
-            printed.insert(0, as_text(race, self.names))
-        files["decisions.md"] = "\n\n".join(markdown) + "\n"
-        print("\n\n".join(printed))
+        text = self.text(decision)
+        words = f"Margin: {self.margin_in_words}. {text[0].upper()}{text[1:]}."
+        files, printed = tables(decision, self.names, words)
+        print(printed)
         cfg = next(iter(self.cfgs.values()))
         for name, content in files.items() if cfg.study_name else ():
             Tree(Path(cfg.ledger)).write(Path(cfg.ledger) / "studies" / cfg.study_name / name, content)
 
-    def _table(self, decision: Decision) -> pd.DataFrame:
-        """Return a line per comparison: setting columns, then the attributes of `Line`."""
-        lines = []
-        for line in decision.lines:
-            values = asdict(line)
-            lines.append(dict(zip(self.names, values.pop("setting"), strict=True)) | values)
-        return pd.DataFrame(lines)
+
+def tables(decision: Decision, names: list[str], words: str) -> tuple[dict[str, str], str]:
+    """Return the files of a study's verdicts, by name, and the text for the terminal.
+
+    Args:
+        names: of the setting columns.
+        words: a line below the tables.
+    """
+    lines = []
+    for line in decision.lines:
+        values = asdict(line)
+        lines.append(dict(zip(names, values.pop("setting"), strict=True)) | values)
+    table = pd.DataFrame(lines)
+    shown = table.drop(columns=["p", "p_equivalent", "margin"])
+    numbers = ["difference", "low", "high", "p_holm", "p_equivalent_holm"]
+    shown[numbers] = shown[numbers].map(lambda value: f"{value:.4g}")
+    parts, files = [shown], {"decisions.csv": table.to_csv(index=False)}
+    if decision.places:
+        race = [
+            dict(zip(names, key, strict=True)) | {"pe": pe, "place": at} for (key, pe), at in decision.places.items()
+        ]
+        parts.insert(0, pd.DataFrame(race))
+        files["race.csv"] = parts[0].to_csv(index=False)
+    files["decisions.md"] = "\n\n".join([*(as_markdown(part, names=names) for part in parts), words]) + "\n"
+    return files, "\n\n".join([*(as_text(part, names) for part in parts), words])

@@ -1,0 +1,270 @@
+"""Studies in rounds that add seeds to what is undecided: tiny, trained for real, killed, continued, replayed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pe_lab import config, run, status
+from pe_lab.experiment import sweep, tables
+from pe_lab.experiment.deciding import add_seeds
+from pe_lab.experiment.job import Job
+from pe_lab.experiment.rounds import Outcome, Round, drive, with_settings
+from pe_lab.results.frame import load
+
+STUDY = [
+    *("data=bag", "data.train=128", "data.validation=32", "data.test=32", "data.demo=1", "epochs=1", "model.depth=1"),
+    *("model.width=8", "model.num_heads=2", "trainer.device=cpu", "trainer.batch_size=32", "logger=none"),
+    *("pe=none,rope,sinusoidal", "decide.baseline=none", "decide.seeds=3..6", "margin=0.02 nats", "study_name=s"),
+]
+
+
+def cells_of(ledger: Path) -> list[Path]:
+    return sorted(ledger.glob("*/checkpoints/*/checksums.json"))
+
+
+def start(ledger: Path, *words: str) -> None:
+    sweep.run(config.expand([*STUDY, f"ledger={ledger}", *words], multirun=True), ["-m", *STUDY, *words])
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ledger of the study, undisturbed."""
+    ledger = tmp_path_factory.mktemp("decided")
+    start(ledger)
+    return ledger
+
+
+def test_seeds_are_added_to_the_undecided_only_and_the_folder_says_what_was_decided(done):
+    folder = done / "studies" / "s"
+    found = pd.read_csv(folder / "decisions.csv")
+    assert list(found["pe"]) == ["rope", "sinusoidal"]
+    assert list(found["verdict"]) == ["equivalent", "undecided"]
+    assert list(found["seeds"]) == [3, 6]
+    assert list(found["look"]) == [1, 3]
+    assert (found["margin"] == 0.02).all()
+    counts = load(folder).cells.groupby("pe")["seed"].apply(list)
+    assert {pe: sorted(seeds) for pe, seeds in counts.items()} == {
+        "none": [*range(6)],
+        "rope": [0, 1, 2],
+        "sinusoidal": [*range(6)],
+    }
+    assert json.loads((folder / "declared.json").read_text()) == {
+        "margin": {"loss": "0.02 nats"},
+        "baseline": "none",
+        "decide": {"baseline": "none", "seeds": "3..6", "looks": None, "best": None},
+        "search": None,
+    }
+    words = (folder / "decisions.md").read_text()
+    assert (
+        "Ended at look 3 of 3: 1 of 2 comparisons decided; undecided: sinusoidal; 15 cells on 15 runs instead" in words
+    )
+    assert "core-hours" in words
+
+
+def test_the_intervals_of_the_table_are_those_of_the_rows(done):
+    from scipy import stats
+
+    from pe_lab.decisions.intervals import LAST
+
+    losses = load(done / "studies" / "s").cells.pivot(index="seed", columns="pe", values="test_loss")
+    sample = losses["sinusoidal"] - losses["none"]
+    line = pd.read_csv(done / "studies" / "s" / "decisions.csv").set_index("pe").loc["sinusoidal"]
+    low, high = stats.t.interval(1 - LAST, 5, sample.mean(), stats.sem(sample))
+    assert (line["difference"], line["low"], line["high"]) == pytest.approx((sample.mean(), low, high))
+
+
+def test_status_says_the_look_and_what_is_undecided(done, program):
+    code, out, _ = program(status.main, done, "--all")
+    assert code == 0
+    assert "  15 done of 15 cells; 100 % of the work" in out
+    (line,) = [line for line in out if "look" in line]
+    assert line.strip().startswith("ended at look 3 of 3: 1 of 2 comparisons decided; undecided: sinusoidal; 15 cells")
+
+
+def test_a_finished_study_is_replayed_without_training(done, monkeypatch, capsys):
+    monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained again"))
+    before = (done / "studies" / "s" / "decisions.csv").read_text()
+    sweep.run(config.expand([*STUDY, f"ledger={done}"], multirun=True), train=False)
+    assert (done / "studies" / "s" / "decisions.csv").read_text() == before
+    assert "look 1 of 3 (3 seeds)" not in capsys.readouterr().err
+
+
+def test_nothing_is_trained_where_training_is_not_wanted(tmp_path):
+    with pytest.raises(ValueError, match="9 of 9 cells are not in the ledger"):
+        sweep.run(config.expand([*STUDY, f"ledger={tmp_path}"], multirun=True), train=False)
+    assert not cells_of(tmp_path)
+
+
+def test_a_killed_study_goes_on_where_it_was_and_decides_the_same(done, tmp_path):
+    command = [sys.executable, "-m", "pe_lab.run", "-m", *STUDY, f"ledger={tmp_path}", "hydra/launcher=basic"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
+    try:
+        until = time.monotonic() + 100
+        while len(cells_of(tmp_path)) < 10 and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.005)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    there = {path: path.stat().st_mtime_ns for path in cells_of(tmp_path)}
+    assert 10 <= len(there) <= 15
+    start(tmp_path)
+    assert {path: path.stat().st_mtime_ns for path in there} == there
+    decided = [(ledger / "studies" / "s" / "decisions.csv").read_text() for ledger in (done, tmp_path)]
+    assert decided[0] == decided[1]
+
+
+def test_cells_that_others_trained_are_used_up_to_the_look_that_decides(done, tmp_path, monkeypatch):
+    """As several machines on one ledger: what is there is not trained, and further seeds do not change a verdict."""
+    more = [word for word in STUDY if not word.startswith(("decide.", "margin", "study_name"))]
+    sweep.run(config.expand([*more, f"ledger={tmp_path}", "seed=range(6)"], multirun=True))
+    monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained again"))
+    start(tmp_path)
+    decided = [(ledger / "studies" / "s" / "decisions.csv").read_text() for ledger in (done, tmp_path)]
+    assert decided[0] == decided[1]
+
+
+def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+    train = Job._train
+
+    def diverges(job: Job) -> None:
+        if (job.cell.cfg.pe.name, job.cell.cfg.seed) == ("rope", 1):
+            job.run.fail(job.cell.epochs, "the loss is not finite", 3)
+            raise RuntimeError("the loss is not finite")
+        train(job)
+
+    monkeypatch.setattr(Job, "_train", diverges)
+    with pytest.raises(tables.CellsMissingError, match="1 of 15 cells"):
+        start(tmp_path)
+    found = pd.read_csv(tmp_path / "studies" / "s" / "decisions.csv").set_index("pe")
+    assert found.loc["rope", "verdict"] == "undecided"
+    assert found.loc["rope", "note"] == "seed 1 of rope failed: the loss is not finite"
+    assert found.loc["sinusoidal", "seeds"] == 6
+    assert "missing: rope-bag-d1-e1-s1: the loss is not finite" in capsys.readouterr().err
+
+
+def test_a_cell_that_was_not_reached_ends_the_study_before_anything_depends_on_it(tmp_path, monkeypatch, capsys):
+    serve = Job.serve
+    monkeypatch.setattr(Job, "serve", lambda job, wait: job.cell.cfg.seed == 2 or serve(job, wait))
+    with pytest.raises(tables.CellsMissingError, match="3 of 9 cells are missing; the same command, run again"):
+        start(tmp_path)
+    assert not (tmp_path / "studies" / "s" / "decisions.csv").exists()
+    assert "missing: none-bag-d1-e1-s2: not reached" in capsys.readouterr().err
+
+
+# -- the stage alone, with outcomes that are made up ------------------------------------------------------------------
+
+
+def outcomes(losses: dict[str, float], hours: float = 0.1):
+    """Return what serves rounds: losses by encoding, with a little noise by seed."""
+    rounds: list[Round] = []
+
+    def serve(current: Round) -> list[Outcome]:
+        rounds.append(current)
+        found = []
+        for cfg in current.cfgs:
+            loss = losses[cfg.pe.name] + 0.01 * ((cfg.seed * 37 + len(cfg.pe.name) * 11) % 7)
+            run = f"{cfg.pe.name}{cfg.seed}"
+            found.append(Outcome(cfg, run, Path(run), None, {"loss": loss}, {}, 3600 * hours))
+        return found
+
+    return serve, rounds
+
+
+def expand(*words: str) -> list:
+    return config.expand([word for word in STUDY if not word.startswith("study_name")] + list(words), multirun=True)
+
+
+def test_a_stage_asks_seed_by_seed_and_returns_all_cells(capsys):
+    serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
+    cfgs = drive(add_seeds(expand("margin=0.001 nats")), serve)
+    assert [(cfg.pe.name, cfg.seed) for cfg in rounds[0].cfgs] == [
+        (pe, seed) for seed in (0, 1, 2) for pe in ("none", "rope", "sinusoidal")
+    ]
+    assert [(cfg.pe.name, cfg.seed) for cfg in rounds[1].cfgs] == [("none", 3), ("sinusoidal", 3)]
+    assert rounds[1].text == "look 2 of 3 (4 seeds): 1 of 2 comparisons decided; undecided: sinusoidal"
+    assert len(cfgs) == sum(len(one.cfgs) for one in rounds) == 15
+    assert "worse" in capsys.readouterr().out
+
+
+def test_the_budget_ends_a_study_before_a_look_that_it_does_not_suffice_for(capsys):
+    losses = {"none": 1.0, "rope": 5.0, "sinusoidal": 1.005}
+    for budget, looks in ((0.5, 1), (1.0, 1), (1.11, 2), (1.49, 2), (1.51, 3)):  # 0.9, 0.2 and 0.4 core-hours
+        serve, rounds = outcomes(losses)
+        drive(add_seeds(expand("margin=0.001 nats", f"budget={budget}")), serve)
+        assert len([one for one in rounds if one.cfgs]) == looks, budget
+        ended = f"the budget of {budget:g} core-hours ended" in rounds[-1].text
+        assert ended == (looks < 3)
+    assert "the budget ended" in capsys.readouterr().out
+
+
+def test_a_run_with_several_checkpoints_is_paid_once():
+    serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
+    drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2")), serve)
+    assert "30 cells on 15 runs instead of 36 cells, 1.5 core-hours" in rounds[-1].text
+
+
+def test_a_race_writes_what_became_of_each_encoding(capsys):
+    serve, _ = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
+    drive(add_seeds(expand("margin=0.5 nats", "decide.baseline=best")), serve)
+    out = capsys.readouterr().out
+    assert "tied for a place" in out
+    assert "not the best" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["decide.baseline=alibi"],
+            "decide.baseline must be one of none, rope, sinusoidal, 'all pairs' or best, got 'alibi'",
+        ),
+        (["pe=none"], "decide needs at least two encodings, got none"),
+        (["decide.baseline=best", "decide.best=3"], "decide.best must be in 1 ... 2, got 3"),
+    ],
+)
+def test_a_study_that_cannot_decide_is_refused_before_anything_is_written(tmp_path, words, line):
+    with pytest.raises(ValueError, match=re.escape(line)) as error:
+        start(tmp_path, *words)
+    assert str(error.value) == line
+    assert not cells_of(tmp_path)
+
+
+def test_a_margin_in_another_unit_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ValueError, match="the margin of loss must be in gap or nats, got '0.05 share'"):
+        start(tmp_path, "margin=0.05 share")
+    assert not cells_of(tmp_path)
+
+
+def test_another_declaration_is_refused_once_cells_are_trained(done, tmp_path):
+    before = (done / "studies" / "s" / "declared.json").read_text()
+    with pytest.raises(
+        ValueError, match=r'study_name=s declared .*"0.02 nats".* got .*"0.01 nats".*another study_name'
+    ):
+        start(done, "margin=0.01 nats")
+    assert (done / "studies" / "s" / "declared.json").read_text() == before
+    (tmp_path / "studies" / "s").mkdir(parents=True)
+    (tmp_path / "studies" / "s" / "declared.json").write_text(before)
+    with pytest.raises(ValueError, match="cells are not in the ledger"):  # nothing is trained yet: it is replaced
+        sweep.run(config.expand([*STUDY, f"ledger={tmp_path}", "margin=0.01 nats"], multirun=True), train=False)
+    assert "0.01 nats" in (tmp_path / "studies" / "s" / "declared.json").read_text()
+
+
+def test_an_agent_of_wandb_cannot_run_such_a_study(tmp_path, monkeypatch, program):
+    monkeypatch.setattr(run, "agent_run", lambda: "abc")
+    code, _, err = program(run.main, "-m", *STUDY, f"ledger={tmp_path}")
+    assert code == 1
+    assert err.startswith("error: decide.baseline=none cannot run under a W&B agent")
+
+
+def test_settings_are_changed_in_a_copy():
+    (cfg, *_) = expand()
+    changed = with_settings(cfg, {"seed": 7, "optimizer.lr": 0.5})
+    assert (changed.seed, changed.optimizer.lr, cfg.seed) == (7, 0.5, 0)
