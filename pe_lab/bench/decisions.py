@@ -73,7 +73,7 @@ divided by a deviation of 5 values, and smoothed; `residuals as they are` is not
 of the residuals of 5 normal values, which are the last lines.""",
     "coverage": """The share of encodings whose interval contains the difference, over all studies; the margin in
 deviations of the difference, effects in margins.""",
-    "race": """Eight encodings, the best k wanted, their true losses as far apart as said, in deviations of a difference:
+    "race": """Eight encodings, the best k wanted, their true losses so far apart, in deviations of a difference:
 the share of studies in which one of the true best is dropped or another is chosen (without differences: any); how
 many are left; seeds per encoding. {studies:,} studies each.""",
 }

@@ -29,6 +29,11 @@ def decides(cfg: DictConfig) -> bool:
     return cfg.decide.baseline is not None
 
 
+def require_question(cfgs: list[DictConfig]) -> None:
+    """Check that a study can decide, before anything is trained or written; for errors see `add_seeds`."""
+    _Study(cfgs)
+
+
 def add_seeds(cfgs: list[DictConfig]) -> Stage:
     """Train the cells of a look, decide, and go on with what is undecided until nothing is, or the budget ends.
 

@@ -69,6 +69,10 @@ def run(
         Tree(ledger).refuse_links(ledger / "studies" / study)
     if not train and cfgs[0].decide.baseline is None:
         _require_trained(cells)
+    if cfgs[0].decide.baseline is not None:
+        from pe_lab.experiment.deciding import require_question  # loads pandas
+
+        require_question([cell.cfg for cell in cells])
     declare(cfgs[0])
     settle_wandb(cfgs[0])
     served = _Rounds(overrides, cells, unfit, _Workers(launch, workers, elsewhere), train)

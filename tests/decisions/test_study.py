@@ -256,3 +256,34 @@ def test_half_of_an_interval_is_that_of_scipy():
     sample = np.array([0.3, 1.2, 0.7, 2.0])
     low, high = stats.t.interval(0.97, 3, sample.mean(), stats.sem(sample))
     assert half_width(sample.std(ddof=1), np.array(4), np.array(0.03)) == pytest.approx((high - low) / 2)
+
+
+def test_p_values_of_a_look_are_those_of_scipy():
+    from scipy import stats
+
+    differences = np.random.default_rng(3).standard_normal((5, 8)) + np.arange(5)[:, None] / 2
+    found = nominal_p(differences, (3, 6), 0.7)
+    for number, seeds in enumerate((3, 6)):
+        part = differences[:, :seeds]
+        np.testing.assert_allclose(found.difference[number], stats.ttest_1samp(part, 0, axis=1).pvalue)
+        above = stats.ttest_1samp(part, -0.7, axis=1, alternative="greater").pvalue
+        np.testing.assert_allclose(found.above[number], above)
+        np.testing.assert_allclose(found.below[number], stats.ttest_1samp(part, 0.7, axis=1, alternative="less").pvalue)
+
+
+def test_an_e_value_is_the_mixture_of_likelihood_ratios_that_it_is_derived_from():
+    """The formula against its two integrals, over deviation and standardised mean, on a grid."""
+    from pe_lab.decisions.alternatives import log_e_value
+
+    sample, prior = np.array([0.4, 1.3, 0.9, -0.2]), 0.5
+    effects = np.linspace(-12, 12, 4001)
+    weights = np.exp(-prior * effects**2 / 2) * np.sqrt(prior / (2 * np.pi)) * (effects[1] - effects[0])
+    logs = np.linspace(-5, 5, 2001)  # of the deviation; the measure is d log(deviation)
+
+    def density(means: np.ndarray) -> np.ndarray:
+        deviation = np.exp(logs)[:, None]
+        squares = ((sample[:, None, None] / deviation - means) ** 2).sum(0)
+        return (np.exp(-squares / 2) / deviation ** len(sample)).sum(0)
+
+    ratio = (density(effects[None]) * weights).sum() / density(np.zeros((1, 1)))[0]
+    assert log_e_value(sample, 0.0, prior) == pytest.approx(np.log(ratio), abs=1e-4)

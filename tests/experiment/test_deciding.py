@@ -234,13 +234,13 @@ def test_a_study_that_cannot_decide_is_refused_before_anything_is_written(tmp_pa
     with pytest.raises(ValueError, match=re.escape(line)) as error:
         start(tmp_path, *words)
     assert str(error.value) == line
-    assert not cells_of(tmp_path)
+    assert not (tmp_path / "studies").exists()
 
 
 def test_a_margin_in_another_unit_is_refused_in_one_line(tmp_path):
     with pytest.raises(ValueError, match="the margin of loss must be in gap or nats, got '0.05 share'"):
         start(tmp_path, "margin=0.05 share")
-    assert not cells_of(tmp_path)
+    assert not (tmp_path / "studies").exists()
 
 
 def test_another_declaration_is_refused_once_cells_are_trained(done, tmp_path):
