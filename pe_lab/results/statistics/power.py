@@ -51,7 +51,7 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
 def _first(counts: np.ndarray, power: np.ndarray) -> float:
     """Return the first number of seeds that has the power; inf if none has."""
     enough = counts[power >= POWER]
-    return float(enough[0]) if len(enough) else np.inf
+    return int(enough[0]) if len(enough) else np.inf
 
 
 def _power(effect: float, seeds: np.ndarray | int, level: float) -> np.ndarray:
