@@ -44,6 +44,11 @@ def differences(asked: Question) -> Section:
     caption = "Paired differences with 95 % t intervals; the grey band is the margin; marks are named by their verdicts"
     code = f"plots.forest(compared.compare(), {asked.metric!r})"
     parts: list[Part] = [f"Every encoding against `{asked.baseline}`, in every setting: {counts}."]
+    if asked.results.declared.decide is not None:
+        parts.append(
+            "**Note.** Seeds were added to this study where they decide. The tests on this page are for a number of "
+            "seeds that was fixed before, and do not hold for it; the study's own verdicts do."
+        )
     parts.append(Drawn(plots.forest(compared, asked.metric), caption, code))
     if len(cells[setting_columns(cells)].drop_duplicates()) > 1:
         parts.append(statistics.pool(cells, asked.metric).note)

@@ -441,6 +441,16 @@ def test_a_declared_margin_is_that_of_every_table_of_its_metric(cells):
     assert {lines["margin"].max() for lines in families(bare, records, "rope").lines.values()} == {0.02}
 
 
+def test_a_study_that_added_seeds_is_noted(study):
+    def notes() -> list[str]:
+        found = {section.title: section for section in sections(question(frame.load(study)))}
+        return [part for part in found["Differences"].parts if isinstance(part, str) and part.startswith("**Note.**")]
+
+    assert notes() == []
+    (study / "declared.json").write_text('{"margin": {"loss": "0.05 gap"}, "decide": {"first": 3}}')
+    assert "do not hold for it" in notes()[0]
+
+
 def test_a_gap_at_the_longest_length_is_that_of_the_seeds_that_were_measured(cells):
     cells["floor_position_blind_loss"] = 1.0 + cells["seed"] + 10 * (cells["depth"] == 4)
     records = made_records(cells)
