@@ -22,6 +22,7 @@ from pe_lab.report.parts import Drawn, Section, Table
 from pe_lab.report.question import Question, cautions
 from pe_lab.report.sections import sections
 from pe_lab.results import columns, frame, plots, rates, statistics
+from pe_lab.results.statistics import GRID, Margin
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}
 SEEDS = 5
@@ -384,18 +385,86 @@ def test_settings_are_ascending_in_tables_and_figures(cells):
     assert list(choices(rows, pd.DataFrame())["need"][:4]) == [f"test loss, {setting}" for setting in words]
 
 
-def test_the_choice_names_the_best_and_those_not_separable_from_it(cells):
+def test_the_choice_names_the_best_and_those_that_may_be_as_good(cells):
     found = choices(cells, pd.DataFrame()).set_index("need")
     line = found.loc["test loss, depth 4, epochs 4"]
     assert line["encoding"] == "alibi"
     assert line["how sure"] == "better than each of the other 3"
     tied = made_cells({"rope": 0.5, "learnable": 0.5, "none": 0.9})
     line = choices(tied, pd.DataFrame()).set_index("need").loc["test loss, all settings"]
+    assert {line["encoding"], *re.findall("equivalent to (.*);", line["how sure"])} == {"rope", "learnable"}
+    tied.loc[tied["pe"] == "rope", "test_loss"] += np.random.default_rng(2).normal(0, 0.1, 20)
+    line = choices(tied, pd.DataFrame()).set_index("need").loc["test loss, all settings"]
     assert {line["encoding"], *re.findall("may also be (.*);", line["how sure"])} == {"rope", "learnable"}
 
 
+def test_the_choice_tells_equivalents_from_those_that_are_undecided():
+    cells = made_cells({"rope": 0.5, "learnable": 0.501, "none": 0.9, "noisy": 0.55})
+    noisy = cells["pe"] == "noisy"
+    cells.loc[noisy, "test_loss"] += np.random.default_rng(1).normal(0, 0.4, noisy.sum())
+    found = choices(cells, pd.DataFrame(), compared=families(cells, pd.DataFrame(), margin=Margin(0.1, "nats")))
+    for need, line in found.set_index("need").iterrows():
+        if need.startswith("test loss, depth 1, epochs"):
+            assert {line["encoding"], *re.findall("^equivalent to ([^;,]*);", line["how sure"])} == {
+                "rope",
+                "learnable",
+            }
+            assert "; may also be noisy; better than 1 of the other 3" in line["how sure"]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_a_choice_calls_equivalent_is_so_by_the_verdicts(number):
+    results, count = made_study(number), 0
+    compared = families(results.cells, results.records, "pe0")
+    for line in choices(results.cells, results.records, compared=compared).to_dict("records"):
+        if line["need"] not in compared.tables:
+            continue
+        ranked = compared.ranks(line["need"])
+        tied = set(ranked["pe"][ranked["best"] == 1]) - {line["encoding"]}
+        alike = set(compared.equivalent(line["encoding"], line["need"]))
+        named = re.match("equivalent to (.*?);", line["how sure"])
+        assert set(named[1].split(", ") if named else []) == tied & alike
+        count += 1
+    assert count
+
+
+def test_a_declared_margin_is_that_of_every_table_of_its_metric(cells):
+    records = made_records(cells)
+    declared = {"loss": Margin(0.25, "gap"), "accuracy": Margin(0.3, "share")}
+    compared = families(cells, records, "rope", margin=declared)
+    assert set(compared.margins.values()) == {"0.25 gap"}
+    for lines in compared.lines.values():  # also pooled, and at the longest length, with the gap at the training length
+        assert lines["margin"].tolist() == [pytest.approx(0.1)] * len(lines)
+    accuracy = families(cells, records, "rope", "accuracy", declared)
+    assert set(accuracy.lines[GRID]["margin"]) == set(accuracy.lines[POOLED]["margin"]) == {0.3}
+    bare = cells.drop(columns=[name for name in cells if name.startswith("floor_")])
+    assert {lines["margin"].max() for lines in families(bare, records, "rope").lines.values()} == {0.02}
+
+
+def test_a_study_that_added_seeds_is_noted(study):
+    def notes() -> list[str]:
+        found = {section.title: section for section in sections(question(frame.load(study)))}
+        return [part for part in found["Differences"].parts if isinstance(part, str) and part.startswith("**Note.**")]
+
+    assert notes() == []
+    (study / "declared.json").write_text('{"margin": {"loss": "0.05 gap"}, "decide": {"first": 3}}')
+    assert "do not hold for it" in notes()[0]
+
+
+def test_a_gap_at_the_longest_length_is_that_of_the_seeds_that_were_measured(cells):
+    cells["floor_position_blind_loss"] = 1.0 + cells["seed"] + 10 * (cells["depth"] == 4)
+    records = made_records(cells)
+    records = records[records["seed"] >= 2]
+    compared = families(cells, records, "rope", margin=Margin(0.1, "gap"))
+    found = {name: lines["margin"].unique().tolist() for name, lines in compared.lines.items() if "depth" in name}
+    assert found == {
+        "loss at 4 × the training length, depth 1": [pytest.approx(0.4)],
+        "loss at 4 × the training length, depth 4": [pytest.approx(1.4)],
+    }
+
+
 def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named():
-    """An encoding that is not separable is not equally good: its losses may vary between seeds."""
+    """An encoding that is undecided is not equally good: its losses may vary between seeds."""
     cells = made_cells({"learnable": 0.5, "rope": 0.505, "none": 0.6})
     noisy = cells["pe"] == "none"
     cells.loc[noisy, "test_loss"] += np.random.default_rng(1).normal(0, 0.4, noisy.sum())
@@ -404,15 +473,20 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     cheapest = found.loc["test loss, all settings, cheapest"]
     assert cheapest["encoding"] == "rope"  # equal FLOPs, no parameters
     assert cheapest["how sure"] == (
-        "fewest FLOPs, then parameters, of the 2 within 0.02 nats of the best mean (5 % of the gap from position-blind "
-        "to bayes)"
+        "fewest FLOPs, then parameters, of the 2 within the margin of 0.02 nats of the best mean (0.05 gap); "
+        "equivalent to learnable"
     )
     alone = choices(made_cells({"learnable": 0.5, "rope": 0.6}), pd.DataFrame()).set_index("need")
     cheapest = alone.loc["test loss, all settings, cheapest"]
     assert cheapest["encoding"] == "learnable"
-    assert cheapest["how sure"].startswith("no other is within 0.02 nats of the best mean")
+    assert cheapest["how sure"].startswith("no other is within the margin of 0.02 nats of the best mean")
     bare = cells.drop(columns=[name for name in cells if name.startswith("floor_")])
-    assert not choices(bare, pd.DataFrame())["need"].str.contains("cheapest").any()
+    bare["test_loss"] /= 10
+    cheapest = choices(bare, pd.DataFrame()).set_index("need").loc["test loss, all settings, cheapest"]
+    assert cheapest["how sure"] == (
+        "fewest FLOPs, then parameters, of the 3 within the margin of 0.02 nats of the best mean (0.02 nats); "
+        "equivalent to learnable"
+    )
 
 
 def test_over_tasks_the_scale_of_a_tasks_losses_does_not_decide(cells):
@@ -446,6 +520,42 @@ def test_the_choice_for_longer_sequences_is_that_of_the_longest(cells):
     records.loc[far & (records["pe"] == "none"), "value"] = 0.0 + records["seed"] * 1e-3
     found = choices(cells, records).set_index("need")
     assert found.loc["loss at 4 × the training length, depth 4", "encoding"] == "none"
+
+
+def test_an_equivalent_that_another_encoding_beats_is_not_named_beside_the_best():
+    shape = np.array([-1.0, -0.5, 0.0, 0.5, 1.0]) / np.std([-1.0, -0.5, 0.0, 0.5, 1.0], ddof=1)
+    values = {"a": -0.13 + 0.001 * shape, "b": 0 * shape, "c": -0.12 + 0.04 * shape[[2, 0, 4, 1, 3]]}
+    cells = made_cells(dict.fromkeys(values, 0.0))
+    cells = cells[(cells["depth"] == 1) & (cells["epochs"] == 1)]
+    cells["test_loss"] = [values[pe][seed] for pe, seed in zip(cells["pe"], cells["seed"], strict=True)]
+    compared = families(cells, pd.DataFrame(), "a", margin=Margin(0.15, "nats"))
+    assert compared.lines[GRID]["verdict"].tolist() == ["worse, within the margin", "equivalent", "worse"]
+    assert compared.equivalent("a") == ["b", "c"]
+    (line,) = choices(cells, pd.DataFrame(), compared=compared).to_dict("records")
+    assert (line["encoding"], line["how sure"]) == ("a", "equivalent to c; better than 0 of the other 2")
+
+
+def test_lengths_at_which_nothing_is_finite_choose_nothing(cells):
+    records = made_records(cells)
+    records.loc[(records["length"] == 4) & (records["depth"] == 4), "value"] = np.inf
+    needs = choices(cells, records)["need"].tolist()
+    assert "loss at 4 × the training length, depth 1" in needs
+    assert "loss at 4 × the training length, depth 4" not in needs
+
+
+def test_a_setting_with_a_dot_in_its_name_has_its_own_equivalents(cells):
+    one = cells[(cells["depth"] == 1) & (cells["epochs"] == 1)]
+    parts = [one.assign(**{"model.norm": norm}) for norm in ("pre", "post", None)]
+    rows = pd.concat(parts)
+    settings = ["pe", "depth", "epochs", "model.norm", "seed"]
+    rows = rows[[*settings, *(name for name in rows if name not in settings)]]
+    alike = (rows["model.norm"] == "post") & (rows["pe"] == "rope")
+    rows.loc[alike, "test_loss"] = rows.loc[
+        (rows["model.norm"] == "post") & (rows["pe"] == "alibi"), "test_loss"
+    ].values
+    found = choices(rows, pd.DataFrame()).set_index("need")["how sure"]
+    assert found["test loss, norm post"] == "equivalent to alibi; better than 2 of the other 3"
+    assert found["test loss, norm pre"] == "better than each of the other 3"
 
 
 def test_one_seed_chooses_nothing(cells):
