@@ -54,6 +54,9 @@ RANGES: dict[str, Range] = {
     "model.dropout": FRACTION,
     "model.attention_dropout": FRACTION,
     "model.embedding_std": POSITIVE,
+    "model.parametrization": one_of("standard", "mup"),
+    "model.base_width": COUNT,
+    "model.base_head_dim": COUNT,
     "optimizer.name": NAME,
     "optimizer.lr": POSITIVE,
     "optimizer.betas": Range(

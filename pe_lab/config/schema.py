@@ -19,6 +19,9 @@ class Model:
     embedding_std: float = MISSING
     scale_tokens: bool = MISSING
     attention_dropout: float = 0.0
+    parametrization: str = "standard"
+    base_width: int = 64
+    base_head_dim: int = 16
 
 
 @dataclass

@@ -25,7 +25,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 
 def initialise(model: nn.Module, seed: int) -> None:
-    """Draw every parameter from hash(seed, name of its module).
+    """Draw every parameter from hash(seed, name of its module), then scale them where the model has `scale_parameters`.
 
     Models that differ in one module, the encoding, share all other weights.
 
@@ -40,3 +40,6 @@ def initialise(model: nn.Module, seed: int) -> None:
                 module.reset_parameters()
             elif next(module.parameters(recurse=False), None) is not None:
                 raise ValueError(f"{type(module).__name__} has parameters: it needs a method reset_parameters")
+    scale = getattr(model, "scale_parameters", None)
+    if scale is not None:
+        scale()

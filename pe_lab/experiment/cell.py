@@ -22,6 +22,7 @@ from pe_lab.experiment.identity import options
 from pe_lab.experiment.memory_budget import WEIGHT, MemoryBudget, encoding_bytes
 from pe_lab.experiment.requests import check_requests, requests
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.model.parametrization import MUP, STANDARD
 from pe_lab.model.transformer import Transformer
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.training.metrics import directions
@@ -93,7 +94,9 @@ class Cell:
             budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
             made = encoding(sizes).to(device)
         attention, pair_bytes = _attention(cfg, dataset, made, device)
-        Optimization(cfg.optimizer, total_steps=1)  # refuses settings that its class does not take
+        optimization = Optimization(cfg.optimizer, total_steps=1)  # refuses settings that its class does not take
+        if cfg.model.parametrization == MUP:
+            optimization.require_mup()
         check_requests(cfg, dataset, encoding)
         needed *= cfg.model.depth if made.per_layer else 1
         chosen = (attention.name, attention.reason)
@@ -119,7 +122,7 @@ class Cell:
         identity = {
             "pe": options(cfg.pe, self.encoding_class),
             "data": options(cfg.data, type(self.dataset)) | self.dataset.content(),
-            "model": options(cfg.model, Transformer),
+            "model": self._model_options(),
             "optimizer": options(cfg.optimizer, Optimization),
             "batch_size": cfg.trainer.batch_size,
             "clip": cfg.trainer.clip,
@@ -136,6 +139,12 @@ class Cell:
         if cfg.optimizer.schedule == "cosine":  # depends on the end: each number of epochs is a run of its own
             identity["epochs"] = self.epochs
         return identity
+
+    def _model_options(self) -> dict[str, Any]:
+        """Return what determines the model; the base of `mup` only where it is used."""
+        found = options(self.cfg.model, Transformer)
+        unused = ("base_width", "base_head_dim") if self.cfg.model.parametrization == STANDARD else ()
+        return {key: value for key, value in found.items() if key not in unused}
 
     def name(self, epochs: int | None = None) -> str:
         """Return a name for people: see `name`.

@@ -22,11 +22,17 @@ class Tokens(nn.Embedding):
 
 
 class Attention(nn.Module):
-    """Multi-head attention. Everything positional is an argument of `forward`."""
+    """Multi-head attention. Everything positional is an argument of `forward`.
 
-    def __init__(self, width: int, num_heads: int) -> None:
+    Args:
+        width: D; num_heads: H, divides it.
+        query_factor: on queries.
+    """
+
+    def __init__(self, width: int, num_heads: int, query_factor: float = 1.0) -> None:
         super().__init__()
         self.num_heads = num_heads
+        self.query_factor = query_factor
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
@@ -40,7 +46,7 @@ class Attention(nn.Module):
             query_key = nn.functional.linear(h_qk, weight[: 2 * D], bias[: 2 * D])
             qkv = torch.cat((query_key, nn.functional.linear(h_v, weight[2 * D :], bias[2 * D :])), -1)
         q, k, v = qkv.view(B, T, 3, self.num_heads, D // self.num_heads).permute(2, 0, 3, 1, 4)
-        return q, k, v
+        return q if self.query_factor == 1.0 else q * self.query_factor, k, v
 
     def forward(
         self,
@@ -59,13 +65,20 @@ class Layer(nn.Module):
     """Attention and a GELU MLP, each with a residual connection, and a norm before (pre) or after (post) each."""
 
     def __init__(
-        self, width: int, num_heads: int, mlp_ratio: int, norm: str, dropout: float, attention_dropout: float
+        self,
+        width: int,
+        num_heads: int,
+        mlp_ratio: int,
+        norm: str,
+        dropout: float,
+        attention_dropout: float,
+        query_factor: float = 1.0,
     ) -> None:
         super().__init__()
         self.attention_dropout = attention_dropout
         self.pre_norm = norm == "pre"
         self.norm_attention = nn.LayerNorm(width)
-        self.attention = Attention(width, num_heads)
+        self.attention = Attention(width, num_heads, query_factor)
         self.norm_mlp = nn.LayerNorm(width)
         self.mlp = nn.Sequential(nn.Linear(width, mlp_ratio * width), nn.GELU(), nn.Linear(mlp_ratio * width, width))
         self.dropout = nn.Dropout(dropout)

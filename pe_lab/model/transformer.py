@@ -16,6 +16,7 @@ from pe_lab.encodings.cache import Cache, require_left_padding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Stack
 from pe_lab.model.blocks import Layer, Tokens, mean_over_tokens
+from pe_lab.model.parametrization import STANDARD, MaximalUpdate, query_factor, width_factor
 
 COUNTED = 1024  # tokens of the longest sequence whose operations are counted by running the model
 
@@ -24,7 +25,8 @@ class Transformer(nn.Module):
     """Token embeddings, `depth` layers, and a head with a logit for every answer of the task.
 
     Args:
-        config: depth, width, num_heads, mlp_ratio, norm, dropout, attention_dropout, embedding_std, scale_tokens.
+        config: depth, width, num_heads, mlp_ratio, norm, dropout, attention_dropout, embedding_std, scale_tokens,
+            parametrization, base_width, base_head_dim.
         encoding: makes an encoding for the given sizes. Called once, or once per layer if the encoding is per layer.
         task: vocabulary, answers, length and shape of the sequences.
         implementation: of attention; "auto" is resolved when the model runs.
@@ -34,7 +36,12 @@ class Transformer(nn.Module):
     """
 
     revision: ClassVar[int] = 1
-    neutral: ClassVar[dict[str, object]] = {"attention_dropout": 0.0}
+    neutral: ClassVar[dict[str, object]] = {
+        "attention_dropout": 0.0,
+        "parametrization": STANDARD,
+        "base_width": 64,
+        "base_head_dim": 16,
+    }
 
     def __init__(
         self,
@@ -48,15 +55,26 @@ class Transformer(nn.Module):
         self.task = task
         self.implementation = implementation
         self.tokens = Tokens(task.vocabulary, config.width, config.embedding_std)
-        self.token_scale = config.width**0.5 if config.scale_tokens else 1.0
+        factor = width_factor(config)
+        self.token_scale = (config.width / factor) ** 0.5 if config.scale_tokens else 1.0
         self.dropout = nn.Dropout(config.dropout)
         self.encodings = Stack.build(encoding, sizes, config.depth)
         layer_sizes = (config.width, config.num_heads, config.mlp_ratio, config.norm)
         self.layers = nn.ModuleList(
-            Layer(*layer_sizes, config.dropout, config.attention_dropout) for _ in range(config.depth)
+            Layer(*layer_sizes, config.dropout, config.attention_dropout, query_factor(config))
+            for _ in range(config.depth)
         )
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.head = nn.Linear(config.width, task.outputs)
+        self.update = MaximalUpdate(self, encoding, sizes, factor)
+
+    def scale_parameters(self) -> None:
+        """Scale initial weights as the parametrization says; called once, when all have been drawn."""
+        self.update.scale_weights()
+
+    def rate_factors(self) -> dict[nn.Parameter, float]:
+        """Return the factors on learning rates that are not 1, by parameter."""
+        return self.update.rates()
 
     def forward(self, tokens: Tensor, layout: Layout, cache: Cache | None = None) -> Tensor:
         """Return logits [B, N, outputs] for tokens [B, T]; N = T, or 1 where the task is pooled.

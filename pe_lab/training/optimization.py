@@ -12,6 +12,7 @@ from torch import nn
 
 from pe_lab.config import resolved
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.model.transformer import Transformer
 
 OURS = ("name", "lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
 FUSED = (torch.optim.Adam, torch.optim.AdamW)  # classes whose fused implementation is used
@@ -20,7 +21,8 @@ FUSED = (torch.optim.Adam, torch.optim.AdamW)  # classes whose fused implementat
 class Optimization:
     """An optimizer whose learning rate is a function of the step.
 
-    Parameters of an encoding get the learning rate and the weight decay that the encoding asks for.
+    Parameters of an encoding get the learning rate and the weight decay that the encoding asks for. A model with
+    `rate_factors` has its rates multiplied by them, and weight decay divided: AdamW multiplies the one by the other.
 
     Args:
         settings: `_target_`, the class of the optimizer; name, lr, weight_decay, schedule, warmup_steps. Any others are
@@ -58,6 +60,7 @@ class Optimization:
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of a model, with a group of parameters per learning rate and weight decay."""
         settings = self.settings
+        factors: dict[nn.Parameter, float] = model.rate_factors() if isinstance(model, Transformer) else {}
         own: dict[nn.Parameter, tuple[float, float]] = {}
         for module in model.modules():
             if isinstance(module, PositionalEncoding):
@@ -65,8 +68,22 @@ class Optimization:
                 own |= dict.fromkeys(module.parameters(), (module.lr or settings.lr, decay))
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}
         for parameter in model.parameters():
-            groups.setdefault(own.get(parameter, (settings.lr, settings.weight_decay)), []).append(parameter)
+            lr, decay = own.get(parameter, (settings.lr, settings.weight_decay))
+            factor = factors.get(parameter, 1.0)
+            groups.setdefault((lr * factor, decay / factor), []).append(parameter)
         return self._optimizer([self._group(parameters, lr, decay) for (lr, decay), parameters in groups.items()])
+
+    def require_mup(self) -> None:
+        """Raise ValueError if the optimizer's rates cannot be scaled as model.parametrization=mup does for Adam."""
+        if not issubclass(self.made, FUSED):
+            raise ValueError(
+                f"model.parametrization=mup scales the rates of Adam and AdamW, got optimizer={self.settings.name}"
+            )
+        if self.settings.weight_decay and not issubclass(self.made, torch.optim.AdamW):
+            raise ValueError(
+                f"optimizer.weight_decay must be 0 for {self.settings.name} with model.parametrization=mup, got "
+                f"{self.settings.weight_decay:g}: optimizer=adamw decays weights apart from gradients"
+            )
 
     def _group(self, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> dict[str, Any]:
         group = {"params": parameters, "lr": lr, "base_lr": lr}

@@ -42,6 +42,7 @@ def run(tmp_path, *overrides: str) -> str:
         "model.embedding_std=0.02",
         "model.scale_tokens=true",
         "model.attention_dropout=0.1",
+        "model.parametrization=mup",
         "data.length=17",
         "optimizer=adamw",
         "optimizer.lr=2e-3",
@@ -67,6 +68,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
     assert settings == {
         *("seed", "model.depth", "model.width", "model.num_heads", "model.mlp_ratio"),
         *("model.norm", "model.dropout", "model.attention_dropout", "model.embedding_std", "model.scale_tokens"),
+        *("model.parametrization", "model.base_width", "model.base_head_dim"),
         *("optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay"),
         *("optimizer.schedule", "optimizer.warmup_steps", "trainer.precision", "trainer.batch_size", "trainer.clip"),
         *(
@@ -104,6 +106,8 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         "pe.theta=1e4",
         "optimizer.lr=0.001",
         "model.dropout=0",
+        "model.base_width=128",  # mup alone uses them
+        "model.base_head_dim=8",
         "evaluate.lengths=[1,2]",
         "evaluate.policy=[raw,yarn]",
         "evaluate.offset=[0,64]",

@@ -1,0 +1,87 @@
+"""How initial weights and learning rates depend on the width of the model.
+
+`standard` draws weights as PyTorch does and gives every parameter the same rate: the best rate then falls with the
+width. `mup`, the maximal update parametrization (Yang et al. 2022, arXiv:2203.03466, table 8, for Adam), scales both so
+that activations and their changes keep their size, and one rate serves several widths.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from pe_lab.config import Model
+from pe_lab.encodings.base import PositionalEncoding, Sizes
+
+STANDARD, MUP = "standard", "mup"
+
+
+def query_factor(config: Model) -> float:
+    """Return the factor on queries: logits are then q . k sqrt(base_head_dim) / d, instead of q . k / sqrt(d)."""
+    if config.parametrization == STANDARD:
+        return 1.0
+    return float((config.base_head_dim * config.num_heads / config.width) ** 0.5)
+
+
+def width_factor(config: Model) -> float:
+    """Return the width in units of the base width; 1 in the standard parametrization."""
+    return 1.0 if config.parametrization == STANDARD else config.width / config.base_width
+
+
+class MaximalUpdate:
+    """Scales the initial weights and the learning rates of a model whose width is m times a base width.
+
+    Of linear layers whose inputs grow with the width: rates are divided by m, biases start as at the base width, and
+    weights too where the outputs do not grow with it (the head), times 1 / m: PyTorch's own initial weights fall with
+    the square root of m. All other parameters are as in the standard parametrization: those of norms, embeddings of
+    tokens, tables and scalars of encodings. At m = 1 nothing changes.
+
+    Args:
+        model: its linear layers are looked at; those of encodings too.
+        encoding: that the model was built with: which of its layers grow is read off the same encoding at twice the
+            width.
+        sizes: of the encoding.
+        factor: m.
+    """
+
+    def __init__(
+        self, model: nn.Module, encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes, factor: float
+    ) -> None:
+        self.factor = factor
+        self.hidden: list[nn.Linear] = []
+        self.outputs: list[nn.Linear] = []
+        if factor == 1.0:
+            return
+        grown = dict(_linear_layers(_twice_as_wide(encoding, sizes)))
+        for name, layer in _linear_layers(model):
+            in_encodings, _, inner = name.partition("encodings.")[2].partition(".")
+            wide_in, wide_out = True, name != "head"
+            if in_encodings:
+                other = grown[inner]
+                wide_in, wide_out = other.in_features > layer.in_features, other.out_features > layer.out_features
+            if wide_in:
+                (self.hidden if wide_out else self.outputs).append(layer)
+
+    @torch.no_grad()
+    def scale_weights(self) -> None:
+        """Scale weights that were just drawn as PyTorch draws them."""
+        for layer in self.outputs:
+            layer.weight *= self.factor**-0.5
+        for layer in (*self.hidden, *self.outputs):
+            if layer.bias is not None:
+                layer.bias *= self.factor**0.5
+
+    def rates(self) -> dict[nn.Parameter, float]:
+        """Return the factors on learning rates that are not 1, by parameter."""
+        return {layer.weight: 1 / self.factor for layer in (*self.hidden, *self.outputs)}
+
+
+def _linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear))
+
+
+def _twice_as_wide(encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes) -> PositionalEncoding:
+    """Return the same encoding for twice the width and as many heads."""
+    wider = Sizes(2 * sizes.width, sizes.num_heads, sizes.length, sizes.causal, sizes.grid_width)
+    with torch.random.fork_rng(devices=[]):
+        return encoding(wider)
