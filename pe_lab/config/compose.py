@@ -14,7 +14,7 @@ from pe_lab.config.users import Folders, add_to_path, beside_configs, folders, t
 from pe_lab.system.errors import in_one_line
 
 # settings of a sweep, not of its cells
-OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget")
+OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "search")
 
 
 def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:

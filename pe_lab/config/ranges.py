@@ -5,6 +5,7 @@ Nothing here imports torch.
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from pe_lab.encodings import options
@@ -18,6 +19,18 @@ def _each(one: Range, fewest: int = 1) -> Range:
 
 def _optional(one: Range) -> Range:
     return replace(one, optional=True)
+
+
+def _ladder(fewest: int, empty: bool = False) -> Range:
+    """Return the range of lists of so many positive numbers, ascending; or of none, if that is allowed."""
+
+    def holds(value: Any) -> bool:
+        if not isinstance(value, list) or not all(map(POSITIVE.holds, value)):
+            return False
+        ascending = all(low < high for low, high in pairwise(value))
+        return (len(value) >= fewest and ascending) or (empty and not value)
+
+    return Range(f"a list of at least {fewest} positive numbers, ascending{', or empty' if empty else ''}", holds)
 
 
 _NUMBER = r"[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?"
@@ -66,6 +79,13 @@ RANGES: dict[str, Range] = {
     "optimizer.weight_decay": at_least(0),
     "optimizer.schedule": one_of("constant", "cosine"),
     "optimizer.warmup_steps": whole(0),
+    "search.rates": _ladder(3),
+    "search.scales": _ladder(2, empty=True),
+    "search.seeds": COUNT,
+    "search.first_seed": at_least(0),
+    "search.rungs": whole(2),
+    "search.factor": whole(2),
+    "search.extensions": whole(0),
     "trainer.device": one_of("auto", "cpu", "cuda"),
     "trainer.precision": one_of("32", "bf16-mixed"),
     "trainer.batch_size": COUNT,

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.declarations import declarations
 from pe_lab.config.ranges import NAME, RANGES, require
-from pe_lab.config.schema import TYPED, Config, Decide
+from pe_lab.config.schema import TYPED, Config, Decide, Search
 from pe_lab.config.users import Folders, folders
 from pe_lab.decisions.looks import looks_of
 from pe_lab.encodings import options
@@ -123,6 +123,10 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
             raise ValueError(f"{group} must have settings, got {shown(_plain(cfg[group]))}")
     for group, typed in TYPED:
         known[group] = {field.name for field in fields(typed)}
+    if cfg.search is not None:
+        if not OmegaConf.is_dict(cfg.search):
+            raise ValueError(f"search must be one of conf/search, such as fair, got {shown(_plain(cfg.search))}")
+        known["search"] = {field.name for field in fields(Search)}
     for leaf in [*_encodings(cfg.pe, "pe"), "data", "optimizer", "logger"]:
         group, given = leaf.partition(".")[0], OmegaConf.select(cfg, leaf)
         if not NAME.holds(given.get("name")):

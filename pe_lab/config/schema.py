@@ -68,6 +68,19 @@ class Decide:
 
 
 @dataclass
+class Search:
+    """How learning rates, and the scales at which encodings start, are searched: see pe_lab.experiment.search."""
+
+    rates: list[float] = MISSING
+    scales: list[float] = MISSING
+    seeds: int = MISSING
+    first_seed: int = MISSING
+    rungs: int = MISSING
+    factor: int = MISSING
+    extensions: int = MISSING
+
+
+@dataclass
 class Config:
     """A cell: one encoding in one model on one dataset for a number of epochs."""
 
@@ -88,6 +101,7 @@ class Config:
     margin: str | None = None
     decide: Decide = field(default_factory=Decide)
     budget: float | None = None
+    search: Any = None
 
 
 TYPED = (

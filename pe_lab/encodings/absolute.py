@@ -28,6 +28,7 @@ class Absolute(PositionalEncoding, ABC):
     """
 
     neutral = {"at": "input", "combine": "add", "size": 1.0}
+    start_scale = "size"
 
     def __init__(
         self, sizes: Sizes, name: str, at: Place = "input", combine: Combination = "add", size: Positive = 1.0

@@ -156,12 +156,15 @@ class PositionalEncoding(CheckedOptions, nn.Module):
             not, and what it needs of earlier tokens it gets from `Layout.with_earlier`.
         on_grid: whether it needs positions with two axes; others read a grid row by row.
         fallback: the encoding that an error recommends where this one is not defined.
+        start_scale: the option that is the size of its vectors at the start, beside the token embeddings or the input
+            of attention to which they are added; None: it adds none.
         weight_decay: whether weight decay applies to its parameters.
         lr: learning rate of its parameters; None: that of the optimizer.
     """
 
     revision: ClassVar[int] = 1
     neutral: ClassVar[dict[str, object]] = {}
+    start_scale: ClassVar[str | None] = None
     reads_content = False
     reads_positions = True
     per_layer = False

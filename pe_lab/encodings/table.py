@@ -24,6 +24,7 @@ class Table(Absolute):
     """
 
     neutral = {"at": "input", "combine": "add", "share": "layers"}
+    start_scale = None
     table: Tensor
 
     def __init__(
@@ -100,6 +101,7 @@ class Learnable(Table):
     """
 
     neutral = {**Table.neutral, "std": 0.02}
+    start_scale = "std"
 
     def __init__(
         self,
@@ -131,6 +133,7 @@ class SinInit(Table):
     """
 
     neutral = {**Table.neutral, "size": 1.0}
+    start_scale = "size"
 
     def __init__(
         self,
@@ -167,6 +170,7 @@ class Random(Table):
     """
 
     neutral = Absolute.neutral
+    start_scale = "size"
 
     def __init__(
         self,

@@ -67,7 +67,8 @@ def run(
     ledger, study = Path(cfgs[0].ledger), cfgs[0].study_name
     if study:
         Tree(ledger).refuse_links(ledger / "studies" / study)
-    if not train and cfgs[0].decide.baseline is None:
+    searched = cfgs[0].search is not None
+    if not train and not searched and cfgs[0].decide.baseline is None:
         _require_trained(cells)
     if cfgs[0].decide.baseline is not None:
         from pe_lab.experiment.deciding import require_question  # loads pandas
@@ -76,15 +77,24 @@ def run(
     declare(cfgs[0])
     settle_wandb(cfgs[0])
     served = _Rounds(overrides, cells, unfit, _Workers(launch, workers, elsewhere), train)
-    report(served.jobs_of(drive(stages([cell.cfg for cell in cells]), served.serve)))
+    own = served.jobs_of(drive(stages([cell.cfg for cell in cells]), served.serve))
+    report(own)
+    if searched:
+        from pe_lab.experiment.chosen_rates import print_costs
+
+        print_costs([job for job in served.jobs.values() if job not in own], own)
 
 
 def stages(cfgs: list[DictConfig]) -> Stage:
-    """Go through the stages of a study. Most have one round: all cells.
+    """Go through the stages of a study. Most have one round: all cells. A search of learning rates comes before it.
 
     Args:
         cfgs: cells that fit.
     """
+    if cfgs[0].search is not None:
+        from pe_lab.experiment.fair_rates import fair_rates  # loads pandas
+
+        cfgs = yield from fair_rates(cfgs)
     if cfgs[0].decide.baseline is not None:
         from pe_lab.experiment.deciding import add_seeds  # loads pandas
 
@@ -132,7 +142,7 @@ class _Rounds:
             CellsMissingError: cells of this round were not reached, and another depends on them.
         """
         jobs, self.rounds = self.jobs_of(current.cfgs), self.rounds + 1
-        if not self.train and current.text and jobs:
+        if not self.train and jobs and (self.rounds > 1 or current.text):
             _require_trained([job.cell for job in jobs])
         _prepare(jobs, self.workers.elsewhere)
         if self.rounds == 1:

@@ -218,7 +218,7 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
     names, lines = _distinguishing(cells), []
     for cell in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
         try:
-            rows = _validation(Run(ledger / cell["run"]).checkpoint(cell["epochs"]))
+            rows = validation(Run(ledger / cell["run"]).checkpoint(cell["epochs"]))
         except (OSError, ValueError) as error:
             refused.append(_line(error))
             continue
@@ -227,7 +227,7 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
     return pd.DataFrame(lines, columns=[*names, "epoch", "metric", "value"])
 
 
-def _validation(checkpoint: Path) -> list[tuple[float, str, float]]:
+def validation(checkpoint: Path) -> list[tuple[float, str, float]]:
     """Return epoch, metric and value of the validations before a checkpoint.
 
     Raises:

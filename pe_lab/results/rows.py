@@ -22,11 +22,13 @@ _NOT_TRAINING = (
     "margin",
     "decide.",
     "budget",
+    "search",
     "evaluate.",
     "probe",
     "optimizer._target_",
 )
 # settings that may have one value per encoding, and are then no setting of their own
+_STARTING_SCALES = ("pe.std", "pe.size", "pe.encoding.std", "pe.encoding.size")  # likewise, options of encodings
 _PER_ENCODING = ("optimizer.lr", "attention.implementation", "attention.revision")
 
 
@@ -39,10 +41,11 @@ def describe(settings: list[Settings]) -> pd.DataFrame:
     """Return the columns that distinguish cells, one row each: pe, data, depth, epochs, seed, other varying settings.
 
     Options of the data that vary are settings; with several tasks they are part of the task's name. A learning rate or
-    an attention implementation with one value per encoding is left out. Settings and options are in alphabetical
-    order, whole numbers without a decimal point, as in the identity of a run.
+    an attention implementation with one value per encoding is left out, and so is the scale at which an encoding starts
+    if it has one value per setting. Settings and options are in alphabetical order, whole numbers without a decimal
+    point, as in the identity of a run.
     """
-    settings = [canonical(one) for one in settings]
+    settings = _without_starting_scales([canonical(one) for one in settings])
     varied = _varied(settings)
     several_tasks = "data.name" in varied
     left_out = (*_NOT_TRAINING, "pe.", *(("data.",) if several_tasks else ()))
@@ -65,6 +68,18 @@ def _varied(settings: list[Settings]) -> list[str]:
         for key, value in one.items():
             values[key].add(value)
     return [key for key in values if len(values[key]) > 1 or present[key] < len(settings)]
+
+
+def _without_starting_scales(settings: list[Settings]) -> list[Settings]:
+    """Return settings without those of `_STARTING_SCALES` that have one value per encoding and setting."""
+    for name in (name for name in _STARTING_SCALES if any(name in one for one in settings)):
+        values: dict[str, set[Any]] = defaultdict(set)
+        for one in settings:
+            rest = {key: one[key] for key in sorted(one) if key not in (name, "seed", *_PER_ENCODING)}
+            values[repr([item for item in rest.items() if not item[0].startswith(_NOT_TRAINING)])].add(one.get(name))
+        if all(len(found) == 1 for found in values.values()):
+            settings = [{key: value for key, value in one.items() if key != name} for one in settings]
+    return settings
 
 
 def _without_per_encoding(table: pd.DataFrame) -> pd.DataFrame:

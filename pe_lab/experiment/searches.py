@@ -1,0 +1,194 @@
+"""The searches of a study: which of its cells share one, the cells that it trains, and how it reads them.
+
+A search has seeds of its own: a rate that is chosen on the seeds on which encodings are compared would be chosen for
+their noise too. Its cells are ordinary cells of the ledger, without measurements. Their test metrics are not read.
+"""
+
+import math
+import re
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab.config import flatten, resolved
+from pe_lab.experiment.rounds import Outcome, with_settings
+from pe_lab.experiment.search import Candidate, Choice, NoRateError, Plan, Rung, epochs_needed, halving
+from pe_lab.experiment.tables import CellsMissingError
+from pe_lab.system.files import LedgerError, canonical
+
+LR = "optimizer.lr"
+# of the cells of a search: they are trained and validated, and nothing else
+_UNMEASURED = {
+    "search": None,
+    "probe": {},
+    "evaluate.lengths": [1.0],
+    "evaluate.policy": ["raw"],
+    "evaluate.offset": [0],
+    "evaluate.decode": "none",
+}
+_DIVERGED = re.compile(r"the \w+ loss must be finite, ")  # how the failure of such a training begins
+# settings in which the cells of one search may differ, or that say nothing about a training
+_NOT_SETTINGS = ("seed", LR, "search", "ledger", "study_name", "workers", "logger", "evaluate", "probe", "hydra")
+
+
+def plan_of(cfg: DictConfig) -> Plan:
+    """Return the search that a config asks for."""
+    given = resolved(cfg.search)
+    return Plan(**given | {name: tuple(map(float, given[name])) for name in ("rates", "scales")})
+
+
+def starting_scale(leaf: DictConfig, path: str = "pe") -> str | None:
+    """Return the setting that is the starting scale of an encoding, or of the encoding that it is made of; or None.
+
+    Args:
+        leaf: the settings of the encoding; path: of them in the config.
+    """
+    option = getattr(get_class(leaf["_target_"]), "start_scale", None)
+    if option is not None and option in leaf:
+        return f"{path}.{option}"
+    inner = (starting_scale(leaf[key], f"{path}.{key}") for key in leaf if _is_encoding(leaf[key]))
+    return next(filter(None, inner), None)
+
+
+def _is_encoding(value: Any) -> bool:
+    return OmegaConf.is_dict(value) and "_target_" in value
+
+
+@dataclass(eq=False)
+class Search:
+    """The cells of a study that share a search: an encoding in a setting, with all its seeds.
+
+    Attributes:
+        cfg: of the first of them.
+        scale: the setting of the starting scale, if it is searched.
+        rung: whose cells are needed now; None: the search has ended.
+        cost: core-seconds of each run of the search.
+    """
+
+    cfg: DictConfig
+    plan: Plan
+    scale: str | None
+    choice: Choice | None = None
+    cost: dict[str, float] = field(default_factory=dict)
+    searching: Generator[Rung, list[float], Choice] = field(init=False)
+    rung: Rung | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.searching = halving(self.plan, self.cfg.epochs, self.scale is not None)
+        self.rung = next(self.searching)
+
+    @property
+    def epochs(self) -> int:
+        """The epochs of training that the search needs before extensions."""
+        shared = self.cfg.optimizer.schedule != "cosine"
+        return epochs_needed(self.plan, self.cfg.epochs, self.scale is not None, shared)
+
+    @property
+    def result(self) -> Choice:
+        """What the search found, when it has ended."""
+        assert self.choice is not None
+        return self.choice
+
+    def settings(self, candidate: Candidate) -> dict[str, Any]:
+        """Return the settings that a candidate stands for."""
+        return {LR: candidate.rate} | ({self.scale: candidate.scale} if self.scale else {})
+
+    def chosen(self, cfg: DictConfig) -> DictConfig:
+        """Return a cell of the study with what was chosen."""
+        return with_settings(cfg, self.settings(self.result.best))
+
+    def cells(self) -> list[DictConfig]:
+        """Return the cells of the current rung: seed by seed for each candidate."""
+        assert self.rung is not None
+        name, first = self.cfg.study_name, self.plan.first_seed
+        fixed = _UNMEASURED | {"epochs": self.rung.epochs, "study_name": name and f"{name}-search"}
+        return [
+            with_settings(self.cfg, fixed | self.settings(candidate) | {"seed": seed})
+            for candidate in self.rung.candidates
+            for seed in range(first, first + self.plan.seeds)
+        ]
+
+    def take(self, outcomes: list[Outcome]) -> None:
+        """Go on with the outcomes of the cells of the current rung.
+
+        Raises:
+            NoRateError: all candidates diverged.
+            CellsMissingError: a cell failed for another reason.
+        """
+        self.cost |= {one.run: one.core_seconds for one in outcomes}
+        losses = [validation_loss(one) for one in outcomes]
+        count = self.plan.seeds
+        means = [fmean(losses[first : first + count]) for first in range(0, len(losses), count)]
+        try:
+            self.rung = self.searching.send(means)
+        except StopIteration as end:
+            self.rung, self.choice = None, end.value
+        except NoRateError as error:
+            raise NoRateError(f"{error}: pe={self.cfg.pe.name}, data={self.cfg.data.name}") from None
+
+
+def validation_loss(outcome: Outcome) -> float:
+    """Return the validation loss of a cell at its last epoch; infinity if its training diverged.
+
+    Raises:
+        CellsMissingError: it failed for another reason, which says nothing about its rate.
+        LedgerError: its metrics are damaged, or lack the validation.
+    """
+    cfg = outcome.cfg
+    if outcome.failure is not None:
+        if _DIVERGED.match(outcome.failure):
+            return math.inf
+        raise CellsMissingError(
+            f"the search needs pe={cfg.pe.name} with {LR}={cfg.optimizer.lr:g}, seed={cfg.seed}, epochs={cfg.epochs}: "
+            f"{outcome.failure}"
+        )
+    from pe_lab.results.from_ledger import validation  # loads pandas
+
+    for epoch, metric, value in validation(outcome.checkpoint):
+        if metric == "loss" and epoch == cfg.epochs:
+            return value
+    raise LedgerError(f"ledger entry {outcome.checkpoint} must have the validation at its end, got none")
+
+
+def searches_of(cfgs: list[DictConfig]) -> list[Search]:
+    """Return the search of each cell; cells that share one have the same object.
+
+    Raises:
+        ValueError: the study sets what the search is to choose, uses a seed of the search, or its epochs are too few.
+    """
+    plan = plan_of(cfgs[0])
+    last = plan.first_seed + plan.seeds - 1
+    by_setting: dict[str, Search] = {}
+    found = []
+    for cfg in cfgs:
+        if plan.first_seed <= cfg.seed <= last:
+            raise ValueError(
+                f"seed must not be one of the search, {plan.first_seed} ... {last}, got {cfg.seed}: the rate would be "
+                f"chosen for its noise; search.first_seed moves them"
+            )
+        fewest = plan.factor ** (plan.rungs - 1)
+        if cfg.epochs < fewest:
+            raise ValueError(
+                f"epochs must be at least {fewest} with search.rungs={plan.rungs} and search.factor={plan.factor}, got "
+                f"{cfg.epochs}"
+            )
+        scale = starting_scale(cfg.pe) if plan.scales else None
+        search = by_setting.setdefault(_common(cfg, scale), Search(cfg, plan, scale))
+        for setting in (LR, scale):
+            if setting and OmegaConf.select(cfg, setting) != (first := OmegaConf.select(search.cfg, setting)):
+                raise ValueError(
+                    f"{setting} must be left to the search, got a sweep over {first} and "
+                    f"{OmegaConf.select(cfg, setting)}"
+                )
+        found.append(search)
+    return found
+
+
+def _common(cfg: DictConfig, scale: str | None) -> str:
+    """Return what the cells of one search have in common, as text: an encoding, its options and the setting."""
+    settings = canonical(flatten(resolved(cfg)))
+    return repr([(key, settings[key]) for key in settings if key != scale and not key.startswith(_NOT_SETTINGS)])
