@@ -1,17 +1,14 @@
 """Compose the configs of cells from overrides, with Hydra."""
 
-import csv
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 
 from pe_lab.config.overrides import parsed
 from pe_lab.config.rules import check
 from pe_lab.config.schema import folder
 from pe_lab.config.users import Folders, add_to_path, beside_configs, folders, tell_hydra
-from pe_lab.system.errors import in_one_line
 
 # settings of a sweep, not of its cells
 OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "search")
@@ -95,37 +92,3 @@ def _require_new_names(known: Folders, loader: Any) -> None:
                         f"{group}={name} must have one file, got that of {sources[0].provider} and {file}: give yours "
                         f"a name of its own"
                     )
-
-
-def _tuned_rate(path: str, _root_: DictConfig) -> float:
-    """Return the learning rate that a study tuned for an encoding at this depth: at these epochs, or at the most.
-
-    Raises:
-        ValueError: there is no such table, or the encoding is not in it.
-    """
-    if not Path(path).is_file():
-        raise ValueError(
-            f"optimizer.lr must come from a table of tuned rates, got none at {path}: "
-            f"python -m pe_lab.run -m +study=tune_lr ledger={_root_.ledger} makes it"
-        )
-    there = {"pe": _root_.pe.name, "depth": str(_root_.model.depth), "data": _root_.data.name}
-    try:
-        with Path(path).open() as file:
-            rows = list(csv.DictReader(file))
-        known = sorted({f"{row['pe']} at depth {row['depth']}" for row in rows})
-        found = [row for row in rows if all(row.get(name, value) == value for name, value in there.items())]
-        rates = {int(row["epochs"]): float(row["optimizer.lr"]) for row in found}
-    except (OSError, ValueError, TypeError, KeyError, csv.Error) as error:
-        raise ValueError(
-            f"optimizer.lr must come from a table with pe, depth, epochs and optimizer.lr, got another at {path}: "
-            f"{in_one_line(error)}"
-        ) from None
-    if not found:
-        raise ValueError(
-            f"optimizer.lr must come from a table that has {there['pe']} at depth {there['depth']}, got {path} with "
-            f"{', '.join(known)}"
-        )
-    return rates.get(_root_.epochs, rates[max(rates)])
-
-
-OmegaConf.register_new_resolver("tuned_rate", _tuned_rate, replace=True)

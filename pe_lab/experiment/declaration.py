@@ -1,4 +1,4 @@
-"""What a study declares before its first cell is trained: its margin, and how seeds are added."""
+"""What a study declares before its first cell is trained: its margin, how seeds are added, its search."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ def declaration(cfg: DictConfig) -> dict[str, Any]:
         "margin": margin,
         "baseline": decide["baseline"],
         "decide": decide if decides else None,
-        "search": None,
+        "search": None if cfg.search is None else resolved(cfg.search),
     }
 
 

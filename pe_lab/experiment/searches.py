@@ -6,7 +6,7 @@ their noise too. Its cells are ordinary cells of the ledger, without measurement
 
 import math
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -15,6 +15,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import flatten, resolved
+from pe_lab.decisions.looks import looks_of
 from pe_lab.experiment.rounds import Outcome, with_settings
 from pe_lab.experiment.search import Candidate, Choice, NoRateError, Plan, Rung, epochs_needed, halving
 from pe_lab.experiment.tables import CellsMissingError
@@ -165,11 +166,12 @@ def searches_of(cfgs: list[DictConfig]) -> list[Search]:
     by_setting: dict[str, Search] = {}
     found = []
     for cfg in cfgs:
-        if plan.first_seed <= cfg.seed <= last:
-            raise ValueError(
-                f"seed must not be one of the search, {plan.first_seed} ... {last}, got {cfg.seed}: the rate would be "
-                f"chosen for its noise; search.first_seed moves them"
-            )
+        for seed in _seeds(cfg):
+            if plan.first_seed <= seed <= last:
+                raise ValueError(
+                    f"seed must not be one of the search, {plan.first_seed} ... {last}, got {seed}: the rate would be "
+                    f"chosen for its noise; search.first_seed moves them"
+                )
         fewest = plan.factor ** (plan.rungs - 1)
         if cfg.epochs < fewest:
             raise ValueError(
@@ -186,6 +188,12 @@ def searches_of(cfgs: list[DictConfig]) -> list[Search]:
                 )
         found.append(search)
     return found
+
+
+def _seeds(cfg: DictConfig) -> Iterable[int]:
+    """Return the seeds with which the study may train a cell."""
+    decide = cfg.decide
+    return [cfg.seed] if decide.baseline is None else range(looks_of(decide.seeds, decide.looks)[-1])
 
 
 def _common(cfg: DictConfig, scale: str | None) -> str:

@@ -49,7 +49,7 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["pe.theta=-1"], ["pe.theta must be a positive number, got -1"]),
         (["pe.pairing=both"], ["pe.pairing must be one of interleaved, half, got 'both'"]),
         (["optimizer.lr=nan"], ["optimizer.lr must be a positive number"]),
-        (["optimizer=lion"], ["optimizer must be one of adam, adam_tuned, adamw, sgd"]),
+        (["optimizer=lion"], ["optimizer must be one of adam, adamw, sgd"]),
         (["optimizer.betas=[0.9]"], ["optimizer.betas must be two numbers"]),
         (["trainer.precision=16"], ["trainer.precision must be one of 32, bf16-mixed"]),
         (["trainer.clip=0"], ["trainer.clip must be a positive number, got 0"]),
@@ -121,60 +121,9 @@ def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
     ]
 
 
-RATES = "pe,depth,epochs,optimizer.lr,at_edge\nrope,4,4,0.003,False\nrope,4,16,0.001,False\nrope,1,4,0.01,True\n"
-
-
-def tuned(folder, *overrides):
-    return config.expand(["optimizer=adam_tuned", f"ledger={folder}", *overrides], multirun=False)[0].optimizer.lr
-
-
-def test_a_tuned_rate_is_that_of_the_encoding_at_its_depth(tmp_path):
-    (tmp_path / "studies" / "tune_lr").mkdir(parents=True)
-    (tmp_path / "studies" / "tune_lr" / "rates.csv").write_text(RATES)
-    assert tuned(tmp_path, "pe=rope", "model.depth=4") == 0.003
-    assert tuned(tmp_path, "pe=rope", "model.depth=4", "epochs=16") == 0.001
-    assert tuned(tmp_path, "pe=rope", "model.depth=4", "epochs=64") == 0.001  # of the longest that was tuned
-    assert tuned(tmp_path, "pe=rope", "model.depth=1", "epochs=16") == 0.01
-    with pytest.raises(Exception, match="alibi at depth 4, got .* with rope at depth 1, rope at depth 4"):
-        tuned(tmp_path, "pe=alibi")
-
-
-def test_a_table_of_rates_that_is_not_there_is_named_with_the_study_that_makes_it(tmp_path):
-    line = complaint("optimizer=adam_tuned", f"ledger={tmp_path}")
-    for part in ("optimizer.lr must come from a table of tuned rates", "+study=tune_lr", str(tmp_path)):
-        assert part in line
-
-
-@pytest.mark.parametrize(
-    ("table", "part"),
-    [
-        (RATES.replace("0.003", "${oc.env:SECRET_TOKEN}"), "could not convert string to float"),
-        (RATES.replace("0.003", ""), "could not convert string to float"),
-        (RATES.replace("0.003", "nan"), "optimizer.lr must be a positive number"),
-        (RATES.replace("0.003", "-1"), "optimizer.lr must be a positive number"),
-        (RATES.replace("rope,4,4", "rope,4,four"), "invalid literal for int"),
-        (RATES.replace("epochs", "other"), "got another at"),
-        (RATES.replace("pe,", "${oc.env:SECRET_TOKEN},"), "got another at"),
-        ("pe,depth,epochs,optimizer.lr\nrope,4\n", "got another at"),
-        ("pe,depth,epochs,optimizer.lr\n\x1b[2J${oc.env:SECRET_TOKEN},4,4,1\n", "must come from a table that has rope"),
-        ("", "must come from a table that has rope at depth 4"),
-        ("\xff\xfe", "got another at"),
-    ],
-)
-def test_a_table_of_rates_that_somebody_else_wrote_is_one_line(table, part, tmp_path, monkeypatch):
-    """The table is read as numbers: no interpolation in it is resolved."""
-    monkeypatch.setenv("SECRET_TOKEN", "0.5")
-    (tmp_path / "studies" / "tune_lr").mkdir(parents=True)
-    (tmp_path / "studies" / "tune_lr" / "rates.csv").write_bytes(table.encode("latin-1"))
-    line = complaint("optimizer=adam_tuned", f"ledger={tmp_path}", "pe=rope", "model.depth=4")
-    assert part in line
-    assert "0.5" not in line
-    assert line.isprintable()
-
-
 def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     seen = set()
-    for group in ("data", "logger"):
+    for group in ("data", "logger", "search"):
         for path in (config.folder() / group).glob("*.yaml"):
             cfg = config.expand([f"{group}={path.stem}"], multirun=False)[0]
             seen |= {s for s in RANGES if OmegaConf.select(cfg, s, default=seen) is not seen}

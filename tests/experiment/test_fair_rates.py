@@ -226,6 +226,7 @@ def test_with_a_schedule_that_depends_on_the_end_rungs_are_trainings_of_their_ow
     [
         (["seed=0,1000"], "seed must not be one of the search, 1000 ... 1001, got 1000"),
         (["seed=7", "search.first_seed=6"], "seed must not be one of the search, 6 ... 7, got 7"),
+        (["decide.baseline=rope", "search.first_seed=20"], "seed must not be one of the search, 20 ... 21, got 20"),
         (["optimizer.lr=1e-3,1e-2"], "optimizer.lr must be left to the search, got a sweep over 0.001 and 0.01"),
         (["pe=learnable", "pe.std=0.02,1"], "pe.std must be left to the search, got a sweep over 0.02 and 1"),
         (["epochs=3"], "epochs must be at least 4 with search.rungs=3 and search.factor=2, got 3"),

@@ -75,7 +75,7 @@ ATTACKS = {
     "an interpolation over two lines": ("ledger", 'ledger: "$\\\n  {{oc.env:SECRET_TOKEN}}"'),
     "an interpolation in a block": ("ledger", "ledger: |\n  ${{oc.env:SECRET_TOKEN}}"),
     "half an interpolation": ("ledger", "ledger: ${{"),
-    "a resolver of the lab": ("optimizer", "optimizer:\n  lr: ${{tuned_rate:{evil}}}"),
+    "a resolver that nobody registered": ("optimizer", "optimizer:\n  lr: ${{tuned_rate:{evil}}}"),
     "a resolver that makes a tree": ("data", "data: ${{oc.create:'{{_target_: os.system}}'}}"),
     "a resolver of Hydra": ("ledger", "ledger: ${{hydra:runtime.cwd}}"),
     "an interpolation in a user's own leaf": ("data", MINE + "  path: ${{oc.env:SECRET_TOKEN}}"),
