@@ -23,7 +23,7 @@ from pe_lab.system.files import LedgerError, canonical
 
 LR = "optimizer.lr"
 # of the cells of a search: they are trained and validated, and nothing else
-_UNMEASURED = {
+_UNMEASURED: dict[str, Any] = {
     "search": None,
     "probe": {},
     "evaluate.lengths": [1.0],
@@ -51,7 +51,7 @@ def starting_scale(leaf: DictConfig, path: str = "pe") -> str | None:
     option = getattr(get_class(leaf["_target_"]), "start_scale", None)
     if option is not None and option in leaf:
         return f"{path}.{option}"
-    inner = (starting_scale(leaf[key], f"{path}.{key}") for key in leaf if _is_encoding(leaf[key]))
+    inner = (starting_scale(leaf[key], f"{path}.{key!s}") for key in leaf if _is_encoding(leaf[key]))
     return next(filter(None, inner), None)
 
 

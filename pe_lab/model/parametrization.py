@@ -66,14 +66,18 @@ class MaximalUpdate:
     def scale_weights(self) -> None:
         """Scale weights that were just drawn as PyTorch draws them."""
         for layer in self.outputs:
-            layer.weight *= self.factor**-0.5
+            layer.weight.mul_(self.factor**-0.5)
         for layer in (*self.hidden, *self.outputs):
             if layer.bias is not None:
-                layer.bias *= self.factor**0.5
+                layer.bias.mul_(self.factor**0.5)
 
     def rates(self) -> dict[nn.Parameter, float]:
         """Return the factors on learning rates that are not 1, by parameter."""
-        return {layer.weight: 1 / self.factor for layer in (*self.hidden, *self.outputs)}
+        factors: dict[nn.Parameter, float] = {}
+        for layer in (*self.hidden, *self.outputs):
+            assert isinstance(layer.weight, nn.Parameter)
+            factors[layer.weight] = 1 / self.factor
+        return factors
 
 
 def _linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
