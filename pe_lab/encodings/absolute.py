@@ -1,7 +1,7 @@
 """Encodings that give every position a vector and add it to token embeddings or to the input of attention."""
 
 from abc import ABC, abstractmethod
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ class Absolute(PositionalEncoding, ABC):
     """
 
     neutral = {"at": "input", "combine": "add", "size": 1.0}
-    start_scale = "size"
+    start_scale: ClassVar[str | None] = "size"
 
     def __init__(
         self, sizes: Sizes, name: str, at: Place = "input", combine: Combination = "add", size: Positive = 1.0

@@ -1,6 +1,6 @@
 """Encodings that look up a row of a table per position."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class Table(Absolute):
     """
 
     neutral = {"at": "input", "combine": "add", "share": "layers"}
-    start_scale = None
+    start_scale: ClassVar[str | None] = None
     table: Tensor
 
     def __init__(
