@@ -31,6 +31,11 @@ def main() -> None:
     parser.add_argument("--ledger", default="ledger", help="where studies are looked for by name (default: ledger)")
     parser.add_argument("--study", help="a study of a ledger that is given as a folder")
     parser.add_argument("--baseline", help="the encoding that others are compared with (default: the first)")
+    parser.add_argument(
+        "--against",
+        default="",
+        help="the encoding that is compared with the baseline in every setting (default: the best)",
+    )
     parser.add_argument("--metric", default="loss", help="a metric of the test (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
     parser.add_argument("--out", help="folder for report.html and report.md (default: beside the study's tables)")
@@ -47,7 +52,7 @@ def report(arguments: argparse.Namespace) -> None:
     """Load the results and write report.html and report.md.
 
     Raises:
-        ValueError: there is no such source, study, baseline, metric or audit.
+        ValueError: there is no such source, study, baseline, metric, audit or encoding to compare.
     """
     if arguments.source == "claims":
         from pe_lab.report import claims
@@ -75,7 +80,7 @@ def report(arguments: argparse.Namespace) -> None:
         require_costs(results.cells, f"{results.name}: rows.csv")
     baseline = arguments.baseline or _first(results)
     audit = _audit(arguments.audit)
-    asked = Question(results, load, command(results.name), baseline, arguments.metric, audit)
+    asked = Question(results, load, command(results.name), baseline, arguments.metric, audit, arguments.against)
     found = sections(asked)
     title = f"pe_lab: {results.name}"
     out = Path(arguments.out) if arguments.out else beside

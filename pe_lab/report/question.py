@@ -14,8 +14,8 @@ from pe_lab.results.frame import Results
 from pe_lab.results.statistics import Families
 
 IMPORTS = (
-    "from pe_lab.report import choice; "
-    "from pe_lab.results import columns, frame, plots, rates, statistics, wandb_project"
+    "from pe_lab.report import answer, choice; "
+    "from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, statistics, wandb_project"
 )
 
 
@@ -30,6 +30,8 @@ class Question:
         baseline: the encoding that others are compared with.
         metric: a test metric.
         audit: the table of an audit, or empty.
+        against: the encoding whose difference from the baseline is followed through all settings; empty: the best of
+            the others.
     """
 
     results: Results
@@ -38,11 +40,22 @@ class Question:
     baseline: str
     metric: str
     audit: pd.DataFrame
+    against: str = ""
 
     @cached_property
     def compared(self) -> Families:
         """All comparisons of the report; every verdict in it is one of these."""
         return choice.families(self.results.cells, self.results.records, self.baseline, self.metric)
+
+    def require_against(self) -> None:
+        """Require that `against` is an encoding of the results, and not the baseline.
+
+        Raises:
+            ValueError: it is not.
+        """
+        others = [name for name in self.results.cells["pe"].unique() if name != self.baseline]
+        if self.against and self.against not in others:
+            raise ValueError(f"against must be one of {', '.join(others) or 'none'}, got {self.against!r}")
 
     @property
     def compares(self) -> str:
@@ -51,7 +64,7 @@ class Question:
 
 
 def question(asked: Question) -> Section:
-    """Return the section on cells, metric, baseline, families, cautions and commands."""
+    """Return the section on cells, metric, baseline, families and commands."""
     cells = asked.results.cells
     parts: list[Part] = []
     if len(cells):
@@ -70,12 +83,11 @@ def question(asked: Question) -> Section:
                 f"**The families of this report**: {asked.compared}. Every verdict on this page, in differences, "
                 "ranks, seeds needed and choice, is one of these."
             )
-    parts += [f"**Note.** {line}" for line in cautions(asked.results, asked.baseline)]
     if asked.command:
         parts.append(f"Trained with `{asked.command}`.")
     lines = f"`{IMPORTS}`, `{asked.load}`" + (f" and `{asked.compares}`" if len(cells) else "")
     parts.append(f"Every figure names the line that draws it, after {lines}.")
-    return Section("The question", parts)
+    return Section("Cells and comparisons", parts)
 
 
 def cautions(results: Results, baseline: str) -> list[str]:
