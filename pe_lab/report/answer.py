@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report.choice import POOLED
-from pe_lab.report.effort import effort
+from pe_lab.report.decided import CAUTION, sequential
+from pe_lab.report.effort import rates_in_words
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.report.question import Question, cautions
 from pe_lab.report.standing import (
@@ -41,7 +42,8 @@ def answer(asked: Question) -> Section:
         ValueError: there is no such baseline or metric.
     """
     parts: list[Part] = [" ".join(sentences(asked))]
-    notes = [*_not_finite(asked), *cautions(asked.results, asked.baseline)]
+    sequentially = [] if asked.decided is None else [CAUTION]
+    notes = [*_not_finite(asked), *sequentially, *cautions(asked.results, asked.baseline)]
     parts += [f"**Note.** {line}" for line in notes]
     return Section(title(asked), [*parts, *_figure(asked)], opening=True)
 
@@ -75,31 +77,46 @@ def sentences(asked: Question) -> tuple[str, str]:
         )
     if cells["pe"].nunique() == 1:
         seeds = cells.groupby(setting_columns(cells), dropna=False).size()
-        return _alone(asked), f"It was trained with {_seeds(seeds)}, {effort(asked.results)}."
+        return _alone(asked), f"It was trained with {_seeds(seeds)}, {rates_in_words(asked.results)}."
+    if (decided := asked.decided) is not None:
+        each = sequential(asked.compared, decided)
+        first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
+        return first, _against(asked, decided)
     found = overall(asked.compared)
     first = in_each_setting(by_setting(asked.compared)) if found is None else found.words()
-    return first, _against(asked)
+    return first, _against(asked, asked.compared.compare(GRID))
 
 
-def forest(compared: Families) -> plots.Plot:
+def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plot:
     """Draw the differences from the baseline over all settings, the best first; of many encodings, the best 12.
 
-    Where settings cannot be averaged, the last setting is drawn.
+    Where settings are not averaged, the last setting is drawn.
+
+    Args:
+        compared: all comparisons of a report.
+        decided: the comparisons of a sequential study, which are drawn instead; None: it was not sequential.
     """
-    name, rows = _drawn(compared)
-    metric = compared.tables[name][1]
+    rows, metric, _ = _drawn(compared, decided)
     best = rows.sort_values("difference", ascending=lower_is_better(metric), kind="stable", na_position="last")
     return plots.forest(best.head(MOST_DRAWN), metric)
 
 
-def _drawn(compared: Families) -> tuple[str, pd.DataFrame]:
-    """Return the name of the table that the figure shows, and its comparisons with the baseline."""
-    name = table_of(compared) or GRID
-    rows = compared.compare(name)
-    names = list(rows.columns[: list(rows.columns).index("pe")])
-    rows = sort_by_setting(rows, names)
-    settings = pd.Series(settings_in_words(rows, names), rows.index)
-    return name, rows[settings == settings.iloc[-1]] if len(rows) else rows
+def _drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
+    """Return the comparisons that the figure shows, their metric, and the settings in words."""
+    name = GRID if decided is not None else table_of(compared) or GRID
+    lines = compared.compare(name) if decided is None else decided
+    if decided is not None:
+        baselines = lines["baseline"].unique()
+        baseline = compared.baseline if compared.baseline in baselines else baselines[0]
+        lines = lines[lines["baseline"] == baseline].reset_index(drop=True)
+    names = list(lines.columns[: list(lines.columns).index("pe")])
+    lines = sort_by_setting(lines, names)
+    words = pd.Series(settings_in_words(lines, names), lines.index)
+    count, rows = words.nunique(), compared.tables[GRID][0]
+    where = f" at {words.iloc[-1]}, one of {count} settings, which are not averaged" if count > 1 else ""
+    if name == POOLED:
+        where = f", averaged over {len(rows[setting_columns(rows)].drop_duplicates())} settings"
+    return lines[words == words.iloc[-1]], compared.tables[name][1], where
 
 
 def _figure(asked: Question) -> list[Part]:
@@ -107,38 +124,40 @@ def _figure(asked: Question) -> list[Part]:
     cells = asked.results.cells
     if cells.empty or cells["pe"].nunique() < 2:
         return []
-    name, rows = _drawn(asked.compared)
+    rows, _, where = _drawn(asked.compared, asked.decided)
     if rows["difference"].isna().all():
         return []
-    count = len(cells[setting_columns(cells)].drop_duplicates())
-    where = f", averaged over {count} settings" if name == POOLED else ""
-    if name == GRID and count > 1:
-        lines = asked.compared.compare(GRID)
-        names = list(lines.columns[: list(lines.columns).index("pe")])
-        words = pd.Series(settings_in_words(lines, names), lines.index)
-        setting = words.iloc[sort_by_setting(lines, names).index[-1]]
-        where = f" at {setting}, one of {count} settings, which cannot be averaged"
-    caption = f"Differences from {asked.baseline}{where}, with 95 % t intervals"
+    how = "95 % t intervals" if asked.decided is None else "intervals that hold under the looking"
+    caption = f"Differences from {rows['baseline'].iloc[0]}{where}, with {how}"
     if len(rows) > MOST_DRAWN:
         caption += f"; the best {MOST_DRAWN} of {len(rows)} by mean"
-    return [Drawn(forest(asked.compared), caption, "answer.forest(compared)")]
+    code = "answer.forest(compared" + ("" if asked.decided is None else ", decided.decisions(results)") + ")"
+    return [Drawn(forest(asked.compared, asked.decided), caption, code)]
 
 
-def _against(asked: Question) -> str:
-    """Say how the encodings compare with the baseline, at which margin, over how many seeds, and at which rates."""
-    lines = asked.compared.compare(GRID)
+def _against(asked: Question, lines: pd.DataFrame) -> str:
+    """Say how comparisons ended, at which margin, over how many seeds, and at which rates.
+
+    Args:
+        lines: comparisons with the baseline, or those of a sequential study.
+    """
     counts = lines["verdict"].value_counts()
     known = [*(word for word in MARKS if word in counts), *(word for word in counts.index if word not in MARKS)]
     named = {word: SEEDLESS.get(word, word.replace(",", "")) for word in known}
-    others, settings = lines["pe"].nunique(), len(lines) // max(1, lines["pe"].nunique())
-    fair = [f"paired over {_seeds(lines['seeds'])}", effort(asked.results)]
+    settings = len(lines[list(lines.columns[: list(lines.columns).index("pe")])].drop_duplicates())
+    what, others = f"with `{lines['baseline'].iloc[0]}`", lines["pe"].nunique()
+    if lines["baseline"].nunique() > 1:
+        what, others = "of every two", pd.concat([lines["pe"], lines["baseline"]]).nunique()
     if len(lines) == 1:
-        text = f"The only comparison with `{asked.baseline}` ends {named[known[0]]}"
+        text = f"The only comparison {what} ends {named[known[0]]}"
     else:
-        where = f"{others} encoding{'s' * (others > 1)} in {settings} settings" if settings > 1 else ""
+        where = f" ({others} encoding{'s' * (others > 1)} in {settings} settings)" if settings > 1 else ""
         ends = joined([f"{counts[word]} {'end ' * (not number)}{named[word]}" for number, word in enumerate(known)])
         ends = f"all end {named[known[0]]}" if len(known) == 1 else ends
-        text = f"Of {len(lines)} comparisons with `{asked.baseline}`{f' ({where})' if where else ''}, {ends}"
+        text = f"Of {len(lines)} comparisons {what}{where}, {ends}"
+    fair = [f"paired over {_seeds(lines['seeds'])}", rates_in_words(asked.results)]
+    if "look" in lines:
+        fair.insert(1, f"which were added in up to {int(lines['look'].max())} looks while one was undecided")
     return f"{text}, {', '.join(fair)}."
 
 

@@ -1,4 +1,4 @@
-"""How fair a comparison was: learning rates of the encodings, and how their seeds were chosen."""
+"""How fair a comparison was: whether each encoding had a learning rate of its own, and from which search."""
 
 from pathlib import Path
 
@@ -10,11 +10,6 @@ from pe_lab.results.frame import Results
 from pe_lab.results.rates import LR
 
 SEARCHED = {"pe", LR, "at_edge", "tried"}  # columns that the rates.csv of a search has
-
-
-def effort(results: Results) -> str:
-    """Say how learning rates were chosen, and whether seeds were added until the comparisons were decided."""
-    return ", ".join(filter(None, (rates_in_words(results), decisions_in_words(results))))
 
 
 def rates_in_words(results: Results) -> str:
@@ -37,20 +32,6 @@ def rates_in_words(results: Results) -> str:
         whose = "" if alone else "of their own"
         return f"at learning rates {whose}, with no record of how they were chosen".replace(" ,", ",")
     return "at one learning rate" if alone else "at one learning rate for all, not tuned for each"
-
-
-def decisions_in_words(results: Results) -> str:
-    """Say that seeds were added look by look, where the study's folder has the decisions; otherwise an empty text."""
-    path = study_folder(results) / "decisions.csv"
-    if not path.is_file():
-        return ""
-    decisions = pd.read_csv(path)
-    looks = (
-        f" in {_range(decisions['look'].groupby(decisions['pe']).max())} looks"
-        if {"look", "pe"} <= set(decisions)
-        else ""
-    )
-    return f"seeds added until each comparison was decided{looks}"
 
 
 def study_folder(results: Results) -> Path:

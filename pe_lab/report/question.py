@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report import choice
+from pe_lab.report.decided import decisions
 from pe_lab.report.parts import Part, Section, Table
 from pe_lab.results import statistics
 from pe_lab.results.columns import setting_columns
@@ -14,7 +15,7 @@ from pe_lab.results.frame import Results
 from pe_lab.results.statistics import Families
 
 IMPORTS = (
-    "from pe_lab.report import answer, choice; "
+    "from pe_lab.report import answer, choice, decided; "
     "from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, statistics, wandb_project"
 )
 
@@ -56,6 +57,11 @@ class Question:
         others = [name for name in self.results.cells["pe"].unique() if name != self.baseline]
         if self.against and self.against not in others:
             raise ValueError(f"against must be one of {', '.join(others) or 'none'}, got {self.against!r}")
+
+    @cached_property
+    def decided(self) -> pd.DataFrame | None:
+        """The verdicts of a sequential study, whose metric is the loss; None for other studies and metrics."""
+        return decisions(self.results) if self.metric == "loss" else None
 
     @property
     def compares(self) -> str:

@@ -1,6 +1,7 @@
 """Which encodings may be the best, by the verdicts of a report's families, and how to say it."""
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import pandas as pd
@@ -8,7 +9,7 @@ import pandas as pd
 from pe_lab.report.choice import POOLED
 from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
 from pe_lab.results.statistics import GRID, Families
-from pe_lab.results.verdicts import BETTER, WITHIN, WORSE, direction
+from pe_lab.results.verdicts import BETTER, UNDECIDED, WITHIN, WORSE, direction
 
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
 UNDECIDABLE = {"one seed", "no shared seed", "equal"}  # verdicts without a test
@@ -62,7 +63,7 @@ class Standing:
         return set(self.lines.loc[self.lines["pe"].isin(names) & self.lines["baseline"].isin(names), "verdict"])
 
     def line(self, pe: str, other: str) -> dict[str, Any]:
-        """Return difference, low, high and verdict of an encoding minus another one."""
+        """Return difference, low, high and verdict of an encoding minus another one; undecided if not compared."""
         for line in self.lines[["pe", "baseline", "difference", "low", "high", "verdict"]].to_dict("records"):
             if (line["pe"], line["baseline"]) == (pe, other):
                 return line
@@ -71,7 +72,7 @@ class Standing:
                 turned = line["verdict"].replace(word, WORSE if word == BETTER else BETTER) if word else line["verdict"]
                 low, high = -line["high"], -line["low"]
                 return {"difference": -line["difference"], "low": low, "high": high, "verdict": turned}
-        raise KeyError(f"{pe} and {other}")
+        return {"difference": float("nan"), "low": float("nan"), "high": float("nan"), "verdict": UNDECIDED}
 
     def words(self) -> str:
         """Say which encodings may be the best, in one sentence."""
@@ -101,6 +102,8 @@ class Standing:
 
     def _alike(self) -> str:
         """Say that the encodings that may be the best are certainly alike, if each two are."""
+        if any(self.line(one, other)["verdict"] == UNDECIDED for one, other in combinations(self.open, 2)):
+            return ""
         found = self.verdicts(self.open)
         if found == {"equal"}:
             return ", which are equal to the bit"
@@ -158,8 +161,12 @@ def by_setting(compared: Families) -> list[Standing]:
     return found
 
 
-def in_each_setting(found: list[Standing]) -> str:
-    """Say in how many settings which encodings are the best or may be, in one sentence."""
+def in_each_setting(found: list[Standing], why: str = " that cannot be averaged") -> str:
+    """Say in how many settings which encodings are the best or may be, in one sentence.
+
+    Args:
+        why: after the number of settings, why they are not averaged.
+    """
     alone: dict[str, int] = {}
     for one in found:
         if len(one.open) == 1:
@@ -168,7 +175,7 @@ def in_each_setting(found: list[Standing]) -> str:
     always = [name for name in (found[0].open if found else []) if all(name in one.open for one in found)]
     parts = [f"`{name}` alone can be the best in {count}" for name, count in alone.items()]
     parts += [f"several can be in {several}"] * bool(several)
-    text = f"Of {len(found)} settings that cannot be averaged, {', '.join(parts)}"
+    text = f"Of {len(found)} settings{why}, {', '.join(parts)}"
     if several or len(alone) > 1:
         text += f"; {'none' if not always else listed(always, None)} can be the best in all of them"
     return f"{text}."

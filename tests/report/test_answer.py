@@ -195,6 +195,6 @@ def test_settings_that_cannot_be_averaged_have_the_figure_of_one_that_is_named()
     first, _ = sentences(question)
     assert first.startswith("Of 2 settings that cannot be averaged, `alibi` alone can be the best in 2")
     (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
-    assert "at sort, one of 2 settings, which cannot be averaged" in figure.caption
+    assert "at sort, one of 2 settings, which are not averaged" in figure.caption
     assert set(figure.plot.data["setting"]) <= {"depth 1, epochs 4", "sort", "all settings"}
     assert len(figure.plot.data) == 2

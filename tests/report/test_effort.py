@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pe_lab.report.effort import effort, rates_in_words, study_folder
+from pe_lab.report.effort import rates_in_words, study_folder
 from pe_lab.results.frame import Results
 from pe_lab.results.rates import LR
 
@@ -87,10 +87,3 @@ def test_a_search_that_found_one_rate_for_all_is_a_search(tmp_path) -> None:
 def test_the_folder_of_a_study_is_in_the_ledger_or_given(tmp_path) -> None:
     assert study_folder(Results(tmp_path, None, cells(OWN))) == tmp_path
     assert study_folder(Results(tmp_path, "mine", cells(OWN))) == tmp_path / "studies/mine"
-
-
-def test_sequential_decisions_are_said_where_they_are_stored(tmp_path) -> None:
-    found = results(tmp_path, cells(OWN).drop(columns=LR))
-    assert "decided" not in effort(found)
-    pd.DataFrame({"pe": ["rope", "rope", "alibi"], "look": [1, 2, 1]}).to_csv(tmp_path / "decisions.csv", index=False)
-    assert effort(found).endswith(", seeds added until each comparison was decided in 1 to 2 looks")
