@@ -87,3 +87,9 @@ def test_a_search_that_found_one_rate_for_all_is_a_search(tmp_path) -> None:
 def test_the_folder_of_a_study_is_in_the_ledger_or_given(tmp_path) -> None:
     assert study_folder(Results(tmp_path, None, cells(OWN))) == tmp_path
     assert study_folder(Results(tmp_path, "mine", cells(OWN))) == tmp_path / "studies/mine"
+
+
+def test_a_search_for_some_of_the_encodings_is_no_search_for_all(tmp_path) -> None:
+    rows = cells(OWN).drop(columns=LR)
+    some = SEARCHED[SEARCHED["pe"] == "rope"]
+    assert rates_in_words(results(tmp_path, rows, some)) == "at one learning rate for all, not tuned for each"

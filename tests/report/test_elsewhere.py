@@ -11,15 +11,16 @@ from pe_lab.report.elsewhere import best_other, elsewhere
 from pe_lab.report.parts import Drawn, Table
 from pe_lab.report.question import Question
 from pe_lab.results import frame
+from pe_lab.results.sensitivity import sensitivity
 
 LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
 
 
-def asked(against: str = "", baseline: str = "rope", depths=(1, 4), tasks=("copy",), floors=True) -> Question:
+def asked(against: str = "", baseline: str = "rope", depths=(1, 4), tasks=("copy",), floors=True, noise=0.01) -> Question:
     rng, rows = np.random.default_rng(0), []
     for task, depth, epochs, seed, pe in product(tasks, depths, (1, 4), range(4), LOSSES):
         turned = -1 if depth == 1 and pe == "alibi" else 1
-        value = 1 + turned * (LOSSES[pe] - 1) + rng.normal(0, 0.01)
+        value = 1 + turned * (LOSSES[pe] - 1) + rng.normal(0, noise)
         rows.append({"pe": pe, "data": task, "depth": depth, "epochs": epochs, "seed": seed, "test_loss": value})
     cells = pd.DataFrame(rows)
     if floors:
@@ -49,8 +50,11 @@ def test_an_encoding_that_cannot_be_compared_is_refused(against) -> None:
 
 
 def test_the_verdicts_are_those_of_the_report() -> None:
-    question = asked()
+    """In a family of four comparisons, more of them would be certain."""
+    question = asked(noise=0.15)
     (drawn,) = (part for part in elsewhere(question).parts if isinstance(part, Drawn))
+    alone = sensitivity(question.results.cells, "alibi", "rope").lines["verdict"]
+    assert drawn.plot.data["verdict"].tolist() != alone.tolist()
     lines = question.compared.compare()
     expected = lines[lines["pe"] == "alibi"].set_index(["depth", "epochs"])["verdict"].to_dict()
     assert drawn.plot.data.set_index(["depth", "epochs"])["verdict"].to_dict() == expected
@@ -73,3 +77,10 @@ def test_without_a_pooled_mean_the_best_other_is_that_of_the_mean_rank() -> None
     assert "pooled over settings" not in question.compared.tables
     assert best_other(question.compared) == "alibi"
     assert best_other(asked(tasks=("copy", "sort"), depths=(4,), floors=False, baseline="alibi").compared) == "rope"
+
+
+def test_the_baseline_is_not_its_own_other() -> None:
+    question = asked(baseline="none", depths=(4, 16))
+    assert "pooled over settings" in question.compared.tables
+    assert best_other(question.compared) == "alibi"
+    assert best_other(asked(baseline="alibi", depths=(4, 16)).compared) == "rope"

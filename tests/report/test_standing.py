@@ -69,6 +69,17 @@ def test_one_that_is_behind_by_less_than_the_margin_is_not_the_best() -> None:
     )
 
 
+def test_one_that_is_behind_one_by_more_than_the_margin_is_behind() -> None:
+    found = standing({"a": 1.0, "b": 1.01, "c": 1.1}, a_b="undecided", a_c="better", b_c="better" + WITHIN)
+    assert (found.open, found.near, found.behind) == (["a", "b"], [], ["c"])
+
+
+def test_a_comparison_is_turned_with_its_interval() -> None:
+    found = standing({"a": 1.0, "b": 1.5}, a_b="better")
+    assert found.line("b", "a") == {"difference": 0.5, "low": 0.4, "high": 0.6, "verdict": "worse"}
+    assert found.line("a", "b")["low"] == pytest.approx(-0.6)
+
+
 def test_worse_within_the_margin_turns_to_the_other_one() -> None:
     found = standing({"a": 1.0, "b": 1.01}, a_b="worse" + WITHIN)
     assert (found.open, found.near) == (["b"], ["a"])

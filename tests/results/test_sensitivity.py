@@ -58,6 +58,12 @@ def test_signs_and_verdicts_are_counted_and_the_setting_that_turns_the_sign_is_n
     )
 
 
+def test_a_sign_that_follows_two_settings_together_follows_none_alone() -> None:
+    crossed = cells(lambda setting, seed: 0.3 if (setting["depth"] == 1) == (setting["epochs"] == 1) else -0.3)
+    text = sensitivity(crossed, "alibi", "rope").words()
+    assert text.endswith("The sign depends on the setting: both directions are certain somewhere.")
+
+
 def test_a_higher_accuracy_is_better() -> None:
     found = sensitivity(cells(by_depth), "alibi", "rope", "accuracy")
     assert found.counts()[["better", "worse", "certainly better"]].tolist() == [4, 8, 4]
