@@ -31,6 +31,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "task_names": lambda: names("data"),
         "study_names": lambda: names("study"),
         "first_study": first_study,
+        "verdicts": verdicts,
         "export": export,
     }
 
@@ -118,6 +119,25 @@ def first_study() -> str:
         by = cells.set_index("pe")
         shown = [f"{by.loss[name]:.3f} ± {(by.high[name] - by.low[name]) / 2:.3f}" for name in order]
         lines.append(f"| {depth} | {epochs} | {' | '.join(shown)} | {by.position_blind.iloc[0]:.3f} |")
+    return "\n".join(lines)
+
+
+def verdicts() -> str:
+    """Return comparisons of the study of depth, epochs and encoding with `rope`, with the verdict on each."""
+    import pandas as pd
+
+    from pe_lab.results import statistics
+
+    compared = statistics.compare(pd.read_csv(STUDY / "rows.csv"), "rope")
+    chosen = compared[compared["pe"].isin(["learnable", "lrope"]) & (compared["depth"] > 1)]
+    lines = [
+        "| depth | epochs | encoding | minus `rope`, 95 % | corrected p: not 0 | within the margin | verdict |",
+        "| ---: | ---: | :--- | ---: | ---: | ---: | :--- |",
+    ]
+    for one in chosen.itertuples():
+        difference = f"{one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}]"
+        p = f"{one.p_holm:.2g} | {one.p_equivalent_holm:.2g}"
+        lines.append(f"| {one.depth} | {one.epochs} | `{one.pe}` | {difference} | {p} | {one.verdict} |")
     return "\n".join(lines)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report.choice import POOLED
-from pe_lab.report.decided import CAUTION, sequential
+from pe_lab.report.decided import decision_notes, sequential
 from pe_lab.report.effort import rates_in_words
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.report.question import Question, cautions
@@ -28,11 +28,11 @@ from pe_lab.results import plots
 from pe_lab.results.columns import lower_is_better, setting_columns, sort_by_setting
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.statistics import GRID, Families, interval
-from pe_lab.results.verdicts import MARKS
+from pe_lab.results.verdicts import MARKS, NO_SEED, ONE_SEED
 
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MOST_DRAWN = 12  # encodings in the figure
-SEEDLESS = {"one seed": "with one seed", "no shared seed": "without a shared seed"}
+SEEDLESS = {ONE_SEED: "with one seed", NO_SEED: "without a shared seed"}
 
 
 def answer(asked: Question) -> Section:
@@ -42,8 +42,8 @@ def answer(asked: Question) -> Section:
         ValueError: there is no such baseline or metric.
     """
     parts: list[Part] = [" ".join(sentences(asked))]
-    sequentially = [] if asked.decided is None else [CAUTION]
-    notes = [*_not_finite(asked), *sequentially, *cautions(asked.results, asked.baseline)]
+    sequentially = decision_notes(asked.results, asked.decided)
+    notes = [*_not_finite(asked), *asked.margin_notes(), *sequentially, *cautions(asked.results, asked.baseline)]
     parts += [f"**Note.** {line}" for line in notes]
     return Section(title(asked), [*parts, *_figure(asked)], opening=True)
 
@@ -155,10 +155,23 @@ def _against(asked: Question, lines: pd.DataFrame) -> str:
         ends = joined([f"{counts[word]} {'end ' * (not number)}{named[word]}" for number, word in enumerate(known)])
         ends = f"all end {named[known[0]]}" if len(known) == 1 else ends
         text = f"Of {len(lines)} comparisons {what}{where}, {ends}"
-    fair = [f"paired over {_seeds(lines['seeds'])}", rates_in_words(asked.results)]
+    fair = [_margin(asked, lines), f"paired over {_seeds(lines['seeds'])}", rates_in_words(asked.results)]
     if "look" in lines:
-        fair.insert(1, f"which were added in up to {int(lines['look'].max())} looks while one was undecided")
+        fair.insert(2, f"which were added in up to {int(lines['look'].max())} looks while one was undecided")
     return f"{text}, {', '.join(fair)}."
+
+
+def _margin(asked: Question, lines: pd.DataFrame) -> str:
+    """Say at which margin, in the unit of the metric, and whether it was declared before the data."""
+    words, declared = asked.compared.margins[GRID], asked.results.declared.margin.get(asked.metric)
+    sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
+    unit = amount(0, asked.metric).removeprefix("0")
+    plain = "" if "gap" not in words else f" ({' to '.join(dict.fromkeys(sizes))}{unit})"
+    if asked.margin is not None:
+        return f"at a margin of {words}{plain} that was chosen for this report"
+    if words == "none":
+        return "without a margin"
+    return f"at the {'default' if declared is None else 'declared'} margin of {words}{plain}"
 
 
 def _not_finite(asked: Question) -> list[str]:

@@ -5,16 +5,22 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.results import statistics
-from pe_lab.results.columns import REMAINING, setting_columns, sort_by_setting
+from pe_lab.results.columns import REMAINING, floors, setting_columns, sort_by_setting
 from pe_lab.results.statistics import GRID, Families, Pool
+from pe_lab.results.statistics.margin import Margins, keys_of
 
 COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 MOST_NAMED = 5  # ties that are named; further ones are counted
 POOLED = "pooled over settings"
-MARGIN = 0.05  # how much worse a cheaper encoding may be, as a share of the gap from best possible to level
 
 
-def families(rows: pd.DataFrame, records: pd.DataFrame, baseline: str | None = None, metric: str = "loss") -> Families:
+def families(
+    rows: pd.DataFrame,
+    records: pd.DataFrame,
+    baseline: str | None = None,
+    metric: str = "loss",
+    margin: Margins = None,
+) -> Families:
     """Make all comparisons of a report: in every setting, pooled over settings, and at each setting's longest length.
 
     Args:
@@ -22,21 +28,23 @@ def families(rows: pd.DataFrame, records: pd.DataFrame, baseline: str | None = N
         records: likewise; may be empty.
         baseline: an encoding; None: the first.
         metric: a test metric.
+        margin: the smallest difference in the metric that matters, or margins by metric, such as those that a study
+            declared; None: the default of each task. At the longest length, gaps are those at the training length.
 
     Raises:
-        ValueError: there is no such encoding or metric.
+        ValueError: there is no such encoding or metric, or a margin does not fit its metric or a setting.
     """
     tables = {GRID: (rows, metric)}
     pool = statistics.pool(rows, metric)
     if len(rows[setting_columns(rows)].drop_duplicates()) > 1 and pool.rows["pe"].nunique() > 1:
         tables[POOLED] = (pool.rows, pool.metric)
-    return Families.of(tables | _longest(records), baseline)
+    return Families.of(tables | _longest(records, rows), baseline, margin)
 
 
 def choices(
     rows: pd.DataFrame, records: pd.DataFrame, metric: str = "loss", compared: Families | None = None
 ) -> pd.DataFrame:
-    """Return a line per need: the encoding with the best mean, and which others the seeds do not separate from it.
+    """Return a line per need: the encoding with the best mean, which others are equivalent, and which are undecided.
 
     Args:
         rows: the cells, from frame.load.
@@ -48,14 +56,16 @@ def choices(
         need, encoding, value (mean of the metric), how sure, seeds.
     """
     compared = compared or families(rows, records, None, metric)
-    lines = []
-    for setting, ranked in _by_setting(compared.ranks(), setting_columns(rows)):
-        lines += _best(ranked, f"test {metric}, {setting}")
+    lines, names = [], setting_columns(rows)
+    for setting, ranked in _by_setting(compared.ranks(), names):
+        alike = compared.equivalent(ranked["pe"].iloc[0], **ranked.iloc[0][names].to_dict())
+        lines += _best(ranked, f"test {metric}, {setting}", alike)
     if POOLED in compared.tables:
         lines += _pooled(compared, statistics.pool(rows, metric), metric)
     for need in compared.tables:
         if need not in (GRID, POOLED):
-            lines += _best(compared.ranks(need), need)
+            ranked = compared.ranks(need)
+            lines += _best(ranked, need, compared.equivalent(ranked["pe"].iloc[0], need))
     return pd.DataFrame(lines, columns=COLUMNS)
 
 
@@ -69,26 +79,43 @@ def _by_setting(rows: pd.DataFrame, names: list[str]) -> list[tuple[str, pd.Data
     return found
 
 
-def _best(ranked: pd.DataFrame, need: str) -> list[list[Any]]:
-    """Return the line of one need; none with fewer than two encodings."""
+def _best(ranked: pd.DataFrame, need: str, alike: list[str]) -> list[list[Any]]:
+    """Return the line of one need; none with fewer than two encodings.
+
+    Args:
+        alike: the encodings that are equivalent to the first.
+    """
     if len(ranked) < 2:
         return []
     first = ranked.iloc[0]
     tied = list(ranked["pe"].iloc[1:][ranked["best"].iloc[1:] == 1])
-    return [[need, first["pe"], first["mean"], _certainty(first, tied, len(ranked)), int(ranked["seeds"].min())]]
+    sure = _certainty(first, tied, alike, len(ranked))
+    return [[need, first["pe"], first["mean"], sure, int(ranked["seeds"].min())]]
 
 
-def _certainty(first: pd.Series, tied: list[str], count: int) -> str:
-    """Say how sure it is that the first of `count` encodings is the best."""
+def _certainty(first: pd.Series, tied: list[str], alike: list[str], count: int) -> str:
+    """Say how sure it is that the first of `count` encodings is the best.
+
+    Args:
+        tied: those than which none is better.
+        alike: those that are equivalent to the first.
+    """
     if first["seeds"] < 2:
         return "not at all: one seed"
     if first["worst"] == 1:
         return f"better than each of the other {count - 1}"
     beaten = count - int(first["worst"])
-    names = ", ".join(tied[:MOST_NAMED])
-    if len(tied) > MOST_NAMED:
-        names += f" and {len(tied) - MOST_NAMED} more"
-    return f"may also be {names or 'another'}; better than {beaten} of the other {count - 1}"
+    equivalent, undecided = [pe for pe in tied if pe in alike], [pe for pe in tied if pe not in alike]
+    words = [f"equivalent to {_named(equivalent)}"] if equivalent else []
+    if undecided or not equivalent:
+        words.append(f"may also be {_named(undecided) or 'another'}")
+    return "; ".join([*words, f"better than {beaten} of the other {count - 1}"])
+
+
+def _named(names: list[str]) -> str:
+    """Return names as text, those beyond the first few as a number."""
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _pooled(compared: Families, pool: Pool, metric: str) -> list[list[Any]]:
@@ -97,31 +124,39 @@ def _pooled(compared: Families, pool: Pool, metric: str) -> list[list[Any]]:
     if pool.metric == REMAINING:
         need += " (share of the gap that remains)"
     ranked = compared.ranks(POOLED)
-    lines = _best(ranked, need)
+    lines = _best(ranked, need, compared.equivalent(ranked["pe"].iloc[0], POOLED))
     free = set(pool.rows.loc[pool.rows["positional_parameters"] == 0, "pe"])
     if 1 < len(free) < len(ranked):
-        lines += _best(compared.ranks(POOLED, free), f"{need}, no parameters of its own")
-    return lines + _cheapest(ranked, pool, need)
+        among = compared.ranks(POOLED, free)
+        alike = compared.equivalent(among["pe"].iloc[0], POOLED)
+        lines += _best(among, f"{need}, no parameters of its own", alike)
+    return lines + _cheapest(compared, ranked, pool, need)
 
 
-def _cheapest(ranked: pd.DataFrame, pool: Pool, need: str) -> list[list[Any]]:
+def _cheapest(compared: Families, ranked: pd.DataFrame, pool: Pool, need: str) -> list[list[Any]]:
     """Return the cheapest encoding, by FLOPs, then parameters, whose mean is within the margin of the best one."""
-    if not pool.gap > 0 or ranked["seeds"].min() < 2:
+    margin = compared.lines[POOLED]["margin"].iloc[0]
+    if not margin > 0 or ranked["seeds"].min() < 2:
         return []
-    most = MARGIN * pool.gap
-    among = ranked.set_index("pe")["mean"]
-    among = among[(among - among.iloc[0]).abs() <= most]
+    means, best = ranked.set_index("pe")["mean"], ranked["pe"].iloc[0]
+    among = means[(means - means.iloc[0]).abs() <= margin]
     costs = pool.rows[pool.rows["pe"].isin(among.index)].groupby("pe", sort=False)
     costs = costs[["flops_per_token", "positional_parameters"]].max()
     chosen = costs.sort_values(list(costs), kind="stable").index[0]
     unit = "" if pool.metric == REMAINING else " nats" if "loss" in pool.metric else f" of {pool.metric}"
-    within = f"within {most:.3g}{unit} of the best mean ({100 * MARGIN:g} % of the gap from {pool.ends})"
+    within = f"within the margin of {margin:.3g}{unit} of the best mean ({compared.margins[POOLED]})"
     sure = f"fewest FLOPs, then parameters, of the {len(among)} {within}" if len(among) > 1 else f"no other is {within}"
+    if chosen != best:
+        certain = chosen in compared.equivalent(best, POOLED)
+        sure += f"; {'equivalent' if certain else 'not shown to be equivalent'} to {best}"
     return [[f"{need}, cheapest", chosen, among[chosen], sure, int(ranked["seeds"].min())]]
 
 
-def _longest(records: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, str]]:
-    """Return the rows at the longest measured length of each setting, with their metric: exact match where known."""
+def _longest(records: pd.DataFrame, cells: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, str]]:
+    """Return the rows at the longest measured length of each setting, with their metric: exact match where known.
+
+    They have the floors of the cells, which are those at the training length.
+    """
     if records.empty or not (records["kind"] == "length").any():
         return {}
     measured = records[(records["kind"] == "length") & (records["policy"] == "raw") & (records["offset"] == 0)]
@@ -133,8 +168,18 @@ def _longest(records: pd.DataFrame) -> dict[str, tuple[pd.DataFrame, str]]:
         last = here[(here["metric"] == metric) & (here["length"] == length)]
         if length > 1 and last["pe"].nunique() > 1:
             rows = last[["pe", *names, "seed"]].assign(**{f"test_{metric}": last["value"]})
+            rows = _with_floors(rows, cells, str(metric))
             found[f"{metric} at {length:g} × the training length, {setting}"] = (rows, str(metric))
     return found
+
+
+def _with_floors(rows: pd.DataFrame, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return rows with the floors of the cells of their setting and seed; NaN where there is no such cell."""
+    keys = [name for name in (*setting_columns(rows), "seed") if name in cells]
+    names = [f"floor_{floor}_{metric}" for floor in floors(cells, metric)]
+    known = dict(zip(keys_of(cells, keys), cells[names].to_numpy(float), strict=True))
+    found = [known.get(key, [float("nan")] * len(names)) for key in keys_of(rows, keys)]
+    return rows.assign(**pd.DataFrame(found, rows.index, names))
 
 
 def _plain(value: Any) -> str:

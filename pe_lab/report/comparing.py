@@ -41,15 +41,22 @@ def differences(asked: Question) -> Section:
         return Section("Differences")
     compared = families.compare()
     counts = ", ".join(f"{count} {verdict}" for verdict, count in compared["verdict"].value_counts().items())
-    caption = "Paired differences with 95 % t intervals; blue, left: better; red, right: worse; hollow: not separable"
+    caption = "Paired differences with 95 % t intervals; the grey band is the margin; marks are named by their verdicts"
     code = f"plots.forest(compared.compare(), {asked.metric!r})"
     parts: list[Part] = [f"Every encoding against `{asked.baseline}`, in every setting: {counts}."]
+    if asked.results.declared.decide is not None:
+        parts.append(
+            "**Note.** Seeds were added to this study where they decide. The tests on this page are for a number of "
+            "seeds that was fixed before, and do not hold for it; the study's own verdicts do."
+        )
     parts.append(Drawn(plots.forest(compared, asked.metric), caption, code))
     if len(cells[setting_columns(cells)].drop_duplicates()) > 1:
         parts.append(statistics.pool(cells, asked.metric).note)
         if choice.POOLED in families.tables:
             pooled = families.compare(choice.POOLED)
-            shown = pooled[["pe", "seeds", "difference", "low", "high", "p_holm", "verdict"]]
+            shown = pooled[
+                ["pe", "seeds", "difference", "low", "high", "p_holm", "margin", "p_equivalent_holm", "verdict"]
+            ]
             code = f"compared.compare({choice.POOLED!r})"
             parts.append(Table(shown, f"Pooled differences from {asked.baseline}", code))
     return Section("Differences", parts)
@@ -62,10 +69,11 @@ def ranks(asked: Question) -> Section:
         return Section("Ranks")
     text = (
         "An encoding's rank lies between `best` and `worst`: behind all encodings that are better by the verdicts of "
-        "the report's families, and before all that are worse. `tied` counts the rest: not separable at these "
-        "seeds, which does not mean equal."
+        "the report's families, and before all that are worse. `tied` counts the rest, and `equivalent` those of them "
+        "whose difference is certainly smaller than the margin; the others are undecided at these seeds."
     )
-    names = [*varied_columns(found, setting_columns(asked.results.cells)), "pe", "mean", "best", "worst", "tied"]
+    names = [*varied_columns(found, setting_columns(asked.results.cells)), "pe", "mean"]
+    names += ["best", "worst", "tied", "equivalent"]
     return Section("Ranks, with ties", [text, Table(found[names], "Best mean first", "compared.ranks()")])
 
 
@@ -85,19 +93,21 @@ def effects(asked: Question) -> Section:
 
 
 def seeds(asked: Question) -> Section:
-    """Return how many seeds would separate each encoding from the baseline."""
+    """Return how many seeds would separate each encoding from the baseline, or show it to be equivalent."""
     if asked.results.cells["pe"].nunique() < 2:
         return Section("Seeds needed")
     found = statistics.seeds_needed(asked.compared.compare())
     if found["deviation"].isna().all():
         return Section("Seeds needed")
     names = [*varied_columns(found, setting_columns(asked.results.cells)), "pe", "seeds", "difference", "deviation"]
-    names += ["separable", "seeds_needed", "verdict"]
+    names += ["separable", "margin", "seeds_needed", "seeds_equivalent", "verdict"]
     text = (
         f"For a power of 80 % at the level of the first step of Holm's correction in the family of the "
         f"{asked.compared.sizes()[0]} comparisons with `{asked.baseline}`, if difference and deviation were as "
-        "observed. `separable` is the smallest difference that the present seeds would separate. An observed "
-        "difference is an estimate; read the numbers as orders of magnitude."
+        "observed. `separable` is the smallest difference that the present seeds would separate, `seeds_needed` the "
+        "number that would show the difference, `seeds_equivalent` the number that would show that it is smaller than "
+        "the margin; the smaller of both decides. An observed difference is an estimate; read the numbers as orders "
+        "of magnitude."
     )
     code = "statistics.seeds_needed(compared.compare())"
     table = Table(found[names], f"To separate each encoding from {asked.baseline}", code)
@@ -122,12 +132,16 @@ def methods(asked: Question) -> Section:
         "within seeds, and seeds are the independent units. Checkpoints of one training after several epochs are "
         "settings, not seeds.",
         "Intervals are 95 % t intervals of single means. Verdicts come from p values after Holm's correction, so "
-        "an interval without 0 can belong to a difference that is not separable.",
+        "an interval without 0 can belong to a difference that is undecided.",
+        f"The margin is the smallest difference that matters: {asked.compared.margin}. `better` and `worse` mean that "
+        "the difference is certainly not 0; `equivalent`, that it is certainly smaller than the margin (two one-sided "
+        "t tests); `better, within the margin` and `worse, within the margin`, both; `undecided`, that these seeds "
+        "show neither; `equal`, that all seeds agree to the bit.",
         "A comparison belongs to one of two families. The comparisons with the baseline, in every setting, pooled and "
         "at the longest length, are what the report asks; the comparisons of two other encodings, in the same places, "
         "are the other family, so that asking about every pair does not hide the answer. In each family, the chance "
-        "that any verdict of better or worse is wrong is at most 5 %. Another baseline makes other families: choose it "
-        "before looking at the results.",
+        "that any verdict of better or worse is wrong is at most 5 %, and so is the chance that any verdict of "
+        "equivalent is. Another baseline or margin makes other verdicts: choose them before looking at the results.",
     ]
     return Section("Methods", [*text, Table(pd.DataFrame(lines), "How often a 95 % interval contains the truth")])
 

@@ -15,6 +15,10 @@ CAUTION = (
     "Seeds were added look by look. The verdicts of this first screen are sequential and hold under that; all verdicts "
     "below are for a fixed number of seeds and do not."
 )
+UNFINISHED = (
+    "Seeds are added to this study look by look, and its own verdicts are not there yet. All verdicts on this page are "
+    "for a fixed number of seeds and do not hold for it."
+)
 
 
 def decisions(results: Results) -> pd.DataFrame | None:
@@ -39,6 +43,17 @@ def decisions(results: Results) -> pd.DataFrame | None:
             words = ", ".join(f"{name}={value}" for name, value in one.items())
             raise ValueError(f"{path} must be of the cells in rows.csv, got {words}")
     return found
+
+
+def decision_notes(results: Results, decided: pd.DataFrame | None) -> list[str]:
+    """Return a line on which verdicts hold for a study that adds seeds; none for other studies.
+
+    Args:
+        decided: from `decisions`.
+    """
+    if decided is not None:
+        return [CAUTION]
+    return [] if results.declared.decide is None else [UNFINISHED]
 
 
 def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.results.plots import AS_WRITTEN
 from pe_lab.results.table import as_markdown
-from pe_lab.results.verdicts import MARKS, direction
+from pe_lab.results.verdicts import EQUAL, EQUIVALENT, MARKS, direction
 
 LEAST_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
 
@@ -97,7 +97,7 @@ def _table(data: pd.DataFrame) -> dict[str, Any]:
 
 def _looks() -> dict[str, dict[str, str]]:
     """Return symbol and class of each verdict, for page.html."""
-    alike = dict.fromkeys(("equivalent", "equal"), "alike")
+    alike = dict.fromkeys((EQUIVALENT, EQUAL), "alike")
     return {
         verdict: {"symbol": mark.symbol, "look": direction(verdict) or alike.get(verdict, "open")}
         for verdict, mark in MARKS.items()

@@ -12,7 +12,7 @@ from pe_lab.report.parts import Part, Section, Table
 from pe_lab.results import statistics
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.frame import Results
-from pe_lab.results.statistics import Families
+from pe_lab.results.statistics import Families, Margin
 
 IMPORTS = (
     "from pe_lab.report import answer, choice, decided; "
@@ -33,6 +33,7 @@ class Question:
         audit: the table of an audit, or empty.
         against: the encoding whose difference from the baseline is followed through all settings; empty: the best of
             the others.
+        margin: the smallest difference that matters, in place of the declared one; None: the declared or default one.
     """
 
     results: Results
@@ -42,21 +43,27 @@ class Question:
     metric: str
     audit: pd.DataFrame
     against: str = ""
+    margin: Margin | None = None
 
     @cached_property
     def compared(self) -> Families:
         """All comparisons of the report; every verdict in it is one of these."""
-        return choice.families(self.results.cells, self.results.records, self.baseline, self.metric)
+        margins = self.results.declared.margin if self.margin is None else {self.metric: self.margin}
+        return choice.families(self.results.cells, self.results.records, self.baseline, self.metric, margins)
 
-    def require_against(self) -> None:
-        """Require that `against` is an encoding of the results, and not the baseline.
+    def require(self) -> None:
+        """Require another encoding than the baseline as `against`, and the margin of a sequential study.
 
         Raises:
-            ValueError: it is not.
+            ValueError: `against` is no such encoding, or the margin is not that by which seeds were added.
         """
         others = [name for name in self.results.cells["pe"].unique() if name != self.baseline]
         if self.against and self.against not in others:
             raise ValueError(f"against must be one of {', '.join(others) or 'none'}, got {self.against!r}")
+        if self.decided is not None and self.margin_notes():
+            raise ValueError(
+                f"margin must be the one by which seeds were added to {self.results.name}, got {str(self.margin)!r}"
+            )
 
     @cached_property
     def decided(self) -> pd.DataFrame | None:
@@ -66,7 +73,20 @@ class Question:
     @property
     def compares(self) -> str:
         """The line of code that makes the comparisons."""
-        return f"compared = choice.families(results.cells, results.records, {self.baseline!r}, {self.metric!r})"
+        margin = f"statistics.Margin.parse({str(self.margin)!r})" if self.margin else "results.declared.margin"
+        return (
+            f"compared = choice.families(results.cells, results.records, {self.baseline!r}, {self.metric!r}, {margin})"
+        )
+
+    def margin_notes(self) -> list[str]:
+        """Return a line that says that the margin is not the declared one, if it is not."""
+        declared = self.results.declared.margin.get(self.metric)
+        if self.margin is None or self.margin == declared:
+            return []
+        before = "the study declared none" if declared is None else f"the study declared {declared}"
+        return [
+            f"The margin of {self.margin} was given for this report; {before}. Chosen after looking, it shows nothing."
+        ]
 
 
 def question(asked: Question) -> Section:

@@ -21,7 +21,7 @@ def sections(asked: Question) -> list[Section]:
     """
     if len(asked.results.cells):
         _ = asked.compared  # raises for a wrong metric or baseline
-        asked.require_against()
+        asked.require()
     found = [answer(asked), question(asked), failed(asked)]
     if len(asked.results.cells):
         found += [comparing.grid(asked), comparing.differences(asked), comparing.ranks(asked)]

@@ -9,10 +9,20 @@ import pandas as pd
 from pe_lab.report.choice import POOLED
 from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
 from pe_lab.results.statistics import GRID, Families
-from pe_lab.results.verdicts import BETTER, UNDECIDED, WITHIN, WORSE, direction
+from pe_lab.results.verdicts import (
+    BETTER,
+    EQUAL,
+    EQUIVALENT,
+    NO_SEED,
+    ONE_SEED,
+    UNDECIDED,
+    WITHIN,
+    WORSE,
+    direction,
+)
 
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
-UNDECIDABLE = {"one seed", "no shared seed", "equal"}  # verdicts without a test
+UNDECIDABLE = {ONE_SEED, NO_SEED, EQUAL}  # verdicts without a test
 
 
 @dataclass(frozen=True)
@@ -21,7 +31,8 @@ class Standing:
 
     Attributes:
         metric: of the table.
-        what: the metric and the settings it is averaged over, in words.
+        what: the metric in words.
+        where: what it is averaged over, in words; empty for one setting.
         means: by encoding, the best first.
         lines: the comparisons of every two.
         open: encodings that no other is certainly better than: the best is one of them.
@@ -31,6 +42,7 @@ class Standing:
 
     metric: str
     what: str
+    where: str
     means: dict[str, float]
     lines: pd.DataFrame
     open: list[str]
@@ -38,14 +50,15 @@ class Standing:
     behind: list[str]
 
     @classmethod
-    def of(cls, ranked: pd.DataFrame, lines: pd.DataFrame, metric: str, what: str = "") -> "Standing":
+    def of(cls, ranked: pd.DataFrame, lines: pd.DataFrame, metric: str, what: str, where: str = "") -> "Standing":
         """Sort the encodings of one setting by what their comparisons leave open.
 
         Args:
             ranked: from Families.ranks, of one setting.
             lines: from Families.lines, of the same setting.
             metric: of the table.
-            what: metric and settings, in words.
+            what: the metric in words.
+            where: what it is averaged over, in words.
         """
         means = dict(zip(ranked["pe"], ranked["mean"], strict=True))
         lines = lines[lines["pe"].isin(means) & lines["baseline"].isin(means)]
@@ -56,7 +69,7 @@ class Standing:
         near = [name for name, found in beaten.items() if found and all(word.endswith(WITHIN) for word in found)]
         undefeated = [name for name, found in beaten.items() if not found]
         behind = [name for name in means if name not in (*near, *undefeated)]
-        return cls(metric, what, means, lines, undefeated, near, behind)
+        return cls(metric, what, where, means, lines, undefeated, near, behind)
 
     def verdicts(self, names: list[str]) -> set[str]:
         """Return the verdicts among these encodings."""
@@ -76,9 +89,13 @@ class Standing:
 
     def words(self) -> str:
         """Say which encodings may be the best, in one sentence."""
+        text = self._words()
+        return f"{self.where}, {text[0].lower()}{text[1:]}" if self.where else text
+
+    def _words(self) -> str:
         names, verdicts = list(self.means), self.verdicts(list(self.means))
         what, first, value = self.what, names[0], amount(self.means[names[0]], self.metric)
-        if verdicts == {"equal"}:
+        if verdicts == {EQUAL}:
             return f"All {len(names)} encodings have the same {what}, to the bit in every seed: {value}."
         mean = f"the {superlative(self.metric)} mean {what} is that of `{first}` ({value})"
         if verdicts <= UNDECIDABLE:
@@ -105,9 +122,9 @@ class Standing:
         if any(self.line(one, other)["verdict"] == UNDECIDED for one, other in combinations(self.open, 2)):
             return ""
         found = self.verdicts(self.open)
-        if found == {"equal"}:
+        if found == {EQUAL}:
             return ", which are equal to the bit"
-        return ", which are equivalent within the margin" if found <= {"equivalent", "equal"} else ""
+        return ", which are equivalent within the margin" if found <= {EQUIVALENT, EQUAL} else ""
 
     def _certain(self) -> str:
         """Say which encoding is certainly the best, and by how much."""
@@ -130,15 +147,16 @@ def overall(compared: Families) -> Standing | None:
     name = table_of(compared)
     if name is None or len(ranked := compared.ranks(name)) < 2:
         return None
-    pooled, what = compared.tables[name][1], f"test {in_words(metric)}"
+    pooled, what, where = compared.tables[name][1], f"test {in_words(metric)}", ""
     if name == POOLED:
         names = setting_columns(rows)
         varied = [last_word(column) for column in names if rows[column].nunique(dropna=False) > 1]
-        what = f"share of the gap in {what} that remains," if pooled == REMAINING else what
-        what += f" averaged over {len(rows[names].drop_duplicates())} settings of {joined(varied)}"
+        settings = "tasks" if varied == ["task"] else f"settings of {joined(varied)}"
+        where = f"Averaged over {len(rows[names].drop_duplicates())} {settings}"
         if left := rows["pe"].nunique() - len(ranked):
-            what += f", without {left} encoding{'s' * (left > 1)} that no seed has in all of them,"
-    return Standing.of(ranked, compared.lines[name], pooled, what)
+            where += f" and without {left} encoding{'s' * (left > 1)} that no seed has in all of them"
+        what = f"share of the gap in {what} that remains" if pooled == REMAINING else what
+    return Standing.of(ranked, compared.lines[name], pooled, what, where)
 
 
 def table_of(compared: Families) -> str | None:
@@ -157,7 +175,7 @@ def by_setting(compared: Families) -> list[Standing]:
     found = []
     for key, part in ranked.groupby(names, sort=False, dropna=False):
         if len(part) > 1:
-            found.append(Standing.of(part, groups[_key(key)], metric))
+            found.append(Standing.of(part, groups[_key(key)], metric, f"test {in_words(metric)}"))
     return found
 
 
@@ -187,8 +205,8 @@ def in_words(metric: str) -> str:
 
 
 def last_word(name: str) -> str:
-    """Return the last part of a setting's dotted name."""
-    return name.rpartition(".")[2]
+    """Return the last part of a setting's dotted name; `task` for data."""
+    return "task" if name == "data" else name.rpartition(".")[2]
 
 
 def amount(value: float, metric: str) -> str:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from pe_lab.results import from_ledger
+from pe_lab.results import declared, from_ledger
 from pe_lab.results.columns import ENVIRONMENT
+from pe_lab.results.declared import Declared
 from pe_lab.results.from_ledger import NO_FAILED
 from pe_lab.results.study_tables import require_curves, require_records, require_rows
 
@@ -38,6 +39,8 @@ class Results:
         curves: validation during training, of each run's longest checkpoint: settings, epoch, metric, value.
         records: later measurements: settings, kind (length or probe), length (in training lengths), policy, offset,
             tokens, probe, layer, head, metric, value.
+        declared: margin, baseline and more that the study declared before its first cell was trained; empty for a
+            whole ledger.
     """
 
     source: Path
@@ -54,6 +57,10 @@ class Results:
     @cached_property
     def records(self) -> pd.DataFrame:
         return from_ledger.read_records(self.source, self.cells, self.refused)
+
+    @cached_property
+    def declared(self) -> Declared:
+        return Declared() if self.study is None else declared.read(self.source / "studies" / self.study)
 
     @property
     def name(self) -> str:
@@ -72,6 +79,10 @@ class Stored(Results):
     def records(self) -> pd.DataFrame:
         path = self.source / "records.csv"
         return require_records(_csv(path), path)
+
+    @cached_property
+    def declared(self) -> Declared:
+        return declared.read(self.source)
 
 
 def load(source: str | Path, study: str | None = None) -> Results:

@@ -7,8 +7,11 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
 from pe_lab.results.columns import floors, lower_is_better, setting_columns, sort_by_setting
@@ -22,7 +25,9 @@ from pe_lab.results.panels import (
     name_points,
     settings_in_words,
 )
+from pe_lab.results.verdicts import MARKS
 
+BAND = "#E4E4E4"  # the margin in a forest
 AS_WRITTEN: dict[Any, Any] = {"text.parse_math": False}  # names may contain dollar signs
 
 
@@ -111,7 +116,7 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[
 def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     """Draw paired differences from the baseline with their t intervals, a panel per setting.
 
-    Filled marks are significant after Holm's correction, hollow ones are not.
+    The grey band is the margin on both sides of 0. Marks have a shape and a filling per verdict, named below.
 
     Args:
         compared: from statistics.compare.
@@ -131,22 +136,35 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
         axes.tick_params(axis="x", labelsize=8)
         axes.set_title(setting, fontsize=9)
         axes.set_xlabel(f"{metric} minus that of {baseline}", fontsize=8)
-    columns = ["setting", "pe", "seeds", "difference", "low", "high", "p_holm", "verdict"]
+    handles: list[Artist] = [_handle(verdict) for verdict in MARKS if (data["verdict"] == verdict).any()]
+    if data["margin"].notna().any():
+        handles.append(Patch(color=BAND, label="within the margin"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4 if len(panels) > 1 else 2, fontsize=8)
+    columns = ["setting", "pe", "seeds", "difference", "low", "high", "p_holm"]
+    columns += ["margin", "p_equivalent_holm", "verdict"]
     return Plot(figure, data[columns].reset_index(drop=True))
 
 
+def _handle(verdict: str) -> Line2D:
+    """Return the mark of a verdict with its name, for a legend."""
+    mark = MARKS[verdict]
+    face = mark.colour if mark.filled else "white"
+    return Line2D([], [], marker=mark.shape, color=mark.colour, markerfacecolor=face, ms=5, ls="none", label=verdict)
+
+
 def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
-    """Draw the differences of one setting, each at the height of its encoding in `names`."""
+    """Draw the differences of one setting, each at the height of its encoding in `names`, over the margin."""
+    if np.isfinite(margin := data["margin"].max()):
+        axes.axvspan(-margin, margin, color=BAND, linewidth=0, zorder=0)
     axes.axvline(0, color="black", linewidth=0.8)
     for line in data.itertuples():
         if pd.isna(line.difference):
             continue
-        y, significant = names.index(line.pe), line.verdict in ("better", "worse")
-        colour = {"better": STYLES[0][0], "worse": STYLES[1][0]}.get(line.verdict, "#555555")
-        marker = {"better": "<", "worse": ">"}.get(line.verdict, "o")
+        y, mark = names.index(line.pe), MARKS[line.verdict]
         if pd.notna(line.low):
-            axes.plot([line.low, line.high], [y, y], color=colour, linewidth=1.5)
-        axes.plot(line.difference, y, marker, color=colour, markerfacecolor=colour if significant else "white", ms=5)
+            axes.plot([line.low, line.high], [y, y], color=mark.colour, linewidth=1.5)
+        face = mark.colour if mark.filled else "white"
+        axes.plot(line.difference, y, mark.shape, color=mark.colour, markerfacecolor=face, ms=5)
 
 
 @mpl.rc_context(AS_WRITTEN)

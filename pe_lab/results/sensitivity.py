@@ -17,7 +17,7 @@ from pe_lab.results.columns import REMAINING, lower_is_better
 from pe_lab.results.statistics.comparisons import compare, require_baseline
 from pe_lab.results.statistics.paired import differences, wide
 from pe_lab.results.statistics.pooling import remaining
-from pe_lab.results.verdicts import BETTER, WITHIN, WORSE, direction
+from pe_lab.results.verdicts import ALIKE, BETTER, WORSE, direction
 
 MOST_FACTORS = 12  # shares average over all orders of the factors, 2^12 models at most
 
@@ -257,7 +257,7 @@ def _counts(lines: pd.DataFrame) -> pd.Series:
     found = {"settings": len(lines)} | {sign: (lines["sign"] == sign).sum() for sign in (BETTER, WORSE, "equal")}
     found["unknown"] = (lines["sign"] == "").sum()
     found |= {f"certainly {sign}": (sure == sign).sum() for sign in (BETTER, WORSE)}
-    found["within"] = (lines["verdict"].isin(("equal", "equivalent")) | lines["verdict"].str.endswith(WITHIN)).sum()
+    found["within"] = lines["verdict"].isin(ALIKE).sum()
     return pd.Series(found, dtype=int)
 
 

@@ -13,7 +13,7 @@ from pe_lab.results.columns import REMAINING
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.plots import AS_WRITTEN, Plot
 from pe_lab.results.sensitivity import Sensitivity
-from pe_lab.results.verdicts import MARKS, UNDECIDED
+from pe_lab.results.verdicts import MARKS
 
 SHADES = ("#1b1b1b", "#7A7A7A")  # of the dots of one setting and the next
 
@@ -48,12 +48,12 @@ def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
     places = pd.Series(np.arange(len(drawn)), drawn.index)
     size = float(np.clip(160 / max(1, len(drawn)), 2, 6))
     for verdict, part in drawn.groupby("verdict", sort=False):
-        mark, x = MARKS.get(str(verdict), MARKS[UNDECIDED]), places[part.index]
+        mark, x = MARKS[str(verdict)], places[part.index]
         known = part["low"].notna()
         axes.vlines(x[known], part["low"][known], part["high"][known], color=mark.colour, linewidth=max(0.6, size / 4))
         face = mark.colour if mark.filled else "white"
         axes.plot(
-            x, part["difference"], mark.marker, color=mark.colour, markerfacecolor=face, ms=size, label=str(verdict)
+            x, part["difference"], mark.shape, color=mark.colour, markerfacecolor=face, ms=size, label=str(verdict)
         )
     axes.tick_params(axis="x", bottom=False)
     axes.yaxis.set_major_locator(MaxNLocator(5))

@@ -5,7 +5,7 @@ import pandas as pd
 from pe_lab.results import curves, rates
 from pe_lab.results.columns import MEASURED, setting_columns
 from pe_lab.results.frame import Results
-from pe_lab.results.table import as_markdown, as_text, by_task, markdown, render, summarise
+from pe_lab.results.table import as_markdown, as_text, by_task, markdown, render, summarise, with_verdicts
 
 
 def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
@@ -17,10 +17,18 @@ def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dic
 
     Returns:
         Texts by the name of the table: table, tasks, rates, lengths, layers. Contents by the name of the file; the CSV
-        files have all columns, also those in which all rows are equal.
+        files have all columns, also those in which all rows are equal. Differences and verdicts are those from the
+        declared baseline, with the declared margin. A study that adds seeds where they decide has no verdicts here:
+        they are for a fixed number of seeds.
+
+    Raises:
+        ValueError: the declaration is damaged, or its margin does not fit the cells.
     """
-    cells = results.cells
-    table, settings = summarise(cells), setting_columns(cells)
+    cells, declared = results.cells, results.declared
+    baseline = declared.baseline if declared.baseline in set(cells["pe"]) else None
+    table, settings = summarise(cells, baseline), setting_columns(cells)
+    if declared.decide is None:
+        table = with_verdicts(table, cells, margin=declared.margin.get("loss"))
     texts, files = {"table": render(table)}, {"table.md": markdown(table)}
     frames = {"rows": cells, "table": table, "curves": results.curves, "failed": results.failed}
     wide: dict[str, tuple[pd.DataFrame, list[str], str]] = {}  # table, its setting columns, a line below it

@@ -7,7 +7,11 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.results.columns import floors, levels, metric_column, setting_columns
+from pe_lab.results.statistics.comparisons import compare
 from pe_lab.results.statistics.intervals import interval
+from pe_lab.results.statistics.margin import Margin, keys_of
+
+TESTED = ["p_holm", "p_equivalent_holm", "margin", "verdict"]  # columns of `compare` that a table takes over
 
 
 def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "loss") -> pd.DataFrame:
@@ -47,6 +51,33 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
     table = _sorted(pd.DataFrame(lines), settings, list(rows["pe"].unique()))
     table.attrs = {"baseline": baseline, "floors": known}
     return table
+
+
+def with_verdicts(
+    table: pd.DataFrame, rows: pd.DataFrame, metric: str = "loss", margin: Margin | None = None
+) -> pd.DataFrame:
+    """Add the verdicts of all comparisons with the baseline, one family, to the table of `summarise`.
+
+    Args:
+        margin: the smallest difference that matters; None: the default of each task.
+
+    Returns:
+        The table with p_holm, p_equivalent_holm, margin and verdict, empty for the baseline; as it is where no
+        encoding has several seeds in common with the baseline. Its attribute "family" describes the comparisons.
+
+    Raises:
+        ValueError: a cell occurs twice, or the margin does not fit the metric or a setting.
+    """
+    compared = compare(rows, table.attrs["baseline"], metric, margin=margin)
+    if not (compared["seeds"] > 1).any():
+        return table
+    names = ["pe", *setting_columns(rows)]
+    known = dict(zip(keys_of(compared, names), compared[TESTED].itertuples(index=False), strict=True))
+    missing = [None] * len(TESTED)
+    tested = pd.DataFrame([known.get(key, missing) for key in keys_of(table, names)], columns=TESTED)
+    found = pd.concat([table, tested], axis=1)
+    found.attrs = table.attrs | {"family": compared.attrs["family"]}
+    return found
 
 
 def _sorted(table: pd.DataFrame, settings: list[str], encodings: list[str]) -> pd.DataFrame:
@@ -104,7 +135,10 @@ def render(table: pd.DataFrame) -> str:
         baseline = table.attrs["baseline"]
         columns[f"minus {baseline}"] = ["" if pd.isna(v) else f"{v:+.4f}" for v in table["difference"]]
         columns["95 % paired"] = _intervals(table["difference_low"], table["difference_high"])
-    return as_text(pd.DataFrame(columns), settings)
+    if "verdict" not in table:
+        return as_text(pd.DataFrame(columns), settings)
+    columns["verdict"] = [_shown(verdict) for verdict in table["verdict"]]
+    return f"{as_text(pd.DataFrame(columns), settings)}\nverdicts: {table.attrs['family']}"
 
 
 def _settings(table: pd.DataFrame) -> list[str]:

@@ -1,6 +1,33 @@
-"""The look and the meaning of each verdict: a shape and a colour that colour-blind readers can tell apart."""
+"""The look and the direction of each verdict: a shape and a colour that colour-blind readers can tell apart."""
 
 from typing import NamedTuple
+
+from pe_lab.results.statistics.correction import (
+    ALIKE,
+    BETTER,
+    EQUAL,
+    EQUIVALENT,
+    NO_SEED,
+    ONE_SEED,
+    UNDECIDED,
+    WITHIN,
+    WORSE,
+)
+
+__all__ = [
+    "ALIKE",
+    "BETTER",
+    "EQUAL",
+    "EQUIVALENT",
+    "MARKS",
+    "NO_SEED",
+    "ONE_SEED",
+    "UNDECIDED",
+    "WITHIN",
+    "WORSE",
+    "Mark",
+    "direction",
+]
 
 
 class Mark(NamedTuple):
@@ -8,31 +35,27 @@ class Mark(NamedTuple):
 
     Attributes:
         symbol: before the word in tables.
-        colour: Okabe and Ito's; never the only difference between two verdicts.
-        marker: matplotlib's, of the same shape as the symbol.
+        colour: Okabe and Ito's, or a grey; never the only difference between two verdicts.
+        shape: matplotlib's marker that looks like the symbol.
         filled: whether the shape is filled.
     """
 
     symbol: str
     colour: str
-    marker: str
+    shape: str
     filled: bool
 
-
-UNDECIDED = "undecided"
-BETTER, WORSE = "better", "worse"
-WITHIN = ", within the margin"  # added to better or worse: the difference is certain, and certainly below the margin
 
 MARKS = {
     BETTER: Mark("▲", "#0072B2", "^", True),
     BETTER + WITHIN: Mark("△", "#0072B2", "^", False),
-    "equivalent": Mark("■", "#009E73", "s", True),
-    "equal": Mark("=", "#000000", "_", True),
-    UNDECIDED: Mark("○", "#595959", "o", False),
+    EQUIVALENT: Mark("■", "#009E73", "s", True),
+    EQUAL: Mark("□", "#009E73", "s", False),
     WORSE + WITHIN: Mark("▽", "#D55E00", "v", False),
     WORSE: Mark("▼", "#D55E00", "v", True),
-    "one seed": Mark("·", "#595959", ".", True),
-    "no shared seed": Mark("·", "#595959", ".", True),
+    UNDECIDED: Mark("○", "#595959", "o", False),
+    ONE_SEED: Mark("×", "#595959", "x", False),
+    NO_SEED: Mark("·", "#595959", ".", False),
 }
 
 

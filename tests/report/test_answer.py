@@ -1,5 +1,6 @@
 """The first screen: a question made of what varies, an answer that the rows support, and one figure."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from pe_lab.report.answer import MOST_DRAWN, answer, forest, sentences, title
 from pe_lab.report.parts import Drawn
 from pe_lab.report.question import Question
 from pe_lab.results import frame
+from pe_lab.results.declared import Declared
+from pe_lab.results.statistics import Margin
 
 LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
 FLOORS = {"floor_bayes_loss": 0.0, "floor_position_blind_loss": 2.0}
@@ -59,10 +62,11 @@ def test_the_question_is_made_of_what_varies(rows, metric, question) -> None:
 
 def test_the_answer_is_two_sentences_with_verdicts_seeds_and_rates() -> None:
     first, second = sentences(asked(cells()))
-    assert first.startswith("`alibi` certainly has the lowest test loss averaged over 2 settings of depth, 0.")
+    assert first.startswith("Averaged over 2 settings of depth, `alibi` certainly has the lowest test loss, 0.")
     assert ": better than each of the other 2, and than `rope`, the next, by 0.401 nats (95 % interval 0.39" in first
     assert second.startswith("Of 4 comparisons with `rope` (2 encodings in 2 settings), 2 end better and 2 worse, ")
-    assert second.endswith("paired over 5 seeds, at one learning rate for all, not tuned for each.")
+    fair = "paired over 5 seeds, at one learning rate for all, not tuned for each."
+    assert second.endswith(f"at the default margin of 0.05 gap (0.1 nats), {fair}")
 
 
 def test_one_setting_is_not_called_averaged() -> None:
@@ -90,8 +94,8 @@ def test_noise_names_no_best() -> None:
 
 def test_one_seed_decides_nothing() -> None:
     first, second = sentences(asked(cells(seeds=1)))
-    assert first.startswith("Nothing can be decided without two shared seeds: ")
-    assert "all end with one seed, paired over 1 seed, " in second
+    assert ", nothing can be decided without two shared seeds: " in first
+    assert "all end with one seed, at the default margin of 0.05 gap (0.1 nats), paired over 1 seed, " in second
 
 
 def test_unequal_seeds_are_given_as_a_range_and_cautioned() -> None:
@@ -108,13 +112,13 @@ def test_encodings_without_a_shared_seed_are_said_to_be() -> None:
     rows = cells(depths=(4,))
     rows.loc[rows["pe"] == "none", "seed"] += 10
     _, second = sentences(asked(rows))
-    assert "1 end better and 1 without a shared seed, paired over 0 to 5 seeds" in second
+    assert "1 end better and 1 without a shared seed, at the" in second
 
 
 def test_ties_to_the_bit_are_said() -> None:
     rows = cells({"rope": 1.0, "alibi": 1.0}, noise=0.0)
     first, second = sentences(asked(rows))
-    assert first.startswith("All 2 encodings have the same test loss averaged over 2 settings of depth, to the bit")
+    assert first.startswith("Averaged over 2 settings of depth, all 2 encodings have the same test loss, to the bit")
     assert "all end equal" in second
 
 
@@ -123,7 +127,7 @@ def test_an_encoding_that_lacks_a_setting_is_left_out_aloud() -> None:
     rows = rows[~((rows["pe"] == "alibi") & (rows["depth"] == 4))]
     first, second = sentences(asked(rows))
     assert first.startswith(
-        "`rope` certainly has the lower test loss averaged over 2 settings of depth, without 1 encoding"
+        "Averaged over 2 settings of depth and without 1 encoding that no seed has in all of them, `rope` certainly has"
     )
     assert "1 end better, 2 worse and 1 without a shared seed" in second
 
@@ -198,3 +202,34 @@ def test_settings_that_cannot_be_averaged_have_the_figure_of_one_that_is_named()
     assert "at sort, one of 2 settings, which are not averaged" in figure.caption
     assert set(figure.plot.data["setting"]) <= {"depth 1, epochs 4", "sort", "all settings"}
     assert len(figure.plot.data) == 2
+
+
+def test_the_margin_is_named_with_where_it_comes_from() -> None:
+    rows = cells(depths=(4,))
+    assert "at the default margin of 0.05 gap (0.1 nats)" in sentences(asked(rows))[1]
+    assert "at the default margin of 0.02 share, paired" in sentences(asked(rows, metric="accuracy"))[1]
+    declared = asked(rows)
+    declared.results.__dict__["declared"] = Declared({"loss": Margin(0.5, "gap")})
+    assert "at the declared margin of 0.5 gap (1 nats)" in sentences(declared)[1]
+    chosen = replace(declared, margin=Margin(0.03, "nats"))
+    assert "at a margin of 0.03 nats that was chosen for this report" in sentences(chosen)[1]
+    notes = [part for part in answer(chosen).parts if isinstance(part, str)]
+    assert any(
+        "The margin of 0.03 nats was given for this report; the study declared 0.5 gap." in note for note in notes
+    )
+    same = replace(declared, margin=Margin(0.5, "gap"))
+    assert not same.margin_notes()
+
+
+def test_a_margin_decides_what_is_equivalent() -> None:
+    rows = cells({"rope": 1.0, "alibi": 1.02}, (4,))
+    assert "ends worse, within" not in sentences(asked(rows))[1]
+    wide = sentences(replace(asked(rows), margin=Margin(0.2, "gap")))
+    assert wide[1].startswith("The only comparison with `rope` ends ")
+    assert "equivalent" in wide[1] or "within the margin" in wide[1]
+
+
+def test_gaps_that_differ_between_settings_are_given_as_a_range() -> None:
+    rows = cells()
+    rows["floor_position_blind_loss"] = rows["depth"] * 1.0
+    assert "of 0.05 gap (0.05 to 0.2 nats)" in sentences(asked(rows))[1]

@@ -1,5 +1,6 @@
 """A sequential study is answered by its sequential verdicts, and by no others."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from pe_lab.report.decided import CAUTION, decisions
 from pe_lab.report.parts import Drawn
 from pe_lab.report.question import Question
 from pe_lab.results import frame
+from pe_lab.results.statistics import Margin
 
 LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
 
@@ -51,8 +53,9 @@ def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
     assert first.startswith("The lowest mean test loss is that of `alibi`")
     assert "but the best may be any of `alibi` and `rope`; `none` is certainly worse than another one." in first
     assert second == (
-        "Of 2 comparisons with `rope`, 1 end undecided and 1 worse, paired over 6 seeds, which were added in up to 2 "
-        "looks while one was undecided, at one learning rate for all, not tuned for each."
+        "Of 2 comparisons with `rope`, 1 end worse and 1 undecided, at the default margin of 0.02 nats, paired over 6 "
+        "seeds, which were added in up to 2 looks while one was undecided, at one learning rate for all, not tuned for "
+        "each."
     )
 
 
@@ -95,6 +98,23 @@ def test_another_metric_is_not_decided_sequentially(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,)), "accuracy")
     assert question.decided is None
     assert f"**Note.** {CAUTION}" not in answer.answer(question).parts
+
+
+def test_another_margin_than_that_of_the_decisions_is_refused(tmp_path) -> None:
+    question = replace(asked(tmp_path, cells((4,)), lines((4,))), margin=Margin(0.1, "nats"))
+    with pytest.raises(ValueError, match="margin must be the one by which seeds were added to .*, got '0.1 nats'"):
+        question.require()
+
+
+def test_a_study_that_is_still_deciding_says_that_its_verdicts_do_not_hold(tmp_path) -> None:
+    question = asked(tmp_path, cells((4,)), lines((4,)))
+    (tmp_path / decided.FILE).unlink()
+    assert f"**Note.** {decided.UNFINISHED}" not in answer.answer(question).parts
+    (tmp_path / "declared.json").write_text('{"decide": {"seeds": "3..6"}}')
+    results = frame.Stored(tmp_path, None, question.results.cells)
+    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
+    parts = answer.answer(replace(question, results=results)).parts
+    assert f"**Note.** {decided.UNFINISHED}" in parts
 
 
 def test_a_study_without_decisions_has_none(tmp_path) -> None:

@@ -22,6 +22,7 @@ from pe_lab.report.parts import Drawn, Section, Table
 from pe_lab.report.question import Question, cautions
 from pe_lab.report.sections import sections
 from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, statistics
+from pe_lab.results.statistics import GRID, Margin
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}
 SEEDS = 5
@@ -388,18 +389,86 @@ def test_settings_are_ascending_in_tables_and_figures(cells):
     assert list(choices(rows, pd.DataFrame())["need"][:4]) == [f"test loss, {setting}" for setting in words]
 
 
-def test_the_choice_names_the_best_and_those_not_separable_from_it(cells):
+def test_the_choice_names_the_best_and_those_that_may_be_as_good(cells):
     found = choices(cells, pd.DataFrame()).set_index("need")
     line = found.loc["test loss, depth 4, epochs 4"]
     assert line["encoding"] == "alibi"
     assert line["how sure"] == "better than each of the other 3"
     tied = made_cells({"rope": 0.5, "learnable": 0.5, "none": 0.9})
     line = choices(tied, pd.DataFrame()).set_index("need").loc["test loss, all settings"]
+    assert {line["encoding"], *re.findall("equivalent to (.*);", line["how sure"])} == {"rope", "learnable"}
+    tied.loc[tied["pe"] == "rope", "test_loss"] += np.random.default_rng(2).normal(0, 0.1, 20)
+    line = choices(tied, pd.DataFrame()).set_index("need").loc["test loss, all settings"]
     assert {line["encoding"], *re.findall("may also be (.*);", line["how sure"])} == {"rope", "learnable"}
 
 
+def test_the_choice_tells_equivalents_from_those_that_are_undecided():
+    cells = made_cells({"rope": 0.5, "learnable": 0.501, "none": 0.9, "noisy": 0.55})
+    noisy = cells["pe"] == "noisy"
+    cells.loc[noisy, "test_loss"] += np.random.default_rng(1).normal(0, 0.4, noisy.sum())
+    found = choices(cells, pd.DataFrame(), compared=families(cells, pd.DataFrame(), margin=Margin(0.1, "nats")))
+    for need, line in found.set_index("need").iterrows():
+        if need.startswith("test loss, depth 1, epochs"):
+            assert {line["encoding"], *re.findall("^equivalent to ([^;,]*);", line["how sure"])} == {
+                "rope",
+                "learnable",
+            }
+            assert "; may also be noisy; better than 1 of the other 3" in line["how sure"]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_what_a_choice_calls_equivalent_is_so_by_the_verdicts(number):
+    results, count = made_study(number), 0
+    compared = families(results.cells, results.records, "pe0")
+    for line in choices(results.cells, results.records, compared=compared).to_dict("records"):
+        if line["need"] not in compared.tables:
+            continue
+        ranked = compared.ranks(line["need"])
+        tied = set(ranked["pe"][ranked["best"] == 1]) - {line["encoding"]}
+        alike = set(compared.equivalent(line["encoding"], line["need"]))
+        named = re.match("equivalent to (.*?);", line["how sure"])
+        assert set(named[1].split(", ") if named else []) == tied & alike
+        count += 1
+    assert count
+
+
+def test_a_declared_margin_is_that_of_every_table_of_its_metric(cells):
+    records = made_records(cells)
+    declared = {"loss": Margin(0.25, "gap"), "accuracy": Margin(0.3, "share")}
+    compared = families(cells, records, "rope", margin=declared)
+    assert set(compared.margins.values()) == {"0.25 gap"}
+    for lines in compared.lines.values():  # also pooled, and at the longest length, with the gap at the training length
+        assert lines["margin"].tolist() == [pytest.approx(0.1)] * len(lines)
+    accuracy = families(cells, records, "rope", "accuracy", declared)
+    assert set(accuracy.lines[GRID]["margin"]) == set(accuracy.lines[POOLED]["margin"]) == {0.3}
+    bare = cells.drop(columns=[name for name in cells if name.startswith("floor_")])
+    assert {lines["margin"].max() for lines in families(bare, records, "rope").lines.values()} == {0.02}
+
+
+def test_a_study_that_added_seeds_is_noted(study):
+    def notes() -> list[str]:
+        found = {section.title: section for section in sections(question(frame.load(study)))}
+        return [part for part in found["Differences"].parts if isinstance(part, str) and part.startswith("**Note.**")]
+
+    assert notes() == []
+    (study / "declared.json").write_text('{"margin": {"loss": "0.05 gap"}, "decide": {"first": 3}}')
+    assert "do not hold for it" in notes()[0]
+
+
+def test_a_gap_at_the_longest_length_is_that_of_the_seeds_that_were_measured(cells):
+    cells["floor_position_blind_loss"] = 1.0 + cells["seed"] + 10 * (cells["depth"] == 4)
+    records = made_records(cells)
+    records = records[records["seed"] >= 2]
+    compared = families(cells, records, "rope", margin=Margin(0.1, "gap"))
+    found = {name: lines["margin"].unique().tolist() for name, lines in compared.lines.items() if "depth" in name}
+    assert found == {
+        "loss at 4 × the training length, depth 1": [pytest.approx(0.4)],
+        "loss at 4 × the training length, depth 4": [pytest.approx(1.4)],
+    }
+
+
 def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named():
-    """An encoding that is not separable is not equally good: its losses may vary between seeds."""
+    """An encoding that is undecided is not equally good: its losses may vary between seeds."""
     cells = made_cells({"learnable": 0.5, "rope": 0.505, "none": 0.6})
     noisy = cells["pe"] == "none"
     cells.loc[noisy, "test_loss"] += np.random.default_rng(1).normal(0, 0.4, noisy.sum())
@@ -408,15 +477,20 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     cheapest = found.loc["test loss, all settings, cheapest"]
     assert cheapest["encoding"] == "rope"  # equal FLOPs, no parameters
     assert cheapest["how sure"] == (
-        "fewest FLOPs, then parameters, of the 2 within 0.02 nats of the best mean (5 % of the gap from position-blind "
-        "to bayes)"
+        "fewest FLOPs, then parameters, of the 2 within the margin of 0.02 nats of the best mean (0.05 gap); "
+        "equivalent to learnable"
     )
     alone = choices(made_cells({"learnable": 0.5, "rope": 0.6}), pd.DataFrame()).set_index("need")
     cheapest = alone.loc["test loss, all settings, cheapest"]
     assert cheapest["encoding"] == "learnable"
-    assert cheapest["how sure"].startswith("no other is within 0.02 nats of the best mean")
+    assert cheapest["how sure"].startswith("no other is within the margin of 0.02 nats of the best mean")
     bare = cells.drop(columns=[name for name in cells if name.startswith("floor_")])
-    assert not choices(bare, pd.DataFrame())["need"].str.contains("cheapest").any()
+    bare["test_loss"] /= 10
+    cheapest = choices(bare, pd.DataFrame()).set_index("need").loc["test loss, all settings, cheapest"]
+    assert cheapest["how sure"] == (
+        "fewest FLOPs, then parameters, of the 3 within the margin of 0.02 nats of the best mean (0.02 nats); "
+        "equivalent to learnable"
+    )
 
 
 def test_over_tasks_the_scale_of_a_tasks_losses_does_not_decide(cells):
@@ -523,6 +597,42 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
     assert "80 cells" in capsys.readouterr().out
 
 
+def test_margin_and_pair_can_be_chosen_on_the_command_line(study, monkeypatch):
+    (study / "declared.json").write_text('{"margin": {"loss": "0.05 gap"}, "baseline": "none"}')
+    run(monkeypatch, study)
+    text = (study / "report.md").read_text()
+    assert "comparisons with none, and" in text  # the declared baseline
+    assert "at the declared margin of 0.05 gap (0.02 nats)" in text
+    assert "`alibi` (the best of the others by mean" in text
+    run(monkeypatch, study, "--margin", "0.5 nats", "--against", "learnable", "--baseline", "rope")
+    text = (study / "report.md").read_text()
+    assert "at a margin of 0.5 nats that was chosen for this report" in text
+    assert "The margin of 0.5 nats was given for this report; the study declared 0.05 gap." in text
+    assert "`learnable` (as asked) against `rope`." in text
+    assert "statistics.Margin.parse('0.5 nats')" in text
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_the_answer_calls_the_best_what_the_verdicts_do(number):
+    """Settings of two tasks are pooled; encodings that lack a cell are in no pooled mean."""
+    asked = question(made_study(number), baseline="pe0")
+    first, _ = answer.sentences(asked)
+    compared = asked.compared
+    table = POOLED if POOLED in compared.tables else GRID
+    ranked = compared.ranks(table).set_index("pe")
+    if len(ranked) < 2 or (table == GRID and asked.results.cells[["data", "depth"]].drop_duplicates().shape[0] > 1):
+        pytest.skip("there is no mean over all settings")
+    if named := re.search("`(pe[0-9])` certainly has the low", first):
+        assert ranked.loc[named[1], "worst"] == 1
+    else:
+        (worst,) = {ranked["worst"].iloc[0]}
+        assert worst > 1 or "less than the margin" in first
+    for pe in ranked.index[ranked["best"] > 1]:
+        assert not re.search(f"may be any of [^;]*`{pe}`", first)
+    behind = re.search(r"; ([^;]*) (?:is|are) certainly worse than another one", first)
+    assert set(re.findall("pe[0-9]", behind[1])) == set(ranked.index[ranked["best"] > 1]) if behind else True
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -530,6 +640,9 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
         (["{study}", "--colour", "x"], "unrecognized arguments: --colour x"),
         (["nowhere"], "source must be a folder, or a study in ledger (there is none), got 'nowhere'"),
         (["{study}", "--baseline", "ropes"], "baseline must be one of rope, alibi, none, learnable, got 'ropes'"),
+        (["{study}", "--against", "rope"], "against must be one of alibi, none, learnable, got 'rope'"),
+        (["{study}", "--margin", "little"], "margin must be a number and one of gap, nats, share"),
+        (["{study}", "--margin", "0.1 share"], "the margin of loss must be in gap or nats, got '0.1 share'"),
         (["{study}", "--metric", "f1"], "metric must be one of loss, accuracy, got 'f1'"),
         (["{study}", "--audit", "{study}"], "--audit must be a folder with the table.csv of an audit"),
         (["{empty}"], "the ledger must have a finished cell, got none"),

@@ -184,11 +184,13 @@ def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
 def test_one_setting_is_not_averaged_and_several_are() -> None:
     one = overall(families(cells(("copy",))))
     assert one is not None
-    assert one.what == "test loss"
+    assert (one.what, one.where) == ("test loss", "")
     both = cells().assign(floor_bayes_loss=0.0, floor_position_blind_loss=2.0)
     found = overall(families(both))
     assert found is not None
-    assert found.what == "share of the gap in test loss that remains, averaged over 2 settings of data"
+    assert found.words().startswith(
+        "Averaged over 2 tasks, `a` certainly has the lowest share of the gap in test loss that"
+    )
     assert found.metric == REMAINING
     lacking = both[~((both["pe"] == "c") & (both["data"] == "sort"))]
     found = overall(families(lacking))

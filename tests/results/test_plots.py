@@ -75,10 +75,57 @@ def test_the_forest_fills_the_marks_of_significant_differences() -> None:
     made = plots.forest(compared)
     (axes,) = made.figure.axes
     marks = {round(line.get_ydata()[0]): line for line in axes.lines if line.get_marker() not in ("None", None, "")}
-    assert compared["verdict"].tolist() == ["not separable", "worse"]
+    assert compared["verdict"].tolist() == ["undecided", "worse"]
     assert [to_rgb(marks[row].get_markerfacecolor()) == (1, 1, 1) for row in (0, 1)] == [True, False]
     assert [marks[row].get_xdata()[0] for row in (0, 1)] == compared["difference"].tolist()
     assert made.data["p_holm"].tolist() == compared["p_holm"].tolist()
+
+
+def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -> None:
+    looks = {(mark.shape, mark.filled) for mark in plots.MARKS.values()}
+    assert len(looks) == len(plots.MARKS)
+    rng = np.random.default_rng(0)
+    means = {"base": 0, "same": 0.0, "far": 5, "near": 0.5, "low": -5, "loose": 1.0}
+    noise = {"loose": 5.0, "same": 0.1}
+    rows = cells(list(means), (4,))
+    rows["test_loss"] = rows["pe"].map(means) + rows["pe"].map(noise).fillna(0.02) * rng.normal(size=len(rows))
+    rows.loc[rows["pe"] == "base", "test_loss"] = 0.0
+    rows = pd.concat([rows, rows[rows["pe"] == "base"].assign(pe="copy"), rows.head(1).assign(pe="once")])
+    compared = statistics.compare(rows, "base", margin=statistics.Margin(1.0, "nats")).set_index("pe")
+    verdicts = {"same": "equivalent", "far": "worse", "near": "worse, within the margin", "low": "better"}
+    verdicts |= {"loose": "undecided", "copy": "equal", "once": "one seed"}
+    assert compared["verdict"].to_dict() == verdicts
+    made = plots.forest(
+        compared.reset_index().pipe(lambda lines: lines[["depth", "epochs", "pe", *compared.columns[2:]]])
+    )
+    (axes,) = made.figure.axes
+    marks = {round(line.get_ydata()[0]): line for line in axes.lines if line.get_marker() not in ("None", None, "")}
+    for row, verdict in enumerate(verdicts.values()):
+        expected = plots.MARKS[made.data["verdict"][row]]
+        assert made.data["verdict"][row] == verdict
+        assert marks[row].get_marker() == expected.shape
+        assert (to_rgb(marks[row].get_markerfacecolor()) == (1, 1, 1)) is not expected.filled
+    (legend,) = made.figure.legends
+    named = [text.get_text() for text in legend.get_texts()]
+    assert named == [*(verdict for verdict in plots.MARKS if verdict in verdicts.values()), "within the margin"]
+
+
+@pytest.mark.parametrize("depths", [(4,), (4, 1)])
+def test_the_forest_draws_the_margin_of_each_setting_as_a_band(depths: tuple[int, ...]) -> None:
+    rows = cells(["base", "other"], depths)
+    rows["floor_position_blind_loss"] = rows["depth"] * 1.0
+    made = plots.forest(statistics.compare(rows, "base", margin=statistics.Margin(0.5, "gap")))
+    bands = {axes.get_title(): axes.patches for axes in made.figure.axes}
+    for depth in depths:
+        (band,) = bands[f"depth {depth}" + ", epochs 4" * (len(depths) == 1)]
+        assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((-0.5 * depth, 0.5 * depth))
+    assert sorted(made.data["margin"]) == pytest.approx(sorted(0.5 * depth for depth in depths))
+    none = statistics.compare(
+        rows.rename(columns=lambda name: name.replace("loss", "perplexity")), "base", "perplexity"
+    )
+    figure = plots.forest(none.assign(margin=np.nan), "perplexity").figure
+    assert not any(axes.patches for axes in figure.axes)
+    assert "within the margin" not in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def curves(names: list[str]) -> pd.DataFrame:

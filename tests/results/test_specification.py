@@ -37,7 +37,7 @@ def test_differences_are_drawn_in_order_with_the_mark_of_their_verdict() -> None
     for place, line in enumerate(found.lines.itertuples()):
         y, mark = drawn[place]
         assert y == line.difference
-        assert mark.get_marker() == MARKS[line.verdict].marker
+        assert mark.get_marker() == MARKS[line.verdict].shape
         assert to_rgb(mark.get_color()) == to_rgb(MARKS[line.verdict].colour)
     spans = [path.vertices[:, 1].tolist() for lines in plot.figure.axes[0].collections for path in lines.get_paths()]
     assert sorted(spans) == sorted(

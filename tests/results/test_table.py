@@ -11,8 +11,8 @@ from scipy import stats
 
 from pe_lab.config import expand
 from pe_lab.results.rows import rows_of, settings_of
-from pe_lab.results.statistics import interval
-from pe_lab.results.table import by_task, render, summarise
+from pe_lab.results.statistics import Margin, compare, interval
+from pe_lab.results.table import TESTED, by_task, render, summarise, with_verdicts
 
 SEEDS = range(4)
 LOSSES = {
@@ -310,6 +310,28 @@ def test_the_text_has_a_line_per_setting_with_everything_that_the_table_says() -
     ):
         assert part in lines[1]
     assert "nan" not in text.lower()
+
+
+def test_verdicts_are_those_of_the_comparisons_with_the_baseline() -> None:
+    rows, table = tabulate([*sweep(LOSSES), *sweep(LOSSES | {"none": (0.41, 0.44, 0.36, 0.48)}, "model.depth=1")])
+    margin = Margin(0.02, "nats")
+    found = with_verdicts(table, rows, margin=margin)
+    compared = compare(rows, "rope", margin=margin)
+    assert list(found["verdict"].isna()) == [pe == "rope" for pe in found["pe"]]
+    for one in compared.to_dict("records"):
+        here = line(found, pe=one["pe"], depth=one["depth"])
+        assert [here[name] for name in TESTED] == [one[name] for name in TESTED]
+    assert line(found, pe="none", depth=1)["verdict"] == "worse, within the margin"
+    text = render(found)
+    assert "worse, within the margin" in text
+    assert text.splitlines()[-1] == f"verdicts: {compared.attrs['family']}"
+    assert "nan" not in text.lower()
+    pd.testing.assert_frame_equal(found[list(table)], table)
+
+
+def test_one_seed_has_no_verdicts() -> None:
+    rows, table = tabulate(sweep({pe: losses[:1] for pe, losses in LOSSES.items()}))
+    assert "verdict" not in with_verdicts(table, rows)
 
 
 def of_task(data: str, losses: dict[str, tuple[float, ...]], floors: dict) -> list[tuple[DictConfig, dict[str, Any]]]:

@@ -8,7 +8,7 @@ OKABE_ITO = {"#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "
 
 
 def test_no_two_decided_verdicts_share_a_shape() -> None:
-    shapes = [(mark.marker, mark.filled) for verdict, mark in MARKS.items() if "seed" not in verdict]
+    shapes = [(mark.shape, mark.filled) for verdict, mark in MARKS.items() if "seed" not in verdict]
     symbols = [mark.symbol for verdict, mark in MARKS.items() if "seed" not in verdict]
     assert len(set(shapes)) == len(set(symbols)) == len(shapes) == 7
 

@@ -28,7 +28,7 @@ CLAIMED = {"learnable": 0.95, "relative_bias": 0.93, "continuous": 0.89, "sinuso
 
 
 def lowest(studies: Studies) -> Found:
-    """Compare every encoding with `learnable` in every setting."""
+    """Compare every encoding with `learnable` in every setting, and test that `sininit` is close to it over all."""
     cells = studies["depth_epochs_pe"].cells
     require_encodings(cells["pe"], "learnable", "sininit", "rope")
     losses = statistics.wide(cells)
@@ -41,13 +41,12 @@ def lowest(studies: Studies) -> Found:
         parts += [above(f"{setting}: `{pe}` − `learnable`", differences[pe].dropna()) for pe in others]
     means = losses.groupby(level=settings, sort=False, dropna=False).mean()
     first = int((means.idxmin(axis=1) == "learnable").sum())
-    pooled = statistics.compare(cells, "learnable", pooled=True).set_index("pe")
-    over_all = [
-        f"over all settings, `{name}` − `learnable` {pooled.loc[name, 'difference']:+.3f} "
-        f"[{pooled.loc[name, 'low']:+.3f}, {pooled.loc[name, 'high']:+.3f}]"
-        for name in ("sininit", "rope")
-    ]
-    return [f"`learnable` has the lowest mean in {first} of {len(means)} settings", *over_all, *parts]
+    pool = statistics.pool(cells)
+    pooled = statistics.wide(pool.rows, pool.metric).droplevel("settings")
+    behind = paired(pooled["sininit"], pooled["learnable"]).dropna()
+    close = near(f"over all settings, `sininit` − `learnable` (close: within ±{MARGIN})", behind, 0.0)
+    rope = above("over all settings, `rope` − `learnable`", paired(pooled["rope"], pooled["learnable"]).dropna())
+    return [f"`learnable` has the lowest mean in {first} of {len(means)} settings", close, rope.words, *parts]
 
 
 def ranking(studies: Studies) -> Found:

@@ -7,8 +7,10 @@ of it: they are settings, never further seeds.
 
 from pe_lab.results.columns import REMAINING, lower_is_better
 from pe_lab.results.statistics.comparisons import all_pairs, compare, ranks
+from pe_lab.results.statistics.equivalence import add_equivalence, p_equivalent
 from pe_lab.results.statistics.families import GRID, Families
 from pe_lab.results.statistics.intervals import CONFIDENCE, coverage, interval, percentile_bootstraps, t_intervals
+from pe_lab.results.statistics.margin import Margin, default_margin, margins
 from pe_lab.results.statistics.paired import deviations, wide
 from pe_lab.results.statistics.pooling import Pool, pool
 from pe_lab.results.statistics.power import seeds_needed
@@ -19,14 +21,19 @@ __all__ = [
     "GRID",
     "REMAINING",
     "Families",
+    "Margin",
     "Pool",
+    "add_equivalence",
     "all_pairs",
     "compare",
     "coverage",
+    "default_margin",
     "deviations",
     "effects",
     "interval",
     "lower_is_better",
+    "margins",
+    "p_equivalent",
     "percentile_bootstraps",
     "pool",
     "ranks",

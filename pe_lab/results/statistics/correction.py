@@ -6,6 +6,11 @@ import pandas as pd
 from pe_lab.results.columns import lower_is_better
 from pe_lab.results.statistics.intervals import CONFIDENCE
 
+BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
+WITHIN = ", within the margin"
+EQUAL, ONE_SEED, NO_SEED = "equal", "one seed", "no shared seed"
+ALIKE = (EQUIVALENT, BETTER + WITHIN, WORSE + WITHIN, EQUAL)  # the difference is certainly too small to matter
+
 
 def holm(p: np.ndarray) -> np.ndarray:
     """Correct p values by Holm's method (1979): the smallest times their number, the next times one less, and so on.
@@ -18,19 +23,31 @@ def holm(p: np.ndarray) -> np.ndarray:
     return adjusted
 
 
-def add_verdicts(lines: pd.DataFrame, corrected: np.ndarray, metric: str) -> pd.DataFrame:
-    """Add the columns p_holm and verdict to lines of differences.
+def add_verdicts(
+    lines: pd.DataFrame, metric: str, different: np.ndarray | None = None, equivalent: np.ndarray | None = None
+) -> pd.DataFrame:
+    """Add the columns p_holm, p_equivalent_holm and verdict to lines of differences.
 
     Args:
-        lines: from `paired.differences`.
-        corrected: p values after correction, one per line.
+        lines: from `equivalence.add_equivalence`.
         metric: decides whether lower is better.
+        different: p values of the differences after correction, one per line; None: these lines are the family.
+        equivalent: likewise, p values of equivalence.
+
+    Returns:
+        The lines, with one of these verdicts: better, worse (the difference is certain); equivalent (certainly smaller
+        than the margin); "better, within the margin", "worse, within the margin" (both are certain); undecided
+        (neither is); equal (the same bits in every seed), one seed, no shared seed.
     """
-    down = lines["difference"] < 0
-    direction = np.where(down == lower_is_better(metric), "better", "worse")
-    verdict = np.where(corrected < 1 - CONFIDENCE, direction, "not separable")
-    found = lines.assign(p_holm=corrected, verdict=verdict)
-    found.loc[found["seeds"] == 1, "verdict"] = "one seed"
-    found.loc[found["seeds"] == 0, "verdict"] = "no shared seed"
-    found.loc[(found["seeds"] > 1) & found["p"].isna(), "verdict"] = "equal"
+    different = holm(lines["p"].to_numpy()) if different is None else different
+    equivalent = holm(lines["p_equivalent"].to_numpy()) if equivalent is None else equivalent
+    certain, small = different < 1 - CONFIDENCE, equivalent < 1 - CONFIDENCE
+    direction = np.where((lines["difference"] < 0) == lower_is_better(metric), BETTER, WORSE).astype(object)
+    verdict = np.select(
+        [certain & small, certain, small], [direction + WITHIN, direction, EQUIVALENT], default=UNDECIDED
+    )
+    found = lines.assign(p_holm=different, p_equivalent_holm=equivalent, verdict=verdict)
+    found.loc[found["seeds"] == 1, "verdict"] = ONE_SEED
+    found.loc[found["seeds"] == 0, "verdict"] = NO_SEED
+    found.loc[(found["seeds"] > 1) & found["p"].isna(), "verdict"] = EQUAL
     return found

@@ -3,12 +3,15 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pe_lab.results.statistics.comparisons import rank_ranges, require_baseline
-from pe_lab.results.statistics.correction import add_verdicts, holm
+from pe_lab.results.statistics.correction import ALIKE, add_verdicts, holm
+from pe_lab.results.statistics.equivalence import add_equivalence
+from pe_lab.results.statistics.margin import Margins, margins_by_metric
 from pe_lab.results.statistics.paired import differences, wide
 
 GRID = "each setting"  # name of the table of the cells themselves
@@ -20,45 +23,52 @@ class Families:
 
     There are two families, each corrected by Holm's method: comparisons with the baseline, in any setting, and
     comparisons of two other encodings. A report asks about its baseline; the correction for all other pairs must not
-    hide that answer.
+    hide that answer. Tests of differences and tests of equivalence are corrected each on their own.
 
     Attributes:
         baseline: an encoding.
         tables: the rows that are compared, with their metric, by name.
         lines: for each table, a line per setting and pair, as in `compare`.
+        margins: the margin of each table in words.
     """
 
     baseline: str
     tables: dict[str, tuple[pd.DataFrame, str]]
     lines: dict[str, pd.DataFrame]
+    margins: dict[str, str]
 
     @classmethod
-    def of(cls, tables: dict[str, tuple[pd.DataFrame, str]], baseline: str | None = None) -> "Families":
+    def of(
+        cls, tables: dict[str, tuple[pd.DataFrame, str]], baseline: str | None = None, margin: Margins = None
+    ) -> "Families":
         """Compare every two encodings in every setting of every table.
 
         Args:
             tables: rows and a test metric, by name.
             baseline: None: the first encoding of the first table.
+            margin: the smallest difference that matters in the metric of the first table, or margins by metric. A
+                metric without one has the default of each task, see `default_margin`.
 
         Raises:
-            ValueError: there is no such encoding or metric.
+            ValueError: there is no such encoding or metric, or a margin does not fit its metric or a setting.
         """
+        declared = margins_by_metric(margin, next(iter(tables.values()))[1])
         baseline = require_baseline(next(iter(tables.values()))[0], baseline)
         tested = {}
         for name, (rows, metric) in tables.items():
             table = wide(rows, metric)
             pairs = [(b, a) if a == baseline else (a, b) for a, b in combinations(table.columns, 2)]
-            tested[name] = differences(table, pairs)
-        p = np.concatenate([[], *(lines["p"] for lines in tested.values())])
-        first = np.concatenate([[], *(lines["baseline"] == baseline for lines in tested.values())]).astype(bool)
-        corrected = np.full(len(p), np.nan)
+            tested[name] = add_equivalence(differences(table, pairs), rows, metric, declared.get(metric))
+        p = np.concatenate([lines[["p", "p_equivalent"]].to_numpy(float) for lines in tested.values()])
+        first = np.concatenate([lines["baseline"] == baseline for lines in tested.values()])
+        corrected = np.full(p.shape, np.nan)
         for family in (first, ~first):
-            corrected[family] = holm(p[family])
+            corrected[family] = np.apply_along_axis(holm, 0, p[family]) if family.any() else np.nan
         start, judged = 0, {}
         for name, lines in tested.items():
-            judged[name] = add_verdicts(lines, corrected[start : start + len(lines)], tables[name][1])
+            judged[name] = add_verdicts(lines, tables[name][1], *corrected[start : start + len(lines)].T)
             start += len(lines)
-        return cls(baseline, tables, judged)
+        return cls(baseline, tables, judged, {name: lines.attrs["margin"] for name, lines in tested.items()})
 
     def __str__(self) -> str:
         """Describe the comparisons in a sentence."""
@@ -66,8 +76,18 @@ class Families:
         places = "; ".join(f"{name} {' and '.join(map(str, self.sizes(name)))}" for name in self.tables)
         return (
             f"{first} comparisons with {self.baseline}, and {second} of two other encodings ({places}), paired over "
-            "shared seeds; Holm's correction over each of the two"
+            "shared seeds; Holm's correction over each of the two, for differences and for equivalence within "
+            f"{self.margin}"
         )
+
+    @property
+    def margin(self) -> str:
+        """The margins in words, each with the metrics for which it holds."""
+        metrics: dict[str, list[str]] = {}
+        for name, words in self.margins.items():
+            metrics.setdefault(words, []).append(self.tables[name][1])
+        found = {words: ", ".join(dict.fromkeys(names)) for words, names in metrics.items()}
+        return next(iter(found)) if len(found) == 1 else "; ".join(f"{w} of {names}" for w, names in found.items())
 
     def sizes(self, name: str | None = None) -> tuple[int, int]:
         """Return the number of comparisons in each family, for one table or for all."""
@@ -84,6 +104,15 @@ class Families:
         lines = lines[lines["baseline"] == self.baseline].reset_index(drop=True)
         lines.attrs["comparisons"] = self.sizes()[0]
         return lines
+
+    def equivalent(self, pe: str, name: str = GRID, **setting: Any) -> list[str]:
+        """Return the encodings whose difference from one in a setting is certainly smaller than the margin."""
+        lines = self.lines[name]
+        for column, value in setting.items():
+            lines = lines[lines[column].isna() if pd.isna(value) else lines[column] == value]
+        lines = lines[lines["verdict"].isin(ALIKE)]
+        pairs = zip(lines["pe"], lines["baseline"], strict=True)
+        return [one if other == pe else other for one, other in pairs if pe in (one, other)]
 
     def ranks(self, name: str = GRID, among: Collection[str] | None = None) -> pd.DataFrame:
         """Return ranks as `comparisons.ranks` does, by the verdicts of these families.

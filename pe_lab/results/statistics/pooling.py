@@ -1,7 +1,7 @@
 """The mean over all settings of a table, in a unit that settings of several tasks share."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,18 +15,15 @@ class Pool:
 
     Attributes:
         rows: a row per encoding and seed: settings (their number), test_<metric> (the mean over them),
-            positional_parameters, flops_per_token (summed). Empty where nothing can be pooled.
+            positional_parameters, flops_per_token (summed), for one task also the means of its floors. Empty where
+            nothing can be pooled.
         metric: that of the settings, or REMAINING.
         note: what was pooled and in which unit, or why not.
-        gap: from the best possible value to the level, in the unit of the metric; NaN where a task has no level.
-        ends: the names of level and best possible value.
     """
 
     rows: pd.DataFrame
     metric: str
     note: str
-    gap: float
-    ends: str
 
 
 def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
@@ -57,26 +54,22 @@ def pool(rows: pd.DataFrame, metric: str = "loss") -> Pool:
     means = _means(rows, pooled, count)
     if several and without:
         note = f"Not pooled over tasks: for test {metric}, no level is known for {', '.join(without)}."
-        return Pool(means.head(0), pooled, note, float("nan"), "")
+        return Pool(means.head(0), pooled, note)
     note = f"Pooled over {count} settings: for each seed, the mean {unit}."
     if left_out := [name for name in rows["pe"].unique() if name not in set(means["pe"])]:
         note += f" Not included: {', '.join(left_out)}, for which no seed has all settings."
-    if several:
-        return Pool(means, pooled, note, 1.0, "level to best possible")
-    gap = None if without or rows.empty else gaps.popitem()[1]
-    if gap is None:
-        return Pool(means, pooled, note, float("nan"), "")
-    sizes = (gap.level - gap.best).abs().groupby([rows[name] for name in names], dropna=False).mean()
-    return Pool(means, pooled, note, float(sizes.mean()), gap.ends)
+    return Pool(means, pooled, note)
 
 
 def _means(rows: pd.DataFrame, metric: str, count: int) -> pd.DataFrame:
-    """Return the mean of the column value for each encoding and seed that has `count` settings, and its costs."""
-    costs = {"positional_parameters": "max", "flops_per_token": "sum"}
+    """Return the mean of the column value for each encoding and seed that has `count` settings, costs and floors."""
+    others: dict[str, Any] = {"positional_parameters": "max", "flops_per_token": "sum"}
+    # NaN if a setting lacks the floor
+    others |= {f"floor_{name}_{metric}": lambda values: values.mean(skipna=False) for name in floors(rows, metric)}
     means = rows.groupby(["pe", "seed"], sort=False).agg(
         settings=("value", "size"),
         **{f"test_{metric}": ("value", "mean")},
-        **{name: (name, how) for name, how in costs.items() if name in rows},
+        **{name: (name, how) for name, how in others.items() if name in rows},
     )
     means = means[means["settings"] == count].reset_index()
     return means[["settings", *(name for name in means if name != "settings")]]

@@ -1,4 +1,4 @@
-"""Statistical power: the number of seeds that a difference needs, and the difference that the seeds can separate."""
+"""Statistical power: the seeds that a decision needs, and the difference that the present seeds can separate."""
 
 import numpy as np
 import pandas as pd
@@ -12,40 +12,70 @@ MOST_NONCENTRALITY = 1e9  # scipy's series of the noncentral t distribution does
 
 
 def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
-    """Estimate how many seeds would separate each comparison, if difference and deviation were as observed.
+    """Estimate how many seeds would decide each comparison, if difference and deviation were as observed.
 
-    For a power of 80 % in a paired t test at the level of the first step of Holm's correction in this family. The
-    observed difference is an estimate: read the number as an order of magnitude.
+    For a power of 80 % in a paired t test, and in two one-sided tests against the margin, at the level of the first
+    step of Holm's correction in this family. The observed difference is an estimate: read the numbers as orders of
+    magnitude.
 
     Args:
         compared: from `compare`.
 
     Returns:
-        The lines with seeds_needed (NaN where the deviation is 0; inf beyond 10,000; above 100 a few percent high) and
-        separable: the smallest difference that the present number of seeds separates with that power.
+        The lines with seeds_needed, to show that there is a difference; seeds_equivalent, to show that it is smaller
+        than the margin; and separable: the smallest difference that the present number of seeds separates with that
+        power. Numbers of seeds are NaN where the deviation is 0 or there is no margin, inf beyond 10,000, and above 100
+        a few percent high.
     """
     count = compared.attrs.get("comparisons", int(compared["p"].notna().sum()))
     level = (1 - CONFIDENCE) / max(1, count)
     counts = np.unique(np.r_[2:100, np.geomspace(100, MOST_SEEDS, 60).astype(int)])
-    needed, separable, least = [], [], {}
-    for line in compared.itertuples():
+    found: dict[str, list[float]] = {"seeds_needed": [], "seeds_equivalent": [], "separable": []}
+    least: dict[int, float] = {}
+    margins = compared["margin"] if "margin" in compared else np.full(len(compared), np.nan)
+    for line, margin in zip(compared.itertuples(), margins, strict=True):
         if line.seeds < 2 or not line.deviation > 0:
-            needed.append(np.nan)
-            separable.append(np.nan)
+            for values in found.values():
+                values.append(np.nan)
             continue
-        effect = abs(line.difference) / line.deviation
-        enough = counts[_power(effect, counts, level) >= POWER]
-        needed.append(enough[0] if len(enough) else np.inf)
+        effect, within = abs(line.difference) / line.deviation, margin / line.deviation
+        found["seeds_needed"].append(_first(counts, _power(effect, counts, level)))
+        equivalent = _first(counts, _power_of_equivalence(effect, within, counts, level))
+        found["seeds_equivalent"].append(np.nan if np.isnan(margin) else equivalent)
         if line.seeds not in least:
             least[line.seeds] = _smallest_effect(line.seeds, level)
-        separable.append(least[line.seeds] * line.deviation)
-    return compared.assign(seeds_needed=needed, separable=separable)
+        found["separable"].append(least[line.seeds] * line.deviation)
+    return compared.assign(**found)
+
+
+def _first(counts: np.ndarray, power: np.ndarray) -> float:
+    """Return the first number of seeds that has the power; inf if none has."""
+    enough = counts[power >= POWER]
+    return int(enough[0]) if len(enough) else np.inf
 
 
 def _power(effect: float, seeds: np.ndarray | int, level: float) -> np.ndarray:
     """Return the power of a paired t test for a difference in units of its deviation; the far tail is neglected."""
     critical = stats.t.isf(level / 2, seeds - 1)
     power: np.ndarray = stats.nct.sf(critical, seeds - 1, np.minimum(effect * np.sqrt(seeds), MOST_NONCENTRALITY))
+    return power
+
+
+def _power_of_equivalence(effect: float, margin: float, seeds: np.ndarray | int, level: float) -> np.ndarray:
+    """Return the power of two one-sided tests, approximately: t statistics of both ends have one deviation.
+
+    The approximation by noncentral t distributions is a little low where the power is low.
+
+    Args:
+        effect: the difference, in units of its deviation.
+        margin: likewise.
+    """
+    critical = stats.t.isf(level, seeds - 1)
+    near, far = (
+        np.clip(end * np.sqrt(seeds), -MOST_NONCENTRALITY, MOST_NONCENTRALITY)
+        for end in (margin - effect, margin + effect)
+    )
+    power: np.ndarray = stats.nct.sf(critical, seeds - 1, near) - stats.nct.cdf(critical, seeds - 1, far)
     return power
 
 

@@ -1,0 +1,54 @@
+"""What a study declared before its first cell was trained."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pe_lab.results.statistics.margin import Margin
+
+NAME = "declared.json"
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The declaration of a study; empty for a study that made none.
+
+    Attributes:
+        margin: the smallest difference that matters, by metric.
+        baseline: the encoding that others are compared with, or None.
+        decide: the settings by which seeds are added, or None. Tests for a fixed number of seeds do not hold for such
+            a study.
+        search: the settings of the search for learning rates, or None.
+    """
+
+    margin: Mapping[str, Margin] = field(default_factory=dict)
+    baseline: str | None = None
+    decide: Mapping[str, Any] | None = None
+    search: Mapping[str, Any] | None = None
+
+
+def read(folder: Path) -> Declared:
+    """Read the declaration in a study's folder.
+
+    Raises:
+        ValueError: the file is not a declaration.
+    """
+    path = folder / NAME
+    if not path.is_file():
+        return Declared()
+    try:
+        found = json.loads(path.read_text())
+        texts = found.get("margin") or {}
+        margin = {metric: Margin.parse(text) for metric, text in texts.items()}
+        for metric, one in margin.items():
+            one.require_metric(metric)
+    except (ValueError, AttributeError, OSError) as error:
+        raise ValueError(f"{path} must be a declaration, got {' '.join(str(error).split())}") from None
+    baseline, decide, search = (found.get(name) for name in ("baseline", "decide", "search"))
+    kinds = {"baseline": (baseline, str, "a name"), "decide": (decide, dict, "settings")}
+    for name, (value, kind, words) in (kinds | {"search": (search, dict, "settings")}).items():
+        if not isinstance(value, kind | None):
+            raise ValueError(f"{path} must have {words} or null as {name}, got {value!r}")
+    return Declared(margin, baseline, decide, search)

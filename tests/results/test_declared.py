@@ -1,0 +1,106 @@
+"""The declaration of a study is read, or refused in a line that names the file."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pe_lab.results import study
+from pe_lab.results.declared import Declared, read
+from pe_lab.results.frame import Results, load
+from pe_lab.results.statistics import Margin
+
+DECLARED = {"margin": {"loss": "0.05 gap", "accuracy": "0.01 share"}, "baseline": "none", "decide": None}
+
+
+def declare(folder: Path, **changed: object) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "declared.json").write_text(json.dumps(DECLARED | {"search": {"points": 5}} | changed))
+    return folder
+
+
+def cells() -> pd.DataFrame:
+    rows = [
+        {
+            "pe": pe,
+            "data": "copy",
+            "depth": 1,
+            "epochs": 1,
+            "seed": seed,
+            "test_loss": loss + 0.001 * seed**2 * (pe == "b"),
+        }
+        for pe, loss in (("a", 1.0), ("none", 1.1), ("b", 1.101))
+        for seed in range(5)
+    ]
+    floors = {"floor_bayes_loss": 0.0, "floor_position_blind_loss": 2.0}
+    return pd.DataFrame(rows).assign(**floors, run="r", parameters=1)
+
+
+def test_a_declaration_is_read_from_the_folder_of_the_study(tmp_path):
+    expected = Declared({"loss": Margin(0.05, "gap"), "accuracy": Margin(0.01, "share")}, "none", None, {"points": 5})
+    folder = declare(tmp_path / "ledger" / "studies" / "mine")
+    assert read(folder) == expected
+    cells().to_csv(folder / "rows.csv", index=False)
+    assert load(folder).declared == expected
+    assert Results(tmp_path / "ledger", "mine", cells()).declared == expected
+    assert Results(tmp_path / "ledger", "other", cells()).declared == Declared()
+    assert Results(tmp_path / "ledger", None, cells()).declared == Declared()
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        ({"margin": {"loss": "5 %"}}, "must be a declaration, got margin must be a number and one of gap, nats, share"),
+        ({"margin": {"loss": "0.02 share"}}, "must be a declaration, got the margin of loss must be in gap or nats"),
+        ({"margin": "0.02 nats"}, "must be a declaration, got "),
+        ({"baseline": 3}, "must have a name or null as baseline, got 3"),
+        ({"decide": "yes"}, "must have settings or null as decide, got 'yes'"),
+        ({"search": [1]}, r"must have settings or null as search, got [1]"),
+    ],
+)
+def test_a_damaged_declaration_is_one_line(changed, line, tmp_path):
+    with pytest.raises(ValueError, match="declared.json must ") as error:
+        read(declare(tmp_path, **changed))
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", "\x00"])
+def test_what_is_no_declaration_is_one_line(content, tmp_path):
+    (tmp_path / "declared.json").write_text(content)
+    with pytest.raises(ValueError, match="declared.json must be a declaration, got ") as error:
+        read(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_an_empty_declaration_declares_nothing(tmp_path):
+    (tmp_path / "declared.json").write_text('{"margin": null}')
+    assert read(tmp_path) == Declared() == read(tmp_path / "nowhere")
+
+
+def tables(folder: Path) -> pd.DataFrame:
+    results = Results(folder, "mine", cells())
+    results.__dict__["curves"] = pd.DataFrame()
+    _, files = study.tables(results, pd.DataFrame())
+    (folder / "table.csv").write_text(files["table.csv"])
+    assert ("verdict" in files["table.txt"]) == ("verdict" in files["table.csv"])
+    return pd.read_csv(folder / "table.csv").set_index("pe")
+
+
+def test_the_tables_of_a_study_have_its_baseline_and_its_margin(tmp_path):
+    found = tables(tmp_path)
+    assert found.index[found["verdict"].isna()].tolist() == ["a"]
+    assert found["margin"].dropna().unique().tolist() == [0.1]
+    declare(tmp_path / "studies" / "mine", margin={"loss": "0.5 nats"})
+    found = tables(tmp_path)
+    assert found.index[found["verdict"].isna()].tolist() == ["none"]
+    assert found["margin"].dropna().unique().tolist() == [0.5]
+    assert found.loc["b", "verdict"] == "equivalent"
+    declare(tmp_path / "studies" / "mine", baseline="later")  # none of its cells is trained yet
+    assert tables(tmp_path).index[tables(tmp_path)["verdict"].isna()].tolist() == ["a"]
+
+
+def test_a_study_that_adds_seeds_has_no_verdicts_of_a_fixed_number(tmp_path):
+    declare(tmp_path / "studies" / "mine", decide={"first": 3})
+    assert "verdict" not in tables(tmp_path)
