@@ -1,5 +1,6 @@
 """Choose an encoding for each need, with the certainty that the results allow."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -58,14 +59,12 @@ def choices(
     compared = compared or families(rows, records, None, metric)
     lines, names = [], setting_columns(rows)
     for setting, ranked in _by_setting(compared.ranks(), names):
-        alike = compared.equivalent(ranked["pe"].iloc[0], **ranked.iloc[0][names].to_dict())
-        lines += _best(ranked, f"test {metric}, {setting}", alike)
+        lines += _best(ranked, f"test {metric}, {setting}", compared, GRID, names)
     if POOLED in compared.tables:
         lines += _pooled(compared, statistics.pool(rows, metric), metric)
     for need in compared.tables:
         if need not in (GRID, POOLED):
-            ranked = compared.ranks(need)
-            lines += _best(ranked, need, compared.equivalent(ranked["pe"].iloc[0], need))
+            lines += _best(compared.ranks(need), need, compared, need)
     return pd.DataFrame(lines, columns=COLUMNS)
 
 
@@ -79,16 +78,21 @@ def _by_setting(rows: pd.DataFrame, names: list[str]) -> list[tuple[str, pd.Data
     return found
 
 
-def _best(ranked: pd.DataFrame, need: str, alike: list[str]) -> list[list[Any]]:
+def _best(
+    ranked: pd.DataFrame, need: str, compared: Families, name: str, settings: Sequence[str] = ()
+) -> list[list[Any]]:
     """Return the line of one need; none with fewer than two encodings.
 
     Args:
-        alike: the encodings that are equivalent to the first.
+        ranked: the ranks in one setting.
+        name: the table that they are from.
+        settings: the columns that make a setting, for a table that has several.
     """
     if len(ranked) < 2:
         return []
     first = ranked.iloc[0]
     tied = list(ranked["pe"].iloc[1:][ranked["best"].iloc[1:] == 1])
+    alike = compared.equivalent(first["pe"], name, **{column: first[column] for column in settings})
     sure = _certainty(first, tied, alike, len(ranked))
     return [[need, first["pe"], first["mean"], sure, int(ranked["seeds"].min())]]
 
@@ -124,12 +128,10 @@ def _pooled(compared: Families, pool: Pool, metric: str) -> list[list[Any]]:
     if pool.metric == REMAINING:
         need += " (share of the gap that remains)"
     ranked = compared.ranks(POOLED)
-    lines = _best(ranked, need, compared.equivalent(ranked["pe"].iloc[0], POOLED))
+    lines = _best(ranked, need, compared, POOLED)
     free = set(pool.rows.loc[pool.rows["positional_parameters"] == 0, "pe"])
     if 1 < len(free) < len(ranked):
-        among = compared.ranks(POOLED, free)
-        alike = compared.equivalent(among["pe"].iloc[0], POOLED)
-        lines += _best(among, f"{need}, no parameters of its own", alike)
+        lines += _best(compared.ranks(POOLED, free), f"{need}, no parameters of its own", compared, POOLED)
     return lines + _cheapest(compared, ranked, pool, need)
 
 

@@ -22,14 +22,13 @@ def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dic
         they are for a fixed number of seeds.
 
     Raises:
-        ValueError: the declaration is damaged, or its margin does not fit the cells.
+        ValueError: the declaration is damaged.
     """
     cells, declared = results.cells, results.declared
     baseline = declared.baseline if declared.baseline in set(cells["pe"]) else None
     table, settings = summarise(cells, baseline), setting_columns(cells)
-    if declared.decide is None:
-        table = with_verdicts(table, cells, margin=declared.margin.get("loss"))
-    texts, files = {"table": render(table)}, {"table.md": markdown(table)}
+    table, lacking = _judged(table, results)
+    texts, files = {"table": f"{render(table)}{lacking}"}, {"table.md": markdown(table)}
     frames = {"rows": cells, "table": table, "curves": results.curves, "failed": results.failed}
     wide: dict[str, tuple[pd.DataFrame, list[str], str]] = {}  # table, its setting columns, a line below it
     if cells["data"].nunique() > 1:
@@ -49,3 +48,14 @@ def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dic
     files = {name: f"{text}\n" for name, text in files.items()}
     files |= {f"{name}.txt": f"{text}\n" for name, text in texts.items()}
     return texts, files | {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()}
+
+
+def _judged(table: pd.DataFrame, results: Results) -> tuple[pd.DataFrame, str]:
+    """Return the table of `summarise` with verdicts, or without them and a line that says why."""
+    declared = results.declared
+    if declared.decide is not None:
+        return table, ""
+    try:
+        return with_verdicts(table, results.cells, margin=declared.margin.get("loss")), ""
+    except ValueError as error:  # the cells are trained: their means are shown all the same
+        return table, f"\nno verdicts: {error}"

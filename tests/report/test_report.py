@@ -526,6 +526,29 @@ def test_the_choice_for_longer_sequences_is_that_of_the_longest(cells):
     assert found.loc["loss at 4 × the training length, depth 4", "encoding"] == "none"
 
 
+def test_lengths_at_which_nothing_is_finite_choose_nothing(cells):
+    records = made_records(cells)
+    records.loc[(records["length"] == 4) & (records["depth"] == 4), "value"] = np.inf
+    needs = choices(cells, records)["need"].tolist()
+    assert "loss at 4 × the training length, depth 1" in needs
+    assert "loss at 4 × the training length, depth 4" not in needs
+
+
+def test_a_setting_with_a_dot_in_its_name_has_its_own_equivalents(cells):
+    one = cells[(cells["depth"] == 1) & (cells["epochs"] == 1)]
+    parts = [one.assign(**{"model.norm": norm}) for norm in ("pre", "post", None)]
+    rows = pd.concat(parts)
+    settings = ["pe", "depth", "epochs", "model.norm", "seed"]
+    rows = rows[[*settings, *(name for name in rows if name not in settings)]]
+    alike = (rows["model.norm"] == "post") & (rows["pe"] == "rope")
+    rows.loc[alike, "test_loss"] = rows.loc[
+        (rows["model.norm"] == "post") & (rows["pe"] == "alibi"), "test_loss"
+    ].values
+    found = choices(rows, pd.DataFrame()).set_index("need")["how sure"]
+    assert found["test loss, norm post"] == "equivalent to alibi; better than 2 of the other 3"
+    assert found["test loss, norm pre"] == "better than each of the other 3"
+
+
 def test_one_seed_chooses_nothing(cells):
     one = cells[cells["seed"] == 0]
     assert set(choices(one, pd.DataFrame())["how sure"]) == {"not at all: one seed"}

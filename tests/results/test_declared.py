@@ -104,3 +104,15 @@ def test_the_tables_of_a_study_have_its_baseline_and_its_margin(tmp_path):
 def test_a_study_that_adds_seeds_has_no_verdicts_of_a_fixed_number(tmp_path):
     declare(tmp_path / "studies" / "mine", decide={"first": 3})
     assert "verdict" not in tables(tmp_path)
+
+
+def test_a_margin_that_does_not_fit_leaves_the_means_and_says_why(tmp_path):
+    declare(tmp_path / "studies" / "mine")
+    results = Results(tmp_path, "mine", cells().drop(columns="floor_bayes_loss"))
+    results.__dict__["curves"] = pd.DataFrame()
+    texts, files = study.tables(results, pd.DataFrame())
+    assert "1.1000" in texts["table"]
+    assert (
+        texts["table"].splitlines()[-1].startswith("no verdicts: a margin in gap needs floors bayes and position_bli")
+    )
+    assert "verdict" not in files["table.csv"]

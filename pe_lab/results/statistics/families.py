@@ -105,7 +105,7 @@ class Families:
         lines.attrs["comparisons"] = self.sizes()[0]
         return lines
 
-    def equivalent(self, pe: str, name: str = GRID, **setting: Any) -> list[str]:
+    def equivalent(self, pe: str, name: str = GRID, /, **setting: Any) -> list[str]:
         """Return the encodings whose difference from one in a setting is certainly smaller than the margin."""
         lines = self.lines[name]
         for column, value in setting.items():

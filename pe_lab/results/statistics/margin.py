@@ -89,9 +89,10 @@ class Margin:
             return gaps.drop(columns="gap").assign(margin=value)
         if len(without := gaps[~(gaps["gap"] > LEAST_GAP)]):
             setting = ", ".join(f"{name} {value}" for name, value in without.iloc[0].items() if name != "gap")
+            units = [f"{unit}, or " for unit in _units(metric) if unit != "gap"]
             raise ValueError(
                 f"a margin in gap needs floors bayes and position_blind of {metric} that differ, got {str(self)!r} for "
-                f"{setting}: use {' or '.join(unit for unit in _units(metric) if unit != 'gap') or 'another metric'}"
+                f"{setting}: use {''.join(units)}no margin for the default of each task"
             )
         return gaps.assign(margin=self.value * gaps["gap"]).drop(columns="gap")
 
