@@ -24,9 +24,9 @@ def rates_in_words(results: Results) -> str:
     if searched is not None:
         edge = int(searched["at_edge"].astype(str).str.lower().eq("true").sum())
         where = f"{edge} of {len(searched)} at an edge of it" if edge else "none at an edge of it"
-        whose = (
-            "at learning rates from a search" if alone else "each encoding at learning rates from a search of its own"
-        )
+        scales = "start_scale" in searched and searched["start_scale"].notna().any()
+        what = "at learning rates and starting scales" if scales else "at learning rates"
+        whose = f"{what} from a search" if alone else f"each encoding {what} from a search of its own"
         return f"{whose} ({_range(searched['tried'])} tried, {where})"
     if LR in cells:
         whose = "" if alone else "of their own"

@@ -10,9 +10,9 @@ from pe_lab.report.choice import POOLED
 from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
 from pe_lab.results.statistics import GRID, Families
 from pe_lab.results.verdicts import (
+    ALIKE,
     BETTER,
     EQUAL,
-    EQUIVALENT,
     NO_SEED,
     ONE_SEED,
     UNDECIDED,
@@ -118,13 +118,15 @@ class Standing:
         return f"{text}."
 
     def _alike(self) -> str:
-        """Say that the encodings that may be the best are certainly alike, if each two are."""
-        if any(self.line(one, other)["verdict"] == UNDECIDED for one, other in combinations(self.open, 2)):
-            return ""
+        """Say which of the encodings that may be the best are certainly alike: each two, or some and the first."""
+        if any(self.line(one, other)["verdict"] not in ALIKE for one, other in combinations(self.open, 2)):
+            first = self.open[0]
+            same = [name for name in self.open[1:] if self.line(first, name)["verdict"] in ALIKE]
+            return f", of which {listed(same, None)} {_is(same)} equivalent to `{first}`" if same else ""
         found = self.verdicts(self.open)
         if found == {EQUAL}:
             return ", which are equal to the bit"
-        return ", which are equivalent within the margin" if found <= {EQUIVALENT, EQUAL} else ""
+        return ", which are equivalent within the margin"
 
     def _certain(self) -> str:
         """Say which encoding is certainly the best, and by how much."""

@@ -58,6 +58,12 @@ def test_rates_of_a_search_are_said_with_their_edges(tmp_path) -> None:
     assert rates_in_words(results(tmp_path, cells(OWN), SEARCHED)) == (
         "each encoding at learning rates from a search of its own (5 to 7 tried, 1 of 4 at an edge of it)"
     )
+    scaled = SEARCHED.assign(start_scale=[0.5, None, None, None])
+    assert "at learning rates and starting scales from a search" in rates_in_words(
+        results(tmp_path, cells(OWN), scaled)
+    )
+    unscaled = SEARCHED.assign(start_scale=None)
+    assert "scales" not in rates_in_words(results(tmp_path, cells(OWN), unscaled))
     inside = SEARCHED.assign(at_edge=False, tried=5)
     assert rates_in_words(results(tmp_path, cells(OWN), inside)).endswith("(5 tried, none at an edge of it)")
 
