@@ -25,7 +25,7 @@ from pe_lab.report.standing import (
     table_of,
 )
 from pe_lab.results import plots
-from pe_lab.results.columns import lower_is_better, setting_columns, sort_by_setting
+from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns, sort_by_setting
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.statistics import GRID, Families, interval
 from pe_lab.results.verdicts import MARKS, NO_SEED, ONE_SEED
@@ -98,7 +98,7 @@ def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plo
     """
     rows, metric, _ = _drawn(compared, decided)
     best = rows.sort_values("difference", ascending=lower_is_better(metric), kind="stable", na_position="last")
-    return plots.forest(best.head(MOST_DRAWN), metric)
+    return plots.forest(best.head(MOST_DRAWN), "share of the gap" if metric == REMAINING else metric)
 
 
 def _drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:

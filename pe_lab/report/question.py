@@ -130,7 +130,7 @@ def cautions(results: Results, baseline: str) -> list[str]:
     if baseline not in set(cells["pe"]):
         lines.append(f"The baseline {baseline} is not among the cells.")
     for name, what in (("torch", "versions of PyTorch"), ("commit", "commits of pe_lab"), ("device", "devices")):
-        values = cells[name].fillna("unknown").unique() if name in cells else []
+        values = cells[name].fillna("unknown").astype(str).str[:12].unique() if name in cells else []
         if len(values) > 1:
             lines.append(f"Cells were made with several {what}: {', '.join(map(str, values))}.")
     if "optimizer.lr" in cells and "optimizer.lr" not in setting_columns(cells):

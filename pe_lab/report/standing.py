@@ -1,6 +1,7 @@
 """Which encodings may be the best, by the verdicts of a report's families, and how to say it."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any
 
@@ -75,17 +76,28 @@ class Standing:
         """Return the verdicts among these encodings."""
         return set(self.lines.loc[self.lines["pe"].isin(names) & self.lines["baseline"].isin(names), "verdict"])
 
+    @cached_property
+    def _by_pair(self) -> dict[tuple[str, str], dict[str, Any]]:
+        columns = ["difference", "low", "high", "verdict"]
+        return dict(
+            zip(
+                zip(self.lines["pe"], self.lines["baseline"], strict=True),
+                self.lines[columns].to_dict("records"),
+                strict=True,
+            )
+        )
+
     def line(self, pe: str, other: str) -> dict[str, Any]:
         """Return difference, low, high and verdict of an encoding minus another one; undecided if not compared."""
-        for line in self.lines[["pe", "baseline", "difference", "low", "high", "verdict"]].to_dict("records"):
-            if (line["pe"], line["baseline"]) == (pe, other):
-                return line
-            if (line["pe"], line["baseline"]) == (other, pe):
-                word = direction(line["verdict"])
-                turned = line["verdict"].replace(word, WORSE if word == BETTER else BETTER) if word else line["verdict"]
-                low, high = -line["high"], -line["low"]
-                return {"difference": -line["difference"], "low": low, "high": high, "verdict": turned}
-        return {"difference": float("nan"), "low": float("nan"), "high": float("nan"), "verdict": UNDECIDED}
+        if (pe, other) in self._by_pair:
+            return self._by_pair[pe, other]
+        if (other, pe) not in self._by_pair:
+            return dict.fromkeys(("difference", "low", "high"), float("nan")) | {"verdict": UNDECIDED}
+        line = self._by_pair[other, pe]
+        verdict, word = line["verdict"], direction(line["verdict"])
+        if word:
+            verdict = verdict.replace(word, WORSE if word == BETTER else BETTER)
+        return {"difference": -line["difference"], "low": -line["high"], "high": -line["low"], "verdict": verdict}
 
     def words(self) -> str:
         """Say which encodings may be the best, in one sentence."""

@@ -33,8 +33,9 @@ class Sensitivity:
             where the settings are of several tasks whose levels are known.
         names: the setting columns that vary.
         lines: a line per specification, the smallest difference first: the columns of `names`; seeds (shared by the
-            two); difference, low, high (t interval); sign (better or worse, of the mean; equal for a difference of 0;
-            empty where no seed is shared); verdict. Unknown differences are last.
+            two); difference, low, high (t interval); margin (NaN where differences are shares of a gap); sign (better
+            or worse, of the mean; equal for a difference of 0; empty where no seed is shared); verdict. Unknown
+            differences are last.
         sample: a line per specification and seed: the columns of `names`, seed, difference.
     """
 
@@ -139,11 +140,12 @@ def sensitivity(
     columns = [name for name in table.index.names if name != "seed"]
     lines = differences(table, [(pe, baseline)]).drop(columns=["pe", "baseline", "p", "deviation"])
     lines = _with_verdicts(lines, compared[of_two], columns)
+    lines["margin"] = lines["margin"] if unit == metric else np.nan
     lines["sign"] = _signs(lines["difference"], unit)
     names = [name for name in columns if lines[name].nunique(dropna=False) > 1]
     lines = lines.sort_values("difference", kind="stable", na_position="last", ignore_index=True)
     sample = (table[pe] - table[baseline]).rename("difference").reset_index().dropna(subset="difference")
-    shown = [*names, "seeds", "difference", "low", "high", "sign", "verdict"]
+    shown = [*names, "seeds", "difference", "low", "high", "margin", "sign", "verdict"]
     return Sensitivity(pe, baseline, unit, names, lines[shown], sample[[*names, "seed", "difference"]])
 
 
@@ -233,12 +235,12 @@ def _shapley(models: _Models, factors: list[str], name: str) -> tuple[float, flo
 
 
 def _with_verdicts(lines: pd.DataFrame, verdicts: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
-    """Add the verdicts of the same settings."""
+    """Add margin and verdict of the same settings."""
     if lacking := [name for name in columns if name not in verdicts]:
         raise ValueError(
             f"compared must have the setting columns {', '.join(columns)}, got none of {', '.join(lacking)}"
         )
-    found = lines.merge(verdicts[[*columns, "verdict"]], on=columns, how="left", validate="one_to_one")
+    found = lines.merge(verdicts[[*columns, "margin", "verdict"]], on=columns, how="left", validate="one_to_one")
     if found["verdict"].isna().any():
         raise ValueError(
             f"compared must have these two encodings in each of {len(lines)} settings, got {found['verdict'].count()}"

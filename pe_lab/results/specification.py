@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from pe_lab.results.columns import REMAINING
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.plots import AS_WRITTEN, Plot
+from pe_lab.results.plots import AS_WRITTEN, BAND, Plot
 from pe_lab.results.sensitivity import Sensitivity
 from pe_lab.results.verdicts import MARKS
 
@@ -22,7 +22,8 @@ SHADES = ("#1b1b1b", "#7A7A7A")  # of the dots of one setting and the next
 def curve(found: Sensitivity) -> Plot:
     """Draw the specification curve: differences with t intervals, sorted; below each, the values of its settings.
 
-    Shape and colour of a mark are those of its verdict. Specifications without a shared seed are in the table only.
+    Shape and colour of a mark are those of its verdict; the grey band is the margin. Specifications without a shared
+    seed are in the table only.
     """
     drawn = found.lines.dropna(subset="difference")
     levels = [(name, value) for name in found.names for value in _values(drawn[name])]
@@ -33,7 +34,7 @@ def curve(found: Sensitivity) -> Plot:
     _draw_differences(above, drawn)
     unit = "share of the gap" if found.metric == REMAINING else found.metric
     above.set_ylabel(f"{unit}:\n{found.pe} minus\n{found.baseline}", fontsize=8)
-    figure.legend(*above.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8, frameon=False)
+    figure.legend(*above.get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=8, frameon=False)
     _draw_levels(below, drawn, levels)
     below.set_xlabel(f"{len(drawn)} settings, sorted by difference", fontsize=8)
     for axes in (above, below):
@@ -43,7 +44,10 @@ def curve(found: Sensitivity) -> Plot:
 
 
 def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
-    """Draw the differences of all specifications, a group of marks per verdict."""
+    """Draw the differences of all specifications, a group of marks per verdict, over the margin of each."""
+    if (margin := drawn["margin"].to_numpy(float)).size and np.isfinite(margin).any():
+        edges, high = np.arange(len(drawn) + 1) - 0.5, np.append(margin, margin[-1:])
+        axes.fill_between(edges, -high, high, step="post", color=BAND, linewidth=0, zorder=0, label="within the margin")
     axes.axhline(0, color="black", linewidth=0.8)
     places = pd.Series(np.arange(len(drawn)), drawn.index)
     size = float(np.clip(160 / max(1, len(drawn)), 2, 6))

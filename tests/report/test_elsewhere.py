@@ -86,3 +86,15 @@ def test_the_baseline_is_not_its_own_other() -> None:
     assert "pooled over settings" in question.compared.tables
     assert best_other(question.compared) == "alibi"
     assert best_other(asked(baseline="alibi", depths=(4, 16)).compared) == "rope"
+
+
+def test_the_page_on_sensitivity_quotes_the_report() -> None:
+    root = Path(__file__).parents[2]
+    results = frame.load(root / "sweeps/results/depth_epochs_pe")
+    question = Question(results, "", "", "rope", "loss", pd.DataFrame(), "sininit")
+    parts = elsewhere(question).parts
+    text = (root / "docs/sensitivity.md").read_text()
+    assert "> " + parts[0].removeprefix("`sininit` (as asked) against `rope`. ") in text
+    (shares,) = (part.data for part in parts if isinstance(part, Table) and "share" in part.data)
+    share = shares.set_index("effect").loc["depth", "share"]
+    assert f"A depth that takes {100 * share:.0f} % of it" in text

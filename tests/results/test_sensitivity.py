@@ -39,7 +39,7 @@ def test_a_line_per_setting_has_the_paired_difference_and_its_interval() -> None
     assert len(found.lines) == 12
     assert found.lines["difference"].is_monotonic_increasing
     both = found.lines.merge(compared, on=list(LEVELS), suffixes=("", "_compared"), validate="one_to_one")
-    for name in ("seeds", "difference", "low", "high", "verdict"):
+    for name in ("seeds", "difference", "low", "high", "margin", "verdict"):
         assert both[name].tolist() == both[f"{name}_compared"].tolist()
     assert set(found.lines.loc[found.lines["depth"] == 16, "seeds"]) == {3}
     assert list(found.lines)[:3] == list(LEVELS)
@@ -152,6 +152,7 @@ def test_tasks_are_compared_by_the_share_of_their_gap() -> None:
     rows["floor_position_blind_loss"] = rows["data"].map({"copy": 1.0, "sort": 100.0})
     found = sensitivity(rows, "alibi", "rope")
     assert found.metric == REMAINING
+    assert found.lines["margin"].isna().all()  # it is in nats
     assert found.lines["difference"].tolist() == pytest.approx([-0.1] * 4, abs=0.01)
     assert set(found.lines["verdict"]) == {"better"}
     assert shares(found.sample, found.names).set_index("effect").loc["data", "share"] < 0.2

@@ -5,6 +5,7 @@ import io
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.collections import FillBetweenPolyCollection, LineCollection
 from matplotlib.colors import to_rgb
 
 from pe_lab.results.sensitivity import Sensitivity
@@ -18,7 +19,9 @@ def made(count: int = 4, **columns: list) -> Sensitivity:
     lines = pd.DataFrame(
         {"depth": [1, 4] * (count // 2), "model.norm": (["pre", "pre", "post", "post"] * count)[:count]}
     )
-    lines = lines.assign(seeds=3, difference=difference, low=difference - 0.1, high=difference + 0.1, sign="better")
+    lines = lines.assign(
+        seeds=3, difference=difference, low=difference - 0.1, high=difference + 0.1, margin=0.5, sign="better"
+    )
     lines = lines.assign(verdict=(["better", "undecided", "equivalent", "worse"] * count)[:count], **columns)
     return Sensitivity("alibi", "rope", "loss", ["depth", "model.norm"], lines, pd.DataFrame())
 
@@ -39,7 +42,8 @@ def test_differences_are_drawn_in_order_with_the_mark_of_their_verdict() -> None
         assert y == line.difference
         assert mark.get_marker() == MARKS[line.verdict].shape
         assert to_rgb(mark.get_color()) == to_rgb(MARKS[line.verdict].colour)
-    spans = [path.vertices[:, 1].tolist() for lines in plot.figure.axes[0].collections for path in lines.get_paths()]
+    collections = [one for one in plot.figure.axes[0].collections if isinstance(one, LineCollection)]
+    spans = [path.vertices[:, 1].tolist() for lines in collections for path in lines.get_paths()]
     assert sorted(spans) == sorted(
         [low, high] for low, high in zip(found.lines["low"], found.lines["high"], strict=True)
     )
@@ -71,3 +75,16 @@ def test_two_and_hundreds_of_specifications_are_drawn(count) -> None:
     plot.figure.savefig(content, format="svg")
     assert len(points(plot.figure.axes[0])) == count
     assert len(content.getvalue()) < 1_000_000
+
+
+def test_the_margin_of_each_specification_is_a_band() -> None:
+    found = made(margin=[0.1, 0.2, 0.3, 0.4])
+    axes = curve(found).figure.axes[0]
+    (band,) = (one for one in axes.collections if isinstance(one, FillBetweenPolyCollection))
+    (path,) = band.get_paths()
+    for place, margin in enumerate(found.lines["margin"]):
+        assert path.contains_point((place, margin - 0.01))
+        assert path.contains_point((place, 0.01 - margin))
+        assert not path.contains_point((place, margin + 0.01))
+    none = curve(made(margin=[np.nan] * 4)).figure.axes[0]
+    assert not [one for one in none.collections if isinstance(one, FillBetweenPolyCollection)]
