@@ -526,6 +526,19 @@ def test_the_choice_for_longer_sequences_is_that_of_the_longest(cells):
     assert found.loc["loss at 4 × the training length, depth 4", "encoding"] == "none"
 
 
+def test_an_equivalent_that_another_encoding_beats_is_not_named_beside_the_best():
+    shape = np.array([-1.0, -0.5, 0.0, 0.5, 1.0]) / np.std([-1.0, -0.5, 0.0, 0.5, 1.0], ddof=1)
+    values = {"a": -0.13 + 0.001 * shape, "b": 0 * shape, "c": -0.12 + 0.04 * shape[[2, 0, 4, 1, 3]]}
+    cells = made_cells(dict.fromkeys(values, 0.0))
+    cells = cells[(cells["depth"] == 1) & (cells["epochs"] == 1)]
+    cells["test_loss"] = [values[pe][seed] for pe, seed in zip(cells["pe"], cells["seed"], strict=True)]
+    compared = families(cells, pd.DataFrame(), "a", margin=Margin(0.15, "nats"))
+    assert compared.lines[GRID]["verdict"].tolist() == ["worse, within the margin", "equivalent", "worse"]
+    assert compared.equivalent("a") == ["b", "c"]
+    (line,) = choices(cells, pd.DataFrame(), compared=compared).to_dict("records")
+    assert (line["encoding"], line["how sure"]) == ("a", "equivalent to c; better than 0 of the other 2")
+
+
 def test_lengths_at_which_nothing_is_finite_choose_nothing(cells):
     records = made_records(cells)
     records.loc[(records["length"] == 4) & (records["depth"] == 4), "value"] = np.inf
