@@ -25,7 +25,7 @@ def decisions(results: Results) -> pd.DataFrame | None:
     """Return a line per comparison of a sequential study: setting columns, then as in `Families.lines`; or None.
 
     Raises:
-        ValueError: the table lacks a column, or has an encoding or a setting that the cells do not have.
+        ValueError: the table lacks a column, or compares seeds of an encoding or a setting that the cells do not have.
     """
     path = study_folder(results) / FILE
     if not path.is_file() or results.cells.empty:
@@ -35,8 +35,9 @@ def decisions(results: Results) -> pd.DataFrame | None:
         raise ValueError(f"{path} must have the columns {', '.join(lacking)}, got none of that name")
     cells, names = results.cells, [name for name in setting_columns(results.cells) if name in found]
     known = cells[[*names, "pe"]].drop_duplicates()
+    with_seeds = found[found["seeds"] > 0]  # the others failed, and have no cells
     for column in ("pe", "baseline"):
-        asked = found[[*names, column]].rename(columns={column: "pe"})
+        asked = with_seeds[[*names, column]].rename(columns={column: "pe"})
         merged = asked.merge(known, how="left", on=[*names, "pe"], indicator=True)
         if (strange := merged["_merge"] == "left_only").any():
             one = asked[strange.to_numpy()].iloc[0]
@@ -57,7 +58,7 @@ def decision_notes(results: Results, decided: pd.DataFrame | None) -> list[str]:
 
 
 def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:
-    """Return what the sequential verdicts leave open in each setting.
+    """Return what the sequential verdicts leave open in each setting that has cells of two encodings or more.
 
     Args:
         compared: for the means.
@@ -68,5 +69,6 @@ def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:
     found = []
     for _, lines in decided.groupby(names, sort=False, dropna=False):
         means = ranked.merge(lines[names].head(1), on=names)
-        found.append(Standing.of(means, lines, metric, f"test {in_words(metric)}"))
+        if len(means) > 1:
+            found.append(Standing.of(means, lines, metric, f"test {in_words(metric)}"))
     return found

@@ -94,6 +94,28 @@ def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None
     assert again.data.equals(figure.plot.data)
 
 
+def test_an_encoding_that_failed_has_a_decision_and_no_cells(tmp_path) -> None:
+    table = lines((4,))
+    failed = table["pe"] == "none"
+    table.loc[failed, ["difference", "low", "high"]] = np.nan
+    table = table.assign(seeds=table["seeds"].mask(failed, 0), verdict="undecided")
+    rows = cells((4,))
+    question = asked(tmp_path, rows[rows["pe"] != "none"], table)
+    first, second = answer.sentences(question)
+    assert first.endswith("but the best may be any of `alibi` and `rope`.")
+    assert second.startswith("Of 2 comparisons with `rope`, all end undecided, ")
+    assert "paired over 0 to 6 seeds" in second
+    assert [part for part in answer.answer(question).parts if isinstance(part, Drawn)]
+
+
+def test_a_study_in_which_all_but_one_failed_names_nothing(tmp_path) -> None:
+    rows = cells()
+    rows = rows[(rows["pe"] == "rope") | ((rows["depth"] == 1) & (rows["pe"] == "none"))]
+    table = lines((4,)).assign(seeds=0, verdict="undecided", difference=np.nan, low=np.nan, high=np.nan)
+    first, _ = answer.sentences(asked(tmp_path, rows, table))
+    assert first == "No setting has results of two encodings."
+
+
 def test_another_metric_is_not_decided_sequentially(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,)), "accuracy")
     assert question.decided is None

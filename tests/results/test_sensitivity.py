@@ -62,6 +62,9 @@ def test_a_sign_that_follows_two_settings_together_follows_none_alone() -> None:
     crossed = cells(lambda setting, seed: 0.3 if (setting["depth"] == 1) == (setting["epochs"] == 1) else -0.3)
     text = sensitivity(crossed, "alibi", "rope").words()
     assert text.endswith("The sign depends on the setting: both directions are certain somewhere.")
+    corner = cells(lambda setting, seed: -0.3 if setting["depth"] == setting["epochs"] == 1 else 0.3)
+    text = sensitivity(corner, "alibi", "rope").words()
+    assert text.endswith("The sign depends on the setting: both directions are certain somewhere.")
 
 
 def test_a_higher_accuracy_is_better() -> None:
@@ -150,6 +153,8 @@ def test_tasks_are_compared_by_the_share_of_their_gap() -> None:
     rows["floor_bayes_loss"] = 0.0
     assert sensitivity(rows, "alibi", "rope").metric == "loss"  # no level is known
     rows["floor_position_blind_loss"] = rows["data"].map({"copy": 1.0, "sort": 100.0})
+    one = rows.assign(floor_position_blind_loss=rows["floor_position_blind_loss"].where(rows["data"] == "copy"))
+    assert sensitivity(one.drop(columns="floor_bayes_loss"), "alibi", "rope").metric == "loss"  # sort has no level
     found = sensitivity(rows, "alibi", "rope")
     assert found.metric == REMAINING
     assert found.lines["margin"].isna().all()  # it is in nats
