@@ -30,7 +30,18 @@ def main() -> None:
     parser.add_argument("source", help="a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or claims")
     parser.add_argument("--ledger", default="ledger", help="where studies are looked for by name (default: ledger)")
     parser.add_argument("--study", help="a study of a ledger that is given as a folder")
-    parser.add_argument("--baseline", help="the encoding that others are compared with (default: the first)")
+    parser.add_argument(
+        "--baseline", help="the encoding that others are compared with (default: the declared one, else the first)"
+    )
+    parser.add_argument(
+        "--against",
+        default="",
+        help="the encoding that is compared with the baseline in every setting (default: the best)",
+    )
+    parser.add_argument(
+        "--margin",
+        help="the smallest difference that matters, as '0.02 nats' (default: that of the study, else 0.05 gap)",
+    )
     parser.add_argument("--metric", default="loss", help="a metric of the test (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
     parser.add_argument("--out", help="folder for report.html and report.md (default: beside the study's tables)")
@@ -47,7 +58,7 @@ def report(arguments: argparse.Namespace) -> None:
     """Load the results and write report.html and report.md.
 
     Raises:
-        ValueError: there is no such source, study, baseline, metric or audit.
+        ValueError: there is no such source, study, baseline, metric, audit or encoding to compare, or no such margin.
     """
     if arguments.source == "claims":
         from pe_lab.report import claims
@@ -73,9 +84,13 @@ def report(arguments: argparse.Namespace) -> None:
         beside = folder / "studies" / study if study else folder
     if len(results.cells):
         require_costs(results.cells, f"{results.name}: rows.csv")
-    baseline = arguments.baseline or _first(results)
-    audit = _audit(arguments.audit)
-    asked = Question(results, load, command(results.name), baseline, arguments.metric, audit)
+    baseline = arguments.baseline or _baseline(results)
+    audit, margin = _audit(arguments.audit), None
+    if arguments.margin is not None:
+        from pe_lab.results.statistics import Margin
+
+        margin = Margin.parse(arguments.margin)
+    asked = Question(results, load, command(results.name), baseline, arguments.metric, audit, arguments.against, margin)
     found = sections(asked)
     title = f"pe_lab: {results.name}"
     out = Path(arguments.out) if arguments.out else beside
@@ -111,9 +126,12 @@ def command(name: str) -> str:
     return shlex.join(["python", "-m", "pe_lab.run", *flags, "-m", f"+study={name}"])
 
 
-def _first(results: "Results") -> str:
-    """Return the first encoding of the results, or an empty text."""
-    return results.cells["pe"].iloc[0] if len(results.cells) else ""
+def _baseline(results: "Results") -> str:
+    """Return the encoding that the study declared as its baseline, or else the first; empty without cells."""
+    if results.cells.empty:
+        return ""
+    names, declared = list(results.cells["pe"].unique()), results.declared.baseline
+    return declared if declared in names else names[0]
 
 
 def _audit(folder: str | None) -> "pd.DataFrame":

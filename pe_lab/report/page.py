@@ -18,19 +18,27 @@ from matplotlib.figure import Figure
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.results.plots import AS_WRITTEN
 from pe_lab.results.table import as_markdown
+from pe_lab.results.verdicts import EQUAL, EQUIVALENT, MARKS, direction
+
+LEAST_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
 
 
 def html(title: str, sections: list[Section]) -> str:
-    """Return a page without scripts or external files: figures are inline SVG, each with its numbers."""
+    """Return a page without scripts or external files: figures are inline SVG, each with its numbers.
+
+    A section that is opening stands before the contents, with its title as the heading of the page.
+    """
     shown = [{"title": section.title, "parts": [_part(part) for part in section.parts]} for section in sections]
-    return _template().render(title=title, sections=shown)
+    opening = shown.pop(0) if sections and sections[0].opening else None
+    return _template().render(title=title, opening=opening, sections=shown, marks=_looks())
 
 
 def markdown(title: str, sections: list[Section]) -> str:
     """Return the report in Markdown, with the numbers of each figure in place of the figure."""
-    blocks = [f"# {_unmarked(title)}"]
+    opening = bool(sections) and sections[0].opening
+    blocks = [f"# {_unmarked(sections[0].title if opening else title)}", *([_unmarked(title)] if opening else [])]
     for section in sections:
-        blocks.append(f"## {_unmarked(section.title)}")
+        blocks += [] if section.opening else [f"## {_unmarked(section.title)}"]
         for part in section.parts:
             if isinstance(part, str):
                 blocks.append(_unmarked(part))
@@ -81,7 +89,19 @@ def _part(part: Part) -> dict[str, Any]:
 
 def _table(data: pd.DataFrame) -> dict[str, Any]:
     classes = ["" if pd.api.types.is_numeric_dtype(data[name]) else "text" for name in data]
+    classes = [
+        f"{kind} verdict".strip() if name == "verdict" else kind for name, kind in zip(data, classes, strict=True)
+    ]
     return {"heads": list(data.columns), "classes": classes, "lines": as_text(data).to_numpy().tolist()}
+
+
+def _looks() -> dict[str, dict[str, str]]:
+    """Return symbol and class of each verdict, for page.html."""
+    alike = dict.fromkeys((EQUIVALENT, EQUAL), "alike")
+    return {
+        verdict: {"symbol": mark.symbol, "look": direction(verdict) or alike.get(verdict, "open")}
+        for verdict, mark in MARKS.items()
+    }
 
 
 def _inline(text: str) -> Markup:
@@ -101,7 +121,9 @@ def _svg(figure: Figure, caption: str) -> Markup:
     mark = f"f{crc32(drawn.encode()):x}-"
     drawn = re.sub(r'\bid="', f'id="{mark}', drawn)
     drawn = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{mark}", drawn)
-    return Markup(drawn.replace("<svg", f'<svg role="img" aria-label="{escape(caption)}"', 1))
+    least = LEAST_SCALE * figure.get_size_inches()[0] * 96  # CSS pixels
+    opened = f'<svg role="img" aria-label="{escape(caption)}" style="min-width: {least:.0f}px"'
+    return Markup(drawn.replace("<svg", opened, 1))
 
 
 @cache

@@ -30,7 +30,14 @@ Part = str | Drawn | Table
 
 @dataclass(frozen=True)
 class Section:
-    """A title with the parts below it. A section without parts is not shown."""
+    """A title with the parts below it. A section without parts is not shown.
+
+    Attributes:
+        title: in a few words; of an opening section, the question of the page.
+        parts: texts, figures and tables.
+        opening: whether this is the first screen of the page, before its contents.
+    """
 
     title: str
     parts: list[Part] = field(default_factory=list)
+    opening: bool = False

@@ -7,15 +7,16 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report import choice
+from pe_lab.report.decided import decisions
 from pe_lab.report.parts import Part, Section, Table
 from pe_lab.results import statistics
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.frame import Results
-from pe_lab.results.statistics import Families
+from pe_lab.results.statistics import Families, Margin
 
 IMPORTS = (
-    "from pe_lab.report import choice; "
-    "from pe_lab.results import columns, frame, plots, rates, statistics, wandb_project"
+    "from pe_lab.report import answer, choice, decided; "
+    "from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, statistics, wandb_project"
 )
 
 
@@ -30,6 +31,9 @@ class Question:
         baseline: the encoding that others are compared with.
         metric: a test metric.
         audit: the table of an audit, or empty.
+        against: the encoding whose difference from the baseline is followed through all settings; empty: the best of
+            the others.
+        margin: the smallest difference that matters, in place of the declared one; None: the declared or default one.
     """
 
     results: Results
@@ -38,20 +42,55 @@ class Question:
     baseline: str
     metric: str
     audit: pd.DataFrame
+    against: str = ""
+    margin: Margin | None = None
 
     @cached_property
     def compared(self) -> Families:
         """All comparisons of the report; every verdict in it is one of these."""
-        return choice.families(self.results.cells, self.results.records, self.baseline, self.metric)
+        margins = self.results.declared.margin if self.margin is None else {self.metric: self.margin}
+        return choice.families(self.results.cells, self.results.records, self.baseline, self.metric, margins)
+
+    def require(self) -> None:
+        """Require another encoding than the baseline as `against`, and the margin of a sequential study.
+
+        Raises:
+            ValueError: `against` is no such encoding, or the margin is not that by which seeds were added.
+        """
+        others = [name for name in self.results.cells["pe"].unique() if name != self.baseline]
+        if self.against and self.against not in others:
+            raise ValueError(f"against must be one of {', '.join(others) or 'none'}, got {self.against!r}")
+        if self.decided is not None and self.margin_notes():
+            raise ValueError(
+                f"margin must be the one by which seeds were added to {self.results.name}, got {str(self.margin)!r}"
+            )
+
+    @cached_property
+    def decided(self) -> pd.DataFrame | None:
+        """The verdicts of a sequential study, whose metric is the loss; None for other studies and metrics."""
+        return decisions(self.results) if self.metric == "loss" else None
 
     @property
     def compares(self) -> str:
         """The line of code that makes the comparisons."""
-        return f"compared = choice.families(results.cells, results.records, {self.baseline!r}, {self.metric!r})"
+        margin = f"statistics.Margin.parse({str(self.margin)!r})" if self.margin else "results.declared.margin"
+        return (
+            f"compared = choice.families(results.cells, results.records, {self.baseline!r}, {self.metric!r}, {margin})"
+        )
+
+    def margin_notes(self) -> list[str]:
+        """Return a line that says that the margin is not the declared one, if it is not."""
+        declared = self.results.declared.margin.get(self.metric)
+        if self.margin is None or self.margin == declared:
+            return []
+        before = "the study declared none" if declared is None else f"the study declared {declared}"
+        return [
+            f"The margin of {self.margin} was given for this report; {before}. Chosen after looking, it shows nothing."
+        ]
 
 
 def question(asked: Question) -> Section:
-    """Return the section on cells, metric, baseline, families, cautions and commands."""
+    """Return the section on cells, metric, baseline, families and commands."""
     cells = asked.results.cells
     parts: list[Part] = []
     if len(cells):
@@ -70,12 +109,11 @@ def question(asked: Question) -> Section:
                 f"**The families of this report**: {asked.compared}. Every verdict on this page, in differences, "
                 "ranks, seeds needed and choice, is one of these."
             )
-    parts += [f"**Note.** {line}" for line in cautions(asked.results, asked.baseline)]
     if asked.command:
         parts.append(f"Trained with `{asked.command}`.")
     lines = f"`{IMPORTS}`, `{asked.load}`" + (f" and `{asked.compares}`" if len(cells) else "")
     parts.append(f"Every figure names the line that draws it, after {lines}.")
-    return Section("The question", parts)
+    return Section("Cells and comparisons", parts)
 
 
 def cautions(results: Results, baseline: str) -> list[str]:
@@ -92,7 +130,7 @@ def cautions(results: Results, baseline: str) -> list[str]:
     if baseline not in set(cells["pe"]):
         lines.append(f"The baseline {baseline} is not among the cells.")
     for name, what in (("torch", "versions of PyTorch"), ("commit", "commits of pe_lab"), ("device", "devices")):
-        values = cells[name].fillna("unknown").unique() if name in cells else []
+        values = cells[name].fillna("unknown").astype(str).str[:12].unique() if name in cells else []
         if len(values) > 1:
             lines.append(f"Cells were made with several {what}: {', '.join(map(str, values))}.")
     if "optimizer.lr" in cells and "optimizer.lr" not in setting_columns(cells):

@@ -1,6 +1,8 @@
 """The sections of a report, in order; here those that show measurements beside the comparisons of encodings."""
 
 from pe_lab.report import comparing
+from pe_lab.report.answer import answer
+from pe_lab.report.elsewhere import elsewhere
 from pe_lab.report.parts import Drawn, Part, Section, Table
 from pe_lab.report.question import Question, failed, question, varied_columns
 from pe_lab.results import plots
@@ -15,14 +17,22 @@ def sections(asked: Question) -> list[Section]:
     """Return all sections that the results have data for, in order.
 
     Raises:
-        ValueError: there is no such baseline or metric.
+        ValueError: there is no such baseline, metric or encoding to compare with it.
     """
     if len(asked.results.cells):
         _ = asked.compared  # raises for a wrong metric or baseline
-    found = [question(asked), failed(asked)]
+        asked.require()
+    found = [answer(asked), question(asked), failed(asked)]
     if len(asked.results.cells):
         found += [comparing.grid(asked), comparing.differences(asked), comparing.ranks(asked)]
-        found += [comparing.effects(asked), comparing.seeds(asked), _rates(asked), _tasks(asked), _curves(asked)]
+        found += [
+            elsewhere(asked),
+            comparing.effects(asked),
+            comparing.seeds(asked),
+            _rates(asked),
+            _tasks(asked),
+            _curves(asked),
+        ]
         found += [_lengths(asked), _probes(asked), _cost(asked), _audit(asked)]
         found += [comparing.methods(asked), comparing.choices(asked)]
     return [section for section in found if section.parts]

@@ -25,7 +25,7 @@ from pe_lab.results.panels import (
     name_points,
     settings_in_words,
 )
-from pe_lab.results.statistics.correction import BETTER, EQUAL, EQUIVALENT, ONE_SEED, UNDECIDED, WITHIN, WORSE
+from pe_lab.results.verdicts import MARKS
 
 BAND = "#E4E4E4"  # the margin in a forest
 AS_WRITTEN: dict[Any, Any] = {"text.parse_math": False}  # names may contain dollar signs
@@ -112,27 +112,6 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[
     return Plot(figure, data)
 
 
-@dataclass(frozen=True)
-class Mark:
-    """How a verdict is drawn: shape and filling tell verdicts apart without colour."""
-
-    shape: str
-    colour: str
-    filled: bool
-
-
-MARKS = {
-    BETTER: Mark("<", STYLES[0][0], True),
-    BETTER + WITHIN: Mark("<", STYLES[0][0], False),
-    EQUIVALENT: Mark("s", STYLES[2][0], True),
-    EQUAL: Mark("s", STYLES[2][0], False),
-    WORSE + WITHIN: Mark(">", STYLES[1][0], False),
-    WORSE: Mark(">", STYLES[1][0], True),
-    UNDECIDED: Mark("o", "#555555", False),
-    ONE_SEED: Mark("x", "#555555", False),
-}
-
-
 @mpl.rc_context(AS_WRITTEN)
 def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     """Draw paired differences from the baseline with their t intervals, a panel per setting.
@@ -160,7 +139,7 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     handles: list[Artist] = [_handle(verdict) for verdict in MARKS if (data["verdict"] == verdict).any()]
     if data["margin"].notna().any():
         handles.append(Patch(color=BAND, label="within the margin"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
+    figure.legend(handles=handles, loc="outside lower center", ncols=4 if len(panels) > 1 else 2, fontsize=8)
     columns = ["setting", "pe", "seeds", "difference", "low", "high", "p_holm"]
     columns += ["margin", "p_equivalent_holm", "verdict"]
     return Plot(figure, data[columns].reset_index(drop=True))

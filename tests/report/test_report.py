@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_lab.report import choice
+from pe_lab.report import answer, choice
 from pe_lab.report.__main__ import main
 from pe_lab.report.choice import POOLED, choices, families
 from pe_lab.report.page import as_text, html, markdown
 from pe_lab.report.parts import Drawn, Section, Table
 from pe_lab.report.question import Question, cautions
 from pe_lab.report.sections import sections
-from pe_lab.results import columns, frame, plots, rates, statistics
+from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, statistics
 from pe_lab.results.statistics import GRID, Margin
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}
@@ -128,7 +128,7 @@ def test_a_study_has_every_section(study):
 def test_every_line_that_a_figure_names_draws_it_again(study):
     results = frame.load(study)
     names = {"results": results, "plots": plots, "statistics": statistics, "rates": rates, "choice": choice}
-    names["columns"] = columns
+    names |= {"columns": columns, "answer": answer, "sensitivity": sensitivity, "specification": specification}
     count, asked = 0, question(results)
     name, line = asked.compares.split(" = ")
     names[name] = eval(line, names)
@@ -183,7 +183,9 @@ def test_a_name_with_dollars_or_html_is_a_name(cells, monkeypatch, tmp_path):
     assert page.count(">$\\foo$<") >= 3  # in figures and tables, as written
     assert not re.search("<script|<img", re.sub("`[^`\n]*`", "", text))
     assert "&lt;script&gt;alert(1)" in text
-    assert text.startswith("# pe_lab: $\\study$\n")
+    assert text.startswith(
+        "# Which of 4 encodings has the lowest test loss, at depth 1, epochs 1 and 4?\n\npe_lab: $\\study$\n"
+    )
     for line in text.splitlines():
         if line.startswith("| ") and "&lt;img" in line:
             assert "$x\\|`" in line
@@ -352,7 +354,7 @@ def test_differences_are_those_of_the_families(study):
     assert sorted(alibi["difference"]) == sorted(compared[compared["pe"] == "alibi"]["difference"])
     assert set(alibi["verdict"]) == {"better"}
     assert set(drawn.plot.data[drawn.plot.data["pe"] == "none"]["verdict"]) == {"worse"}
-    text = " ".join(part for part in found["The question"].parts if isinstance(part, str))
+    text = " ".join(part for part in found["Cells and comparisons"].parts if isinstance(part, str))
     # 3 encodings with rope: 4 settings, pooled, and the longest length at two depths; as many pairs of the others
     assert "21 comparisons with rope, and 21 of two other encodings (each setting 12 and 12; pooled over" in text
 
@@ -372,6 +374,8 @@ def test_tables_omit_constant_columns(cells):
 def test_settings_are_ascending_in_tables_and_figures(cells):
     rows = cells.sort_values(["depth", "epochs"], ascending=False, kind="stable")
     for section in sections(question(results_of(rows))):
+        if section.opening or section.title == "Does it hold elsewhere?":
+            continue  # over all settings; sorted by difference
         for part in section.parts:
             if isinstance(part, str):
                 continue
@@ -629,6 +633,42 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
     assert "80 cells" in capsys.readouterr().out
 
 
+def test_margin_and_pair_can_be_chosen_on_the_command_line(study, monkeypatch):
+    (study / "declared.json").write_text('{"margin": {"loss": "0.05 gap"}, "baseline": "none"}')
+    run(monkeypatch, study)
+    text = (study / "report.md").read_text()
+    assert "comparisons with none, and" in text  # the declared baseline
+    assert "at the declared margin of 0.05 gap (0.02 nats)" in text
+    assert "`alibi` (the best of the others by mean" in text
+    run(monkeypatch, study, "--margin", "0.5 nats", "--against", "learnable", "--baseline", "rope")
+    text = (study / "report.md").read_text()
+    assert "at a margin of 0.5 nats that was chosen for this report" in text
+    assert "The margin of 0.5 nats was given for this report; the study declared 0.05 gap." in text
+    assert "`learnable` (as asked) against `rope`." in text
+    assert "statistics.Margin.parse('0.5 nats')" in text
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_the_answer_calls_the_best_what_the_verdicts_do(number):
+    """Settings of two tasks are pooled; encodings that lack a cell are in no pooled mean."""
+    asked = question(made_study(number), baseline="pe0")
+    first, _ = answer.sentences(asked)
+    compared = asked.compared
+    table = POOLED if POOLED in compared.tables else GRID
+    ranked = compared.ranks(table).set_index("pe")
+    if len(ranked) < 2 or (table == GRID and asked.results.cells[["data", "depth"]].drop_duplicates().shape[0] > 1):
+        pytest.skip("there is no mean over all settings")
+    if named := re.search("`(pe[0-9])` certainly has the low", first):
+        assert ranked.loc[named[1], "worst"] == 1
+    else:
+        (worst,) = {ranked["worst"].iloc[0]}
+        assert worst > 1 or "less than the margin" in first
+    for pe in ranked.index[ranked["best"] > 1]:
+        assert not re.search(f"may be any of [^;]*`{pe}`", first)
+    behind = re.search(r"; ([^;]*) (?:is|are) certainly worse than another one", first)
+    assert set(re.findall("pe[0-9]", behind[1])) == set(ranked.index[ranked["best"] > 1]) if behind else True
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -636,6 +676,9 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
         (["{study}", "--colour", "x"], "unrecognized arguments: --colour x"),
         (["nowhere"], "source must be a folder, or a study in ledger (there is none), got 'nowhere'"),
         (["{study}", "--baseline", "ropes"], "baseline must be one of rope, alibi, none, learnable, got 'ropes'"),
+        (["{study}", "--against", "rope"], "against must be one of alibi, none, learnable, got 'rope'"),
+        (["{study}", "--margin", "little"], "margin must be a number and one of gap, nats, share"),
+        (["{study}", "--margin", "0.1 share"], "the margin of loss must be in gap or nats, got '0.1 share'"),
         (["{study}", "--metric", "f1"], "metric must be one of loss, accuracy, got 'f1'"),
         (["{study}", "--audit", "{study}"], "--audit must be a folder with the table.csv of an audit"),
         (["{empty}"], "the ledger must have a finished cell, got none"),

@@ -97,3 +97,18 @@ def _gap(rows: pd.DataFrame, metric: str) -> _Gap | None:
             zero = "bayes" if "bayes" in known else f"no {metric}"
             return _Gap(best, means[floor], f"{floor.replace('_', '-')} to {zero}")
     return None
+
+
+def remaining(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame | None:
+    """Return the rows of several tasks with test_remaining, the unit in which `pool` averages over tasks.
+
+    None for one task, whose metric needs no other unit, and where a task has no level.
+    """
+    if "data" not in rows or rows["data"].nunique() < 2:
+        return None
+    gaps = [_gap(cells, metric) for _, cells in rows.groupby("data", sort=False)]
+    if any(gap is None for gap in gaps):
+        return None
+    measured = rows[metric_column(rows, metric)]
+    shares = [((measured - gap.best) / (gap.level - gap.best)).dropna() for gap in gaps if gap]
+    return rows.assign(**{f"test_{REMAINING}": pd.concat(shares)})

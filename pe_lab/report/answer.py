@@ -1,0 +1,235 @@
+"""The first screen of a report: the question, its answer in two sentences, and one figure.
+
+Each phrase says no more than the verdicts of the report's families: an encoding is called the best only if it is
+certainly better than each other.
+"""
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.report.choice import POOLED
+from pe_lab.report.decided import decision_notes, sequential
+from pe_lab.report.effort import rates_in_words
+from pe_lab.report.parts import Drawn, Part, Section
+from pe_lab.report.question import Question, cautions
+from pe_lab.report.standing import (
+    amount,
+    by_setting,
+    comparative,
+    in_each_setting,
+    in_words,
+    joined,
+    last_word,
+    overall,
+    superlative,
+    table_of,
+)
+from pe_lab.results import plots
+from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns, sort_by_setting
+from pe_lab.results.panels import settings_in_words
+from pe_lab.results.statistics import GRID, Families, interval
+from pe_lab.results.verdicts import MARKS, NO_SEED, ONE_SEED
+
+MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
+MOST_DRAWN = 12  # encodings in the figure
+SEEDLESS = {ONE_SEED: "with one seed", NO_SEED: "without a shared seed"}
+
+
+def answer(asked: Question) -> Section:
+    """Return the first screen: its title is the question, its parts are the answer, cautions and one figure.
+
+    Raises:
+        ValueError: there is no such baseline or metric.
+    """
+    parts: list[Part] = [" ".join(sentences(asked))]
+    sequentially = decision_notes(asked.results, asked.decided)
+    notes = [*_not_finite(asked), *asked.margin_notes(), *sequentially, *cautions(asked.results, asked.baseline)]
+    parts += [f"**Note.** {line}" for line in notes]
+    return Section(title(asked), [*parts, *_figure(asked)], opening=True)
+
+
+def title(asked: Question) -> str:
+    """Return the question that the cells can answer, made of what varies among them."""
+    cells, metric = asked.results.cells, in_words(asked.metric)
+    if cells.empty:
+        return f"What is the test {metric} of the encodings in {asked.results.name}?"
+    names = list(cells["pe"].unique())
+    if len(names) == 1:
+        return f"What is the test {metric} of {names[0]}{_where(cells)}?"
+    if len(names) == 2 and asked.baseline in names:
+        (other,) = (name for name in names if name != asked.baseline)
+        return f"Has {other} a {comparative(asked.metric)} test {metric} than {asked.baseline}{_where(cells)}?"
+    return f"Which of {len(names)} encodings has the {superlative(asked.metric)} test {metric}{_where(cells)}?"
+
+
+def sentences(asked: Question) -> tuple[str, str]:
+    """Return two sentences: which encodings may be the best; how they compare with the baseline, and how fairly.
+
+    Raises:
+        ValueError: there is no such baseline or metric.
+    """
+    cells = asked.results.cells
+    if cells.empty:
+        failed = len(asked.results.failed)
+        return (
+            "Nothing can be said.",
+            f"No cell was trained, and {failed} failed." if failed else "No cell was trained.",
+        )
+    if cells["pe"].nunique() == 1:
+        seeds = cells.groupby(setting_columns(cells), dropna=False).size()
+        return _alone(asked), f"It was trained with {_seeds(seeds)}, {rates_in_words(asked.results)}."
+    if (decided := asked.decided) is not None:
+        each = sequential(asked.compared, decided)
+        if not each:
+            return "No setting has results of two encodings.", _against(asked, decided)
+        first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
+        return first, _against(asked, decided)
+    found = overall(asked.compared)
+    first = in_each_setting(by_setting(asked.compared)) if found is None else found.words()
+    return first, _against(asked, asked.compared.compare(GRID))
+
+
+def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plot:
+    """Draw the differences from the baseline over all settings, the best first; of many encodings, the best 12.
+
+    Where settings are not averaged, the last setting is drawn.
+
+    Args:
+        compared: all comparisons of a report.
+        decided: the comparisons of a sequential study, which are drawn instead; None: it was not sequential.
+    """
+    rows, metric, _ = _drawn(compared, decided)
+    best = rows.sort_values("difference", ascending=lower_is_better(metric), kind="stable", na_position="last")
+    return plots.forest(best.head(MOST_DRAWN), "share of the gap" if metric == REMAINING else metric)
+
+
+def _drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
+    """Return the comparisons that the figure shows, their metric, and the settings in words."""
+    name = GRID if decided is not None else table_of(compared) or GRID
+    lines = compared.compare(name) if decided is None else decided
+    if decided is not None:
+        baselines = lines["baseline"].unique()
+        baseline = compared.baseline if compared.baseline in baselines else baselines[0]
+        lines = lines[lines["baseline"] == baseline].reset_index(drop=True)
+    names = list(lines.columns[: list(lines.columns).index("pe")])
+    lines = sort_by_setting(lines, names)
+    words = pd.Series(settings_in_words(lines, names), lines.index)
+    count, rows = words.nunique(), compared.tables[GRID][0]
+    where = f" at {words.iloc[-1]}, one of {count} settings, which are not averaged" if count > 1 else ""
+    if name == POOLED:
+        where = f", averaged over {len(rows[setting_columns(rows)].drop_duplicates())} settings"
+    return lines[words == words.iloc[-1]], compared.tables[name][1], where
+
+
+def _figure(asked: Question) -> list[Part]:
+    """Return the figure of the first screen; none without comparisons."""
+    cells = asked.results.cells
+    if cells.empty or cells["pe"].nunique() < 2:
+        return []
+    rows, _, where = _drawn(asked.compared, asked.decided)
+    if rows["difference"].isna().all():
+        return []
+    how = "95 % t intervals" if asked.decided is None else "intervals that hold under the looking"
+    caption = f"Differences from {rows['baseline'].iloc[0]}{where}, with {how}"
+    if len(rows) > MOST_DRAWN:
+        caption += f"; the best {MOST_DRAWN} of {len(rows)} by mean"
+    code = "answer.forest(compared" + ("" if asked.decided is None else ", decided.decisions(results)") + ")"
+    return [Drawn(forest(asked.compared, asked.decided), caption, code)]
+
+
+def _against(asked: Question, lines: pd.DataFrame) -> str:
+    """Say how comparisons ended, at which margin, over how many seeds, and at which rates.
+
+    Args:
+        lines: comparisons with the baseline, or those of a sequential study.
+    """
+    counts = lines["verdict"].value_counts()
+    known = [*(word for word in MARKS if word in counts), *(word for word in counts.index if word not in MARKS)]
+    named = {word: SEEDLESS.get(word, word.replace(",", "")) for word in known}
+    settings = len(lines[list(lines.columns[: list(lines.columns).index("pe")])].drop_duplicates())
+    what, others = f"with `{lines['baseline'].iloc[0]}`", lines["pe"].nunique()
+    if lines["baseline"].nunique() > 1:
+        what, others = "of every two", pd.concat([lines["pe"], lines["baseline"]]).nunique()
+    if len(lines) == 1:
+        text = f"The only comparison {what} ends {named[known[0]]}"
+    else:
+        where = f" ({others} encoding{'s' * (others > 1)} in {settings} settings)" if settings > 1 else ""
+        ends = joined([f"{counts[word]} {'end ' * (not number)}{named[word]}" for number, word in enumerate(known)])
+        ends = f"all end {named[known[0]]}" if len(known) == 1 else ends
+        text = f"Of {len(lines)} comparisons {what}{where}, {ends}"
+    fair = [_margin(asked, lines), f"paired over {_seeds(lines['seeds'])}", rates_in_words(asked.results)]
+    if "look" in lines:
+        fair.insert(2, f"which were added in up to {int(lines['look'].max())} looks while one was undecided")
+    return f"{text}, {', '.join(fair)}."
+
+
+def _margin(asked: Question, lines: pd.DataFrame) -> str:
+    """Say at which margin, in the unit of the metric, and whether it was declared before the data."""
+    words, declared = asked.compared.margins[GRID], asked.results.declared.margin.get(asked.metric)
+    sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
+    unit = amount(0, asked.metric).removeprefix("0")
+    plain = "" if "gap" not in words else f" ({' to '.join(dict.fromkeys(sizes))}{unit})"
+    if asked.margin is not None:
+        return f"at a margin of {words}{plain} that was chosen for this report"
+    if words == "none":
+        return "without a margin"
+    return f"at the {'default' if declared is None else 'declared'} margin of {words}{plain}"
+
+
+def _not_finite(asked: Question) -> list[str]:
+    """Return a line on cells whose metric is infinite or no number: what diverged would flatter what is left."""
+    cells = asked.results.cells
+    if cells.empty or (finite := np.isfinite(cells[f"test_{asked.metric}"].astype(float))).all():
+        return []
+    names, count = list(cells.loc[~finite, "pe"].unique()), int((~finite).sum())
+    has = "1 cell has" if count == 1 else f"{count} cells have"
+    which = "it is" if count == 1 else "they are"
+    return [f"{has} a test {in_words(asked.metric)} that is not finite; {which} in no mean: {', '.join(names)}."]
+
+
+def _alone(asked: Question) -> str:
+    """Say what is known of the only encoding."""
+    cells, metric = asked.results.cells, asked.metric
+    pe, settings = cells["pe"].iloc[0], cells.groupby(setting_columns(cells), sort=False, dropna=False)
+    values = cells[f"test_{metric}"]
+    if len(settings) > 1:
+        means = settings[f"test_{metric}"].mean()
+        low, high = amount(means.min(), metric), amount(means.max(), metric)
+        found = f"from {low} to {high}, means of {len(settings)} settings"
+    elif len(values) > 1:
+        low, high = interval(values)
+        found = f"{amount(values.mean(), metric)} (mean of {len(values)} seeds, 95 % interval {low:.3g} to {high:.3g})"
+    else:
+        found = f"{amount(values.iloc[0], metric)} (one seed)"
+    return f"Nothing is compared, because only `{pe}` was trained: its test {in_words(metric)} is {found}."
+
+
+def _where(cells: pd.DataFrame) -> str:
+    """Return task and settings in words, such as ` on structured, at depth 1 and 4, epochs 16`."""
+    text = f" on {_values(cells['data'])}" if "data" in cells and not (cells["data"] == "unknown").all() else ""
+    names = [name for name in setting_columns(cells) if name != "data"]
+    settings = [f"{last_word(name)} {_values(cells[name])}" for name in names]
+    return f"{text}, at {', '.join(settings)}" if settings else text
+
+
+def _values(column: pd.Series) -> str:
+    """Return the values of a setting in words, or their number."""
+    values = list(column.drop_duplicates())
+    if pd.api.types.is_numeric_dtype(column):
+        values = sorted(values, key=lambda value: (pd.isna(value), value))
+    return joined([_plain(value) for value in values]) if len(values) <= MOST_VALUES else f"of {len(values)} values"
+
+
+def _seeds(counts: pd.Series) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low if low == high else f'{low} to {high}'} seed{'s' * (high != 1)}"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, (int, float, np.number)):
+        return "none" if pd.isna(value) else f"{value:g}"
+    return "none" if value is None else str(value)
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]

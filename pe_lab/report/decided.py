@@ -1,0 +1,74 @@
+"""The verdicts of a sequential study, which hold although seeds were added until they were reached."""
+
+import pandas as pd
+
+from pe_lab.report.effort import study_folder
+from pe_lab.report.standing import Standing, in_words
+from pe_lab.results.columns import setting_columns
+from pe_lab.results.frame import Results
+from pe_lab.results.statistics import GRID, Families
+
+FILE = "decisions.csv"
+NUMBERS = ("difference", "low", "high", "p_holm", "margin", "p_equivalent_holm", "seeds", "look")
+NEEDED = ("pe", "baseline", "verdict", *NUMBERS)
+CAUTION = (
+    "Seeds were added look by look. The verdicts of this first screen are sequential and hold under that; all verdicts "
+    "below are for a fixed number of seeds and do not."
+)
+UNFINISHED = (
+    "Seeds are added to this study look by look, and its own verdicts are not there yet. All verdicts on this page are "
+    "for a fixed number of seeds and do not hold for it."
+)
+
+
+def decisions(results: Results) -> pd.DataFrame | None:
+    """Return a line per comparison of a sequential study: setting columns, then as in `Families.lines`; or None.
+
+    Raises:
+        ValueError: the table lacks a column, or compares seeds of an encoding or a setting that the cells do not have.
+    """
+    path = study_folder(results) / FILE
+    if not path.is_file() or results.cells.empty:
+        return None
+    found = pd.read_csv(path, dtype={"pe": str, "baseline": str, "data": str}, keep_default_na=False, na_values=[""])
+    if lacking := [name for name in NEEDED if name not in found]:
+        raise ValueError(f"{path} must have the columns {', '.join(lacking)}, got none of that name")
+    cells, names = results.cells, [name for name in setting_columns(results.cells) if name in found]
+    known = cells[[*names, "pe"]].drop_duplicates()
+    with_seeds = found[found["seeds"] > 0]  # the others failed, and have no cells
+    for column in ("pe", "baseline"):
+        asked = with_seeds[[*names, column]].rename(columns={column: "pe"})
+        merged = asked.merge(known, how="left", on=[*names, "pe"], indicator=True)
+        if (strange := merged["_merge"] == "left_only").any():
+            one = asked[strange.to_numpy()].iloc[0]
+            words = ", ".join(f"{name}={value}" for name, value in one.items())
+            raise ValueError(f"{path} must be of the cells in rows.csv, got {words}")
+    return found
+
+
+def decision_notes(results: Results, decided: pd.DataFrame | None) -> list[str]:
+    """Return a line on which verdicts hold for a study that adds seeds; none for other studies.
+
+    Args:
+        decided: from `decisions`.
+    """
+    if decided is not None:
+        return [CAUTION]
+    return [] if results.declared.decide is None else [UNFINISHED]
+
+
+def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:
+    """Return what the sequential verdicts leave open in each setting that has cells of two encodings or more.
+
+    Args:
+        compared: for the means.
+        decided: from `decisions`.
+    """
+    rows, metric = compared.tables[GRID]
+    names, ranked = [name for name in setting_columns(rows) if name in decided], compared.ranks(GRID)
+    found = []
+    for _, lines in decided.groupby(names, sort=False, dropna=False):
+        means = ranked.merge(lines[names].head(1), on=names)
+        if len(means) > 1:
+            found.append(Standing.of(means, lines, metric, f"test {in_words(metric)}"))
+    return found

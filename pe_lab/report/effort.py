@@ -1,0 +1,61 @@
+"""How fair a comparison was: whether each encoding had a learning rate of its own, and from which search."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.results.columns import setting_columns
+from pe_lab.results.frame import Results
+from pe_lab.results.rates import LR
+
+SEARCHED = {"pe", LR, "at_edge", "tried"}  # columns that the rates.csv of a search has
+
+
+def rates_in_words(results: Results) -> str:
+    """Say whether the encodings had one learning rate, each its own, or each several, as far as the rows tell."""
+    cells = results.cells
+    alone = cells["pe"].nunique() == 1
+    if LR in setting_columns(cells):
+        tried = cells.groupby("pe", sort=False)[LR].agg(lambda rates: tuple(sorted(rates.dropna().unique())))
+        same = "" if tried.nunique() == 1 else ", not the same for all"
+        return f"{'' if alone else 'each encoding '}at {_range(tried.map(len))} learning rates{same}"
+    searched = _searched(results)
+    if searched is not None:
+        edge = int(searched["at_edge"].astype(str).str.lower().eq("true").sum())
+        where = f"{edge} of {len(searched)} at an edge of it" if edge else "none at an edge of it"
+        scales = "start_scale" in searched and searched["start_scale"].notna().any()
+        what = "at learning rates and starting scales" if scales else "at learning rates"
+        whose = f"{what} from a search" if alone else f"each encoding {what} from a search of its own"
+        return f"{whose} ({_range(searched['tried'])} tried, {where})"
+    if LR in cells:
+        whose = "" if alone else "of their own"
+        return f"at learning rates {whose}, with no record of how they were chosen".replace(" ,", ",")
+    return "at one learning rate" if alone else "at one learning rate for all, not tuned for each"
+
+
+def study_folder(results: Results) -> Path:
+    """Return the folder of the study's tables."""
+    return results.source / "studies" / results.study if results.study else results.source
+
+
+def _searched(results: Results) -> pd.DataFrame | None:
+    """Return the rates of a search if they are those of the cells, each encoding with one; otherwise None."""
+    path = study_folder(results) / "rates.csv"
+    if not path.is_file():
+        return None
+    rates, cells = pd.read_csv(path, dtype={"pe": str, "data": str}), results.cells
+    if not set(rates) >= SEARCHED or set(rates["pe"]) != set(cells["pe"]):
+        return None
+    if LR not in cells:  # one rate for all
+        return rates if rates[LR].nunique() == 1 else None
+    keys = ["pe", *(name for name in setting_columns(cells) if name in rates)]
+    if rates.duplicated(keys).any():
+        return None
+    both = cells[[*keys, LR]].merge(rates[[*keys, LR]], on=keys, how="left", suffixes=("", "_searched"))
+    return rates if np.isclose(both[LR], both[f"{LR}_searched"], rtol=1e-6, atol=0).all() else None
+
+
+def _range(counts: pd.Series) -> str:
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low}" if low == high else f"{low} to {high}"

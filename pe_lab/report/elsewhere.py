@@ -1,0 +1,62 @@
+"""The section on sensitivity: whether the difference of two encodings holds in all settings."""
+
+import pandas as pd
+
+from pe_lab.report.choice import POOLED
+from pe_lab.report.parts import Drawn, Part, Section, Table
+from pe_lab.report.question import Question, varied_columns
+from pe_lab.results import specification
+from pe_lab.results.columns import setting_columns
+from pe_lab.results.sensitivity import sensitivity, shares
+from pe_lab.results.statistics import GRID, Families
+
+
+def elsewhere(asked: Question) -> Section:
+    """Return the sensitivity of one difference, where two settings or more vary: a specification curve and its shares.
+
+    Compared with the baseline is `asked.against`, or the best of the other encodings by mean.
+    """
+    cells, title = asked.results.cells, "Does it hold elsewhere?"
+    if cells["pe"].nunique() < 2 or len(varied_columns(cells, setting_columns(cells))) < 2:
+        return Section(title)
+    pe = asked.against or best_other(asked.compared)
+    pair = f"results.cells, {pe!r}, {asked.baseline!r}, {asked.metric!r}, compared.compare()"
+    found = sensitivity(cells, pe, asked.baseline, asked.metric, asked.compared.compare())
+    why = "as asked" if asked.against else "the best of the others by mean; `--against NAME` asks about another"
+    parts: list[Part] = [f"`{pe}` ({why}) against `{asked.baseline}`. {found.words()}"]
+    if found.lines["difference"].notna().any():
+        caption = f"Specification curve of {pe} minus {asked.baseline}: each setting, with 95 % t intervals"
+        parts.append(
+            Drawn(specification.curve(found), caption, f"specification.curve(sensitivity.sensitivity({pair}))")
+        )
+        parts.append(
+            Table(found.levels(), "By the values of each setting", f"sensitivity.sensitivity({pair}).levels()")
+        )
+    return Section(title, [*parts, *_shares(found.sample, found.names)])
+
+
+def best_other(compared: Families) -> str:
+    """Return the encoding with the best mean but the baseline: over all settings, or else by mean rank over them."""
+    name = POOLED if POOLED in compared.tables else GRID
+    ranked = compared.ranks(name)
+    ranked = ranked[ranked["pe"] != compared.baseline]
+    if name == POOLED and len(ranked):
+        return str(ranked["pe"].iloc[0])
+    ranked = compared.ranks(GRID)
+    names = list(ranked.columns[: list(ranked.columns).index("pe")])
+    places = ranked.groupby(names, sort=False, dropna=False).cumcount().groupby(ranked["pe"], sort=False).mean()
+    return str(places.drop(compared.baseline, errors="ignore").sort_values(kind="stable").index[0])
+
+
+def _shares(sample: pd.DataFrame, names: list[str]) -> list[Part]:
+    """Return the table of shares with its meaning; nothing where there are none."""
+    found = shares(sample, names)
+    if found.empty:
+        return []
+    text = (
+        "How much of the variance of this difference, over settings and seeds, goes with each setting: Shapley values "
+        "of a linear model of main effects, which in a full grid are the shares of an analysis of variance. Where "
+        "settings were not crossed, those that vary together divide what they explain. `by chance` is what independent "
+        "noise would give; a share of that size says nothing. Shares describe these settings, not others."
+    )
+    return [text, Table(found, "Shares of the variance of the difference")]

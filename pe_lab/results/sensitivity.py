@@ -1,0 +1,271 @@
+"""Over which settings the difference of two encodings holds, and which settings it depends on.
+
+A specification is one setting of everything that varies (depth, epochs, rate, norm, task, ...). The analysis follows
+specification curves (Simonsohn, Simmons and Nelson 2020, Nature Human Behaviour 4, 1208-1214): all specifications are
+shown, sorted by their difference, with the settings of each below it. The specifications are those that were trained;
+they are no random sample of settings, so counts over them describe these settings and no others.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.results.columns import REMAINING, lower_is_better
+from pe_lab.results.statistics.comparisons import compare, require_baseline
+from pe_lab.results.statistics.paired import differences, wide
+from pe_lab.results.statistics.pooling import remaining
+from pe_lab.results.verdicts import ALIKE, BETTER, WORSE, direction
+
+MOST_FACTORS = 12  # shares average over all orders of the factors, 2^12 models at most
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """The difference of two encodings in every setting.
+
+    Attributes:
+        pe: an encoding.
+        baseline: the one that is subtracted from it.
+        metric: that of the differences: a test metric, or REMAINING, the share of the gap to the best possible value,
+            where the settings are of several tasks whose levels are known.
+        names: the setting columns that vary.
+        lines: a line per specification, the smallest difference first: the columns of `names`; seeds (shared by the
+            two); difference, low, high (t interval); margin (NaN where differences are shares of a gap); sign (better
+            or worse, of the mean; equal for a difference of 0; empty where no seed is shared); verdict. Unknown
+            differences are last.
+        sample: a line per specification and seed: the columns of `names`, seed, difference.
+    """
+
+    pe: str
+    baseline: str
+    metric: str
+    names: list[str]
+    lines: pd.DataFrame
+    sample: pd.DataFrame
+
+    def counts(self) -> pd.Series:
+        """Return the number of specifications.
+
+        Returns:
+            settings (all); better, worse, equal, unknown: signs of means, which noise alone can turn; certainly better,
+            certainly worse: verdicts; within: verdicts of equal, equivalent, or certain and within the margin.
+        """
+        return _counts(self.lines)
+
+    def levels(self) -> pd.DataFrame:
+        """Return the counts at each value of each setting: name, value, then as in `counts`, and mean difference."""
+        found = []
+        for name in self.names:
+            for value, part in self.lines.groupby(name, sort=_ordered(self.lines[name]), dropna=False):
+                mean = {"mean difference": part["difference"].mean()}
+                found.append({"name": name, "value": value} | _counts(part).to_dict() | mean)
+        values = pd.Series([line.pop("value") for line in found], dtype=object)
+        table = pd.DataFrame(found)
+        table.insert(1, "value", values)
+        return table
+
+    def words(self) -> str:
+        """Say in how many settings which of the two is better, how often that is certain, and what the sign follows."""
+        counts, pe, baseline = self.counts(), f"`{self.pe}`", f"`{self.baseline}`"
+        known = counts["settings"] - counts["unknown"]
+        text = (
+            f"The mean of {pe} is better than that of {baseline} in {counts['better']} of {known} settings (certain in "
+            f"{counts['certainly better']}) and worse in {counts['worse']} (certain in {counts['certainly worse']})"
+        )
+        text += f"; equal in {counts['equal']}" * bool(counts["equal"])
+        text += f"; within the margin in {counts['within']}" * bool(counts["within"])
+        text += f"; in {counts['unknown']} more, no seed is shared" * bool(counts["unknown"])
+        return f"{text}. {self._sign(counts)}"
+
+    def _sign(self, counts: pd.Series) -> str:
+        """Say whether the sign holds, and which setting it follows."""
+        certain = counts["certainly better"] + counts["certainly worse"]
+        if counts["certainly better"] and counts["certainly worse"]:
+            text = "The sign depends on the setting: both directions are certain somewhere"
+            follows = [name for name in self.names if self._follows(name)]
+            if len(follows) == 1:
+                text += f"; it follows `{follows[0]}`: {self._follows(follows[0])}"
+            return f"{text}."
+        if counts["better"] and counts["worse"]:
+            sure = "the contrary sign is certain nowhere" if certain else "and is certain nowhere"
+            return f"The sign is not the same everywhere, {sure}."
+        if not counts["better"] and not counts["worse"]:
+            return "No sign is known." if not counts["equal"] else "There is no difference to the bit."
+        where = "wherever the two differ" if counts["equal"] else "in all of these settings"
+        return f"The sign is the same {where}, and certain in {certain or 'none'}."
+
+    def _follows(self, name: str) -> str:
+        """Say which values of a setting go with which sign; empty unless each value has one sign, and both occur."""
+        values: dict[str, list[str]] = {BETTER: [], WORSE: []}
+        levels = self.levels()
+        for line in levels[levels["name"] == name].to_dict("records"):
+            sign = BETTER if line["better"] else WORSE
+            if line[sign] < line["settings"] - line["unknown"] or not line[sign]:
+                return ""
+            values[sign].append(_plain(line["value"]))
+        if not values[BETTER] or not values[WORSE]:
+            return ""
+        return f"better at {', '.join(values[BETTER])}; worse at {', '.join(values[WORSE])}"
+
+
+def sensitivity(
+    rows: pd.DataFrame, pe: str, baseline: str, metric: str = "loss", compared: pd.DataFrame | None = None
+) -> Sensitivity:
+    """Compare two encodings in every setting, paired over shared seeds.
+
+    Args:
+        rows: the cells, from frame.load.
+        pe: an encoding.
+        baseline: another one, which is subtracted.
+        metric: a test metric.
+        compared: comparisons that include these two, such as `Families.compare()`; its verdicts are used. None: the
+            settings of these two are a family of their own.
+
+    Raises:
+        ValueError: there is no such encoding or metric, or the two are the same.
+    """
+    for name in (pe, baseline):
+        require_baseline(rows, name)
+    if pe == baseline:
+        raise ValueError(f"sensitivity needs two encodings, got {pe} twice")
+    two = rows[rows["pe"].isin((pe, baseline))]
+    compared = compare(two, baseline, metric) if compared is None else compared
+    of_two = (compared["pe"] == pe) & (compared["baseline"] == baseline)
+    scaled = remaining(two, metric)
+    two, unit = (two, metric) if scaled is None else (scaled, REMAINING)
+    table = wide(two, unit)
+    columns = [name for name in table.index.names if name != "seed"]
+    lines = differences(table, [(pe, baseline)]).drop(columns=["pe", "baseline", "p", "deviation"])
+    lines = _with_verdicts(lines, compared[of_two], columns)
+    lines["margin"] = lines["margin"] if unit == metric else np.nan
+    lines["sign"] = _signs(lines["difference"], unit)
+    names = [name for name in columns if lines[name].nunique(dropna=False) > 1]
+    lines = lines.sort_values("difference", kind="stable", na_position="last", ignore_index=True)
+    sample = (table[pe] - table[baseline]).rename("difference").reset_index().dropna(subset="difference")
+    shown = [*names, "seeds", "difference", "low", "high", "margin", "sign", "verdict"]
+    return Sensitivity(pe, baseline, unit, names, lines[shown], sample[[*names, "seed", "difference"]])
+
+
+def shares(sample: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+    """Return how much of the variance of a difference goes with each setting, with the seed, and with the rest.
+
+    The share of a setting is its Shapley value: the sum of squares that it adds to a linear model of main effects,
+    averaged over all orders in which settings and seed can enter (Lindeman, Merenda and Gold 1980; Groemping 2007,
+    The American Statistician 61, 139-147). In a full and balanced grid this is the classical analysis of variance. In
+    any other grid, settings that vary together divide what they explain together: their shares are not causes. The
+    rest is divided into interactions (what a mean per setting explains beyond the main effects) and noise (which
+    differs from seed to seed within a setting). With one seed, interactions contain the noise.
+
+    `by chance` is the share that would be expected if the differences were independent noise: shares of that size say
+    nothing. Checkpoints of one training are not independent, so the true expectation can be higher.
+
+    Args:
+        sample: a line per setting and seed, with the columns of `names`, seed and difference.
+        names: the setting columns.
+
+    Returns:
+        A line per effect: effect, levels, share (0 to 1; the shares add up to 1), by chance. Empty where nothing
+        varies, or more than 12 settings do.
+    """
+    columns = ["effect", "levels", "share", "by chance"]
+    factors = [name for name in (*names, "seed") if sample[name].nunique(dropna=False) > 1]
+    values = sample["difference"].to_numpy(float)
+    values = values - values.mean() if len(values) else values
+    total = float(values @ values)
+    if not total > 0 or not [name for name in factors if name != "seed"] or len(factors) > MOST_FACTORS:
+        return pd.DataFrame(columns=columns)
+    codes = {name: sample.groupby(name, sort=False, dropna=False).ngroup().to_numpy() for name in factors}
+    settings = sample.groupby(list(names), sort=False, dropna=False).ngroup().to_numpy()
+    models = _Models(values, codes | {"setting": settings})
+    parts: list[tuple[str, int | None, float, float]] = []
+    parts += [(name, int(codes[name].max()) + 1, *_shapley(models, factors, name)) for name in factors]
+    main = models.explained(tuple(factors))
+    full = models.explained(("setting", "seed")) if "seed" in factors else main
+    rest = (total, len(values) - 1)
+    if "seed" in factors:
+        parts.append(("interactions of settings", None, full[0] - main[0], full[1] - main[1]))
+        parts.append(("noise", None, rest[0] - full[0], rest[1] - full[1]))
+    else:
+        parts.append(("interactions of settings, and noise", None, rest[0] - main[0], rest[1] - main[1]))
+    found = pd.DataFrame(parts, columns=columns).astype({"levels": "Int64"})
+    found["share"] = found["share"].clip(lower=0) / rest[0]
+    found["by chance"] /= rest[1]
+    return found
+
+
+class _Models:
+    """Linear models of main effects: the sum of squares and the degrees of freedom that each explains."""
+
+    def __init__(self, values: np.ndarray, codes: dict[str, np.ndarray]) -> None:
+        columns, self.places, start = [], {}, 0
+        for name, code in codes.items():
+            dummies = (code[:, None] == np.arange(code.max() + 1)).astype(float)
+            columns.append(dummies - dummies.mean(0))
+            self.places[name] = np.arange(start, start + dummies.shape[1])
+            start += dummies.shape[1]
+        design = np.concatenate(columns, axis=1)
+        self.gram, self.products = design.T @ design, design.T @ values
+        self.known: dict[tuple[str, ...], tuple[float, int]] = {(): (0.0, 0)}
+
+    def explained(self, factors: tuple[str, ...]) -> tuple[float, int]:
+        """Return the sum of squares that these factors explain together, and the rank of their columns."""
+        if factors not in self.known:
+            chosen = np.concatenate([self.places[name] for name in factors])
+            sizes, vectors = np.linalg.eigh(self.gram[np.ix_(chosen, chosen)])
+            kept = sizes > 1e-9 * sizes.max()
+            along = vectors[:, kept].T @ self.products[chosen]
+            self.known[factors] = float(np.square(along) @ (1 / sizes[kept])), int(kept.sum())
+        return self.known[factors]
+
+
+def _shapley(models: _Models, factors: list[str], name: str) -> tuple[float, float]:
+    """Return the sum of squares and the degrees of freedom that a factor adds, on average over orders."""
+    others, squares, freedom = [other for other in factors if other != name], 0.0, 0.0
+    for size in range(len(others) + 1):
+        weight = 1 / (len(factors) * comb(len(others), size))
+        for before in combinations(others, size):
+            without = models.explained(before)
+            together = models.explained(tuple(factor for factor in factors if factor in (*before, name)))
+            squares += weight * (together[0] - without[0])
+            freedom += weight * (together[1] - without[1])
+    return squares, freedom
+
+
+def _with_verdicts(lines: pd.DataFrame, verdicts: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """Add margin and verdict of the same settings."""
+    if lacking := [name for name in columns if name not in verdicts]:
+        raise ValueError(
+            f"compared must have the setting columns {', '.join(columns)}, got none of {', '.join(lacking)}"
+        )
+    found = lines.merge(verdicts[[*columns, "margin", "verdict"]], on=columns, how="left", validate="one_to_one")
+    if found["verdict"].isna().any():
+        raise ValueError(
+            f"compared must have these two encodings in each of {len(lines)} settings, got {found['verdict'].count()}"
+        )
+    return found
+
+
+def _signs(values: pd.Series, metric: str) -> np.ndarray:
+    """Return better, worse, equal, or an empty text where the difference is unknown."""
+    good = values < 0 if lower_is_better(metric) else values > 0
+    return np.select([values.isna(), values == 0, good], ["", "equal", BETTER], WORSE)
+
+
+def _counts(lines: pd.DataFrame) -> pd.Series:
+    sure = lines["verdict"].map(direction)
+    found = {"settings": len(lines)} | {sign: (lines["sign"] == sign).sum() for sign in (BETTER, WORSE, "equal")}
+    found["unknown"] = (lines["sign"] == "").sum()
+    found |= {f"certainly {sign}": (sure == sign).sum() for sign in (BETTER, WORSE)}
+    found["within"] = lines["verdict"].isin(ALIKE).sum()
+    return pd.Series(found, dtype=int)
+
+
+def _ordered(values: pd.Series) -> bool:
+    return bool(pd.api.types.is_numeric_dtype(values))
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value)

@@ -1,0 +1,65 @@
+"""The look and the direction of each verdict: a shape and a colour that colour-blind readers can tell apart."""
+
+from typing import NamedTuple
+
+from pe_lab.results.statistics.correction import (
+    ALIKE,
+    BETTER,
+    EQUAL,
+    EQUIVALENT,
+    NO_SEED,
+    ONE_SEED,
+    UNDECIDED,
+    WITHIN,
+    WORSE,
+)
+
+__all__ = [
+    "ALIKE",
+    "BETTER",
+    "EQUAL",
+    "EQUIVALENT",
+    "MARKS",
+    "NO_SEED",
+    "ONE_SEED",
+    "UNDECIDED",
+    "WITHIN",
+    "WORSE",
+    "Mark",
+    "direction",
+]
+
+
+class Mark(NamedTuple):
+    """How a verdict is drawn.
+
+    Attributes:
+        symbol: before the word in tables.
+        colour: Okabe and Ito's, or a grey; never the only difference between two verdicts.
+        shape: matplotlib's marker that looks like the symbol.
+        filled: whether the shape is filled.
+    """
+
+    symbol: str
+    colour: str
+    shape: str
+    filled: bool
+
+
+MARKS = {
+    BETTER: Mark("▲", "#0072B2", "^", True),
+    BETTER + WITHIN: Mark("△", "#0072B2", "^", False),
+    EQUIVALENT: Mark("■", "#009E73", "s", True),
+    EQUAL: Mark("□", "#009E73", "s", False),
+    WORSE + WITHIN: Mark("▽", "#D55E00", "v", False),
+    WORSE: Mark("▼", "#D55E00", "v", True),
+    UNDECIDED: Mark("○", "#595959", "o", False),
+    ONE_SEED: Mark("×", "#595959", "x", False),
+    NO_SEED: Mark("·", "#595959", ".", False),
+}
+
+
+def direction(verdict: str) -> str:
+    """Return better or worse for a difference that is certain, whatever its size; otherwise an empty text."""
+    word = verdict.removesuffix(WITHIN)
+    return word if word in (BETTER, WORSE) else ""

@@ -1,0 +1,235 @@
+"""The first screen: a question made of what varies, an answer that the rows support, and one figure."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_lab.report import answer as report_answer
+from pe_lab.report.answer import MOST_DRAWN, answer, forest, sentences, title
+from pe_lab.report.parts import Drawn
+from pe_lab.report.question import Question
+from pe_lab.results import frame
+from pe_lab.results.declared import Declared
+from pe_lab.results.statistics import Margin
+
+LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
+FLOORS = {"floor_bayes_loss": 0.0, "floor_position_blind_loss": 2.0}
+
+
+def cells(losses=LOSSES, depths=(1, 4), seeds=5, noise=0.01, data="structured", **more) -> pd.DataFrame:
+    rng, rows = np.random.default_rng(0), []
+    for depth in depths:
+        for seed in range(seeds):
+            shared = rng.normal(0, 0.3)
+            for pe, loss in losses.items():
+                setting = {"pe": pe, "data": data, "depth": depth, "epochs": 4, "seed": seed} | more
+                rows.append(setting | {"test_loss": loss + shared + rng.normal(0, noise)})
+    return pd.DataFrame(rows).assign(**FLOORS, test_accuracy=lambda rows: 1 - rows["test_loss"] / 10)
+
+
+def asked(rows: pd.DataFrame, baseline: str = "rope", metric: str = "loss", **more) -> Question:
+    results = frame.Results(Path("somewhere"), "mine", rows, **more)
+    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
+    return Question(results, "", "", baseline, metric, pd.DataFrame())
+
+
+WHERE = "on structured, at depth 1 and 4, epochs 4?"
+
+
+@pytest.mark.parametrize(
+    ("rows", "metric", "question"),
+    [
+        (cells(), "loss", f"Which of 3 encodings has the lowest test loss {WHERE}"),
+        (cells(), "accuracy", f"Which of 3 encodings has the highest test accuracy {WHERE}"),
+        (cells({"rope": 1, "alibi": 2}), "loss", f"Has alibi a lower test loss than rope {WHERE}"),
+        (cells({"rope": 1, "alibi": 2}), "accuracy", f"Has alibi a higher test accuracy than rope {WHERE}"),
+        (cells({"rope": 1}), "loss", f"What is the test loss of rope {WHERE}"),
+        (
+            cells({"rope": 1}, range(1, 9)),
+            "loss",
+            f"What is the test loss of rope {WHERE}".replace("1 and 4", "of 8 values"),
+        ),
+        (cells({"rope": 1}, data="unknown"), "loss", "What is the test loss of rope, at depth 1 and 4, epochs 4?"),
+        (cells().iloc[:0], "loss", "What is the test loss of the encodings in mine?"),
+    ],
+)
+def test_the_question_is_made_of_what_varies(rows, metric, question) -> None:
+    assert title(asked(rows, metric=metric)) == question
+
+
+def test_the_answer_is_two_sentences_with_verdicts_seeds_and_rates() -> None:
+    first, second = sentences(asked(cells()))
+    assert first.startswith("Averaged over 2 settings of depth, `alibi` certainly has the lowest test loss, 0.")
+    assert ": better than each of the other 2, and than `rope`, the next, by 0.401 nats (95 % interval 0.39" in first
+    assert second.startswith("Of 4 comparisons with `rope` (2 encodings in 2 settings), 2 end better and 2 worse, ")
+    fair = "paired over 5 seeds, at one learning rate for all, not tuned for each."
+    assert second.endswith(f"at the default margin of 0.05 gap (0.1 nats), {fair}")
+
+
+def test_one_setting_is_not_called_averaged() -> None:
+    first, second = sentences(asked(cells(depths=(4,))))
+    assert first.startswith("`alibi` certainly has the lowest test loss, 0.")
+    assert second.startswith("Of 2 comparisons with `rope`, 1 end better and 1 worse")
+
+
+def test_a_single_comparison_is_a_sentence() -> None:
+    _, second = sentences(asked(cells({"rope": 1.0, "alibi": 0.5}, (4,))))
+    assert second.startswith("The only comparison with `rope` ends better, ")
+
+
+def test_one_verdict_for_all_is_said_once() -> None:
+    _, second = sentences(asked(cells({"rope": 2.0, "alibi": 0.5, "none": 0.6}, (4,))))
+    assert second.startswith("Of 2 comparisons with `rope`, all end better, ")
+
+
+def test_noise_names_no_best() -> None:
+    first, second = sentences(asked(cells(dict.fromkeys(LOSSES, 1.0), noise=0.5)))
+    assert "may be any of" in first
+    assert "certainly has" not in first
+    assert "better" not in second
+
+
+def test_one_seed_decides_nothing() -> None:
+    first, second = sentences(asked(cells(seeds=1)))
+    assert ", nothing can be decided without two shared seeds: " in first
+    assert "all end with one seed, at the default margin of 0.05 gap (0.1 nats), paired over 1 seed, " in second
+
+
+def test_unequal_seeds_are_given_as_a_range_and_cautioned() -> None:
+    rows = cells()
+    rows = rows[~((rows["pe"] == "none") & (rows["seed"] > 1))]
+    rows = rows[~((rows["pe"] == "alibi") & (rows["depth"] == 1) & (rows["seed"] > 2))]
+    _, second = sentences(asked(rows))
+    assert "paired over 2 to 5 seeds" in second
+    texts = [part for part in answer(asked(rows)).parts if isinstance(part, str)]
+    assert any("Seeds are not the same everywhere" in text for text in texts)
+
+
+def test_encodings_without_a_shared_seed_are_said_to_be() -> None:
+    rows = cells(depths=(4,))
+    rows.loc[rows["pe"] == "none", "seed"] += 10
+    _, second = sentences(asked(rows))
+    assert "1 end better and 1 without a shared seed, at the" in second
+
+
+def test_ties_to_the_bit_are_said() -> None:
+    rows = cells({"rope": 1.0, "alibi": 1.0}, noise=0.0)
+    first, second = sentences(asked(rows))
+    assert first.startswith("Averaged over 2 settings of depth, all 2 encodings have the same test loss, to the bit")
+    assert "all end equal" in second
+
+
+def test_an_encoding_that_lacks_a_setting_is_left_out_aloud() -> None:
+    rows = cells()
+    rows = rows[~((rows["pe"] == "alibi") & (rows["depth"] == 4))]
+    first, second = sentences(asked(rows))
+    assert first.startswith(
+        "Averaged over 2 settings of depth and without 1 encoding that no seed has in all of them, `rope` certainly has"
+    )
+    assert "1 end better, 2 worse and 1 without a shared seed" in second
+
+
+def test_an_encoding_that_diverged_is_not_the_best_and_is_cautioned() -> None:
+    rows = cells(depths=(4,))
+    rows.loc[rows["pe"] == "alibi", "test_loss"] = np.inf
+    first, _ = sentences(asked(rows))
+    assert first.startswith("`rope` certainly has the lower test loss")
+    texts = [part for part in answer(asked(rows)).parts if isinstance(part, str)]
+    assert any("5 cells have a test loss that is not finite; they are in no mean: alibi." in text for text in texts)
+
+
+def test_one_encoding_is_compared_with_nothing() -> None:
+    rows = cells({"rope": 1.0}, (4,))
+    first, second = sentences(asked(rows))
+    assert first.startswith("Nothing is compared, because only `rope` was trained: its test loss is ")
+    assert "(mean of 5 seeds, 95 % interval" in first
+    assert second == "It was trained with 5 seeds, at one learning rate."
+    several, _ = sentences(asked(cells({"rope": 1.0})))
+    assert "means of 2 settings" in several
+    single, second = sentences(asked(rows.head(1)))
+    assert single.endswith("(one seed).")
+    assert second.startswith("It was trained with 1 seed,")
+    assert not [part for part in answer(asked(rows)).parts if isinstance(part, Drawn)]
+
+
+def test_no_cell_says_nothing() -> None:
+    failed = pd.DataFrame({"pe": ["rope"], "reason": ["x"]})
+    assert sentences(asked(cells().iloc[:0], failed=failed)) == (
+        "Nothing can be said.",
+        "No cell was trained, and 1 failed.",
+    )
+    assert answer(asked(cells().iloc[:0], failed=failed)).parts
+
+
+def test_failed_cells_are_on_the_first_screen() -> None:
+    failed = pd.DataFrame({"pe": ["rope"], "reason": ["x"]})
+    parts = answer(asked(cells(), failed=failed)).parts
+    assert "**Note.** 1 cells failed; they are listed below and in no mean." in parts
+
+
+def test_the_figure_is_that_of_the_answer() -> None:
+    (drawn,) = (part for part in answer(asked(cells())).parts if isinstance(part, Drawn))
+    compared = asked(cells()).compared
+    pooled = compared.compare("pooled over settings")
+    assert dict(zip(drawn.plot.data["pe"], drawn.plot.data["difference"], strict=True)) == dict(
+        zip(pooled["pe"], pooled["difference"], strict=True)
+    )
+    assert drawn.caption == "Differences from rope, averaged over 2 settings, with 95 % t intervals"
+    assert drawn.plot.figure.get_size_inches()[0] < 5
+    assert eval(drawn.code, {"answer": report_answer, "compared": compared}).data.equals(drawn.plot.data)
+
+
+def test_of_many_encodings_the_figure_has_the_best() -> None:
+    losses = {"base": 1.0} | {f"pe{number}": 2.0 - 0.05 * number for number in range(20)}
+    question = asked(cells(losses, (4,)), "base")
+    drawn = forest(question.compared).data
+    assert list(drawn["pe"]) == [f"pe{number}" for number in range(19, 19 - MOST_DRAWN, -1)]
+    (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
+    assert "the best 12 of 20 by mean" in figure.caption
+    accurate = asked(cells(losses, (4,)), "base", "accuracy")
+    assert forest(accurate.compared).data["pe"].iloc[0] == "pe19"
+
+
+def test_settings_that_cannot_be_averaged_have_the_figure_of_one_that_is_named() -> None:
+    rows = pd.concat([cells(depths=(1,), data="copy"), cells(depths=(1,), data="sort")], ignore_index=True)
+    question = asked(rows.drop(columns=list(FLOORS)))
+    first, _ = sentences(question)
+    assert first.startswith("Of 2 settings that cannot be averaged, `alibi` alone can be the best in 2")
+    (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
+    assert "at sort, one of 2 settings, which are not averaged" in figure.caption
+    assert set(figure.plot.data["setting"]) <= {"depth 1, epochs 4", "sort", "all settings"}
+    assert len(figure.plot.data) == 2
+
+
+def test_the_margin_is_named_with_where_it_comes_from() -> None:
+    rows = cells(depths=(4,))
+    assert "at the default margin of 0.05 gap (0.1 nats)" in sentences(asked(rows))[1]
+    assert "at the default margin of 0.02 share, paired" in sentences(asked(rows, metric="accuracy"))[1]
+    declared = asked(rows)
+    declared.results.__dict__["declared"] = Declared({"loss": Margin(0.5, "gap")})
+    assert "at the declared margin of 0.5 gap (1 nats)" in sentences(declared)[1]
+    chosen = replace(declared, margin=Margin(0.03, "nats"))
+    assert "at a margin of 0.03 nats that was chosen for this report" in sentences(chosen)[1]
+    notes = [part for part in answer(chosen).parts if isinstance(part, str)]
+    assert any(
+        "The margin of 0.03 nats was given for this report; the study declared 0.5 gap." in note for note in notes
+    )
+    same = replace(declared, margin=Margin(0.5, "gap"))
+    assert not same.margin_notes()
+
+
+def test_a_margin_decides_what_is_equivalent() -> None:
+    rows = cells({"rope": 1.0, "alibi": 1.02}, (4,))
+    assert "ends worse, within" not in sentences(asked(rows))[1]
+    wide = sentences(replace(asked(rows), margin=Margin(0.2, "gap")))
+    assert wide[1].startswith("The only comparison with `rope` ends ")
+    assert "equivalent" in wide[1] or "within the margin" in wide[1]
+
+
+def test_gaps_that_differ_between_settings_are_given_as_a_range() -> None:
+    rows = cells()
+    rows["floor_position_blind_loss"] = rows["depth"] * 1.0
+    assert "of 0.05 gap (0.05 to 0.2 nats)" in sentences(asked(rows))[1]

@@ -1,0 +1,156 @@
+"""A sequential study is answered by its sequential verdicts, and by no others."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_lab.report import answer, decided
+from pe_lab.report.decided import CAUTION, decisions
+from pe_lab.report.parts import Drawn
+from pe_lab.report.question import Question
+from pe_lab.results import frame
+from pe_lab.results.statistics import Margin
+
+LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
+
+
+def cells(depths=(1, 4)) -> pd.DataFrame:
+    rng, rows = np.random.default_rng(0), []
+    for depth in depths:
+        for pe, loss in LOSSES.items():
+            for seed in range(3 if pe == "none" else 6):
+                value = loss + rng.normal(0, 0.01)
+                rows.append({"pe": pe, "data": "copy", "depth": depth, "epochs": 4, "seed": seed, "test_loss": value})
+    return pd.DataFrame(rows).assign(test_accuracy=0.5)
+
+
+def lines(depths=(1, 4), verdicts=("undecided", "worse"), pairs=(("alibi", "rope"), ("none", "rope"))) -> pd.DataFrame:
+    rows = [
+        {"data": "copy", "depth": depth, "epochs": 4, "pe": pe, "baseline": other, "verdict": verdict}
+        | {"difference": LOSSES[pe] - LOSSES[other], "low": -0.5, "high": 0.6, "seeds": 6, "look": 2}
+        | {"p": 0.01, "p_holm": 0.02, "p_equivalent": 0.9, "p_equivalent_holm": 1.0, "margin": 0.05, "note": ""}
+        for depth in depths
+        for (pe, other), verdict in zip(pairs, verdicts, strict=True)
+    ]
+    return pd.DataFrame(rows)
+
+
+def asked(folder: Path, rows: pd.DataFrame, table: pd.DataFrame, metric: str = "loss", baseline="rope") -> Question:
+    table.to_csv(folder / decided.FILE, index=False)
+    results = frame.Results(folder, None, rows)
+    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
+    return Question(results, "", "", baseline, metric, pd.DataFrame())
+
+
+def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
+    """By a t test for a fixed number of seeds, alibi would be better."""
+    question = asked(tmp_path, cells((4,)), lines((4,)))
+    assert set(question.compared.compare()["verdict"]) == {"better", "worse"}
+    first, second = answer.sentences(question)
+    assert first.startswith("The lowest mean test loss is that of `alibi`")
+    assert "but the best may be any of `alibi` and `rope`; `none` is certainly worse than another one." in first
+    assert second == (
+        "Of 2 comparisons with `rope`, 1 end worse and 1 undecided, at the default margin of 0.02 nats, paired over 6 "
+        "seeds, which were added in up to 2 looks while one was undecided, at one learning rate for all, not tuned for "
+        "each."
+    )
+
+
+def test_encodings_that_were_not_compared_are_not_called_alike(tmp_path) -> None:
+    first, _ = answer.sentences(asked(tmp_path, cells((4,)), lines((4,), ("equivalent", "equivalent"))))
+    assert first.endswith("any of `alibi`, `rope` and `none`, of which `rope` is equivalent to `alibi`.")
+
+
+def test_several_settings_are_answered_one_by_one(tmp_path) -> None:
+    table = lines(verdicts=("better", "worse"))
+    first, second = answer.sentences(asked(tmp_path, cells(), table))
+    assert first == "Of 2 settings, each decided on its own, `alibi` alone can be the best in 2."
+    assert second.startswith("Of 4 comparisons with `rope` (2 encodings in 2 settings), 2 end better and 2 worse, ")
+
+
+def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
+    pairs = (("rope", "alibi"), ("rope", "none"), ("alibi", "none"))
+    question = asked(tmp_path, cells((4,)), lines((4,), ("worse", "better", "better"), pairs))
+    first, second = answer.sentences(question)
+    assert first.startswith("`alibi` certainly has the lowest test loss")
+    assert second.startswith("Of 3 comparisons of every two, 2 end better and 1 worse")
+    (figure,) = (part for part in answer.answer(question).parts if isinstance(part, Drawn))
+    assert figure.caption.startswith("Differences from alibi")
+
+
+def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None:
+    question = asked(tmp_path, cells((4,)), lines((4,)))
+    parts = answer.answer(question).parts
+    assert f"**Note.** {CAUTION}" in parts
+    (figure,) = (part for part in parts if isinstance(part, Drawn))
+    assert figure.caption == "Differences from rope, with intervals that hold under the looking"
+    assert figure.plot.data["verdict"].tolist() == ["undecided", "worse"]
+    again = eval(
+        figure.code, {"answer": answer, "decided": decided, "compared": question.compared, "results": question.results}
+    )
+    assert again.data.equals(figure.plot.data)
+
+
+def test_an_encoding_that_failed_has_a_decision_and_no_cells(tmp_path) -> None:
+    table = lines((4,))
+    failed = table["pe"] == "none"
+    table.loc[failed, ["difference", "low", "high"]] = np.nan
+    table = table.assign(seeds=table["seeds"].mask(failed, 0), verdict="undecided")
+    rows = cells((4,))
+    question = asked(tmp_path, rows[rows["pe"] != "none"], table)
+    first, second = answer.sentences(question)
+    assert first.endswith("but the best may be any of `alibi` and `rope`.")
+    assert second.startswith("Of 2 comparisons with `rope`, all end undecided, ")
+    assert "paired over 0 to 6 seeds" in second
+    assert [part for part in answer.answer(question).parts if isinstance(part, Drawn)]
+
+
+def test_a_study_in_which_all_but_one_failed_names_nothing(tmp_path) -> None:
+    rows = cells()
+    rows = rows[(rows["pe"] == "rope") | ((rows["depth"] == 1) & (rows["pe"] == "none"))]
+    table = lines((4,)).assign(seeds=0, verdict="undecided", difference=np.nan, low=np.nan, high=np.nan)
+    first, _ = answer.sentences(asked(tmp_path, rows, table))
+    assert first == "No setting has results of two encodings."
+
+
+def test_another_metric_is_not_decided_sequentially(tmp_path) -> None:
+    question = asked(tmp_path, cells((4,)), lines((4,)), "accuracy")
+    assert question.decided is None
+    assert f"**Note.** {CAUTION}" not in answer.answer(question).parts
+
+
+def test_another_margin_than_that_of_the_decisions_is_refused(tmp_path) -> None:
+    question = replace(asked(tmp_path, cells((4,)), lines((4,))), margin=Margin(0.1, "nats"))
+    with pytest.raises(ValueError, match="margin must be the one by which seeds were added to .*, got '0.1 nats'"):
+        question.require()
+
+
+def test_a_study_that_is_still_deciding_says_that_its_verdicts_do_not_hold(tmp_path) -> None:
+    question = asked(tmp_path, cells((4,)), lines((4,)))
+    (tmp_path / decided.FILE).unlink()
+    assert f"**Note.** {decided.UNFINISHED}" not in answer.answer(question).parts
+    (tmp_path / "declared.json").write_text('{"decide": {"seeds": "3..6"}}')
+    results = frame.Stored(tmp_path, None, question.results.cells)
+    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
+    parts = answer.answer(replace(question, results=results)).parts
+    assert f"**Note.** {decided.UNFINISHED}" in parts
+
+
+def test_a_study_without_decisions_has_none(tmp_path) -> None:
+    assert decisions(frame.Results(tmp_path, None, cells())) is None
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (lines().drop(columns="look"), "must have the columns look, got none of that name"),
+        (lines().assign(depth=16), "must be of the cells in rows.csv, got data=copy, depth=16, epochs=4, pe=alibi"),
+        (lines().replace({"pe": {"none": "nope"}}), "got data=copy, depth=1, epochs=4, pe=nope"),
+    ],
+)
+def test_decisions_of_other_cells_are_refused(table, words, tmp_path) -> None:
+    with pytest.raises(ValueError, match=words):
+        _ = asked(tmp_path, cells(), table).decided

@@ -1,0 +1,101 @@
+"""What is said of learning rates and seeds is what rows and files support."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pe_lab.report.effort import rates_in_words, study_folder
+from pe_lab.results.frame import Results
+from pe_lab.results.rates import LR
+
+
+def cells(rates: dict[str, tuple[float, ...]], setting: bool = False) -> pd.DataFrame:
+    """Return cells; the rate is a setting, or stands behind the metrics."""
+    rows = [
+        {"pe": pe, "depth": depth, "seed": seed, LR: rate, "test_loss": 1.0}
+        for pe, values in rates.items()
+        for depth in (1, 4)
+        for seed in (0, 1)
+        for rate in values
+    ]
+    columns = ["pe", "depth", "seed", *([LR, "test_loss"] if setting else ["test_loss", LR])]
+    return pd.DataFrame(rows)[columns]
+
+
+OWN = {"rope": (1e-3,), "alibi": (3e-3,)}
+SEARCHED = pd.DataFrame(
+    {"pe": ["rope", "rope", "alibi", "alibi"], "depth": [1, 4] * 2, LR: [1e-3, 1e-3, 3e-3, 3e-3]}
+).assign(at_edge=[False, True, False, False], validation_loss=1.0, seeds=1, tried=[5, 7, 5, 5], core_seconds=9.0)
+
+
+def results(folder: Path, rows: pd.DataFrame, searched: pd.DataFrame | None = None) -> Results:
+    if searched is not None:
+        searched.to_csv(folder / "rates.csv", index=False)
+    return Results(folder, None, rows)
+
+
+def test_one_rate_for_all_is_said_not_to_be_tuned(tmp_path) -> None:
+    found = results(tmp_path, cells(OWN).drop(columns=LR))
+    assert rates_in_words(found) == "at one learning rate for all, not tuned for each"
+    alone = results(tmp_path, cells({"rope": (1e-3,)}).drop(columns=LR))
+    assert rates_in_words(alone) == "at one learning rate"
+
+
+def test_rates_as_a_setting_are_counted(tmp_path) -> None:
+    three = (1e-3, 3e-3, 1e-2)
+    found = results(tmp_path, cells({"rope": three, "alibi": three}, setting=True))
+    assert rates_in_words(found) == "each encoding at 3 learning rates"
+    unequal = results(tmp_path, cells({"rope": three, "alibi": three[:2]}, setting=True))
+    assert rates_in_words(unequal) == "each encoding at 2 to 3 learning rates, not the same for all"
+    others = results(tmp_path, cells({"rope": three[:2], "alibi": three[1:]}, setting=True))
+    assert rates_in_words(others) == "each encoding at 2 learning rates, not the same for all"
+    alone = results(tmp_path, cells({"rope": three}, setting=True))
+    assert rates_in_words(alone) == "at 3 learning rates"
+
+
+def test_rates_of_a_search_are_said_with_their_edges(tmp_path) -> None:
+    assert rates_in_words(results(tmp_path, cells(OWN), SEARCHED)) == (
+        "each encoding at learning rates from a search of its own (5 to 7 tried, 1 of 4 at an edge of it)"
+    )
+    scaled = SEARCHED.assign(start_scale=[0.5, None, None, None])
+    assert "at learning rates and starting scales from a search" in rates_in_words(
+        results(tmp_path, cells(OWN), scaled)
+    )
+    unscaled = SEARCHED.assign(start_scale=None)
+    assert "scales" not in rates_in_words(results(tmp_path, cells(OWN), unscaled))
+    inside = SEARCHED.assign(at_edge=False, tried=5)
+    assert rates_in_words(results(tmp_path, cells(OWN), inside)).endswith("(5 tried, none at an edge of it)")
+
+
+@pytest.mark.parametrize(
+    "searched",
+    [
+        SEARCHED.assign(**{LR: 1e-2}),  # the cells were trained at others
+        SEARCHED[SEARCHED["pe"] == "rope"],  # one encoding was not searched
+        SEARCHED[SEARCHED["depth"] == 1],  # one setting was not searched
+        pd.concat([SEARCHED, SEARCHED]),
+        SEARCHED.drop(columns="tried"),  # a table of tuned rates
+    ],
+)
+def test_a_search_that_is_not_that_of_the_cells_is_not_named(searched, tmp_path) -> None:
+    found = rates_in_words(results(tmp_path, cells(OWN), searched))
+    assert found == "at learning rates of their own, with no record of how they were chosen"
+
+
+def test_a_search_that_found_one_rate_for_all_is_a_search(tmp_path) -> None:
+    rows = cells(OWN).drop(columns=LR)
+    same = SEARCHED.assign(**{LR: 1e-3})
+    assert "from a search of its own" in rates_in_words(results(tmp_path, rows, same))
+    assert rates_in_words(results(tmp_path, rows, SEARCHED)) == "at one learning rate for all, not tuned for each"
+
+
+def test_the_folder_of_a_study_is_in_the_ledger_or_given(tmp_path) -> None:
+    assert study_folder(Results(tmp_path, None, cells(OWN))) == tmp_path
+    assert study_folder(Results(tmp_path, "mine", cells(OWN))) == tmp_path / "studies/mine"
+
+
+def test_a_search_for_some_of_the_encodings_is_no_search_for_all(tmp_path) -> None:
+    rows = cells(OWN).drop(columns=LR)
+    some = SEARCHED[SEARCHED["pe"] == "rope"]
+    assert rates_in_words(results(tmp_path, rows, some)) == "at one learning rate for all, not tuned for each"

@@ -1,0 +1,139 @@
+"""A page begins with its answer, shows verdicts as words with a shape, and fits narrow screens."""
+
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from pe_lab.report.page import html, markdown
+from pe_lab.report.parts import Drawn, Section, Table
+from pe_lab.results.plots import Plot
+from pe_lab.results.verdicts import MARKS
+
+
+def drawn(width: float = 4.0) -> Drawn:
+    return Drawn(Plot(Figure(figsize=(width, 2)), pd.DataFrame({"a": [1]})), "a figure", "code()")
+
+
+def page(*parts, opening: bool = True) -> str:
+    return html("pe_lab: mine", [Section("Which?", list(parts), opening), Section("More", ["text"])])
+
+
+def test_the_answer_stands_before_the_contents() -> None:
+    text = page("The **best** is `a`.", "**Note.** careful", drawn())
+    order = [
+        text.index(part) for part in ("<h1>Which?</h1>", 'class="answer"', 'class="note"', "<svg", "<nav", "<h2>More")
+    ]
+    assert order == sorted(order)
+    assert text.count("<h1>") == 1
+    assert "<h2>Which?" not in text
+    assert '<a href="#s1">More</a>' in text
+    assert '<section id="s1">' in text
+    assert "<title>pe_lab: mine</title>" in text
+
+
+def test_a_page_without_an_answer_has_its_title_as_heading() -> None:
+    text = page("text", opening=False)
+    assert "<h1>pe_lab: mine</h1>" in text
+    assert "<header>" not in text
+    assert '<a href="#s1">Which?</a>' in text
+
+
+def test_markdown_begins_with_the_answer() -> None:
+    sections = [Section("Which <b>?", ["The best.", drawn()], True), Section("More", ["text"])]
+    text = markdown("pe_lab: mine", sections)
+    assert text.startswith("# Which &lt;b&gt;?\n\npe_lab: mine\n\nThe best.\n\na figure. `code()`\n\n|")
+    assert "\n\n## More\n\ntext\n" in text
+    assert text.count("Which") == 1
+    assert markdown("mine", sections[1:]).startswith("# mine\n\n## More")
+
+
+class Cells(HTMLParser):
+    """Collects the texts of table cells and the marks in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: list[tuple[str, str]] = []  # class and symbol
+        self.words: list[str] = []
+        self.inside = ""
+
+    def handle_starttag(self, tag, attrs) -> None:
+        given = dict(attrs)
+        if tag == "td" and "verdict" in (given.get("class") or ""):
+            self.inside = "word"
+        elif tag == "span" and self.inside:
+            self.inside = given["class"]
+
+    def handle_endtag(self, tag) -> None:
+        self.inside = {"td": "", "span": "word"}.get(tag, self.inside)
+
+    def handle_data(self, data) -> None:
+        if self.inside == "word":
+            self.words.append(data)
+        elif self.inside:
+            self.marks.append((self.inside, data))
+
+
+def test_verdicts_have_a_word_a_shape_and_a_colour() -> None:
+    table = Table(pd.DataFrame({"pe": list(MARKS), "verdict": list(MARKS)}), "Verdicts")
+    parser = Cells()
+    parser.feed(page(table))
+    assert parser.words == list(MARKS)
+    assert [symbol for _, symbol in parser.marks] == [mark.symbol for mark in MARKS.values()]
+    looks = dict(zip(MARKS, (look for look, _ in parser.marks), strict=True))
+    assert looks["better"] == looks["better, within the margin"] == "mark better"
+    assert looks["worse"] == looks["worse, within the margin"] == "mark worse"
+    assert looks["equivalent"] == looks["equal"] == "mark alike"
+    assert looks["undecided"] == looks["one seed"] == "mark open"
+
+
+def test_an_unknown_verdict_is_a_word_without_a_mark() -> None:
+    parser = Cells()
+    parser.feed(page(Table(pd.DataFrame({"verdict": ["supported", "<b>"]}), "Verdicts")))
+    assert (parser.words, parser.marks) == (["supported", "<b>"], [])
+
+
+def test_only_the_column_verdict_has_marks() -> None:
+    parser = Cells()
+    text = page(Table(pd.DataFrame({"pe": ["better"], "verdict": ["worse"]}), "Names"))
+    parser.feed(text)
+    assert parser.marks == [("mark worse", MARKS["worse"].symbol)]
+    assert text.count('aria-hidden="true"') == 1
+
+
+@pytest.mark.parametrize("width", [4.4, 11.6])
+def test_figures_keep_a_size_at_which_their_texts_can_be_read(width) -> None:
+    (least,) = re.findall(r"<svg[^>]*min-width: (\d+)px", page(drawn(width)))
+    assert 0.8 <= float(least) / (96 * width) <= 0.9
+    if width < 5:
+        assert float(least) <= 368  # of a screen of 400 pixels, without the margins
+
+
+def test_what_is_wide_scrolls_in_its_own_box() -> None:
+    text = page(drawn(), Table(pd.DataFrame({"a": [1]}), "t"))
+    boxes = re.findall(r'<div class="wide">\s*<(svg|table)', text)
+    assert sorted(boxes) == ["svg", "table", "table"]
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_colours_stand_out_from_the_paper_in_both_schemes() -> None:
+    schemes = re.findall(r":root \{([^}]*)\}", page())
+    assert len(schemes) == 2
+    for scheme, least in zip(schemes, (3.0, 3.0), strict=True):
+        colours = dict(re.findall(r"--([a-z]+): (#[0-9a-fA-F]{3,6});", scheme))
+        full = {
+            name: "#" + "".join(c * 2 for c in value[1:]) if len(value) == 4 else value
+            for name, value in colours.items()
+        }
+        paper = luminance(full["paper"])
+        for name in ("ink", "quiet", "better", "worse", "alike", "open", "link"):
+            light, dark = sorted((luminance(full[name]), paper), reverse=True)
+            contrast = (light + 0.05) / (dark + 0.05)
+            assert contrast >= (4.5 if name in ("ink", "quiet", "link") else least), name

@@ -1,0 +1,208 @@
+"""The sentence about the best encoding says no more than the verdicts."""
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_lab.report.standing import Standing, amount, by_setting, in_each_setting, joined, listed, overall
+from pe_lab.results.statistics import GRID, REMAINING, Families
+
+WITHIN = ", within the margin"
+
+
+def standing(means: dict[str, float], metric: str = "loss", what: str = "test loss", **verdicts: str) -> Standing:
+    """Return the standing of encodings, best mean first; verdicts are of the first minus the second, as a_b."""
+    ranked = pd.DataFrame({"pe": list(means), "mean": list(means.values())})
+    lines = []
+    for one, other in combinations(means, 2):
+        difference = means[one] - means[other]
+        verdict = verdicts.get(f"{one}_{other}", "undecided")
+        lines.append([one, other, difference, difference - 0.1, difference + 0.1, verdict])
+    columns = ["pe", "baseline", "difference", "low", "high", "verdict"]
+    return Standing.of(ranked, pd.DataFrame(lines, columns=columns), metric, what)
+
+
+def test_the_best_is_named_only_if_it_is_better_than_each_other() -> None:
+    means = {"a": 1.0, "b": 1.5, "c": 2.0}
+    assert standing(means, a_b="better", a_c="better").words() == (
+        "`a` certainly has the lowest test loss, 1 nats: better than each of the other 2, and than `b`, the next, by "
+        "0.5 nats (95 % interval 0.4 to 0.6)."
+    )
+    text = standing(means, a_c="better", b_c="better").words()
+    assert text == (
+        "The lowest mean test loss is that of `a` (1 nats), but the best may be any of `a` and `b`; `c` is certainly "
+        "worse than another one."
+    )
+    assert "certainly has" not in standing(means, a_b="better").words()
+
+
+def test_nothing_decided_leaves_all_open() -> None:
+    assert standing({"a": 1.0, "b": 1.5}).words() == (
+        "The lowest mean test loss is that of `a` (1 nats), but the best may be any of `a` and `b`."
+    )
+
+
+def test_of_two_one_may_certainly_be_better() -> None:
+    assert standing({"a": 1.0, "b": 1.5}, a_b="better").words() == (
+        "`a` certainly has the lower test loss, 1 nats: better than `b` by 0.5 nats (95 % interval 0.4 to 0.6)."
+    )
+
+
+def test_a_comparison_may_have_the_best_as_its_baseline() -> None:
+    """The report's baseline is the second of its pairs."""
+    ranked = pd.DataFrame({"pe": ["base", "other"], "mean": [0.9, 0.7]})
+    lines = [["other", "base", -0.2, -0.3, -0.1, "worse"]]
+    lines = pd.DataFrame(lines, columns=["pe", "baseline", "difference", "low", "high", "verdict"])
+    assert Standing.of(ranked, lines, "accuracy", "test accuracy").words() == (
+        "`base` certainly has the higher test accuracy, 0.9: better than `other` by 0.2 (95 % interval 0.1 to 0.3)."
+    )
+
+
+def test_one_that_is_behind_by_less_than_the_margin_is_not_the_best() -> None:
+    found = standing({"a": 1.0, "b": 1.01, "c": 2.0}, a_b="better" + WITHIN, a_c="better", b_c="better")
+    assert (found.open, found.near, found.behind) == (["a"], ["b"], ["c"])
+    assert found.words() == (
+        "The lowest mean test loss is that of `a` (1 nats), and only `a` can be the best; `b` is certainly behind, by "
+        "less than the margin; `c` is certainly worse than another one."
+    )
+
+
+def test_one_that_is_behind_one_by_more_than_the_margin_is_behind() -> None:
+    found = standing({"a": 1.0, "b": 1.01, "c": 1.1}, a_b="undecided", a_c="better", b_c="better" + WITHIN)
+    assert (found.open, found.near, found.behind) == (["a", "b"], [], ["c"])
+
+
+def test_a_comparison_is_turned_with_its_interval() -> None:
+    found = standing({"a": 1.0, "b": 1.5}, a_b="better")
+    assert found.line("b", "a") == {"difference": 0.5, "low": 0.4, "high": 0.6, "verdict": "worse"}
+    assert found.line("a", "b")["low"] == pytest.approx(-0.6)
+
+
+def test_worse_within_the_margin_turns_to_the_other_one() -> None:
+    found = standing({"a": 1.0, "b": 1.01}, a_b="worse" + WITHIN)
+    assert (found.open, found.near) == (["b"], ["a"])
+    assert found.line("b", "a")["verdict"] == "better" + WITHIN
+
+
+def test_equivalence_is_said_only_if_every_two_are_equivalent() -> None:
+    means = {"a": 1.0, "b": 1.01, "c": 1.02}
+    all_three = dict.fromkeys(("a_b", "a_c", "b_c"), "equivalent")
+    assert "which are equivalent within the margin." in standing(means, **all_three).words()
+    some = standing(means, a_b="equivalent", a_c="equivalent").words()
+    assert some.endswith("any of `a`, `b` and `c`, of which `b` and `c` are equivalent to `a`.")
+    assert "equivalent" not in standing(means, b_c="equivalent").words()
+    assert "which are equivalent" in standing(means, **all_three | {"b_c": "equal"}).words()
+
+
+def test_ties_to_the_bit_are_said() -> None:
+    same = standing({"a": 1.0, "b": 1.0, "c": 1.0}, a_b="equal", a_c="equal", b_c="equal")
+    assert same.words() == "All 3 encodings have the same test loss, to the bit in every seed: 1 nats."
+    two = standing({"a": 1.0, "b": 1.0, "c": 2.0}, a_b="equal", a_c="better", b_c="better")
+    assert "the best may be any of `a` and `b`, which are equal to the bit; `c` is" in two.words()
+
+
+def test_one_seed_decides_nothing() -> None:
+    pairs = {"a_b": "one seed", "a_c": "no shared seed", "b_c": "one seed"}
+    assert standing({"a": 1.0, "b": 1.5, "c": 2.0}, **pairs).words() == (
+        "Nothing can be decided without two shared seeds: the lowest mean test loss is that of `a` (1 nats), but the "
+        "best may be any of the 3."
+    )
+
+
+def test_contradictions_of_unequal_seeds_name_no_best() -> None:
+    circle = standing({"a": 1.0, "b": 1.1, "c": 1.2}, a_b="better", b_c="better", a_c="worse")
+    assert circle.words().startswith("No best encoding can be named: the lowest mean test loss is that of `a`")
+    turned = standing({"a": 1.0, "b": 1.1}, a_b="worse").words()
+    assert turned.startswith("Only `b` can be the best; the lowest mean test loss is that of `a` (1 nats);")
+
+
+def test_the_highest_accuracy_and_the_smallest_rest_are_the_best() -> None:
+    text = standing({"a": 0.9, "b": 0.8}, "accuracy", "test accuracy", a_b="undecided").words()
+    assert text.startswith("The highest mean test accuracy is that of `a` (0.9), but")
+    rest = standing({"a": 0.01, "b": 0.2}, REMAINING, "share of the gap", a_b="better").words()
+    assert rest.startswith("`a` certainly has the lower share of the gap, 0.01 of the gap: better than `b` by 0.19 of")
+
+
+@pytest.mark.parametrize(
+    ("value", "metric", "text"),
+    [
+        (0.7236, "loss", "0.724 nats"),
+        (2.0, "loss_first", "2 nats"),
+        (1.5, "bits_per_byte", "1.5 bits"),
+        (0.9, "exact_match", "0.9"),
+        (0.03, REMAINING, "0.03 of the gap"),
+    ],
+)
+def test_values_have_the_unit_of_their_metric(value, metric, text) -> None:
+    assert amount(value, metric) == text
+
+
+def test_many_names_are_counted() -> None:
+    names = [f"pe{number}" for number in range(9)]
+    assert listed(names[:6], 9) == "`pe0`, `pe1`, `pe2`, `pe3`, `pe4` and `pe5`"
+    assert listed(names[:7], 9) == "`pe0`, `pe1`, `pe2` and 4 more"
+    assert listed(names, 9) == "the 9"
+    assert joined([]) == ""
+    assert joined(["a"]) == "a"
+
+
+def cells(tasks=("copy", "sort"), turned: bool = False) -> pd.DataFrame:
+    rng, rows = np.random.default_rng(0), []
+    for number, task in enumerate(tasks):
+        sign = -1 if turned and number else 1
+        for seed in range(5):
+            for pe, loss in (("a", 1 - 0.3 * sign), ("b", 1.0), ("c", 1 + 0.3 * sign)):
+                rows.append({"pe": pe, "data": task, "depth": 1, "seed": seed, "test_loss": loss + rng.normal(0, 0.01)})
+    return pd.DataFrame(rows)
+
+
+def families(rows: pd.DataFrame) -> Families:
+    from pe_lab.report.choice import families
+
+    return families(rows, pd.DataFrame(), "b")
+
+
+def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
+    compared = families(cells())
+    assert overall(compared) is None
+    assert (
+        in_each_setting(by_setting(compared))
+        == "Of 2 settings that cannot be averaged, `a` alone can be the best in 2."
+    )
+    turned = in_each_setting(by_setting(families(cells(turned=True))))
+    assert turned == (
+        "Of 2 settings that cannot be averaged, `a` alone can be the best in 1, `c` alone can be the best in 1; none "
+        "can be the best in all of them."
+    )
+    rows = cells()
+    rows.loc[rows["data"] == "sort", "test_loss"] = np.random.default_rng(1).normal(1, 0.3, 15)
+    assert in_each_setting(by_setting(families(rows))).endswith(
+        "`a` alone can be the best in 1, several can be in 1; `a` can be the best in all of them."
+    )
+
+
+def test_one_setting_is_not_averaged_and_several_are() -> None:
+    one = overall(families(cells(("copy",))))
+    assert one is not None
+    assert (one.what, one.where) == ("test loss", "")
+    both = cells().assign(floor_bayes_loss=0.0, floor_position_blind_loss=2.0)
+    found = overall(families(both))
+    assert found is not None
+    assert found.words().startswith(
+        "Averaged over 2 tasks, `a` certainly has the lowest share of the gap in test loss that"
+    )
+    assert found.metric == REMAINING
+    lacking = both[~((both["pe"] == "c") & (both["data"] == "sort"))]
+    found = overall(families(lacking))
+    assert found is not None
+    assert "without 1 encoding that no seed has in all of them" in found.words()
+    assert set(found.means) == {"a", "b"}
+
+
+def test_a_setting_with_one_encoding_says_nothing() -> None:
+    rows = cells()
+    rows = rows[(rows["data"] == "copy") | (rows["pe"] == "b")]
+    assert len(by_setting(families(rows))) == 1
+    assert set(families(rows).tables) == {GRID}

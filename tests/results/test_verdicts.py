@@ -1,0 +1,34 @@
+"""Verdicts look different without colour, and with the colours that colour-blind readers see."""
+
+import pytest
+
+from pe_lab.results.verdicts import MARKS, direction
+
+OKABE_ITO = {"#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}
+
+
+def test_no_two_decided_verdicts_share_a_shape() -> None:
+    shapes = [(mark.shape, mark.filled) for verdict, mark in MARKS.items() if "seed" not in verdict]
+    symbols = [mark.symbol for verdict, mark in MARKS.items() if "seed" not in verdict]
+    assert len(set(shapes)) == len(set(symbols)) == len(shapes) == 7
+
+
+def test_colours_are_those_of_okabe_and_ito_or_grey() -> None:
+    for mark in MARKS.values():
+        grey = mark.colour[1:3] == mark.colour[3:5] == mark.colour[5:7]
+        assert mark.colour in OKABE_ITO or grey
+
+
+@pytest.mark.parametrize(
+    ("verdict", "word"),
+    [
+        ("better", "better"),
+        ("worse", "worse"),
+        ("better, within the margin", "better"),
+        ("worse, within the margin", "worse"),
+        *((verdict, "") for verdict in ("equivalent", "equal", "undecided", "one seed", "no shared seed")),
+    ],
+)
+def test_only_certain_differences_have_a_direction(verdict, word) -> None:
+    assert direction(verdict) == word
+    assert verdict in MARKS
