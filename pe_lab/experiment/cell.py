@@ -24,6 +24,7 @@ from pe_lab.experiment.requests import check_requests, requests
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.model.transformer import Transformer
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
+from pe_lab.training.graph import refuses
 from pe_lab.training.metrics import directions
 from pe_lab.training.optimization import Optimization
 
@@ -51,6 +52,7 @@ class Cell:
         attention_reason: why it is that implementation, for the record.
         pair_bytes: that this attention holds at least per pair of positions: in a batch of "training", in one sequence
             in "evaluation" after training, and in one sequence when the cell is already "trained".
+        graph: whether its steps are captured, or, after a check of trainer.graph=auto, run with the same numbers.
     """
 
     cfg: DictConfig
@@ -62,6 +64,7 @@ class Cell:
     implementation: str
     attention_reason: str
     pair_bytes: dict[str, int]
+    graph: bool
 
     @classmethod
     def from_config(cls, cfg: DictConfig) -> "Cell":
@@ -93,11 +96,13 @@ class Cell:
             budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
             made = encoding(sizes).to(device)
         attention, pair_bytes = _attention(cfg, dataset, made, device)
-        Optimization(cfg.optimizer, total_steps=1)  # refuses settings that its class does not take
+        optimizer = Optimization(cfg.optimizer, total_steps=1).made  # refuses settings that its class does not take
         check_requests(cfg, dataset, encoding)
         needed *= cfg.model.depth if made.per_layer else 1
         chosen = (attention.name, attention.reason)
-        return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes)
+        asked = cfg.trainer.graph  # where true is impossible, it is refused when the training is made
+        graph = asked is True or (asked == "auto" and refuses(made, optimizer, device) is None)
+        return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes, graph)
 
     @property
     def epochs(self) -> int:
@@ -131,7 +136,7 @@ class Cell:
         revision = IMPLEMENTATIONS[self.implementation].revision
         if revision > 1:
             identity["attention_revision"] = revision
-        if cfg.trainer.graph:  # learning rates are rounded to float32
+        if self.graph:  # learning rates are rounded to float32
             identity["graph"] = True
         if cfg.optimizer.schedule == "cosine":  # depends on the end: each number of epochs is a run of its own
             identity["epochs"] = self.epochs
