@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from pe_lab.attention.triton.blocks import INTERPRETER, Blocks, load
+from pe_lab.attention.triton.blocks import INTERPRETER, load
 from pe_lab.bench import static
-from pe_lab.bench.static import Count, candidates, case_of, cost, innermost_loops, keys
+from pe_lab.bench.static import case_of, innermost_loops, keys
 
 Row = dict[str, str]
 PRODUCTS = {"sm_80": {"mma.sync"}, "sm_90": {"wgmma", "mma.sync"}, "sm_100": {"tcgen05.mma", "mma.sync"}}
@@ -123,7 +123,7 @@ def test_atomics_are_found_in_the_code(ptx: str, atomic: bool) -> None:
     assert bool(static.ATOMIC.search(ptx)) is atomic
 
 
-# -- keys and costs ----------------------------------------------------------------------------------------------------
+# -- keys --------------------------------------------------------------------------------------------------------------
 
 
 def test_every_key_of_the_table_has_a_case_that_finds_its_blocks() -> None:
@@ -134,82 +134,6 @@ def test_every_key_of_the_table_has_a_case_that_finds_its_blocks() -> None:
     assert {key for _, key in keys(["sm_90"], "^forward bfloat16 64")} == {
         f"forward bfloat16 64 {load}" for load in static.LOADS
     }
-
-
-@pytest.mark.parametrize("head_dim", [16, 32, 64, 128])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("kernel", ["forward", "backward_keys", "backward_queries", "backward_tables"])
-def test_no_candidate_has_more_warps_than_rows_of_matrix_instructions(kernel: str, dtype: str, head_dim: int) -> None:
-    found = list(candidates(kernel, dtype, head_dim))
-    assert len(found) == len(set(found)) >= 2
-    for blocks in found:
-        rows = blocks.n if kernel == "backward_keys" else blocks.m
-        assert rows >= 16 * blocks.warps
-        assert blocks.m == blocks.n or kernel != "backward_tables"
-
-
-def test_a_cost_counts_masked_tiles_and_idle_schedulers_and_excludes_spills() -> None:
-    blocks = Blocks(64, 64, 4, 2)
-    plain = Count(128, 0, 0, 40_000, "wgmma", 0, 1.0, 10.0, 16.0)
-    whole, masked = 10.0 * (1 - 64 / 1024), 16.0 * 2 * 64 / 1024
-    assert cost(plain, blocks, "sm_90") == pytest.approx(whole + masked)  # 4 programs of 4 warps at a time
-    alone = Count(128, 0, 0, 200_000, "wgmma", 0, 1.0, 10.0, 16.0)
-    assert cost(alone, blocks, "sm_90") == pytest.approx(2 * (whole + masked))
-    for fault in ({"spilled": 8}, {"local": 1}, {"shared": 232_449}):
-        assert cost(Count(**(vars(plain) | fault)), blocks, "sm_90") == float("inf")
-
-
-def test_the_cheapest_candidate_that_spills_nothing_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    table = tmp_path / "blocks.json"
-    table.write_text(static.table.TABLE.read_text())
-    monkeypatch.setattr(static.table, "TABLE", table)
-    load.cache_clear()
-    before = load()["sm_80"]
-    monkeypatch.setattr(static, "ProcessPoolExecutor", Here)
-    cheapest, spilling = Blocks(64, 32, 4, 2), Blocks(32, 32, 2, 2)
-    costs = {spilling: 1.0, cheapest: 2.0}
-    monkeypatch.setattr(static, "_cost_of", lambda architecture, key, blocks: costs.get(blocks, 3.0))
-    monkeypatch.setattr(static, "_fits", lambda architecture, key, blocks: blocks != spilling)
-    static.choose(["sm_80"], "^forward bfloat16 64 plain$", 1)
-    assert load()["sm_80"] == before | {"forward bfloat16 64 plain": cheapest}
-    load.cache_clear()
-
-
-def test_backward_kernels_of_the_stick_keep_the_width_of_tiles_that_they_share(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    table = tmp_path / "blocks.json"
-    table.write_text(static.table.TABLE.read_text())
-    monkeypatch.setattr(static.table, "TABLE", table)
-    load.cache_clear()
-    before = load()["sm_80"]
-    monkeypatch.setattr(static, "ProcessPoolExecutor", Here)
-    tried: list[Blocks] = []
-
-    def noted(architecture: str, key: str, blocks: Blocks) -> float:
-        tried.append(blocks)
-        return float(blocks.n)
-
-    monkeypatch.setattr(static, "_cost_of", noted)
-    monkeypatch.setattr(static, "_fits", lambda architecture, key, blocks: True)
-    key = "stick_backward_queries float32 64 plain"
-    static.choose(["sm_80"], f"^{key}$", 1)
-    assert any(blocks != before[key] for blocks in tried)
-    assert load()["sm_80"][key].n == before[key].n
-    load.cache_clear()
-
-
-class Here:
-    """Stands for a pool of processes, and computes in this one."""
-
-    def __init__(self, processes: int) -> None: ...
-
-    def __enter__(self) -> "Here":
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    map = staticmethod(map)
 
 
 def test_a_case_has_the_terms_of_its_load() -> None:
