@@ -123,6 +123,27 @@ def test_a_replay_reads_the_batch_and_the_rates_from_the_same_memory(tmp_path: P
         assert not {x.data_ptr() for x in tensors(batch)} & set(places)
 
 
+def test_every_step_takes_its_rates_from_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph would keep a number; and steps that are not replayed have the same bits."""
+    made = training(tmp_path, "optimizer.schedule=cosine")
+    made.captured = captured = CapturedStep(made, CalledAgain(made))
+    step, seen = made.optimizer.step, []
+
+    def noted() -> None:
+        for group, rate in zip(made.optimizer.param_groups, captured.rates, strict=True):
+            assert group["lr"] is rate
+            assert group["capturable"]
+        seen.append(float(captured.rates[0]))
+        step()
+
+    monkeypatch.setattr(made.optimizer, "step", noted)
+    stepped(made, batches(made, [32] * (USUAL + 3)))
+    del seen[USUAL]  # at the capture
+    assert seen == pytest.approx(
+        [made.optimization.factor(i) * made.optimization.settings.lr for i in range(USUAL + 3)]
+    )
+
+
 def test_a_batch_whose_layout_has_other_facts_is_not_replayed(tmp_path: Path) -> None:
     made = training(tmp_path, "pe=alibi")
     made.captured = captured = CapturedStep(made, CalledAgain(made))
