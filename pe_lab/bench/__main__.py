@@ -154,10 +154,10 @@ def _resources(arguments: argparse.Namespace) -> None:
 
 
 def _static(arguments: argparse.Namespace) -> None:
-    from pe_lab.bench import static
+    from pe_lab.bench import choosing, static
 
     if arguments.choose:
-        static.choose(arguments.architecture, arguments.keys, arguments.processes)
+        choosing.choose(arguments.architecture, arguments.keys, arguments.processes)
     else:
         static.list_counts(arguments.architecture, arguments.keys, arguments.packed, arguments.processes, arguments.to)
 

@@ -1,4 +1,8 @@
-"""List registers, spills and shared memory of the attention kernels, compiled for GPUs that need not be present."""
+"""List registers, spills and shared memory of the attention kernels, compiled for GPUs that need not be present.
+
+Every combination of two options, shapes and architectures is compiled, rotations included, and a limit that a kernel
+exceeds is an error; static.py counts what a pair of positions costs, for the causal case of each key of blocks.json.
+"""
 
 import csv
 import sys

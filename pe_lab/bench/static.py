@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from pe_lab.attention.triton import blocks as table
-from pe_lab.attention.triton.ahead import SHARED_MEMORY, Case, build, disassemble, resources
+from pe_lab.attention.triton.ahead import Case, build, disassemble, resources
 from pe_lab.attention.triton.blocks import INTERPRETER, Blocks
 
 LOADS = {"plain": (), "table": ("BIAS",), "mixed": ("BIAS", "GATE", "DECAY", "DROPOUT")}
@@ -149,71 +149,3 @@ def list_counts(architectures: list[str], pattern: str, packed: bool, processes:
 
 def _of_key(packed: bool, entry: tuple[str, str]) -> Count:
     return count(case_of(*entry, packed))
-
-
-LENGTH = 1024  # of the sequence whose cost is estimated
-SHAPES = {  # warps of a program, rows of a tile per warp, columns
-    "bfloat16": ((2, 16, 32), (4, 16, 32), (4, 16, 64), (8, 16, 64), (2, 32, 64), (4, 32, 64)),
-    "float32": ((2, 16, 16), (2, 16, 32), (4, 16, 32), (4, 16, 64)),
-}
-BUSY = 8  # warps of a multiprocessor: with fewer, its four schedulers often wait
-REGISTERS = 65536  # of a multiprocessor
-
-
-def cost(counted: Count, blocks: Blocks, architecture: str) -> float:
-    """Return the estimated instructions per pair that a causal sequence of LENGTH tokens costs; infinite if it spills.
-
-    Whole tiles and masked tiles have their own counts; a masked tile is computed whole. Fewer than BUSY warps that fit
-    into a multiprocessor at a time raise the cost in proportion.
-    """
-    if counted.spilled or counted.local or counted.shared > SHARED_MEMORY[architecture]:
-        return float("inf")
-    masked = 2 * max(blocks.m, blocks.n) / LENGTH
-    per_pair = counted.instructions * (1 - blocks.m / LENGTH) + counted.masked * masked
-    per_program = (counted.registers + 7) // 8 * 8 * 32 * blocks.warps
-    programs = min(REGISTERS // per_program, (SHARED_MEMORY[architecture] + 1024) // (counted.shared + 1024))
-    return per_pair * max(1.0, BUSY / (programs * blocks.warps))
-
-
-def candidates(kernel: str, dtype: str, head_dim: int) -> Iterator[Blocks]:
-    """Yield blocks to compare, in which no two warps compute the same row of a tile.
-
-    The sums that a thread keeps, and its part of a tile, are limited to what 255 registers can hold.
-    """
-    for warps, rows_per_warp, columns in SHAPES[dtype]:
-        rows = warps * rows_per_warp
-        sums, tiles = rows_per_warp * head_dim // 32, rows_per_warp * columns // 32
-        kept = sums * (2 if kernel.endswith("backward_keys") else 1) + tiles * (1 if "forward" in kernel else 2)
-        if kept > 160 or (kernel.endswith("tables") and rows != columns):
-            continue
-        yield Blocks(columns, rows, warps, 2) if kernel.endswith("backward_keys") else Blocks(rows, columns, warps, 2)
-
-
-def choose(architectures: list[str], pattern: str, processes: int) -> None:
-    """Compile candidates for every key, write the cheapest to blocks.json, and print what changed."""
-    with ProcessPoolExecutor(processes) as pool:
-        for architecture, key in list(keys(architectures, pattern)):
-            part = table.load()[architecture]
-            kernel, dtype, head_dim, _ = key.split()
-            tried = list(dict.fromkeys((part[key], *candidates(kernel, dtype, int(head_dim)))))
-            if kernel.startswith("stick_backward"):
-                tried = [blocks for blocks in tried if blocks.n == part[key].n]  # which its kernels share
-            costs = dict(zip(tried, pool.map(partial(_cost_of, architecture, key), tried), strict=True))
-            possible = (b for b in sorted(tried, key=costs.__getitem__) if _fits(architecture, key, b))
-            best = next(possible, part[key])
-            print(f"{architecture} {key}: {part[key]} {costs[part[key]]:.1f} -> {best} {costs[best]:.1f}", flush=True)
-            table.write(architecture, part | {key: best})
-
-
-def _fits(architecture: str, key: str, blocks: Blocks) -> bool:
-    """Return whether blocks of finite cost spill nothing with packed documents either."""
-    counted = count(case_of(architecture, key, packed=True), blocks)
-    return not (counted.spilled or counted.local)
-
-
-def _cost_of(architecture: str, key: str, blocks: Blocks) -> float:
-    try:
-        return cost(count(case_of(architecture, key), blocks), blocks, architecture)
-    except Exception as error:  # any error of the compiler: these blocks cannot be used
-        print(f"  {architecture} {key} {blocks}: {' '.join(str(error).split())[:100]}", flush=True)
-        return float("inf")

@@ -92,7 +92,7 @@ RANGES: dict[str, Range] = {
     "trainer.clip": _optional(POSITIVE),
     "trainer.log_every": COUNT,
     "trainer.save_every": at_least(0),
-    "trainer.graph": BOOLEAN,
+    "trainer.graph": Range("true, false or auto", lambda x: isinstance(x, bool) or x == "auto"),
     "attention.implementation": one_of("auto", "reference", "sdpa", "flex", "triton"),
     "evaluate.lengths": _each(at_least(1)),
     "evaluate.policy": _each(one_of("raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized")),

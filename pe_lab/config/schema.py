@@ -32,7 +32,7 @@ class Trainer:
     clip: float | None = MISSING
     log_every: int = MISSING
     save_every: float = MISSING
-    graph: bool = False
+    graph: Any = False  # or True, or auto
 
 
 @dataclass

@@ -25,6 +25,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.model.parametrization import MUP, STANDARD
 from pe_lab.model.transformer import Transformer
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
+from pe_lab.training.graph import refuses
 from pe_lab.training.metrics import directions
 from pe_lab.training.optimization import Optimization
 
@@ -52,6 +53,7 @@ class Cell:
         attention_reason: why it is that implementation, for the record.
         pair_bytes: that this attention holds at least per pair of positions: in a batch of "training", in one sequence
             in "evaluation" after training, and in one sequence when the cell is already "trained".
+        graph: whether its steps are captured, or, after a check of trainer.graph=auto, run with the same numbers.
     """
 
     cfg: DictConfig
@@ -63,6 +65,7 @@ class Cell:
     implementation: str
     attention_reason: str
     pair_bytes: dict[str, int]
+    graph: bool
 
     @classmethod
     def from_config(cls, cfg: DictConfig) -> "Cell":
@@ -100,7 +103,9 @@ class Cell:
         check_requests(cfg, dataset, encoding)
         needed *= cfg.model.depth if made.per_layer else 1
         chosen = (attention.name, attention.reason)
-        return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes)
+        asked = cfg.trainer.graph  # where true is impossible, it is refused when the training is made
+        graph = asked is True or (asked == "auto" and refuses(made, optimization.made, device) is None)
+        return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes, graph)
 
     @property
     def epochs(self) -> int:
@@ -134,7 +139,7 @@ class Cell:
         revision = IMPLEMENTATIONS[self.implementation].revision
         if revision > 1:
             identity["attention_revision"] = revision
-        if cfg.trainer.graph:  # learning rates are rounded to float32
+        if self.graph:  # learning rates are rounded to float32
             identity["graph"] = True
         if cfg.optimizer.schedule == "cosine":  # depends on the end: each number of epochs is a run of its own
             identity["epochs"] = self.epochs

@@ -71,5 +71,7 @@ class Checkpoint:
             pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
             write_json(folder / "summary.json", self.summary)
             surroundings = environment(cell.device) | {"attention": cell.attention_reason}
+            if cell.cfg.trainer.graph:
+                surroundings["graph"] = self.training.graph_reason
             write_json(folder / "environment.json", surroundings)
             save_tensors(self.training.model.state_dict(), folder / "weights.safetensors")

@@ -2,9 +2,14 @@
 
 The first steps run as usual. Then forward, backward, clipping, optimizer and `constrain` are captured once, on buffers
 of their own; every later step copies its batch into these buffers and replays. Dropout stays a function of
-(seed, step): a graph reads the state of the device's generator, which is seeded before each step.
+(seed, step): a graph reads the state of the device's generator, which is seeded before each step. All steps take their
+learning rates from float32 tensors, so that a step has the same bits whether it is replayed or not.
+
+trainer.graph=true replays or refuses. trainer.graph=auto replays where that is possible and the captured step, run once
+on a batch of the training, has the bits of the usual one; otherwise it trains without a graph and says why.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +17,7 @@ from dataclasses import replace
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_lab.data.base import Batch
 from pe_lab.encodings.layout import FACTS
@@ -36,16 +41,37 @@ class Stepped(Protocol):
     def constrain(self) -> None: ...
 
 
-def refuses(model: Transformer, optimizer: torch.optim.Optimizer, device: torch.device) -> str | None:
-    """Return the reason why steps of this training cannot be captured, or None."""
+def refuses(encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device: torch.device) -> str | None:
+    """Return the reason why steps of a training cannot be captured, or None.
+
+    Args:
+        encodings: a module that has all encodings of the model, as the model itself.
+    """
     if device.type != "cuda":
         return f"needs a CUDA device, got {device.type}"
-    if type(optimizer) not in FUSED:
+    if optimizer not in FUSED:
         names = " or ".join(made.__name__ for made in FUSED)
-        return f"needs an optimizer whose steps can be captured, {names}, got {type(optimizer).__name__}"
-    if any(isinstance(module, Randomized) for module in model.modules()):
+        return f"needs an optimizer whose steps can be captured, {names}, got {optimizer.__name__}"
+    if any(isinstance(module, Randomized) for module in encodings.modules()):
         return "needs steps without random draws on the CPU, and the encoding draws its positions there"
     return None
+
+
+def used(
+    setting: bool | str, encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device: torch.device
+) -> tuple[bool, str]:
+    """Return whether steps are to be captured, and why, for the record.
+
+    Args:
+        setting: trainer.graph: true, false or "auto". The others as for `refuses`.
+
+    Raises:
+        ValueError: it is true, and they cannot be.
+    """
+    reason = refuses(encodings, optimizer, device) if setting else None
+    if reason and setting is True:
+        raise ValueError(f"trainer.graph=true {reason}; use trainer.graph=false")
+    return bool(setting) and not reason, f"trainer.graph={str(setting).lower()}{f'; none: {reason}' if reason else ''}"
 
 
 def capture_on_cuda(function: Callable[[], None]) -> Replay:
@@ -65,15 +91,24 @@ class CapturedStep:
     Args:
         training: whose model and optimizer are stepped. Its parameters must not be replaced.
         capture: returns what runs a function again.
+        check: run the first captured step as usual too, and go on without the graph if they differ in a bit, or if
+            the step cannot be captured. Otherwise the latter is an error.
 
     Attributes:
         replayed: number of steps that ran as a graph.
+        given_up: why none are, after a check.
     """
 
-    def __init__(self, training: Stepped, capture: Callable[[Callable[[], None]], Replay] = capture_on_cuda) -> None:
-        self.training, self.capture = training, capture
+    def __init__(
+        self,
+        training: Stepped,
+        capture: Callable[[Callable[[], None]], Replay] = capture_on_cuda,
+        check: bool = False,
+    ) -> None:
+        self.training, self.capture, self.check = training, capture, check
         self.steps = self.replayed = 0
         self.replay: Replay | None = None
+        self.given_up = ""
         groups = training.optimizer.param_groups
         device = training.model.tokens.weight.device
         self.rates = [torch.tensor(float(group["lr"]), device=device) for group in groups]
@@ -81,14 +116,16 @@ class CapturedStep:
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Train on a batch; return loss, logits and gradient norm, which the next call overwrites."""
         self.steps += 1
-        if self.replay is None and self.steps > USUAL:
+        for rate, group in zip(self.rates, self.training.optimizer.param_groups, strict=True):
+            rate.fill_(group["lr"])
+        if self.replay is None and not self.given_up and self.steps > USUAL:
             self._capture(batch)
+            if self.check and self.replay is not None:
+                return self._compare(batch)
         if self.replay is None or not self._like(batch):
             return self._step(batch)
         for mine, given in zip(tensors(self.batch), tensors(batch), strict=True):
             mine.copy_(given, non_blocking=True)
-        for rate, group in zip(self.rates, self.training.optimizer.param_groups, strict=True):
-            rate.fill_(group["lr"])
         self.replay()
         self.replayed += 1
         return self.found
@@ -101,15 +138,57 @@ class CapturedStep:
         with torch.autocast(loss.device.type, enabled=False):
             loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(training.model.parameters(), training.clip or math.inf)
-        training.optimizer.step()
+        with self._rates_in_tensors():
+            training.optimizer.step()
         training.constrain()
         return loss.detach(), logits.detach(), norm
+
+    def _compare(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Train on the captured batch as usual, and give the graph up unless it does the same, bit for bit."""
+        assert self.replay is not None
+        state = self._state()
+        before = {name: x.clone() for name, x in state.items()}
+        device = self.rates[0].device
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            self.replay()
+        found = {name: x.clone() for name, x in (self._results(self.found) | state).items()}
+        with torch.no_grad():
+            for name, x in state.items():
+                x.copy_(before[name])
+        usual = self._step(batch)
+        expected = self._results(usual) | state
+        apart = [name for name in expected if not torch.equal(found[name], expected[name])]
+        if apart:
+            self._give_up(f"the captured step differs from the usual one in {apart[0]}")
+        return usual
+
+    def _state(self) -> dict[str, Tensor]:
+        """Return all tensors that a step changes, by their names in a message."""
+        model, optimizer = self.training.model, self.training.optimizer
+        state = {f"{name} after the step": x for name, x in model.state_dict(keep_vars=True).items()}
+        for index, kept in enumerate(optimizer.state.values()):
+            state |= {f"{key} of parameter {index}": x for key, x in kept.items() if isinstance(x, Tensor)}
+        return state
+
+    def _results(self, found: tuple[Tensor, Tensor, Tensor]) -> dict[str, Tensor]:
+        """Return what a step has computed, by names in a message; gradients are read where it left them."""
+        gradients = {
+            f"the gradient of {name}": parameter.grad
+            for name, parameter in self.training.model.named_parameters()
+            if parameter.grad is not None
+        }
+        loss, logits, norm = found
+        return {"the loss": loss, "the logits": logits, **gradients, "the gradient norm": norm}
+
+    def _give_up(self, reason: str) -> None:
+        self.replay, self.given_up = None, reason
+        logging.getLogger("pe_lab.training").warning(f"trainer.graph=auto trains without a graph: {reason}")
 
     def _capture(self, batch: Batch) -> None:
         """Capture the step of a batch, on copies of its tensors.
 
         Raises:
-            ValueError: it does what a graph cannot hold, as reading a value on the CPU.
+            ValueError: it does what a graph cannot hold, as reading a value on the CPU, and there is no check.
         """
         layout = batch.layout
         own = replace(layout, pos=layout.pos.clone(), segment=layout.segment.clone())
@@ -118,13 +197,14 @@ class CapturedStep:
         self.batch = replace(batch, **copies, layout=own.sourced(source))
 
         def step() -> None:
-            with self._rates_in_tensors():
-                self.found = self._step(self.batch)
+            self.found = self._step(self.batch)
 
         try:
             self.replay = self.capture(step)
         except RuntimeError as error:
             first = str(error).strip().partition("\n")[0]
+            if self.check:
+                return self._give_up(f"a step cannot be captured ({first})")
             raise ValueError(
                 f"trainer.graph=true cannot capture this step ({first}); use trainer.graph=false"
             ) from None

@@ -15,7 +15,7 @@ from pe_lab import config
 from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order, in_batches
 from pe_lab.data.seeding import derive, seed_all
 from pe_lab.model import Transformer
-from pe_lab.training.graph import CapturedStep, refuses
+from pe_lab.training.graph import CapturedStep, used
 from pe_lab.training.metrics import batch_metrics
 from pe_lab.training.optimization import Optimization
 
@@ -73,12 +73,11 @@ class Training(L.LightningModule):
         self.losses: list[Tensor] = []  # of this epoch
         self.metrics: dict[str, float] = {}  # of the last batch that was logged
         self.evaluated = -1  # the last step whose batch was evaluated
-        self.graph = trainer.graph
+        device = model.tokens.weight.device
+        self.graph, self.graph_reason = used(trainer.graph, model, type(self.optimizer), device)
         self.captured: CapturedStep | None = None  # while it is trained as a graph
-        if trainer.graph:
-            if reason := refuses(model, self.optimizer, model.tokens.weight.device):
-                raise ValueError(f"trainer.graph=true {reason}; use trainer.graph=false")
-            self.automatic_optimization = False
+        self.check_graph = trainer.graph == "auto"
+        self.automatic_optimization = not self.graph
 
     @property
     def epoch(self) -> float:
@@ -129,9 +128,11 @@ class Training(L.LightningModule):
 
     def on_train_start(self) -> None:
         self.constrain()  # states of earlier versions were saved before the last constrain
-        self.captured = CapturedStep(self) if self.graph else None
+        self.captured = CapturedStep(self, check=self.check_graph) if self.graph else None
 
     def on_train_end(self) -> None:
+        if self.captured is not None and self.captured.given_up:
+            self.graph_reason = f"trainer.graph=auto; none: {self.captured.given_up}"
         self.captured = None  # Lightning moves the parameters away from where a graph would look for them
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> None:

@@ -53,6 +53,7 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["optimizer.betas=[0.9]"], ["optimizer.betas must be two numbers"]),
         (["trainer.precision=16"], ["trainer.precision must be one of 32, bf16-mixed"]),
         (["trainer.clip=0"], ["trainer.clip must be a positive number, got 0"]),
+        (["trainer.graph=maybe"], ["trainer.graph must be true, false or auto, got 'maybe'"]),
         (["model.dropout=1"], ["model.dropout must be in [0, 1)"]),
         (["ledger="], ["ledger must be the path of a folder"]),
         (["model.depth=1,2"], ["model.depth=1,2", "--multirun"]),

@@ -136,6 +136,12 @@ def test_a_checkpoint_holds_what_is_needed_to_use_it(tmp_path):
     assert {"gradient_norm", "tokens_per_second", "loss_second", "accuracy", "objective"} <= set(rows["metric"])
 
 
+def test_a_checkpoint_says_why_it_was_trained_without_a_graph(tmp_path):
+    job = serve(tmp_path, "epochs=1", "trainer.graph=auto", "trainer.device=cpu")
+    environment = json.loads((job.run.checkpoint(1) / "environment.json").read_text())
+    assert environment["graph"] == "trainer.graph=auto; none: needs a CUDA device, got cpu"
+
+
 def test_validation_is_at_the_powers_of_two(tmp_path):
     job = serve(tmp_path, "epochs=5")
     rows = pd.read_csv(job.run.checkpoint(5) / "metrics.csv")

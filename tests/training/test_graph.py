@@ -17,7 +17,7 @@ from pe_lab.data.base import Batch
 from pe_lab.experiment.executor import build
 from pe_lab.experiment.job import Job
 from pe_lab.training import graph
-from pe_lab.training.graph import USUAL, CapturedStep, refuses, tensors
+from pe_lab.training.graph import USUAL, CapturedStep, refuses, tensors, used
 from pe_lab.training.module import Training
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=32", "logger=none"]
@@ -123,6 +123,27 @@ def test_a_replay_reads_the_batch_and_the_rates_from_the_same_memory(tmp_path: P
         assert not {x.data_ptr() for x in tensors(batch)} & set(places)
 
 
+def test_every_step_takes_its_rates_from_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph would keep a number; and steps that are not replayed have the same bits."""
+    made = training(tmp_path, "optimizer.schedule=cosine")
+    made.captured = captured = CapturedStep(made, CalledAgain(made))
+    step, seen = made.optimizer.step, []
+
+    def noted() -> None:
+        for group, rate in zip(made.optimizer.param_groups, captured.rates, strict=True):
+            assert group["lr"] is rate
+            assert group["capturable"]
+        seen.append(float(captured.rates[0]))
+        step()
+
+    monkeypatch.setattr(made.optimizer, "step", noted)
+    stepped(made, batches(made, [32] * (USUAL + 3)))
+    del seen[USUAL]  # at the capture
+    assert seen == pytest.approx(
+        [made.optimization.factor(i) * made.optimization.settings.lr for i in range(USUAL + 3)]
+    )
+
+
 def test_a_batch_whose_layout_has_other_facts_is_not_replayed(tmp_path: Path) -> None:
     made = training(tmp_path, "pe=alibi")
     made.captured = captured = CapturedStep(made, CalledAgain(made))
@@ -139,12 +160,12 @@ def test_a_batch_whose_layout_has_other_facts_is_not_replayed(tmp_path: Path) ->
 
 def test_what_cannot_be_captured_is_refused_in_one_line(tmp_path: Path) -> None:
     made, cuda = training(tmp_path), torch.device("cuda")
-    assert refuses(made.model, made.optimizer, cuda) is None
-    assert refuses(made.model, made.optimizer, torch.device("cpu")) == "needs a CUDA device, got cpu"
-    sgd = torch.optim.SGD(made.model.parameters(), lr=1.0)
-    assert refuses(made.model, sgd, cuda) == ("needs an optimizer whose steps can be captured, Adam or AdamW, got SGD")
+    adam, sgd = type(made.optimizer), torch.optim.SGD
+    assert refuses(made.model, adam, cuda) is None
+    assert refuses(made.model, adam, torch.device("cpu")) == "needs a CUDA device, got cpu"
+    assert refuses(made.model, sgd, cuda) == "needs an optimizer whose steps can be captured, Adam or AdamW, got SGD"
     drawn = training(tmp_path, "pe=randomized_rope")
-    assert "draws its positions" in refuses(drawn.model, drawn.optimizer, cuda)
+    assert "draws its positions" in refuses(drawn.model, adam, cuda)
     with pytest.raises(ValueError, match=r"^trainer.graph=true needs a CUDA device, got cpu; use trainer.graph=false$"):
         training(tmp_path, "trainer.graph=true")
 
@@ -189,14 +210,115 @@ def test_on_a_gpu_a_step_that_reads_a_value_is_refused(tmp_path: Path) -> None:
         stepped(made, [batch.to("cuda") for batch in batches(made, [32] * (USUAL + 1))])
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(("pe", "replays"), [("rope", 8), ("t5", 8), ("fire", 0)])
+def test_on_a_gpu_auto_checks_the_graph_and_trains_on(pe: str, replays: int, tmp_path: Path) -> None:
+    """The captured step has the bits of the usual one; a step that cannot be captured does not end the training."""
+    more = [f"pe={pe}", "model.dropout=0.1", "trainer.device=cuda"]
+    plain, made = training(tmp_path, *more), training(tmp_path, *more, "trainer.graph=auto")
+    given = [batch.to("cuda") for batch in batches(plain, [32] * (USUAL + 9))]
+    expected = plainly(plain, given)
+    made.captured = CapturedStep(made, check=True)
+    assert stepped(made, given) == pytest.approx(expected, rel=1e-4)
+    assert (made.captured.replayed, bool(made.captured.given_up)) == (replays, not replays)
+
+
 def test_a_graph_is_made_when_training_starts_and_left_when_it_ends(tmp_path: Path, monkeypatch) -> None:
     """Lightning moves the parameters to the CPU in between."""
-    monkeypatch.setattr("pe_lab.training.module.refuses", lambda *_: None)
-    made = training(tmp_path, "trainer.graph=true")
-    assert not made.automatic_optimization
-    assert made.captured is None
-    made.on_train_start()
-    assert isinstance(made.captured, CapturedStep)
-    assert made.captured.capture is graph.capture_on_cuda
-    made.on_train_end()
-    assert made.captured is None
+    monkeypatch.setattr(graph, "refuses", lambda *_: None)
+    for asked, check in (("true", False), ("auto", True)):
+        made = training(tmp_path, f"trainer.graph={asked}")
+        assert not made.automatic_optimization
+        assert made.captured is None
+        made.on_train_start()
+        assert isinstance(made.captured, CapturedStep)
+        assert made.captured.capture is graph.capture_on_cuda
+        assert made.captured.check is check
+        made.on_train_end()
+        assert made.captured is None
+        assert made.graph_reason == f"trainer.graph={asked}"
+
+
+# -- trainer.graph=auto ------------------------------------------------------------------------------------------------
+
+DROPPING = ["pe=kerple_power", "model.dropout=0.1", "trainer.clip=0.5", "optimizer.schedule=cosine"]
+
+
+def spoiled(made: Training, spoil: Callable[[Training], Tensor]) -> Callable[[Callable[[], None]], Callable[[], None]]:
+    """Capture for a graph that computes one number wrong, by its last bit."""
+    plain = CalledAgain(made)
+
+    def capture(function: Callable[[], None]) -> Callable[[], None]:
+        replay = plain(function)
+
+        def again() -> None:
+            replay()
+            with torch.no_grad():
+                wrong = spoil(made).view(-1)
+                wrong[0] = torch.nextafter(wrong[0], torch.tensor(torch.inf))
+
+        return again
+
+    return capture
+
+
+WRONG = {
+    "the loss": lambda made: made.captured.found[0],
+    "the logits": lambda made: made.captured.found[1],
+    "the gradient norm": lambda made: made.captured.found[2],
+    "the gradient of tokens.weight": lambda made: made.model.tokens.weight.grad,
+    "tokens.weight after the step": lambda made: made.model.tokens.weight,
+    "exp_avg of parameter 0": lambda made: next(iter(made.optimizer.state.values()))["exp_avg"],
+    "step of parameter 0": lambda made: next(iter(made.optimizer.state.values()))["step"],
+}
+
+
+def test_a_checked_graph_trains_on_from_the_usual_step(tmp_path: Path) -> None:
+    """Its first step is made once, though it is computed twice; with dropout, whose masks are the same."""
+    checked, made = training(tmp_path, *DROPPING), training(tmp_path, *DROPPING)
+    given = batches(made, [32] * 8)
+    checked.captured = CapturedStep(checked, CalledAgain(checked), check=True)
+    made.captured = CapturedStep(made, CalledAgain(made))
+    assert stepped(checked, given) == stepped(made, given)
+    assert (checked.captured.given_up, checked.captured.replayed) == ("", 8 - USUAL - 1)
+    assert all(torch.equal(x, parameters(made)[name]) for name, x in parameters(checked).items())
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_graph_that_differs_in_one_bit_is_given_up_and_leaves_no_trace(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checked, made = training(tmp_path, *DROPPING), training(tmp_path, *DROPPING)
+    given = batches(made, [32] * 8)
+    checked.captured = CapturedStep(checked, spoiled(checked, WRONG[name]), check=True)
+    made.captured = CapturedStep(made, CalledAgain(made))
+    assert stepped(checked, given) == stepped(made, given)
+    reason = f"the captured step differs from the usual one in {name}"
+    assert (checked.captured.given_up, checked.captured.replayed) == (reason, 0)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"trainer.graph=auto trains without a graph: {reason}"
+    ]
+    assert all(torch.equal(x, parameters(made)[name]) for name, x in parameters(checked).items())
+
+
+def test_a_failed_capture_is_given_up_where_it_was_not_asked_for(tmp_path: Path) -> None:
+    def fail(function: Callable[[], None]) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing\nCompile with `TORCH_USE_CUDA_DSA`")
+
+    checked, made = training(tmp_path), training(tmp_path)
+    given = batches(made, [32] * (USUAL + 3))
+    checked.captured, made.captured = CapturedStep(checked, fail, check=True), CapturedStep(made, CalledAgain(made))
+    assert stepped(checked, given) == stepped(made, given)
+    checked.on_train_end()
+    reason = "a step cannot be captured (operation not permitted when stream is capturing)"
+    assert checked.graph_reason == f"trainer.graph=auto; none: {reason}"
+
+
+def test_auto_is_used_where_nothing_refuses_and_says_why_not(tmp_path: Path) -> None:
+    made, cuda, cpu = training(tmp_path).model, torch.device("cuda"), torch.device("cpu")
+    adam = torch.optim.Adam
+    assert used("auto", made, adam, cuda) == (True, "trainer.graph=auto")
+    assert used(True, made, adam, cuda) == (True, "trainer.graph=true")
+    assert used(False, made, adam, cuda) == used(False, made, torch.optim.SGD, cpu) == (False, "trainer.graph=false")
+    assert used("auto", made, adam, cpu) == (False, "trainer.graph=auto; none: needs a CUDA device, got cpu")
+    assert training(tmp_path, "trainer.graph=auto").automatic_optimization

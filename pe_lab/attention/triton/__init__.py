@@ -15,7 +15,7 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
 
-revision = 2  # increased when the numbers change; part of the identity of a result
+revision = 3  # increased when the numbers change; part of the identity of a result
 LARGEST_HEAD = 128  # head dimensions
 MOST_HEADS = 65535  # of all sequences together: the second axis of a grid
 
