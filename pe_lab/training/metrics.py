@@ -16,7 +16,7 @@ METRICS = (  # of every dataset; a dataset declares more in `own_metrics`
     Metric("accuracy", "max", "share"),
     Metric("exact_match", "max", "share"),
 )
-revision = 1  # raised when the numbers of `evaluate` change; part of a record's identity
+revision = 2  # raised when the numbers of `evaluate` change; part of a record's identity
 CHUNK = 128  # sequences of a batch, at most; larger ones are slower on a CPU, whose cache they do not fit
 PAIRS = 2**21  # sequences x tokens^2 of a batch, at most, so that attention on long sequences fits in memory
 
@@ -26,18 +26,55 @@ def directions(dataset: Dataset | type[Dataset]) -> dict[str, Literal["min", "ma
     return {metric.name: metric.better for metric in (*METRICS, *dataset.own_metrics)}
 
 
+def asked(targets: Tensor) -> Tensor | None:
+    """Return the slots [N] with an answer, of targets [B, S] as one row; None on a GPU, which would wait to count them.
+
+    Their logits are what training and evaluation compute.
+    """
+    return (targets != IGNORE).flatten().nonzero()[:, 0] if targets.device.type == "cpu" else None
+
+
+def answers(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return logits [N, outputs] and targets [N] of the slots that are `asked`, or of all."""
+    slot, targets = asked(batch.targets), batch.targets.flatten()
+    if slot is None:
+        return model(batch.tokens, batch.layout).flatten(0, 1), targets
+    return model.answers(batch.tokens, batch.layout, slot), targets[slot]
+
+
 def slot_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return [B, S] cross-entropies in nats, in float32; 0 where nothing is asked."""
-    flat = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), targets.flatten(), reduction="none", ignore_index=IGNORE
-    )
-    return flat.view(targets.shape)
+    """Return [B, S] cross-entropies in nats, in float32; 0 where nothing is asked.
+
+    Args:
+        logits: [B, S, outputs], or those of `answers`.
+        targets: [B, S].
+    """
+    slot = asked(targets) if logits.dim() == 2 else None
+    flat = targets.flatten() if slot is None else targets.flatten()[slot]
+    logits = logits.flatten(0, -2).float()
+    losses = torch.nn.functional.cross_entropy(logits, flat, reduction="none", ignore_index=IGNORE)
+    return _in_slots(losses, slot, targets)
+
+
+def slots_right(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return [B, S], whether the likeliest answer is the right one, for the logits of `answers`."""
+    slot = asked(targets)
+    chosen = _in_slots(logits.argmax(-1), slot, targets)
+    right = chosen == targets
+    return right if slot is None else right & (targets != IGNORE)
+
+
+def _in_slots(values: Tensor, slot: Tensor | None, targets: Tensor) -> Tensor:
+    """Return values [N] of slots as [B, S], 0 elsewhere."""
+    if slot is None:
+        return values.view(targets.shape)
+    return values.new_zeros(targets.numel()).index_copy_(0, slot, values).view(targets.shape)
 
 
 def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
-    """Return the metrics of logits [B, S, outputs]; see `summarise`."""
+    """Return the metrics of the logits of `answers`; see `summarise`."""
     logits = logits.detach()
-    return summarise(slot_losses(logits, batch.targets), logits.argmax(-1) == batch.targets, batch, roles)
+    return summarise(slot_losses(logits, batch.targets), slots_right(logits, batch.targets), batch, roles)
 
 
 def summarise(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
@@ -88,9 +125,9 @@ def evaluate(
                 here = batch.to(device)
                 seed_all(seed, device)
                 with autocast:
-                    logits = model(here.tokens, here.layout)
+                    logits, _ = answers(model, here)
                 losses.append(slot_losses(logits, here.targets).cpu())
-                right.append((logits.argmax(-1) == here.targets).cpu())
+                right.append(slots_right(logits, here.targets).cpu())
                 parts.append(batch)
     finally:
         model.train(training)
