@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from pe_lab.encodings.facts import Stored
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import CheckedOptions
 
@@ -60,6 +61,11 @@ class Rotary:
     cos: Tensor
     sin: Tensor
     pairing: Pairing = "interleaved"
+
+    @Stored
+    def rotation(self) -> Tensor:
+        """The tables as complex numbers, cos + i sin, made once for all layers that share them."""
+        return torch.complex(self.cos, self.sin)
 
 
 @dataclass(frozen=True)

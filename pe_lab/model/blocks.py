@@ -8,6 +8,7 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions
+from pe_lab.model.rows import ALL, Rows
 
 
 class Tokens(nn.Embedding):
@@ -36,16 +37,20 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def project(self, h_qk: Tensor, h_v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys of h_qk and values of h_v, each [B, H, T, d], for inputs [B, T, D]."""
-        B, T, D = h_qk.shape
+    def project(self, h_qk: Tensor, h_v: Tensor, rows: Rows = ALL) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys of h_qk and values of h_v, each [B, H, T, d].
+
+        Args:
+            h_qk, h_v: the states of rows, [B, T, D] or [N, D].
+        """
+        D = h_qk.shape[-1]
         if h_qk is h_v:
             qkv = self.qkv(h_qk)
         else:
             weight, bias = self.qkv.weight, self.qkv.bias
             query_key = nn.functional.linear(h_qk, weight[: 2 * D], bias[: 2 * D])
             qkv = torch.cat((query_key, nn.functional.linear(h_v, weight[2 * D :], bias[2 * D :])), -1)
-        q, k, v = qkv.view(B, T, 3, self.num_heads, D // self.num_heads).permute(2, 0, 3, 1, 4)
+        q, k, v = rows.split(qkv, self.num_heads)
         return q if self.query_factor == 1.0 else q * self.query_factor, k, v
 
     def forward(
@@ -56,9 +61,12 @@ class Attention(nn.Module):
         layout: Layout,
         implementation: str,
         dropout: Dropout | None = None,
+        rows: Rows = ALL,
+        kept: Rows = ALL,
     ) -> Tensor:
-        out = attend(*self.project(h_qk, h_v), terms, layout, implementation, dropout)
-        return self.out(out.transpose(1, 2).flatten(2))
+        """Return the states of the rows `kept`, for those of `rows`."""
+        out = attend(*self.project(h_qk, h_v, rows), terms, layout, implementation, dropout)
+        return self.out(kept.join(out))
 
 
 class Layer(nn.Module):
@@ -83,17 +91,34 @@ class Layer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, mlp_ratio * width), nn.GELU(), nn.Linear(mlp_ratio * width, width))
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor, index: int, positions: Positions, implementation: str) -> Tensor:
-        """Return the states [B, T, D] after the layer.
+    def forward(
+        self,
+        x: Tensor,
+        index: int,
+        positions: Positions,
+        implementation: str,
+        rows: Rows = ALL,
+        kept: Rows = ALL,
+    ) -> Tensor:
+        """Return the states after the layer.
 
         Args:
-            x: [B, T, D] states before it.
+            x: [B, T, D] states before it; [N, D] for N rows.
             index: of the layer.
             positions: of this pass through the model.
+            rows: the slots of x.
+            kept: the slots of the result, of those of x.
         """
         h = self.norm_attention(x) if self.pre_norm else x
-        given = positions.layer(index, h)
-        x = x + self.dropout(self.attention(*given, implementation, self._weights_dropout(h.device)))
+        padded = rows.pad(h)
+        h_qk, h_v, terms, layout = positions.layer(index, padded)
+        if h_qk is padded and h_v is padded:
+            h_qk = h_v = h
+        else:
+            h_qk, h_v = rows.drop(h_qk), rows.drop(h_v)
+        dropout = self._weights_dropout(h.device)
+        out = self.attention(h_qk, h_v, terms, layout, implementation, dropout, rows, kept)
+        x = kept.within(x, rows) + self.dropout(out)
         if not self.pre_norm:
             x = self.norm_attention(x)
         x = x + self.dropout(self.mlp(self.norm_mlp(x) if self.pre_norm else x))

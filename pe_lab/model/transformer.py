@@ -17,6 +17,7 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Stack
 from pe_lab.model.blocks import Layer, Tokens, mean_over_tokens
 from pe_lab.model.parametrization import STANDARD, MaximalUpdate, query_factor, width_factor
+from pe_lab.model.rows import ALL, Rows, Some, tokens_of
 
 COUNTED = 1024  # tokens of the longest sequence whose operations are counted by running the model
 
@@ -35,7 +36,7 @@ class Transformer(nn.Module):
         ValueError: sizes that do not fit each other or the encoding.
     """
 
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2
     neutral: ClassVar[dict[str, object]] = {
         "attention_dropout": 0.0,
         "parametrization": STANDARD,
@@ -83,15 +84,33 @@ class Transformer(nn.Module):
             layout: of these tokens.
             cache: of earlier tokens, to which these are added; see `Stack`.
         """
+        return self._pass(tokens, layout, cache, ALL, ALL)
+
+    def answers(self, tokens: Tensor, layout: Layout, slot: Tensor) -> Tensor:
+        """Return the logits [N, outputs] of some slots: as `forward`, up to rounding, without computing what they do
+        not need, as padding.
+
+        Args:
+            layout: of tokens [B, T].
+            slot: [N] ascending, in the batch's slots: B T, or B where the task is pooled.
+        """
+        rows = tokens_of(layout)
+        if self.task.pooled:
+            return self._pass(tokens, layout, None, rows, rows)[:, 0][slot]
+        return self._pass(tokens, layout, None, rows, Some(slot, (tokens.shape[0], tokens.shape[1])))
+
+    def _pass(self, tokens: Tensor, layout: Layout, cache: Cache | None, rows: Rows, kept: Rows) -> Tensor:
+        """Return the logits of the slots `kept` after computing states of the slots `rows`; see `forward`."""
         x = self.tokens(tokens)
         if self.token_scale != 1.0:
             x = x * self.token_scale
         x, positions = self.encodings(x, layout, cache)
-        x = self.dropout(x)
+        x = self.dropout(rows.drop(x))
         for index, layer in enumerate(self.layers):
-            x = layer(x, index, positions, self.implementation)
+            last = index == len(self.layers) - 1
+            x = layer(x, index, positions, self.implementation, rows, kept if last else rows)
         x = self.norm(x)
-        return self.head(mean_over_tokens(x, layout) if self.task.pooled else x)
+        return self.head(mean_over_tokens(kept.pad(x), layout) if self.task.pooled else x)
 
     @torch.no_grad()
     def generate(self, tokens: Tensor, count: int, layout: Layout | None = None, cached: bool | None = None) -> Tensor:

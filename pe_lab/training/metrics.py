@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_lab.data.base import IGNORE, Batch, Dataset, averages, in_batches
 from pe_lab.data.metric import Metric
@@ -16,7 +16,7 @@ METRICS = (  # of every dataset; a dataset declares more in `own_metrics`
     Metric("accuracy", "max", "share"),
     Metric("exact_match", "max", "share"),
 )
-revision = 1  # raised when the numbers of `evaluate` change; part of a record's identity
+revision = 2  # raised when the numbers of `evaluate` change; part of a record's identity
 CHUNK = 128  # sequences of a batch, at most; larger ones are slower on a CPU, whose cache they do not fit
 PAIRS = 2**21  # sequences x tokens^2 of a batch, at most, so that attention on long sequences fits in memory
 
@@ -26,18 +26,61 @@ def directions(dataset: Dataset | type[Dataset]) -> dict[str, Literal["min", "ma
     return {metric.name: metric.better for metric in (*METRICS, *dataset.own_metrics)}
 
 
+def answers(model: Transformer, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the logits [N, outputs] and targets [N] of the slots with an answer.
+
+    On a GPU, which would have to wait until they are counted, those of all slots, [B, S, outputs] and [B, S].
+    """
+    if batch.targets.device.type != "cpu":
+        return model(batch.tokens, batch.layout), batch.targets
+    slot = _answered(batch.targets)
+    return model.answers(batch.tokens, batch.layout, slot), batch.targets.flatten()[slot]
+
+
+def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean cross-entropy in nats of `answers`, in float32."""
+    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORE)
+
+
 def slot_losses(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return [B, S] cross-entropies in nats, in float32; 0 where nothing is asked."""
-    flat = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1).float(), targets.flatten(), reduction="none", ignore_index=IGNORE
-    )
-    return flat.view(targets.shape)
+    """Return [B, S] cross-entropies in nats, in float32; 0 where nothing is asked.
+
+    Args:
+        logits: of all slots, [B, S, outputs], or of those with an answer, [N, outputs].
+        targets: [B, S].
+    """
+    flat = targets.flatten() if logits.dim() == 3 else targets.flatten()[_answered(targets)]
+    logits = logits.flatten(0, -2).float()
+    losses = nn.functional.cross_entropy(logits, flat, reduction="none", ignore_index=IGNORE)
+    return _in_slots(losses, targets)
+
+
+def slots_right(logits: Tensor, targets: Tensor) -> Tensor:
+    """Return [B, S], whether the likeliest answer is the right one; False where nothing is asked.
+
+    Args:
+        logits, targets: as in `slot_losses`.
+    """
+    chosen = _in_slots(logits.argmax(-1).flatten(), targets)
+    return (chosen == targets) & (targets != IGNORE)
+
+
+def _answered(targets: Tensor) -> Tensor:
+    """Return the slots [N] with an answer, of targets [B, S] as one row."""
+    return (targets != IGNORE).flatten().nonzero()[:, 0]
+
+
+def _in_slots(values: Tensor, targets: Tensor) -> Tensor:
+    """Return values as [B, S]: of all slots, or of those with an answer and 0 elsewhere."""
+    if len(values) == targets.numel():
+        return values.view(targets.shape)
+    return values.new_zeros(targets.numel()).index_copy_(0, _answered(targets), values).view(targets.shape)
 
 
 def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
-    """Return the metrics of logits [B, S, outputs]; see `summarise`."""
+    """Return the metrics of the logits of `answers`; see `summarise`."""
     logits = logits.detach()
-    return summarise(slot_losses(logits, batch.targets), logits.argmax(-1) == batch.targets, batch, roles)
+    return summarise(slot_losses(logits, batch.targets), slots_right(logits, batch.targets), batch, roles)
 
 
 def summarise(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
@@ -88,9 +131,9 @@ def evaluate(
                 here = batch.to(device)
                 seed_all(seed, device)
                 with autocast:
-                    logits = model(here.tokens, here.layout)
+                    logits, _ = answers(model, here)
                 losses.append(slot_losses(logits, here.targets).cpu())
-                right.append((logits.argmax(-1) == here.targets).cpu())
+                right.append(slots_right(logits, here.targets).cpu())
                 parts.append(batch)
     finally:
         model.train(training)

@@ -12,11 +12,11 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 from pe_lab import config
-from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order, in_batches
+from pe_lab.data.base import Batch, Dataset, epoch_order, in_batches
 from pe_lab.data.seeding import derive, seed_all
 from pe_lab.model import Transformer
 from pe_lab.training.graph import CapturedStep, used
-from pe_lab.training.metrics import batch_metrics
+from pe_lab.training.metrics import answers, batch_metrics, cross_entropy
 from pe_lab.training.optimization import Optimization
 
 HEARTBEAT = 1.0  # seconds between two heartbeats
@@ -118,13 +118,10 @@ class Training(L.LightningModule):
         return loss
 
     def evaluate_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch, and its logits."""
+        """Return the loss of a batch, and the logits of its answers; see `answers`."""
         layout = replace(batch.layout, seed=derive(self.seed, "positions", self.step))
-        logits = self.model(batch.tokens, layout)
-        loss = torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1).float(), batch.targets.flatten(), ignore_index=IGNORE
-        )
-        return loss, logits
+        logits, targets = answers(self.model, replace(batch, layout=layout))
+        return cross_entropy(logits, targets), logits
 
     def on_train_start(self) -> None:
         self.constrain()  # states of earlier versions were saved before the last constrain

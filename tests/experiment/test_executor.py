@@ -255,7 +255,7 @@ def dropped(tmp_path, name: str) -> list[torch.Tensor]:
             module.register_forward_pre_hook(lambda _, given: torch.ones_like(given[0]))
             module.register_forward_hook(lambda _, given, out: found.append(out == 0))
         if isinstance(module, Attention):
-            module.register_forward_pre_hook(lambda _, given: found.append(given[-1].seed))
+            module.register_forward_pre_hook(lambda _, given: found.append(given[5].seed))
     for batch, _ in zip(training.train_dataloader(), range(2), strict=False):
         training.training_step(batch, 0)
         training.step += 1

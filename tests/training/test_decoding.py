@@ -50,6 +50,9 @@ class Copies(torch.nn.Module):
                 out[row, slot, 0 if wrong and right else 1 if wrong else right] = 1
         return out
 
+    def answers(self, tokens: Tensor, layout, slot: Tensor) -> Tensor:
+        return self(tokens, layout).flatten(0, 1)[slot]
+
     generate = Transformer.generate
 
 

@@ -164,13 +164,13 @@ def test_what_an_encoding_draws_is_the_same_at_every_evaluation() -> None:
 
 
 def test_every_batch_of_an_evaluation_has_a_seed_of_its_own_to_draw_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds, forward = [], Transformer.forward
+    seeds, answers = [], Transformer.answers
 
-    def noting(self: Transformer, tokens: Tensor, layout: Layout) -> Tensor:
+    def noting(self: Transformer, tokens: Tensor, layout: Layout, slot: Tensor) -> Tensor:
         seeds.append(layout.seed)
-        return forward(self, tokens, layout)
+        return answers(self, tokens, layout, slot)
 
-    monkeypatch.setattr(Transformer, "forward", noting)
+    monkeypatch.setattr(Transformer, "answers", noting)
     model = transformer()
     for split in ("validation", "test", "validation"):
         evaluate(model, dataset(), split, NO_AUTOCAST)
