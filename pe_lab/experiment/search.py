@@ -43,7 +43,7 @@ class Plan:
         scales: the ladder of starting scales, ascending; empty: they are not searched.
         seeds: how many, for each candidate.
         first_seed: of the search; its seeds follow each other.
-        rungs: numbers of epochs at which candidates are compared.
+        rungs: numbers of epochs at which candidates are compared; at most, where epochs are few.
         factor: by which epochs grow and candidates are reduced from rung to rung.
         extensions: steps beyond the ladders, at most.
     """
@@ -57,8 +57,9 @@ class Plan:
     extensions: int
 
     def budgets(self, epochs: int) -> list[int]:
-        """Return the epochs of the rungs, ascending; the last is that of the study."""
-        return [epochs // self.factor**left for left in reversed(range(self.rungs))]
+        """Return the epochs of the rungs, ascending; the last is that of the study. Rungs below one epoch are left out."""
+        wanted = (epochs // self.factor**left for left in reversed(range(self.rungs)))
+        return [budget for budget in wanted if budget]
 
     def candidates(self, scaled: bool) -> list[Candidate]:
         """Return the candidates of the first rung.

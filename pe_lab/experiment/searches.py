@@ -159,7 +159,7 @@ def searches_of(cfgs: list[DictConfig]) -> list[Search]:
     """Return the search of each cell; cells that share one have the same object.
 
     Raises:
-        ValueError: the study sets what the search is to choose, uses a seed of the search, or its epochs are too few.
+        ValueError: the study sets what the search is to choose, or uses a seed of the search.
     """
     plan = plan_of(cfgs[0])
     last = plan.first_seed + plan.seeds - 1
@@ -172,12 +172,6 @@ def searches_of(cfgs: list[DictConfig]) -> list[Search]:
                     f"seed must not be one of the search, {plan.first_seed} ... {last}, got {seed}: the rate would be "
                     f"chosen for its noise; search.first_seed moves them"
                 )
-        fewest = plan.factor ** (plan.rungs - 1)
-        if cfg.epochs < fewest:
-            raise ValueError(
-                f"epochs must be at least {fewest} with search.rungs={plan.rungs} and search.factor={plan.factor}, got "
-                f"{cfg.epochs}"
-            )
         scale = starting_scale(cfg.pe) if plan.scales else None
         search = by_setting.setdefault(_common(cfg, scale), Search(cfg, plan, scale))
         for setting in (LR, scale):

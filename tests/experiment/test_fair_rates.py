@@ -229,8 +229,6 @@ def test_with_a_schedule_that_depends_on_the_end_rungs_are_trainings_of_their_ow
         (["decide.baseline=rope", "search.first_seed=20"], "seed must not be one of the search, 20 ... 21, got 20"),
         (["optimizer.lr=1e-3,1e-2"], "optimizer.lr must be left to the search, got a sweep over 0.001 and 0.01"),
         (["pe=learnable", "pe.std=0.02,1"], "pe.std must be left to the search, got a sweep over 0.02 and 1"),
-        (["epochs=3"], "epochs must be at least 4 with search.rungs=3 and search.factor=2, got 3"),
-        (["epochs=15", "search.factor=4"], "epochs must be at least 16 with search.rungs=3 and search.factor=4"),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_anything_is_trained(

@@ -144,6 +144,14 @@ def test_a_step_beyond_continues_the_ladder(ladder: list[float], expected: float
     assert step_beyond(ladder) == expected
 
 
+@pytest.mark.parametrize(("epochs", "expected"), [(1, [(1, 5)]), (2, [(1, 5), (2, 3)]), (3, [(1, 5), (3, 3)])])
+def test_few_epochs_have_fewer_rungs(epochs: int, expected: list[tuple[int, int]]) -> None:
+    choice, rungs = search(bowl(3e-3), epochs=epochs)
+    assert [(rung.epochs, len(rung.candidates)) for rung in rungs] == expected
+    assert choice.best == Candidate(3e-3)
+    assert epochs_needed(plan(), epochs, False, shared=True) == 2 * {1: 5, 2: 5 + 3, 3: 5 + 6}[epochs]
+
+
 def test_the_cost_is_that_of_the_rungs() -> None:
     for shared, schedule in ((True, "constant"), (False, "cosine")):
         trained: dict[tuple[Candidate, int], int] = {}
@@ -157,7 +165,7 @@ def test_the_cost_is_that_of_the_rungs() -> None:
 
 @given(
     st.lists(st.floats(0, 10) | st.just(math.inf), min_size=64, max_size=64),
-    st.integers(4, 40),
+    st.integers(1, 40),
     st.integers(2, 3),
     st.booleans(),
     st.integers(0, 3),
@@ -176,9 +184,11 @@ def test_a_choice_is_the_lowest_of_those_trained_to_the_end(
     except NoRateError:
         return
     assert (choice, taken) == search(losses, chosen, epochs, scaled)
-    assert len(taken) <= rungs + extensions
+    halvings = len(chosen.budgets(epochs))
+    assert 1 <= halvings <= rungs
+    assert len(taken) <= halvings + extensions
     last = {one: losses(one, epochs) for rung in taken if rung.epochs == epochs for one in rung.candidates}
     assert choice.loss == losses(choice.best, epochs) == min(last.values())
     assert choice.tried == len({one for rung in taken for one in rung.candidates})
     if choice.edges:
-        assert len(taken) == rungs + extensions
+        assert len(taken) == halvings + extensions
