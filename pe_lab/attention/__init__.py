@@ -1,13 +1,13 @@
 """Attention with position: attend() and the choice of its implementation."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
 from pe_lab.attention import flex, reference, sdpa, selftest, triton, trust
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.reference import queries_and_keys
+from pe_lab.attention.reference import prepared
 from pe_lab.attention.shapes import check
 from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
@@ -126,34 +126,34 @@ def attend(
 
     There are as many keys as queries, or, where the layout has `keys`, S of which the queries are the last T. Where it
     has a `memory` too, as with a cache, k and v are those of the T tokens alone: rotated keys and values of earlier
-    tokens are there, and these are added. Values of another head dimension are refused.
+    tokens are there, and these are added. Values may have another head dimension e than queries and keys.
 
     Args:
-        k, v: [B, H, T, d], or [B, H, S, d] where the layout has keys and no memory.
+        k: [B, H, T, d], or [B, H, S, d] where the layout has keys and no memory.
+        v: as k, with e for d.
         terms: the effect of the encoding on logits, weights and values.
         layout: the positions of tokens, and which attend to which.
         implementation: as `resolve`.
         dropout: of the weights; None: no dropout.
 
     Returns:
-        [B, H, T, d]. Rows of padding are finite and mean nothing.
+        [B, H, T, e]. Rows of padding are finite and mean nothing.
 
     Raises:
         ValueError: an input does not fit the queries, the implementation cannot compute this, or a table of distances
             is too short.
     """
     check(q, k, v, terms, layout, dropout)
-    for name in ("bias", "gate", "values"):
+    for name, axis in (("bias", -1), ("gate", -1), ("after", -1), ("values", -2)):
         table = getattr(terms, name)
         if table is None or terms.clip:
             continue
-        reach = (table.shape[1] - 1) // 2
+        reach = (table.shape[axis] - 1) // 2
         if reach < layout.max_distance:
             raise ValueError(f"{name} covers distances up to {reach}: got {layout.max_distance}")
     chosen = resolve(implementation, q, terms, layout, dropout)
     if layout.memory is not None:
-        q, k = queries_and_keys(q, k, terms)
-        terms = replace(terms, rotary_q=None, rotary_k=None, gain=None)
+        q, k, v, terms = prepared(q, k, v, terms)
         total = layout.of_keys.segment.shape[1]
         k, v = (layout.memory.extend(name, x, 2, total) for name, x in (("keys", k), ("values", v)))
     return IMPLEMENTATIONS[chosen].attend(q, k, v, terms, layout, dropout)

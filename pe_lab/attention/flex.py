@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.reference import queries_and_keys
+from pe_lab.attention.reference import queries_and_keys, rotated_out, rotated_values, scale_of
 from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import Layout
 
@@ -35,9 +35,15 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return "flex drops no weights"
     if isinstance(terms.weights, Stick):
         return "flex takes a softmax, this encoding breaks a stick"
-    for name in ("score", "bias_full", "values"):
+    for name in ("score", "bias_full", "values", "after"):
         if getattr(terms, name) is not None:
             return f"flex has no place for {name}, which needs T x T numbers"
+    if terms.window is not None:
+        return "flex is given the tiles that documents share, not those of a window"
+    for name in ("bias", "gate"):
+        table = getattr(terms, name)
+        if table is not None and table.dim() == 3:
+            return f"flex takes one {name} for all sequences"
     device = q.device.type
     if device == "cpu":
         return "flex computes no gradients on a CPU" if _trained(q, terms) else None
@@ -70,15 +76,17 @@ def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):
+        scale = terms.scale if terms.lift is None else scale_of(q, terms)
         q, k = queries_and_keys(q, k, terms)
+        v = rotated_values(v, terms)
         score, mask = score_function(q, terms, layout), block_mask(layout, len(q))
         if q.device.type != "cpu":
-            return _compiled(q, k, v, score, mask, terms.scale)
+            return rotated_out(_compiled(q, k, v, score, mask, scale), terms)
         wide = torch.promote_types(q.dtype, torch.float32)  # uncompiled, it would round the logits to q's precision
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "flex_attention called without torch.compile", UserWarning)
-            out: Tensor = flex_attention(q.to(wide), k.to(wide), v.to(wide), score, mask, terms.scale)
-        return out.to(v.dtype)
+            out: Tensor = flex_attention(q.to(wide), k.to(wide), v.to(wide), score, mask, scale)
+        return rotated_out(out.to(v.dtype), terms)
 
 
 def _compiled(*inputs: Any) -> Tensor:

@@ -4,6 +4,8 @@ All other implementations are compared with it. Shapes: B batch, H heads, T quer
 more where queries are the last of them), d head_dim, R a table's reach.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -35,11 +37,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropo
     weight = weights(q, k, terms, layout)
     if dropout is not None:
         weight = dropout.apply(weight)
+    v = rotated_values(v, terms)
     out = weight.to(v.dtype) @ v
     if terms.values is not None:
-        relative = terms.values[:, table_index(layout, terms.values)].transpose(0, 1)  # [B|1, H|1, T, S, d]
+        relative = by_distance(terms.values, layout, 1)  # [B|1, H|1, T, S, d]
         out = out + torch.einsum("bhij,bhijd->bhid", weight, relative.expand(*weight.shape, -1)).to(out.dtype)
-    return out
+    return rotated_out(out, terms)
 
 
 def weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
@@ -47,16 +50,27 @@ def weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
 
     With stick-breaking, a remainder that is given to the query's own value is included.
     """
-    z = logits(q, k, terms, layout)
+    z, allowed = logits(q, k, terms, layout), counting(terms, layout)
     if isinstance(terms.weights, Stick):
-        return stick_weights(z, terms.weights, layout)
-    return z.masked_fill(~layout.allowed, -torch.inf).softmax(-1)
+        weight = stick_weights(z, terms.weights, layout, allowed)
+    else:
+        weight = z.masked_fill(~allowed, -torch.inf).softmax(-1)
+    return weight if terms.after is None else weight * by_distance(terms.after, layout)
+
+
+def counting(terms: Terms, layout: Layout) -> Tensor:
+    """Return which keys count for each query, bool [B, 1|H, T, S]: those that it may attend to, within the window."""
+    if terms.window is None:
+        return layout.allowed
+    farthest = torch.iinfo(layout.pos.dtype).max
+    limit = torch.tensor([farthest if size is None else size for size in terms.window], device=layout.pos.device)
+    return layout.allowed & (layout.distance[:, None].abs() < limit[:, None, None])
 
 
 def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
     """Return the logits [B, H, T, S] before masking, in float32 or float64."""
+    scale = scale_of(q, terms)
     q, k = queries_and_keys(q, k, terms)
-    scale = q.shape[-1] ** -0.5 if terms.scale is None else terms.scale
     wide = torch.promote_types(q.dtype, torch.float32)
     z = (q.to(wide) @ k.to(wide).transpose(-2, -1)) * scale
     if terms.score is not None:
@@ -66,21 +80,45 @@ def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
             raise ValueError(f"score must return [B, H, {letters}] = {list(z.shape)}, got {list(scored.shape)}")
         z = z + scored
     if terms.gate is not None:
-        z = z * terms.gate[:, table_index(layout, terms.gate)].transpose(0, 1)
+        z = z * by_distance(terms.gate, layout)
     added = added_to_logits(terms, layout)
     return z if added is None else z + added
 
 
+def scale_of(q: Tensor, terms: Terms) -> float:
+    """Return the scale of the logits, for queries before the lift."""
+    return q.shape[-1] ** -0.5 if terms.scale is None else terms.scale
+
+
 def queries_and_keys(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor]:
-    """Return q and k, rotated, then scaled by the gain; in their own dtype."""
+    """Return q and k, lifted, rotated, then scaled by the gain; in their own dtype."""
     dtype = q.dtype
+    if terms.lift is not None:
+        q, k = terms.lift(q, k)
     if terms.rotary_q is not None:
         q = rotate(q, terms.rotary_q)
     if terms.rotary_k is not None:
         k = rotate(k, terms.rotary_k)
     if terms.gain is not None:
-        q, k = q * terms.gain[:, None], k * terms.gain[:, None]
+        gain = terms.gain.unsqueeze(-2)
+        q, k = q * gain, k * gain
     return q.to(dtype), k.to(dtype)
+
+
+def prepared(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> tuple[Tensor, Tensor, Tensor, Terms]:
+    """Return queries, keys and values as they meet, which a cache keeps, and the terms that are left to be applied."""
+    left = replace(terms, lift=None, rotary_q=None, rotary_k=None, gain=None, rotary_v=None, scale=scale_of(q, terms))
+    return *queries_and_keys(q, k, terms), rotated_values(v, terms), left
+
+
+def rotated_values(v: Tensor, terms: Terms) -> Tensor:
+    """Return the values, rotated; in their own dtype."""
+    return v if terms.rotary_v is None else rotate(v, terms.rotary_v).to(v.dtype)
+
+
+def rotated_out(out: Tensor, terms: Terms) -> Tensor:
+    """Return the result of attention, rotated; in its own dtype."""
+    return out if terms.rotary_out is None else rotate(out, terms.rotary_out).to(out.dtype)
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
@@ -105,20 +143,28 @@ def _rotate_real(x: Tensor, rotary: Rotary) -> Tensor:
     return torch.cat(rotated, -1) if rotary.pairing == "half" else torch.stack(rotated, -1).flatten(-2)
 
 
-def table_index(layout: Layout, table: Tensor) -> Tensor:
-    """Return the index of pos_i - pos_j in a table [1|H, 2R+1, ...], [B|1, T, S]; beyond R, that of its ends.
+def by_distance(table: Tensor, layout: Layout, trailing: int = 0) -> Tensor:
+    """Return the entries of a table for the distances of all pairs, [B|1, H|1, T, S, ...]; beyond R, those of its ends.
 
     Unless the terms clip, `attend` has checked that all pairs that count are within R.
+
+    Args:
+        table: [1|H, 2R+1, ...], or [B|1, 1|H, 2R+1, ...].
+        trailing: axes after that of the distance.
     """
-    reach = (table.shape[1] - 1) // 2
-    return layout.distance.clamp(-reach, reach) + reach
+    reach = (table.shape[-1 - trailing] - 1) // 2
+    index = layout.distance.clamp(-reach, reach) + reach
+    if table.dim() == 2 + trailing:
+        return table[:, index].transpose(0, 1)
+    sequence = torch.arange(len(table), device=table.device)[:, None, None]
+    return table.transpose(0, 1)[:, sequence, index].transpose(0, 1)
 
 
 def added_to_logits(terms: Terms, layout: Layout) -> Tensor | None:
     """Return the sum of all terms added to the logits that do not depend on q and k, [B|1, H|1, T, S], or None."""
     parts = []
     if terms.bias is not None:
-        parts.append(terms.bias[:, table_index(layout, terms.bias)].transpose(0, 1))
+        parts.append(by_distance(terms.bias, layout))
     if terms.decay is not None:
         parts.append(terms.decay[..., layout.earlier :, None] - terms.decay[..., None, :])
     if terms.bias_full is not None:
@@ -126,15 +172,19 @@ def added_to_logits(terms: Terms, layout: Layout) -> Tensor | None:
     return sum(parts[1:], parts[0]) if parts else None
 
 
-def stick_weights(z: Tensor, stick: Stick, layout: Layout) -> Tensor:
+def stick_weights(z: Tensor, stick: Stick, layout: Layout, allowed: Tensor | None = None) -> Tensor:
     """Return stick-breaking weights [B, H, T, S] of logits z, in log space (Tan et al. 2024, arXiv:2410.17980, eq. 1).
 
     ln A_ij = ln sigmoid(z_ij) + sum of ln sigmoid(-z_ik) over the keys k before j in the stick's order. In
     bidirectional attention with order "nearest" each side of the query is a stick of mass 1/2, the query's own key
     belonging to the left one; with order "first" there is one stick.
+
+    Args:
+        allowed: which keys count, bool [B, 1|H, T, S]; None: those that the layout allows.
     """
     self_key = torch.eye(z.shape[-1], dtype=torch.bool, device=z.device)[layout.earlier :]
-    allowed = layout.allowed if stick.include_self else layout.allowed & ~self_key
+    allowed = layout.allowed if allowed is None else allowed
+    allowed = allowed if stick.include_self else allowed & ~self_key
     if layout.causal or stick.order == "first":
         weight, left_over = _break(z, allowed, from_right=stick.order == "nearest")
     else:

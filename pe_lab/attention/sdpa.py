@@ -11,7 +11,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.reference import added_to_logits, queries_and_keys
+from pe_lab.attention.reference import (
+    added_to_logits,
+    counting,
+    queries_and_keys,
+    rotated_out,
+    rotated_values,
+    scale_of,
+)
 from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import Layout
 
@@ -25,7 +32,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return "sdpa draws a dropout mask of its own, which is not that of the other implementations"
     if isinstance(terms.weights, Stick):
         return "sdpa takes a softmax, this encoding breaks a stick"
-    for name in ("gate", "score", "values"):
+    for name in ("gate", "score", "after", "values"):
         if getattr(terms, name) is not None:
             return f"sdpa has no place for {name}"
     return None
@@ -33,8 +40,10 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
 
 def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
     """Return the bytes per pair of positions that attention of queries like q needs at least."""
-    shapes: list[tuple[int, ...]] = [] if terms.bias is None else [(1, len(terms.bias))]
+    shapes: list[tuple[int, ...]] = [] if terms.bias is None else [tuple(terms.bias.shape[:-1])]
     shapes += [tuple(part.shape[:2]) for part in (terms.decay, terms.bias_full) if part is not None]
+    if terms.window is not None:
+        shapes.append((len(q), len(terms.window)))
     if shapes:
         pairs: int = prod(torch.broadcast_shapes(*shapes))
         return 4 * pairs  # what is added to the logits
@@ -43,11 +52,13 @@ def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
+    scale = terms.scale if terms.lift is None else scale_of(q, terms)
     q, k = queries_and_keys(q, k, terms)
+    v = rotated_values(v, terms)
     if _is_short(q, layout):
-        return _by_products(q, k, v, terms, layout)
+        return rotated_out(_by_products(q, k, v, scale, terms, layout), terms)
     mask = _mask(q, terms, layout)
-    out = scaled_dot_product_attention(q, k, v, scale=terms.scale, **mask)
+    out = rotated_out(scaled_dot_product_attention(q, k, v, scale=scale, **mask), terms)
     if torch.compiler.is_exporting() and "is_causal" not in mask:
         # a mask decides which kernel runs, and so the strides, which are others where the program runs
         return out.clone(memory_format=torch.contiguous_format)
@@ -56,14 +67,14 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
 
 def _mask(q: Tensor, terms: Terms, layout: Layout) -> dict[str, Any]:
     """Return the arguments that mask logits and add to them."""
-    added = added_to_logits(terms, layout)
-    if layout.keys is None and added is None and layout.causal and layout.right_padded:
+    added, unlimited = added_to_logits(terms, layout), terms.window is None
+    if unlimited and layout.keys is None and added is None and layout.causal and layout.right_padded:
         return {"is_causal": True}
-    if layout.keys is not None and layout.all_allowed:
+    if unlimited and layout.keys is not None and layout.all_allowed:
         return {"attn_mask": None if added is None else added.to(q.dtype)}
     if added is not None:
-        return {"attn_mask": added.to(q.dtype).masked_fill(~layout.allowed, -torch.inf)}
-    return {"attn_mask": layout.allowed}
+        return {"attn_mask": added.to(q.dtype).masked_fill(~counting(terms, layout), -torch.inf)}
+    return {"attn_mask": counting(terms, layout)}
 
 
 def _is_short(q: Tensor, layout: Layout) -> bool:
@@ -72,14 +83,13 @@ def _is_short(q: Tensor, layout: Layout) -> bool:
     return exact and layout.keys is None and q.shape[2] <= SHORT
 
 
-def _by_products(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
+def _by_products(q: Tensor, k: Tensor, v: Tensor, scale: float | None, terms: Terms, layout: Layout) -> Tensor:
     """Return attention as a product, a softmax and a product."""
     B, H, T, d = q.shape
     added = _as_added(_mask(q, terms, layout), q, layout)
-    q, k, v = (x.reshape(B * H, T, d) for x in (q, k, v))
-    scale = d**-0.5 if terms.scale is None else terms.scale
-    logits = torch.baddbmm(added, q, k.transpose(1, 2), alpha=scale)
-    return torch.bmm(logits.softmax(-1), v).view(B, H, T, d)
+    q, k, v = (x.reshape(B * H, T, -1) for x in (q, k, v))
+    logits = torch.baddbmm(added, q, k.transpose(1, 2), alpha=d**-0.5 if scale is None else scale)
+    return torch.bmm(logits.softmax(-1), v).view(B, H, T, -1)
 
 
 def _as_added(mask: dict[str, Any], q: Tensor, layout: Layout) -> Tensor:

@@ -217,7 +217,16 @@ def kind(terms: Terms, layout: Layout, dtype: torch.dtype) -> str | None:
 
     That is for terms that are nothing or a rotation; whatever is added to the logits would be T x T numbers there.
     """
-    others = (terms.bias, terms.gate, terms.decay, terms.bias_full, terms.score, terms.values)
+    others = (
+        terms.bias,
+        terms.gate,
+        terms.decay,
+        terms.bias_full,
+        terms.score,
+        terms.values,
+        terms.after,
+        terms.window,
+    )
     if any(term is not None for term in others) or isinstance(terms.weights, Stick):
         return None
     rotated = "nothing" if terms.rotary_q is None and terms.rotary_k is None else "rotation"

@@ -15,9 +15,17 @@ SHAPES = {  # of the fields of Terms
     "gate": ("H|1", "2R+1"),
     "decay": ("B|1", "H|1", "S"),
     "bias_full": ("B|1", "H|1", "T", "S"),
-    "values": ("H|1", "2R+1", "d"),
+    "after": ("H|1", "2R+1"),
+    "values": ("H|1", "2R+1", "e"),
 }
-BY_DISTANCE = ("bias", "gate", "values")
+BY_DISTANCE = ("bias", "gate", "after", "values")
+BY_SEQUENCE = ("gain", *BY_DISTANCE)  # may have a first axis for the sequences
+ROTATIONS = {  # whether of keys, and the pairs that are rotated
+    "rotary_q": (False, "d/2"),
+    "rotary_k": (True, "d/2"),
+    "rotary_v": (True, "e/2"),
+    "rotary_out": (False, "e/2"),
+}
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ANGLES = (torch.float32, torch.float64)
 
@@ -36,6 +44,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
     if q.dim() != 4 or q.dtype not in FLOATING:
         raise ValueError(f"q must be floating point [B, H, T, d], got {_name(q.dtype)} {list(q.shape)}")
     B, H, T, d = q.shape
+    lifted = d if terms.lift is None else terms.lift.head_dim
     S = T if layout.keys is None else layout.keys.segment.shape[-1]
     if S < T:
         raise ValueError(f"layout.keys must hold the {T} queries too, got {S} keys")
@@ -45,13 +54,17 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
         "T": (T,),
         "S": (S,),
         "d": (d,),
-        "d/2": (d / 2,),
+        "e": (v.shape[-1],),
+        "d/2": (lifted / 2,),
+        "e/2": (v.shape[-1] / 2,),
         "B|1": (B, 1),
         "H|1": (H, 1),
     }
     device = q.device
     for name, tensor, shape, dtypes in _requirements(q, k, v, terms, layout, dropout):
         given = tensor.shape
+        if name in BY_SEQUENCE and len(given) == len(shape) + 1:
+            shape = ("B|1", *shape)
         fits = len(given) == len(shape)
         for size, letter in zip(given, shape, strict=fits):
             fits = fits and (size % 2 == 1 if letter == "2R+1" else letter == "axes" or size in sizes[letter])
@@ -64,11 +77,21 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
             raise ValueError(f"{name} must be {' or '.join(map(_name, dtypes))}, got {_name(tensor.dtype)}")
         if tensor.device != device:
             raise ValueError(f"{name} must be on {device} as q is, got {tensor.device}")
+    if terms.window is not None and not _is_window(terms.window, H):
+        raise ValueError(
+            f"window must be {H} or 1 integers of at least 1, or None where there is no limit, got {terms.window}"
+        )
     if dropout is not None and layout.keys is not None:
         raise ValueError("dropout must be None where there are keys of earlier tokens, as in decoding")
-    for name, rotary in (("rotary_q", terms.rotary_q), ("rotary_k", terms.rotary_k)):
+    for name in ROTATIONS:
+        rotary = getattr(terms, name)
         if rotary is not None and rotary.sin.shape != rotary.cos.shape:
             raise ValueError(f"{name}.sin must be {list(rotary.cos.shape)} as its cos, got {list(rotary.sin.shape)}")
+
+
+def _is_window(window: tuple[int | None, ...], heads: int) -> bool:
+    """Return whether a window has a size for each head, or one for all."""
+    return len(window) in (1, heads) and all(size is None or (type(size) is int and size >= 1) for size in window)
 
 
 def _requirements(
@@ -77,14 +100,14 @@ def _requirements(
     """Yield every tensor but q: name, tensor, required shape, accepted dtypes (empty: any)."""
     given = "T" if layout.memory is not None else "S"  # keys that the caller has
     yield "k", k, ("B", "H", given, "d"), (q.dtype,)
-    yield "v", v, ("B", "H", given, "d"), (q.dtype,)
-    rotations = {"rotary_q": terms.rotary_q, "rotary_k": terms.rotary_k}
-    for name, rotary in rotations.items():
+    yield "v", v, ("B", "H", given, "e"), (q.dtype,)
+    for name, (of_keys, half) in ROTATIONS.items():
+        rotary = getattr(terms, name)
         if rotary is not None:
-            tokens = "T" if name == "rotary_q" else given
-            yield f"{name}.cos", rotary.cos, ("B|1", "H|1", tokens, "d/2"), ANGLES
-            yield f"{name}.sin", rotary.sin, ("B|1", "H|1", tokens, "d/2"), (rotary.cos.dtype,)
-    by_distance = False
+            wanted = ("B|1", "H|1", given if of_keys else "T", half)
+            yield f"{name}.cos", rotary.cos, wanted, ANGLES
+            yield f"{name}.sin", rotary.sin, wanted, (rotary.cos.dtype,)
+    by_distance = terms.window is not None
     for name, shape in SHAPES.items():
         tensor = getattr(terms, name)
         if tensor is not None:

@@ -4,7 +4,7 @@ Shapes here and in every encoding: B batch, T length, D width, H heads, d head_d
 """
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -68,14 +68,33 @@ class Rotary:
         return torch.complex(self.cos, self.sin)
 
 
+class Lift(Protocol):
+    """Changes queries and keys before they are rotated.
+
+    Attributes:
+        head_dim: dimensions of the result, which need not be d.
+    """
+
+    @property
+    def head_dim(self) -> int: ...
+
+    def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries [B, H, T, head_dim] and keys [B, H, S, head_dim], for q [B, H, T, d] and k [B, H, S, d]."""
+
+
 @dataclass(frozen=True)
 class Terms:
     """The effect of an encoding on the logits, weights and values of attention.
 
+    Each table by distance, and the gain, may also have a first axis of its own for the sequences, [B, ...].
+
     Args:
+        lift: changes queries and keys, first of all.
         rotary_q, rotary_k: applied to queries and to keys.
         gain: [1|H, d] factors on q and on k, after rotation.
-        scale: of the logits; None: d ** -0.5.
+        scale: of the logits; None: d ** -0.5, d being that before the lift.
+        window: a key counts if |pos_i - pos_j| is less; an integer of at least 1, or None for no limit, for all heads
+            or for each.
         bias: [1|H, 2R+1] added to the logits at pos_i - pos_j, indexed + R.
         gate: [1|H, 2R+1] factors on the logits, before the bias.
         clip: whether distances beyond R use the ends of a table; otherwise they are an error.
@@ -83,10 +102,13 @@ class Terms:
         bias_full: [B|1, H|1, T, T] added to the logits.
         score: module (q, k, z, layout) -> [B, H, T, T] added to the logits z; q and k are given with rotation and gain
             applied, and the gate is applied after the score.
-        values: [1|H, 2R+1, d] relative vectors added to the values.
         weights: how logits become weights.
+        after: [1|H, 2R+1] factors on the weights, which are not normalized again.
+        values: [1|H, 2R+1, d] relative vectors added to the values.
+        rotary_v, rotary_out: applied to the values, and to the result.
     """
 
+    lift: Lift | None = None
     rotary_q: Rotary | None = None
     rotary_k: Rotary | None = None
     gain: Tensor | None = None
@@ -97,8 +119,12 @@ class Terms:
     decay: Tensor | None = None
     bias_full: Tensor | None = None
     score: nn.Module | None = None
-    values: Tensor | None = None
+    window: tuple[int | None, ...] | None = None
     weights: Softmax | Stick = field(default_factory=lambda: SOFTMAX)
+    after: Tensor | None = None
+    values: Tensor | None = None
+    rotary_v: Rotary | None = None
+    rotary_out: Rotary | None = None
 
 
 @dataclass(frozen=True)
@@ -111,9 +137,12 @@ class Sizes:
         length: T of the training sequences.
         causal: whether attention is causal.
         grid_width: columns of the grid that a sequence represents, read row by row; None: sequences are no grids.
+        depth: layers of the model.
+        layer: for which the encoding is made, 0 ... depth - 1; 0 where layers share it.
+        model_heads: heads of the model, where the encoding is for `num_heads` of them; None: for all.
 
     Raises:
-        ValueError: a size below 1, or a width that the heads do not divide.
+        ValueError: a size below 1, a width that the heads do not divide, or a layer that the model does not have.
     """
 
     width: int
@@ -121,19 +150,30 @@ class Sizes:
     length: int
     causal: bool = True
     grid_width: int | None = None
+    depth: int = field(default=1, kw_only=True)
+    layer: int = field(default=0, kw_only=True)
+    model_heads: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        sizes = (self.width, self.num_heads, self.length, 1 if self.grid_width is None else self.grid_width)
-        if min(sizes) < 1:
+        grid_width = 1 if self.grid_width is None else self.grid_width
+        if min(self.width, self.num_heads, self.length, grid_width, self.depth, self.heads_in_model) < 1:
             raise ValueError(f"sizes must be at least 1, got {self}")
-        if self.width % self.num_heads:
+        if self.width % self.heads_in_model:
             raise ValueError(
-                f"width must be divisible by num_heads, got width={self.width}, num_heads={self.num_heads}"
+                f"width must be divisible by num_heads, got width={self.width}, num_heads={self.heads_in_model}"
             )
+        if not 0 <= self.layer < self.depth:
+            raise ValueError(f"layer must be one of 0 ... {self.depth - 1}, got {self.layer}")
+        if self.num_heads > self.heads_in_model:
+            raise ValueError(f"num_heads must be at most model_heads={self.model_heads}, got {self.num_heads}")
+
+    @property
+    def heads_in_model(self) -> int:
+        return self.num_heads if self.model_heads is None else self.model_heads
 
     @property
     def head_dim(self) -> int:
-        return self.width // self.num_heads
+        return self.width // self.heads_in_model
 
 
 def at_least_float32(x: Tensor) -> torch.dtype:
@@ -156,7 +196,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         neutral: options added later and their value that means "as before"; it is left out of the identity.
         reads_content: whether `terms` depends on h; if not, layers that share an encoding call it once.
         reads_positions: whether positions matter; if not, only the order of the tokens does.
-        per_layer: whether each layer has its own encoding.
+        per_layer: whether each layer has its own encoding, made with the layer's index in `sizes`.
         causal_only: whether it is defined for causal attention only.
         whole_sequence: why it needs all tokens of a sequence at once, so that a cache cannot serve it; None: it does
             not, and what it needs of earlier tokens it gets from `Layout.with_earlier`.

@@ -1,6 +1,7 @@
 """The encodings of a model's layers: the only place that calls the hooks of an encoding."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -65,9 +66,11 @@ class Stack(nn.ModuleList):
         Raises:
             ValueError: the encoding is not defined for these sizes.
         """
-        made = [encoding(sizes)]
+        if depth < 1:
+            raise ValueError(f"depth must be at least 1, got {depth}")
+        made = [encoding(replace(sizes, depth=depth))]
         if made[0].per_layer:
-            made += [encoding(sizes) for _ in range(depth - 1)]
+            made += [encoding(replace(sizes, depth=depth, layer=layer)) for layer in range(1, depth)]
         for other in made[1:]:
             other.follow(made[0])
         return cls(made, depth)

@@ -1,6 +1,5 @@
 """The attention function of replaced models, as `AttentionInterface` calls it."""
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +8,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.reference import queries_and_keys
+from pe_lab.attention.reference import prepared
 from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Memory
@@ -73,8 +72,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, given: Given, dropout: Dr
     if given.memory is not None:
         if _by_head(terms):
             key, value = _repeated(key, heads), _repeated(value, heads)
-        query, key = queries_and_keys(query, key, terms)
-        terms = replace(terms, rotary_q=None, rotary_k=None, gain=None)
+        query, key, value, terms = prepared(query, key, value, terms)
         total = layout.of_keys.segment.shape[1]
         key, value = (given.memory.extend(name, x, 2, total) for name, x in (("keys", key), ("values", value)))
         if not layout.earlier:
@@ -84,9 +82,9 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, given: Given, dropout: Dr
 
 
 def _by_head(terms: Terms) -> bool:
-    """Return whether keys of different heads are rotated or scaled differently."""
-    rotated = terms.rotary_k is not None and terms.rotary_k.cos.shape[1] > 1
-    return rotated or (terms.gain is not None and len(terms.gain) > 1)
+    """Return whether keys or values of different heads are rotated or scaled differently."""
+    rotations = [rotary for rotary in (terms.rotary_k, terms.rotary_v) if rotary is not None]
+    return any(rotary.cos.shape[1] > 1 for rotary in rotations) or (terms.gain is not None and terms.gain.shape[-2] > 1)
 
 
 def _repeated(x: Tensor, heads: int) -> Tensor:

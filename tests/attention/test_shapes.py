@@ -11,12 +11,13 @@ from torch.testing import assert_close
 
 from pe_lab.attention import IMPLEMENTATIONS, attend
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.shapes import SHAPES, check
+from pe_lab.attention.shapes import BY_SEQUENCE, ROTATIONS, SHAPES, check
 from pe_lab.encodings.base import Rotary, Terms
 from pe_lab.encodings.layout import Layout
 
 B, H, T, d = 2, 3, 5, 4
-SIZES = {"B": B, "H": H, "T": T, "d": d, "d/2": d // 2, "B|1": B, "H|1": H, "2R+1": 2 * T - 1, "axes": 2}
+e = d  # dimensions of values
+SIZES = {"B": B, "H": H, "T": T, "d": d, "d/2": d // 2, "e": e, "e/2": e // 2, "B|1": B, "H|1": H, "2R+1": 2 * T - 1}
 NAMES = [*IMPLEMENTATIONS, "auto"]
 Given = dict[str, object]  # what differs from Terms() for queries, keys, values and a layout that fit
 Make = Callable[[Tensor], Given]
@@ -42,10 +43,13 @@ def layout_of(pos: Tensor, segment: Tensor = SEGMENT) -> Layout:
 
 INPUTS: dict[str, tuple[str, Make]] = {  # the shape that each must have, and how it is given
     "k": ("B, H, T, d", lambda tensor: {"k": tensor}),
-    "v": ("B, H, T, d", lambda tensor: {"v": tensor}),
+    "v": ("B, H, T, e", lambda tensor: {"v": tensor}),
     **{
-        f"rotary_{of}.{part}": ("B|1, H|1, T, d/2", lambda tensor, part=part, of=of: rotary(tensor, part, of))
-        for of, part in product("qk", ("cos", "sin"))
+        f"rotary_{of}.{part}": (
+            f"B|1, H|1, T, {'d' if of in 'qk' else 'e'}/2",
+            lambda tensor, part=part, of=of: rotary(tensor, part, of),
+        )
+        for of, part in product(("q", "k", "v", "out"), ("cos", "sin"))
     },
     **{
         name: (shape, term(name))
@@ -55,7 +59,8 @@ INPUTS: dict[str, tuple[str, Make]] = {  # the shape that each must have, and ho
             "gate": "H|1, 2R+1",
             "decay": "B|1, H|1, T",
             "bias_full": "B|1, H|1, T, T",
-            "values": "H|1, 2R+1, d",
+            "after": "H|1, 2R+1",
+            "values": "H|1, 2R+1, e",
         }.items()
     },
     "layout.pos": ("B|1, T", lambda tensor: {"layout": layout_of(tensor.long())}),
@@ -75,11 +80,13 @@ def right(name: str) -> tuple[int, ...]:
 def wrong(name: str) -> Iterator[tuple[int, ...]]:
     """Shapes that are not right in one thing: a size that is larger or one, a dimension too many or too few."""
     shape = right(name)
-    yield (1, *shape)
+    yield (1, 1, *shape) if name in BY_SEQUENCE else (1, *shape)
     if shape:
         yield shape[1:]
     for axis, letter in enumerate(letters(name)):
-        sizes = {shape[axis] + 1, shape[axis] - 1} if letter in ("d/2", "2R+1") else {shape[axis] + 1, 1}
+        if (name, letter) == ("v", "e"):
+            continue  # values may have any number of dimensions
+        sizes = {shape[axis] + 1, shape[axis] - 1} if letter in ("d/2", "e/2", "2R+1") else {shape[axis] + 1, 1}
         for size in sizes - ({1} if "|1" in letter else set()):
             yield (*shape[:axis], size, *shape[axis + 1 :])
 
@@ -118,6 +125,7 @@ ONES = [
     for name in INPUTS
     for shape in product(*((SIZES[letter], 1) if "|1" in letter else (SIZES[letter],) for letter in letters(name)))
 ]
+ONES += [(name, (first, *shape)) for name, shape in ONES if name in BY_SEQUENCE for first in (B, 1)]
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero encountered in log2:RuntimeWarning")  # of the interpreter
@@ -129,7 +137,7 @@ def test_a_size_of_one_stands_for_all_in_every_implementation(name: str, shape: 
         tensor = torch.arange(T).expand(shape) if name == "layout.pos" else (torch.arange(T) // 3).expand(shape)
     else:
         tensor = torch.randn(shape)
-    written_out = tensor.expand(right(name))
+    written_out = tensor.expand(right(name) if len(shape) == len(right(name)) else (B, *right(name)))
     if name.startswith("rotary"):  # the other part of a rotation has the shape of this one
         cos, sin = ((x, x.cos()) for x in (tensor, written_out))
         short, full = ({"terms": Terms(**{name.split(".")[0]: Rotary(*pair)})} for pair in (cos, sin))
@@ -165,7 +173,7 @@ def test_queries_are_four_dimensional_and_floating_point(q: Tensor, implementati
 
 def test_a_rotation_has_as_many_sines_as_cosines() -> None:
     pair = Rotary(torch.ones(1, H, T, d // 2), torch.ones(1, 1, T, d // 2))
-    for name in ("rotary_q", "rotary_k"):
+    for name in ROTATIONS:
         says = re.escape(f"{name}.sin must be {[1, H, T, d // 2]} as its cos, got {[1, 1, T, d // 2]}")
         with pytest.raises(ValueError, match=f"^{says}$"):
             run(terms=Terms(**{name: pair}))
@@ -199,7 +207,7 @@ def test_everything_is_on_the_device_of_the_queries(name: str) -> None:
         run(**INPUTS[name][1](torch.ones(right(name), device="meta")))
 
 
-@pytest.mark.parametrize("name", ["bias", "gate", "values"])
+@pytest.mark.parametrize("name", ["bias", "gate", "after", "values"])
 def test_tables_of_distances_take_no_grid(name: str) -> None:
     """A distance is one number; terms that read none take any positions."""
     grid = Layout.of_lengths(torch.full((B,), T), T, causal=True, grid_width=3)
@@ -229,4 +237,4 @@ def test_no_number_is_read() -> None:
     q = torch.empty(B, H, T, d, device="meta")
     layout = Layout.of_lengths(torch.empty(B, dtype=torch.long, device="meta"), T, causal=False)
     seed = torch.empty((), dtype=torch.long, device="meta")
-    check(q, q, q, Terms(rotary_q=pair, rotary_k=pair, **given), layout, Dropout(0.1, seed))
+    check(q, q, q, Terms(**dict.fromkeys(ROTATIONS, pair), **given), layout, Dropout(0.1, seed))

@@ -7,11 +7,13 @@ TRITON_INTERPRET=1.
 
 import importlib.util
 import os
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from pe_lab.attention.dropout import Dropout
+from pe_lab.attention.reference import scale_of
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
 
@@ -43,13 +45,20 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
                 return f"the kernels of stick-breaking have no place for {name}"
         if dropout is not None:
             return "the kernels of stick-breaking drop no weights"
-    for name in ("score", "bias_full", "values"):
+    for name in ("score", "bias_full", "values", "after"):
         if getattr(terms, name) is not None:
             return f"the kernels have no place for {name}, which needs T x T numbers"
+    for name, axes in (("gain", 2), ("bias", 2), ("gate", 2)):
+        table = getattr(terms, name)
+        if table is not None and table.dim() > axes:
+            return f"the kernels take one {name} for all sequences"
+    if terms.window is not None:
+        return "the kernels have no window"
     if q.dtype not in (torch.float32, torch.bfloat16):
         return f"the kernels take float32 and bfloat16, got {str(q.dtype).removeprefix('torch.')}"
-    if q.shape[-1] > LARGEST_HEAD:
-        return f"the kernels take a head_dim of at most {LARGEST_HEAD}, got {q.shape[-1]}"
+    head_dim = q.shape[-1] if terms.lift is None else terms.lift.head_dim
+    if head_dim > LARGEST_HEAD:
+        return f"the kernels take a head_dim of at most {LARGEST_HEAD}, got {head_dim}"
     if q.shape[0] * q.shape[1] > MOST_HEADS:
         return f"the kernels take at most {MOST_HEADS} heads in a batch, got {q.shape[0] * q.shape[1]}"
     if importlib.util.find_spec("triton") is None:
@@ -85,12 +94,29 @@ def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):
+        scale, e = scale_of(q, terms), v.shape[-1]
+        if terms.lift is not None:
+            q, k = terms.lift(q, k)
         q, k = _meet(q, terms.rotary_q, terms.gain), _meet(k, terms.rotary_k, terms.gain)
-        whole = layout.one_segment or (layout.causal and layout.right_padded)
-        segment = None if whole else layout.segment.expand(len(q), -1)
-        if isinstance(terms.weights, Stick):
-            return _stick(q, k, v, terms, terms.weights, segment, layout.causal)
-        return _softmax(q, k, v, terms, segment, layout.causal, dropout)
+        v = _meet(v, terms.rotary_v, None)
+        q, k, v = _with_zeros(q, k, v)
+        out = _attended(q, k, v, replace(terms, scale=scale), layout, dropout)
+        return _meet(out[..., :e], terms.rotary_out, None)
+
+
+def _with_zeros(*tensors: Tensor) -> list[Tensor]:
+    """Return tensors with as many dimensions as the one that has most; zeros change neither a product nor the rest."""
+    most = max(x.shape[-1] for x in tensors)
+    return [x if x.shape[-1] == most else torch.nn.functional.pad(x, (0, most - x.shape[-1])) for x in tensors]
+
+
+def _attended(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
+    """Return attention of queries and keys that are rotated already."""
+    whole = layout.one_segment or (layout.causal and layout.right_padded)
+    segment = None if whole else layout.segment.expand(len(q), -1)
+    if isinstance(terms.weights, Stick):
+        return _stick(q, k, v, terms, terms.weights, segment, layout.causal)
+    return _softmax(q, k, v, terms, segment, layout.causal, dropout)
 
 
 def _softmax(
@@ -101,7 +127,7 @@ def _softmax(
     bias, gate, decay = (None if x is None else x.float() for x in (terms.bias, terms.gate, terms.decay))
     decay = None if decay is None else decay.expand(q.shape[:3])
     seed, p = (None, 0.0) if dropout is None else (dropout.seed, dropout.p)
-    out: Tensor = softmax_attention(q, k, v, bias, gate, decay, segment, seed, _scale(q, terms), causal, p)[0]
+    out: Tensor = softmax_attention(q, k, v, bias, gate, decay, segment, seed, scale_of(q, terms), causal, p)[0]
     return out
 
 
@@ -112,7 +138,7 @@ def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: 
     nearest, own = kind.order == "nearest", kind.remainder == "own"
 
     def broken(down: bool, side: int, include_self: bool) -> Tensor:
-        out: Tensor = stick_attention(q, k, v, bias, segment, _scale(q, terms), down, side, include_self, own)[0]
+        out: Tensor = stick_attention(q, k, v, bias, segment, scale_of(q, terms), down, side, include_self, own)[0]
         return out
 
     if causal:
@@ -120,10 +146,6 @@ def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: 
     if not nearest:
         return broken(False, 0, kind.include_self)
     return (broken(True, -1, kind.include_self) + broken(False, 1, False)) / 2  # the own key is on the left
-
-
-def _scale(q: Tensor, terms: Terms) -> float:
-    return q.shape[-1] ** -0.5 if terms.scale is None else terms.scale
 
 
 def _meet(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
