@@ -55,6 +55,14 @@ class Absolute(PositionalEncoding, ABC):
         merged: Tensor = self.merge(both.to(self.merge.weight.dtype))
         return merged.to(x.dtype)
 
+    @property
+    def embeds(self) -> bool:
+        return self.at == "input"
+
+    @property
+    def mixes(self) -> bool:
+        return self.at != "input"
+
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         return self.join(x, layout) if self.at == "input" else x
 

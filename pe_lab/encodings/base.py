@@ -82,6 +82,13 @@ class Lift(Protocol):
         """Return queries [B, H, T, head_dim] and keys [B, H, S, head_dim], for q [B, H, T, d] and k [B, H, S, d]."""
 
 
+class Score(Protocol):
+    """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z."""
+
+    def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
+        """Return [B, H, T, S], for q [B, H, T, d], k [B, H, S, d] and z [B, H, T, S]."""
+
+
 @dataclass(frozen=True)
 class Terms:
     """The effect of an encoding on the logits, weights and values of attention.
@@ -100,8 +107,7 @@ class Terms:
         clip: whether distances beyond R use the ends of a table; otherwise they are an error.
         decay: [B, H, T] cumulative log gates c; c_i - c_j is added to the logits.
         bias_full: [B|1, H|1, T, T] added to the logits.
-        score: module (q, k, z, layout) -> [B, H, T, T] added to the logits z; q and k are given with rotation and gain
-            applied, and the gate is applied after the score.
+        score: added to the logits z, before the gate and all else.
         weights: how logits become weights.
         after: [1|H, 2R+1] factors on the weights, which are not normalized again.
         values: [1|H, 2R+1, d] relative vectors added to the values.
@@ -118,7 +124,7 @@ class Terms:
     clip: bool = False
     decay: Tensor | None = None
     bias_full: Tensor | None = None
-    score: nn.Module | None = None
+    score: Score | None = None
     window: tuple[int | None, ...] | None = None
     weights: Softmax | Stick = field(default_factory=lambda: SOFTMAX)
     after: Tensor | None = None
@@ -197,9 +203,11 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         reads_content: whether `terms` depends on h; if not, layers that share an encoding call it once.
         reads_positions: whether positions matter; if not, only the order of the tokens does.
         per_layer: whether each layer has its own encoding, made with the layer's index in `sizes`.
+        period: layers of a model, at least, in which all that the encoding is made of occurs.
         causal_only: whether it is defined for causal attention only.
         whole_sequence: why it needs all tokens of a sequence at once, so that a cache cannot serve it; None: it does
             not, and what it needs of earlier tokens it gets from `Layout.with_earlier`.
+        draws_positions: whether `locate` returns other positions than those of the layout.
         on_grid: whether it needs positions with two axes; others read a grid row by row.
         fallback: the encoding that an error recommends where this one is not defined.
         start_scale: the option that is the size of its vectors at the start, beside the token embeddings or the input
@@ -214,6 +222,8 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     reads_content = False
     reads_positions = True
     per_layer = False
+    period = 1
+    draws_positions = False
     causal_only = False
     whole_sequence: str | None = None
     on_grid = False
@@ -234,6 +244,16 @@ class PositionalEncoding(CheckedOptions, nn.Module):
             )
         if self.on_grid and not grid:
             raise UnfitError(f"{self.name} needs positions on a grid, these sequences have none: use {self.fallback}")
+
+    @property
+    def embeds(self) -> bool:
+        """Whether `embed` changes token embeddings."""
+        return type(self).embed is not PositionalEncoding.embed
+
+    @property
+    def mixes(self) -> bool:
+        """Whether `mix` changes the input of attention."""
+        return type(self).mix is not PositionalEncoding.mix
 
     def reset_parameters(self) -> None:
         """Draw the parameters of this module, not of its children, from torch's global generator."""

@@ -28,8 +28,13 @@ class Memory:
     One that was made in torch.inference_mode is copied once outside of it, where torch refuses to write into it.
     """
 
-    def __init__(self) -> None:
-        self.kept: dict[str, Kept] = {}
+    def __init__(self, kept: dict[str, Kept] | None = None, prefix: str = "") -> None:
+        self.kept = {} if kept is None else kept
+        self.prefix = prefix
+
+    def part(self, name: str) -> "Memory":
+        """Return the memory of a part, whose names are apart from those of other parts."""
+        return Memory(self.kept, f"{self.prefix}{name}.")
 
     def extend(self, name: str, x: Tensor, axis: int, total: int) -> Tensor:
         """Add x behind what is kept under a name and return all of it.
@@ -44,6 +49,7 @@ class Memory:
         Raises:
             ValueError: what is kept does not fit: another batch, dtype or device, or a pass that did not finish.
         """
+        name = self.prefix + name
         held = self.kept.get(name)
         before = held.length if held else 0
         if before + x.shape[axis] != total:

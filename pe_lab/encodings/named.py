@@ -1,7 +1,7 @@
 """Encodings by the names that they have in conf/pe, without the configuration."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from functools import cache, partial
 from typing import Any
@@ -54,18 +54,15 @@ def make(
         name: of an encoding.
         width, num_heads, length, causal, grid_width: of the model, see Sizes.
         depth: layers of the model.
-        options: of the encoding, as its class documents them.
+        options: of the encoding, as its class documents them; parts=["rope", "alibi"] of a combination are names, or
+            what makes an encoding from sizes.
 
     Raises:
         ValueError: there is no such encoding; a size or an option is out of range; the encoding is not defined for
             such a model.
     """
-    known = encodings()
-    if not isinstance(name, str) or name not in known:
-        close = get_close_matches(str(name), known, 1)
-        hint = f": did you mean {close[0]}?" if close else ""
-        raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}{hint}")
-    accepted = inspect.signature(known[name]).parameters
+    made = _known(name)
+    accepted = inspect.signature(made).parameters
     for option in options:
         if option not in accepted or option in ("sizes", "name"):
             allowed = ", ".join(key for key in accepted if key not in ("sizes", "name")) or "none"
@@ -76,7 +73,33 @@ def make(
             raise ValueError(f"{size} must be an integer of at least 1, got {value!r}")
     if not isinstance(causal, bool):
         raise ValueError(f"causal must be True or False, got {causal!r}")
+    if "parts" in options:
+        options["parts"] = [_maker(part) for part in _as_list(options["parts"])]
     if "encoding" in options and not callable(options["encoding"]):
         raise OptionError(f"encoding must be what makes an encoding from sizes, as RoPE, got {options['encoding']!r}")
     sizes = Sizes(width, num_heads, length, causal, grid_width)
-    return Stack.build(partial(known[name], name=name, **options), sizes, depth)
+    return Stack.build(partial(made, name=name, **options), sizes, depth)
+
+
+def _known(name: Any) -> Callable[..., PositionalEncoding]:
+    """Return what makes an encoding of this name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    known = encodings()
+    if not isinstance(name, str) or name not in known:
+        close = get_close_matches(str(name), known, 1)
+        hint = f": did you mean {close[0]}?" if close else ""
+        raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}{hint}")
+    return known[name]
+
+
+def _maker(part: Any) -> Callable[[Sizes], PositionalEncoding]:
+    return part if callable(part) else partial(_known(part), name=part)
+
+
+def _as_list(parts: Any) -> list[Any]:
+    if isinstance(parts, str) or not isinstance(parts, Sequence) or not parts:
+        raise OptionError(f"parts must be a list of encodings that is not empty, got {parts!r}")
+    return list(parts)

@@ -5,6 +5,7 @@ from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Softmax, St
 from pe_lab.encodings.bias import Alibi, Sandwich
 from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias
 from pe_lab.encodings.cache import Cache
+from pe_lab.encodings.combine import Heads, Interleave, Sum
 from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.continuous import Continuous, Fourier
 from pe_lab.encodings.convolution import ConvolutionalPE
@@ -35,7 +36,9 @@ __all__ = [
     "Fire",
     "Forgetting",
     "Fourier",
+    "Heads",
     "Integer",
+    "Interleave",
     "InterpolatedRoPE",
     "KerpleLog",
     "KerplePower",
@@ -67,6 +70,7 @@ __all__ = [
     "Stack",
     "Stick",
     "StickBreaking",
+    "Sum",
     "Terms",
     "TransformerXL",
     "UnfitError",

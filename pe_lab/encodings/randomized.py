@@ -35,6 +35,7 @@ class Randomized(PositionalEncoding):
     """
 
     revision = 2
+    draws_positions = True
     whole_sequence = "it draws positions for the whole sequence"
 
     def __init__(
@@ -52,8 +53,16 @@ class Randomized(PositionalEncoding):
         blind = not self.encoding.reads_positions or type(self.encoding) is PositionalEncoding
         if blind or isinstance(self.encoding, Randomized):
             raise ValueError(f"{name} needs an encoding of positions on a line, got {self.encoding.name}")
-        for nature in ("reads_content", "per_layer", "causal_only"):
+        for nature in ("reads_content", "per_layer", "period", "causal_only"):
             setattr(self, nature, getattr(self.encoding, nature))
+
+    @property
+    def embeds(self) -> bool:
+        return self.encoding.embeds
+
+    @property
+    def mixes(self) -> bool:
+        return self.encoding.mixes
 
     def draw(self, count: int, seed: int | None = None) -> Tensor:
         """Draw increasing positions [count] from the seed; None: from torch's global generator."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, UnfitError
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import Layout
 
@@ -69,6 +69,10 @@ class Stack(nn.ModuleList):
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
         made = [encoding(replace(sizes, depth=depth))]
+        if depth < made[0].period:
+            raise UnfitError(
+                f"{made[0].name} alternates over {made[0].period} layers: depth must be at least that, got {depth}"
+            )
         if made[0].per_layer:
             made += [encoding(replace(sizes, depth=depth, layer=layer)) for layer in range(1, depth)]
         for other in made[1:]:

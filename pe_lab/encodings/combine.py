@@ -1,0 +1,265 @@
+"""Combinations of encodings, which are encodings too: layer by layer, head by head, or added up."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import cycle, islice
+from typing import Annotated, Any
+
+from torch import Tensor, nn
+
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
+from pe_lab.encodings.options import OptionError, Range, is_integer, is_number, within
+
+Make = Callable[[Sizes], PositionalEncoding]
+
+
+def _is_list(values: Any, holds: Callable[[Any], bool]) -> bool:
+    return isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0 and all(map(holds, values))
+
+
+Parts = Annotated[Sequence[Make], Range("a list of encodings that is not empty", lambda x: _is_list(x, lambda _: True))]
+Counts = Annotated[
+    Sequence[int] | None,
+    Range("integers of at least 1", lambda x: _is_list(x, lambda n: is_integer(n) and n >= 1), optional=True),
+]
+Shares = Annotated[
+    Sequence[float] | None,
+    Range("positive numbers", lambda x: _is_list(x, lambda n: is_number(n) and n > 0), optional=True),
+]
+
+
+class Combination(PositionalEncoding):
+    """A base for encodings that are made of others, its parts."""
+
+    parts: nn.ModuleList
+
+    def take(self, parts: Sequence[PositionalEncoding]) -> None:
+        """Take the parts, and be what they are together.
+
+        Raises:
+            CannotCombineError: a part draws positions of its own; some parts read positions on a grid, others do not.
+        """
+        self.parts = nn.ModuleList(parts)
+        for part in parts:
+            if part.draws_positions:
+                raise CannotCombineError(
+                    f"parts must take positions as they are, {part.name} draws its own: use pe=randomized_rope with "
+                    f"pe.encoding={self.name}"
+                )
+        for nature in ("reads_content", "reads_positions", "per_layer", "causal_only"):
+            setattr(self, nature, any(getattr(part, nature) for part in parts))
+        whole = [f"{part.name}: {part.whole_sequence}" for part in parts if part.whole_sequence is not None]
+        self.whole_sequence = whole[0] if whole else None
+        if self.sizes.grid_width is not None:
+            self._require_one_way_to_read_a_grid()
+
+    def _require_one_way_to_read_a_grid(self) -> None:
+        sizes, parts = self.sizes, self.members()
+        grid = Layout.whole(1, sizes.length, sizes.causal, sizes.grid_width)
+        axes = [part.locate(grid).pos.dim() for part in parts]
+        self.on_grid = axes[0] == 3
+        for part, own in zip(parts, axes, strict=True):
+            if own != axes[0]:
+                raise CannotCombineError(
+                    f"parts must all take positions on a grid, or all read it row by row, got {parts[0].name} and "
+                    f"{part.name}"
+                )
+
+    def members(self) -> list[PositionalEncoding]:
+        """Return the parts."""
+        return [part for part in self.parts if isinstance(part, PositionalEncoding)]
+
+    def constrain(self) -> None:
+        for part in self.members():
+            part.constrain()
+
+    def follow(self, first: PositionalEncoding) -> None:
+        assert isinstance(first, Combination)
+        for index, (part, other) in enumerate(zip(self.members(), first.members(), strict=True)):
+            if part.per_layer:
+                part.follow(other)
+            else:
+                self.parts[index] = other
+
+    def locate(self, layout: Layout) -> Layout:
+        return self.located(self.members(), layout)
+
+    @staticmethod
+    def located(parts: Sequence[PositionalEncoding], layout: Layout) -> Layout:
+        """Return the layout as the parts take it, after each of them has had the occasion to refuse it."""
+        first, *_ = [part.locate(layout) for part in parts]
+        return first
+
+    def layouts(self, layout: Layout) -> list[tuple[PositionalEncoding, Layout]]:
+        """Return each part and the layout that it takes: what it keeps of earlier tokens has names of its own."""
+        if layout.memory is None:
+            return [(part, layout) for part in self.members()]
+        return [(part, layout.remembering(layout.memory.part(str(i)))) for i, part in enumerate(self.members())]
+
+
+class Sum(Combination):
+    """Encodings whose terms add up: a rotation with a bias, with a decay or with a window, as `rope` and `forgetting`.
+
+    Vectors at the input are added one after the other. Biases, decays, scores and relative values of attention are
+    added; of two windows the smaller one holds. Of rotations, gains, gates, scales and other ways to weights than a
+    softmax there is one at most, and one part at most changes the input of attention.
+
+    Args:
+        parts: make the encodings; on the command line names, pe.parts=[rope,forgetting].
+
+    Raises:
+        ValueError: parts that cannot be added, both named.
+    """
+
+    def __init__(self, sizes: Sizes, name: str = "sum", *, parts: Parts) -> None:
+        super().__init__(sizes, name)
+        self.take(_made(parts, [sizes] * len(parts)))
+        mixing = [part.name for part in self.members() if part.mixes]
+        if len(mixing) > 1:
+            raise CannotCombineError(
+                f"parts must have at most one that changes the input of attention, got {mixing[0]} and {mixing[1]}"
+            )
+
+    @property
+    def embeds(self) -> bool:
+        return any(part.embeds for part in self.members())
+
+    @property
+    def mixes(self) -> bool:
+        return any(part.mixes for part in self.members())
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        for part, own in self.layouts(layout):
+            x = part.embed(x, own)
+        return x
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        for part, own in self.layouts(layout):
+            if part.mixes:
+                return part.mix(h, own)
+        return h, h
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        heads = self.sizes.num_heads
+        return added([Part(part.name, heads, part.terms(h, own)) for part, own in self.layouts(layout)], layout)
+
+
+class Heads(Combination):
+    """Encodings that each have some of the heads of every layer (NAPE, arXiv:2506.16640, is half `alibi`, half `none`).
+
+    A part is made for its own number of heads: the slopes of `alibi` are those of a model with so many.
+
+    Args:
+        parts: make the encodings; on the command line names, pe.parts=[alibi,none].
+        shares: of the heads, positive, relative to their sum; null: equal.
+
+    Raises:
+        ValueError: shares that do not make whole heads; a part that changes more than attention; parts whose heads
+            cannot stand side by side, both named.
+    """
+
+    def __init__(self, sizes: Sizes, name: str = "heads", *, parts: Parts, shares: Shares = None) -> None:
+        super().__init__(sizes, name)
+        self.counts = _whole_heads(sizes.num_heads, [1.0] * len(parts) if shares is None else list(shares), len(parts))
+        model_heads = sizes.heads_in_model
+        own = [replace(sizes, num_heads=count, model_heads=model_heads) for count in self.counts]
+        self.take(_made(parts, own))
+        _require_none_embeds(self.members(), "all heads see")
+        for part in self.members():
+            if part.mixes:
+                raise CannotCombineError(
+                    f"parts must leave the input of attention alone, which all heads see, got {part.name}"
+                )
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        own = zip(self.layouts(layout), self.counts, strict=True)
+        parts = [Part(part.name, count, part.terms(h, its)) for (part, its), count in own]
+        return by_head(parts, self.sizes.head_dim, layout)
+
+
+class Interleave(Combination):
+    """Encodings that take turns layer by layer, as three layers with rotations and one without (arXiv:2501.18795).
+
+    Args:
+        parts: make the encodings; on the command line names, pe.parts=[rope,none].
+        layers: how many layers in a row each part has, repeated over the layers of the model; null: one.
+
+    Raises:
+        ValueError: as many numbers of layers as parts are needed; a part that changes more than attention; later, a
+            model with fewer layers than one round has.
+    """
+
+    def __init__(self, sizes: Sizes, name: str = "interleave", *, parts: Parts, layers: Counts = None) -> None:
+        super().__init__(sizes, name)
+        counts = [1] * len(parts) if layers is None else list(layers)
+        if len(counts) != len(parts):
+            raise OptionError(f"layers must be a number for each of {len(parts)} parts, got {counts}")
+        self.period = sum(counts)
+        pattern = [part for part, count in enumerate(counts) for _ in range(count)]
+        self.index = next(islice(cycle(pattern), sizes.layer, None))
+        made = _made(parts, [sizes] * len(parts))
+        _require_none_embeds(made, "all layers see")
+        self.take(made)
+        self.per_layer = True
+        self.parts = nn.ModuleList([made[self.index]])
+        self.originals = tuple(made) if sizes.layer == 0 else ()  # no modules of this one: later layers use them
+
+    @property
+    def mixes(self) -> bool:
+        return self.members()[0].mixes
+
+    def constrain(self) -> None:
+        self.members()[0].constrain()
+
+    def follow(self, first: PositionalEncoding) -> None:
+        assert isinstance(first, Interleave)
+        original = first.originals[self.index]
+        if original.per_layer:
+            self.members()[0].follow(original)
+        else:
+            self.parts[0] = original
+
+    def locate(self, layout: Layout) -> Layout:
+        return self.located(self.originals or self.members(), layout)
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        return self.members()[0].mix(h, layout)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        return self.members()[0].terms(h, layout)
+
+
+def _made(parts: Sequence[Make], sizes: Sequence[Sizes]) -> list[PositionalEncoding]:
+    """Make the parts; errors name the part."""
+    made = []
+    for index, (make, own) in enumerate(zip(parts, sizes, strict=True)):
+        with within(f"parts[{index}]"):
+            made.append(make(own))
+    return made
+
+
+def _require_none_embeds(parts: Sequence[PositionalEncoding], who: str) -> None:
+    for part in parts:
+        if part.embeds:
+            raise CannotCombineError(
+                f"parts must leave token embeddings alone, which {who}, got {part.name}: add it with pe=sum"
+            )
+
+
+def _whole_heads(num_heads: int, shares: list[float], parts: int) -> list[int]:
+    """Return how many heads each part has.
+
+    Raises:
+        OptionError: there is not a share for each part, or the shares do not make whole heads.
+    """
+    if len(shares) != parts:
+        raise OptionError(f"shares must be a number for each of {parts} parts, got {shares}")
+    heads = [num_heads * share / sum(shares) for share in shares]
+    counts = [round(count) for count in heads]
+    if min(counts) < 1 or any(abs(count - exact) > 1e-6 for count, exact in zip(counts, heads, strict=True)):
+        raise OptionError(
+            f"shares must make whole heads of {num_heads}, got {', '.join(f'{n:g}' for n in heads)} heads"
+        )
+    return counts

@@ -1,0 +1,288 @@
+"""Make the terms of one encoding of those of several: head by head, or added up."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pe_lab.encodings.base import SOFTMAX, Lift, Rotary, Score, Softmax, Terms
+from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import OptionError
+
+TABLES = {"bias": 0.0, "gate": 1.0, "after": 1.0, "values": 0.0}  # by distance, and what leaves attention as it is
+ROTATIONS = ("rotary_q", "rotary_k", "rotary_v", "rotary_out")
+
+
+@dataclass(frozen=True)
+class Part:
+    """The terms of a part.
+
+    Attributes:
+        name: of its encoding.
+        heads: how many it has.
+        terms: of these heads.
+    """
+
+    name: str
+    heads: int
+    terms: Terms
+
+
+class CannotCombineError(OptionError):
+    """Two encodings have terms that cannot be combined."""
+
+
+# -- head by head ------------------------------------------------------------------------------------------------------
+
+
+def by_head(parts: Sequence[Part], head_dim: int, layout: Layout) -> Terms:
+    """Return the terms of all heads: those of the first part's heads, then those of the second's, and so on.
+
+    Args:
+        head_dim: d.
+
+    Raises:
+        CannotCombineError: parts differ in what all heads of a layer share; both are named.
+        ValueError: a table does not reach the distances of the layout.
+    """
+    for what, of in SHARED_BY_HEADS.items():
+        _require_same(parts, what, [of(part.terms, head_dim) for part in parts])
+    heads = [part.heads for part in parts]
+
+    def given(name: str) -> list[Any]:
+        return [getattr(part.terms, name) for part in parts]
+
+    merged: dict[str, Any] = {name: _rotations(parts, name) for name in ROTATIONS}
+    merged |= {
+        name: _without_sequences(_side_by_side(_same_reach(parts, name, layout), heads, neutral))
+        for name, neutral in TABLES.items()
+    }
+    merged |= {name: _side_by_side(given(name), heads, 0.0) for name in ("decay", "bias_full")}
+    merged["gain"] = _without_sequences(
+        _side_by_side([None if gain is None else _with_sequences(gain, 2) for gain in given("gain")], heads, 1.0)
+    )
+    if any(window is not None for window in given("window")):
+        merged["window"] = tuple(
+            size for part in parts for size in _each_head(part.terms.window or (None,), part.heads)
+        )
+    if any(score is not None for score in given("score")):
+        merged["score"] = ScoreByHead(tuple(given("score")), tuple(heads))
+    if any(lift is not None for lift in given("lift")):
+        merged["lift"] = LiftByHead(tuple(given("lift")), tuple(heads), head_dim)
+    return Terms(scale=parts[0].terms.scale, weights=parts[0].terms.weights, clip=True, **merged)
+
+
+SHARED_BY_HEADS: dict[str, Callable[[Terms, int], object]] = {
+    "weights": lambda terms, d: terms.weights,
+    "scale of logits": lambda terms, d: d**-0.5 if terms.scale is None else terms.scale,
+    "head_dim of queries": lambda terms, d: d if terms.lift is None else terms.lift.head_dim,
+}
+
+
+def _require_same(parts: Sequence[Part], what: str, values: list[object]) -> None:
+    for part, value in zip(parts, values, strict=True):
+        if value != values[0]:
+            raise CannotCombineError(
+                f"parts must have the same {what}, which all heads share, got {values[0]} of {parts[0].name} and "
+                f"{value} of {part.name}"
+            )
+
+
+def _each_head(values: tuple[int | None, ...], heads: int) -> tuple[int | None, ...]:
+    return values * heads if len(values) == 1 else values
+
+
+def _side_by_side(given: Sequence[Tensor | None], heads: Sequence[int], neutral: float) -> Tensor | None:
+    """Return tensors [B|1, H|1, ...] of several parts as one [B|1, H, ...], neutral for a part that has none."""
+    present = [x for x in given if x is not None]
+    if not present:
+        return None
+    batch, rest = max(len(x) for x in present), present[0].shape[2:]
+    filled = [present[0].new_full((1, 1, *rest), neutral) if x is None else x for x in given]
+    return torch.cat([x.expand(batch, count, *rest) for x, count in zip(filled, heads, strict=True)], 1)
+
+
+def _with_sequences(x: Tensor, axes: int) -> Tensor:
+    """Return x with a first axis for the sequences; without it x has so many axes."""
+    return x[None] if x.dim() == axes else x
+
+
+def _without_sequences(x: Tensor | None) -> Tensor | None:
+    """Return x without its first axis, if all sequences share it."""
+    return x[0] if x is not None and len(x) == 1 else x
+
+
+def _same_reach(parts: Sequence[Part], name: str, layout: Layout) -> list[Tensor | None]:
+    """Return the tables [B|1, H|1, 2R+1, ...] of all parts, extended by their ends to one reach.
+
+    Raises:
+        ValueError: one does not reach the distances of the layout, and its part does not clip.
+    """
+    tables = [getattr(part.terms, name) for part in parts]
+    tables = [None if table is None else _with_sequences(table, 3 if name == "values" else 2) for table in tables]
+    reach = max((table.shape[2] // 2 for table in tables if table is not None), default=0)
+    for part, table in zip(parts, tables, strict=True):
+        if table is not None and not part.terms.clip and table.shape[2] // 2 < layout.max_distance:
+            raise ValueError(
+                f"{name} of {part.name} covers distances up to {table.shape[2] // 2}: got {layout.max_distance}"
+            )
+    return [None if table is None else _extended(table, reach) for table in tables]
+
+
+def _extended(table: Tensor, reach: int) -> Tensor:
+    """Return a table [B|1, H|1, 2R+1, ...] extended by its ends to a reach of at least R."""
+    own = table.shape[2] // 2
+    if own == reach:
+        return table
+    index = torch.arange(-reach, reach + 1, device=table.device).clamp(-own, own) + own
+    return table.index_select(2, index)
+
+
+def _rotations(parts: Sequence[Part], name: str) -> Rotary | None:
+    """Return the rotation of all heads; a part that has none is rotated by nothing.
+
+    Raises:
+        CannotCombineError: parts pair the dimensions differently.
+    """
+    rotating = [part for part in parts if getattr(part.terms, name) is not None]
+    if not rotating:
+        return None
+    pairings = [getattr(part.terms, name).pairing for part in rotating]
+    _require_same(rotating, "pairing of dimensions", pairings)
+    heads = [part.heads for part in parts]
+    given = [getattr(part.terms, name) for part in parts]
+    cos, sin = (
+        _side_by_side([None if rotary is None else getattr(rotary, of) for rotary in given], heads, neutral)
+        for of, neutral in (("cos", 1.0), ("sin", 0.0))
+    )
+    assert cos is not None
+    assert sin is not None
+    return Rotary(cos, sin, pairings[0])
+
+
+def _slices(heads: Sequence[int]) -> list[slice]:
+    """Return where the heads of each part are."""
+    ends = list(accumulate(heads))
+    return [slice(end - count, end) for end, count in zip(ends, heads, strict=True)]
+
+
+@dataclass(frozen=True)
+class ScoreByHead:
+    """The scores of several parts, each for its own heads; None is a score of zero."""
+
+    scores: tuple[Score | None, ...]
+    heads: tuple[int, ...]
+
+    def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
+        return torch.cat(
+            [
+                torch.zeros_like(z[:, at]) if score is None else score(q[:, at], k[:, at], z[:, at], layout)
+                for score, at in zip(self.scores, _slices(self.heads), strict=True)
+            ],
+            1,
+        )
+
+
+@dataclass(frozen=True)
+class LiftByHead:
+    """The lifts of several parts, each for its own heads; None changes nothing."""
+
+    lifts: tuple[Lift | None, ...]
+    heads: tuple[int, ...]
+    head_dim: int
+
+    def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        pairs = [
+            (q[:, at], k[:, at]) if lift is None else lift(q[:, at], k[:, at])
+            for lift, at in zip(self.lifts, _slices(self.heads), strict=True)
+        ]
+        return torch.cat([q for q, _ in pairs], 1), torch.cat([k for _, k in pairs], 1)
+
+
+# -- added up ----------------------------------------------------------------------------------------------------------
+
+ALONE = ("lift", *ROTATIONS, "gain", "scale", "gate", "after")  # terms that at most one part may have
+
+
+def added(parts: Sequence[Part], layout: Layout) -> Terms:
+    """Return the terms of all parts together: biases, decays, scores and relative values are added; of windows the
+    smaller holds; of all other terms there is one at most.
+
+    Raises:
+        CannotCombineError: two parts have a term of which there can be one; both are named.
+        ValueError: a table does not reach the distances of the layout.
+    """
+    merged: dict[str, Any] = {name: _only(parts, name) for name in ALONE}
+    merged["weights"] = _only(parts, "weights") or SOFTMAX
+    for name in ("bias", "values"):
+        merged[name] = _without_sequences(_sum(_same_reach(parts, name, layout)))
+    for name in ("gate", "after"):
+        merged[name] = _without_sequences(next((x for x in _same_reach(parts, name, layout) if x is not None), None))
+    for name in ("decay", "bias_full"):
+        merged[name] = _sum([getattr(part.terms, name) for part in parts])
+    scores = [part.terms.score for part in parts if part.terms.score is not None]
+    merged["score"] = SumOfScores(tuple(scores)) if len(scores) > 1 else next(iter(scores), None)
+    merged["window"] = _smallest([part.terms.window for part in parts if part.terms.window is not None])
+    return Terms(clip=True, **merged)
+
+
+def _only(parts: Sequence[Part], name: str) -> Any:
+    """Return the term of the only part that has it, or None.
+
+    Raises:
+        CannotCombineError: two parts have it.
+    """
+    having = [part for part in parts if not _is_neutral(getattr(part.terms, name))]
+    if len(having) > 1:
+        raise CannotCombineError(
+            f"parts must have at most one {DESCRIBED.get(name, name)}, got {having[0].name} and {having[1].name}"
+        )
+    return getattr(having[0].terms, name) if having else None
+
+
+def _is_neutral(term: Any) -> bool:
+    return term is None or isinstance(term, Softmax)
+
+
+DESCRIBED = {
+    "rotary_q": "rotation of queries",
+    "rotary_k": "rotation of keys",
+    "rotary_v": "rotation of values",
+    "rotary_out": "rotation of the result",
+    "scale": "scale of logits",
+    "gate": "gate on logits",
+    "gain": "gain of queries and keys",
+    "after": "factor on weights",
+    "weights": "way from logits to weights that is no softmax",
+}
+
+
+def _smallest(windows: Sequence[tuple[int | None, ...]]) -> tuple[int | None, ...] | None:
+    """Return the smallest of several windows, of all heads or of each."""
+    if not windows:
+        return None
+    heads = max(map(len, windows))
+    sizes_of_heads = zip(*(_each_head(window, heads) for window in windows), strict=True)
+    return tuple(min((size for size in sizes if size is not None), default=None) for sizes in sizes_of_heads)
+
+
+def _sum(given: Sequence[Tensor | None]) -> Tensor | None:
+    present = [x for x in given if x is not None]
+    return _total(present) if present else None
+
+
+@dataclass(frozen=True)
+class SumOfScores:
+    """The sum of several scores of the same logits."""
+
+    scores: tuple[Score, ...]
+
+    def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
+        return _total([score(q, k, z, layout) for score in self.scores])
+
+
+def _total(given: Sequence[Tensor]) -> Tensor:
+    return sum(given[1:], given[0])
