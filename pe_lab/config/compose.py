@@ -6,6 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, open_dict
 
 from pe_lab.config.overrides import parsed
+from pe_lab.config.parts import fill_parts
 from pe_lab.config.rules import check
 from pe_lab.config.schema import folder
 from pe_lab.config.users import Folders, add_to_path, beside_configs, folders, tell_hydra
@@ -40,6 +41,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         if not multirun:
             if params:
                 raise ValueError(f"+study={whole.study_name} is a sweep: add -m, got no -m")
+            fill_parts(whole.pe, "pe", known, _written)
             check(whole, known)
             if whole.decide.baseline is not None:
                 raise ValueError(f"decide.baseline={whole.decide.baseline} needs a sweep: add -m, got no -m")
@@ -77,8 +79,17 @@ def _compose_jobs(overrides: list[str], loader: Any, known: Folders) -> list[Dic
             composed[chosen] = compose("config", list(chosen))
         cfgs.append(deepcopy(composed[chosen]))
         ConfigLoaderImpl._apply_overrides_to_config(settings, cfgs[-1])
+        fill_parts(cfgs[-1].pe, "pe", known, _written)
         check(cfgs[-1], known)
     return cfgs
+
+
+def _written(name: str) -> DictConfig:
+    """Return the settings of an encoding as its file has them."""
+    from hydra import compose
+
+    written: DictConfig = compose("config", [f"pe={name}"]).pe
+    return written
 
 
 def _require_new_names(known: Folders, loader: Any) -> None:

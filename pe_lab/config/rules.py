@@ -11,6 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.declarations import declarations
+from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME, RANGES, require
 from pe_lab.config.schema import TYPED, Config, Decide, Search
 from pe_lab.config.users import Folders, folders
@@ -110,6 +111,8 @@ def _encodings(leaf: DictConfig, path: str) -> Iterator[str]:
     for option, value in leaf.items():
         if OmegaConf.is_dict(value) and option not in declared:
             yield from _encodings(value, f"{path}.{option}")
+        for i, part in enumerate(value if option == PARTS and OmegaConf.is_list(value) else ()):
+            yield from _encodings(part, f"{path}.{option}[{i}]")
 
 
 def _check_keys(cfg: DictConfig, files: Folders) -> None:

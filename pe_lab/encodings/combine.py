@@ -3,31 +3,21 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import cycle, islice
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
-from pe_lab.encodings.options import OptionError, Range, is_integer, is_number, within
+from pe_lab.encodings.options import NOT_EMPTY, POSITIVE_NUMBERS, WHOLE_NUMBERS, OptionError, within
 
 Make = Callable[[Sizes], PositionalEncoding]
 
 
-def _is_list(values: Any, holds: Callable[[Any], bool]) -> bool:
-    return isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0 and all(map(holds, values))
-
-
-Parts = Annotated[Sequence[Make], Range("a list of encodings that is not empty", lambda x: _is_list(x, lambda _: True))]
-Counts = Annotated[
-    Sequence[int] | None,
-    Range("integers of at least 1", lambda x: _is_list(x, lambda n: is_integer(n) and n >= 1), optional=True),
-]
-Shares = Annotated[
-    Sequence[float] | None,
-    Range("positive numbers", lambda x: _is_list(x, lambda n: is_number(n) and n > 0), optional=True),
-]
+Parts = Annotated["Sequence[Make]", NOT_EMPTY]
+Counts = Annotated["Sequence[int]", WHOLE_NUMBERS]
+Shares = Annotated["Sequence[float]", POSITIVE_NUMBERS]
 
 
 class Combination(PositionalEncoding):
@@ -160,7 +150,7 @@ class Heads(Combination):
             cannot stand side by side, both named.
     """
 
-    def __init__(self, sizes: Sizes, name: str = "heads", *, parts: Parts, shares: Shares = None) -> None:
+    def __init__(self, sizes: Sizes, name: str = "heads", *, parts: Parts, shares: Shares | None = None) -> None:
         super().__init__(sizes, name)
         self.counts = _whole_heads(sizes.num_heads, [1.0] * len(parts) if shares is None else list(shares), len(parts))
         model_heads = sizes.heads_in_model
@@ -191,7 +181,7 @@ class Interleave(Combination):
             model with fewer layers than one round has.
     """
 
-    def __init__(self, sizes: Sizes, name: str = "interleave", *, parts: Parts, layers: Counts = None) -> None:
+    def __init__(self, sizes: Sizes, name: str = "interleave", *, parts: Parts, layers: Counts | None = None) -> None:
         super().__init__(sizes, name)
         counts = [1] * len(parts) if layers is None else list(layers)
         if len(counts) != len(parts):

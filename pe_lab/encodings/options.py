@@ -16,7 +16,7 @@ Nothing here imports torch, so that a config can be checked before torch is load
 import inspect
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, wraps
@@ -98,12 +98,26 @@ def even(most: float = math.inf) -> Range:
     return Range("an even integer of at least 2", lambda x: is_integer(x) and x >= 2 and x % 2 == 0, most)
 
 
+def each(words: str, holds: Callable[[Any], bool]) -> Range:
+    """Return the range of lists that are not empty and whose members meet a requirement."""
+
+    def all_hold(values: Any) -> bool:
+        return (
+            isinstance(values, Sequence) and not isinstance(values, str) and len(values) > 0 and all(map(holds, values))
+        )
+
+    return Range(words, all_hold)
+
+
 def one_of(*names: str) -> Range:
     """Return the range that consists of these strings."""
     return Range(f"one of {', '.join(names)}", lambda x: x in names)
 
 
 POSITIVE = Range("a positive number", lambda x: is_number(x) and x > 0)
+NOT_EMPTY = each("a list that is not empty", lambda x: True)
+WHOLE_NUMBERS = each("a list of integers of at least 1", lambda x: is_integer(x) and x >= 1)
+POSITIVE_NUMBERS = each("a list of positive numbers", lambda x: is_number(x) and x > 0)
 BOOLEAN = Range("true or false", lambda x: isinstance(x, bool))
 
 Positive = Annotated[float, POSITIVE]

@@ -1,0 +1,57 @@
+"""Encodings that are parts of another: names on the command line, all of their settings in the config."""
+
+from collections.abc import Callable
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+
+from pe_lab.config.users import Folders
+from pe_lab.encodings.options import OptionError, shown
+
+PARTS = "parts"  # the option
+
+
+def fill_parts(leaf: DictConfig, path: str, known: Folders, written: Callable[[str], DictConfig]) -> None:
+    """Replace each part of an encoding that is a name, or a name with some settings, by all of its settings.
+
+    Args:
+        leaf: settings of the encoding.
+        path: of the encoding in the config, for messages.
+        known: the files that can be chosen.
+        written: composes the settings of a name of conf/pe.
+
+    Raises:
+        OptionError: a part is no encoding, or has no such setting.
+    """
+    for key, value in leaf.items():
+        if OmegaConf.is_dict(value) and "_target_" in value:
+            fill_parts(value, f"{path}.{key}", known, written)
+    parts = leaf.get(PARTS)
+    if not isinstance(parts, ListConfig):
+        return
+    filled = [_filled(part, f"{path}.{PARTS}[{i}]", known, written) for i, part in enumerate(parts)]
+    for i, part in enumerate(filled):
+        fill_parts(part, f"{path}.{PARTS}[{i}]", known, written)
+    with open_dict(leaf):
+        leaf[PARTS] = filled
+
+
+def _filled(part: Any, path: str, known: Folders, written: Callable[[str], DictConfig]) -> DictConfig:
+    if OmegaConf.is_dict(part) and "_target_" in part:
+        return part
+    given = {"name": part} if isinstance(part, str) else OmegaConf.to_container(part) if OmegaConf.is_dict(part) else {}
+    assert isinstance(given, dict)
+    name = given.pop("name", None)
+    if not isinstance(name, str) or known.file("pe", name) is None:
+        raise OptionError(
+            f"{path} must be an encoding, or {{name: an encoding, and settings of it}}, got "
+            f"{shown(OmegaConf.to_container(part) if OmegaConf.is_config(part) else part)}: there are "
+            f"{', '.join(known.names('pe'))}"
+        )
+    settings = written(name)
+    for key, value in given.items():
+        if key not in settings or str(key)[0] == "_":
+            allowed = ", ".join(str(key) for key in settings if str(key)[0] != "_" and key != "name") or "none"
+            raise OptionError(f"{path} has the settings {allowed}: got {key}")
+        settings[key] = value
+    return settings
