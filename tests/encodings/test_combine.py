@@ -1,0 +1,335 @@
+"""Combinations: each head, each layer and each sum is what its parts are alone."""
+
+import re
+from dataclasses import fields, replace
+from functools import partial
+
+import hydra
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from pe_lab.attention import attend
+from pe_lab.config import expand, folder
+from pe_lab.data.seeding import initialise
+from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
+from pe_lab.encodings.combine import Heads, Interleave, Sum
+from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
+
+B, T, D, H, DEPTH = 2, 7, 24, 4, 4
+HEAD = D // H
+SIZES = Sizes(D, H, T, depth=DEPTH)
+LAYOUT = Layout.of_lengths(torch.tensor([T, T - 2]), T, causal=True)
+NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
+
+
+def maker(name: str, **options: object):  # noqa: ANN201 a partial of any class
+    made = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
+    return partial(made, **options)
+
+
+def random(encoding: PositionalEncoding) -> PositionalEncoding:
+    """Move the parameters off their start, the same for encodings with the same parameters."""
+    torch.manual_seed(0)
+    encoding.double()
+    with torch.no_grad():
+        for parameter in encoding.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return encoding
+
+
+def on_a_line(name: str) -> bool:
+    try:
+        return not maker(name)(SIZES).draws_positions
+    except UnfitError:
+        return False
+
+
+ON_A_LINE = [name for name in NAMES if on_a_line(name)]
+
+
+def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    torch.manual_seed(1)
+    h = torch.randn(B, T, D, dtype=torch.float64)
+    return h, *torch.randn(3, B, H, T, HEAD, dtype=torch.float64)
+
+
+def attended(encoding: PositionalEncoding, heads: slice, layout: Layout = LAYOUT) -> Tensor:
+    """Attention of the heads under an encoding that is for them; all sequences without their padding."""
+    h, q, k, v = inputs()
+    located = encoding.locate(layout)
+    out = attend(q[:, heads], k[:, heads], v[:, heads], encoding.terms(h, located), located, "reference")
+    return out.masked_fill((layout.segment < 0)[:, None, :, None], 0)
+
+
+# -- head by head ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", ["none", "alibi", "forgetting"])
+@pytest.mark.parametrize("name", ON_A_LINE)
+def test_each_head_is_that_of_its_part(name: str, other: str) -> None:
+    """Attention and gradients of three heads of one encoding and one of another, either first."""
+    for first, second, shares in ((name, other, [3, 1]), (other, name, [1, 3])):
+        try:
+            both = random(Heads(SIZES, parts=[maker(first), maker(second)], shares=shares))
+            got = attended(both, slice(0, H))
+        except CannotCombineError as error:
+            assert maker(name)(SIZES).embeds or maker(name)(SIZES).mixes or "all heads share" in str(error)
+            continue
+        at = 0
+        for part, count in zip(both.members(), shares, strict=True):
+            assert part.sizes.num_heads == count
+            assert part.sizes.head_dim == HEAD
+            heads = slice(at, at + count)
+            expected = attended(part, heads)
+            assert_close(got[:, heads], expected, rtol=0, atol=1e-12)
+            parameters = list(part.parameters())
+            if parameters:
+                found, wanted = (
+                    torch.autograd.grad(x.square().sum(), parameters, retain_graph=True, allow_unused=True)
+                    for x in (got[:, heads], expected)
+                )
+                for one, two in zip(found, wanted, strict=True):
+                    assert_close(one, two, rtol=1e-9, atol=1e-12)
+            at += count
+
+
+def test_parts_are_made_for_their_own_heads() -> None:
+    both = Heads(SIZES, parts=[maker("alibi"), maker("none")])
+    bias = both.terms(inputs()[0], LAYOUT).bias
+    alone = maker("alibi")(replace(SIZES, num_heads=2, width=D // 2)).terms(inputs()[0], LAYOUT).bias
+    assert_close(bias, torch.cat((alone, torch.zeros_like(alone))), rtol=0, atol=0)
+
+
+def test_heads_side_by_side_keep_tables_of_other_reach_windows_and_sequences() -> None:
+    torch.manual_seed(0)
+    short, long = torch.randn(1, 3), torch.randn(2, B, 2 * T - 1).transpose(0, 1)
+    parts = [
+        Part("a", 1, Terms(bias=short, clip=True, window=(2,))),
+        Part("b", 2, Terms(bias=long, window=(None, 3))),
+        Part("c", 1, Terms(after=torch.full((1, 1), 2.0), clip=True)),
+    ]
+    merged = by_head(parts, HEAD, LAYOUT)
+    assert merged.window == (2, None, 3, None)
+    assert merged.bias.shape == (B, H, 2 * T - 1)
+    expected = torch.cat((short[:, :1].expand(1, T - 2), short, short[:, 2:].expand(1, T - 2)), 1)
+    assert_close(merged.bias[:, 0], expected.expand(B, -1), rtol=0, atol=0)
+    assert_close(merged.bias[:, 1:3], long, rtol=0, atol=0)
+    assert not merged.bias[:, 3].any()
+    assert_close(merged.after, torch.tensor([1.0, 1, 1, 2])[:, None].expand(H, merged.after.shape[1]), rtol=0, atol=0)
+
+
+def test_a_table_that_is_too_short_is_refused_beside_a_longer_one() -> None:
+    parts = [Part("a", 2, Terms(bias=torch.zeros(1, 3))), Part("b", 2, Terms(bias=torch.zeros(1, 2 * T - 1)))]
+    for merge in (partial(by_head, head_dim=HEAD), added):
+        with pytest.raises(ValueError, match=f"bias of a covers distances up to 1: got {T - 1}"):
+            merge(parts, layout=LAYOUT)
+
+
+# -- added up ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ON_A_LINE)
+def test_a_sum_with_nothing_is_the_encoding_itself(name: str) -> None:
+    h = inputs()[0]
+    for parts in ([name, "none"], ["none", name]):
+        both = random(Sum(SIZES, parts=list(map(maker, parts))))
+        alone = both.members()[parts.index(name)]
+        located = alone.locate(LAYOUT)
+        assert both.locate(LAYOUT).pos.equal(located.pos)
+        assert (both.embeds, both.mixes) == (alone.embeds, alone.mixes)
+        assert_close(both.embed(h, located), alone.embed(h, located), rtol=0, atol=0)
+        for one, two in zip(both.mix(h, located), alone.mix(h, located), strict=True):
+            assert_close(one, two, rtol=0, atol=0)
+        assert_close(attended(both, slice(0, H)), attended(alone, slice(0, H)), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("bias", ["alibi", "t5", "forgetting", "fire", "kerple_log"])
+@pytest.mark.parametrize("other", ["rope", "cope", "alibi", "stick_breaking", "shaw"])
+def test_biases_add_up(bias: str, other: str) -> None:
+    from pe_lab.attention.reference import logits
+
+    h, q, k, _ = inputs()
+    both = random(Sum(SIZES, parts=[maker(other), maker(bias)]))
+    first, second = both.members()
+    found = logits(q, k, both.terms(h, LAYOUT), LAYOUT)
+    expected = logits(q, k, first.terms(h, LAYOUT), LAYOUT) + logits(0 * q, k, second.terms(h, LAYOUT), LAYOUT)
+    inside = LAYOUT.allowed.expand_as(found)
+    assert_close(found[inside], expected[inside], rtol=0, atol=1e-12)
+
+
+def test_vectors_at_the_input_are_added_one_after_the_other() -> None:
+    x = inputs()[0]
+    both = random(Sum(SIZES, parts=[maker("learnable"), maker("sinusoidal")]))
+    learnable, sinusoidal = both.members()
+    expected = sinusoidal.embed(learnable.embed(x, LAYOUT), LAYOUT)
+    assert_close(both.embed(x, LAYOUT), expected, rtol=0, atol=0)
+
+
+def test_scores_are_of_the_same_logits_and_windows_the_smallest() -> None:
+    torch.manual_seed(0)
+    z, q, k = torch.randn(3, B, H, T, T)
+    parts = [
+        Part("a", H, Terms(score=lambda q, k, z, layout: 2 * z, window=(5,))),
+        Part("b", H, Terms(score=lambda q, k, z, layout: z + q, window=(None, 3, 7, None))),
+        Part("c", H, Terms(window=(None,))),
+    ]
+    merged = added(parts, LAYOUT)
+    assert merged.window == (5, 3, 5, 5)
+    assert_close(merged.score(q, k, z, LAYOUT), 3 * z + q)
+    assert added([Part("c", H, Terms(window=(None, None)))], LAYOUT).window == (None, None)
+    assert added([Part("c", H, Terms())], LAYOUT).window is None
+
+
+ROTARY = make("rope", width=D, num_heads=H, depth=1, length=T).first.terms(inputs()[0].float(), LAYOUT).rotary_q
+SINGLE = {
+    "lift": lambda q, k: (q, k),
+    "rotary_q": ROTARY,
+    "rotary_k": ROTARY,
+    "rotary_v": ROTARY,
+    "rotary_out": ROTARY,
+    "gain": torch.ones(1, HEAD),
+    "scale": 1.0,
+    "gate": torch.ones(1, 2 * T - 1),
+    "after": torch.ones(1, 2 * T - 1),
+    "weights": make("stick_breaking", width=D, num_heads=H, depth=1, length=T).first.terms(inputs()[0], LAYOUT).weights,
+}
+SEVERAL = {"bias", "decay", "bias_full", "score", "values", "window"}
+
+
+def test_every_term_is_added_or_there_is_one() -> None:
+    assert {field.name for field in fields(Terms)} == SINGLE.keys() | SEVERAL | {"clip"}
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_two_terms_of_which_there_is_one_are_refused_naming_both(name: str) -> None:
+    terms = Terms(**{name: SINGLE[name]})
+    one = added([Part("a", H, Terms()), Part("b", H, terms)], LAYOUT)
+    found, given = getattr(one, name), SINGLE[name]
+    assert torch.equal(found, given) if isinstance(given, Tensor) else found == given
+    with pytest.raises(CannotCombineError, match=r"^parts must have at most one .*, got a and b$"):
+        added([Part("a", H, terms), Part("c", H, Terms()), Part("b", H, terms)], LAYOUT)
+
+
+# -- layer by layer ----------------------------------------------------------------------------------------------------
+
+
+def test_layers_take_turns() -> None:
+    make_it = partial(Interleave, parts=[maker("rope"), maker("alibi"), maker("none")], layers=[2, 1, 1])
+    stack = Stack.build(make_it, Sizes(D, H, T), 6)
+    _, positions = stack(torch.randn(B, T, D))
+    terms = [positions.layer(index, torch.randn(B, T, D)).terms for index in range(6)]
+    kinds = ["rope" if one.rotary_q else "alibi" if one.bias is not None else "none" for one in terms]
+    assert kinds == ["rope", "rope", "alibi", "none", "rope", "rope"]
+
+
+def test_what_layers_share_alone_they_share_in_turns() -> None:
+    """t5 has one table for all layers, lrope its own in each, lrope(share=layers) one."""
+    shared = maker("lrope", share="layers")
+    make_it = partial(Interleave, parts=[maker("lrope"), maker("t5"), shared], layers=[1, 1, 1])
+    stack = Stack.build(make_it, Sizes(D, H, T), 6)
+    tables = [stack.of_layer(index).members()[0] for index in range(6)]
+    assert tables[0].beta is not tables[3].beta
+    assert tables[1] is tables[4]
+    assert tables[2].beta is tables[5].beta
+    assert sum(p.numel() for p in stack.parameters()) == 3 * tables[0].beta.numel() + tables[1].table.numel()
+
+
+@pytest.mark.parametrize("kind", [Sum, Heads])
+def test_parts_that_layers_share_are_shared_in_a_combination(kind: type) -> None:
+    stack = Stack.build(partial(kind, parts=[maker("t5"), maker("lrope")]), Sizes(D, H, T), 3)
+    parts = [stack.of_layer(index).members() for index in range(3)]
+    assert parts[0][0] is parts[1][0] is parts[2][0]
+    assert len({id(part[1].beta) for part in parts}) == 3
+
+
+def test_a_model_has_at_least_a_round_of_layers() -> None:
+    with pytest.raises(UnfitError, match="interleave alternates over 3 layers: depth must be at least that, got 2"):
+        make("interleave", parts=["rope", "none"], layers=[2, 1], width=D, num_heads=H, depth=2, length=T)
+
+
+# -- all ---------------------------------------------------------------------------------------------------------------
+
+NESTED = {
+    "sum": ["rope", "forgetting"],
+    "heads": ["forgetting", "t5"],
+    "interleave": ["forgetting", "rope"],
+    "nested": [partial(Sum, parts=[maker("rope"), maker("forgetting")]), maker("cope")],
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_token_by_token_equals_the_whole_sequence(name: str) -> None:
+    kind = "heads" if name == "nested" else name
+    stack = make(kind, parts=NESTED[name], width=D, num_heads=H, depth=2, length=T).double()
+    initialise(stack, 0)
+    x = torch.randn(B, T, D, dtype=torch.float64)
+
+    def run(x: Tensor, cache: object = None) -> Tensor:
+        x, positions = stack(x, cache=cache)
+        for index in range(2):
+            h_qk, h_v, terms, layout = positions.layer(index, x)
+            q, v = (h.view(*h.shape[:2], H, HEAD).transpose(1, 2) for h in (h_qk, h_v))
+            x = x + attend(q, q.flip(-1), v, terms, layout).transpose(1, 2).flatten(2)
+        return x
+
+    with torch.no_grad():
+        cache = stack.cache()
+        steps = torch.cat([run(x[:, at : at + 1], cache) for at in range(T)], 1)
+        assert_close(steps, run(x), rtol=0, atol=1e-12)
+
+
+def test_rates_and_ranges_of_parts_are_their_own() -> None:
+    both = Sum(SIZES, parts=[maker("lrope", lr=0.5), maker("kerple_log")])
+    assert [part.lr for part in both.members()] == [0.5, None]
+    with torch.no_grad():
+        for parameter in both.members()[1].parameters():
+            parameter.fill_(-1)
+    both.constrain()
+    assert all((parameter > 0).all() for parameter in both.members()[1].parameters())
+
+
+GRID = Sizes(D, H, 9, grid_width=3)
+
+
+def test_parts_read_a_grid_in_one_way() -> None:
+    assert Sum(GRID, parts=[maker("rope_2d"), maker("learnable_2d")]).on_grid
+    assert not Sum(GRID, parts=[maker("rope"), maker("alibi")]).on_grid
+    for kind in (Sum, Heads, Interleave):
+        with pytest.raises(CannotCombineError, match=r"on a grid, or all read it row by row, got rope_2d and alibi"):
+            kind(GRID, parts=[maker("rope_2d"), maker("alibi")])
+
+
+@pytest.mark.parametrize(
+    ("kind", "parts", "options", "says"),
+    [
+        (Sum, [], {}, "parts must be a list that is not empty, got []"),
+        (Heads, ["alibi", "none"], {"shares": [1]}, "shares must be a number for each of 2 parts, got [1]"),
+        (Heads, ["alibi", "none"], {"shares": [2, 1]}, "shares must make whole heads of 4, got 2.66667, 1.33333 heads"),
+        (Heads, ["alibi", "none"], {"shares": [1, 0]}, "shares must be a list of positive numbers, got [1, 0]"),
+        (Heads, ["alibi"] * 5, {}, "shares must make whole heads of 4, got 0.8, 0.8, 0.8, 0.8, 0.8 heads"),
+        (Interleave, ["rope", "none"], {"layers": [1]}, "layers must be a number for each of 2 parts, got [1]"),
+        (Interleave, ["rope"], {"layers": [0]}, "layers must be a list of integers of at least 1, got [0]"),
+        (Interleave, ["rope", "learnable"], {}, "parts must leave token embeddings alone, which all layers see, got "),
+        (Heads, ["rope", "learnable"], {}, "parts must leave token embeddings alone, which all heads see, got "),
+        (Heads, ["none", "sinusoidal_qk"], {}, "parts must leave the input of attention alone, which all heads see, "),
+        (Sum, ["sinusoidal_qk", "learnable_per_layer"], {}, "parts must have at most one that changes the input of "),
+        (Sum, ["randomized_rope", "none"], {}, "parts must take positions as they are, randomized_rope draws its own"),
+    ],
+)
+def test_bad_parts_are_refused_in_one_line(kind: type, parts: list[str], options: dict, says: str) -> None:
+    with pytest.raises(OptionError, match=f"^{re.escape(says)}") as caught:
+        kind(SIZES, parts=list(map(maker, parts)), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_names_make_parts_outside_of_the_configuration() -> None:
+    for parts in (["rope", "forgetting"], (maker("rope"), "forgetting")):
+        stack = make("sum", parts=parts, width=D, num_heads=H, depth=1, length=T)
+        assert [part.name for part in stack.first.members()] == ["rope", "forgetting"]
+    with pytest.raises(ValueError, match="name must be one of .*, got 'ropee': did you mean rope"):
+        make("sum", parts=["ropee"], width=D, num_heads=H, depth=1, length=T)
+    with pytest.raises(OptionError, match="parts must be a list of encodings that is not empty, got 'rope'"):
+        make("sum", parts="rope", width=D, num_heads=H, depth=1, length=T)
