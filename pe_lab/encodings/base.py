@@ -62,9 +62,16 @@ class Rotary:
     sin: Tensor
     pairing: Pairing = "interleaved"
 
-    @Stored
+    @property
     def rotation(self) -> Tensor:
-        """The tables as complex numbers, cos + i sin, made once for all layers that share them."""
+        """The tables as complex numbers, cos + i sin, made once for all layers that share them.
+
+        What is made while gradients are off has none, so it is not kept.
+        """
+        return self._rotation if torch.is_grad_enabled() else torch.complex(self.cos, self.sin)
+
+    @Stored
+    def _rotation(self) -> Tensor:
         return torch.complex(self.cos, self.sin)
 
 
