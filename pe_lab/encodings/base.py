@@ -239,9 +239,12 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         return x
 
     def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Return the input of queries and keys and the input of values, for a layer's attention input h [B, T, D]."""
+        """Return the input of queries and keys and the input of values, for a layer's attention input h [B, T, D].
+
+        h is not changed in place. At padding its values mean nothing.
+        """
         return h, h
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        """Return the terms of attention for a layer's attention input h [B, T, D]."""
+        """Return the terms of attention for a layer's attention input h [B, T, D], as in `mix`."""
         return Terms()

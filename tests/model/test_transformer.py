@@ -589,12 +589,11 @@ def test_dropout_of_attention_weights_is_that_of_forward_with_padding_too() -> N
 def test_padding_and_slots_that_are_not_asked_are_not_computed() -> None:
     model = transformer(small(depth=3))
     rows = []
-    for layer in model.layers:
-        layer.attention.qkv.register_forward_hook(lambda module, given, out: rows.append(given[0].shape[:-1].numel()))
-        layer.mlp.register_forward_hook(lambda module, given, out: rows.append(given[0].shape[:-1].numel()))
+    for part in (model.dropout, *(part for layer in model.layers for part in (layer.attention.qkv, layer.mlp))):
+        part.register_forward_hook(lambda module, given, out: rows.append(given[0].shape[:-1].numel()))
     model.answers(random_tokens(), padded(), torch.tensor([2, 10]))
     total = sum(LENGTHS)
-    assert rows == [total, total, total, total, total, 2]
+    assert rows == [total] * 6 + [2]
 
 
 def test_answers_in_mixed_precision_have_the_error_of_forward() -> None:

@@ -189,6 +189,19 @@ def test_answers_are_those_of_the_slots_that_are_asked() -> None:
         assert_close(got, other, rtol=0, atol=1e-6)
 
 
+def test_a_batch_without_an_answer_is_evaluated() -> None:
+    model, batch = transformer(), some(4)
+    targets = torch.full_like(batch.targets, IGNORE)
+    silent = Batch(batch.tokens, targets, batch.role, batch.headline, batch.layout)
+    logits, asked = answers(model, silent)
+    assert logits.shape == (0, dataset().task.outputs)
+    assert not slot_losses(logits, targets).any()
+    assert not slots_right(logits, targets).any()
+    loss = cross_entropy(logits, asked)
+    loss.backward()
+    assert loss.isnan()  # as the mean of no numbers is
+
+
 def test_no_answers_are_counted_on_another_device_than_a_cpu() -> None:
     """A GPU would have to wait for their number: all slots are computed."""
     batch = some(3).to("meta")
