@@ -129,6 +129,18 @@ def test_a_failed_cell_is_named_and_its_encoding_stays_undecided():
     assert {pe for (_, pe), _ in asked[1]} == {"rope", "t5"}
 
 
+def test_an_encoding_that_failed_later_stays_undecided_when_others_leave_the_family():
+    """Its p value of the first look is small enough only once Holm's method has rejected the others."""
+    results: dict = draw({"rope": 0.0, "alibi": -9.0, "t5": 6.0, "none": 6.0}, seed=5)
+    results[(SETTING, "alibi"), 3] = "killed"
+    end, _ = run(question(), results, margin=0.01)
+    assert [line.verdict for line in end.lines] == ["undecided", "worse", "worse"]
+    alibi = end.lines[0]
+    assert (alibi.seeds, alibi.note) == (3, "seed 3 of alibi failed: killed")
+    assert alibi.p_holm < DESIGN.level
+    assert end.undecided == ["alibi"]
+
+
 def test_a_failed_baseline_leaves_all_undecided():
     results: dict = draw({"rope": 0.0, "alibi": 30.0, "t5": 0.2, "none": 30.0})
     results[(SETTING, "rope"), 0] = "killed"
