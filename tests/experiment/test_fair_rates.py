@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +340,29 @@ def test_a_training_that_really_diverges_is_recognised(ledger: Path) -> None:
     searched(ledger, "pe=rope", "search.rates=[1e-3,1e-2,1e30]", "seed=0")
     (rate,) = pd.read_csv(ledger / "studies" / "mine" / FILE)["optimizer.lr"]
     assert rate in (1e-3, 1e-2)
+
+
+def test_the_budget_of_a_study_that_decides_pays_for_its_search(tmp_path: Path) -> None:
+    class Decided(Served):
+        """Cells of the study itself have test metrics."""
+
+        def outcome(self, cfg: DictConfig) -> Outcome:
+            found = super().outcome(cfg)
+            return found if cfg.seed >= 1000 else replace(found, test={"loss": math.sin(cfg.seed + cfg.optimizer.lr)})
+
+    def looks(budget: float) -> tuple[int, str]:
+        served = Decided(tmp_path, {"rope": (1e-2, 1.0), "alibi": (3e-3, 1.0)})
+        more = ("decide.baseline=rope", "decide.seeds=3..6", "margin=1e-6 nats", f"budget={budget / 3600}")
+        cfgs = drive(sweep.stages(cells("pe=rope,alibi", *more)), served)
+        return len(cfgs), served.rounds[-1].text
+
+    # search: for each of two encodings and seeds 1.5 * (2 * 1 + 1 * 2 + 2 * 4) core-seconds; a cell of the study: 6
+    search, cell = 4 * 1.5 * 12, 6
+    assert looks(search + 8 * cell - 1)[0] == 6
+    assert looks(search + 8 * cell + 1)[0] == 8
+    count, text = looks(search + 100 * cell)
+    assert count == 12
+    assert text.endswith("0.04 core-hours, 0.02 of them for the search of learning rates")
 
 
 def test_edges_and_tables_need_ended_searches() -> None:
