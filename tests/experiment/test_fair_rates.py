@@ -14,11 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from faults.sweeps import TINY
 from pe_lab import config
+from pe_lab.encodings.base import Sizes
+from pe_lab.encodings.table import Learnable
 from pe_lab.experiment import sweep
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.chosen_rates import FILE, edges, table
 from pe_lab.experiment.fair_rates import fair_rates
-from pe_lab.experiment.rounds import Outcome, Round, drive
+from pe_lab.experiment.rounds import Outcome, Round, drive, with_settings
 from pe_lab.experiment.searches import searches_of, starting_scale, validation_loss
 from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.ledger.ledger import Ledger
@@ -294,6 +296,36 @@ def test_one_scale_per_setting_does_not_make_another_encoding() -> None:
     assert labels((0.02, 1), (1.0, 2)) == {"learnable"}
     assert labels((0.02, 1), (1.0, 1)) == {"learnable std=0.02", "learnable std=1"}
     assert labels((0.02, 1), (1.0, 1), (1.0, 2)) == {"learnable std=0.02", "learnable std=1"}
+
+
+def test_the_scale_of_an_encoding_within_encodings_is_no_part_of_its_name_either() -> None:
+    (cfg,) = cells("pe=randomized_learnable")
+    cfg.pe.encoding = OmegaConf.merge(cfg.pe, {"name": "inner"})
+    setting = starting_scale(cfg.pe)
+    assert setting == "pe.encoding.encoding.std"
+    chosen = [with_settings(cfg, {setting: scale, "model.depth": depth}) for scale, depth in ((0.02, 1), (1.0, 2))]
+    assert set(describe([settings_of(one) for one in chosen])["pe"]) == {"randomized_learnable"}
+
+
+class Mine(Learnable):
+    """An encoding of a user, whose starting scale has a name of its own."""
+
+    start_scale = "beginning"
+
+    def __init__(self, sizes: Sizes, *, beginning: float = 0.02, **options: Any) -> None:
+        super().__init__(sizes, std=beginning, **options)
+
+
+def test_a_starting_scale_that_tables_do_not_know_is_refused() -> None:
+    """Tables would make an encoding of each scale that is chosen for it, which nothing else is compared with."""
+    (cfg,) = cells("pe=learnable")
+    cfg.pe = {"_target_": f"{__name__}.Mine", "_partial_": True, "name": "mine", "beginning": 0.02}
+    line = f"start_scale of {__name__}.Mine must be std or size to be searched, got 'beginning'"
+    with pytest.raises(ValueError, match="start_scale") as caught:
+        next(fair_rates([cfg]))
+    assert str(caught.value) == line
+    cfg.search.scales = []
+    next(fair_rates([cfg]))
 
 
 @pytest.fixture
