@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report.choice import POOLED
-from pe_lab.report.decided import decision_notes, sequential
+from pe_lab.report.decided import decision_notes, sequential, with_one
 from pe_lab.report.effort import rates_in_words
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.report.question import Question, cautions
@@ -110,9 +110,7 @@ def _drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFra
         name = GRID
     lines = compared.compare(name) if decided is None else decided
     if decided is not None:
-        baselines = lines["baseline"].unique()
-        baseline = compared.baseline if compared.baseline in baselines else baselines[0]
-        lines = lines[lines["baseline"] == baseline].reset_index(drop=True)
+        lines = with_one(decided, compared.baseline)
     names = list(lines.columns[: list(lines.columns).index("pe")])
     lines = sort_by_setting(lines, names)
     words = pd.Series(settings_in_words(lines, names), lines.index)
