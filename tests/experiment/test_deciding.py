@@ -219,6 +219,9 @@ def test_a_run_with_several_checkpoints_is_paid_once():
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
     drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2")), serve)
     assert "30 cells on 15 runs instead of 36 cells, 1.5 core-hours" in rounds[-1].text
+    serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
+    drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2", "budget=1.15")), serve)
+    assert len([one for one in rounds if one.cfgs]) == 2  # 0.9 core-hours, and 0.2 for four cells on two runs
 
 
 def test_a_race_writes_what_became_of_each_encoding(capsys):
