@@ -1,12 +1,14 @@
 """What a study declares before its first cell is trained: its margin, how seeds are added, its search."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
 from pe_lab.config import resolved
+from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.studies import trained
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import is_file, read_json
@@ -26,6 +28,30 @@ def declaration(cfg: DictConfig) -> dict[str, Any]:
         "decide": decide if decides else None,
         "search": None if cfg.search is None else resolved(cfg.search),
     }
+
+
+def require_margin(cells: Sequence[Cell]) -> None:
+    """Check the margin of a study before anything is trained or written.
+
+    Raises:
+        ValueError: it has another unit than the metric; or it is a share of the gap, and a task lacks the floors for
+            it, or they are equal.
+    """
+    if (text := cells[0].cfg.margin) is None:
+        return
+    from pe_lab.results.statistics.margin import LEAST_GAP, Margin  # loads pandas
+
+    margin = Margin.parse(text)
+    margin.require_metric(METRIC)
+    tasks = {repr(resolved(cell.cfg.data)): cell for cell in reversed(cells)} if margin.unit == "gap" else {}
+    for cell in reversed(tasks.values()):
+        floors = cell.make_dataset().floors("test")
+        bayes, blind = (floors.get(name, {}).get(METRIC) for name in ("bayes", "position_blind"))
+        if bayes is None or blind is None or not abs(blind - bayes) > LEAST_GAP:
+            raise ValueError(
+                f"margin={margin} is a share of the distance between the floors bayes and position_blind, which data="
+                f"{cell.cfg.data.name} lacks: use nats, or no margin for the default of each task"
+            )
 
 
 def declare(cfg: DictConfig) -> None:

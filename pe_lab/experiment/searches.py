@@ -19,6 +19,7 @@ from pe_lab.decisions.looks import looks_of
 from pe_lab.experiment.rounds import Outcome, with_settings
 from pe_lab.experiment.search import Candidate, Choice, NoRateError, Plan, Rung, epochs_needed, halving
 from pe_lab.experiment.tables import CellsMissingError
+from pe_lab.results.rows import STARTING_SCALES
 from pe_lab.system.files import LedgerError, canonical
 
 LR = "optimizer.lr"
@@ -47,9 +48,15 @@ def starting_scale(leaf: DictConfig, path: str = "pe") -> str | None:
 
     Args:
         leaf: the settings of the encoding; path: of them in the config.
+
+    Raises:
+        ValueError: the option has another name than those that tables leave out where it has one value per encoding.
     """
     option = getattr(get_class(leaf["_target_"]), "start_scale", None)
     if option is not None and option in leaf:
+        if option not in STARTING_SCALES:
+            names = " or ".join(STARTING_SCALES)
+            raise ValueError(f"start_scale of {leaf['_target_']} must be {names} to be searched, got {option!r}")
         return f"{path}.{option}"
     inner = (starting_scale(leaf[key], f"{path}.{key!s}") for key in leaf if _is_encoding(leaf[key]))
     return next(filter(None, inner), None)

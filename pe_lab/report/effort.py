@@ -40,13 +40,17 @@ def study_folder(results: Results) -> Path:
 
 
 def _searched(results: Results) -> pd.DataFrame | None:
-    """Return the rates of a search if they are those of the cells, each encoding with one; otherwise None."""
+    """Return the rates of a search if they are those of the cells, each encoding with one; otherwise None.
+
+    Encodings of which all cells failed were searched too, and are left out.
+    """
     path = study_folder(results) / "rates.csv"
     if not path.is_file():
         return None
     rates, cells = pd.read_csv(path, dtype={"pe": str, "data": str}), results.cells
-    if not set(rates) >= SEARCHED or set(rates["pe"]) != set(cells["pe"]):
+    if not set(rates) >= SEARCHED or not set(rates["pe"]) >= set(cells["pe"]):
         return None
+    rates = rates[rates["pe"].isin(cells["pe"])]
     if LR not in cells:  # one rate for all
         return rates if rates[LR].nunique() == 1 else None
     keys = ["pe", *(name for name in setting_columns(cells) if name in rates)]

@@ -18,8 +18,8 @@ from pe_lab.results.verdicts import (
     ONE_SEED,
     UNDECIDED,
     WITHIN,
-    WORSE,
     direction,
+    reverse,
 )
 
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
@@ -94,10 +94,8 @@ class Standing:
         if (other, pe) not in self._by_pair:
             return dict.fromkeys(("difference", "low", "high"), float("nan")) | {"verdict": UNDECIDED}
         line = self._by_pair[other, pe]
-        verdict, word = line["verdict"], direction(line["verdict"])
-        if word:
-            verdict = verdict.replace(word, WORSE if word == BETTER else BETTER)
-        return {"difference": -line["difference"], "low": -line["high"], "high": -line["low"], "verdict": verdict}
+        turned = {"difference": -line["difference"], "low": -line["high"], "high": -line["low"]}
+        return turned | {"verdict": reverse(line["verdict"])}
 
     def words(self) -> str:
         """Say which encodings may be the best, in one sentence."""

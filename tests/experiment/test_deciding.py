@@ -205,10 +205,23 @@ def test_the_budget_ends_a_study_before_a_look_that_it_does_not_suffice_for(caps
     assert "the budget ended" in capsys.readouterr().out
 
 
+def test_the_budget_pays_for_the_search_too():
+    losses = {"none": 1.0, "rope": 5.0, "sinusoidal": 1.005}
+    searched = {"a": 1200.0, "b": 600.0}
+    for budget, looks in ((1.59, 1), (1.61, 2), (2.01, 3)):  # 0.5 for the search, then 0.9, 0.2 and 0.4 core-hours
+        serve, rounds = outcomes(losses)
+        drive(add_seeds(expand("margin=0.001 nats", f"budget={budget}"), searched), serve)
+        assert len([one for one in rounds if one.cfgs]) == looks, budget
+    assert rounds[-1].text.endswith("2 core-hours, 0.5 of them for the search of learning rates")
+
+
 def test_a_run_with_several_checkpoints_is_paid_once():
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
     drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2")), serve)
     assert "30 cells on 15 runs instead of 36 cells, 1.5 core-hours" in rounds[-1].text
+    serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
+    drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2", "budget=1.15")), serve)
+    assert len([one for one in rounds if one.cfgs]) == 2  # 0.9 core-hours, and 0.2 for four cells on two runs
 
 
 def test_a_race_writes_what_became_of_each_encoding(capsys):
@@ -237,10 +250,27 @@ def test_a_study_that_cannot_decide_is_refused_before_anything_is_written(tmp_pa
     assert not (tmp_path / "studies").exists()
 
 
-def test_a_margin_in_another_unit_is_refused_in_one_line(tmp_path):
+FIXED = ("decide.baseline=null", "decide.seeds=3..24", "seed=0,1")  # a study with a fixed number of seeds
+
+
+@pytest.mark.parametrize("words", [(), FIXED])
+def test_a_margin_in_another_unit_is_refused_in_one_line(tmp_path, words):
     with pytest.raises(ValueError, match="the margin of loss must be in gap or nats, got '0.05 share'"):
-        start(tmp_path, "margin=0.05 share")
+        start(tmp_path, "margin=0.05 share", *words)
     assert not (tmp_path / "studies").exists()
+
+
+@pytest.mark.parametrize("words", [(), FIXED])
+def test_a_share_of_a_gap_that_a_task_lacks_is_refused_before_anything_is_trained(tmp_path, words):
+    line = (
+        "margin=0.05 gap is a share of the distance between the floors bayes and position_blind, which data=bag "
+        "lacks: use nats, or no margin for the default of each task"
+    )
+    with pytest.raises(ValueError, match="margin=0.05 gap") as error:
+        start(tmp_path, "margin=0.05 gap", *words)
+    assert str(error.value) == line
+    assert not (tmp_path / "studies").exists()
+    assert not cells_of(tmp_path)
 
 
 def test_another_declaration_is_refused_once_cells_are_trained(done, tmp_path):

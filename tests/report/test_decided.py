@@ -78,7 +78,12 @@ def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
     assert first.startswith("`alibi` certainly has the lowest test loss")
     assert second.startswith("Of 3 comparisons of every two, 2 end better and 1 worse")
     (figure,) = (part for part in answer.answer(question).parts if isinstance(part, Drawn))
-    assert figure.caption.startswith("Differences from alibi")
+    assert figure.caption.startswith("Differences from rope")
+    drawn = answer.with_one(question.decided, "alibi").set_index("pe")
+    assert drawn["baseline"].tolist() == ["alibi"] * 2
+    assert drawn["verdict"].to_dict() == {"rope": "worse", "none": "worse"}
+    assert drawn.loc["rope", ["difference", "low", "high"]].tolist() == pytest.approx([0.4, -0.5, 0.6])
+    assert drawn.loc["none", ["difference", "low", "high"]].tolist() == pytest.approx([0.9, -0.6, 0.5])  # turned round
 
 
 def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None:
