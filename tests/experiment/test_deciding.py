@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from faults.sweeps import TINY
 from pe_lab import config, run, status
 from pe_lab.experiment import sweep, tables
 from pe_lab.experiment.deciding import add_seeds
@@ -262,6 +263,11 @@ def test_an_agent_of_wandb_cannot_run_such_a_study(tmp_path, monkeypatch, progra
     code, _, err = program(run.main, "-m", *STUDY, f"ledger={tmp_path}")
     assert code == 1
     assert err.startswith("error: decide.baseline=none cannot run under a W&B agent")
+    for words in (["-m", "pe=none,rope"], ["pe=none"]):  # a search trains cells that the agent did not choose
+        code, _, err = program(run.main, *words, *TINY, "search=fair", "logger=none", f"ledger={tmp_path}")
+        assert (code, err.count("\n")) == (1, 1)
+        assert err.startswith("error: search must be none, got search.rates=[0.0003, 0.001, ")
+    assert not list(tmp_path.glob("*"))
 
 
 def test_settings_are_changed_in_a_copy():
