@@ -244,6 +244,26 @@ def test_a_margin_in_another_unit_is_refused_in_one_line(tmp_path):
     assert not (tmp_path / "studies").exists()
 
 
+def test_a_margin_in_gap_is_refused_before_training_where_a_task_has_no_gap(tmp_path):
+    for words in (["data=bag"], ["data=structured,bag"], ["data=digits"], ["data=bag", "decide.baseline=null"]):
+        given = [*STUDY, f"ledger={tmp_path}", "margin=0.05 gap", *words]
+        given = [word for word in given if not word.startswith("data.")]
+        if words[-1] == "decide.baseline=null":
+            given = [word for word in given if not word.startswith("decide.seeds")]
+        with pytest.raises(ValueError, match="^margin must be in nats for data=(bag|digits), .* got '0.05 gap'"):
+            sweep.run(config.expand(given, multirun=True))
+    assert not (tmp_path / "studies").exists()
+    assert not cells_of(tmp_path)
+
+
+def test_a_margin_in_another_unit_is_refused_without_decide_too(tmp_path):
+    words = [word for word in STUDY if not word.startswith("decide.")]
+    for margin, line in (("0.05 share", "must be in gap or nats, got '0.05 share'"), ("2 gap", "below 1, got 2")):
+        with pytest.raises(ValueError, match=re.escape(line)):
+            sweep.run(config.expand([*words, f"ledger={tmp_path}", f"margin={margin}"], multirun=True))
+    assert not (tmp_path / "studies").exists()
+
+
 def test_another_declaration_is_refused_once_cells_are_trained(done, tmp_path):
     before = (done / "studies" / "s" / "declared.json").read_text()
     with pytest.raises(
