@@ -65,7 +65,7 @@ def test_seeds_are_added_to_the_undecided_only_and_the_folder_says_what_was_deci
     }
     words = (folder / "decisions.md").read_text()
     assert (
-        "Ended at look 3 of 3: 1 of 2 comparisons decided; undecided: sinusoidal; 15 cells on 15 runs instead" in words
+        "Ended at look 3 of 3: 1 of 2 comparisons decided; undecided: pe sinusoidal; 15 cells on 15 runs instead" in words
     )
     assert "core-hours" in words
 
@@ -87,7 +87,7 @@ def test_status_says_the_look_and_what_is_undecided(done, program):
     assert code == 0
     assert "  15 done of 15 cells; 100 % of the work" in out
     (line,) = [line for line in out if "look" in line]
-    assert line.strip().startswith("ended at look 3 of 3: 1 of 2 comparisons decided; undecided: sinusoidal; 15 cells")
+    assert line.strip().startswith("ended at look 3 of 3: 1 of 2 comparisons decided; undecided: pe sinusoidal; 15 cells")
 
 
 def test_a_finished_study_is_replayed_without_training(done, monkeypatch, capsys):
@@ -190,7 +190,7 @@ def test_a_stage_asks_seed_by_seed_and_returns_all_cells(capsys):
         (pe, seed) for seed in (0, 1, 2) for pe in ("none", "rope", "sinusoidal")
     ]
     assert [(cfg.pe.name, cfg.seed) for cfg in rounds[1].cfgs] == [("none", 3), ("sinusoidal", 3)]
-    assert rounds[1].text == "look 2 of 3 (4 seeds): 1 of 2 comparisons decided; undecided: sinusoidal"
+    assert rounds[1].text == "look 2 of 3 (4 seeds): 1 of 2 comparisons decided; undecided: pe sinusoidal"
     assert len(cfgs) == sum(len(one.cfgs) for one in rounds) == 15
     assert "worse" in capsys.readouterr().out
 
