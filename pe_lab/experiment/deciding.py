@@ -157,7 +157,7 @@ class _Study:
         text = f"{done} of {len(lines)} comparisons decided"
         if rest := decision.undecided:
             more = f" and {len(rest) - OTHERS} more" if len(rest) > OTHERS else ""
-            text += f"; undecided: {', '.join(rest[:OTHERS])}{more}"
+            text += f"; undecided: pe {', '.join(rest[:OTHERS])}{more}"  # an encoding is named none
         if decision.needed:
             return f"look {decision.look} of {len(looks)} ({looks[decision.look - 1]} seeds): {text}"
         ended = f", the budget of {self.budget:g} core-hours ended" if self.ended_before else ""

@@ -57,7 +57,7 @@ class Plan:
     extensions: int
 
     def budgets(self, epochs: int) -> list[int]:
-        """Return the epochs of the rungs, ascending; the last is that of the study. None is below one epoch."""
+        """Return the epochs of the rungs, ascending, without those below 1; the last is that of the study."""
         wanted = (epochs // self.factor**left for left in reversed(range(self.rungs)))
         return [budget for budget in wanted if budget]
 

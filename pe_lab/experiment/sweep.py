@@ -74,7 +74,12 @@ def run(
         from pe_lab.experiment.deciding import require_question  # loads pandas
 
         require_question([cell.cfg for cell in cells])
-    require_margin(cells)
+    if searched:
+        from pe_lab.experiment.searches import searches_of
+
+        searches_of([cell.cfg for cell in cells])  # refuses what cannot be searched
+    if train and not elsewhere:
+        require_margin(cells)
     declare(cfgs[0])
     settle_wandb(cfgs[0])
     served = _Rounds(overrides, cells, unfit, _Workers(launch, workers, elsewhere), train)

@@ -159,7 +159,9 @@ def _against(asked: Question, lines: pd.DataFrame) -> str:
         text = f"Of {len(lines)} comparisons {what}{where}, {ends}"
     fair = [_margin(asked, lines), f"paired over {_seeds(lines['seeds'])}", rates_in_words(asked.results)]
     if "look" in lines:
-        fair.insert(2, f"which were added in up to {int(lines['look'].max())} looks while one was undecided")
+        looks = int(lines["look"].max())
+        added = f"which were added in up to {looks} looks while one was undecided"
+        fair.insert(2, added if looks > 1 else "of the first look, to which none were added")
     return f"{text}, {', '.join(fair)}."
 
 
@@ -169,7 +171,7 @@ def _margin(asked: Question, lines: pd.DataFrame) -> str:
     sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
     unit = amount(0, asked.metric).removeprefix("0")
     plain = "" if "gap" not in words else f" ({' to '.join(dict.fromkeys(sizes))}{unit})"
-    if asked.margin is not None:
+    if asked.margin not in (None, declared):
         return f"at a margin of {words}{plain} that was chosen for this report"
     if words == "none":
         return "without a margin"

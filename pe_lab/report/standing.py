@@ -204,7 +204,7 @@ def in_each_setting(found: list[Standing], why: str = " that cannot be averaged"
     several = len(found) - sum(alone.values())
     always = [name for name in (found[0].open if found else []) if all(name in one.open for one in found)]
     parts = [f"`{name}` alone can be the best in {count}" for name, count in alone.items()]
-    parts += [f"several can be in {several}"] * bool(several)
+    parts += [f"several can be {'' if alone else 'the best '}in {several}"] * bool(several)
     text = f"Of {len(found)} settings{why}, {', '.join(parts)}"
     if several or len(alone) > 1:
         text += f"; {'none' if not always else listed(always, None)} can be the best in all of them"

@@ -230,7 +230,10 @@ def test_with_a_schedule_that_depends_on_the_end_rungs_are_trainings_of_their_ow
         (["seed=0,1000"], "seed must not be one of the search, 1000 ... 1001, got 1000"),
         (["seed=7", "search.first_seed=6"], "seed must not be one of the search, 6 ... 7, got 7"),
         (["decide.baseline=rope", "search.first_seed=20"], "seed must not be one of the search, 20 ... 21, got 20"),
-        (["optimizer.lr=1e-3,1e-2"], "optimizer.lr must be left to the search, got a sweep over 0.001 and 0.01"),
+        (["optimizer.lr=1e-3,1e-2"], "optimizer.lr must be left to the search, got 0.001, 0.01: leave it out"),
+        (["optimizer.lr=1e-3"], "optimizer.lr must be left to the search, got 0.001: leave it out"),
+        (["pe=learnable", "pe.std=0.5"], "pe.std must be left to the search, got 0.5: leave it out"),
+        (["pe=randomized_learnable", "pe.encoding.std=2"], "pe.encoding.std must be left to the search, got 2"),
         (["pe=learnable", "pe.std=0.02,1"], "pe.std must be left to the search, got a sweep over 0.02 and 1"),
     ],
 )
@@ -247,6 +250,19 @@ def test_a_scale_may_be_swept_if_it_is_not_searched(served: Served) -> None:
     chosen = drive(fair_rates(cells("pe=learnable", "pe.std=0.02,1", "search.scales=[]")), served)
     assert [(cfg.optimizer.lr, cfg.pe.std) for cfg in chosen] == [(3e-3, 0.02), (3e-3, 1)]
     assert len(set(searches_of(cells("pe=learnable", "pe.std=0.02,1", "search.scales=[]")))) == 2
+    assert searches_of(cells("pe=learnable", "pe.std=0.5", "search.scales=[]"))
+
+
+def test_a_rate_that_is_given_beside_the_search_is_refused_for_one_cell_too() -> None:
+    with pytest.raises(ValueError, match="optimizer.lr must be left to the search, got 0.01: leave it out"):
+        config.expand(["search=fair", "optimizer.lr=1e-2"], multirun=False)
+    assert config.expand(["search=none", "optimizer.lr=1e-2"], multirun=False)[0].optimizer.lr == 1e-2
+
+
+def test_what_cannot_be_searched_leaves_no_declaration(ledger: Path) -> None:
+    with pytest.raises(ValueError, match="seed must not be one of the search"):
+        searched(ledger, "pe=none", "seed=1000")
+    assert not (ledger / "studies").exists()
 
 
 @pytest.mark.parametrize(

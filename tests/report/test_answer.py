@@ -243,6 +243,7 @@ def test_the_margin_is_named_with_where_it_comes_from() -> None:
         "The margin of 0.03 nats was given for this report; the study declared 0.5 gap." in note for note in notes
     )
     same = replace(declared, margin=Margin(0.5, "gap"))
+    assert "at the declared margin of 0.5 gap (1 nats)" in sentences(same)[1]
     assert not same.margin_notes()
 
 
