@@ -123,13 +123,8 @@ def _run(words: list[str], train: bool) -> None:
         if getattr(arguments, flag):
             raise ValueError(f"--{flag.replace('_', '-')} is not used here: give overrides, key=value")
     cfgs = config.expand(arguments.overrides, arguments.multirun)
-    if cfgs[0].decide.baseline is not None and agent_run():
-        raise ValueError(
-            f"decide.baseline={cfgs[0].decide.baseline} cannot run under a W&B agent, which chooses cells itself: "
-            f"start the study with python -m pe_lab.run -m, on as many machines as you like"
-        )
-    if len(cfgs) > 1 and agent_run():
-        raise ValueError(f"a W&B agent must be given one cell at a time, got {len(cfgs)}: leave out -m")
+    if agent_run():
+        _require_cell_of_agent(cfgs)
     launcher = config.launcher(arguments.overrides, cfgs[0]) if arguments.multirun else None
     if train:
         Ledger(cfgs[0].ledger).prepare()
@@ -144,6 +139,21 @@ def _run(words: list[str], train: bool) -> None:
         sweep.run(cfgs, command, launch, launcher.workers, launcher.elsewhere, train)
     else:
         sweep.run(cfgs, command, train=train)
+
+
+def _require_cell_of_agent(cfgs: list[DictConfig]) -> None:
+    """Raise ValueError unless a W&B agent asks for one cell, which depends on no result of others."""
+    decide, search = cfgs[0].decide, cfgs[0].search
+    alone = (
+        "under a W&B agent, which chooses cells itself: start the study with python -m pe_lab.run -m, on as many "
+        "machines as you like"
+    )
+    if decide.baseline is not None:
+        raise ValueError(f"decide.baseline={decide.baseline} cannot run {alone}")
+    if search is not None:
+        raise ValueError(f"search must be none, got search.rates={list(search.rates)} {alone}")
+    if len(cfgs) > 1:
+        raise ValueError(f"a W&B agent must be given one cell at a time, got {len(cfgs)}: leave out -m")
 
 
 def _launch(

@@ -1,7 +1,8 @@
 """Write the W&B sweep of every study: python sweeps/generate.py reads conf/study and writes sweeps/<study>.yaml.
 
 A sweep has the cells of its study, one per agent run. Settings that all cells share are words of the command; the
-others are parameters of a grid. Sweeps without a study, as learning_rate.yaml, are written by hand.
+others are parameters of a grid. Sweeps without a study, as learning_rate.yaml, are written by hand. A study that adds
+seeds or searches learning rates has no sweep: its cells depend on results, and a W&B agent chooses cells itself.
 """
 
 from math import prod
@@ -39,9 +40,17 @@ parameters:
 
 
 def sweeps() -> dict[str, str]:
-    """Return the text of each sweep by its study's name. Studies that are made of other studies have none."""
+    """Return the text of each sweep by its study's name; see `has_sweep`."""
     files = {path.stem: path.read_text() for path in sorted(STUDIES.glob("*.yaml"))}
-    return {name: sweep(name, text) for name, text in files.items() if "sweeper:" in text}
+    return {name: sweep(name, text) for name, text in files.items() if has_sweep(text)}
+
+
+def has_sweep(text: str) -> bool:
+    """Return whether the cells of a study are known before any is trained, and its own: not those of other studies."""
+    settings = OmegaConf.create(text)
+    chosen = {group: value for entry in settings.get("defaults", []) for group, value in entry.items()}
+    decides = OmegaConf.select(settings, "decide.baseline") is not None
+    return "sweeper:" in text and not decides and chosen.get("override /search", "none") == "none"
 
 
 def sweep(name: str, text: str) -> str:

@@ -1,6 +1,7 @@
 """Attention through PyTorch's fused scaled_dot_product_attention, where the terms allow it.
 
-Queries and keys are rotated first; everything that is added to the logits is passed as a mask of T x T numbers.
+Queries and keys are rotated first; everything that is added to the logits is passed as a mask of T x T numbers. On a
+CPU short sequences take matrix products instead, which are faster there.
 """
 
 from math import prod
@@ -23,7 +24,7 @@ from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import Layout
 
 revision = 2  # increased when the numbers change; part of the identity of a result
-SHORT = 48  # tokens, up to which three matrix products take less time on a CPU than the fused kernel
+SHORT = 48  # tokens, up to which matrix products take less time on a CPU than the fused kernel
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
@@ -78,13 +79,17 @@ def _mask(q: Tensor, terms: Terms, layout: Layout) -> dict[str, Any]:
 
 
 def _is_short(q: Tensor, layout: Layout) -> bool:
-    """Return whether attention of queries like q takes less time as matrix products."""
-    exact = q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64) and not torch.compiler.is_compiling()
-    return exact and layout.keys is None and q.shape[2] <= SHORT
+    """Return whether attention of queries like q takes less time as matrix products, and is as exact.
+
+    In low precision the fused kernel is more exact: it keeps logits in float32.
+    """
+    if q.device.type != "cpu" or torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return False
+    return q.dtype in (torch.float32, torch.float64) and layout.keys is None and q.shape[2] <= SHORT
 
 
 def _by_products(q: Tensor, k: Tensor, v: Tensor, scale: float | None, terms: Terms, layout: Layout) -> Tensor:
-    """Return attention as a product, a softmax and a product."""
+    """Return attention as a product, a softmax and a product; padding attends to itself, so no row is all masked."""
     B, H, T, d = q.shape
     added = _as_added(_mask(q, terms, layout), q, layout)
     q, k, v = (x.reshape(B * H, T, -1) for x in (q, k, v))

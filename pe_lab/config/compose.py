@@ -45,19 +45,33 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
             check(whole, known)
             if whole.decide.baseline is not None:
                 raise ValueError(f"decide.baseline={whole.decide.baseline} needs a sweep: add -m, got no -m")
+            _require_rate_unset([whole], _keys(given))
             return [whole]
         cfgs = _compose_jobs([f"{key}={value}" for key, value in params.items()] + overrides, loader, known)
     for setting in OF_SWEEPS:
         values = list(dict.fromkeys(str(cfg[setting]) for cfg in cfgs))
         if len(values) > 1:
             raise ValueError(f"{setting} must be the same for all cells of a sweep, got {', '.join(values)}")
-    keys = [override.get_key_element() for override in given if not override.is_delete()]
-    if cfgs[0].decide.baseline is not None and "seed" in (*params, *keys):
+    keys = [*params, *_keys(given)]
+    _require_rate_unset(cfgs, keys)
+    if cfgs[0].decide.baseline is not None and "seed" in keys:
         raise ValueError(
             "seed must not be given beside decide, which begins with the first seeds of decide.seeds and adds others: "
             "leave it out, or add ~hydra.sweeper.params.seed if the study gives it"
         )
     return cfgs
+
+
+def _keys(given: list[Any]) -> list[str]:
+    """Return the settings that overrides set, without those that they delete."""
+    return [override.get_key_element() for override in given if not override.is_delete()]
+
+
+def _require_rate_unset(cfgs: list[DictConfig], keys: list[str]) -> None:
+    """Raise ValueError if a learning rate is given beside the search that is to choose it."""
+    if cfgs[0].search is not None and "optimizer.lr" in keys:
+        rates = ", ".join(dict.fromkeys(f"{cfg.optimizer.lr:g}" for cfg in cfgs))
+        raise ValueError(f"optimizer.lr must be left to the search, got {rates}: leave it out, or use search=none")
 
 
 def _compose_jobs(overrides: list[str], loader: Any, known: Folders) -> list[DictConfig]:

@@ -149,7 +149,8 @@ def launcher(overrides: list[str], cfg: DictConfig) -> Launcher:
     """
     keys = {override.partition("=")[0].lstrip("+~"): override for override in overrides}
     chosen = keys.get("hydra/launcher", "=cores").partition("=")[2]
-    words = [override for key, override in keys.items() if key.startswith("hydra") or key == "ledger"]
+    hydra = [key for key in keys if key.startswith("hydra") and not key.startswith("hydra.sweeper")]  # theirs: +worker
+    words = [override for key, override in keys.items() if key in (*hydra, "ledger")]
     if chosen.startswith("submitit") and find_spec("hydra_plugins.hydra_submitit_launcher") is None:
         raise ValueError(
             f"hydra/launcher={chosen} needs the package hydra-submitit-launcher: pip install 'pe_lab[slurm]'"

@@ -168,6 +168,7 @@ class _State:
 
     Attributes:
         open: which comparisons are still undecided.
+        failed: which ended because a cell failed; they stay undecided, whatever their p values.
         look: index of the last look of each comparison; -1 before the first.
         p: sequential p values, of a difference and of equivalence [2, comparisons].
         samples: the differences of each comparison at its last look.
@@ -178,6 +179,7 @@ class _State:
         self.comparisons = question.comparisons
         size = len(self.comparisons)
         self.open, self.look, self.p = np.ones(size, bool), np.full(size, -1), np.ones((2, size))
+        self.failed = np.zeros(size, bool)
         self.samples: list[np.ndarray] = [np.empty(0)] * size
         self.notes = [""] * size
         self.race = Race(question.settings, question.places) if question.baseline == BEST else None
@@ -194,7 +196,7 @@ class _State:
             setting, *pair = self.comparisons[index]
             failed = self._failed(setting, pair, seeds, values)
             if failed:
-                self.open[index], self.notes[index] = False, failed
+                self.open[index], self.failed[index], self.notes[index] = False, True, failed
                 continue
             first, second = (np.array([values[(setting, pe), seed] for seed in range(seeds)], float) for pe in pair)
             self.samples[index], self.look[index] = first - second, number
@@ -228,7 +230,7 @@ class _State:
 
     def _decided(self) -> np.ndarray:
         """Return whether each comparison is decided as a difference and as equivalent: [2, comparisons]."""
-        return np.stack([holm(p) for p in self.p]) < self.design.level
+        return (np.stack([holm(p) for p in self.p]) < self.design.level) & ~self.failed
 
     def _signs(self) -> np.ndarray:
         """Return 1 where the encoding is better than its baseline, -1 where it is worse, by the mean."""

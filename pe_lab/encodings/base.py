@@ -62,9 +62,16 @@ class Rotary:
     sin: Tensor
     pairing: Pairing = "interleaved"
 
-    @Stored
+    @property
     def rotation(self) -> Tensor:
-        """The tables as complex numbers, cos + i sin, made once for all layers that share them."""
+        """The tables as complex numbers, cos + i sin, made once for all layers that share them.
+
+        What is made while gradients are off has none, so it is not kept.
+        """
+        return self._rotation if torch.is_grad_enabled() else torch.complex(self.cos, self.sin)
+
+    @Stored
+    def _rotation(self) -> Tensor:
         return torch.complex(self.cos, self.sin)
 
 
@@ -176,6 +183,11 @@ class Sizes:
     @property
     def heads_in_model(self) -> int:
         return self.num_heads if self.model_heads is None else self.model_heads
+
+    @property
+    def heads_width(self) -> int:
+        """Dimensions of all `num_heads` together; D, unless the model has more heads."""
+        return self.num_heads * self.head_dim
 
     @property
     def head_dim(self) -> int:
@@ -292,9 +304,12 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         return x
 
     def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Return the input of queries and keys and the input of values, for a layer's attention input h [B, T, D]."""
+        """Return the input of queries and keys and the input of values, for a layer's attention input h [B, T, D].
+
+        h is not changed in place. At padding its values mean nothing.
+        """
         return h, h
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        """Return the terms of attention for a layer's attention input h [B, T, D]."""
+        """Return the terms of attention for a layer's attention input h [B, T, D], as in `mix`."""
         return Terms()

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import cycle, islice
 from typing import Annotated
 
 from torch import Tensor, nn
@@ -186,15 +185,19 @@ class Interleave(Combination):
         counts = [1] * len(parts) if layers is None else list(layers)
         if len(counts) != len(parts):
             raise OptionError(f"layers must be a number for each of {len(parts)} parts, got {counts}")
-        self.period = sum(counts)
         pattern = [part for part, count in enumerate(counts) for _ in range(count)]
-        self.index = next(islice(cycle(pattern), sizes.layer, None))
-        made = _made(parts, [sizes] * len(parts))
+        self.period, self.index = len(pattern), pattern[sizes.layer % len(pattern)]
+        self.is_first = sizes.layer == pattern.index(self.index)  # layer with this part
+        if sizes.layer == 0:
+            layers_of = [replace(sizes, layer=min(pattern.index(part), sizes.depth - 1)) for part in range(len(parts))]
+            made = _made(parts, layers_of)
+        else:
+            made = _made([parts[self.index]], [sizes])
         _require_none_embeds(made, "all layers see")
         self.take(made)
         self.per_layer = True
-        self.parts = nn.ModuleList([made[self.index]])
-        self.originals = tuple(made) if sizes.layer == 0 else ()  # no modules of this one: later layers use them
+        self.originals = tuple(made) if sizes.layer == 0 else ()  # not registered here: other layers take them
+        self.parts = nn.ModuleList(made[:1])
 
     @property
     def mixes(self) -> bool:
@@ -206,10 +209,10 @@ class Interleave(Combination):
     def follow(self, first: PositionalEncoding) -> None:
         assert isinstance(first, Interleave)
         original = first.originals[self.index]
-        if original.per_layer:
-            self.members()[0].follow(original)
-        else:
+        if self.is_first or not original.per_layer:
             self.parts[0] = original
+        else:
+            self.members()[0].follow(original)
 
     def locate(self, layout: Layout) -> Layout:
         return self.located(self.originals or self.members(), layout)

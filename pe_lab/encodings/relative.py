@@ -104,7 +104,7 @@ class TransformerXL(PositionalEncoding):
         self.theta = theta
         self.u = nn.Parameter(torch.empty(sizes.num_heads, sizes.head_dim))
         self.v = nn.Parameter(torch.empty_like(self.u))
-        self.project = nn.Linear(sizes.width, sizes.width, bias=False)
+        self.project = nn.Linear(sizes.width, sizes.heads_width, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -177,8 +177,8 @@ class Deberta(PositionalEncoding):
             raise OptionError(f"max_distance must be even with buckets=log, got {max_distance}")
         self.table = nn.Parameter(torch.empty(2 * max_distance, sizes.width))
         self.owner: tuple[Deberta, ...] = ()
-        self.project_q = nn.Linear(sizes.width, sizes.width, bias=False)
-        self.project_k = nn.Linear(sizes.width, sizes.width, bias=False)
+        self.project_q = nn.Linear(sizes.width, sizes.heads_width, bias=False)
+        self.project_k = nn.Linear(sizes.width, sizes.heads_width, bias=False)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

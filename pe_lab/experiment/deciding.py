@@ -1,6 +1,7 @@
 """The stage of a study that adds seeds, look by look, to encodings that are still undecided."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,20 +35,20 @@ def require_question(cfgs: list[DictConfig]) -> None:
     _Study(cfgs)
 
 
-def add_seeds(cfgs: list[DictConfig]) -> Stage:
+def add_seeds(cfgs: list[DictConfig], searched: Mapping[str, float] | None = None) -> Stage:
     """Train the cells of a look, decide, and go on with what is undecided until nothing is, or the budget ends.
 
     Args:
         cfgs: a config for each encoding in each setting; their seed is not used.
+        searched: core-seconds of each run of a search that came before, by its name. The budget pays for it too.
 
     Returns:
         The configs of all cells that were asked for.
 
     Raises:
-        ValueError: the baseline is not among the encodings, or there is only one; the margin has another unit than
-            the metric.
+        ValueError: the baseline is not among the encodings, or there is only one.
     """
-    study = _Study(cfgs)
+    study = _Study(cfgs, searched)
     while (decision := study.decide()).needed:
         if study.exceeds_budget(decision):
             study.ended_before = decision.look
@@ -64,10 +65,12 @@ class _Study:
 
     Attributes:
         asked: the config of each cell so far, by encoding, setting and seed.
+        searched: core-seconds of each run of a search that came before, by its name.
         ended_before: the number of the look that the budget did not suffice for; None: it did.
     """
 
-    def __init__(self, cfgs: list[DictConfig]) -> None:
+    def __init__(self, cfgs: list[DictConfig], searched: Mapping[str, float] | None = None) -> None:
+        self.searched = dict(searched or {})
         self.described = describe([settings_of(with_settings(cfg, {"seed": 0})) for cfg in cfgs])
         self.names = [name for name in self.described if name not in ("pe", "seed")]
         keys = keys_of(self.described, self.names)
@@ -75,8 +78,6 @@ class _Study:
             (key, pe): cfg for key, pe, cfg in zip(keys, self.described["pe"], cfgs, strict=True)
         }
         self.margin = None if cfgs[0].margin is None else Margin.parse(cfgs[0].margin)
-        if self.margin:
-            self.margin.require_metric(METRIC)
         self.budget = cfgs[0].budget
         self.settings = resolved(cfgs[0].decide)
         self.question = Question(
@@ -132,8 +133,9 @@ class _Study:
 
     @property
     def spent(self) -> float:
-        """Return the core-hours of all runs so far, each counted once."""
-        return sum({one.run: one.core_seconds for one in self.outcomes.values()}.values()) / HOUR
+        """Return the core-hours of all runs so far, those of a search included, each counted once."""
+        own = {one.run: one.core_seconds for one in self.outcomes.values()}
+        return sum((self.searched | own).values()) / HOUR
 
     def exceeds_budget(self, decision: Decision) -> bool:
         """Return whether the next look would cost more than is left, at the cost of its encodings' seeds so far."""
@@ -155,7 +157,7 @@ class _Study:
         text = f"{done} of {len(lines)} comparisons decided"
         if rest := decision.undecided:
             more = f" and {len(rest) - OTHERS} more" if len(rest) > OTHERS else ""
-            text += f"; undecided: {', '.join(rest[:OTHERS])}{more}"
+            text += f"; undecided: pe {', '.join(rest[:OTHERS])}{more}"  # an encoding is named none
         if decision.needed:
             return f"look {decision.look} of {len(looks)} ({looks[decision.look - 1]} seeds): {text}"
         ended = f", the budget of {self.budget:g} core-hours ended" if self.ended_before else ""
@@ -164,7 +166,10 @@ class _Study:
     def _cost(self) -> str:
         runs = {one.run for one in self.outcomes.values()}
         fixed = len(self.cfgs) * self.design.looks[-1]
-        return f"{len(self.asked)} cells on {len(runs)} runs instead of {fixed} cells, {self.spent:.3g} core-hours"
+        search = sum(self.searched.values()) / HOUR
+        of_search = f", {search:.3g} of them for the search of learning rates" if self.searched else ""
+        cells = f"{len(self.asked)} cells on {len(runs)} runs instead of {fixed} cells"
+        return f"{cells}, {self.spent:.3g} core-hours{of_search}"
 
     def write(self, decision: Decision) -> None:
         """Print the verdicts, and write them into the study's folder, if it has one."""

@@ -7,9 +7,11 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pe_lab.config import resolved
+from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.memory import require_memory
 from pe_lab.ledger.studies import trained
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import is_file, read_json
+from pe_lab.system.files import digest, is_file, read_json
 
 FILE = "declared.json"
 METRIC = "loss"  # on the test split: what studies decide by
@@ -26,6 +28,36 @@ def declaration(cfg: DictConfig) -> dict[str, Any]:
         "decide": decide if decides else None,
         "search": None if cfg.search is None else resolved(cfg.search),
     }
+
+
+def require_margin(cells: list[Cell]) -> None:
+    """Check that the margin of a study has a unit in which differences on its tasks can be given.
+
+    For a margin in gap the floors of each task are computed, once for the whole ledger, and no model is trained.
+
+    Args:
+        cells: of the study.
+
+    Raises:
+        ValueError: the loss has no such unit, or a task no such floors.
+    """
+    if cells[0].cfg.margin is None:
+        return
+    from pe_lab.experiment.measurement import Datasets
+    from pe_lab.results.statistics.margin import LEAST_GAP, Margin  # loads pandas
+
+    margin = Margin.parse(cells[0].cfg.margin)
+    margin.require_metric(METRIC)
+    tasks = {digest(resolved(cell.cfg.data)): cell for cell in reversed(cells)} if margin.unit == "gap" else {}
+    for cell in tasks.values():
+        require_memory(cell)
+        floors = Datasets(cell).floors()
+        bayes, blind = (floors.get(level, {}).get(METRIC, float("nan")) for level in ("bayes", "position_blind"))
+        if not abs(blind - bayes) > LEAST_GAP:
+            raise ValueError(
+                f"margin must be in nats for data={cell.cfg.data.name}, whose floors bayes and position_blind of "
+                f"{METRIC} do not exist or do not differ, got {str(margin)!r}; without margin each task has its default"
+            )
 
 
 def declare(cfg: DictConfig) -> None:

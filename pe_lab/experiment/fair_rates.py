@@ -9,15 +9,19 @@ from pe_lab.experiment.rounds import Round, Stage
 from pe_lab.experiment.searches import Search, searches_of
 
 
-def fair_rates(cfgs: list[DictConfig]) -> Stage:
+def fair_rates(cfgs: list[DictConfig], cost: dict[str, float] | None = None) -> Stage:
     """Search the learning rate of each encoding in each setting; return the cells with the rates that were chosen.
 
     All searches take their rungs together: a round has the cells of one rung of each.
+
+    Args:
+        cost: gets the core-seconds of each run of the searches, by its name.
 
     Raises:
         ValueError: see `searches_of`; all candidates of an encoding diverged.
         CellsMissingError: a cell of a search failed for another reason than a loss that is not finite.
     """
+    cost = {} if cost is None else cost
     of_cells = searches_of(cfgs)
     searches, number = list(dict.fromkeys(of_cells)), 0
     while waiting := [search for search in searches if search.rung is not None]:
@@ -27,6 +31,8 @@ def fair_rates(cfgs: list[DictConfig]) -> Stage:
         outcomes = iter((yield Round(cells, _progress(number, searches, len(waiting), len(cells)))))
         for search, part in zip(waiting, parts, strict=True):
             search.take(list(islice(outcomes, len(part))))
+    for search in searches:
+        cost.update(search.cost)
     chosen = [search.chosen(cfg) for search, cfg in zip(of_cells, cfgs, strict=True)]
     write_rates(of_cells, chosen)
     return chosen

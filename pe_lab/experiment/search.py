@@ -1,6 +1,6 @@
 """Successive halving over learning rates and starting scales: which candidates are trained next, for how many epochs.
 
-Pure: it sees mean validation losses and nothing else. `pe_lab.experiment.fair` trains the cells.
+Pure: it sees mean validation losses and nothing else. `pe_lab.experiment.fair_rates` trains the cells.
 
 Successive halving (Jamieson and Talwalkar 2016, arXiv:1502.07943): all candidates are trained for a part of the epochs,
 the better ones for `factor` times as many, until the last are trained for all epochs. While the best of them stands at
@@ -57,7 +57,7 @@ class Plan:
     extensions: int
 
     def budgets(self, epochs: int) -> list[int]:
-        """Return the epochs of the rungs, ascending; the last is that of the study. Those below 1 are left out."""
+        """Return the epochs of the rungs, ascending, without those below 1; the last is that of the study."""
         wanted = (epochs // self.factor**left for left in reversed(range(self.rungs)))
         return [budget for budget in wanted if budget]
 

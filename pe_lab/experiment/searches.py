@@ -14,11 +14,12 @@ from typing import Any
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config import flatten, resolved
+from pe_lab.config import flatten, folders, resolved
 from pe_lab.decisions.looks import looks_of
 from pe_lab.experiment.rounds import Outcome, with_settings
 from pe_lab.experiment.search import Candidate, Choice, NoRateError, Plan, Rung, epochs_needed, halving
 from pe_lab.experiment.tables import CellsMissingError
+from pe_lab.results.rows import STARTING_SCALES
 from pe_lab.system.files import LedgerError, canonical
 
 LR = "optimizer.lr"
@@ -47,9 +48,15 @@ def starting_scale(leaf: DictConfig, path: str = "pe") -> str | None:
 
     Args:
         leaf: the settings of the encoding; path: of them in the config.
+
+    Raises:
+        ValueError: the option has another name than those that tables leave out where it has one value per encoding.
     """
     option = getattr(get_class(leaf["_target_"]), "start_scale", None)
     if option is not None and option in leaf:
+        if option not in STARTING_SCALES:
+            names = " or ".join(STARTING_SCALES)
+            raise ValueError(f"start_scale of {leaf['_target_']} must be {names} to be searched, got {option!r}")
         return f"{path}.{option}"
     inner = (starting_scale(leaf[key], f"{path}.{key!s}") for key in leaf if _is_encoding(leaf[key]))
     return next(filter(None, inner), None)
@@ -181,7 +188,24 @@ def searches_of(cfgs: list[DictConfig]) -> list[Search]:
                     f"{OmegaConf.select(cfg, setting)}"
                 )
         found.append(search)
+    for search in by_setting.values():
+        _require_scale_unset(search)
     return found
+
+
+def _require_scale_unset(search: Search) -> None:
+    """Raise ValueError if the starting scale is not that of the encoding's file: somebody wants another."""
+    if search.scale is None:
+        return
+    path, _, option = search.scale.rpartition(".")
+    leaf = OmegaConf.select(search.cfg, path)
+    file = folders().file("pe", leaf.name)
+    written = OmegaConf.load(file) if file else None
+    usual = written.get(option) if isinstance(written, DictConfig) else None
+    if usual is not None and leaf[option] != usual:
+        raise ValueError(
+            f"{search.scale} must be left to the search, got {leaf[option]:g}: leave it out, or add search.scales=[]"
+        )
 
 
 def _seeds(cfg: DictConfig) -> Iterable[int]:

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.declaration import declare
+from pe_lab.experiment.declaration import declare, require_margin
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.memory import require_memory
 from pe_lab.experiment.rounds import Outcome, Round, Stage, drive, outcome
@@ -74,6 +74,12 @@ def run(
         from pe_lab.experiment.deciding import require_question  # loads pandas
 
         require_question([cell.cfg for cell in cells])
+    if searched:
+        from pe_lab.experiment.searches import searches_of
+
+        searches_of([cell.cfg for cell in cells])  # refuses what cannot be searched
+    if train and not elsewhere:
+        require_margin(cells)
     declare(cfgs[0])
     settle_wandb(cfgs[0])
     served = _Rounds(overrides, cells, unfit, _Workers(launch, workers, elsewhere), train)
@@ -91,14 +97,15 @@ def stages(cfgs: list[DictConfig]) -> Stage:
     Args:
         cfgs: cells that fit.
     """
+    cost: dict[str, float] = {}  # of the search, in core-seconds by run
     if cfgs[0].search is not None:
         from pe_lab.experiment.fair_rates import fair_rates  # loads pandas
 
-        cfgs = yield from fair_rates(cfgs)
+        cfgs = yield from fair_rates(cfgs, cost)
     if cfgs[0].decide.baseline is not None:
         from pe_lab.experiment.deciding import add_seeds  # loads pandas
 
-        return (yield from add_seeds(cfgs))
+        return (yield from add_seeds(cfgs, cost))
     yield Round(cfgs)
     return cfgs
 

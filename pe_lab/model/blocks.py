@@ -108,10 +108,16 @@ class Layer(nn.Module):
             positions: of this pass through the model.
             rows: the slots of x.
             kept: the slots of the result, of those of x.
+
+        Raises:
+            ValueError: the encoding changes its input in place, or returns another shape.
         """
         h = self.norm_attention(x) if self.pre_norm else x
         padded = rows.pad(h)
+        version = _version(padded)
         h_qk, h_v, terms, layout = positions.layer(index, padded)
+        if _version(padded) != version:
+            raise ValueError("mix and terms must return new tensors, got h changed in place")
         if h_qk is padded and h_v is padded:
             h_qk = h_v = h
         else:
@@ -129,6 +135,11 @@ class Layer(nn.Module):
         if not self.training or not self.attention_dropout:
             return None
         return Dropout(self.attention_dropout, torch.randint(2**32, (), device=device))
+
+
+def _version(x: Tensor) -> int:
+    """Return how often a tensor was changed in place; 0 where PyTorch does not count."""
+    return 0 if torch.compiler.is_compiling() or x.is_inference() else x._version
 
 
 def mean_over_tokens(x: Tensor, layout: Layout) -> Tensor:

@@ -41,19 +41,24 @@ ALL = Rows()
 
 
 class Some(Rows):
-    """N of the B T slots of a batch.
+    """N of the B T slots of a batch: a state has a row among N, and a slot among the B T.
 
     Args:
-        slot: [N] ascending, of each row, in the B T slots.
+        slot: [N] ascending, the slot of each row.
         shape: B, T.
+
+    Attributes:
+        row: [B T], the row of each slot; 0 where it has none.
+        has_row: [B T] bool, whether a slot has a row.
     """
 
     def __init__(self, slot: Tensor, shape: tuple[int, int]) -> None:
         self.slot, self.shape = slot, shape
-        self.row = torch.zeros(shape[0] * shape[1], dtype=torch.long)  # of each slot
-        self.row[slot] = torch.arange(len(slot))
-        self.has_row = torch.zeros(len(self.row), dtype=torch.bool)
+        self.row = slot.new_zeros(shape[0] * shape[1])
+        self.row[slot] = torch.arange(len(slot), device=slot.device)
+        self.has_row = torch.zeros_like(self.row, dtype=torch.bool)
         self.has_row[slot] = True
+        # by (parts, num_heads): what `_vectors` returned, which every layer asks for
         self._places: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def pad(self, x: Tensor) -> Tensor:
@@ -61,13 +66,20 @@ class Some(Rows):
         return padded.unflatten(0, self.shape)
 
     def drop(self, x: Tensor) -> Tensor:
+        """Return the states [N, D] of these rows, for x [B, T, D].
+
+        Raises:
+            ValueError: x has other sequences or another length, so that its slots are others.
+        """
+        if x.dim() != 3 or x.shape[:2] != self.shape:
+            raise ValueError(f"embed and mix must return [B, T, D], B, T = {list(self.shape)}, got {list(x.shape)}")
         dropped: Tensor = _Gather.apply(x.flatten(0, 1), self.slot, self.row, self.has_row)
         return dropped
 
     def split(self, qkv: Tensor, num_heads: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return contiguous queries, keys and values, each [B, H, T, d], for states [N, 3 H d]."""
         (B, T), (row, slot) = self.shape, self._vectors(3, num_heads)
-        vectors = qkv.reshape(len(slot), -1)
+        vectors = qkv.unflatten(-1, (3 * num_heads, -1)).flatten(0, 1)
         q, k, v = _Gather.apply(vectors, row, slot, None).view(3, B, num_heads, T, -1)
         return q, k, v
 
@@ -76,22 +88,36 @@ class Some(Rows):
         row, slot = self._vectors(1, out.shape[1])
         used = self.has_row.view(self.shape[0], 1, -1).expand(out.shape[:3]).flatten()
         joined: Tensor = _Gather.apply(out.flatten(0, 2), slot, row, used)
-        return joined.view(len(self.slot), -1)
+        return joined.view(len(self.slot), out.shape[1] * out.shape[3])
 
     def within(self, x: Tensor, rows: Rows) -> Tensor:
+        """Return the states of these rows, for the states x of `rows`.
+
+        Raises:
+            ValueError: one of these slots has no row in `rows`: it is padding.
+        """
         if rows is self:
             return x
-        return x[rows.row[self.slot]] if isinstance(rows, Some) else self.drop(x)
+        if not isinstance(rows, Some):
+            return self.drop(x)
+        missing = ~rows.has_row[self.slot]
+        if missing.any():
+            raise ValueError(f"answers must be asked at tokens, got padding in slot {int(self.slot[missing][0])}")
+        return x[rows.row[self.slot]]
 
     def _vectors(self, parts: int, num_heads: int) -> tuple[Tensor, Tensor]:
-        """Return places of the vectors that heads have, in rows [N parts H] and in slots [parts B H T].
+        """Return where the vector of each head is: one order of vectors is [N, parts, H], the other [parts, B, H, T].
+
+        Args:
+            parts: 3 for queries, keys and values; 1 for what attention returns.
 
         Returns:
-            For each place in slots that in the rows, and for each place in the rows that in slots.
+            [parts B H T], the index of each vector of the second order in the first, and [N parts H], the reverse.
         """
         key = parts, num_heads
         if key not in self._places:
-            (B, T), part, head = self.shape, torch.arange(parts), torch.arange(num_heads)
+            (B, T), device = self.shape, self.slot.device
+            part, head = torch.arange(parts, device=device), torch.arange(num_heads, device=device)
             row = (self.row.view(B, 1, T) * parts + part[:, None, None, None]) * num_heads + head[:, None]
             batch, token = (self.slot // T)[:, None, None], (self.slot % T)[:, None, None]
             slot = ((part[:, None] * B + batch) * num_heads + head) * T + token
@@ -100,7 +126,9 @@ class Some(Rows):
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of a matrix by index; its gradient is gathered too, by the reverse index.
+    """Rows of a matrix by index; the gradient is gathered too, by the reverse index, which is faster than adding it up.
+
+    The gradient of a slot without a row is dropped: nothing depends on its state.
 
     Args:
         x: [M, D].
@@ -112,12 +140,17 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, reverse: Tensor, used: Tensor | None) -> Tensor:
         ctx.reverse, ctx.used = reverse, used
-        return x.index_select(0, index)
+        return _select(x, index)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        found = gradient.index_select(0, ctx.reverse)
+        found = _select(gradient, ctx.reverse)
         return found if ctx.used is None else found.mul_(ctx.used[:, None]), None, None, None
+
+
+def _select(x: Tensor, index: Tensor) -> Tensor:
+    """Return rows of x [M, D] by index [N]; zeros if x has no rows, as in a batch without an answer."""
+    return x.index_select(0, index) if len(x) else x.new_zeros(len(index), x.shape[1])
 
 
 def tokens_of(layout: Layout) -> Rows:

@@ -87,12 +87,16 @@ class Transformer(nn.Module):
         return self._pass(tokens, layout, cache, ALL, ALL)
 
     def answers(self, tokens: Tensor, layout: Layout, slot: Tensor) -> Tensor:
-        """Return the logits [N, outputs] of some slots: as `forward`, up to rounding, without computing what they do
-        not need, as padding.
+        """Return the logits [N, outputs] of some slots, equal to those of `forward` up to rounding.
+
+        Padding is not computed, and after the last layer's keys and values no slot but these.
 
         Args:
             layout: of tokens [B, T].
-            slot: [N] ascending, in the batch's slots: B T, or B where the task is pooled.
+            slot: [N] ascending, without padding, in the batch's slots: B T, or B where the task is pooled.
+
+        Raises:
+            ValueError: a slot is padding.
         """
         rows = tokens_of(layout)
         if self.task.pooled:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report.choice import POOLED
-from pe_lab.report.decided import decision_notes, sequential
+from pe_lab.report.decided import decision_notes, sequential, with_one
 from pe_lab.report.effort import rates_in_words
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.report.question import Question, cautions
@@ -106,11 +106,11 @@ def forest(compared: Families, decided: pd.DataFrame | None = None) -> plots.Plo
 def _drawn(compared: Families, decided: pd.DataFrame | None) -> tuple[pd.DataFrame, str, str]:
     """Return the comparisons that the figure shows, their metric, and the settings in words."""
     name = GRID if decided is not None else table_of(compared) or GRID
+    if decided is None and compared.compare(name).empty:  # what is pooled lacks the baseline
+        name = GRID
     lines = compared.compare(name) if decided is None else decided
     if decided is not None:
-        baselines = lines["baseline"].unique()
-        baseline = compared.baseline if compared.baseline in baselines else baselines[0]
-        lines = lines[lines["baseline"] == baseline].reset_index(drop=True)
+        lines = with_one(decided, compared.baseline)
     names = list(lines.columns[: list(lines.columns).index("pe")])
     lines = sort_by_setting(lines, names)
     words = pd.Series(settings_in_words(lines, names), lines.index)
@@ -127,7 +127,7 @@ def _figure(asked: Question) -> list[Part]:
     if cells.empty or cells["pe"].nunique() < 2:
         return []
     rows, _, where = _drawn(asked.compared, asked.decided)
-    if rows["difference"].isna().all():
+    if rows["difference"].isna().all():  # or there are none
         return []
     how = "95 % t intervals" if asked.decided is None else "intervals that hold under the looking"
     caption = f"Differences from {rows['baseline'].iloc[0]}{where}, with {how}"
@@ -159,7 +159,9 @@ def _against(asked: Question, lines: pd.DataFrame) -> str:
         text = f"Of {len(lines)} comparisons {what}{where}, {ends}"
     fair = [_margin(asked, lines), f"paired over {_seeds(lines['seeds'])}", rates_in_words(asked.results)]
     if "look" in lines:
-        fair.insert(2, f"which were added in up to {int(lines['look'].max())} looks while one was undecided")
+        looks = int(lines["look"].max())
+        added = f"which were added in up to {looks} looks while one was undecided"
+        fair.insert(2, added if looks > 1 else "of the first look, to which none were added")
     return f"{text}, {', '.join(fair)}."
 
 
@@ -169,7 +171,7 @@ def _margin(asked: Question, lines: pd.DataFrame) -> str:
     sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
     unit = amount(0, asked.metric).removeprefix("0")
     plain = "" if "gap" not in words else f" ({' to '.join(dict.fromkeys(sizes))}{unit})"
-    if asked.margin is not None:
+    if asked.margin not in (None, declared):
         return f"at a margin of {words}{plain} that was chosen for this report"
     if words == "none":
         return "without a margin"
@@ -190,9 +192,12 @@ def _not_finite(asked: Question) -> list[str]:
 def _alone(asked: Question) -> str:
     """Say what is known of the only encoding."""
     cells, metric = asked.results.cells, asked.metric
-    pe, settings = cells["pe"].iloc[0], cells.groupby(setting_columns(cells), sort=False, dropna=False)
-    values = cells[f"test_{metric}"]
-    if len(settings) > 1:
+    pe = cells["pe"].iloc[0]
+    cells = cells[np.isfinite(cells[f"test_{metric}"].astype(float))]
+    values, settings = cells[f"test_{metric}"], cells.groupby(setting_columns(cells), sort=False, dropna=False)
+    if values.empty:
+        found = "finite in no cell"
+    elif len(settings) > 1:
         means = settings[f"test_{metric}"].mean()
         low, high = amount(means.min(), metric), amount(means.max(), metric)
         found = f"from {low} to {high}, means of {len(settings)} settings"

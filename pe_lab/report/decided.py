@@ -7,6 +7,7 @@ from pe_lab.report.standing import Standing, in_words
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.statistics import GRID, Families
+from pe_lab.results.verdicts import reverse
 
 FILE = "decisions.csv"
 NUMBERS = ("difference", "low", "high", "p_holm", "margin", "p_equivalent_holm", "seeds", "look")
@@ -55,6 +56,28 @@ def decision_notes(results: Results, decided: pd.DataFrame | None) -> list[str]:
     if decided is not None:
         return [CAUTION]
     return [] if results.declared.decide is None else [UNFINISHED]
+
+
+def with_one(decided: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the comparisons with one encoding, which is subtracted in all of them.
+
+    Args:
+        decided: from `decisions`.
+        name: an encoding; if none other is compared with it, the first baseline is taken.
+    """
+    if decided["baseline"].nunique() == 1 or name not in {*decided["pe"], *decided["baseline"]}:
+        name = str(decided["baseline"].iloc[0])
+    lines = decided[(decided["pe"] == name) | (decided["baseline"] == name)].reset_index(drop=True)
+    turned = lines["pe"] == name
+    swapped = lines.assign(
+        pe=lines["baseline"],
+        baseline=lines["pe"],
+        difference=-lines["difference"],
+        low=-lines["high"],
+        high=-lines["low"],
+        verdict=lines["verdict"].map(reverse),
+    )
+    return lines.mask(turned, swapped)
 
 
 def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:

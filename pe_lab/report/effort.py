@@ -20,7 +20,7 @@ def rates_in_words(results: Results) -> str:
         tried = cells.groupby("pe", sort=False)[LR].agg(lambda rates: tuple(sorted(rates.dropna().unique())))
         same = "" if tried.nunique() == 1 else ", not the same for all"
         return f"{'' if alone else 'each encoding '}at {_range(tried.map(len))} learning rates{same}"
-    searched = _searched(results)
+    searched = searched_rates(results)
     if searched is not None:
         edge = int(searched["at_edge"].astype(str).str.lower().eq("true").sum())
         where = f"{edge} of {len(searched)} at an edge of it" if edge else "none at an edge of it"
@@ -39,14 +39,18 @@ def study_folder(results: Results) -> Path:
     return results.source / "studies" / results.study if results.study else results.source
 
 
-def _searched(results: Results) -> pd.DataFrame | None:
-    """Return the rates of a search if they are those of the cells, each encoding with one; otherwise None."""
+def searched_rates(results: Results) -> pd.DataFrame | None:
+    """Return the rates of a search, a line per encoding and setting, if they are those of the cells; otherwise None.
+
+    Encodings of which all cells failed were searched too, and are left out.
+    """
     path = study_folder(results) / "rates.csv"
     if not path.is_file():
         return None
     rates, cells = pd.read_csv(path, dtype={"pe": str, "data": str}), results.cells
-    if not set(rates) >= SEARCHED or set(rates["pe"]) != set(cells["pe"]):
+    if not set(rates) >= SEARCHED or not set(rates["pe"]) >= set(cells["pe"]):
         return None
+    rates = rates[rates["pe"].isin(cells["pe"])]
     if LR not in cells:  # one rate for all
         return rates if rates[LR].nunique() == 1 else None
     keys = ["pe", *(name for name in setting_columns(cells) if name in rates)]

@@ -105,8 +105,9 @@ def question(asked: Question) -> Section:
             f"Others are compared with `{asked.baseline}`."
         )
         if cells["pe"].nunique() > 1:
+            where = "on this page" if asked.decided is None else "below the first screen"
             parts.append(
-                f"**The families of this report**: {asked.compared}. Every verdict on this page, in differences, "
+                f"**The families of this report**: {asked.compared}. Every verdict {where}, in differences, "
                 "ranks, seeds needed and choice, is one of these."
             )
     if asked.command:

@@ -1,7 +1,10 @@
 """The sections of a report, in order; here those that show measurements beside the comparisons of encodings."""
 
+import pandas as pd
+
 from pe_lab.report import comparing
 from pe_lab.report.answer import answer
+from pe_lab.report.effort import searched_rates
 from pe_lab.report.elsewhere import elsewhere
 from pe_lab.report.parts import Drawn, Part, Section, Table
 from pe_lab.report.question import Question, failed, question, varied_columns
@@ -41,10 +44,12 @@ def sections(asked: Question) -> list[Section]:
 def _rates(asked: Question) -> Section:
     """Return the tuned learning rates, and rankings at one rate against the ranking at tuned ones."""
     results, title = asked.results, "How much the ranking depends on the learning rate"
+    if LR not in setting_columns(results.cells) and (searched := searched_rates(results)) is not None:
+        return _searched(searched)
     if LR not in results.cells and results.cells["pe"].nunique() > 1:
         text = (
             "**Note.** All encodings were trained at one learning rate, which was not tuned for each of them: at rates "
-            "of their own, their order may differ. `+study=tune_lr` shows how much."
+            "of their own, their order may differ. `+study=tune_lr` shows how much, `search=fair` gives each its own."
         )
         return Section(title, [text])
     if LR not in setting_columns(results.cells) or results.curves.empty:
@@ -67,6 +72,28 @@ def _rates(asked: Question) -> Section:
     parts.append(Table(rates, "Tuned rates", f"columns.sort_by_setting({code}.rates, {settings})"))
     parts.append(Table(agreement, "Rankings at one rate against tuned", f"{code}.agreement"))
     return Section(title, parts)
+
+
+def _searched(rates: pd.DataFrame) -> Section:
+    """Return the section on rates that a search chose for the cells of the study.
+
+    Args:
+        rates: of `searched_rates`.
+    """
+    what = "learning rate"
+    if "start_scale" in rates and rates["start_scale"].notna().any():
+        what += " and starting scale"
+    parts: list[Part] = [
+        f"Each encoding was trained at the {what} that had the lowest validation loss in a search of its own. The "
+        "search had other seeds than the comparisons; it does not say how much the ranking depends on the rate."
+    ]
+    if edge := int(rates["at_edge"].astype(str).str.lower().eq("true").sum()):
+        parts.append(
+            f"**Note.** {edge} of {len(rates)} choices stand at the edge of what was tried: the best may lie beyond, "
+            "and the order there may differ."
+        )
+    parts.append(Table(rates, "What the search chose"))
+    return Section("Learning rates", parts)
 
 
 def _tasks(asked: Question) -> Section:

@@ -18,8 +18,8 @@ from pe_lab.results.verdicts import (
     ONE_SEED,
     UNDECIDED,
     WITHIN,
-    WORSE,
     direction,
+    reverse,
 )
 
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
@@ -94,10 +94,8 @@ class Standing:
         if (other, pe) not in self._by_pair:
             return dict.fromkeys(("difference", "low", "high"), float("nan")) | {"verdict": UNDECIDED}
         line = self._by_pair[other, pe]
-        verdict, word = line["verdict"], direction(line["verdict"])
-        if word:
-            verdict = verdict.replace(word, WORSE if word == BETTER else BETTER)
-        return {"difference": -line["difference"], "low": -line["high"], "high": -line["low"], "verdict": verdict}
+        turned = {"difference": -line["difference"], "low": -line["high"], "high": -line["low"]}
+        return turned | {"verdict": reverse(line["verdict"])}
 
     def words(self) -> str:
         """Say which encodings may be the best, in one sentence."""
@@ -206,7 +204,7 @@ def in_each_setting(found: list[Standing], why: str = " that cannot be averaged"
     several = len(found) - sum(alone.values())
     always = [name for name in (found[0].open if found else []) if all(name in one.open for one in found)]
     parts = [f"`{name}` alone can be the best in {count}" for name, count in alone.items()]
-    parts += [f"several can be in {several}"] * bool(several)
+    parts += [f"several can be {'' if alone else 'the best '}in {several}"] * bool(several)
     text = f"Of {len(found)} settings{why}, {', '.join(parts)}"
     if several or len(alone) > 1:
         text += f"; {'none' if not always else listed(always, None)} can be the best in all of them"

@@ -40,11 +40,13 @@ def read(folder: Path) -> Declared:
         return Declared()
     try:
         found = json.loads(path.read_text())
-        texts = found.get("margin") or {}
+        texts = (found.get("margin") or {}) if isinstance(found, dict) else None
+        if not isinstance(texts, dict):
+            raise ValueError(f"{json.dumps(found if texts is None else texts)}, not settings")
         margin = {metric: Margin.parse(text) for metric, text in texts.items()}
         for metric, one in margin.items():
             one.require_metric(metric)
-    except (ValueError, AttributeError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise ValueError(f"{path} must be a declaration, got {' '.join(str(error).split())}") from None
     baseline, decide, search = (found.get(name) for name in ("baseline", "decide", "search"))
     kinds = {"baseline": (baseline, str, "a name"), "decide": (decide, dict, "settings")}

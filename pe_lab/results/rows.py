@@ -28,7 +28,7 @@ _NOT_TRAINING = (
     "optimizer._target_",
 )
 # settings that may have one value per encoding, and are then no setting of their own
-_STARTING_SCALES = ("pe.std", "pe.size", "pe.encoding.std", "pe.encoding.size")  # likewise, options of encodings
+STARTING_SCALES = ("std", "size")  # likewise, options of encodings, and of encodings within them
 _PER_ENCODING = ("optimizer.lr", "attention.implementation", "attention.revision")
 
 
@@ -71,8 +71,9 @@ def _varied(settings: list[Settings]) -> list[str]:
 
 
 def _without_starting_scales(settings: list[Settings]) -> list[Settings]:
-    """Return settings without those of `_STARTING_SCALES` that have one value per encoding and setting."""
-    for name in (name for name in _STARTING_SCALES if any(name in one for one in settings)):
+    """Return settings without those of `STARTING_SCALES` that have one value per encoding and setting."""
+    names = dict.fromkeys(name for one in settings for name in one if name.startswith("pe."))
+    for name in (name for name in names if name.rpartition(".")[2] in STARTING_SCALES):
         values: dict[str, set[Any]] = defaultdict(set)
         for one in settings:
             rest = {key: one[key] for key in sorted(one) if key not in (name, "seed", *_PER_ENCODING)}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pe_lab.attention import IMPLEMENTATIONS, attend, resolve
+from pe_lab.attention import IMPLEMENTATIONS, attend, resolve, sdpa
 from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
@@ -142,10 +142,14 @@ def test_triton_refuses_more_heads_than_a_grid_has_rows() -> None:
         resolve("triton", many, Terms(), layout)
 
 
+@pytest.mark.parametrize("short", [0, T], ids=["fused", "products"])
 @pytest.mark.parametrize(("segments", "causal"), LAYOUTS)
 @pytest.mark.parametrize("case", SUPPORTED)
-def test_sdpa_equals_the_reference(case: str, segments: list[list[int]], causal: bool) -> None:
+def test_sdpa_equals_the_reference(
+    case: str, segments: list[list[int]], causal: bool, short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Values, and gradients of q, k, v, bias, decay and gain."""
+    monkeypatch.setattr(sdpa, "SHORT", short)
     terms, layout = SUPPORTED[case](), layout_of(segments, causal)
     tables = [getattr(terms, name) for name in ("bias", "decay", "bias_full", "gain")]
     inputs = [*rand(3, B, H, T, d), *(table for table in tables if table is not None)]
@@ -161,6 +165,91 @@ def test_sdpa_equals_the_reference(case: str, segments: list[list[int]], causal:
     for got, expected in zip(results["sdpa"], results["reference"], strict=True):
         assert_close(got, expected, **EQUAL)
         assert expected.any()
+
+
+@pytest.fixture
+def fused(monkeypatch: pytest.MonkeyPatch) -> list[torch.dtype]:
+    """The dtypes of queries that the fused kernel has taken."""
+    taken, kernel = [], sdpa.scaled_dot_product_attention
+
+    def noting(q: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        taken.append(q.dtype)
+        return kernel(q, *args, **kwargs)
+
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", noting)
+    return taken
+
+
+@pytest.mark.parametrize(("length", "kernels"), [(1, 0), (2, 0), (sdpa.SHORT, 0), (sdpa.SHORT + 1, 1)])
+def test_short_sequences_take_products_on_a_cpu(length: int, kernels: int, fused: list[torch.dtype]) -> None:
+    for dtype in (torch.float32, torch.float64):
+        q, k, v = rand(3, B, H, length, d).to(dtype)
+        layout = Layout.whole(B, length, causal=True)
+        out = attend(q, k, v, Terms(), layout, "sdpa")
+        assert_close(out, attend(q, k, v, Terms(), layout, "reference"))
+    assert len(fused) == 2 * kernels
+
+
+def test_the_fused_kernel_takes_low_precision_and_keys_of_earlier_tokens(fused: list[torch.dtype]) -> None:
+    """Its logits are in float32 where products would round them."""
+    q, k, v = rand(3, B, H, 9, d).float()
+    layout = Layout.whole(B, 9, causal=True)
+    attend(q.bfloat16(), k.bfloat16(), v.bfloat16(), Terms(), layout, "sdpa")
+    attend(q.half(), k.half(), v.half(), Terms(), layout, "sdpa")
+    with torch.autocast("cpu", torch.bfloat16):
+        attend(q, k, v, Terms(), layout, "sdpa")
+    assert len(fused) == 3
+    later = replace(layout.last(4), keys=layout)
+    out = attend(q[:, :, -4:], k, v, Terms(), later, "sdpa")
+    assert_close(out, attend(q, k, v, Terms(), layout, "sdpa")[:, :, -4:])
+    assert len(fused) == 4
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0])
+@pytest.mark.parametrize("terms", ["nothing", "rotary_half", "bias", "several"])
+@pytest.mark.parametrize("segments", SEGMENTS)
+def test_products_err_in_float32_at_most_twice_as_much_as_the_fused_kernel(
+    segments: str, terms: str, size: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root mean square over the output, and over the gradients of q, k and v, against float64."""
+    given, layout = SUPPORTED[terms](), layout_of(SEGMENTS[segments], causal=True)
+    real = (layout.segment != PADDING)[:, None, :, None]
+    inputs, upstream = [size**0.5 * rand(B, H, T, d) for _ in range(3)], rand(B, H, T, d) * real
+
+    def run(dtype: torch.dtype, short: int) -> list[Tensor]:
+        monkeypatch.setattr(sdpa, "SHORT", short)
+        parts = {of.name: getattr(given, of.name) for of in fields(given)}
+        cast = {name: part.to(dtype) for name, part in parts.items() if isinstance(part, Tensor)}
+        leaves = [x.to(dtype).requires_grad_() for x in inputs]
+        out = attend(*leaves, replace(given, **cast), layout, "sdpa")
+        return [(out * real).double(), *(x.double() for x in torch.autograd.grad(out, leaves, upstream.to(dtype)))]
+
+    truth = run(torch.float64, 0)
+    for exact, got, judge in zip(truth, run(torch.float32, T), run(torch.float32, 0), strict=True):
+        error, own = ((x - exact).square().mean().sqrt() for x in (got, judge))
+        assert 0 < error <= 2 * own
+
+
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+def test_tables_of_a_rotation_get_gradients_whatever_was_computed_with_them_before(pairing: str) -> None:
+    """Without gradients, in inference mode, or for another layer."""
+    cos, sin = (table.clone().requires_grad_() for table in (rotary(pairing).cos, rotary(pairing).sin))
+    q, k, v = rand(3, B, H, T, d)
+    layout, shared = layout_of(SEGMENTS["packed"], causal=True), Rotary(cos, sin, pairing)
+    terms = Terms(rotary_q=shared, rotary_k=shared)
+
+    def gradients(terms: Terms) -> tuple[Tensor, ...]:
+        out = attend(q, k, v, terms, layout) + attend(k, q, v, terms, layout)
+        return torch.autograd.grad(out.sin().sum(), [cos, sin])
+
+    for without in (torch.no_grad, torch.inference_mode):
+        with without():
+            attend(q, k, v, terms, layout)
+    fresh = (Rotary(cos, sin, pairing), Rotary(cos, sin, pairing))
+    for got, expected in zip(gradients(terms), gradients(Terms(*fresh)), strict=True):
+        assert expected.any()
+        assert_close(got, expected, **EQUAL)
+    assert shared.rotation is shared.rotation
 
 
 @pytest.mark.parametrize("causal", [True, False])

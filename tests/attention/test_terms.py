@@ -193,9 +193,7 @@ def test_a_cache_keeps_lifted_keys_and_rotated_values(implementation: str) -> No
         rotations = {name: at(getattr(whole, name), i) for name in ("rotary_q", "rotary_k", "rotary_v", "rotary_out")}
         terms = Terms(lift=Doubled(), window=whole.window, **rotations)
         now = slice(i, i + 1)
-        found.append(
-            attend(q[:, :, now], k[:, :, now], v[:, :, now], terms, token.remembering(memory), implementation)
-        )
+        found.append(attend(q[:, :, now], k[:, :, now], v[:, :, now], terms, token.remembering(memory), implementation))
     assert_close(torch.cat(found, 2), expected, rtol=0, atol=1e-12)
 
 

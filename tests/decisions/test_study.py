@@ -129,6 +129,26 @@ def test_a_failed_cell_is_named_and_its_encoding_stays_undecided():
     assert {pe for (_, pe), _ in asked[1]} == {"rope", "t5"}
 
 
+def test_an_infinite_result_is_a_failure():
+    results: dict = draw({"rope": 0.0, "alibi": 300.0, "t5": 300.0, "none": 300.0})
+    results[(SETTING, "alibi"), 1] = float("inf")
+    end, _ = run(question(), results)
+    assert [line.verdict for line in end.lines] == ["undecided", "worse", "worse"]
+    assert end.lines[0].note == "seed 1 of alibi has no finite value"
+
+
+def test_an_encoding_that_failed_later_stays_undecided_when_others_leave_the_family():
+    """Its p value of the first look is small enough only once Holm's method has rejected the others."""
+    results: dict = draw({"rope": 0.0, "alibi": -9.0, "t5": 6.0, "none": 6.0}, seed=5)
+    results[(SETTING, "alibi"), 3] = "killed"
+    end, _ = run(question(), results, margin=0.01)
+    assert [line.verdict for line in end.lines] == ["undecided", "worse", "worse"]
+    alibi = end.lines[0]
+    assert (alibi.seeds, alibi.note) == (3, "seed 3 of alibi failed: killed")
+    assert alibi.p_holm < DESIGN.level
+    assert end.undecided == ["alibi"]
+
+
 def test_a_failed_baseline_leaves_all_undecided():
     results: dict = draw({"rope": 0.0, "alibi": 30.0, "t5": 0.2, "none": 30.0})
     results[(SETTING, "rope"), 0] = "killed"
@@ -146,6 +166,16 @@ def test_the_budget_ends_a_study_after_a_look():
         ("undecided", "the budget ended"),
         ("worse", ""),
     ]
+
+
+def test_the_interval_of_what_the_budget_left_is_that_of_a_last_look():
+    from scipy import stats
+
+    results = draw({"rope": 0.0, "alibi": 0.6, "t5": 0.5, "none": 300.0})
+    end, _ = run(question(), results, margin=0.01, most=2)
+    sample = [results[(SETTING, "alibi"), seed] - results[(SETTING, "rope"), seed] for seed in range(4)]
+    line = end.lines[0]
+    assert (line.low, line.high) == pytest.approx(stats.t.interval(1 - LAST, 3, np.mean(sample), stats.sem(sample)))
 
 
 def test_settings_are_one_family_and_get_seeds_apart():
@@ -222,6 +252,16 @@ def test_a_race_goes_on_among_the_contested_only_and_ends_in_a_tie_of_equivalent
         "tied for a place",
         "tied for a place",
     ]
+
+
+def test_a_race_gives_no_seeds_to_what_is_dropped():
+    """None is dropped by rope; that t5 is not told apart from it does not matter."""
+    results = draw({"rope": 0.0, "alibi": 1000.0, "t5": 0.0, "none": 60.0}, noise=0.1)
+    results |= {((SETTING, "t5"), seed): value for seed, value in enumerate((-90.0, 150.0, 20.0, -60.0) * 2)}
+    end, asked = run(question("best"), results)
+    assert end.places[SETTING, "none"] == "not the best"
+    assert [{pe for (_, pe), _ in look} for look in asked[1:]] == [{"rope", "t5"}] * 3
+    assert {(line.pe, line.baseline): line.verdict for line in end.lines}["t5", "none"] == "undecided"
 
 
 def test_a_race_says_what_it_did_not_decide():

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import fields, replace
-from functools import partial
+from functools import cache, partial
 
 import hydra
 import pytest
@@ -14,7 +14,7 @@ from pe_lab.attention import attend
 from pe_lab.config import expand, folder
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
-from pe_lab.encodings.combine import Heads, Interleave, Sum
+from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
 
@@ -25,9 +25,13 @@ LAYOUT = Layout.of_lengths(torch.tensor([T, T - 2]), T, causal=True)
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 
 
+@cache
+def configured(name: str):  # noqa: ANN201 a partial of any class
+    return hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
+
+
 def maker(name: str, **options: object):  # noqa: ANN201 a partial of any class
-    made = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
-    return partial(made, **options)
+    return partial(configured(name), **options)
 
 
 def random(encoding: PositionalEncoding) -> PositionalEncoding:
@@ -48,6 +52,7 @@ def on_a_line(name: str) -> bool:
 
 
 ON_A_LINE = [name for name in NAMES if on_a_line(name)]
+SINGLES = [name for name in ON_A_LINE if not issubclass(configured(name).func, Combination)]
 
 
 def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -68,7 +73,7 @@ def attended(encoding: PositionalEncoding, heads: slice, layout: Layout = LAYOUT
 
 
 @pytest.mark.parametrize("other", ["none", "alibi", "forgetting"])
-@pytest.mark.parametrize("name", ON_A_LINE)
+@pytest.mark.parametrize("name", SINGLES)
 def test_each_head_is_that_of_its_part(name: str, other: str) -> None:
     """Attention and gradients of three heads of one encoding and one of another, either first."""
     for first, second, shares in ((name, other, [3, 1]), (other, name, [1, 3])):
@@ -237,6 +242,19 @@ def test_what_layers_share_alone_they_share_in_turns() -> None:
     assert sum(p.numel() for p in stack.parameters()) == 3 * tables[0].beta.numel() + tables[1].table.numel()
 
 
+def test_a_table_that_layers_share_is_that_of_the_first_layer_with_the_part() -> None:
+    """deberta's later layers have no table of their own; every parameter is one of the model's."""
+    stack = Stack.build(partial(Interleave, parts=[maker("rope"), maker("deberta")]), Sizes(D, H, T), 6)
+    names = [name for name, _ in stack.named_parameters() if name.endswith("table")]
+    assert names == ["1.parts.0.table"]
+    h = torch.randn(B, T, D)
+    q = torch.randn(B, H, T, HEAD)
+    _, positions = stack(h)
+    out = attend(q, q, q, positions.layer(5, h).terms, positions.layout)
+    (gradient,) = torch.autograd.grad(out.square().sum(), [dict(stack.named_parameters())[names[0]]])
+    assert gradient.any()
+
+
 @pytest.mark.parametrize("kind", [Sum, Heads])
 def test_parts_that_layers_share_are_shared_in_a_combination(kind: type) -> None:
     stack = Stack.build(partial(kind, parts=[maker("t5"), maker("lrope")]), Sizes(D, H, T), 3)
@@ -291,7 +309,7 @@ def test_rates_and_ranges_of_parts_are_their_own() -> None:
     assert all((parameter > 0).all() for parameter in both.members()[1].parameters())
 
 
-GRID = Sizes(D, H, 9, grid_width=3)
+GRID = Sizes(16, 4, 9, grid_width=3)
 
 
 def test_parts_read_a_grid_in_one_way() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from faults.sweeps import TINY
 from pe_lab import config, run, status
 from pe_lab.experiment import sweep, tables
 from pe_lab.experiment.deciding import add_seeds
@@ -63,9 +64,7 @@ def test_seeds_are_added_to_the_undecided_only_and_the_folder_says_what_was_deci
         "search": None,
     }
     words = (folder / "decisions.md").read_text()
-    assert (
-        "Ended at look 3 of 3: 1 of 2 comparisons decided; undecided: sinusoidal; 15 cells on 15 runs instead" in words
-    )
+    assert "Ended at look 3 of 3: 1 of 2 comparisons decided; undecided: pe sinusoidal; 15 cells on 15 runs" in words
     assert "core-hours" in words
 
 
@@ -86,7 +85,7 @@ def test_status_says_the_look_and_what_is_undecided(done, program):
     assert code == 0
     assert "  15 done of 15 cells; 100 % of the work" in out
     (line,) = [line for line in out if "look" in line]
-    assert line.strip().startswith("ended at look 3 of 3: 1 of 2 comparisons decided; undecided: sinusoidal; 15 cells")
+    assert line.strip().startswith("ended at look 3 of 3: 1 of 2 comparisons decided; undecided: pe sinusoidal; 15 ")
 
 
 def test_a_finished_study_is_replayed_without_training(done, monkeypatch, capsys):
@@ -189,7 +188,7 @@ def test_a_stage_asks_seed_by_seed_and_returns_all_cells(capsys):
         (pe, seed) for seed in (0, 1, 2) for pe in ("none", "rope", "sinusoidal")
     ]
     assert [(cfg.pe.name, cfg.seed) for cfg in rounds[1].cfgs] == [("none", 3), ("sinusoidal", 3)]
-    assert rounds[1].text == "look 2 of 3 (4 seeds): 1 of 2 comparisons decided; undecided: sinusoidal"
+    assert rounds[1].text == "look 2 of 3 (4 seeds): 1 of 2 comparisons decided; undecided: pe sinusoidal"
     assert len(cfgs) == sum(len(one.cfgs) for one in rounds) == 15
     assert "worse" in capsys.readouterr().out
 
@@ -205,10 +204,23 @@ def test_the_budget_ends_a_study_before_a_look_that_it_does_not_suffice_for(caps
     assert "the budget ended" in capsys.readouterr().out
 
 
+def test_the_budget_pays_for_the_search_too():
+    losses = {"none": 1.0, "rope": 5.0, "sinusoidal": 1.005}
+    searched = {"a": 1200.0, "b": 600.0}
+    for budget, looks in ((1.59, 1), (1.61, 2), (2.01, 3)):  # 0.5 for the search, then 0.9, 0.2 and 0.4 core-hours
+        serve, rounds = outcomes(losses)
+        drive(add_seeds(expand("margin=0.001 nats", f"budget={budget}"), searched), serve)
+        assert len([one for one in rounds if one.cfgs]) == looks, budget
+    assert rounds[-1].text.endswith("2 core-hours, 0.5 of them for the search of learning rates")
+
+
 def test_a_run_with_several_checkpoints_is_paid_once():
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
     drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2")), serve)
     assert "30 cells on 15 runs instead of 36 cells, 1.5 core-hours" in rounds[-1].text
+    serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
+    drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2", "budget=1.15")), serve)
+    assert len([one for one in rounds if one.cfgs]) == 2  # 0.9 core-hours, and 0.2 for four cells on two runs
 
 
 def test_a_race_writes_what_became_of_each_encoding(capsys):
@@ -237,9 +249,33 @@ def test_a_study_that_cannot_decide_is_refused_before_anything_is_written(tmp_pa
     assert not (tmp_path / "studies").exists()
 
 
-def test_a_margin_in_another_unit_is_refused_in_one_line(tmp_path):
+FIXED = ("decide.baseline=null", "decide.seeds=3..24", "seed=0,1")  # a study with a fixed number of seeds
+
+
+@pytest.mark.parametrize("words", [(), FIXED])
+def test_a_margin_in_another_unit_is_refused_in_one_line(tmp_path, words):
     with pytest.raises(ValueError, match="the margin of loss must be in gap or nats, got '0.05 share'"):
-        start(tmp_path, "margin=0.05 share")
+        start(tmp_path, "margin=0.05 share", *words)
+    assert not (tmp_path / "studies").exists()
+
+
+def test_a_margin_in_gap_is_refused_before_training_where_a_task_has_no_gap(tmp_path):
+    for words in (["data=bag"], ["data=structured,bag"], ["data=digits"], ["data=bag", "decide.baseline=null"]):
+        given = [*STUDY, f"ledger={tmp_path}", "margin=0.05 gap", *words]
+        given = [word for word in given if not word.startswith("data.")]
+        if words[-1] == "decide.baseline=null":
+            given = [word for word in given if not word.startswith("decide.seeds")]
+        with pytest.raises(ValueError, match="^margin must be in nats for data=(bag|digits), .* got '0.05 gap'"):
+            sweep.run(config.expand(given, multirun=True))
+    assert not (tmp_path / "studies").exists()
+    assert not cells_of(tmp_path)
+
+
+def test_a_margin_in_another_unit_is_refused_without_decide_too(tmp_path):
+    words = [word for word in STUDY if not word.startswith("decide.")]
+    for margin, line in (("0.05 share", "must be in gap or nats, got '0.05 share'"), ("2 gap", "below 1, got 2")):
+        with pytest.raises(ValueError, match=re.escape(line)):
+            sweep.run(config.expand([*words, f"ledger={tmp_path}", f"margin={margin}"], multirun=True))
     assert not (tmp_path / "studies").exists()
 
 
@@ -262,6 +298,11 @@ def test_an_agent_of_wandb_cannot_run_such_a_study(tmp_path, monkeypatch, progra
     code, _, err = program(run.main, "-m", *STUDY, f"ledger={tmp_path}")
     assert code == 1
     assert err.startswith("error: decide.baseline=none cannot run under a W&B agent")
+    for words in (["-m", "pe=none,rope"], ["pe=none"]):  # a search trains cells that the agent did not choose
+        code, _, err = program(run.main, *words, *TINY, "search=fair", "logger=none", f"ledger={tmp_path}")
+        assert (code, err.count("\n")) == (1, 1)
+        assert err.startswith("error: search must be none, got search.rates=[0.0003, 0.001, ")
+    assert not list(tmp_path.glob("*"))
 
 
 def test_settings_are_changed_in_a_copy():

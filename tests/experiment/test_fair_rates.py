@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from faults.sweeps import TINY
 from pe_lab import config
+from pe_lab.encodings.base import Sizes
+from pe_lab.encodings.table import Learnable
 from pe_lab.experiment import sweep
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.chosen_rates import FILE, edges, table
 from pe_lab.experiment.fair_rates import fair_rates
-from pe_lab.experiment.rounds import Outcome, Round, drive
+from pe_lab.experiment.rounds import Outcome, Round, drive, with_settings
 from pe_lab.experiment.searches import searches_of, starting_scale, validation_loss
 from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.ledger.ledger import Ledger
@@ -227,7 +230,10 @@ def test_with_a_schedule_that_depends_on_the_end_rungs_are_trainings_of_their_ow
         (["seed=0,1000"], "seed must not be one of the search, 1000 ... 1001, got 1000"),
         (["seed=7", "search.first_seed=6"], "seed must not be one of the search, 6 ... 7, got 7"),
         (["decide.baseline=rope", "search.first_seed=20"], "seed must not be one of the search, 20 ... 21, got 20"),
-        (["optimizer.lr=1e-3,1e-2"], "optimizer.lr must be left to the search, got a sweep over 0.001 and 0.01"),
+        (["optimizer.lr=1e-3,1e-2"], "optimizer.lr must be left to the search, got 0.001, 0.01: leave it out"),
+        (["optimizer.lr=1e-3"], "optimizer.lr must be left to the search, got 0.001: leave it out"),
+        (["pe=learnable", "pe.std=0.5"], "pe.std must be left to the search, got 0.5: leave it out"),
+        (["pe=randomized_learnable", "pe.encoding.std=2"], "pe.encoding.std must be left to the search, got 2"),
         (["pe=learnable", "pe.std=0.02,1"], "pe.std must be left to the search, got a sweep over 0.02 and 1"),
     ],
 )
@@ -244,6 +250,19 @@ def test_a_scale_may_be_swept_if_it_is_not_searched(served: Served) -> None:
     chosen = drive(fair_rates(cells("pe=learnable", "pe.std=0.02,1", "search.scales=[]")), served)
     assert [(cfg.optimizer.lr, cfg.pe.std) for cfg in chosen] == [(3e-3, 0.02), (3e-3, 1)]
     assert len(set(searches_of(cells("pe=learnable", "pe.std=0.02,1", "search.scales=[]")))) == 2
+    assert searches_of(cells("pe=learnable", "pe.std=0.5", "search.scales=[]"))
+
+
+def test_a_rate_that_is_given_beside_the_search_is_refused_for_one_cell_too() -> None:
+    with pytest.raises(ValueError, match="optimizer.lr must be left to the search, got 0.01: leave it out"):
+        config.expand(["search=fair", "optimizer.lr=1e-2"], multirun=False)
+    assert config.expand(["search=none", "optimizer.lr=1e-2"], multirun=False)[0].optimizer.lr == 1e-2
+
+
+def test_what_cannot_be_searched_leaves_no_declaration(ledger: Path) -> None:
+    with pytest.raises(ValueError, match="seed must not be one of the search"):
+        searched(ledger, "pe=none", "seed=1000")
+    assert not (ledger / "studies").exists()
 
 
 @pytest.mark.parametrize(
@@ -295,6 +314,36 @@ def test_one_scale_per_setting_does_not_make_another_encoding() -> None:
     assert labels((0.02, 1), (1.0, 1), (1.0, 2)) == {"learnable std=0.02", "learnable std=1"}
 
 
+def test_the_scale_of_an_encoding_within_encodings_is_no_part_of_its_name_either() -> None:
+    (cfg,) = cells("pe=randomized_learnable")
+    cfg.pe.encoding = OmegaConf.merge(cfg.pe, {"name": "inner"})
+    setting = starting_scale(cfg.pe)
+    assert setting == "pe.encoding.encoding.std"
+    chosen = [with_settings(cfg, {setting: scale, "model.depth": depth}) for scale, depth in ((0.02, 1), (1.0, 2))]
+    assert set(describe([settings_of(one) for one in chosen])["pe"]) == {"randomized_learnable"}
+
+
+class Mine(Learnable):
+    """An encoding of a user, whose starting scale has a name of its own."""
+
+    start_scale = "beginning"
+
+    def __init__(self, sizes: Sizes, *, beginning: float = 0.02, **options: Any) -> None:
+        super().__init__(sizes, std=beginning, **options)
+
+
+def test_a_starting_scale_that_tables_do_not_know_is_refused() -> None:
+    """Tables would make an encoding of each scale that is chosen for it, which nothing else is compared with."""
+    (cfg,) = cells("pe=learnable")
+    cfg.pe = {"_target_": f"{__name__}.Mine", "_partial_": True, "name": "mine", "beginning": 0.02}
+    line = f"start_scale of {__name__}.Mine must be std or size to be searched, got 'beginning'"
+    with pytest.raises(ValueError, match="start_scale") as caught:
+        next(fair_rates([cfg]))
+    assert str(caught.value) == line
+    cfg.search.scales = []
+    next(fair_rates([cfg]))
+
+
 @pytest.fixture
 def ledger(tmp_path: Path) -> Path:
     return tmp_path / "ledger"
@@ -339,6 +388,29 @@ def test_a_training_that_really_diverges_is_recognised(ledger: Path) -> None:
     searched(ledger, "pe=rope", "search.rates=[1e-3,1e-2,1e30]", "seed=0")
     (rate,) = pd.read_csv(ledger / "studies" / "mine" / FILE)["optimizer.lr"]
     assert rate in (1e-3, 1e-2)
+
+
+def test_the_budget_of_a_study_that_decides_pays_for_its_search(tmp_path: Path) -> None:
+    class Decided(Served):
+        """Cells of the study itself have test metrics."""
+
+        def outcome(self, cfg: DictConfig) -> Outcome:
+            found = super().outcome(cfg)
+            return found if cfg.seed >= 1000 else replace(found, test={"loss": math.sin(cfg.seed + cfg.optimizer.lr)})
+
+    def looks(budget: float) -> tuple[int, str]:
+        served = Decided(tmp_path, {"rope": (1e-2, 1.0), "alibi": (3e-3, 1.0)})
+        more = ("decide.baseline=rope", "decide.seeds=3..6", "margin=1e-6 nats", f"budget={budget / 3600}")
+        cfgs = drive(sweep.stages(cells("pe=rope,alibi", *more)), served)
+        return len(cfgs), served.rounds[-1].text
+
+    # search: for each of two encodings and seeds 1.5 * (2 * 1 + 1 * 2 + 2 * 4) core-seconds; a cell of the study: 6
+    search, cell = 4 * 1.5 * 12, 6
+    assert looks(search + 8 * cell - 1)[0] == 6
+    assert looks(search + 8 * cell + 1)[0] == 8
+    count, text = looks(search + 100 * cell)
+    assert count == 12
+    assert text.endswith("0.04 core-hours, 0.02 of them for the search of learning rates")
 
 
 def test_edges_and_tables_need_ended_searches() -> None:

@@ -111,6 +111,12 @@ def test_of_equal_losses_the_smaller_rate_and_scale_win_without_extension_for_no
     assert len(rungs) == 4  # one step beyond each edge is tried, and is not better
 
 
+def test_of_equal_losses_at_the_end_the_smaller_rate_wins_whatever_earlier_rungs_preferred() -> None:
+    choice, rungs = search(lambda candidate, epochs: 1.0 if epochs == 4 else bowl(6e-3)(candidate, epochs))
+    assert rungs[2].candidates[0] == Candidate(1e-2)
+    assert choice.best == min(rungs[2].candidates) == Candidate(3e-3)
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_scale_and_rate_are_searched_together(scale: float) -> None:
     choice, rungs = search(bowl(3e-3, scale), plan(scales=SCALES), scaled=True)

@@ -470,3 +470,197 @@ def test_what_is_given_on_the_command_line_wins_over_a_preset() -> None:
     cfg = composed("model=pattern_3x128", "epochs=3", "optimizer=adam", "model.depth=1", "trainer.clip=null")
     assert (cfg.epochs, cfg.optimizer.name, cfg.model.depth, cfg.trainer.clip) == (3, "adam", 1, None)
     assert cfg.model.width == 128
+
+
+# -- the answers that are asked, without padding ------------------------------------------------------------------
+
+SEGMENTS = torch.tensor(  # whole, padded on the right and on the left, packed, one token
+    [
+        [0, 0, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, -1, -1, -1, -1],
+        [-1, -1, -1, -1, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 1, 1, 1, -1, -1],
+        [-1, 0, 0, 3, 3, 3, 3, 3, -1],
+        [0, -1, -1, -1, -1, -1, -1, -1, -1],
+    ]
+)
+ANSWERED = [  # causal, norm, depth, whether pooled, columns of a grid, parametrization
+    (True, "pre", 3, False, None, "standard"),
+    (False, "post", 2, False, None, "mup"),
+    (False, "pre", 1, True, None, "standard"),
+    (True, "post", 1, False, 3, "standard"),
+]
+
+
+def in_segments(causal: bool = True, columns: int | None = None) -> Layout:
+    """Return the layout of SEGMENTS, in which positions count from 0 in every document."""
+    rows = SEGMENTS.tolist()
+    pos = torch.tensor([[row[:index].count(row[index]) for index in range(T)] for row in rows])
+    if columns is not None:
+        pos = torch.stack((pos // columns, pos % columns), -1)
+    return Layout(pos, SEGMENTS, causal, seed=5)
+
+
+def some_slots() -> Tensor:
+    asked = (torch.rand(SEGMENTS.shape) < 0.4) & (SEGMENTS != PADDING)
+    return asked.flatten().nonzero()[:, 0]
+
+
+def assert_answers_are_those_of_forward(model: Transformer, tokens: Tensor, layout: Layout, slot: Tensor) -> None:
+    """Compare logits, and gradients of all parameters, with random numbers reused."""
+    outcomes = []
+    for compute in (model.answers, lambda *_: model(tokens, layout).flatten(0, 1)[slot]):
+        torch.manual_seed(3)
+        logits = compute(tokens, layout, slot)
+        torch.manual_seed(4)
+        gradients = torch.autograd.grad(
+            logits, list(model.parameters()), torch.randn_like(logits), allow_unused=True, materialize_grads=True
+        )
+        outcomes.append([logits.detach(), *gradients])
+    assert outcomes[1][0].abs().max() > 0.1
+    for got, expected in zip(*outcomes, strict=True):
+        assert_close(got, expected, rtol=0, atol=1e-12 * max(1.0, expected.abs().max().item()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_are_the_logits_of_forward(name: str) -> None:
+    composition = composed(f"pe={name}").pe
+    made, cls = hydra.utils.instantiate(composition), hydra.utils.get_class(composition._target_)
+    for as_causal, norm, depth, pooled, columns, parametrization in ANSWERED:
+        causal = as_causal or cls.causal_only
+        columns = 3 if cls.on_grid else columns
+        config = small(width=32, norm=norm, depth=depth, parametrization=parametrization)
+        given = Task(VOCABULARY, T, VOCABULARY, causal, pooled, columns)
+        model = elsewhere(initialised(Transformer(config, made, given)))
+        model.encodings.constrain()
+        slot = torch.tensor([0, 2, 3, 5]) if pooled else some_slots()
+        tokens = torch.randint(VOCABULARY, SEGMENTS.shape)
+        assert_answers_are_those_of_forward(model, tokens, in_segments(causal, columns), slot)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("encoding", [Mixed, Shifted])
+def test_answers_of_mixed_inputs_are_the_logits_of_forward(encoding: type, norm: str) -> None:
+    model = elsewhere(initialised(Transformer(small(norm=norm), encoding, task())))
+    tokens = torch.randint(VOCABULARY, SEGMENTS.shape)
+    assert_answers_are_those_of_forward(model, tokens, in_segments(), some_slots())
+
+
+@pytest.mark.parametrize("slots", ["all", "none", "first", "last", "one_sequence"])
+def test_any_slots_can_be_asked(slots: str) -> None:
+    layout, tokens = in_segments(), torch.randint(VOCABULARY, SEGMENTS.shape)
+    real = (SEGMENTS != PADDING).flatten().nonzero()[:, 0]
+    if slots == "one_sequence":
+        layout, tokens, real = Layout(layout.pos[4:5], SEGMENTS[4:5], True), tokens[4:5], torch.arange(1, 8)
+    slot = {"none": real[:0], "first": real[:1], "last": real[-1:]}.get(slots, real)
+    model = elsewhere(transformer(small(), "cope"))
+    if slots != "none":
+        assert_answers_are_those_of_forward(model, tokens, layout, slot)
+        return
+    logits = model.answers(tokens, layout, slot)
+    assert logits.shape == (0, VOCABULARY)
+    logits.sum().backward()
+    assert not any(parameter.grad is None or parameter.grad.any() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_a_batch_of_padding_alone_has_the_answers_of_forward(pooled: bool) -> None:
+    model = elsewhere(initialised(Transformer(small(), PositionalEncoding, Task(VOCABULARY, T, 5, True, pooled))))
+    layout = Layout.of_lengths(torch.zeros(len(LENGTHS), dtype=torch.long), T, causal=True)
+    slot = torch.arange(len(LENGTHS) if pooled else 0)
+    expected = model(random_tokens(), layout)[:, 0] if pooled else torch.zeros(0, 5, dtype=torch.float64)
+    assert torch.equal(model.answers(random_tokens(), layout, slot), expected)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_where_all_slots_are_asked_dropout_is_that_of_forward(norm: str) -> None:
+    config = small(norm=norm, dropout=0.3, attention_dropout=0.3)
+    model = elsewhere(transformer(config, "forgetting")).train()
+    layout = Layout.whole(len(LENGTHS), T, causal=True)
+    assert_answers_are_those_of_forward(model, random_tokens(), layout, torch.arange(len(LENGTHS) * T))
+
+
+def test_dropout_of_attention_weights_is_that_of_forward_with_padding_too() -> None:
+    model = elsewhere(transformer(small(attention_dropout=0.3), "alibi")).train()
+    tokens = torch.randint(VOCABULARY, SEGMENTS.shape)
+    assert_answers_are_those_of_forward(model, tokens, in_segments(), some_slots())
+
+
+def test_padding_and_slots_that_are_not_asked_are_not_computed() -> None:
+    model = transformer(small(depth=3))
+    rows = []
+    for part in (model.dropout, *(part for layer in model.layers for part in (layer.attention.qkv, layer.mlp))):
+        part.register_forward_hook(lambda module, given, out: rows.append(given[0].shape[:-1].numel()))
+    model.answers(random_tokens(), padded(), torch.tensor([2, 10]))
+    total = sum(LENGTHS)
+    assert rows == [total] * 6 + [2]
+
+
+def test_answers_in_mixed_precision_have_the_error_of_forward() -> None:
+    model = transformer(small(width=32), "forgetting")
+    tokens, slot = torch.randint(VOCABULARY, SEGMENTS.shape), some_slots()
+    exact, weights = model(tokens, in_segments()).flatten(0, 1)[slot], list(model.parameters())
+    truth = [exact, *torch.autograd.grad(exact.square().sum(), weights)]
+    errors = []
+    for compute in (model.answers, lambda *_: model(tokens, in_segments()).flatten(0, 1)[slot]):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = compute(tokens, in_segments(), slot)
+        assert logits.dtype == torch.bfloat16
+        found = [logits, *torch.autograd.grad(logits.float().square().sum(), weights)]
+        apart = [(x - y).square().mean() / y.square().mean() for x, y in zip(found, truth, strict=True) if y.any()]
+        errors.append(torch.stack(apart).sqrt())
+    assert (errors[1] > 0).all()
+    assert (errors[0] <= 2 * errors[1]).all()
+
+
+def test_an_answer_that_is_asked_at_padding_is_refused() -> None:
+    with pytest.raises(ValueError, match="^answers must be asked at tokens, got padding in slot 15$"):
+        transformer(small()).answers(random_tokens(), padded(), torch.tensor([0, 15, 18]))
+
+
+class Longer(PositionalEncoding):
+    """Gives the model one slot more."""
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        return torch.cat((x[:, :1], x), 1)
+
+
+class Shorter(PositionalEncoding):
+    """Takes a slot from every layer."""
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        return h, h[:, 1:]
+
+
+@pytest.mark.parametrize("encoding", [Longer, Shorter])
+def test_an_encoding_that_changes_the_length_is_refused(encoding: type) -> None:
+    model = initialised(Transformer(small(), encoding, task()))
+    with pytest.raises(ValueError, match=r"^embed and mix must return \[B, T, D\], B, T = \[3, 9\], got"):
+        model.answers(random_tokens(), padded(), torch.tensor([0, 4]))
+
+
+class InPlace(PositionalEncoding):
+    """Writes to its input."""
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        h += torch.arange(h.shape[1])[:, None]
+        return h, h
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("asked", [True, False])
+def test_an_encoding_that_writes_to_its_input_is_refused(asked: bool, norm: str) -> None:
+    model = initialised(Transformer(small(norm=norm), InPlace, task()))
+    with pytest.raises(ValueError, match="^mix and terms must return new tensors, got h changed in place$"):
+        if asked:
+            model.answers(random_tokens(), padded(), torch.tensor([0, 4]))
+        else:
+            model(random_tokens(), padded())
+
+
+def test_answers_are_computed_in_inference_mode() -> None:
+    model, slot = transformer(small(width=32), "rope"), torch.tensor([0, 4, 10])
+    tokens, layout = random_tokens(), padded()
+    with torch.inference_mode():
+        got = model.answers(tokens, layout, slot)
+    assert torch.equal(got, model.answers(tokens, layout, slot))

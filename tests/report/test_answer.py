@@ -155,6 +155,31 @@ def test_one_encoding_is_compared_with_nothing() -> None:
     assert not [part for part in answer(asked(rows)).parts if isinstance(part, Drawn)]
 
 
+def test_what_is_not_finite_is_in_no_mean_of_the_only_encoding() -> None:
+    rows = cells({"rope": 1.0}, (4,))
+    finite, _ = sentences(asked(rows.iloc[1:]))
+    rows.loc[0, "test_loss"] = np.inf
+    first, _ = sentences(asked(rows))
+    assert first == finite
+    assert "mean of 4 seeds" in first
+    several = cells({"rope": 1.0})
+    several.loc[several["depth"] == 4, "test_loss"] = np.nan
+    assert "(mean of 5 seeds" in sentences(asked(several))[0]
+    rows["test_loss"] = np.inf
+    assert sentences(asked(rows))[0].endswith("its test loss is finite in no cell.")
+
+
+def test_a_baseline_that_is_not_in_all_settings_has_a_figure_of_one_setting() -> None:
+    """It is in no mean over settings, with which others could be compared."""
+    rows = cells()
+    rows = rows[(rows["pe"] != "rope") | (rows["depth"] == 4)]
+    question = asked(rows)
+    assert "without 1 encoding that no seed has in all of them" in sentences(question)[0]
+    (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
+    assert figure.caption.startswith("Differences from rope at depth 4, one of 2 settings")
+    assert figure.plot.data["difference"].notna().all()
+
+
 def test_no_cell_says_nothing() -> None:
     failed = pd.DataFrame({"pe": ["rope"], "reason": ["x"]})
     assert sentences(asked(cells().iloc[:0], failed=failed)) == (
@@ -218,6 +243,7 @@ def test_the_margin_is_named_with_where_it_comes_from() -> None:
         "The margin of 0.03 nats was given for this report; the study declared 0.5 gap." in note for note in notes
     )
     same = replace(declared, margin=Margin(0.5, "gap"))
+    assert "at the declared margin of 0.5 gap (1 nats)" in sentences(same)[1]
     assert not same.margin_notes()
 
 

@@ -11,6 +11,7 @@ from pe_lab.report import answer, decided
 from pe_lab.report.decided import CAUTION, decisions
 from pe_lab.report.parts import Drawn
 from pe_lab.report.question import Question
+from pe_lab.report.question import question as question_section
 from pe_lab.results import frame
 from pe_lab.results.statistics import Margin
 
@@ -59,6 +60,11 @@ def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
     )
 
 
+def test_seeds_of_the_first_look_are_not_called_added(tmp_path) -> None:
+    _, second = answer.sentences(asked(tmp_path, cells((4,)), lines((4,)).assign(look=1, seeds=3)))
+    assert "paired over 3 seeds, of the first look, to which none were added, at one learning rate" in second
+
+
 def test_encodings_that_were_not_compared_are_not_called_alike(tmp_path) -> None:
     first, _ = answer.sentences(asked(tmp_path, cells((4,)), lines((4,), ("equivalent", "equivalent"))))
     assert first.endswith("any of `alibi`, `rope` and `none`, of which `rope` is equivalent to `alibi`.")
@@ -78,7 +84,12 @@ def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
     assert first.startswith("`alibi` certainly has the lowest test loss")
     assert second.startswith("Of 3 comparisons of every two, 2 end better and 1 worse")
     (figure,) = (part for part in answer.answer(question).parts if isinstance(part, Drawn))
-    assert figure.caption.startswith("Differences from alibi")
+    assert figure.caption.startswith("Differences from rope")
+    drawn = answer.with_one(question.decided, "alibi").set_index("pe")
+    assert drawn["baseline"].tolist() == ["alibi"] * 2
+    assert drawn["verdict"].to_dict() == {"rope": "worse", "none": "worse"}
+    assert drawn.loc["rope", ["difference", "low", "high"]].tolist() == pytest.approx([0.4, -0.5, 0.6])
+    assert drawn.loc["none", ["difference", "low", "high"]].tolist() == pytest.approx([0.9, -0.6, 0.5])  # turned round
 
 
 def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None:
@@ -92,6 +103,11 @@ def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None
         figure.code, {"answer": answer, "decided": decided, "compared": question.compared, "results": question.results}
     )
     assert again.data.equals(figure.plot.data)
+    (families,) = (part for part in question_section(question).parts if "families of this report" in str(part))
+    assert "Every verdict below the first screen, in differences, " in families
+    fixed = asked(tmp_path, cells((4,)), lines((4,)), metric="accuracy")
+    (families,) = (part for part in question_section(fixed).parts if "families of this report" in str(part))
+    assert "Every verdict on this page, in differences, " in families
 
 
 def test_an_encoding_that_failed_has_a_decision_and_no_cells(tmp_path) -> None:

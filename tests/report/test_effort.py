@@ -90,6 +90,15 @@ def test_a_search_that_found_one_rate_for_all_is_a_search(tmp_path) -> None:
     assert rates_in_words(results(tmp_path, rows, SEARCHED)) == "at one learning rate for all, not tuned for each"
 
 
+def test_an_encoding_whose_cells_all_failed_hides_no_search(tmp_path) -> None:
+    rows = cells(OWN)
+    failed = pd.concat([SEARCHED, SEARCHED.tail(2).assign(pe="none", tried=9, at_edge=True)])
+    expected = "each encoding at learning rates from a search of its own (5 to 7 tried, 1 of 4 at an edge of it)"
+    assert rates_in_words(results(tmp_path, rows, failed)) == expected
+    alone = rates_in_words(results(tmp_path, rows[rows["pe"] == "rope"].drop(columns=LR), failed))
+    assert alone.startswith("at learning rates from a search (5 to 7 tried")
+
+
 def test_the_folder_of_a_study_is_in_the_ledger_or_given(tmp_path) -> None:
     assert study_folder(Results(tmp_path, None, cells(OWN))) == tmp_path
     assert study_folder(Results(tmp_path, "mine", cells(OWN))) == tmp_path / "studies/mine"

@@ -614,6 +614,33 @@ def test_learning_rates_are_compared(cells):
     assert agreement["tau"].between(-1, 1).all()
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_rates_of_a_search_are_shown_and_not_called_untuned(cells, tmp_path, own):
+    """Also where the search chose the same rate for all, so that the cells have no column of rates."""
+    chosen = {"none": 1e-2} if own else {}
+    rows = cells.assign(**{"optimizer.lr": cells["pe"].map(chosen).fillna(1e-3)}) if own else cells
+    table = rows[["pe", "depth", "epochs"]].drop_duplicates()
+    table = table.assign(**{"optimizer.lr": table["pe"].map(chosen).fillna(1e-3)})
+    table = table.assign(start_scale=float("nan"), at_edge=table["pe"] == "rope", validation_loss=1.0, seeds=2, tried=5)
+    table.to_csv(tmp_path / "rates.csv", index=False)
+    results = replace(results_of(rows), source=tmp_path)
+    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
+    asked = question(results)
+    titles = {section.title: section.parts for section in sections(asked)}
+    first, note, shown = titles["Learning rates"]
+    assert first.startswith(
+        "Each encoding was trained at the learning rate that had the lowest validation loss in a sea"
+    )
+    edge = int(table["at_edge"].sum())
+    assert note.startswith(f"**Note.** {edge} of {len(table)} choices stand at the edge")
+    assert shown.data["optimizer.lr"].tolist() == table["optimizer.lr"].tolist()
+    assert "How much the ranking depends on the learning rate" not in titles
+    assert "one learning rate" not in " ".join(part for parts in titles.values() for part in parts if type(part) is str)
+    (tmp_path / "rates.csv").write_text(table.assign(start_scale=0.5, at_edge=False).to_csv(index=False))
+    first, shown = {section.title: section.parts for section in sections(asked)}["Learning rates"]
+    assert "at the learning rate and starting scale that had" in first
+
+
 def test_one_learning_rate_for_all_is_noted(cells):
     def program(rows: pd.DataFrame) -> list[str]:
         return [part for of in sections(question(results_of(rows))) for part in of.parts if isinstance(part, str)]

@@ -181,6 +181,8 @@ def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
     assert in_each_setting(by_setting(families(rows))).endswith(
         "`a` alone can be the best in 1, several can be in 1; `a` can be the best in all of them."
     )
+    rows["test_loss"] = np.random.default_rng(2).normal(1, 0.3, len(rows))
+    assert " several can be the best in 2; `a`, " in in_each_setting(by_setting(families(rows)))
 
 
 def test_one_setting_is_not_averaged_and_several_are() -> None:

@@ -53,7 +53,8 @@ def test_a_declaration_is_read_from_the_folder_of_the_study(tmp_path):
     [
         ({"margin": {"loss": "5 %"}}, "must be a declaration, got margin must be a number and one of gap, nats, share"),
         ({"margin": {"loss": "0.02 share"}}, "must be a declaration, got the margin of loss must be in gap or nats"),
-        ({"margin": "0.02 nats"}, "must be a declaration, got "),
+        ({"margin": "0.02 nats"}, 'must be a declaration, got "0.02 nats", not settings'),
+        ({"margin": ["0.02 nats"]}, 'must be a declaration, got ["0.02 nats"], not settings'),
         ({"baseline": 3}, "must have a name or null as baseline, got 3"),
         ({"decide": "yes"}, "must have settings or null as decide, got 'yes'"),
         ({"search": [1]}, r"must have settings or null as search, got [1]"),
@@ -66,7 +67,7 @@ def test_a_damaged_declaration_is_one_line(changed, line, tmp_path):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "3", "\x00"])
+@pytest.mark.parametrize("content", ["", "{", "[]", "3", "null", "\x00"])
 def test_what_is_no_declaration_is_one_line(content, tmp_path):
     (tmp_path / "declared.json").write_text(content)
     with pytest.raises(ValueError, match="declared.json must be a declaration, got ") as error:

@@ -31,6 +31,14 @@ def by_depth(setting, seed) -> float:
     return -0.5 if setting["depth"] == 1 else 0.3
 
 
+def test_what_is_certain_and_within_the_margin_counts_as_both() -> None:
+    found = sensitivity(cells(lambda setting, seed: -0.01, 1e-4), "alibi", "rope")
+    assert set(found.lines["verdict"]) == {"better, within the margin"}
+    counts = found.counts()
+    assert counts["within"] == counts["certainly better"] == counts["better"] == 12
+    assert "within the margin in 12" in found.words()
+
+
 def test_a_line_per_setting_has_the_paired_difference_and_its_interval() -> None:
     rows = cells(by_depth, 0.1)
     rows = rows.drop(rows.index[(rows["pe"] == "alibi") & (rows["depth"] == 16) & (rows["seed"] == 3)])

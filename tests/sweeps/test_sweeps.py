@@ -128,6 +128,21 @@ def test_the_sweeps_of_studies_are_those_that_are_generated():
     assert {path.stem: path.read_text() for path in GRIDS} == generate.sweeps()
 
 
+def test_studies_whose_cells_depend_on_results_have_no_sweep():
+    """An agent chooses cells itself; the program refuses such a study under one."""
+    named = importlib.util.spec_from_file_location("generate", FOLDER / "generate.py")
+    generate = importlib.util.module_from_spec(named)
+    named.loader.exec_module(generate)
+    for study in (config.folder() / "study").glob("*.yaml"):
+        text = study.read_text()
+        if "sweeper:" in text:
+            cfg = config.expand([f"+study={study.stem}"], multirun=True)[0]
+            assert generate.has_sweep(text) == (cfg.decide.baseline is None and cfg.search is None), study.stem
+    assert not generate.has_sweep("hydra: {sweeper: {params: {pe: rope}}}\ndecide: {baseline: rope}")
+    assert not generate.has_sweep("hydra: {sweeper: {params: {pe: rope}}}\ndefaults: [override /search: fair]")
+    assert generate.has_sweep("hydra: {sweeper: {params: {pe: rope}}}\ndefaults: [override /search: none]")
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_sweep_has_the_keys_that_wandb_documents(path):
     sweep = read(path)

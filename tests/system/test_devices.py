@@ -104,3 +104,20 @@ def test_several_devices_for_one_cell_are_refused_in_one_line(tmp_path):
     for word in ("trainer.devices=2", "+trainer.devices=2", "trainer.devices=1,2"):
         with pytest.raises(ValueError, match=r"^trainer\.devices cannot be set: a cell trains on one device, "):
             config.expand([word, f"ledger={tmp_path}"], multirun="," in word)
+
+
+def test_the_words_of_workers_have_no_sweep_of_the_study():
+    """Workers sweep over their own numbers: what is deleted from a study's sweep is not there, and ends them."""
+    (cfg,) = config.expand(["trainer.device=cpu"], multirun=False)
+    given = [
+        "+study=bag",
+        "~hydra.sweeper.params.seed",
+        "hydra.sweeper.params.pe=rope",
+        "hydra/launcher=joblib",
+        "ledger=l",
+    ]
+    assert config.launcher([*given, "hydra.launcher.verbose=1"], cfg).words == [
+        "hydra/launcher=joblib",
+        "ledger=l",
+        "hydra.launcher.verbose=1",
+    ]

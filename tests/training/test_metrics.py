@@ -8,6 +8,7 @@ import hydra
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
 from pe_lab.config import Model, expand
 from pe_lab.data.base import IGNORE, Batch
@@ -19,7 +20,16 @@ from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.model import Transformer
 from pe_lab.training import metrics as module
-from pe_lab.training.metrics import METRICS, batch_metrics, directions, evaluate, slot_losses
+from pe_lab.training.metrics import (
+    METRICS,
+    answers,
+    batch_metrics,
+    cross_entropy,
+    directions,
+    evaluate,
+    slot_losses,
+    slots_right,
+)
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
 # float32: log-softmax of 132 logits below 10, means of up to 5,000 of them
@@ -119,6 +129,86 @@ def test_a_role_that_a_batch_does_not_have_is_left_out() -> None:
     metrics = batch_metrics(random_logits(batch), without, ROLES)
     assert metrics.keys() == slowly(random_logits(batch), batch).keys() - {"loss_end"}
     assert not any(math.isnan(value) for value in metrics.values())
+
+
+ASKED = {  # which slots of [B, S] have an answer
+    "some": lambda targets: torch.arange(targets.numel()).view(targets.shape) % 3 == 1,
+    "all": lambda targets: torch.ones_like(targets, dtype=torch.bool),
+    "one": lambda targets: torch.arange(targets.numel()).view(targets.shape) == 5,
+    "none": lambda targets: torch.zeros_like(targets, dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("slots", [7, 1])
+def test_logits_of_all_slots_and_of_those_with_an_answer_have_the_same_metrics(asked: str, slots: int) -> None:
+    """Answer 0 is a right one too: it is not that of slots where nothing is asked."""
+    targets = torch.randint(3, (6, slots))
+    is_asked = ASKED[asked](targets)
+    targets = targets.where(is_asked, IGNORE)
+    logits = torch.randn(6, slots, 3)
+    few = logits[is_asked]
+    losses, right = slot_losses(logits, targets), slots_right(logits, targets)
+    assert torch.equal(slot_losses(few, targets), losses)
+    assert torch.equal(slots_right(few, targets), right)
+    assert torch.equal(right, (logits.argmax(-1) == targets) & is_asked)
+    assert losses.shape == right.shape == (6, slots)
+    assert not losses[~is_asked].any()
+    assert (losses[is_asked] > 0).all()
+    if asked != "none":
+        expected = -logits.double().log_softmax(-1)[is_asked].gather(-1, targets[is_asked][:, None]).mean()
+        for given, aims in ((logits, targets), (few, targets[is_asked])):
+            assert cross_entropy(given, aims).item() == pytest.approx(expected.item(), **ROUNDING)
+
+
+def test_metrics_of_a_batch_are_the_same_for_both_forms_of_logits() -> None:
+    batch = some(40)
+    logits = random_logits(batch)
+    few = logits[batch.targets != IGNORE]
+    assert batch_metrics(few, batch, ROLES) == batch_metrics(logits, batch, ROLES)
+    assert batch_metrics(few.bfloat16(), batch, ROLES) == batch_metrics(logits.bfloat16(), batch, ROLES)
+
+
+def test_a_cross_entropy_in_low_precision_is_taken_in_float32() -> None:
+    logits, targets = torch.randn(50, 20).bfloat16(), torch.randint(20, (50,))
+    assert cross_entropy(logits, targets).dtype == torch.float32
+    assert torch.equal(cross_entropy(logits, targets), cross_entropy(logits.float(), targets))
+
+
+def test_answers_are_those_of_the_slots_that_are_asked() -> None:
+    model, batch = transformer(), some(12)
+    logits, targets = answers(model, batch)
+    expected, asked = model(batch.tokens, batch.layout), batch.targets != IGNORE
+    assert torch.equal(targets, batch.targets[asked])
+    assert_close(logits, expected[asked], rtol=0, atol=1e-5)  # float32: sums of 16 products of size 1
+    loss = cross_entropy(logits, targets)
+    assert loss.item() == pytest.approx(slowly(expected, batch)["loss_all"], **ROUNDING)
+    weights = list(model.parameters())
+    gradients = (torch.autograd.grad(value, weights) for value in (loss, cross_entropy(expected, batch.targets)))
+    for got, other in zip(*gradients, strict=True):
+        assert_close(got, other, rtol=0, atol=1e-6)
+
+
+def test_a_batch_without_an_answer_is_evaluated() -> None:
+    model, batch = transformer(), some(4)
+    targets = torch.full_like(batch.targets, IGNORE)
+    silent = Batch(batch.tokens, targets, batch.role, batch.headline, batch.layout)
+    logits, asked = answers(model, silent)
+    assert logits.shape == (0, dataset().task.outputs)
+    assert not slot_losses(logits, targets).any()
+    assert not slots_right(logits, targets).any()
+    loss = cross_entropy(logits, asked)
+    loss.backward()
+    assert loss.isnan()  # as the mean of no numbers is
+
+
+def test_no_answers_are_counted_on_another_device_than_a_cpu() -> None:
+    """A GPU would have to wait for their number: all slots are computed."""
+    batch = some(3).to("meta")
+    everything = random_logits(batch)
+    logits, targets = answers(lambda tokens, layout: everything, batch)
+    assert logits is everything
+    assert targets is batch.targets
 
 
 def test_evaluate_is_the_average_over_the_split_of_a_slow_loop() -> None:

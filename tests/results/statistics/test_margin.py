@@ -140,6 +140,12 @@ def test_defaults_follow_metric_and_floors():
         default_margin(rows_of(KNOWN), "los")
 
 
+def test_a_gap_in_some_settings_of_a_task_only_is_no_default():
+    rows = pd.concat([rows_of(KNOWN), rows_of(KNOWN | {"position_blind": (0.5, 0.5)}, depth=2)], ignore_index=True)
+    assert default_margin(rows) == Margin(0.02, "nats")
+    assert margins(rows)["margin"].tolist() == [0.02, 0.02]
+
+
 def test_each_task_has_its_own_default():
     bag = rows_of({"bayes": (0.0, 0.0), "position_blind": (0.0, 0.0)}, data="bag")
     rows = pd.concat([rows_of(KNOWN), bag], ignore_index=True)
