@@ -89,7 +89,9 @@ class Combination(PositionalEncoding):
 
 
 class Sum(Combination):
-    """Encodings whose terms add up: a rotation with a bias, with a decay or with a window, as `rope` and `forgetting`.
+    """Encodings whose terms add up: a rotation with a bias, with a decay or with a window.
+
+    Forgetting attention is used so, with rotations (Lin et al. 2025, arXiv:2503.02130, section 3).
 
     Vectors at the input are added one after the other. Biases, decays, scores and relative values of attention are
     added; of two windows the smaller one holds. Of rotations, gains, gates, scales and other ways to weights than a
