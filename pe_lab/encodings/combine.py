@@ -91,7 +91,7 @@ class Combination(PositionalEncoding):
 class Sum(Combination):
     """Encodings whose terms add up: a rotation with a bias, with a decay or with a window.
 
-    Forgetting attention is used so, with rotations (Lin et al. 2025, arXiv:2503.02130, section 3).
+    `rope` with `alibi`, say, or with the gates of forgetting attention (arXiv:2503.02130).
 
     Vectors at the input are added one after the other. Biases, decays, scores and relative values of attention are
     added; of two windows the smaller one holds. Of rotations, gains, gates, scales and other ways to weights than a
