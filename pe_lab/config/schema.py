@@ -122,9 +122,14 @@ def folder() -> Path:
 
 
 def flatten(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:
-    """Return a tree's values by joined names; null and lists as text, so that they can be compared and grouped."""
+    """Return a tree's values by joined names; null and lists as text, so that they can be compared and grouped.
+
+    Members of a list that have settings of their own, as parts of an encoding, are named by their number.
+    """
     flat: dict[str, Any] = {}
     for key, value in tree.items():
+        if isinstance(value, list) and value and all(isinstance(member, dict) for member in value):
+            value = {str(index): member for index, member in enumerate(value)}
         if isinstance(value, dict):
             flat |= flatten(value, f"{prefix}{key}{separator}", separator)
         else:

@@ -1,6 +1,7 @@
 """One row per cell, made of the cell's settings and of its summary."""
 
 from collections import Counter, defaultdict
+from itertools import count, takewhile
 from typing import Any
 
 import pandas as pd
@@ -29,6 +30,7 @@ _NOT_TRAINING = (
 )
 # settings that may have one value per encoding, and are then no setting of their own
 STARTING_SCALES = ("std", "size")  # likewise, options of encodings, and of encodings within them
+COMBINATIONS = ("sum", "heads", "interleave")  # names that say nothing about the parts
 _PER_ENCODING = ("optimizer.lr", "attention.implementation", "attention.revision")
 
 
@@ -95,21 +97,29 @@ def _without_per_encoding(table: pd.DataFrame) -> pd.DataFrame:
 def _labels(group: str, settings: list[Settings]) -> list[str]:
     """Return each cell's choice in a config group: its name and the options that differ among cells of that name."""
     values: dict[str, dict[str, set[Any]]] = defaultdict(lambda: defaultdict(set))
-    count = Counter(one[f"{group}.name"] for one in settings)
+    names = [_name(one, f"{group}.") for one in settings]
+    number = Counter(names)
     present: Counter[tuple[str, str]] = Counter()
-    for one in settings:
-        name = one[f"{group}.name"]
+    for name, one in zip(names, settings, strict=True):
         for key in one:
             if key.startswith(f"{group}."):
                 values[name][key].add(one[key])
                 present[name, key] += 1
     labels = []
-    for one in settings:
-        name = one[f"{group}.name"]
+    for name, one in zip(names, settings, strict=True):
         options = values[name]
-        varied = [key for key in sorted(options) if len(options[key]) > 1 or present[name, key] < count[name]]
+        varied = [key for key in sorted(options) if len(options[key]) > 1 or present[name, key] < number[name]]
         labels.append(name + "".join(f" {key[len(group) + 1 :]}={one[key]}" for key in varied if key in one))
     return labels
+
+
+def _name(one: Settings, prefix: str) -> str:
+    """Return the name of a choice, with those of its parts if the name does not stand for them: sum[rope+alibi]."""
+    name: str = one[f"{prefix}name"]
+    if name not in COMBINATIONS or f"{prefix}parts.0.name" not in one:
+        return name
+    parts = [_name(one, f"{prefix}parts.{i}.") for i in takewhile(lambda i: f"{prefix}parts.{i}.name" in one, count())]
+    return f"{name}[{'+'.join(parts)}]"
 
 
 def rows_of(settings: list[Settings], summaries: list[dict[str, Any]]) -> pd.DataFrame:
