@@ -1,0 +1,188 @@
+"""Flip-flop: read back the bit that was written last, past bits that are to be ignored."""
+
+from functools import cache
+from itertools import count
+from math import comb
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, fresh
+from pe_lab.data.problem import BLOCK, FEWEST, IDLE, SHARES
+from pe_lab.data.seeding import derive, generator
+from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number
+
+WRITE, READ, PASS, ZERO, ONE = range(5)
+SCALE = 2**20  # of probabilities as integers
+
+
+class FlipFlop(InMemory):
+    """Flip-flop language modelling (Liu et al. 2023, arXiv:2306.00946; the proportions of its published data).
+
+    Instructions of two tokens: w (write), i (ignore) or r (read), and a bit. The bit after r is the one that was
+    written last, and it alone is asked for; the others are uniform. The first instruction writes, the last one reads,
+    each between is i with probability `ignore`, w and r with half of the rest each. For instance, with the answers
+    below the tokens:
+
+        w 1 i 0 r 1 i 0 w 0 i 1 i 1 r 0
+                1                   0
+
+    A hash of (seed, sequence) decides the split: a tenth of the sequences go to the test, a tenth to validation; there
+    none comes twice. `longer` has more instructions: T = 64 becomes 128 at 2.
+
+    The prefix determines every answer. The position-blind floor sees the multiset of its tokens, in which the bits that
+    were written and read weigh more than one bit in two: with 256 instructions and `ignore` = 0.8 it errs in 42 of 100
+    reads.
+
+    Args:
+        length: T, even, >= 12: twice the number of instructions.
+        ignore: in [0, 1), the probability of i. Published: 0.8 in training, 0.98 and 0.1 in tests, with T = 512.
+        train, validation, test: sequences in each split, >= 1.
+
+    Raises:
+        ValueError: an option out of its range.
+    """
+
+    roles = ("read",)
+
+    def __init__(
+        self,
+        seed: int,
+        name: str = "flip_flop",
+        length: Length = 64,
+        ignore: Annotated[float, Range("in [0, 1)", lambda x: is_number(x) and 0 <= x < 1)] = 0.8,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
+    ) -> None:
+        instructions = length // 2
+        if length % 2 or 2 * 5 ** (instructions - 2) < FEWEST:
+            raise OptionError(f"length must be even and at least 12, so that sequences can be split, got {length}")
+        self.seed = seed
+        self.name = name
+        self.ignore = ignore
+        self.sizes = {"train": train, "validation": validation, "test": test}
+        self.instructions = instructions
+        self.task = Task(vocabulary=5, length=length, outputs=5, causal=True)
+
+    def longer(self, factor: float) -> "FlipFlop":
+        """Multiply the number of instructions by the factor, rounded half to even."""
+        length = 2 * round(factor * self.instructions)
+        if length <= self.task.length:
+            raise ValueError(
+                f"evaluate.lengths must lead to sequences longer than data.length, {self.task.length}, for "
+                f"data={self.name}, got {factor:g}, which leads to {length}"
+            )
+        return FlipFlop(self.seed, self.name, length, self.ignore, **self.sizes)
+
+    def size(self, split: str) -> int:
+        return self.sizes[split]
+
+    def make(self, split: str) -> Batch:
+        found: list[Tensor] = []
+        seen: set[bytes] = set()
+        idle = 0
+        for block in count():
+            source = generator(self.seed, self.name, split, self.instructions, block)
+            tokens = self.draw(source)
+            tokens = tokens[torch.tensor([self._split_of(row) == split for row in tokens.tolist()])]
+            if split != "train":
+                tokens = tokens[fresh(tokens, seen)]
+            found.append(tokens)
+            idle = 0 if len(tokens) else idle + 1
+            total = sum(map(len, found))
+            if total >= self.size(split):
+                return self.write(torch.cat(found)[: self.size(split)])
+            if idle == IDLE:
+                raise ValueError(
+                    f"data.{split} must be at most {total}, the different sequences found for data={self.name}, got "
+                    f"{self.size(split)}"
+                )
+        raise AssertionError("blocks do not end")
+
+    def _split_of(self, row: list[int]) -> str:
+        return {0: "test", 1: "validation"}.get(derive(self.seed, self.name, "split", *row) % SHARES, "train")
+
+    def draw(self, source: torch.Generator) -> Tensor:
+        """Draw BLOCK sequences of tokens."""
+        shape = BLOCK, self.instructions
+        passed = torch.randint(SCALE, shape, generator=source) < round(SCALE * self.ignore)
+        kind = torch.randint(2, shape, generator=source).masked_fill(passed, PASS)
+        kind[:, 0], kind[:, -1] = WRITE, READ
+        bit = torch.randint(2, shape, generator=source)
+        slot = torch.arange(self.instructions)
+        written = slot.where(kind == WRITE, 0).cummax(1).values  # the last write so far
+        bit = bit.where(kind != READ, bit.gather(1, written))
+        return torch.stack((kind, ZERO + bit), -1).flatten(1)
+
+    def write(self, tokens: Tensor) -> Batch:
+        """Return the sequences with what is asked: the token after each r."""
+        asked = tokens == READ
+        targets = tokens.roll(-1, 1).where(asked, IGNORE)
+        layout = self.task.layout(torch.full((len(tokens),), self.task.length), self.task.length)
+        return Batch(tokens, targets, torch.zeros_like(tokens), asked, layout)
+
+    def floors(self, split: str) -> Floors:
+        """Return exact mean losses on a split of predictors that know how sequences are drawn.
+
+        "bayes" sees the prefix, "position_blind" its multiset of tokens, "prior" knows that bits are equally likely.
+        Exact match of these two is left out: it is that of all reads of a sequence together.
+        """
+        batch = self.whole(split)
+        asked = batch.targets != IGNORE
+        right = batch.targets[asked] == ONE
+
+        def level(one: Tensor) -> dict[str, float]:
+            """Return the metrics of probabilities [N] of a 1; ties are broken at random."""
+            loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
+            p = one.where(right, 1 - one)
+            loss[asked] = -p.log()
+            hit[asked] = (p > 0.5).double() + 0.5 * (p == 0.5)
+            return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
+
+        counts = torch.stack([(batch.tokens == token).cumsum(1)[asked] for token in (WRITE, READ, PASS, ONE)], 1)
+        kinds, place = counts.unique(dim=0, return_inverse=True)
+        blind = torch.tensor([blind_one(*row) for row in kinds.tolist()], dtype=torch.float64)[place]
+        return {
+            "bayes": level(right.double()) | {"exact_match": 1.0},
+            "position_blind": level(blind),
+            "prior": level(torch.full_like(blind, 0.5)),
+        }
+
+
+def blind_one(writes: int, reads: int, ignored: int, ones: int) -> float:
+    """Return P(the bit that was written last is 1 | the multiset of the tokens up to an r).
+
+    Args:
+        writes, reads, ignored: how often w, r and i occur, the last r included.
+        ones: how often 1 does.
+    """
+    both = joint(writes, reads - 1)
+    likely = [
+        sum(both[k][bit] * comb(ignored, ones - k) for k in range(len(both)) if 0 <= ones - k <= ignored)
+        for bit in (0, 1)
+    ]
+    return float(likely[1] / sum(likely))
+
+
+@cache
+def joint(writes: int, reads: int) -> tuple[tuple[float, float], ...]:
+    """Return P(k of the bits are 1, the last one written is b) for b = 0, 1 and each k, given the numbers of w and r.
+
+    All orders that begin with w are equally likely: the last instruction is one of the other writes with probability
+    (writes - 1) / (writes - 1 + reads).
+    """
+    found = [[0.0, 0.0] for _ in range(writes + reads + 1)]
+    others = writes - 1 + reads
+    if others == 0:
+        return (0.5, 0.0), (0.0, 0.5)
+    if writes > 1:
+        for k, (zero, one) in enumerate(joint(writes - 1, reads)):
+            for bit in (0, 1):
+                found[k + bit][bit] += (writes - 1) / others * (zero + one) / 2
+    if reads:
+        for k, before in enumerate(joint(writes, reads - 1)):
+            for bit in (0, 1):
+                found[k + bit][bit] += reads / others * before[bit]
+    return tuple((zero, one) for zero, one in found)

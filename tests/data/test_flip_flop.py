@@ -1,0 +1,162 @@
+"""A read gives the last bit that was written, splits share nothing, and floors are exact."""
+
+import re
+from collections import defaultdict
+from functools import cache
+from inspect import signature
+
+import hydra
+import pytest
+import torch
+
+from pe_lab.config import expand
+from pe_lab.data.base import IGNORE, Batch
+from pe_lab.data.flip_flop import FlipFlop, blind_one
+
+SPLITS = ("train", "validation", "test")
+
+
+@cache
+def default() -> FlipFlop:
+    return FlipFlop(0)
+
+
+def test_the_config_is_the_class_with_its_defaults() -> None:
+    cfg = expand(["data=flip_flop"], False)[0]
+    assert type(hydra.utils.instantiate(cfg.data)(seed=0)) is FlipFlop
+    defaults = {key: value.default for key, value in signature(FlipFlop).parameters.items() if key != "seed"}
+    assert {key: value for key, value in cfg.data.items() if key[0] != "_"} == defaults
+
+
+def test_the_worked_example_asks_for_the_bits_that_are_read() -> None:
+    letters = {"w": 0, "r": 1, "i": 2, "0": 3, "1": 4}
+    words = "w 1 i 0 r 1 i 0 w 0 i 1 i 1 r 0"
+    tokens = torch.tensor([[letters[letter] for letter in words.replace(" ", "")]])
+    batch = FlipFlop(0, length=16, test=1).write(tokens)
+    asked = {slot: target for slot, target in enumerate(batch.targets[0].tolist()) if target != IGNORE}
+    assert asked == {4: letters["1"], 14: letters["0"]}
+    assert torch.equal(batch.headline, batch.targets != IGNORE)
+
+
+@pytest.mark.parametrize(("factor", "length"), [(1, 64), (2, 128), (1.5, 96)])
+def test_every_read_gives_the_bit_written_last(factor: float, length: int) -> None:
+    data = default() if factor == 1 else default().longer(factor)
+    batch = data.whole("test")
+    assert batch.tokens.shape == (1000, length)
+    assert data.task.length == length
+    for row, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
+        pairs = list(zip(row[::2], row[1::2], strict=True))
+        assert pairs[0][0] == 0
+        assert pairs[-1][0] == 1
+        written = None
+        for index, (kind, bit) in enumerate(pairs):
+            assert kind in (0, 1, 2)
+            assert bit in (3, 4)
+            written = bit if kind == 0 else written
+            assert targets[2 * index] == (written if kind == 1 else IGNORE)
+            assert kind != 1 or bit == written
+            assert targets[2 * index + 1] == IGNORE
+
+
+def test_instructions_have_their_probabilities() -> None:
+    """10,000 sequences of 30 free instructions: 300,000 draws, four standard deviations."""
+    for ignore in (0.8, 0.1):
+        tokens = FlipFlop(3, ignore=ignore).whole("train").tokens
+        kinds, bits = tokens[:, 2:-2:2], tokens[:, 3:-2:2]
+        for kind, p in ((0, (1 - ignore) / 2), (1, (1 - ignore) / 2), (2, ignore)):
+            assert (kinds == kind).double().mean().item() == pytest.approx(p, abs=4 * (p * (1 - p) / 300_000) ** 0.5)
+        assert (bits[kinds != 1] == 4).double().mean().item() == pytest.approx(0.5, abs=0.006)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_no_sequence_is_in_two_splits_or_twice_in_a_test(seed: int) -> None:
+    """Also with six instructions, of which there are 1,250 sequences."""
+    for data in (FlipFlop(seed), FlipFlop(seed, length=12, train=3000, validation=60, test=60)):
+        rows = {split: [tuple(row) for row in data.whole(split).tokens.tolist()] for split in SPLITS}
+        assert not set(rows["train"]) & set(rows["validation"])
+        assert not set(rows["test"]) & {*rows["train"], *rows["validation"]}
+        assert all(len(rows[split]) == len(set(rows[split])) == data.size(split) for split in SPLITS[1:])
+
+
+def test_it_is_the_same_each_time_and_another_for_another_seed() -> None:
+    first, again, other = (FlipFlop(seed, train=50).whole("train").tokens for seed in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+# -- floors ------------------------------------------------------------------------------------------------------------
+
+
+def posterior(instructions: int, ignore: float) -> dict[tuple[str, ...], list[float]]:
+    """Return the probability of each bit to be read with each multiset of tokens up to an r, by writing out all."""
+    found: dict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    usual = {"w": (1 - ignore) / 2, "r": (1 - ignore) / 2, "i": ignore}
+
+    def go(prefix: tuple[str, ...], p: float, last: int, index: int) -> None:
+        kinds = {"w": 1.0} if index == 0 else {"r": 1.0} if index == instructions - 1 else usual
+        for kind, chance in kinds.items():
+            if kind == "r":
+                found[tuple(sorted((*prefix, "r")))][last] += p * chance
+            if index < instructions - 1:
+                for bit in (last,) if kind == "r" else (0, 1):
+                    share = 1.0 if kind == "r" else 0.5
+                    go((*prefix, kind, str(bit)), p * chance * share, bit if kind == "w" else last, index + 1)
+
+    go((), 1.0, -1, 0)
+    return found
+
+
+@pytest.mark.parametrize("ignore", [0.0, 0.3, 0.8])
+def test_what_unordered_tokens_say_is_that_of_all_sequences(ignore: float) -> None:
+    """Six instructions. How often instructions are ignored cancels: it is the same for all orders."""
+    for bag, (zero, one) in posterior(6, ignore).items():
+        found = blind_one(bag.count("w"), bag.count("r"), bag.count("i"), bag.count("1"))
+        if zero + one:
+            assert found == pytest.approx(one / (zero + one), abs=1e-12), bag
+
+
+def test_floors_are_means_over_the_reads_of_a_split() -> None:
+    data = FlipFlop(0, length=12, train=3000, validation=60, test=60)
+    batch, table = data.whole("test"), posterior(6, 0.8)
+    names, losses, hits = "wri01", [], []
+    for row, targets in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
+        for slot, target in enumerate(targets):
+            if target != IGNORE:
+                likely = table[tuple(sorted(names[token] for token in row[: slot + 1]))]
+                p = likely[target - 3] / sum(likely)
+                losses.append(-torch.tensor(p, dtype=torch.float64).log().item())
+                hits.append(1.0 if p > 0.5 + 1e-12 else 0.5 if p > 0.5 - 1e-12 else 0.0)
+    floors = data.floors("test")
+    assert floors["position_blind"]["loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-12)
+    assert floors["position_blind"]["accuracy"] == pytest.approx(sum(hits) / len(hits), abs=1e-12)
+    assert floors["prior"]["loss"] == pytest.approx(torch.tensor(2.0).log().item())
+    assert floors["bayes"]["loss"] == 0
+    assert floors["bayes"]["exact_match"] == floors["bayes"]["accuracy"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"length": 13}, "length must be even and at least 12, so that sequences can be split, got 13"),
+        ({"length": 10}, "length must be even and at least 12, so that sequences can be split, got 10"),
+        ({"ignore": 1.0}, "ignore must be in [0, 1), got 1.0"),
+        ({"ignore": -0.1}, "ignore must be in [0, 1), got -0.1"),
+        ({"test": 0}, "test must be an integer of at least 1, got 0"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, float], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        FlipFlop(0, **options)
+
+
+def test_more_sequences_than_there_are_and_shorter_ones_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"^data.test must be at most \d+, the different sequences found for data=fl"):
+        FlipFlop(0, length=12, test=600).whole("test")
+    with pytest.raises(ValueError, match="^evaluate.lengths must lead to sequences longer than data.length, 64, for"):
+        default().longer(1.01)
+
+
+def test_a_batch_is_part_of_the_whole() -> None:
+    index = torch.tensor([5, 3])
+    part: Batch = default().batch("test", index)
+    assert torch.equal(part.tokens, default().whole("test").tokens[index])
