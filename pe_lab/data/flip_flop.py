@@ -11,7 +11,7 @@ from torch import Tensor
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, fresh
 from pe_lab.data.problem import BLOCK, FEWEST, IDLE, SHARES
 from pe_lab.data.seeding import derive, generator
-from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number
+from pe_lab.encodings.options import LONGEST, Count, Length, OptionError, Range, is_number
 
 WRITE, READ, PASS, ZERO, ONE = range(5)
 SCALE = 2**20  # of probabilities as integers
@@ -73,6 +73,11 @@ class FlipFlop(InMemory):
             raise ValueError(
                 f"evaluate.lengths must lead to sequences longer than data.length, {self.task.length}, for "
                 f"data={self.name}, got {factor:g}, which leads to {length}"
+            )
+        if length > LONGEST:
+            raise ValueError(
+                f"evaluate.lengths must lead to at most {LONGEST} tokens for data={self.name}, got {factor:g}, which "
+                f"leads to {length}"
             )
         return FlipFlop(self.seed, self.name, length, self.ignore, **self.sizes)
 

@@ -23,6 +23,7 @@ from pe_lab.check.promise import outcome
 from pe_lab.config import expand, folder
 from pe_lab.data.bag import Bag
 from pe_lab.data.base import IGNORE, Batch, Dataset
+from pe_lab.data.flip_flop import FlipFlop
 from pe_lab.data.mqar import MQAR
 from pe_lab.data.problem import Problems
 from pe_lab.data.structured import Structured, pairs
@@ -165,6 +166,21 @@ def progressions() -> Everything:
     return data, batch, torch.ones(len(batch), dtype=torch.float64)
 
 
+def instructions() -> Everything:
+    data = FlipFlop(0, length=12, ignore=0.3, train=300, validation=50, test=50)
+    usual = {"w0": 0.175, "w1": 0.175, "r": 0.35, "i0": 0.15, "i1": 0.15}
+    rows, weights = [], []
+    for middle in product(usual, repeat=4):
+        for first in ("w0", "w1"):
+            row, last = [], ""
+            for kind, *bit in (first, *middle, "r"):
+                last = bit[0] if kind == "w" else last
+                row += ["wri".index(kind), 3 + int(bit[0] if bit else last)]
+            rows.append(row)
+            weights.append(math.prod(usual[each] for each in middle))
+    return data, data.write(torch.tensor(rows)), torch.tensor(weights, dtype=torch.float64)
+
+
 FEW = {"train": 300, "validation": 50, "test": 50}
 EVERYTHING: dict[str, Callable[[], Everything]] = {
     "structured": progressions,
@@ -176,6 +192,7 @@ EVERYTHING: dict[str, Callable[[], Everything]] = {
     "parity": lambda: problems("parity", longest=9, **FEW),
     "mqar": associations,
     "bag": frequent,
+    "flip_flop": instructions,
 }
 # 20^21 sequences at least: there the orders of single multisets are counted, by these tests
 COUNTED = {
