@@ -20,6 +20,7 @@ from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTK
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
 from pe_lab.encodings.table import Learnable, Random, SinInit
+from pe_lab.encodings.window import HardAlibi, Window
 
 __all__ = [
     "PADDING",
@@ -36,6 +37,7 @@ __all__ = [
     "Fire",
     "Forgetting",
     "Fourier",
+    "HardAlibi",
     "Heads",
     "Integer",
     "Interleave",
@@ -74,6 +76,7 @@ __all__ = [
     "Terms",
     "TransformerXL",
     "UnfitError",
+    "Window",
     "XPos",
     "Yarn",
 ]
