@@ -3,6 +3,7 @@
 from pe_lab.encodings.absolute import Integer, Normalized, Sinusoidal
 from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Softmax, Stick, Terms, UnfitError
 from pe_lab.encodings.bias import Alibi, Sandwich
+from pe_lab.encodings.bias_gaussian import BAM
 from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.combine import Heads, Interleave, Sum
@@ -10,6 +11,7 @@ from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.continuous import Continuous, Fourier
 from pe_lab.encodings.convolution import ConvolutionalPE
 from pe_lab.encodings.exposb import ExpoSB
+from pe_lab.encodings.factors import URPE
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import OptionError
@@ -24,8 +26,10 @@ from pe_lab.encodings.table import Learnable, Random, SinInit
 from pe_lab.encodings.window import HardAlibi, Window
 
 __all__ = [
+    "BAM",
     "PADDING",
     "T5",
+    "URPE",
     "Alibi",
     "AxialRoPE",
     "Cache",

@@ -30,9 +30,15 @@ SDPA = "PyTorch's attention computes what the definition says"
 # promises that do not apply to an encoding, beside those that its class declares not to
 INAPPLICABLE = {
     "a grid is read row by row": {"cpe"},  # has a kernel of its own on a grid
-    "positions beyond 256 stay distinct in bfloat16": {"none", "window", "hard_alibi"},  # logits have no position
+    "positions beyond 256 stay distinct in bfloat16": {
+        "none",
+        "window",
+        "hard_alibi",
+        "urpe",
+    },  # logits have no position
     SDPA: {
         *("cope", "deberta", "shaw", "transformer_xl", "exposb_literal", "stick_breaking", "rse", "rse_literal"),
+        "urpe",
     },
 }
 
