@@ -18,6 +18,7 @@ from pe_lab.model.transformer import Transformer
 
 B, T, VOCABULARY = 3, 9, 11
 COLUMNS = 3  # of the grid that T tokens make
+DEPTH = 2  # layers of the models; more if the encoding has another in each of more layers
 SEED = 4  # of the layouts: what is drawn is the same in every pass
 EVEN = 500  # shorter random draws of positions are replaced by every third position
 
@@ -33,6 +34,7 @@ class Case:
     Attributes:
         on_grid, causal_only, reads_content, reads_positions: what the encoding declares.
         cls: its class.
+        depth: layers of the models.
 
     Raises:
         ValueError: it cannot be made for a causal sequence of 9 tokens, nor for a grid of 3 x 3.
@@ -52,6 +54,7 @@ class Case:
         except UnfitError:
             made = make(Sizes(width, num_heads, T, grid_width=COLUMNS))
         self.cls = type(made)
+        self.depth = max(DEPTH, made.period)
         self.on_grid, self.causal_only = made.on_grid, made.causal_only
         self.reads_content, self.reads_positions = made.reads_content, made.reads_positions
 
@@ -67,7 +70,7 @@ class Case:
 
     def sizes(self, length: int = T, grid_width: int | None = None, causal: bool = True) -> Sizes:
         """Return the sizes of a model for training sequences of `length`."""
-        return Sizes(self.width, self.num_heads, length, causal, grid_width)
+        return Sizes(self.width, self.num_heads, length, causal, grid_width, depth=self.depth)
 
     def encoding(self, length: int = T) -> PositionalEncoding:
         """Return the encoding; it takes layouts on a line and draws no positions at random."""
@@ -80,7 +83,7 @@ class Case:
             grid: columns of the sequences, for an encoding that needs none.
         """
         config = Model(
-            depth=2,
+            depth=self.depth,
             width=self.width,
             num_heads=self.num_heads,
             mlp_ratio=2,

@@ -1,5 +1,7 @@
 """Encodings that add a fixed function of distance to the logits."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -27,25 +29,41 @@ def alibi_slopes(num_heads: int) -> list[float]:
     return geometric(power) + geometric(2 * power)[::2][: num_heads - power]
 
 
+def harmonic_slopes(num_heads: int) -> list[float]:
+    """Return the slope 1, 1/2, 1/3 ... of every head (arXiv:2506.16640, its code: slopes of type "linear")."""
+    return [1 / h for h in range(1, num_heads + 1)]
+
+
 class Alibi(PositionalEncoding):
     """Attention with linear biases (Press et al. 2022, arXiv:2108.12409, section 3).
 
-    Adds -m_h |i - j| to the scaled logits, symmetric if bidirectional. Nothing is learned; m falls geometrically
-    over heads. It has no absolute position.
+    Adds -m_h |i - j| to the scaled logits, symmetric if bidirectional. Nothing is learned; m falls over heads. It has
+    no absolute position.
+
+    Args:
+        slopes: "geometric": as the paper; "harmonic": m_h = 1/h for heads 1, 2, ..., H, those of NAPE's heads with a
+            bias (arXiv:2506.16640, its code).
+
+    Raises:
+        ValueError: slopes out of range.
     """
 
+    neutral = {"slopes": "geometric"}
     slope_bits: Tensor
 
-    def __init__(self, sizes: Sizes, name: str = "alibi") -> None:
+    def __init__(
+        self, sizes: Sizes, name: str = "alibi", slopes: Literal["geometric", "harmonic"] = "geometric"
+    ) -> None:
         super().__init__(sizes, name)
-        slopes = torch.tensor(alibi_slopes(sizes.num_heads), dtype=torch.float64)
+        self.of_heads = (alibi_slopes if slopes == "geometric" else harmonic_slopes)(sizes.num_heads)
         # on the model's device, as integers: a model that is cast to another dtype would round floating point
-        self.register_buffer("slope_bits", slopes.view(torch.int64), persistent=False)
+        bits = torch.tensor(self.of_heads, dtype=torch.float64).view(torch.int64)
+        self.register_buffer("slope_bits", bits, persistent=False)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         dtype = at_least_float32(h)
         if torch.compiler.is_exporting():  # ONNX cannot read integers as floating point
-            slopes = torch.tensor(alibi_slopes(self.sizes.num_heads), dtype=torch.float64, device=h.device).to(dtype)
+            slopes = torch.tensor(self.of_heads, dtype=torch.float64, device=h.device).to(dtype)
         else:
             slopes = self.slope_bits.to(h.device).view(torch.float64).to(dtype)
         return Terms(bias=-slopes[:, None] * distances(layout.max_distance, h.device).abs().to(dtype))

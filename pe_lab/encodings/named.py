@@ -14,10 +14,19 @@ from pe_lab.encodings.stack import Stack
 VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # configurations of a class that have a name of their own
     "exposb_literal": partial(public.ExpoSB, form="literal"),
     "learnable_per_layer": partial(public.Learnable, at="every_layer", share="none"),
+    "nape": partial(public.Heads, parts=[partial(public.Alibi, slopes="harmonic"), public.PositionalEncoding]),
     "randomized_alibi": partial(public.Randomized, encoding=public.Alibi),
     "randomized_learnable": partial(public.Randomized, encoding=partial(public.Learnable, max_len=2048)),
     "randomized_rope": partial(public.Randomized, encoding=public.RoPE),
     "randomized_sinusoidal": partial(public.Randomized, encoding=public.Sinusoidal),
+    "rnope_swa": partial(
+        public.Interleave,
+        parts=[
+            partial(public.Sum, parts=[public.RoPE, partial(public.Window, window=4096)]),
+            public.PositionalEncoding,
+        ],
+        layers=[3, 1],
+    ),
     "rse_literal": partial(public.RotaryStickBreaking, order="first"),
     "sinusoidal_qk": partial(public.Sinusoidal, at="query_key"),
 }

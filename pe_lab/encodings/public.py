@@ -3,6 +3,7 @@
 from pe_lab.encodings.absolute import Integer, Normalized, Sinusoidal
 from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Softmax, Stick, Terms, UnfitError
 from pe_lab.encodings.bias import Alibi, Sandwich
+from pe_lab.encodings.bias_gaussian import BAM
 from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.combine import Heads, Interleave, Sum
@@ -10,6 +11,7 @@ from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.continuous import Continuous, Fourier
 from pe_lab.encodings.convolution import ConvolutionalPE
 from pe_lab.encodings.exposb import ExpoSB
+from pe_lab.encodings.factors import URPE
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import OptionError
@@ -17,13 +19,17 @@ from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
+from pe_lab.encodings.rotary_values import VORoPE
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
 from pe_lab.encodings.table import Learnable, Random, SinInit
+from pe_lab.encodings.window import HardAlibi, Window
 
 __all__ = [
+    "BAM",
     "PADDING",
     "T5",
+    "URPE",
     "Alibi",
     "AxialRoPE",
     "Cache",
@@ -36,6 +42,7 @@ __all__ = [
     "Fire",
     "Forgetting",
     "Fourier",
+    "HardAlibi",
     "Heads",
     "Integer",
     "Interleave",
@@ -74,6 +81,8 @@ __all__ = [
     "Terms",
     "TransformerXL",
     "UnfitError",
+    "VORoPE",
+    "Window",
     "XPos",
     "Yarn",
 ]

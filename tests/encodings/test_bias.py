@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+import loops
 from pe_lab.attention import attend, reference
+from pe_lab.encodings import make
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.bias import Alibi, Sandwich, alibi_slopes
 from pe_lab.encodings.layout import PADDING, Layout
@@ -75,6 +77,35 @@ def test_alibi_adds_minus_slope_times_distance(length: int, causal: bool, num_he
     got = added(num_heads, layout_of(length, causal))[0]
     for h, i, j in product(range(num_heads), range(length), range(length)):
         assert got[h, i, j].item() == pytest.approx(-SLOPES[num_heads][h] * abs(i - j), rel=1e-15, abs=0)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_nape_has_harmonic_slopes_in_the_first_half_of_the_heads(causal: bool) -> None:
+    """Attention and its gradients, with documents, padding and gaps between positions."""
+    H, d = 6, 4
+    slopes = [1.0, 1 / 2, 1 / 3, 0.0, 0.0, 0.0]  # written down: the source's for 6 heads
+    q, k, v = loops.inputs(H, d)
+    layout = loops.mixed(causal)
+    nape = make("nape", width=H * d, num_heads=H, depth=1, length=7, causal=causal).first
+    terms = nape.terms(torch.zeros(3, 7, H * d, dtype=torch.float64), layout)
+    got = loops.unpadded(attend(q, k, v, terms, layout, "reference"))
+
+    def logit(head: int, i: int, j: int, z: Tensor) -> Tensor:
+        return z - slopes[head] * abs(i - j)
+
+    expected = loops.attention(q, k, v, causal, logit=logit)
+    assert_close(got, expected, rtol=0, atol=1e-13)
+    upstream = torch.randn_like(got)
+    for g, e in zip(*(torch.autograd.grad(x, (q, k, v), upstream) for x in (got, expected)), strict=True):
+        assert_close(g, e, rtol=0, atol=1e-13)
+
+
+def test_harmonic_slopes_are_exact_in_float32_and_the_same_in_low_precision() -> None:
+    """Far out too: rounded once, and never in the dtype of the model."""
+    encoding, layout = Alibi(Sizes(12, 3, 4), slopes="harmonic").bfloat16(), layout_of(4, causal=True)
+    bias = encoding.terms(torch.zeros(1, 4, 12, dtype=torch.bfloat16), layout.shifted(300)).bias
+    third = torch.tensor(1 / 3, dtype=torch.float64).float()
+    assert torch.equal(bias, -torch.stack([x * torch.arange(-3, 4).abs().float() for x in (1.0, 0.5, third)]))
 
 
 def test_alibi_is_symmetric() -> None:

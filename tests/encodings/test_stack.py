@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pe_lab.encodings.named import encodings
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 SIZES = {"width": 16, "num_heads": 2, "depth": 3, "length": 8}
+DEEP = SIZES | {"depth": 4}  # as many layers as any encoding needs
 
 
 def options_of(made: partial) -> dict:
@@ -31,12 +33,16 @@ def options_of(made: partial) -> dict:
         kind, given = kind.func, kind.keywords | given
     bound = {key: parameter.default for key, parameter in inspect.signature(kind).parameters.items()} | given
     found = {"class": kind}
-    for key, value in bound.items():
-        if key not in ("sizes", "name"):
-            found[key] = (
-                options_of(value if isinstance(value, partial) else partial(value)) if callable(value) else value
-            )
-    return found
+    return found | {key: plain(value) for key, value in bound.items() if key not in ("sizes", "name")}
+
+
+def plain(value: object) -> object:
+    """An option with the options of the encodings in it in their place."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [plain(one) for one in value]
+    if callable(value):
+        return options_of(value if isinstance(value, partial) else partial(value))
+    return value
 
 
 def test_every_name_of_the_configuration_can_be_made_and_no_other() -> None:
@@ -48,9 +54,9 @@ def test_a_name_is_the_encoding_of_its_file(name: str) -> None:
     """Of the same class, with the same options."""
     of_file = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
     assert options_of(partial(encodings()[name])) == options_of(of_file)
-    stack = make(name, **SIZES, grid_width=4 if of_file.func.on_grid else None)
+    stack = make(name, **DEEP, grid_width=4 if of_file.func.on_grid else None)
     assert stack.first.name == name
-    assert len(stack) == (3 if stack.first.per_layer else 1)
+    assert len(stack) == (4 if stack.first.per_layer else 1)
 
 
 def test_options_are_given_by_name() -> None:
@@ -66,7 +72,7 @@ def test_options_are_given_by_name() -> None:
         ("roep", {}, r"name must be one of alibi, .*, got 'roep': did you mean rope\?"),
         ("rope", {"thetta": 3}, "options of rope must be among theta, pairing, got thetta"),
         ("rope", {"name": "mine"}, ""),
-        ("alibi", {"theta": 3}, "options of alibi must be among none, got theta"),
+        ("kerple_log", {"theta": 3}, "options of kerple_log must be among none, got theta"),
         ("rope", {"theta": -1.0}, "theta must be a positive number, got -1.0"),
         ("rope_2d", {}, "rope_2d needs positions on a grid, these sequences have none: use rope"),
         ("cope", {"causal": False}, "cope is defined for causal attention only, this is bidirectional"),
@@ -129,11 +135,11 @@ def test_every_encoding_trains_in_another_model(name: str) -> None:
     """Gradients reach every parameter that is trained, but those that start without effect."""
     grid = 4 if encodings()[name] in (encodings()[n] for n in NAMES if n.endswith("2d") or n == "rope_mixed") else None
     torch.manual_seed(0)
-    stack = make(name, **SIZES, grid_width=grid)
+    stack = make(name, **DEEP, grid_width=grid)
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
-    model = Model(stack)
+    model = Model(stack, depth=stack.depth)
     model(torch.randn(2, 8, 16)).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in stack.parameters())
     if name not in ("integer",):

@@ -14,21 +14,23 @@ from pe_lab.training.optimization import Optimization
 
 FILES = sorted((folder() / "pe").glob("*.yaml"))
 CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
-KEPT = {"lrope", "rope_mixed", "exposb", "exposb_literal", "rse", "rse_literal", "fire"}
+KEPT = {"lrope", "rope_mixed", "exposb", "exposb_literal", "rse", "rse_literal", "fire", "urpe", "bam"}
 LR, DECAY = 0.1, 0.5
 
 
 def test_encodings_whose_parameters_are_not_weights_declare_it() -> None:
-    """Frequencies, rates of decay, and FIRE's c and L; `randomized` wraps encodings of which none has such."""
+    """Frequencies, rates of decay, FIRE's c and L, factors on weights, and what shapes a density.
+
+    `randomized` wraps encodings of which none has such.
+    """
     assert {name for name, made in CLASSES.items() if not made.weight_decay} == KEPT
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_step_without_gradient_shrinks_what_may_be_decayed_and_nothing_else(name: str) -> None:
     """AdamW multiplies weights by 1 - lr * decay (arXiv:1711.05101, algorithm 2); the rest of its update is 0."""
-    options = OmegaConf.load(folder() / "pe" / f"{name}.yaml")
-    encoding = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe if "defaults" in options else options)
-    sizes = {"depth": 2, "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre"}
+    encoding = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
+    sizes = {"depth": 4, "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre"}
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(
         config, encoding, Task(11, 12, 11, causal=True, grid_width=4 if CLASSES[name].on_grid else None)
