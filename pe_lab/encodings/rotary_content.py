@@ -1,0 +1,102 @@
+"""Encodings that rotate queries and keys by angles which are sums over the content of the tokens so far."""
+
+import math
+from typing import Annotated
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.encodings.base import Pairing, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.options import Range, is_number
+from pe_lab.encodings.rotary import RoPE
+
+AboveOne = Annotated[float, Range("a number above 1", lambda x: is_number(x) and x > 1)]
+
+
+def summed(x: Tensor, layout: Layout) -> Tensor:
+    """Return the sums of x over the tokens of a document, up to and including each token: [B, T, H, n] in float64.
+
+    Padding counts as zero, and the sums begin anew in every document.
+
+    Args:
+        x: [B, S, H, n], of earlier tokens too.
+    """
+    segment = layout.of_keys.segment
+    x = x.double().masked_fill((segment == PADDING)[..., None, None], 0)
+    total = x.cumsum(1)
+    if layout.packed:
+        ordered, order = torch.sort(segment, stable=True)
+        first = order.gather(1, torch.searchsorted(ordered, segment.contiguous()))  # token of each one's document
+        total = total - (total - x).gather(1, first[..., None, None].expand_as(x))
+    return total[:, layout.earlier :]
+
+
+def rotation(angle: Tensor, dtype: torch.dtype, pairing: Pairing) -> Rotary:
+    """Return tables that rotate by angles [B, T, H, d/2].
+
+    Args:
+        angle: in float64; whole turns are taken off before it is rounded, so that none is too large for `dtype`.
+        dtype: of the tables, float32 or float64.
+    """
+    rest = angle - 2 * math.pi * (angle / (2 * math.pi)).round()
+    rest = rest.to(dtype).transpose(1, 2)
+    return Rotary(rest.cos(), rest.sin(), pairing)
+
+
+def projected(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return x [..., n] times weight [m, n], plus bias [m], in the dtype of x, under autocast too."""
+    with torch.autocast(x.device.type, enabled=False):
+        return nn.functional.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+class CARoPE(RoPE):
+    """Context-aware rotary position embedding, CARoPE (arXiv:2507.23083, section 2).
+
+    Pair c of a head is rotated by the sum of f(x_u) ** c over the tokens u of the document so far, with
+    f(x) = 1 / (softplus(x W) + 1) in (0, 1): as RoPE, whose base frequency every token sets for each head. x is the
+    layer's attention input; W, D x H, is trained in every layer. Pair 0 is rotated by 1 per token whatever the content.
+    Of positions, only the order of tokens matters.
+
+    The paper starts as RoPE and does not say how; here W starts at 0, and x W has a constant added, which is not
+    trained, with f = theta ** (-2 / d).
+
+    Causal only: angles are those between a key and a later query.
+
+    Args:
+        theta: > 1, base of the frequencies at the start.
+        pairing: as RoPE.
+
+    Raises:
+        ValueError: as RoPE; theta out of range; bidirectional attention.
+    """
+
+    per_layer = True
+    causal_only = True
+    reads_content = True
+    reads_positions = False
+    fallback = "rope"
+
+    def __init__(
+        self, sizes: Sizes, name: str = "carope", theta: AboveOne = 10_000.0, pairing: Pairing = "interleaved"
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing)
+        self.weight = nn.Parameter(torch.empty(sizes.num_heads, sizes.width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    @property
+    def shift(self) -> float:
+        """The number whose softplus is theta ** (2 / d) - 1."""
+        above = math.expm1(2 * math.log(self.theta) / self.sizes.head_dim)
+        return above + math.log(-math.expm1(-above))
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        z = projected(h.to(at_least_float32(h)), self.weight) + self.shift
+        log_f = layout.with_earlier("log_f", -nn.functional.softplus(z).log1p())  # [B, S, H]
+        power = torch.arange(self.sizes.head_dim // 2, device=h.device)
+        angle = summed((log_f[..., None] * power).exp(), layout)
+        rotary = rotation(angle, log_f.dtype, self.pairing)
+        return Terms(rotary_q=rotary, rotary_k=rotary)
