@@ -16,7 +16,7 @@ from pe_lab.encodings.options import OptionError
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
-from pe_lab.encodings.rotary_content import CARoPE
+from pe_lab.encodings.rotary_content import CARoPE, MapFormer
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
@@ -49,6 +49,7 @@ __all__ = [
     "Layout",
     "Learnable",
     "Learnable2D",
+    "MapFormer",
     "MixedRoPE",
     "NTKRoPE",
     "Normalized",

@@ -30,6 +30,15 @@ def tables(pos: Tensor, omega: Tensor, pairing: Pairing) -> Rotary:
     return Rotary(angle.cos(), angle.sin(), pairing)
 
 
+def require_pairs(name: str, sizes: Sizes) -> None:
+    """Raise ValueError unless the dimensions of a head make pairs."""
+    if sizes.head_dim % 2:
+        raise ValueError(
+            f"{name} rotates pairs: head_dim must be even, got {sizes.head_dim} "
+            f"(width={sizes.width}, num_heads={sizes.num_heads})"
+        )
+
+
 class RoPE(PositionalEncoding):
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864, eq. 34 and section 3.4.2).
 
@@ -49,11 +58,7 @@ class RoPE(PositionalEncoding):
         self, sizes: Sizes, name: str = "rope", theta: Positive = 10_000.0, pairing: Pairing = "interleaved"
     ) -> None:
         super().__init__(sizes, name)
-        if sizes.head_dim % 2:
-            raise ValueError(
-                f"{name} rotates pairs: head_dim must be even, got {sizes.head_dim} "
-                f"(width={sizes.width}, num_heads={sizes.num_heads})"
-            )
+        require_pairs(name, sizes)
         self.theta = theta
         self.pairing = pairing
 

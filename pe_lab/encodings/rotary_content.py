@@ -6,10 +6,10 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import Pairing, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import Pairing, PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.encodings.options import Range, is_number
-from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.options import Positive, Range, Units, is_number
+from pe_lab.encodings.rotary import RoPE, require_pairs
 
 AboveOne = Annotated[float, Range("a number above 1", lambda x: is_number(x) and x > 1)]
 
@@ -99,4 +99,67 @@ class CARoPE(RoPE):
         power = torch.arange(self.sizes.head_dim // 2, device=h.device)
         angle = summed((log_f[..., None] * power).exp(), layout)
         rotary = rotation(angle, log_f.dtype, self.pairing)
+        return Terms(rotary_q=rotary, rotary_k=rotary)
+
+
+class MapFormer(PositionalEncoding):
+    """The rotation of MapFormer, working-memory variant (Rambaud et al. 2025, arXiv:2511.19279v4, section 3.2, eq. 2).
+
+    Every token is a step, forwards or backwards, on d/2 circles of each head: pair c is rotated by
+    omega_c * sum of (W_out W_in x_u)_c over the tokens u of the document so far, without biases. W_in: D -> rank,
+    W_out: rank -> d/2 and omega are trained, each for its own layer and head. Of positions, only the order of tokens
+    matters.
+
+    omega starts at omega_max * base ** (-c / (d/2)), c = 1 ... d/2, so that the slowest is omega_max / base (eq. 18 has
+    the sign of the exponent reversed). The start of W_in and W_out is not published; here it is that of torch's linear
+    layers. Nor is whether x is the token embedding in all layers; here it is the layer's attention input. Weight decay
+    applies to all parameters; nothing else is published.
+
+    Args:
+        rank: >= 1, of the projections of a head.
+        omega_max: > 0, in radians; above 1 and up to 2 pi in the paper.
+        base: > 1, the ratio of omega_max to the lowest frequency at the start; None: the training length (the longest
+            distance in the paper), 2 if that is 1.
+        pairing: as RoPE.
+
+    Raises:
+        ValueError: as RoPE; an option out of range.
+    """
+
+    per_layer = True
+    reads_content = True
+    reads_positions = False
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "mapformer",
+        rank: Units = 4,
+        omega_max: Positive = 2 * math.pi,
+        base: AboveOne | None = None,
+        pairing: Pairing = "interleaved",
+    ) -> None:
+        super().__init__(sizes, name)
+        require_pairs(name, sizes)
+        self.omega_max, self.pairing = omega_max, pairing
+        self.base = float(max(sizes.length, 2)) if base is None else base
+        heads, circles = sizes.num_heads, sizes.head_dim // 2
+        self.step = nn.Linear(sizes.width, heads * rank, bias=False)
+        self.spread = nn.Parameter(torch.empty(heads, circles, rank))
+        self.omega = nn.Parameter(torch.empty(heads, circles))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        _, circles, rank = self.spread.shape
+        nn.init.uniform_(self.spread, -(rank**-0.5), rank**-0.5)
+        exponent = torch.arange(1, circles + 1, dtype=torch.float64) / circles
+        with torch.no_grad():
+            self.omega.copy_(self.omega_max * self.base**-exponent)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        dtype = at_least_float32(h)
+        step = projected(h.to(dtype), self.step.weight).unflatten(-1, (self.sizes.num_heads, -1))
+        moved = summed(layout.with_earlier("step", step), layout)  # [B, T, H, rank]: sums commute with W_out
+        angle = self.omega.double() * torch.einsum("bthr,hcr->bthc", moved, self.spread.double())
+        rotary = rotation(angle, dtype, self.pairing)
         return Terms(rotary_q=rotary, rotary_k=rotary)

@@ -15,12 +15,12 @@ from pe_lab.attention import attend
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import RoPE
-from pe_lab.encodings.rotary_content import CARoPE
+from pe_lab.encodings.rotary_content import CARoPE, MapFormer
 from pe_lab.encodings.stack import Stack
 
 H, d, D = 2, 6, 12
 SIZES = Sizes(width=D, num_heads=H, length=16)
-KINDS = [CARoPE]
+KINDS = [CARoPE, MapFormer]
 F32 = torch.finfo(torch.float32).eps
 # angles up to 1e3 round by 1e-13, and logits of size 10 with them
 EQUAL = {"rtol": 1e-10, "atol": 1e-11}
@@ -246,3 +246,58 @@ def test_what_sums_in_one_direction_is_refused_elsewhere(kind: type[PositionalEn
 def test_pairs_need_an_even_head_dim(kind: type[PositionalEncoding]) -> None:
     with pytest.raises(ValueError, match=r"rotates pairs: head_dim must be even, got 3 \(width=6, num_heads=2\)$"):
         kind(Sizes(width=6, num_heads=2, length=16))
+
+
+# MapFormer
+
+
+def mapformer_turns(encoding: MapFormer) -> Turns:
+    def turns(h: Tensor) -> list[Tensor]:
+        """omega * W_out W_in x, one number at a time."""
+        rank = encoding.spread.shape[2]
+        out = []
+        for x in h:
+            heads = []
+            for head in range(H):
+                inner = [sum(x[n] * encoding.step.weight[head * rank + r, n] for n in range(D)) for r in range(rank)]
+                step = [sum(inner[r] * encoding.spread[head, c, r] for r in range(rank)) for c in range(d // 2)]
+                heads.append(torch.stack([encoding.omega[head, c] * step[c] for c in range(d // 2)]))
+            out.append(torch.stack(heads))
+        return out
+
+    return turns
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("pairing", "rank"), [("interleaved", 1), ("half", 4)])
+def test_mapformer_is_the_papers_formula(pairing: str, rank: int, causal: bool) -> None:
+    encoding = random(MapFormer(replace(SIZES, causal=causal), rank=rank, pairing=pairing))
+    assert_is(encoding, mapformer_turns(encoding), pairing, causal)
+
+
+def test_frequencies_of_mapformer_fall_to_the_maximum_over_the_base() -> None:
+    for options, expected in (
+        ({}, [2 * math.pi * 16 ** (-c / 3) for c in (1, 2, 3)]),
+        ({"omega_max": 1.5, "base": 64.0}, [1.5 / 4, 1.5 / 16, 1.5 / 64]),
+    ):
+        omega = MapFormer(SIZES, **options).omega
+        assert_close(omega, torch.tensor([expected] * H), rtol=4 * F32, atol=0)
+    assert MapFormer(replace(SIZES, length=1)).omega[0, -1].item() == pytest.approx(math.pi)
+
+
+def test_steps_forwards_and_backwards_cancel() -> None:
+    """A walk that returns to where it was has the angle it had there."""
+    encoding, layout = random(MapFormer(SIZES)), Layout.whole(1, 7, causal=True)
+    there = torch.randn(1, 3, D, dtype=torch.float64)
+    tables = encoding.terms(torch.cat((torch.randn_like(there[:, :1]), there, -there.flip(1)), 1), layout).rotary_q
+    for start in (tables.cos, tables.sin):
+        for n in range(3):
+            assert_close(start[:, :, 6 - n], start[:, :, n], **EQUAL)
+
+
+def test_projections_of_mapformer_start_as_linear_layers() -> None:
+    """W_out: rank -> d/2 is U(-1/sqrt(rank), 1/sqrt(rank)), as W_in is U(-1/sqrt(D), 1/sqrt(D))."""
+    encoding = MapFormer(Sizes(width=256, num_heads=4, length=16), rank=9)
+    for weight, bound in ((encoding.spread, 1 / 3), (encoding.step.weight, 1 / 16)):
+        assert 0.95 * bound < weight.max() <= bound
+        assert weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
