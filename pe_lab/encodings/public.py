@@ -16,7 +16,7 @@ from pe_lab.encodings.options import OptionError
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
-from pe_lab.encodings.rotary_content import CARoPE, MapFormer
+from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
@@ -64,6 +64,7 @@ __all__ = [
     "Rotary",
     "RotaryStickBreaking",
     "Sandwich",
+    "SelectiveRoPE",
     "Shaw",
     "SinInit",
     "Sinusoidal",

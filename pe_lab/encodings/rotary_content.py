@@ -163,3 +163,89 @@ class MapFormer(PositionalEncoding):
         angle = self.omega.double() * torch.einsum("bthr,hcr->bthc", moved, self.spread.double())
         rotary = rotation(angle, dtype, self.pairing)
         return Terms(rotary_q=rotary, rotary_k=rotary)
+
+
+class SelectiveRoPE(RoPE):
+    """Selective rotary position embedding (Movahedi et al. 2025, arXiv:2511.17388, section 4.1, as its released code).
+
+    Pair c of a head is rotated by tau_c times the sum over the tokens u of the document so far of g_u (phi_u + e^b).
+    phi is a causal depthwise convolution over time, of width 4, of W_2 W_1 x, with W_1: D -> rank, W_2: rank -> d/2 for
+    each head, and x the layer's attention input, whose part of each head is divided by its norm. tau_c =
+    theta ** (-2c / d) is not trained. No part but the gate has a bias. Of positions, only the order of tokens matters.
+
+    W_1, W_2, the convolution and the gate start as N(0, 0.02^2), b and the gate's bias as 0: almost no rotation at the
+    start, unless `bias`. (The paper's listing projects the queries in place of x, at full rank and with a gate.)
+
+    Causal only: angles are those between a key and a later query.
+
+    Args:
+        rank: >= 1, of the projection; 32 in the released configs.
+        bias: whether e^b is added, b trained per head and pair: a rotation like RoPE's, whatever the content.
+        gate: whether g = sigmoid of a linear function of x, per head and token; otherwise g = 1.
+        theta: > 0, base of tau.
+        pairing: as RoPE.
+
+    Raises:
+        ValueError: as RoPE; an option out of range; bidirectional attention.
+    """
+
+    per_layer = True
+    causal_only = True
+    reads_content = True
+    reads_positions = False
+    fallback = "rope"
+    KERNEL = 4
+    STD = 0.02
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "selective_rope",
+        rank: Units = 32,
+        bias: bool = False,
+        gate: bool = False,
+        theta: Positive = 500_000.0,
+        pairing: Pairing = "half",
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing)
+        heads, count = sizes.num_heads, sizes.head_dim // 2
+        self.down = nn.Parameter(torch.empty(rank, sizes.width))
+        self.up = nn.Parameter(torch.empty(heads * count, rank))
+        self.kernel = nn.Parameter(torch.empty(self.KERNEL, heads, count))  # of the token, of the one before it, ...
+        self.bias = nn.Parameter(torch.empty(heads, count)) if bias else None
+        self.gate_weight = nn.Parameter(torch.empty(heads, sizes.width)) if gate else None
+        self.gate_bias = nn.Parameter(torch.empty(heads)) if gate else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in (self.down, self.up, self.kernel, self.gate_weight):
+            if weight is not None:
+                nn.init.normal_(weight, std=self.STD)
+        for zero in (self.bias, self.gate_bias):
+            if zero is not None:
+                nn.init.zeros_(zero)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        dtype, heads = at_least_float32(h), self.sizes.num_heads
+        part = h.to(dtype).unflatten(-1, (self.sizes.heads_in_model, -1))
+        x = (part * (part.square().sum(-1, keepdim=True) + 1e-6).rsqrt()).flatten(-2)
+        step = projected(projected(x, self.down), self.up).unflatten(-1, (heads, -1))
+        step = self.convolved(layout.with_earlier("step", step), layout.of_keys.segment)
+        if self.bias is not None:
+            step = step + self.bias.to(dtype).exp()
+        if self.gate_weight is not None:
+            gate = projected(x, self.gate_weight, self.gate_bias).sigmoid()
+            step = step * layout.with_earlier("gate", gate)[..., None]
+        tau = self.omega(torch.float64, h.device)
+        rotary = rotation(tau * summed(step, layout), dtype, self.pairing)
+        return Terms(rotary_q=rotary, rotary_k=rotary)
+
+    def convolved(self, x: Tensor, segment: Tensor) -> Tensor:
+        """Return the convolution of x [B, S, H, d/2] over each token and those before it in its document."""
+        kernel = self.kernel.to(x.dtype)
+        out = x * kernel[0]
+        for lag in range(1, min(self.KERNEL, x.shape[1])):
+            same = (segment[:, lag:] == segment[:, :-lag])[..., None, None]
+            before = torch.where(same, x[:, :-lag], 0) * kernel[lag]
+            out = out + nn.functional.pad(before, (0, 0, 0, 0, lag, 0))
+        return out

@@ -15,12 +15,12 @@ from pe_lab.attention import attend
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import RoPE
-from pe_lab.encodings.rotary_content import CARoPE, MapFormer
+from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.stack import Stack
 
 H, d, D = 2, 6, 12
 SIZES = Sizes(width=D, num_heads=H, length=16)
-KINDS = [CARoPE, MapFormer]
+KINDS = [CARoPE, MapFormer, SelectiveRoPE]
 F32 = torch.finfo(torch.float32).eps
 # angles up to 1e3 round by 1e-13, and logits of size 10 with them
 EQUAL = {"rtol": 1e-10, "atol": 1e-11}
@@ -301,3 +301,75 @@ def test_projections_of_mapformer_start_as_linear_layers() -> None:
     for weight, bound in ((encoding.spread, 1 / 3), (encoding.step.weight, 1 / 16)):
         assert 0.95 * bound < weight.max() <= bound
         assert weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+
+
+# Selective RoPE
+
+
+def selective_turns(encoding: SelectiveRoPE, theta: float) -> Turns:
+    def turns(h: Tensor) -> list[Tensor]:
+        """tau g (convolution of W_2 W_1 x, plus e^b), one token at a time."""
+        xs, out = [], []
+        for token in h:
+            parts = [token[n * d : (n + 1) * d] for n in range(H)]
+            xs.append(torch.cat([part / (part.dot(part) + 1e-6).sqrt() for part in parts]))
+        phi = [encoding.up @ (encoding.down @ x) for x in xs]
+        for t, x in enumerate(xs):
+            heads = []
+            for head in range(H):
+                gate = torch.ones((), dtype=h.dtype)
+                if encoding.gate_weight is not None:
+                    gate = 1 / (1 + (-(encoding.gate_weight[head].dot(x) + encoding.gate_bias[head])).exp())
+                angles = []
+                for c in range(d // 2):
+                    taps = range(min(4, t + 1))
+                    turn = sum(encoding.kernel[lag, head, c] * phi[t - lag][head * d // 2 + c] for lag in taps)
+                    if encoding.bias is not None:
+                        turn = turn + encoding.bias[head, c].exp()
+                    angles.append(theta ** (-2 * c / d) * gate * turn)
+                heads.append(torch.stack(angles))
+            out.append(torch.stack(heads))
+        return out
+
+    return turns
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize(("pairing", "theta"), [("interleaved", 20.0), ("half", 500_000.0)])
+def test_selective_rope_is_the_codes_formula(pairing: str, theta: float, bias: bool, gate: bool) -> None:
+    encoding = random(SelectiveRoPE(SIZES, rank=3, bias=bias, gate=gate, pairing=pairing, theta=theta))
+    assert_is(encoding, selective_turns(encoding, theta), pairing)
+
+
+def test_selective_rope_starts_as_almost_no_rotation_and_with_its_bias_as_rope() -> None:
+    sizes, layout = Sizes(width=128, num_heads=2, length=16), Layout.whole(1, 50, causal=True)
+    h = 5 * torch.randn(1, 50, 128)
+    plain = SelectiveRoPE(sizes)
+    with torch.no_grad():
+        plain_angle, biased = (one.terms(h, layout).rotary_q for one in (plain, SelectiveRoPE(sizes, bias=True)))
+        rope = RoPE(sizes, theta=500_000.0).terms(h, layout.shifted(1)).rotary_q
+    assert 0 < plain_angle.sin.abs().max() < 0.01
+    # weights of 0.02: a step of 1e-4 beside RoPE's, 50 times
+    assert_close(biased.cos, rope.cos.expand_as(biased.cos), rtol=0, atol=0.01)
+    assert_close(biased.sin, rope.sin.expand_as(biased.sin), rtol=0, atol=0.01)
+
+
+@pytest.mark.parametrize(("options", "count"), [({}, 0), ({"bias": True}, 3 * H), ({"gate": True}, (D + 1) * H)])
+def test_selective_rope_has_the_parameters_of_its_parts(options: dict[str, bool], count: int) -> None:
+    encoding = SelectiveRoPE(SIZES, rank=5, **options)
+    assert sum(p.numel() for p in encoding.parameters()) == 5 * (D + 3 * H) + 4 * 3 * H + count
+
+
+def test_every_weight_of_selective_rope_starts_at_its_size() -> None:
+    encoding = SelectiveRoPE(Sizes(width=512, num_heads=4, length=16), bias=True, gate=True)
+    for weight in (encoding.down, encoding.up, encoding.kernel, encoding.gate_weight):
+        assert weight.std().item() == pytest.approx(0.02, rel=0.15)
+    assert not encoding.bias.any()
+    assert not encoding.gate_bias.any()
+
+
+@pytest.mark.parametrize(("options", "name"), [({"rank": 0}, "rank"), ({"bias": 1}, "bias"), ({"gate": None}, "gate")])
+def test_an_option_of_selective_rope_out_of_range_is_named(options: dict[str, object], name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be "):
+        SelectiveRoPE(SIZES, **options)
