@@ -15,7 +15,7 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import OptionError
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
-from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
+from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
@@ -47,6 +47,7 @@ __all__ = [
     "LRoPE",
     "LayerInput",
     "Layout",
+    "LeRoPE",
     "Learnable",
     "Learnable2D",
     "MapFormer",
