@@ -13,6 +13,7 @@ from pe_lab.encodings.exposb import ExpoSB
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import OptionError
+from pe_lab.encodings.polar import PoPE
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
@@ -56,6 +57,7 @@ __all__ = [
     "Normalized",
     "OptionError",
     "PRoPE",
+    "PoPE",
     "PositionalEncoding",
     "Positions",
     "Random",
