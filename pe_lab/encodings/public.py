@@ -15,9 +15,11 @@ from pe_lab.encodings.factors import URPE
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import OptionError
+from pe_lab.encodings.polar import PoPE
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
-from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
+from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
+from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.rotary_values import VORoPE
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
@@ -32,6 +34,7 @@ __all__ = [
     "URPE",
     "Alibi",
     "AxialRoPE",
+    "CARoPE",
     "Cache",
     "CoPE",
     "Continuous",
@@ -52,13 +55,16 @@ __all__ = [
     "LRoPE",
     "LayerInput",
     "Layout",
+    "LeRoPE",
     "Learnable",
     "Learnable2D",
+    "MapFormer",
     "MixedRoPE",
     "NTKRoPE",
     "Normalized",
     "OptionError",
     "PRoPE",
+    "PoPE",
     "PositionalEncoding",
     "Positions",
     "Random",
@@ -68,6 +74,7 @@ __all__ = [
     "Rotary",
     "RotaryStickBreaking",
     "Sandwich",
+    "SelectiveRoPE",
     "Shaw",
     "SinInit",
     "Sinusoidal",

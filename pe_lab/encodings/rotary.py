@@ -30,6 +30,15 @@ def tables(pos: Tensor, omega: Tensor, pairing: Pairing) -> Rotary:
     return Rotary(angle.cos(), angle.sin(), pairing)
 
 
+def require_pairs(name: str, sizes: Sizes) -> None:
+    """Raise ValueError unless the dimensions of a head make pairs."""
+    if sizes.head_dim % 2:
+        raise ValueError(
+            f"{name} rotates pairs: head_dim must be even, got {sizes.head_dim} "
+            f"(width={sizes.width}, num_heads={sizes.num_heads})"
+        )
+
+
 class RoPE(PositionalEncoding):
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864, eq. 34 and section 3.4.2).
 
@@ -49,11 +58,7 @@ class RoPE(PositionalEncoding):
         self, sizes: Sizes, name: str = "rope", theta: Positive = 10_000.0, pairing: Pairing = "interleaved"
     ) -> None:
         super().__init__(sizes, name)
-        if sizes.head_dim % 2:
-            raise ValueError(
-                f"{name} rotates pairs: head_dim must be even, got {sizes.head_dim} "
-                f"(width={sizes.width}, num_heads={sizes.num_heads})"
-            )
+        require_pairs(name, sizes)
         self.theta = theta
         self.pairing = pairing
 
@@ -110,6 +115,45 @@ class LRoPE(RoPE):
 
     def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         return self.beta.to(dtype).exp()
+
+
+class LeRoPE(RoPE):
+    """LeRoPE: RoPE with a trained factor e^alpha_c on each frequency, for all layers and heads (arXiv:2607.10134,
+    section 3.1, as others describe it).
+
+    alpha, d/2 numbers in all, starts at 0: exactly RoPE. No weight decay. The gradient of alpha grows with the distance
+    of tokens, so that its learning rate is its own; the paper also clips it by itself, which is not done here. `lrope`
+    with share=all trains ln omega in place of alpha, which is the same up to rounding.
+
+    Args:
+        theta: > 0, base of the frequencies at the start.
+        pairing: as RoPE.
+        lr: learning rate of alpha, > 0; None: that of the optimizer.
+
+    Raises:
+        ValueError: as RoPE; lr out of range.
+    """
+
+    weight_decay = False
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "lerope",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        lr: Positive | None = None,
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing)
+        self.lr = lr
+        self.alpha = nn.Parameter(torch.empty(sizes.head_dim // 2))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.alpha)
+
+    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return self.alpha.to(dtype).exp() * super().omega(dtype, device)
 
 
 class PRoPE(RoPE):

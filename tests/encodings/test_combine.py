@@ -78,6 +78,8 @@ def reason(name: str) -> str | None:
     if encoding.mixes:
         return "input of attention alone"
     terms = encoding.terms(inputs()[0], LAYOUT)
+    if terms.lift is not None and terms.lift.head_dim != HEAD:
+        return "head_dim of queries, which all heads share"
     return "all heads share" if terms.weights != SOFTMAX or terms.scale is not None else None
 
 

@@ -21,7 +21,7 @@ from pe_lab.encodings.bias_learned import T5, t5_buckets
 from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.grid import AxialRoPE
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
+from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import InterpolatedRoPE, NTKRoPE
 from pe_lab.encodings.table import Learnable
 
@@ -298,14 +298,16 @@ def test_ntk_equals_rotary_embedding_torch(factor: float) -> None:
     assert_same_logits(NTKRoPE(SIZES, factor=factor), rotate, layout, by_rotation(layout))
 
 
-def test_lrope_equals_rotary_embedding_torch() -> None:
+@pytest.mark.parametrize("make", [partial(LRoPE, share="heads"), LeRoPE])
+def test_trained_frequencies_equal_rotary_embedding_torch(make: Callable[[Sizes], RoPE]) -> None:
     """Theirs trains the frequencies, ours their logarithms: the gradients differ by a factor omega."""
     from rotary_embedding_torch import RotaryEmbedding
 
-    encoding, layout = LRoPE(SIZES, share="heads").double(), layout_at(list(range(65)))
+    encoding, layout = make(SIZES).double(), layout_at(list(range(65)))
+    (logarithm,) = encoding.parameters()
     with torch.no_grad():
-        encoding.beta += 0.3 * torch.randn_like(encoding.beta)
-    omega = encoding.beta.detach().exp()[0]
+        logarithm += 0.3 * torch.randn_like(logarithm)
+    omega = encoding.omega(torch.float64, logarithm.device)[0].detach()
     rotary = RotaryEmbedding(d, custom_freqs=omega, learned_freq=True)
     rotate = each(rotary, 0)
     assert_same_logits(encoding, rotate, layout, EXACT)
@@ -313,10 +315,11 @@ def test_lrope_equals_rotary_embedding_torch() -> None:
     ours = reference.queries_and_keys(q, k, encoding.terms(torch.zeros(B, 65, D, dtype=q.dtype), layout))
     upstream = torch.randn_like(q)
     for one, other in zip(ours, rotate(q, k), strict=True):
-        (by_beta,) = torch.autograd.grad(one, encoding.beta, upstream, retain_graph=True)
+        (by_logarithm,) = torch.autograd.grad(one, logarithm, upstream, retain_graph=True)
         (by_omega,) = torch.autograd.grad(other, rotary.freqs, upstream)
         # a sum over all tokens of terms as large as their positions
-        assert_close(by_beta[0], omega * by_omega, rtol=0, atol=100 * EXACT * by_beta.abs().max().item())
+        atol = 100 * EXACT * by_logarithm.abs().max().item()
+        assert_close(by_logarithm.flatten(), omega * by_omega, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 8), (3, 50)])

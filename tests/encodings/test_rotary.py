@@ -14,7 +14,7 @@ from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
+from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
 from pe_lab.model.transformer import Transformer
 
 B, H, d = 2, 2, 8
@@ -69,7 +69,7 @@ def test_rope_is_the_papers_rotation(theta: float, pairing: str) -> None:
         assert_close(g, e, **EQUAL)
 
 
-@pytest.mark.parametrize("kind", [RoPE, LRoPE, PRoPE, XPos])
+@pytest.mark.parametrize("kind", [RoPE, LRoPE, LeRoPE, PRoPE, XPos])
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logit_depends_only_on_offset(kind: type[RoPE], pairing: str, dtype: torch.dtype) -> None:
@@ -140,7 +140,7 @@ def test_rope_in_halves_equals_transformers_llama(theta: float) -> None:
         assert_close(ours, other, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("kind", [RoPE, LRoPE, PRoPE, XPos])
+@pytest.mark.parametrize("kind", [RoPE, LRoPE, LeRoPE, PRoPE, XPos])
 def test_a_head_of_odd_size_is_refused(kind: type[RoPE]) -> None:
     with pytest.raises(ValueError, match=r"rotates pairs: head_dim must be even, got 33 \(width=132, "):
         kind(Sizes(width=132, num_heads=4, length=16))
@@ -249,6 +249,72 @@ def test_gradient_of_lrope_through_attention_is_that_of_finite_differences(share
 
     # an angle is curved in beta by its own size, 40, squared: the step's error is 40^3 x 1e-12
     assert torch.autograd.gradcheck(out, (encoding.beta, q, k, v), eps=1e-6, atol=1e-6)
+
+
+def test_lerope_starts_as_rope_to_the_bit() -> None:
+    layout = layout_at(*POSITIONS)
+    for dtype in (torch.float32, torch.float64):
+        h = torch.zeros(B, 6, H * d, dtype=dtype)
+        rope, lerope = (kind(SIZES, theta=50.0).terms(h, layout).rotary_q for kind in (RoPE, LeRoPE))
+        assert torch.equal(lerope.cos, rope.cos)
+        assert torch.equal(lerope.sin, rope.sin)
+
+
+@pytest.mark.parametrize("theta", [10_000.0, 50.0])
+def test_lerope_is_a_rotation_by_e_to_alpha_times_the_frequency(theta: float) -> None:
+    """Values, and the gradient of alpha, which all heads share; ln of a frequency is alpha plus a constant."""
+    encoding = LeRoPE(SIZES, theta=theta).double()
+    with torch.no_grad():
+        encoding.alpha += 0.3 * torch.randn_like(encoding.alpha)
+    pos, (q, k) = [0, 1, 2, 7, 40], torch.randn(2, 1, H, 5, d, dtype=torch.float64)
+    got = logits(encoding, q, k, layout_at(pos))
+    upstream = torch.randn_like(got)
+    got.backward(upstream)
+    beta = [a - 2 * c / d * math.log(theta) for c, a in enumerate(encoding.alpha.tolist())]
+    expected, gradient = torch.zeros_like(got), torch.zeros_like(encoding.alpha)
+    for h in range(H):
+        for i, m in enumerate(pos):
+            for j, n in enumerate(pos):
+                qi, kj = q[0, h, i].tolist(), k[0, h, j].tolist()
+                expected[0, h, i, j] = paper_logit(qi, kj, m, n, beta)
+                for c in range(d // 2):
+                    gradient[c] += upstream[0, h, i, j] * paper_slope(qi, kj, m, n, beta, c)
+    assert_close(got, expected, **EQUAL)
+    # 100 terms, each of size up to 40 x 10
+    assert_close(encoding.alpha.grad, gradient, rtol=0, atol=1e-10)
+
+
+def test_lerope_in_halves_has_the_rotations_of_rope_at_its_frequencies() -> None:
+    """At any positions; gradients of queries and keys too."""
+    encoding = LeRoPE(SIZES, pairing="half").double()
+    with torch.no_grad():
+        encoding.alpha += 0.3 * torch.randn_like(encoding.alpha)
+    omega = [math.exp(a) * 10_000 ** (-2 * c / d) for c, a in enumerate(encoding.alpha.tolist())]
+    pos = [-2, -1, 5, 6, 90, 0, 1]
+    rotate = matrices(pos, omega, [[1.0] * (d // 2)] * len(pos), "half")
+    assert_logits(encoding, pos, rotate, rotate)
+
+
+def test_lerope_learns_as_lrope_with_one_set_of_frequencies() -> None:
+    """alpha = beta - ln of RoPE's frequencies: equal gradients, so equal steps."""
+    lerope, lrope = LeRoPE(SIZES).double(), LRoPE(SIZES, share="all").double()
+    q, k = torch.randn(2, B, H, 6, d, dtype=torch.float64)
+    lrope.reset_parameters()  # in float64
+    for encoding in (lerope, lrope):
+        logits(encoding, q, k, layout_at(*POSITIONS)).square().sum().backward()
+    assert_close(lerope.alpha.grad, lrope.beta.grad[0], rtol=0, atol=1e-8)  # sums of terms of size 700 x 100
+
+
+def test_lerope_has_one_number_per_pair_is_not_decayed_and_may_have_its_own_learning_rate() -> None:
+    config = Model(
+        depth=3, width=H * d, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
+    )
+    assert Transformer(config, LeRoPE, Task(5, 4, 5, causal=True)).positional_parameters() == d // 2
+    assert LeRoPE.weight_decay is False
+    assert LeRoPE(SIZES, lr=0.01).lr == 0.01
+    for lr in (0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match=r"^lr must be a positive number, got "):
+            LeRoPE(SIZES, lr=lr)
 
 
 class _Terms(torch.nn.Module):

@@ -14,7 +14,19 @@ from pe_lab.training.optimization import Optimization
 
 FILES = sorted((folder() / "pe").glob("*.yaml"))
 CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
-KEPT = {"lrope", "rope_mixed", "exposb", "exposb_literal", "rse", "rse_literal", "fire", "urpe", "bam"}
+KEPT = {
+    "lrope",
+    "lerope",
+    "pope",
+    "rope_mixed",
+    "exposb",
+    "exposb_literal",
+    "rse",
+    "rse_literal",
+    "fire",
+    "urpe",
+    "bam",
+}
 LR, DECAY = 0.1, 0.5
 
 
