@@ -62,8 +62,9 @@ def counting(terms: Terms, layout: Layout) -> Tensor:
     """Return which keys count for each query, bool [B, 1|H, T, S]: those that it may attend to, within the window."""
     if terms.window is None:
         return layout.allowed
-    farthest = torch.iinfo(layout.pos.dtype).max
-    limit = torch.tensor([farthest if size is None else size for size in terms.window], device=layout.pos.device)
+    farthest, device = torch.iinfo(layout.pos.dtype).max, layout.pos.device
+    sizes = [farthest if size is None else size for size in terms.window]
+    limit = torch.cat([torch.full((1,), size, device=device) for size in sizes])  # made there: nothing is copied
     return layout.allowed & (layout.distance[:, None].abs() < limit[:, None, None])
 
 

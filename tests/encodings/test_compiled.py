@@ -16,6 +16,7 @@ from pe_lab.encodings.named import encodings
 from pe_lab.encodings.rotary_scaled import document_lengths
 
 NAMES = sorted(encodings())
+DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 ON_GRID = [name for name in NAMES if getattr(encodings()[name], "on_grid", False)]
 # one for each place where a layout was read, or where PyTorch's compiler or exporter stopped
 FEW = [
@@ -71,9 +72,8 @@ class Padded(Model):
 
 def stack(name: str, length: int = T, causal: bool = True) -> Stack:
     torch.manual_seed(0)
-    made = make(
-        name, width=D, num_heads=H, depth=2, length=length, causal=causal, grid_width=4 if name in ON_GRID else None
-    )
+    depth, grid = DEEP.get(name, 2), 4 if name in ON_GRID else None
+    made = make(name, width=D, num_heads=H, depth=depth, length=length, causal=causal, grid_width=grid)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

@@ -37,6 +37,8 @@ CLOSE = {"rtol": 0, "atol": 2e-5}  # of logits between -10 and 10, in float32
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 SIZES = {"vocab_size": VOCABULARY, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "hidden_size": WIDTH}
 
+DEEP = {"rnope_swa": {"num_hidden_layers": 4}}  # layers that an encoding needs
+
 
 def small(kind: str, **changes: Any) -> PreTrainedModel:
     """Return a model in evaluation mode; llama has two heads of keys, bert_decoder is causal."""
@@ -62,7 +64,7 @@ def small(kind: str, **changes: Any) -> PreTrainedModel:
 
 def replaced(kind: str, encoding: str, **options: Any) -> PreTrainedModel:
     """Return a small model with an encoding whose parameters are not where they start, which can be no effect."""
-    model = replace(small(kind), encoding, length=LENGTH, **options)
+    model = replace(small(kind, **DEEP.get(encoding, {})), encoding, length=LENGTH, **options)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for stack in stacks(model):

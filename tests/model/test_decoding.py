@@ -32,6 +32,7 @@ WHOLE = {  # they need all tokens at once
 }
 CACHED = [name for name in NAMES if name not in WHOLE]
 D, H, DEPTH, VOCABULARY, T = 16, 2, 3, 11, 13
+DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 EQUAL = {"rtol": 0, "atol": 1e-10}
 
 
@@ -53,7 +54,9 @@ def transformer(
     options: dict[str, object] | None = None,
 ) -> Transformer:
     """Return a float64 model trained at another length, with the encoding's parameters moved from where they start."""
-    sizes = Model(DEPTH, D, H, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False)
+    sizes = Model(
+        DEEP.get(name, DEPTH), D, H, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False
+    )
     task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid(name))
     model = Transformer(sizes, hydra.utils.instantiate(settings(name), **(options or {})), task, implementation)
     initialise(model, seed=0)

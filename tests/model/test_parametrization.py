@@ -20,6 +20,7 @@ from pe_lab.system.files import digest
 from pe_lab.training.optimization import Optimization
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
+DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 VOCABULARY, T, B, STEPS = 11, 8, 16, 4
 
 
@@ -29,7 +30,14 @@ def settings(pe: str) -> DictConfig:
 
 
 def model(width: int, parametrization: str, pe: str = "rope", **changes: object) -> Transformer:
-    given = {"depth": 2, "num_heads": 4, "mlp_ratio": 2, "norm": "pre", "dropout": 0.0, "embedding_std": 1.0}
+    given = {
+        "depth": DEEP.get(pe, 2),
+        "num_heads": 4,
+        "mlp_ratio": 2,
+        "norm": "pre",
+        "dropout": 0.0,
+        "embedding_std": 1.0,
+    }
     given |= {"scale_tokens": False, "parametrization": parametrization}
     config = Model(width=width, **given | changes)
     grid = 3 if hydra.utils.get_class(settings(pe)._target_).on_grid else None

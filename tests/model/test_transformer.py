@@ -1,6 +1,7 @@
 """The transformer equals its definition, and its non-positional parts are the same for all encodings."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
@@ -20,6 +21,7 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Transformer
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
+ENOUGH = 4  # layers for every encoding
 VOCABULARY, WIDTH, HEADS, T = 13, 20, 4, 9
 LENGTHS = (9, 5, 1)
 Mix = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -271,7 +273,7 @@ def test_no_two_modules_draw_the_same_weights() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_every_parameter_is_drawn_by_initialise(name: str, norm: str) -> None:
-    config = small(width=32, norm=norm)
+    config = small(width=32, norm=norm, depth=ENOUGH)
     fresh, spoiled = transformer(config, name, seed=2), transformer(config, name, seed=2)
     with torch.no_grad():
         for parameter in spoiled.parameters():
@@ -303,7 +305,7 @@ def test_initialise_refuses_parameters_that_nothing_draws() -> None:
 def test_without_dropout_nothing_is_random(name: str) -> None:
     if name.startswith("randomized"):
         pytest.skip(f"{name} draws positions")
-    model = transformer(small(width=32), name).train()
+    model = transformer(small(width=32, depth=ENOUGH), name).train()
     tokens, layout = random_tokens(), padded(grid_width=grid(name))
     outputs = []
     for seed in (1, 2):
@@ -352,7 +354,7 @@ def test_dropout_acts_on_the_embedding_and_on_both_branches_of_every_layer(norm:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_flops_grow_linearly_with_depth(name: str) -> None:
-    flops = [transformer(small(width=32, depth=depth), name).flops_per_token(T) for depth in (1, 2, 3, 4)]
+    flops = [transformer(small(width=32, depth=depth), name).flops_per_token(T) for depth in range(ENOUGH, ENOUGH + 4)]
     steps = [after - before for before, after in pairwise(flops)]
     assert steps[0] > 0
     assert steps == pytest.approx([steps[0]] * 3, rel=1e-12)
@@ -360,7 +362,7 @@ def test_flops_grow_linearly_with_depth(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_flops_of_long_sequences_follow_from_those_of_short_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = transformer(small(width=32), name)
+    model = transformer(small(width=32, depth=ENOUGH), name)
     counted = model.flops_per_token(T)
     monkeypatch.setattr("pe_lab.model.transformer.COUNTED", 8)
     assert T > 8
@@ -394,9 +396,10 @@ def test_the_encoding_is_made_once_or_once_per_layer_with_the_sizes_of_the_model
         asked.append(sizes)
         return made(sizes)
 
-    model = Transformer(small(width=32, depth=3), encoding, task(grid(name)))
-    assert set(asked) == {Sizes(width=32, num_heads=HEADS, length=T, causal=True, grid_width=grid(name))}
-    assert len(model.encodings) == len(asked) == (3 if model.encodings[0].per_layer else 1)
+    model = Transformer(small(width=32, depth=ENOUGH), encoding, task(grid(name)))
+    expected = Sizes(width=32, num_heads=HEADS, length=T, causal=True, grid_width=grid(name), depth=ENOUGH)
+    assert asked == [replace(expected, layer=layer) for layer in range(len(model.encodings))]
+    assert len(model.encodings) == (ENOUGH if model.encodings[0].per_layer else 1)
 
 
 # -- one question per sequence, and the models of the sources -----------------------------------------------------
@@ -529,6 +532,7 @@ def test_answers_are_the_logits_of_forward(name: str) -> None:
     for as_causal, norm, depth, pooled, columns, parametrization in ANSWERED:
         causal = as_causal or cls.causal_only
         columns = 3 if cls.on_grid else columns
+        depth = ENOUGH if name == "rnope_swa" else depth
         config = small(width=32, norm=norm, depth=depth, parametrization=parametrization)
         given = Task(VOCABULARY, T, VOCABULARY, causal, pooled, columns)
         model = elsewhere(initialised(Transformer(config, made, given)))

@@ -87,8 +87,9 @@ def test_facts_are_read_where_the_layout_came_from() -> None:
 def test_a_training_step_reads_no_value(name: str) -> None:
     """On packed sequences, with dropout, in the reference implementation; all but the loop around the step."""
     options = OmegaConf.load(folder() / "pe" / f"{name}.yaml")
-    made = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe if "defaults" in options else options)
-    sizes = {"depth": 2, "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre", "embedding_std": 1.0}
+    composed = {"defaults", "parts"} & options.keys()
+    made = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe if composed else options)
+    sizes = {"depth": 4, "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre", "embedding_std": 1.0}
     config = Model(**sizes, dropout=0.1, attention_dropout=0.1, scale_tokens=False)
     grid = 4 if CLASSES[name].on_grid else None
     model = Transformer(config, made, Task(VOCABULARY, T, VOCABULARY, True, grid_width=grid))

@@ -26,7 +26,7 @@ from pe_lab.bench import tune
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import Rotary, Stick, Terms
+from pe_lab.encodings.base import Rotary, Sizes, Stick, Terms
 from pe_lab.encodings.layout import Layout
 from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
@@ -77,11 +77,13 @@ def assert_sound(launches: list, looked_up: set[str]) -> set[str]:
 def encoding(name: str) -> Any:
     """As its file says; composed with others only where it says so, which takes its time."""
     options = OmegaConf.load(folder() / "pe" / f"{name}.yaml")
-    return hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe if "defaults" in options else options)
+    composed = {"defaults", "parts"} & options.keys()
+    return hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe if composed else options)
 
 
 def build(made: Any, causal: bool, grid: int | None) -> Transformer:
-    sizes = {"depth": 1, "width": H * d, "num_heads": H, "mlp_ratio": 1, "norm": "pre"}
+    depth = made(Sizes(H * d, H, T, causal, grid)).period
+    sizes = {"depth": depth, "width": H * d, "num_heads": H, "mlp_ratio": 1, "norm": "pre"}
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(config, made, Task(11, T, 11, causal=causal, grid_width=grid), "triton")
     initialise(model, seed=0)
@@ -107,7 +109,8 @@ def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
         for packed, dtype, p in product((False, True), DTYPES, (0.0, 0.1)):
             for noted in (asked, launches, looked_up):
                 noted.clear()
-            model.layers[0].attention_dropout = p
+            for layer in model.layers:
+                layer.attention_dropout = p
             refusal = None
             try:
                 with torch.autocast(DEVICE.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
@@ -115,7 +118,7 @@ def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
                 logits.float().sum().backward()
             except ValueError as error:
                 refusal = str(error)
-            (given,) = asked
+            given = asked[-1]
             assert given[0].dtype == dtype
             assert (given[3] is not None) is bool(p)
             if reason := triton.refuses(*given):  # what attention=auto asks before it takes another
