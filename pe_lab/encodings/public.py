@@ -17,6 +17,7 @@ from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
+from pe_lab.encodings.scaled import SSMax
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
 from pe_lab.encodings.table import Learnable, Random, SinInit
@@ -60,6 +61,7 @@ __all__ = [
     "RoPE",
     "Rotary",
     "RotaryStickBreaking",
+    "SSMax",
     "Sandwich",
     "Shaw",
     "SinInit",

@@ -14,12 +14,12 @@ from pe_lab.training.optimization import Optimization
 
 FILES = sorted((folder() / "pe").glob("*.yaml"))
 CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
-KEPT = {"lrope", "rope_mixed", "exposb", "exposb_literal", "rse", "rse_literal", "fire"}
+KEPT = {"lrope", "rope_mixed", "exposb", "exposb_literal", "rse", "rse_literal", "fire", "ssmax"}
 LR, DECAY = 0.1, 0.5
 
 
 def test_encodings_whose_parameters_are_not_weights_declare_it() -> None:
-    """Frequencies, rates of decay, and FIRE's c and L; `randomized` wraps encodings of which none has such."""
+    """Frequencies, rates, FIRE's c and L, factors of logits; `randomized` wraps encodings of which none has such."""
     assert {name for name, made in CLASSES.items() if not made.weight_decay} == KEPT
 
 
