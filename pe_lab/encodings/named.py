@@ -19,6 +19,7 @@ VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # configurations of 
     "randomized_rope": partial(public.Randomized, encoding=public.RoPE),
     "randomized_sinusoidal": partial(public.Randomized, encoding=public.Sinusoidal),
     "rse_literal": partial(public.RotaryStickBreaking, order="first"),
+    "shape": partial(public.Shape, encoding=public.Sinusoidal),
     "sinusoidal_qk": partial(public.Sinusoidal, at="query_key"),
 }
 

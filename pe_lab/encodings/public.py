@@ -13,7 +13,7 @@ from pe_lab.encodings.exposb import ExpoSB
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import OptionError
-from pe_lab.encodings.randomized import Randomized
+from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
@@ -63,6 +63,7 @@ __all__ = [
     "RotaryStickBreaking",
     "SSMax",
     "Sandwich",
+    "Shape",
     "Shaw",
     "SinInit",
     "Sinusoidal",
