@@ -8,7 +8,7 @@ from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.combine import Heads, Interleave, Sum
 from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.continuous import Continuous, Fourier
-from pe_lab.encodings.convolution import ConvolutionalPE
+from pe_lab.encodings.convolution import Canon, ConvolutionalPE
 from pe_lab.encodings.exposb import ExpoSB
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, Layout
@@ -28,6 +28,7 @@ __all__ = [
     "Alibi",
     "AxialRoPE",
     "Cache",
+    "Canon",
     "CoPE",
     "Continuous",
     "ConvolutionalPE",
