@@ -21,6 +21,7 @@ from pe_lab.encodings.scaled import SSMax
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
 from pe_lab.encodings.table import Learnable, Random, SinInit
+from pe_lab.encodings.tupe import Tupe
 
 __all__ = [
     "PADDING",
@@ -77,6 +78,7 @@ __all__ = [
     "Sum",
     "Terms",
     "TransformerXL",
+    "Tupe",
     "UnfitError",
     "XPos",
     "Yarn",
