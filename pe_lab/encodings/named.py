@@ -12,6 +12,8 @@ from pe_lab.encodings.options import OptionError, is_integer
 from pe_lab.encodings.stack import Stack
 
 VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # configurations of a class that have a name of their own
+    "dape": partial(public.Dape, encoding=public.KerpleLog),
+    "dape_v2": partial(public.DapeV2, encoding=public.KerpleLog),
     "exposb_literal": partial(public.ExpoSB, form="literal"),
     "learnable_per_layer": partial(public.Learnable, at="every_layer", share="none"),
     "randomized_alibi": partial(public.Randomized, encoding=public.Alibi),

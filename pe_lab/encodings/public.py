@@ -9,6 +9,7 @@ from pe_lab.encodings.combine import Heads, Interleave, Sum
 from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.continuous import Continuous, Fourier
 from pe_lab.encodings.convolution import Canon, ConvolutionalPE
+from pe_lab.encodings.dape import Dape, DapeV2
 from pe_lab.encodings.exposb import ExpoSB
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, Layout
@@ -33,6 +34,8 @@ __all__ = [
     "CoPE",
     "Continuous",
     "ConvolutionalPE",
+    "Dape",
+    "DapeV2",
     "Deberta",
     "DynamicNTKRoPE",
     "ExpoSB",
