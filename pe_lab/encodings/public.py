@@ -14,6 +14,7 @@ from pe_lab.encodings.exposb import ExpoSB
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import OptionError
+from pe_lab.encodings.path import Path
 from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LRoPE, PRoPE, RoPE, XPos
@@ -58,6 +59,7 @@ __all__ = [
     "Normalized",
     "OptionError",
     "PRoPE",
+    "Path",
     "PositionalEncoding",
     "Positions",
     "Random",

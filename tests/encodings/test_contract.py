@@ -33,7 +33,7 @@ INAPPLICABLE = {
     "positions beyond 256 stay distinct in bfloat16": {"none"},
     SDPA: {
         *("cope", "deberta", "shaw", "transformer_xl", "exposb_literal", "stick_breaking", "rse", "rse_literal"),
-        *("dape", "dape_v2"),
+        *("dape", "dape_v2", "path"),
     },
 }
 
