@@ -78,7 +78,7 @@ def reason(name: str) -> str | None:
     if encoding.mixes:
         return "input of attention alone"
     terms = encoding.terms(inputs()[0], LAYOUT)
-    return "all heads share" if terms.weights != SOFTMAX or terms.scale is not None else None
+    return "all heads share" if terms.weights != SOFTMAX or terms.scale not in (None, HEAD**-0.5) else None
 
 
 # -- head by head ------------------------------------------------------------------------------------------------------
