@@ -61,7 +61,10 @@ class PlainModel(nn.Module):
 
 
 def plain_model(name: str, width: int = 16, num_heads: int = 2, depth: int = 2, length: int = 8) -> PlainModel:
-    """Return a model with an encoding whose parameters are moved from where they start, so that each has an effect."""
+    """Return a model with an encoding whose parameters are moved from where they start, so that each has an effect.
+
+    It is in evaluation mode.
+    """
     torch.manual_seed(0)
     grid_width = 4 if getattr(encodings()[name], "on_grid", False) else None
     stack = make(name, width=width, num_heads=num_heads, depth=depth, length=length, grid_width=grid_width)
@@ -69,4 +72,4 @@ def plain_model(name: str, width: int = 16, num_heads: int = 2, depth: int = 2, 
         for parameter in stack.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     stack.constrain()
-    return PlainModel(stack, mlp=False)
+    return PlainModel(stack, mlp=False).eval()

@@ -13,13 +13,14 @@ from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, UnfitError
 from pe_lab.encodings.layout import PADDING, Layout
-from pe_lab.encodings.randomized import Randomized
+from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.model.transformer import Transformer
 
 B, T, VOCABULARY = 3, 9, 11
 COLUMNS = 3  # of the grid that T tokens make
 DEPTH = 2  # layers of the models; more if the encoding has another in each of more layers
 SEED = 4  # of the layouts: what is drawn is the same in every pass
+SHIFT = 3  # of positions, in place of random ones
 EVEN = 500  # shorter random draws of positions are replaced by every third position
 
 
@@ -114,7 +115,7 @@ class Case:
 
 
 def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
-    """Let an encoding on a grid take layouts on a line, and one that draws positions take every third."""
+    """Let an encoding on a grid take layouts on a line, and one that draws positions or shifts take fixed ones."""
     locate = encoding.locate
 
     def located(layout: Layout) -> Layout:
@@ -130,6 +131,8 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
             return 3 * torch.arange(count) if count < EVEN else draw(count, seed)
 
         encoding.draw = drawn  # type: ignore[method-assign]
+    if isinstance(encoding, Shape):
+        encoding.draw = lambda count, seed=None: torch.full((count,), SHIFT)  # type: ignore[method-assign]
     return encoding
 
 

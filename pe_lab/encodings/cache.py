@@ -1,5 +1,7 @@
 """What a model keeps of the tokens it has seen, so that new tokens need not be computed with all earlier ones."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -69,7 +71,7 @@ class Cache:
         if ((rows < 0) | (rows >= count)).any():
             raise ValueError(f"rows must be in 0 ... {count - 1}, the sequences in the cache, got {rows.tolist()}")
         pos = self.layout.pos.expand(count, *self.layout.pos.shape[1:])
-        self.layout = Layout(pos[rows], self.layout.segment[rows], self.layout.causal, self.layout.seed)
+        self.layout = replace(self.layout, pos=pos[rows], segment=self.layout.segment[rows])
         for memory in (self.embedding, *self.layers):
             memory.select(rows)
 

@@ -34,7 +34,7 @@ class Combination(PositionalEncoding):
         for part in parts:
             if part.draws_positions:
                 raise CannotCombineError(
-                    f"parts must take positions as they are, {part.name} draws its own: use pe=randomized_rope with "
+                    f"parts must take positions as they are, {part.name} draws its own: use pe={part.name} with "
                     f"pe.encoding={self.name}"
                 )
         for nature in ("reads_content", "reads_positions", "per_layer", "causal_only"):

@@ -1,13 +1,74 @@
-"""Position from a convolution over neighbouring tokens."""
+"""Position from convolutions over neighbouring tokens."""
 
 from itertools import product
 
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding, Sizes, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative
+
+NO_SEGMENT = torch.iinfo(torch.long).min  # of what is before the first slot
+
+
+def causal_convolution(x: Tensor, weight: Tensor, layout: Layout, name: str) -> Tensor:
+    """Return the sum over s < K of weight[s] * x_(i-s), of tokens of the same document, [B, T, C].
+
+    Args:
+        x: [B, T, C] of these tokens.
+        weight: [K, C]; that of the token itself comes first.
+        name: under which x is kept for later tokens.
+    """
+    taps, length = len(weight), x.shape[1]
+    if layout.keys is not None:
+        x = layout.with_earlier(name, x)[:, 1 - taps - length :]
+    total = x.shape[1]
+    segment = layout.of_keys.last(total).segment
+    own = segment[:, total - length :]
+    out = weight[0] * x[:, total - length :]
+    for s in range(1, taps):
+        before = nn.functional.pad(x, (0, 0, s, 0))[:, total - length : total]  # the token s before each
+        its = nn.functional.pad(segment, (s, 0), value=NO_SEGMENT)[:, total - length : total]
+        out = out + weight[s] * before * (its == own)[..., None]
+    return out
+
+
+class Canon(PositionalEncoding):
+    """Canon layer A (Allen-Zhu 2025, arXiv:2512.17351, eq. 4.1): h plus a causal depthwise convolution of h.
+
+    The input of attention of every layer, after its norm, becomes h_i + the sum over s < 4 of w_s * h_(i-s), for
+    queries, keys and values. w are 4 trained vectors of width D per layer; there is neither bias nor activation. The
+    first of them is of the token itself. Position comes from the start of a document, before which there is nothing; a
+    shift of all positions changes nothing. Combine it with another encoding by pe=sum 'pe.parts=[canon,rope]'; a part
+    that reads content, as `forgetting`, gets h as it was before.
+
+    Causal only, as in the source. The vectors start as torch's convolutions do, U(-1/2, 1/2), which the source says
+    must not be made smaller.
+
+    Raises:
+        ValueError: bidirectional attention.
+    """
+
+    per_layer = True
+    causal_only = True
+    reads_positions = False
+    fallback = "cpe"
+    KERNEL = 4
+
+    def __init__(self, sizes: Sizes, name: str = "canon") -> None:
+        super().__init__(sizes, name)
+        self.weight = nn.Parameter(torch.empty(self.KERNEL, sizes.width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = self.KERNEL**-0.5
+        nn.init.uniform_(self.weight, -bound, bound)
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        dtype = at_least_float32(h)
+        mixed = (h + causal_convolution(h.to(dtype), self.weight.to(dtype), layout, "canon")).to(h.dtype)
+        return mixed, mixed
 
 
 class ConvolutionalPE(PositionalEncoding):

@@ -177,6 +177,27 @@ class Facts:
         after: Tensor = torch.searchsorted(ordered, own, right=True)
         return after - torch.searchsorted(ordered, own)
 
+    @Stored
+    def rank(self) -> Tensor:
+        """The number of tokens before each in its document, [B, T]; of padding, that of padding before it."""
+        if self.of_keys is not self:
+            return self.of_keys.rank[:, self.earlier :]
+        if torch.compiler.is_exporting():  # ONNX has no searchsorted
+            return (self.segment[:, :, None] == self.segment[:, None, :]).tril(-1).sum(-1)
+        ordered, slot = self.segment.sort(stable=True, dim=-1)
+        first = torch.searchsorted(ordered, self.segment.contiguous())
+        sorted_slot = torch.arange(slot.shape[1], device=slot.device).expand_as(slot)
+        return torch.empty_like(slot).scatter_(1, slot, sorted_slot) - first
+
+    @Stored
+    def key_count(self) -> Tensor:
+        """The number of keys that each query may attend to, [B, T], in O(T log T)."""
+        if not self.causal:
+            return self.document_length
+        if self.segment.shape[1] == 1:  # nothing is sorted for the only token of a step of decoding
+            return (self.of_keys.segment == self.segment).sum(-1, keepdim=True)
+        return self.rank + 1
+
     @fact
     def packed(self) -> bool:
         """Whether the keys of some sequence are of more than one document."""

@@ -127,6 +127,11 @@ class Layout(Facts):
         return replace(self, pos=pos, segment=segment, keys=keys, origin=origin, known=known)
 
     @property
+    def given(self) -> "Layout":
+        """The layout whose positions the next tokens follow: that which `locate` was given, where it shifts them."""
+        return self
+
+    @property
     def source(self) -> "Layout":
         """The layout that computes the facts: the copy on the CPU, if there is one."""
         return self if self.origin is None else self.origin.layout

@@ -12,6 +12,8 @@ from pe_lab.encodings.options import OptionError, is_integer
 from pe_lab.encodings.stack import Stack
 
 VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # configurations of a class that have a name of their own
+    "dape": partial(public.Dape, encoding=public.KerpleLog),
+    "dape_v2": partial(public.DapeV2, encoding=public.KerpleLog),
     "exposb_literal": partial(public.ExpoSB, form="literal"),
     "learnable_per_layer": partial(public.Learnable, at="every_layer", share="none"),
     "nape": partial(public.Heads, parts=[partial(public.Alibi, slopes="harmonic"), public.PositionalEncoding]),
@@ -28,6 +30,7 @@ VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # configurations of 
         layers=[3, 1],
     ),
     "rse_literal": partial(public.RotaryStickBreaking, order="first"),
+    "shape": partial(public.Shape, encoding=public.Sinusoidal),
     "sinusoidal_qk": partial(public.Sinusoidal, at="query_key"),
 }
 

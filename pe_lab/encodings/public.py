@@ -9,22 +9,26 @@ from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.combine import Heads, Interleave, Sum
 from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.continuous import Continuous, Fourier
-from pe_lab.encodings.convolution import ConvolutionalPE
+from pe_lab.encodings.convolution import Canon, ConvolutionalPE
+from pe_lab.encodings.dape import Dape, DapeV2
 from pe_lab.encodings.exposb import ExpoSB
 from pe_lab.encodings.factors import URPE
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import OptionError
+from pe_lab.encodings.path import Path
 from pe_lab.encodings.polar import PoPE
-from pe_lab.encodings.randomized import Randomized
+from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.rotary_values import VORoPE
+from pe_lab.encodings.scaled import SSMax
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
 from pe_lab.encodings.table import Learnable, Random, SinInit
+from pe_lab.encodings.tupe import Tupe
 from pe_lab.encodings.window import HardAlibi, Window
 
 __all__ = [
@@ -36,9 +40,12 @@ __all__ = [
     "AxialRoPE",
     "CARoPE",
     "Cache",
+    "Canon",
     "CoPE",
     "Continuous",
     "ConvolutionalPE",
+    "Dape",
+    "DapeV2",
     "Deberta",
     "DynamicNTKRoPE",
     "ExpoSB",
@@ -64,6 +71,7 @@ __all__ = [
     "Normalized",
     "OptionError",
     "PRoPE",
+    "Path",
     "PoPE",
     "PositionalEncoding",
     "Positions",
@@ -73,8 +81,10 @@ __all__ = [
     "RoPE",
     "Rotary",
     "RotaryStickBreaking",
+    "SSMax",
     "Sandwich",
     "SelectiveRoPE",
+    "Shape",
     "Shaw",
     "SinInit",
     "Sinusoidal",
@@ -87,6 +97,7 @@ __all__ = [
     "Sum",
     "Terms",
     "TransformerXL",
+    "Tupe",
     "UnfitError",
     "VORoPE",
     "Window",

@@ -1,14 +1,15 @@
-"""Random increasing positions, for any encoding that depends on positions."""
+"""Positions that are drawn at random, for any encoding that depends on positions."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Positions, within
+from pe_lab.encodings.options import Distance, Positions, within
 from pe_lab.encodings.table import require_in_table, require_rows
 
 
@@ -17,7 +18,89 @@ class RandomizedLayout(Layout):
     """A layout whose positions were drawn by `Randomized.locate`."""
 
 
-class Randomized(PositionalEncoding):
+@dataclass(frozen=True)
+class ShiftedLayout(Layout):
+    """A layout whose positions were shifted by `Shape.locate`.
+
+    Attributes:
+        drawn: whether by random numbers, as in training.
+        shift: of all positions, if it was not drawn.
+    """
+
+    drawn: bool = field(default=False, kw_only=True)
+    shift: int = field(default=0, kw_only=True)
+
+    @property
+    def given(self) -> Layout:
+        return self if self.drawn else Layout(self.pos - self.shift, self.segment, self.causal, self.seed)
+
+
+class AtDrawnPositions(PositionalEncoding):
+    """A base for encodings that are another one at the positions that `locate` draws.
+
+    Args:
+        encoding: makes the other encoding from sizes whose length is `positions`.
+        positions: that can be drawn.
+
+    Attributes:
+        located: the class of the layouts that `locate` returns.
+
+    Raises:
+        ValueError: an encoding that does not depend on positions, or draws them itself; later, a layout that was not
+            returned by `locate`.
+    """
+
+    draws_positions = True
+    located: ClassVar[type[Layout]]
+
+    def __init__(
+        self, sizes: Sizes, name: str, encoding: Callable[[Sizes], PositionalEncoding], positions: int
+    ) -> None:
+        super().__init__(sizes, name)
+        with within("encoding"):
+            self.encoding = encoding(replace(sizes, length=positions, grid_width=None))
+        blind = not self.encoding.reads_positions or type(self.encoding) is PositionalEncoding
+        if blind or self.encoding.draws_positions:
+            raise ValueError(f"{name} needs an encoding of positions on a line, got {self.encoding.name}")
+        for nature in ("reads_content", "per_layer", "period", "causal_only"):
+            setattr(self, nature, getattr(self.encoding, nature))
+
+    @property
+    def embeds(self) -> bool:
+        return self.encoding.embeds
+
+    @property
+    def mixes(self) -> bool:
+        return self.encoding.mixes
+
+    def constrain(self) -> None:
+        self.encoding.constrain()
+
+    def follow(self, first: PositionalEncoding) -> None:
+        assert isinstance(first, AtDrawnPositions)
+        self.encoding.follow(first.encoding)
+
+    def _require_located(self, layout: Layout) -> None:
+        if not isinstance(layout, self.located):
+            raise ValueError(
+                f"{self.name} draws positions in locate: call locate(layout) first and give the layout that it "
+                f"returns to embed, mix and terms"
+            )
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        self._require_located(layout)
+        return self.encoding.embed(x, layout)
+
+    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        self._require_located(layout)
+        return self.encoding.mix(h, layout)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        self._require_located(layout)
+        return self.encoding.terms(h, layout)
+
+
+class Randomized(AtDrawnPositions):
     """Another encoding at random increasing positions (Ruoss et al. 2023, arXiv:2305.16843, section 3).
 
     Position p becomes the p-th smallest of a sample without replacement from 0 ... max_len - 1. `locate` draws it once
@@ -35,7 +118,7 @@ class Randomized(PositionalEncoding):
     """
 
     revision = 2
-    draws_positions = True
+    located = RandomizedLayout
     whole_sequence = "it draws positions for the whole sequence"
 
     def __init__(
@@ -45,36 +128,14 @@ class Randomized(PositionalEncoding):
         encoding: Callable[[Sizes], PositionalEncoding],
         max_len: Positions = 2048,
     ) -> None:
-        super().__init__(sizes, name)
         require_rows(max_len, sizes.length)
+        super().__init__(sizes, name, encoding, max_len)
         self.max_len = max_len
-        with within("encoding"):
-            self.encoding = encoding(replace(sizes, length=max_len, grid_width=None))
-        blind = not self.encoding.reads_positions or type(self.encoding) is PositionalEncoding
-        if blind or isinstance(self.encoding, Randomized):
-            raise ValueError(f"{name} needs an encoding of positions on a line, got {self.encoding.name}")
-        for nature in ("reads_content", "per_layer", "period", "causal_only"):
-            setattr(self, nature, getattr(self.encoding, nature))
-
-    @property
-    def embeds(self) -> bool:
-        return self.encoding.embeds
-
-    @property
-    def mixes(self) -> bool:
-        return self.encoding.mixes
 
     def draw(self, count: int, seed: int | None = None) -> Tensor:
         """Draw increasing positions [count] from the seed; None: from torch's global generator."""
         generator = None if seed is None else torch.Generator().manual_seed(seed)
         return torch.randperm(self.max_len, generator=generator)[:count].sort().values
-
-    def constrain(self) -> None:
-        self.encoding.constrain()
-
-    def follow(self, first: PositionalEncoding) -> None:
-        assert isinstance(first, Randomized)
-        self.encoding.follow(first.encoding)
 
     def locate(self, layout: Layout) -> Layout:
         layout = super().locate(layout)
@@ -89,21 +150,81 @@ class Randomized(PositionalEncoding):
             located.pos, located.segment, located.causal, located.seed, origin=located.origin, known=located.known
         )
 
-    def _require_located(self, layout: Layout) -> None:
-        if not isinstance(layout, RandomizedLayout):
+
+class Shape(AtDrawnPositions):
+    """Another encoding at shifted positions (SHAPE, Kiyono et al. 2021, arXiv:2109.05644, and its released code).
+
+    In training, k is added to all positions of a sequence, its documents included: k is drawn for each sequence of a
+    batch from 0 ... max_shift - 1, from the layout's seed, the same on every device, or without a seed from torch's
+    global generator. Nothing is added at random in evaluation: `locate` draws if the module is in training mode, as
+    after `train()`, and shifts by the constant of `evaluate` otherwise, as after `eval()`; `drawn` of the layout that
+    it returns says which. The paper shifts `sinusoidal`. An encoding that adds no vectors, which sees only distances,
+    would see none of it and is refused.
+
+    Args:
+        encoding: makes the other encoding from sizes whose length is the training length + max_shift.
+        max_shift: K >= 1; 10 to 500 in the released configurations.
+        evaluate: the shift in evaluation: "max", K, as in the released code; "middle", K // 2; "zero".
+
+    Raises:
+        ValueError: an option out of range; an encoding that adds no vectors of positions; later, a layout that was not
+            returned by `locate`, or a cache in training mode without a seed, where each pass would have other shifts.
+    """
+
+    located = ShiftedLayout
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str,
+        encoding: Callable[[Sizes], PositionalEncoding],
+        max_shift: Distance = 500,
+        evaluate: Literal["max", "middle", "zero"] = "max",
+    ) -> None:
+        super().__init__(sizes, name, encoding, sizes.length + max_shift)
+        if not (self.embeds or self.mixes):
             raise ValueError(
-                f"{self.name} draws positions in locate: call locate(layout) first and give the layout that it "
-                f"returns to embed, mix and terms"
+                f"{name} needs an encoding that adds vectors of positions, got {self.encoding.name}: a shift of all "
+                f"positions would not change it"
             )
+        self.whole_sequence = self.encoding.whole_sequence
+        self.max_shift = max_shift
+        self.evaluated_at = {"max": max_shift, "middle": max_shift // 2, "zero": 0}[evaluate]
 
-    def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        self._require_located(layout)
-        return self.encoding.embed(x, layout)
+    def draw(self, count: int, seed: int | None = None) -> Tensor:
+        """Draw the shifts [count] of sequences from the seed; None: from torch's global generator."""
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        return torch.randint(self.max_shift, (count,), generator=generator)
 
-    def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        self._require_located(layout)
-        return self.encoding.mix(h, layout)
+    def locate(self, layout: Layout) -> Layout:
+        if isinstance(layout, ShiftedLayout) and layout.drawn:  # of tokens that follow those with drawn shifts
+            return layout
+        layout = super().locate(layout)
+        drawn = self.training
+        count = len(layout.segment) if drawn else 1
+        shift = self.draw(count, layout.seed) if drawn else torch.full((1,), self.evaluated_at)
+        moved = layout.moved(lambda pos: pos + shift.to(pos.device)[:, None])
+        if layout.known is not None:
+            low, high = layout.known.pos_range
+            bounds = (low, high + self.max_shift) if drawn else (low + self.evaluated_at, high + self.evaluated_at)
+            moved = replace(moved, known=layout.known.at(moved.pos, moved.segment, bounds))
+        moved = self.encoding.locate(moved)
+        return ShiftedLayout(
+            moved.pos,
+            moved.segment,
+            moved.causal,
+            moved.seed,
+            keys=moved.keys,
+            origin=moved.origin,
+            known=moved.known,
+            drawn=drawn,
+            shift=0 if drawn else self.evaluated_at,
+        )
 
-    def terms(self, h: Tensor, layout: Layout) -> Terms:
-        self._require_located(layout)
-        return self.encoding.terms(h, layout)
+    def _require_located(self, layout: Layout) -> None:
+        super()._require_located(layout)
+        if layout.memory is not None and getattr(layout, "drawn", False) and layout.seed is None:
+            raise ValueError(
+                f"{self.name} draws other shifts in each pass of training: call eval() before decoding with a cache, "
+                f"or give layouts a seed"
+            )

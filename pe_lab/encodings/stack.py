@@ -152,7 +152,7 @@ class Stack(nn.ModuleList):
     def _next_layout(self, x: Tensor, cache: Cache | None) -> Layout:
         sizes, length = self.first.sizes, x.shape[1]
         if cache is not None and cache.layout is not None:
-            return cache.layout.following(length, sizes.grid_width)
+            return cache.layout.given.following(length, sizes.grid_width)
         return Layout.whole(x.shape[0], length, sizes.causal, sizes.grid_width, device=x.device)
 
     def _check(self, cache: Cache) -> None:

@@ -72,7 +72,7 @@ class InputHook:
     def _layout(self, given: dict[str, Any], shape: tuple[int, int], tokens: Tokens | None) -> Layout:
         """Return the layout of these tokens, and take out of the arguments what it says."""
         held = None if tokens is None or tokens.cache is None else tokens.cache.layout
-        earlier = None if held is None else held.source.to("cpu")
+        earlier = None if held is None else held.given.source.to("cpu")
         mask, position_ids = given.pop("attention_mask", None), given.pop("position_ids", None)
         return layout_of(shape, mask, position_ids, self.stack.first.sizes.causal, earlier)
 

@@ -55,7 +55,7 @@ def replace(
         raise ValueError(f"encoding must be a name for a model of {len(parts)} parts, which differ, got a Stack")
     made = [_stack(family, part, encoding, length, options) for part in parts]
     for part, stack in zip(parts, made, strict=True):
-        _install(family, part, stack, implementation)
+        _install(family, part, stack.train(model.training), implementation)
     model.config.pe_lab = _record(encoding, made[0].first.sizes.length, implementation, options)
     return model
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pe_lab.data.base import Batch
 from pe_lab.encodings.layout import FACTS
-from pe_lab.encodings.randomized import Randomized
+from pe_lab.encodings.randomized import AtDrawnPositions
 from pe_lab.model import Transformer
 from pe_lab.training.optimization import FUSED
 
@@ -52,7 +52,7 @@ def refuses(encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device
     if optimizer not in FUSED:
         names = " or ".join(made.__name__ for made in FUSED)
         return f"needs an optimizer whose steps can be captured, {names}, got {optimizer.__name__}"
-    if any(isinstance(module, Randomized) for module in encodings.modules()):
+    if any(isinstance(module, AtDrawnPositions) for module in encodings.modules()):
         return "needs steps without random draws on the CPU, and the encoding draws its positions there"
     return None
 

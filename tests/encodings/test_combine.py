@@ -80,7 +80,7 @@ def reason(name: str) -> str | None:
     terms = encoding.terms(inputs()[0], LAYOUT)
     if terms.lift is not None and terms.lift.head_dim != HEAD:
         return "head_dim of queries, which all heads share"
-    return "all heads share" if terms.weights != SOFTMAX or terms.scale is not None else None
+    return "all heads share" if terms.weights != SOFTMAX or terms.scale not in (None, HEAD**-0.5) else None
 
 
 # -- head by head ------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ KEPT = {
     "fire",
     "urpe",
     "bam",
+    "ssmax",
 }
 LR, DECAY = 0.1, 0.5
 

@@ -303,7 +303,7 @@ def test_initialise_refuses_parameters_that_nothing_draws() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_dropout_nothing_is_random(name: str) -> None:
-    if name.startswith("randomized"):
+    if name.startswith("randomized") or name == "shape":
         pytest.skip(f"{name} draws positions")
     model = transformer(small(width=32, depth=ENOUGH), name).train()
     tokens, layout = random_tokens(), padded(grid_width=grid(name))

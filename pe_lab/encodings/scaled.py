@@ -1,0 +1,72 @@
+"""Encodings that scale the logits by the number of keys."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import Positive
+
+
+@dataclass(frozen=True)
+class ScaledQueries:
+    """Multiplies queries by a factor of their own; keys stay as they are.
+
+    Args:
+        factor: [B|1, H|1, T, 1], float32 or float64.
+        head_dim: d.
+    """
+
+    factor: Tensor
+    head_dim: int
+
+    def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return q * self.factor, k
+
+
+class SSMax(PositionalEncoding):
+    """Scalable softmax (Nakanishi 2025, arXiv:2501.19399, eq. 2): weights do not flatten as sequences grow.
+
+    The scaled logits of query i are multiplied by s_h ln n_i, n_i being the number of keys that the query may attend
+    to: i + 1 in causal attention, the length of the document in bidirectional attention. s_h is trained, one number per
+    head and layer, without weight decay, which would pull all weights of a row to the same number. It tells no order,
+    and combines with an encoding that does, pe=sum 'pe.parts=[ssmax,rope]': the factor is on q . k alone, so that a
+    bias is not multiplied. Keys outside of a window of another part are counted too.
+
+    Args:
+        start: > 0, s at the start; None: 1 / mean of ln n_i over a sequence of the training length, so that the mean
+            factor is 1; 0.168 for 1,024 tokens, as in the source. 1 for sequences of one token.
+
+    Raises:
+        ValueError: start out of range.
+    """
+
+    per_layer = True
+    reads_positions = False
+    weight_decay = False
+
+    def __init__(self, sizes: Sizes, name: str = "ssmax", start: Positive | None = None) -> None:
+        super().__init__(sizes, name)
+        self.start = _inverse_of_mean(sizes) if start is None else start
+        self.s = nn.Parameter(torch.empty(sizes.num_heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.s, self.start)
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        dtype = at_least_float32(h)
+        factor = self.s.to(dtype)[:, None] * layout.key_count[:, None].to(dtype).log()
+        return Terms(lift=ScaledQueries(factor[..., None], self.sizes.head_dim))
+
+
+def _inverse_of_mean(sizes: Sizes) -> float:
+    """Return 1 / mean of ln n_i over a sequence of the training length; 1 if that is a token."""
+    length = sizes.length
+    if length == 1:
+        return 1.0
+    # the sum of ln 1 ... ln T is ln T!
+    return length / math.lgamma(length + 1) if sizes.causal else 1 / math.log(length)
