@@ -156,9 +156,7 @@ def complex_turns(steps: Tensor) -> list[complex]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_angles_of_thousands_of_radians_are_exact(
-    kind: type[PositionalEncoding], dtype: torch.dtype
-) -> None:
+def test_angles_of_thousands_of_radians_are_exact(kind: type[PositionalEncoding], dtype: torch.dtype) -> None:
     """After 3000 tokens, under autocast too; what differs are steps, formed in float32, not their sums."""
     encoding, length = random(kind(SIZES), 2.0).float(), 3_000
     h = torch.randn(1, length, D).to(dtype)
