@@ -242,10 +242,12 @@ class SelectiveRoPE(RoPE):
 
     def convolved(self, x: Tensor, segment: Tensor) -> Tensor:
         """Return the convolution of x [B, S, H, d/2] over each token and those before it in its document."""
-        kernel = self.kernel.to(x.dtype)
+        kernel, length = self.kernel.to(x.dtype), x.shape[1]
         out = x * kernel[0]
-        for lag in range(1, min(self.KERNEL, x.shape[1])):
-            same = (segment[:, lag:] == segment[:, :-lag])[..., None, None]
-            before = torch.where(same, x[:, :-lag], 0) * kernel[lag]
-            out = out + nn.functional.pad(before, (0, 0, 0, 0, lag, 0))
+        for lag in range(1, self.KERNEL):
+            before = nn.functional.pad(x, (0, 0, 0, 0, lag, 0))[:, :length]
+            same = (
+                nn.functional.pad(segment, (lag, 0))[:, :length] == segment
+            )  # those without a token before have zeros
+            out = out + torch.where(same[..., None, None], before, 0) * kernel[lag]
         return out
