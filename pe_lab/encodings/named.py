@@ -11,10 +11,12 @@ from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.options import OptionError, is_integer
 from pe_lab.encodings.stack import Stack
 
-VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # configurations of a class that have a name of their own
+VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # classes with the options that conf/pe gives them
     "dape": partial(public.Dape, encoding=public.KerpleLog),
     "dape_v2": partial(public.DapeV2, encoding=public.KerpleLog),
     "exposb_literal": partial(public.ExpoSB, form="literal"),
+    "heads": partial(public.Heads, parts=[public.Alibi, public.PositionalEncoding]),
+    "interleave": partial(public.Interleave, parts=[public.RoPE, public.PositionalEncoding]),
     "learnable_per_layer": partial(public.Learnable, at="every_layer", share="none"),
     "nape": partial(public.Heads, parts=[partial(public.Alibi, slopes="harmonic"), public.PositionalEncoding]),
     "randomized_alibi": partial(public.Randomized, encoding=public.Alibi),
@@ -32,6 +34,7 @@ VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # configurations of 
     "rse_literal": partial(public.RotaryStickBreaking, order="first"),
     "shape": partial(public.Shape, encoding=public.Sinusoidal),
     "sinusoidal_qk": partial(public.Sinusoidal, at="query_key"),
+    "sum": partial(public.Sum, parts=[public.RoPE, public.Alibi]),
 }
 
 
@@ -45,7 +48,7 @@ def encodings() -> dict[str, Callable[..., PositionalEncoding]]:
             continue
         default = inspect.signature(kind).parameters["name"].default
         if default is not inspect.Parameter.empty:
-            found[default] = kind
+            found.setdefault(default, kind)
     return dict(sorted(found.items()))
 
 
