@@ -100,6 +100,8 @@ def onnx(model: PlainModel) -> float:
     """Export the model as ONNX, for any length, and run it by onnxruntime at two."""
     if isinstance(model.stack.first, Randomized):
         raise NotApplicableError("ONNX has no random permutation, from which positions are drawn")
+    if isinstance(model.stack.first, Path):
+        raise NotApplicableError("ONNX solves no triangular equations, by which reflections are multiplied")
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
         raise ModuleNotFoundError(f"the column onnx needs the packages onnx, onnxscript and onnxruntime: no {missing}")
     import onnxruntime
