@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pe_lab.bench.plain import PlainModel, plain_model
 from pe_lab.bench.transformers_models import with_encoding
-from pe_lab.encodings import Randomized
+from pe_lab.encodings import PaTH, Randomized
 from pe_lab.encodings.named import encodings
 
 LENGTHS = (8, 12)  # of the traced input, and of another that the same program takes
@@ -100,7 +100,7 @@ def onnx(model: PlainModel) -> float:
     """Export the model as ONNX, for any length, and run it by onnxruntime at two."""
     if isinstance(model.stack.first, Randomized):
         raise NotApplicableError("ONNX has no random permutation, from which positions are drawn")
-    if isinstance(model.stack.first, Path):
+    if isinstance(model.stack.first, PaTH):
         raise NotApplicableError("ONNX solves no triangular equations, by which reflections are multiplied")
     if missing := [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]:
         raise ModuleNotFoundError(f"the column onnx needs the packages onnx, onnxscript and onnxruntime: no {missing}")

@@ -73,7 +73,7 @@ class ReflectedKeys:
             return products * self.scale - z
 
 
-class Path(PositionalEncoding):
+class PaTH(PositionalEncoding):
     """PaTH attention (Yang et al. 2025, arXiv:2505.16381, section 3, and the layer of flash-linear-attention).
 
     Logit q_i . H_i H_(i-1) ... H_(j+1) k_j / sqrt(d) with H_t = I - beta_t w_t w_t^T: every token between key and query

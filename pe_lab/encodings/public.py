@@ -16,7 +16,7 @@ from pe_lab.encodings.factors import URPE
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import OptionError
-from pe_lab.encodings.path import Path
+from pe_lab.encodings.path import PaTH
 from pe_lab.encodings.polar import PoPE
 from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
@@ -71,7 +71,7 @@ __all__ = [
     "Normalized",
     "OptionError",
     "PRoPE",
-    "Path",
+    "PaTH",
     "PoPE",
     "PositionalEncoding",
     "Positions",

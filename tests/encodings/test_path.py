@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings import PADDING, Layout, Path, Sizes, make
+from pe_lab.encodings import PADDING, Layout, PaTH, Sizes, make
 from pe_lab.encodings.path import reflected_products
 
 H, d = 2, 3
@@ -17,8 +17,8 @@ D = H * d
 SIZES = Sizes(D, H, 16)
 
 
-def random_path(rank: int = 5) -> Path:
-    encoding = Path(SIZES, rank=rank).double()
+def random_path(rank: int = 5) -> PaTH:
+    encoding = PaTH(SIZES, rank=rank).double()
     with torch.no_grad():
         for parameter in encoding.parameters():
             parameter.normal_()
@@ -43,7 +43,7 @@ def one_by_one(q: Tensor, k: Tensor, w: Tensor, beta: Tensor) -> Tensor:
     return torch.stack(rows, 2)
 
 
-def papers(encoding: Path, h: Tensor, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
+def papers(encoding: PaTH, h: Tensor, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> Tensor:
     """Attention of every document by itself, [B, H, T, d], 0 at padding."""
     out = torch.zeros_like(v)
     for b in range(len(h)):
@@ -168,7 +168,7 @@ def test_decoded_with_a_cache_it_equals_the_whole_sequence(chunks: list[int]) ->
 
 
 def test_it_has_the_parameters_of_the_source_and_starts_as_it() -> None:
-    encoding = Path(Sizes(64, 4, 16))
+    encoding = PaTH(Sizes(64, 4, 16))
     assert sum(p.numel() for p in encoding.parameters()) == 32 * 128 + 3 * 64 + 65 * 4
     terms = encoding.terms(torch.zeros(1, 5, 64), Layout.whole(1, 5, True))
     assert (terms.score.beta == 1).all()
@@ -187,9 +187,9 @@ def test_without_reflections_it_is_no_encoding() -> None:
 @pytest.mark.parametrize(("option", "value"), [("rank", 0), ("rank", 1.5), ("std", -1.0)])
 def test_an_option_out_of_range_is_refused(option: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"^{option} must be "):
-        Path(SIZES, **{option: value})
+        PaTH(SIZES, **{option: value})
 
 
 def test_bidirectional_attention_is_refused() -> None:
     with pytest.raises(ValueError, match="path is defined for causal attention only, .*: use relative_bias"):
-        Path(replace(SIZES, causal=False))
+        PaTH(replace(SIZES, causal=False))
