@@ -17,13 +17,14 @@ def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable
 
     Args:
         configs: conf/pe.
-        names: encodings to return; none: all whose config is one class and its options (others wrap one of these).
+        names: encodings to return; none: all whose config is one class and its options (others are made of these).
 
     Raises:
         ValueError: there is no such encoding.
     """
     options = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(configs.glob("*.yaml"))}
-    known = sorted((name for name in options if "defaults" not in options[name]), key=lambda name: name != "none")
+    single = [name for name in options if not {"defaults", "parts"} & options[name].keys()]
+    known = sorted(single, key=lambda name: name != "none")
     for name in names or ():
         if name not in known:
             raise ValueError(f"pe must be one of {', '.join(known)}, got {name}")

@@ -121,7 +121,6 @@ class Terms:
         rotary_v, rotary_out: applied to the values, and to the result.
     """
 
-    lift: Lift | None = None
     rotary_q: Rotary | None = None
     rotary_k: Rotary | None = None
     gain: Tensor | None = None
@@ -132,10 +131,11 @@ class Terms:
     decay: Tensor | None = None
     bias_full: Tensor | None = None
     score: Score | None = None
-    window: tuple[int | None, ...] | None = None
-    weights: Softmax | Stick = field(default_factory=lambda: SOFTMAX)
-    after: Tensor | None = None
     values: Tensor | None = None
+    weights: Softmax | Stick = field(default_factory=lambda: SOFTMAX)
+    lift: Lift | None = None
+    window: tuple[int | None, ...] | None = None
+    after: Tensor | None = None
     rotary_v: Rotary | None = None
     rotary_out: Rotary | None = None
 

@@ -132,8 +132,10 @@ def test_every_encoding_is_computed_as_by_the_reference_or_refused(name: str) ->
     with torch.no_grad():
         if reason := flex.refuses(qkv[0], terms, layout):
             stick = isinstance(terms.weights, Stick)
-            absent = [of for of in ("score", "bias_full", "values") if getattr(terms, of) is not None]
-            assert reason.startswith("flex takes a softmax" if stick else f"flex has no place for {absent[0]}, ")
+            absent = [of for of in ("score", "bias_full", "values", "after") if getattr(terms, of) is not None]
+            expected = [f"flex has no place for {of}, " for of in absent] or ["flex is given the tiles"]
+            assert reason.startswith("flex takes a softmax" if stick else expected[0])
+            assert stick or absent or terms.window
             return
         expected = attend(*qkv, terms, layout, "reference")
         assert_close(attend(*qkv, terms, layout, "flex"), expected, rtol=0, atol=2e-6 * float(qkv.abs().max()))
