@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated
 
+import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
@@ -46,8 +47,9 @@ class Combination(PositionalEncoding):
 
     def _require_one_way_to_read_a_grid(self) -> None:
         sizes, parts = self.sizes, self.members()
-        grid = Layout.whole(1, sizes.length, sizes.causal, sizes.grid_width)
-        axes = [part.locate(grid).pos.dim() for part in parts]
+        with torch.device("cpu"):  # also where the parts are made without memory, on the meta device
+            grid = Layout.whole(1, sizes.length, sizes.causal, sizes.grid_width)
+            axes = [part.locate(grid).pos.dim() for part in parts]
         self.on_grid = axes[0] == 3
         for part, own in zip(parts, axes, strict=True):
             if own != axes[0]:

@@ -131,7 +131,7 @@ class Tupe(PositionalEncoding):
             both = (self._projected(row, dtype, 0) * self._projected(row, dtype, 1)).sum(-1) * self._scale
         if self.relative:
             # distance 0 is no distance to the right: its bucket on that side is free
-            free = torch.tensor([self.num_buckets // 2, self.num_buckets], device=both.device)
+            free = torch.arange(1, 3, device=both.device) * (self.num_buckets // 2)
             both = both + self.distance_bias.to(dtype)[free]
         return both[0], both[1]
 

@@ -109,6 +109,7 @@ def test_the_scale_is_that_of_vectors_that_are_added_to_token_embeddings() -> No
         **dict.fromkeys(("integer", "normalized", "continuous", "fourier"), "pe.size"),
         "randomized_learnable": "pe.encoding.std",
         "randomized_sinusoidal": "pe.encoding.size",
+        "shape": "pe.encoding.size",
     }
 
 

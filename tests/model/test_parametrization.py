@@ -127,6 +127,7 @@ DIVIDED = {
     "transformer_xl": {"project.weight"},
     "deberta": {"project_q.weight", "project_k.weight"},
     "forgetting": {"gate.weight"},
+    "mapformer": {"step.weight"},
 }
 
 
