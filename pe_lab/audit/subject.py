@@ -155,9 +155,10 @@ class Subject:
     def model(
         self, length: int = LENGTH, depth: int = 1, causal: bool = True, dtype: torch.dtype = torch.float64
     ) -> Transformer:
-        """Return an untrained model for training sequences of `length`."""
+        """Return an untrained model for training sequences of `length`; of a round of layers, if it needs more."""
+        grid_width = self.grid_width(length)
         config = Model(
-            depth=depth,
+            depth=max(depth, self.make(Sizes(WIDTH, HEADS, length, causal, grid_width)).period),
             width=WIDTH,
             num_heads=HEADS,
             mlp_ratio=2,
@@ -166,7 +167,7 @@ class Subject:
             embedding_std=1.0,
             scale_tokens=False,
         )
-        task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=self.grid_width(length))
+        task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid_width)
         model = Transformer(config, self.make, task, "reference")
         initialise(model, SEED)
         draw = generator(SEED, "audit")

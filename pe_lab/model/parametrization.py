@@ -6,12 +6,14 @@ that activations and their changes keep their size, and one rate serves several 
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import nn
 
 from pe_lab.config import Model
 from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.stack import Stack
 
 STANDARD, MUP = "standard", "mup"
 
@@ -41,23 +43,28 @@ class MaximalUpdate:
         encoding: that the model was built with: which of its layers grow is read off the same encoding at twice the
             width.
         sizes: of the encoding.
+        depth: layers of the model.
         factor: m.
     """
 
     def __init__(
-        self, model: nn.Module, encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes, factor: float
+        self,
+        model: nn.Module,
+        encoding: Callable[[Sizes], PositionalEncoding],
+        sizes: Sizes,
+        depth: int,
+        factor: float,
     ) -> None:
         self.factor = factor
         self.hidden: list[nn.Linear] = []
         self.outputs: list[nn.Linear] = []
         if factor == 1.0:
             return
-        grown = dict(_linear_layers(_twice_as_wide(encoding, sizes)))
+        grown = dict(_linear_layers(_twice_as_wide(encoding, sizes, depth)))
         for name, layer in _linear_layers(model):
-            in_encodings, _, inner = name.partition("encodings.")[2].partition(".")
             wide_in, wide_out = True, name != "head"
-            if in_encodings:
-                other = grown[inner]
+            if name.startswith("encodings."):
+                other = grown[name.removeprefix("encodings.")]
                 wide_in, wide_out = other.in_features > layer.in_features, other.out_features > layer.out_features
             if wide_in:
                 (self.hidden if wide_out else self.outputs).append(layer)
@@ -84,8 +91,7 @@ def _linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear))
 
 
-def _twice_as_wide(encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes) -> PositionalEncoding:
-    """Return the same encoding for twice the width and as many heads."""
-    wider = Sizes(2 * sizes.width, sizes.num_heads, sizes.length, sizes.causal, sizes.grid_width)
+def _twice_as_wide(encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes, depth: int) -> Stack:
+    """Return the encodings of all layers for twice the width and as many heads."""
     with torch.random.fork_rng(devices=[]):
-        return encoding(wider)
+        return Stack.build(encoding, replace(sizes, width=2 * sizes.width), depth)

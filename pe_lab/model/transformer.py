@@ -67,7 +67,7 @@ class Transformer(nn.Module):
         )
         self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
         self.head = nn.Linear(config.width, task.outputs)
-        self.update = MaximalUpdate(self, encoding, sizes, factor)
+        self.update = MaximalUpdate(self, encoding, sizes, config.depth, factor)
 
     def scale_parameters(self) -> None:
         """Scale initial weights as the parametrization says; called once, when all have been drawn."""
