@@ -32,6 +32,7 @@ class Combination(PositionalEncoding):
             CannotCombineError: a part draws positions of its own; some parts read positions on a grid, others do not.
         """
         self.parts = nn.ModuleList(parts)
+        self.elsewhere: dict[int, tuple[PositionalEncoding]] = {}
         for part in parts:
             if part.draws_positions:
                 raise CannotCombineError(
@@ -60,7 +61,13 @@ class Combination(PositionalEncoding):
 
     def members(self) -> list[PositionalEncoding]:
         """Return the parts."""
-        return [part for part in self.parts if isinstance(part, PositionalEncoding)]
+        members = [self.elsewhere.get(i, (part,))[0] for i, part in enumerate(self.parts)]
+        return [part for part in members if isinstance(part, PositionalEncoding)]
+
+    def _share(self, index: int, part: PositionalEncoding) -> None:
+        """Take a part of another layer, where its parameters are registered: a state dict has them once."""
+        self.elsewhere[index] = (part,)
+        self.parts[index] = nn.Module()
 
     def constrain(self) -> None:
         for part in self.members():
@@ -72,7 +79,7 @@ class Combination(PositionalEncoding):
             if part.per_layer:
                 part.follow(other)
             else:
-                self.parts[index] = other
+                self._share(index, other)
 
     def locate(self, layout: Layout) -> Layout:
         return self.located(self.members(), layout)
@@ -213,10 +220,12 @@ class Interleave(Combination):
     def follow(self, first: PositionalEncoding) -> None:
         assert isinstance(first, Interleave)
         original = first.originals[self.index]
-        if self.is_first or not original.per_layer:
+        if self.is_first:
             self.parts[0] = original
-        else:
+        elif original.per_layer:
             self.members()[0].follow(original)
+        else:
+            self._share(0, original)
 
     def locate(self, layout: Layout) -> Layout:
         return self.located(self.originals or self.members(), layout)

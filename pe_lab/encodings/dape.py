@@ -114,48 +114,65 @@ class Dape(PositionalEncoding):
         super().__init__(sizes, name)
         with within("encoding"):
             self.encoding = encoding(sizes)
+        self.owner: tuple[Dape, ...] = ()
         inner = self.encoding
         for nature in ("reads_content", "reads_positions", "whole_sequence", "on_grid", "period"):
             setattr(self, nature, getattr(inner, nature))
         self.causal_only = self.causal_only or inner.causal_only
-        layout = Layout.whole(1, 1, sizes.causal, sizes.grid_width)
-        terms = None if inner.draws_positions else inner.terms(torch.zeros(1, 1, sizes.width), inner.locate(layout))
+        terms = None if inner.draws_positions else _terms_of_one_token(encoding, sizes)
         if terms is None or terms.score is not None or terms.decay is not None:
             raise ValueError(f"{name} needs an encoding whose terms are biases or rotations, got {inner.name}")
         channels = sizes.num_heads if terms.bias is None and terms.bias_full is None else 2 * sizes.num_heads
         self.mlp = MapMLP(channels, width, sizes.num_heads, self.kernel)
 
     @property
+    def inner(self) -> PositionalEncoding:
+        """The other encoding: one of this layer's own, or that of the first layer, where it is registered."""
+        return self.owner[0].encoding if self.owner else self.encoding
+
+    @property
     def embeds(self) -> bool:
-        return self.encoding.embeds
+        return self.inner.embeds
 
     @property
     def mixes(self) -> bool:
-        return self.encoding.mixes
+        return self.inner.mixes
 
     def constrain(self) -> None:
-        self.encoding.constrain()
+        self.inner.constrain()
 
     def follow(self, first: PositionalEncoding) -> None:
         assert isinstance(first, Dape)
         if self.encoding.per_layer:
             self.encoding.follow(first.encoding)
         else:
-            self.encoding = first.encoding
+            del self.encoding
+            self.owner = (first,)  # a module in a tuple is not registered: the state dict has its parameters once
 
     def locate(self, layout: Layout) -> Layout:
         self._require_nature(layout.causal, grid=layout.pos.dim() == 3)
-        return self.encoding.locate(layout)
+        return self.inner.locate(layout)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        return self.encoding.embed(x, layout)
+        return self.inner.embed(x, layout)
 
     def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        return self.encoding.mix(h, layout)
+        return self.inner.mix(h, layout)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        inner = self.encoding.terms(h, layout)
+        inner = self.inner.terms(h, layout)
         return replace(inner, bias=None, bias_full=None, score=Adapted(self.mlp, inner.bias, inner.bias_full))
+
+
+def _terms_of_one_token(encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes) -> Terms:
+    """Return the terms of an encoding for a sequence of one token, which say of what kind they are."""
+    with (
+        torch.device("cpu"),
+        torch.random.fork_rng(devices=[]),
+    ):  # the meta device, where memory is counted, has no values
+        made = encoding(sizes)
+        layout = Layout.whole(1, 1, sizes.causal, sizes.grid_width)
+        return made.terms(torch.zeros(1, 1, sizes.width), made.locate(layout))
 
 
 class DapeV2(Dape):

@@ -275,6 +275,7 @@ def test_parts_that_layers_share_are_shared_in_a_combination(kind: type) -> None
     parts = [stack.of_layer(index).members() for index in range(3)]
     assert parts[0][0] is parts[1][0] is parts[2][0]
     assert len({id(part[1].beta) for part in parts}) == 3
+    assert [name for name in stack.state_dict() if name.endswith("table")] == ["0.parts.0.table"]
 
 
 def test_a_model_has_at_least_a_round_of_layers() -> None:
