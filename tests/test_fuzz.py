@@ -127,7 +127,7 @@ WORDS = [
 def written(group: str, name: str) -> dict[str, Any]:
     """The settings of a file of conf/; a preset of models says more than its own."""
     file = OmegaConf.to_container(OmegaConf.load(config.folder() / group / f"{name}.yaml"))
-    return file.get(group, file)
+    return file.get(group, file) or {}
 
 
 @cache
@@ -142,6 +142,8 @@ def shown(value: Any) -> str:
     """A value as it is typed."""
     if isinstance(value, list):
         return f"[{','.join(map(shown, value))}]"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{shown(each)}' for key, each in value.items())}}}"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -403,7 +405,7 @@ def files(folder: Path) -> set[str]:
 @given(asked(fit=0.85, most=3))
 @settings(max_examples=EXAMPLES // 15)
 def test_the_program_ends_with_a_cell_or_in_one_line(tmp_path_factory, text, tally, words):
-    elsewhere = ("ledger", "data.path", "data.cache", "data.corpus", "workers", "-m", "--multirun", "--", "+study")
+    elsewhere = ("ledger", "data.path", "data.cache", "data.corpus", "workers", "-m", "--multirun", "--", "+study", "search")
     words = [word for word in words if not word.lstrip("+~").startswith(elsewhere) and "\0" not in word]
     words = [word.encode(errors="surrogateescape").decode(errors="surrogateescape") for word in words if _typed(word)]
     folder = tmp_path_factory.mktemp("program")
