@@ -405,7 +405,18 @@ def files(folder: Path) -> set[str]:
 @given(asked(fit=0.85, most=3))
 @settings(max_examples=EXAMPLES // 15)
 def test_the_program_ends_with_a_cell_or_in_one_line(tmp_path_factory, text, tally, words):
-    elsewhere = ("ledger", "data.path", "data.cache", "data.corpus", "workers", "-m", "--multirun", "--", "+study", "search")
+    elsewhere = (
+        "ledger",
+        "data.path",
+        "data.cache",
+        "data.corpus",
+        "workers",
+        "-m",
+        "--multirun",
+        "--",
+        "+study",
+        "search",
+    )
     words = [word for word in words if not word.lstrip("+~").startswith(elsewhere) and "\0" not in word]
     words = [word.encode(errors="surrogateescape").decode(errors="surrogateescape") for word in words if _typed(word)]
     folder = tmp_path_factory.mktemp("program")
