@@ -192,7 +192,8 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _decisions(arguments: argparse.Namespace) -> None:
-    from pe_lab.bench.decisions import replay, write_tables
+    from pe_lab.bench.decisions import write_tables
+    from pe_lab.bench.replay import replay
 
     rows = arguments.replay or RESULTS / "all_encodings" / "rows.csv"
     if not rows.is_file():

@@ -1,4 +1,4 @@
-"""Simulate sequential studies, and replay committed cells as if they came look by look."""
+"""Simulate sequential studies: error rates, seeds, coverage, the race."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,15 +7,15 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from pe_lab.bench.replay import margins_of, replay
 from pe_lab.decisions.alternatives import always_valid, bonferroni
 from pe_lab.decisions.boundaries import obrien_fleming, pocock, power
 from pe_lab.decisions.design import SPENDING, Design
 from pe_lab.decisions.intervals import half_width, tail
-from pe_lab.decisions.looks import looks_between
+from pe_lab.decisions.question import BEST, Question
 from pe_lab.decisions.sequential import NominalP, SequentialP, Stopped, nominal_p, sequential_p, stop
-from pe_lab.decisions.study import BEST, Decision, Question, decide
+from pe_lab.decisions.study import Decision, decide
 from pe_lab.results.frame import load
-from pe_lab.results.statistics.margin import Margin, margins
 from pe_lab.results.statistics.paired import by_setting, deviations, wide
 from pe_lab.results.table import as_markdown
 
@@ -216,7 +216,7 @@ def _seeds_and_power(test: Test, effects: Callable, studies: int, looks: tuple[i
 def observed_effects(rows: pd.DataFrame, baseline: str = "rope") -> np.ndarray:
     """Return effect and margin of 0.05 gap, in deviations, of each encoding and setting: [comparisons, 2]."""
     found = []
-    margin = dict(zip(*_margins(rows, "0.05 gap"), strict=True))
+    margin = dict(zip(*margins_of(rows, "0.05 gap"), strict=True))
     for setting, part in by_setting(wide(rows)):
         differences = part.sub(part[baseline], axis=0).drop(columns=baseline)
         deviation = differences.std()
@@ -325,74 +325,3 @@ def _raced(names: list[str], losses: np.ndarray, places: int) -> Decision:
     cells = [((), name) for name in names]
     values = {(cell, seed): loss for cell, row in zip(cells, losses, strict=True) for seed, loss in enumerate(row)}
     return decide(Question(cells, BEST, places), DESIGN, values, {(): 0.5})
-
-
-# -- replay -----------------------------------------------------------------------------------------------------------
-
-
-def _margins(rows: pd.DataFrame, margin: str | None) -> tuple[list[tuple], list[float]]:
-    table = margins(rows, "loss", None if margin is None else Margin.parse(margin))
-    keys = table.drop(columns="margin").itertuples(index=False, name=None)
-    return list(keys), [float(value) for value in table["margin"]]
-
-
-def replay(rows: Path, baseline: str | None, margin: str | None) -> list[str]:
-    """Decide with committed cells as if they had come look by look, and compare with all seeds at once.
-
-    Args:
-        rows: rows.csv of a study whose encodings have the same seeds.
-        baseline: an encoding, `all pairs` or `best`; None: rope, or the first.
-        margin: as `0.05 gap`; None: the default.
-
-    Returns:
-        Paragraphs of Markdown.
-
-    Raises:
-        ValueError: there is no such baseline, or fewer than three seeds.
-    """
-    table = load(rows.parent).cells
-    names, found = list(table["pe"].unique()), dict(zip(*_margins(table, margin), strict=True))
-    baseline = baseline or ("rope" if "rope" in names else names[0])
-    cells, values = [], {}
-    for setting, part in by_setting(wide(table)):
-        part = part.sort_index()
-        for pe in part:
-            cells.append((tuple(setting.values()), pe))
-            values |= {(cells[-1], seed): value for seed, value in enumerate(part[pe])}
-    most = 1 + max(seed for _, seed in values)
-    if most < 3:
-        raise ValueError(f"--replay needs rows of at least 3 seeds, got {most}")
-    question = Question(cells, baseline)
-    sequential = decide(question, Design(looks_between(3, most)), values, found)
-    fixed = decide(question, Design((most,), spending=power(1)), values, found)
-    return _compared(sequential, fixed, len(cells), most, margin or "default margin")
-
-
-def _compared(sequential: Decision, fixed: Decision, cells: int, most: int, margin: str) -> list[str]:
-    """Describe seeds and verdicts of a replay beside those of all seeds at once."""
-    used: dict[tuple, int] = {}
-    for line in sequential.lines:
-        for pe in (line.pe, line.baseline):
-            used[line.setting, pe] = max(line.seeds, used.get((line.setting, pe), 0))
-    pairs = [(one.verdict, other.verdict) for one, other in zip(sequential.lines, fixed.lines, strict=True)]
-    against = [pair for pair in pairs if contradicts(*pair)]
-    counts = pd.crosstab(
-        pd.Series([pair[0] for pair in pairs], name="look by look"),
-        pd.Series([pair[1] for pair in pairs], name="fixed"),
-    )
-    counts.columns.name = None
-    total, spent = cells * most, sum(used.values())
-    early = sum(line.seeds < most for line in sequential.lines)
-    return [
-        f"{len(pairs)} comparisons with {margin}, looks from 3 to {most} seeds against {most} seeds at once: {early} "
-        f"were decided before the last look; {spent} of {total} cells were needed, {total - spent} "
-        f"({100 * (total - spent) / total:.0f} %) were saved. {len(against)} verdicts are contradicted. Rows: verdicts "
-        f"look by look; columns: those of the fixed design.",
-        as_markdown(counts.reset_index(), left=["look by look"]),
-    ]
-
-
-def contradicts(one: str, other: str) -> bool:
-    """Return whether two verdicts cannot both be true: better and worse, or equal bits and a difference."""
-    first, second = one.partition(",")[0], other.partition(",")[0]
-    return {first, second} == {"better", "worse"} or (("equal" in (first, second)) and first != second)

@@ -12,7 +12,8 @@ from omegaconf import DictConfig
 from pe_lab.config import resolved
 from pe_lab.decisions.design import Design
 from pe_lab.decisions.looks import looks_of
-from pe_lab.decisions.study import Cell, Decision, Question, decide
+from pe_lab.decisions.question import Cell, Question
+from pe_lab.decisions.study import Decision, decide
 from pe_lab.experiment.declaration import METRIC
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
 from pe_lab.ledger.tree import Tree

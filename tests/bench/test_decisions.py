@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pe_lab.bench import __main__ as bench
-from pe_lab.bench import decisions
+from pe_lab.bench import decisions, replay
 
 ROWS = Path(__file__).parents[2] / "sweeps" / "results" / "all_encodings" / "rows.csv"
 
@@ -21,10 +21,10 @@ def test_the_replay_of_committed_cells_contradicts_no_verdict_of_all_seeds_at_on
 
 
 def test_a_contradiction_is_a_difference_in_the_other_direction():
-    assert decisions.contradicts("better", "worse, within the margin")
-    assert decisions.contradicts("equal", "worse")
+    assert replay.contradicts("better", "worse, within the margin")
+    assert replay.contradicts("equal", "worse")
     for one, other in (("better", "undecided"), ("equivalent", "worse"), ("worse", "worse, within the margin")):
-        assert not decisions.contradicts(one, other)
+        assert not replay.contradicts(one, other)
 
 
 @pytest.mark.parametrize("count", [8, 40])

@@ -8,8 +8,9 @@ import pytest
 
 from pe_lab.decisions.design import Design
 from pe_lab.decisions.intervals import FIRST, LAST, MIDDLE, half_width, tail
+from pe_lab.decisions.question import Cell, Question
 from pe_lab.decisions.sequential import holm, nominal_p, sequential_p, stop
-from pe_lab.decisions.study import Cell, Decision, Question, Values, decide
+from pe_lab.decisions.study import Decision, Values, decide
 
 DESIGN = Design((3, 4, 6, 8))
 SETTING = (4,)
