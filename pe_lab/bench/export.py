@@ -131,7 +131,7 @@ def in_transformers(kind: str) -> Callable[[PlainModel], float]:
 
     def column(model: PlainModel) -> float:
         try:
-            return with_encoding(kind, model.stack.first.name)
+            return with_encoding(kind, model.stack.first.name, model.stack.depth)
         except ValueError as error:
             raise NotApplicableError(str(error)) from None
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.attention import attend
-from pe_lab.encodings import Cache, Layout, Stack, make
+from pe_lab.encodings import Cache, Layout, Sizes, Stack, make
 from pe_lab.encodings.named import encodings
 
 
@@ -64,9 +64,14 @@ def plain_model(name: str, width: int = 16, num_heads: int = 2, depth: int = 2, 
     """Return a model with an encoding whose parameters are moved from where they start, so that each has an effect.
 
     It is in evaluation mode.
+
+    Args:
+        depth: layers; more where the encoding alternates over more.
     """
     torch.manual_seed(0)
-    grid_width = 4 if getattr(encodings()[name], "on_grid", False) else None
+    made = encodings()[name]
+    grid_width = 4 if getattr(made, "on_grid", False) else None
+    depth = max(depth, made(Sizes(width, num_heads, length, grid_width=grid_width), name=name).period)
     stack = make(name, width=width, num_heads=num_heads, depth=depth, length=length, grid_width=grid_width)
     with torch.no_grad():
         for parameter in stack.parameters():

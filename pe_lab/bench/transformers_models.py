@@ -12,8 +12,8 @@ WIDTH, HEADS, DEPTH, VOCABULARY, LENGTH = 32, 4, 2, 40, 32
 SEQUENCES = (12, 7)  # their lengths, in tokens
 
 
-def small(kind: str) -> Any:
-    """Return a model, "llama", "gpt2" or "bert", in evaluation mode.
+def small(kind: str, depth: int) -> Any:
+    """Return a model, "llama", "gpt2" or "bert", of so many layers, in evaluation mode.
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
@@ -23,7 +23,7 @@ def small(kind: str) -> Any:
     import transformers
 
     torch.manual_seed(0)
-    sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "hidden_size": WIDTH}
+    sizes = {"vocab_size": VOCABULARY, "num_hidden_layers": depth, "num_attention_heads": HEADS, "hidden_size": WIDTH}
     common = sizes | {"initializer_range": 0.2, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
     inner = {"max_position_embeddings": LENGTH, "intermediate_size": 48}
     if kind == "llama":
@@ -34,7 +34,7 @@ def small(kind: str) -> Any:
 
 
 @torch.no_grad()
-def with_encoding(kind: str, name: str) -> float:
+def with_encoding(kind: str, name: str, depth: int = DEPTH) -> float:
     """Return how far logits are from those of each sequence alone, in a padded batch and token by token with a cache.
 
     The cache is left out where the encoding needs whole sequences, or the model is bidirectional. Positions that are
@@ -45,7 +45,7 @@ def with_encoding(kind: str, name: str) -> float:
     """
     from pe_lab.hf import replace, stacks
 
-    model = replace(small(kind), name)
+    model = replace(small(kind, depth), name)
     for stack in stacks(model):
         for parameter in stack.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

@@ -123,7 +123,7 @@ def _same_reach(parts: Sequence[Part], name: str, layout: Layout) -> list[Tensor
     """
     tables = [getattr(part.terms, name) for part in parts]
     tables = [None if table is None else _with_sequences(table, 3 if name == "values" else 2) for table in tables]
-    reach = max((table.shape[2] // 2 for table in tables if table is not None), default=0)
+    reach = max([0, *(table.shape[2] // 2 for table in tables if table is not None)])  # compiled: no default=
     for part, table in zip(parts, tables, strict=True):
         if table is not None and not part.terms.clip and table.shape[2] // 2 < layout.max_distance:
             raise ValueError(
@@ -266,7 +266,11 @@ def _smallest(windows: Sequence[tuple[int | None, ...]]) -> tuple[int | None, ..
         return None
     heads = max(map(len, windows))
     sizes_of_heads = zip(*(_each_head(window, heads) for window in windows), strict=True)
-    return tuple(min((size for size in sizes if size is not None), default=None) for sizes in sizes_of_heads)
+    return tuple(_smallest_of_head([size for size in sizes if size is not None]) for sizes in sizes_of_heads)
+
+
+def _smallest_of_head(sizes: list[int]) -> int | None:
+    return min(sizes) if sizes else None
 
 
 def _sum(given: Sequence[Tensor | None]) -> Tensor | None:

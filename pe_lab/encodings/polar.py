@@ -33,7 +33,9 @@ class Lengths:
 
 
 def _lengths(x: Tensor) -> Tensor:
-    length = nn.functional.softplus(x.to(at_least_float32(x))).to(x.dtype)
+    # softplus(x): torch's own cannot be compiled with gradients where queries are no contiguous memory
+    x32 = x.to(at_least_float32(x))
+    length = -nn.functional.logsigmoid(-x32).to(x.dtype)
     return torch.cat((length, torch.zeros_like(length)), -1)
 
 
@@ -83,6 +85,6 @@ class PoPE(PositionalEncoding):
         d, dtype = self.sizes.head_dim, at_least_float32(h)
         omega = frequencies(2 * d, self.theta, dtype, h.device)
         angle = layout.pos[:, None, :, None].to(dtype) * omega
-        delta = clamped(self.delta, -FULL_TURN, 0).to(dtype)
+        delta = clamped(self.delta, -FULL_TURN, 0.0).to(dtype)
         q, k = (Rotary(x.cos(), x.sin(), "half") for x in (angle, angle + delta[:, None]))
         return Terms(lift=Lengths(d), rotary_q=q, rotary_k=k)

@@ -44,6 +44,8 @@ def reason(name: str, column: str) -> str | None:
     kind = getattr(encodings()[name], "func", encodings()[name])
     if column == "onnx" and name.startswith("randomized"):
         return RANDOM
+    if column == "onnx" and name == "path":
+        return "ONNX solves no triangular equations"
     if column == "cached":
         return kind.whole_sequence
     if column in ("llama", "gpt2", "bert") and kind.on_grid:
