@@ -12,7 +12,7 @@ from pe_lab.config.schema import folder
 from pe_lab.config.users import Folders, add_to_path, beside_configs, folders, tell_hydra
 
 # settings of a sweep, not of its cells
-OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "search")
+OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "search", "shipped")
 
 
 def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:

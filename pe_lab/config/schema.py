@@ -102,6 +102,7 @@ class Config:
     decide: Decide = field(default_factory=Decide)
     budget: float | None = None
     search: Any = None
+    shipped: bool = True
 
 
 TYPED = (

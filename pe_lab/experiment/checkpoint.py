@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from pe_lab.data.base import Floors
 from pe_lab.experiment.cell import Cell
-from pe_lab.ledger.run import Run
+from pe_lab.ledger.run import WEIGHTS, Run
 from pe_lab.system.environment import environment
 from pe_lab.system.files import write_json
 from pe_lab.training.module import Training
@@ -74,4 +74,4 @@ class Checkpoint:
             if cell.cfg.trainer.graph:
                 surroundings["graph"] = self.training.graph_reason
             write_json(folder / "environment.json", surroundings)
-            save_tensors(self.training.model.state_dict(), folder / "weights.safetensors")
+            save_tensors(self.training.model.state_dict(), folder / WEIGHTS)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,11 +13,12 @@ from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import Run
+from pe_lab.ledger.run import WEIGHTS, Run
 from pe_lab.model.transformer import Transformer
 from pe_lab.probes import Probe
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.files import LedgerError
 from pe_lab.system.termination import TerminatedError
 from pe_lab.training.decoding import exact_match_generated
 from pe_lab.training.metrics import evaluate
@@ -94,12 +94,14 @@ def trained(cell: Cell, run: Run) -> Transformer:
     """Return the model of a cell that is in the ledger, on its device.
 
     Raises:
-        LedgerError: its files are damaged.
+        LedgerError: its files are damaged, or it is a shipped result, which has no weights.
     """
     run.verify(cell.epochs)
+    if run.is_shipped(cell.epochs):
+        raise LedgerError(f"{cell.name()} must have its weights, got a shipped result: shipped=false trains it")
     asked = cell.cfg.attention.implementation  # auto chooses again where a length or a policy needs it
     model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, asked)
-    load_weights(model, Path(run.checkpoint(cell.epochs), "weights.safetensors"))
+    load_weights(model, run.checkpoint(cell.epochs) / WEIGHTS)
     return model.to(cell.device)
 
 

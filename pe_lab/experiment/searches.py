@@ -34,7 +34,19 @@ _UNMEASURED: dict[str, Any] = {
 }
 _DIVERGED = re.compile(r"the \w+ loss must be finite, ")  # how the failure of such a training begins
 # settings in which the cells of one search may differ, or that say nothing about a training
-_NOT_SETTINGS = ("seed", LR, "search", "ledger", "study_name", "workers", "logger", "evaluate", "probe", "hydra")
+_NOT_SETTINGS = (
+    "seed",
+    LR,
+    "search",
+    "shipped",
+    "ledger",
+    "study_name",
+    "workers",
+    "logger",
+    "evaluate",
+    "probe",
+    "hydra",
+)
 
 
 def plan_of(cfg: DictConfig) -> Plan:

@@ -152,6 +152,8 @@ class _Rounds:
         if not self.train and jobs and (self.rounds > 1 or current.text):
             _require_trained([job.cell for job in jobs])
         _prepare(jobs, self.workers.elsewhere)
+        if self.train:
+            _take_shipped(jobs)
         if self.rounds == 1:
             _write_unfit(self.unfit, self.ledger, self.study)
         if not (current.text and jobs) or any(job.missing for job in jobs):  # earlier looks are not told again
@@ -180,6 +182,14 @@ def _prepare(jobs: list[Job], elsewhere: bool) -> None:
     for job in [] if elsewhere else jobs:
         if not job.refused:
             require_memory(job.cell)
+
+
+def _take_shipped(jobs: list[Job]) -> None:
+    """Put cells that come with the package into the ledger, and print how many."""
+    from pe_lab.experiment.shipped import take  # loads pandas
+
+    if taken := take(jobs):
+        print(f"{taken} of {len(jobs)} cells come with the package: shipped=false trains them", file=sys.stderr)
 
 
 @contextmanager

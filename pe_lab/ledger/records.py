@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.ledger.lease import LeasedFolder
-from pe_lab.ledger.run import Run, read_failure
+from pe_lab.ledger.run import SHIPPED, WEIGHTS, Run, read_failure
 from pe_lab.system.files import (
     CHECKSUMS,
     LedgerError,
@@ -38,14 +38,16 @@ class Records(LeasedFolder):
         self.checkpoint = run.checkpoint(epochs)
 
     @cached_property
-    def _weights(self) -> str:
-        checksums = read_json(self.checkpoint / CHECKSUMS)
-        if not isinstance(checksums, dict) or "weights.safetensors" not in checksums:
-            raise LedgerError(f"ledger entry {self.checkpoint} must have the checksum of its weights, got none")
-        return checksums["weights.safetensors"]
+    def weights(self) -> str:
+        """The digest of the weights that were measured."""
+        for file, key in ((CHECKSUMS, WEIGHTS), (SHIPPED, "weights")):
+            found = read_json(self.checkpoint / file)
+            if isinstance(found, dict) and isinstance(found.get(key), str):
+                return found[key]
+        raise LedgerError(f"ledger entry {self.checkpoint} must have the checksum of its weights, got none")
 
     def _entry(self, request: dict[str, Any]) -> Path:
-        return self.folder / digest(request | {"weights": self._weights})
+        return self.folder / digest(request | {"weights": self.weights})
 
     def requests(self) -> list[dict[str, Any]]:
         """Return all requests that were measured on the checkpoint's present weights."""
@@ -53,7 +55,7 @@ class Records(LeasedFolder):
         return [
             {key: value for key, value in request.items() if key != "weights"}
             for request in requests
-            if isinstance(request, dict) and request.get("weights") == self._weights
+            if isinstance(request, dict) and request.get("weights") == self.weights
         ]
 
     def has(self, request: dict[str, Any]) -> bool:
@@ -66,7 +68,7 @@ class Records(LeasedFolder):
     def add(self, request: dict[str, Any], rows: pd.DataFrame, environment: dict[str, Any]) -> None:
         """Store the measured rows of a request, and the environment they were measured in."""
         with self.tree.new_folder(self._entry(request), self.folder) as folder:
-            write_json(folder / "request.json", canonical(request | {"weights": self._weights}))
+            write_json(folder / "request.json", canonical(request | {"weights": self.weights}))
             write_json(folder / "environment.json", environment)
             rows.to_csv(folder / "rows.csv", index=False)
 
@@ -111,7 +113,7 @@ class Records(LeasedFolder):
             raise LedgerError(f"ledger entry {entry} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(request, dict) or request.get("kind") not in KINDS or not {"metric", "value"} <= set(rows):
             raise LedgerError(f"ledger entry {entry} must be a request with its rows, got something else")
-        if request.get("weights") != self._weights or digest(request) != entry.name:
+        if request.get("weights") != self.weights or digest(request) != entry.name:
             raise LedgerError(
                 f"ledger entry {entry} must be measured on the weights of {self.checkpoint}, got a record of others"
             )

@@ -17,7 +17,8 @@ from pe_lab.system.files import CHECKSUMS, NOT_READ, LedgerError, digest, is_fil
 from pe_lab.system.plain import complaint
 
 EPOCHS = re.compile(r"[1-9][0-9]*")  # the name of a checkpoint's folder
-CHECKPOINT_FILES = ("config.yaml", "metrics.csv", "summary.json", "environment.json", "weights.safetensors")
+CHECKPOINT_FILES = ("config.yaml", "metrics.csv", "summary.json", "environment.json")
+WEIGHTS, SHIPPED = "weights.safetensors", "shipped.json"  # a checkpoint has one of them
 NO_COST = {"total": 0.0, "steps": 0.0, "evaluation": 0.0, "checkpoints": 0}
 
 
@@ -93,6 +94,10 @@ class Run(LeasedFolder):
         """Return whether a checkpoint is in the ledger; its content is not verified."""
         return is_file(self.checkpoint(epochs) / CHECKSUMS)
 
+    def is_shipped(self, epochs: int) -> bool:
+        """Return whether a checkpoint was not trained here: it has results that came with the package, no weights."""
+        return is_file(self.checkpoint(epochs) / SHIPPED)
+
     def checkpoints(self) -> list[int]:
         """Return the numbers of epochs of all checkpoints, in order."""
         names = (path.parent.name for path in self.folder.glob(f"checkpoints/*/{CHECKSUMS}"))
@@ -109,12 +114,14 @@ class Run(LeasedFolder):
             LedgerError: a file is missing or changed; it is a checkpoint of another run; its weights cannot be read.
         """
         checkpoint = self.checkpoint(epochs)
-        verify(checkpoint, *CHECKPOINT_FILES)
+        shipped = self.is_shipped(epochs)
+        verify(checkpoint, *CHECKPOINT_FILES, SHIPPED if shipped else WEIGHTS)
         summary = read_json(checkpoint / "summary.json")
         if not isinstance(summary, dict) or (summary.get("run"), summary.get("epochs")) != (self.name, epochs):
             raise LedgerError(f"ledger entry {checkpoint} must be a checkpoint of this run, got another: {NOT_READ}")
         read_json(checkpoint / "environment.json")
-        read_metadata(checkpoint / "weights.safetensors")
+        if not shipped:
+            read_metadata(checkpoint / WEIGHTS)
 
     def summary(self, epochs: int) -> dict[str, Any]:
         """Verify a checkpoint and return its summary.
@@ -136,6 +143,11 @@ class Run(LeasedFolder):
             self.tree.refuse_links(self.folder / name / str(epochs))
         if kind(self.checkpoint(epochs)):
             self.tree.set_aside_if_damaged(self.checkpoint(epochs), partial(self.verify, epochs))
+
+    def set_aside_shipped(self, epochs: int, reason: str) -> None:
+        """Set a checkpoint without weights aside, so that it is trained."""
+        if self.is_shipped(epochs):
+            self.set_aside(self.checkpoint(epochs), reason)
 
     def set_aside(self, entry: Path, reason: object) -> None:
         """Move a damaged entry out of the way."""

@@ -23,6 +23,7 @@ _NOT_TRAINING = (
     "margin",
     "decide.",
     "budget",
+    "shipped",
     "search",
     "evaluate.",
     "probe",
