@@ -28,6 +28,14 @@ class LayerInput(NamedTuple):
     layout: Layout
 
 
+def require_depth(encoding: PositionalEncoding, depth: int) -> None:
+    """Raise UnfitError if a model of this depth has too few layers for all that an encoding is made of to occur."""
+    if depth < encoding.period:
+        raise UnfitError(
+            f"{encoding.name} alternates over {encoding.period} layers: depth must be at least that, got {depth}"
+        )
+
+
 class Stack(nn.ModuleList):
     """The encodings of all layers of a model: one, or one per layer. Your model calls it once, and once per layer.
 
@@ -69,10 +77,7 @@ class Stack(nn.ModuleList):
         if depth < 1:
             raise ValueError(f"depth must be at least 1, got {depth}")
         made = [encoding(replace(sizes, depth=depth))]
-        if depth < made[0].period:
-            raise UnfitError(
-                f"{made[0].name} alternates over {made[0].period} layers: depth must be at least that, got {depth}"
-            )
+        require_depth(made[0], depth)
         if made[0].per_layer:
             made += [encoding(replace(sizes, depth=depth, layer=layer)) for layer in range(1, depth)]
         for other in made[1:]:

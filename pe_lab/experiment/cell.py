@@ -17,7 +17,7 @@ from pe_lab.config import resolved
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.options import LONGEST, within
-from pe_lab.encodings.stack import Stack
+from pe_lab.encodings.stack import Stack, require_depth
 from pe_lab.experiment.identity import options
 from pe_lab.experiment.memory_budget import WEIGHT, MemoryBudget, encoding_bytes
 from pe_lab.experiment.requests import check_requests, requests
@@ -96,6 +96,7 @@ class Cell:
         with within("pe"):
             budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
             made = encoding(sizes).to(device)
+        require_depth(made, cfg.model.depth)
         attention, pair_bytes = _attention(cfg, dataset, made, device)
         optimization = Optimization(cfg.optimizer, total_steps=1)  # refuses settings that its class does not take
         if cfg.model.parametrization == MUP:

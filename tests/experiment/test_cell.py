@@ -10,6 +10,7 @@ from pe_lab.attention import sdpa
 from pe_lab.config.ranges import RANGES
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
+from pe_lab.encodings.base import UnfitError
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.experiment import cell as cell_module
 from pe_lab.experiment.cell import Cell
@@ -189,6 +190,12 @@ def test_a_table_that_is_shorter_than_the_sequences_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_model_with_too_few_layers_does_not_fit(tmp_path):
+    with pytest.raises(UnfitError, match="^rnope_swa alternates over 4 layers: depth must be at least that, got 3$"):
+        cell(tmp_path, "pe=rnope_swa", "model.depth=3")
+    cell(tmp_path, "pe=rnope_swa", "model.depth=4")
+
+
 def test_a_device_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ValueError, match="trainer.device=cuda needs a CUDA device"):
         cell(tmp_path, "trainer.device=cuda")
