@@ -224,7 +224,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         fallback: the encoding that an error recommends where this one is not defined.
         start_scale: the option that is the size of its vectors at the start, beside the token embeddings or the input
             of attention to which they are added; None: it adds none.
-        matrices: names of parameters [..., m, n] that multiply vectors of n numbers, as the weights of linear layers do:
+        matrices: names of parameters [..., m, n] that multiply vectors of n numbers, as weights of linear layers do;
             where n grows with the width of a model, their rates fall in the parametrization `mup`.
         weight_decay: whether weight decay applies to its parameters.
         lr: learning rate of its parameters; None: that of the optimizer.
