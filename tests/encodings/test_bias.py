@@ -55,6 +55,7 @@ def test_every_head_has_a_slope_of_its_own(num_heads: int) -> None:
     assert all(2**-8 <= slope < 1 for slope in slopes)
 
 
+@pytest.mark.proves("alibi", by="transformers")
 @pytest.mark.parametrize("num_heads", [*range(1, 17), 20, 32])
 def test_alibi_equals_transformers_bloom(num_heads: int) -> None:
     """Theirs is m j: it differs from -m |i - j| by a constant in each causal row, which softmax removes."""
@@ -79,6 +80,7 @@ def test_alibi_adds_minus_slope_times_distance(length: int, causal: bool, num_he
         assert got[h, i, j].item() == pytest.approx(-SLOPES[num_heads][h] * abs(i - j), rel=1e-15, abs=0)
 
 
+@pytest.mark.proves("nape")
 @pytest.mark.parametrize("causal", [True, False])
 def test_nape_has_harmonic_slopes_in_the_first_half_of_the_heads(causal: bool) -> None:
     """Attention and its gradients, with documents, padding and gaps between positions."""
@@ -113,6 +115,7 @@ def test_alibi_is_symmetric() -> None:
     assert torch.equal(got, got.mT)
 
 
+@pytest.mark.proves("alibi")
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_with_alibi_is_softmax_of_biased_logits(causal: bool) -> None:
     """Values, and gradients of q, k and v."""
@@ -180,6 +183,7 @@ def test_sandwich_adds_the_product_of_sinusoids_over_its_ratio(pos: list[int], c
         assert got[head, i, j].item() == pytest.approx(sandwich(num_heads, head, pos[i], pos[j]), rel=0, abs=1e-10)
 
 
+@pytest.mark.proves("sandwich")
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_with_sandwich_is_softmax_of_biased_logits(causal: bool) -> None:
     """Values, and gradients of q, k and v."""

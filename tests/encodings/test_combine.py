@@ -86,6 +86,7 @@ def reason(name: str) -> str | None:
 # -- head by head ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("heads", by="identity: each part on its heads")
 @pytest.mark.parametrize("other", ["none", "alibi", "forgetting"])
 @pytest.mark.parametrize("name", SINGLES)
 def test_each_head_is_that_of_its_part(name: str, other: str) -> None:
@@ -150,6 +151,7 @@ def test_a_table_that_is_too_short_is_refused_beside_a_longer_one() -> None:
 # -- added up ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("sum", by="identity: a part alone")
 @pytest.mark.parametrize("name", ON_A_LINE)
 def test_a_sum_with_nothing_is_the_encoding_itself(name: str) -> None:
     h = inputs()[0]
@@ -165,6 +167,7 @@ def test_a_sum_with_nothing_is_the_encoding_itself(name: str) -> None:
         assert_close(attended(both, slice(0, H)), attended(alone, slice(0, H)), rtol=0, atol=1e-13)
 
 
+@pytest.mark.proves("sum", by="identity: the logits of both parts")
 @pytest.mark.parametrize("bias", ["alibi", "t5", "forgetting", "fire", "kerple_log"])
 @pytest.mark.parametrize("other", ["rope", "cope", "alibi", "stick_breaking", "shaw"])
 def test_biases_add_up(bias: str, other: str) -> None:
