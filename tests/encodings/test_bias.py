@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 from operator import mul
 
+import hydra
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.testing import assert_close
 
 import loops
 from pe_lab.attention import attend, reference
+from pe_lab.config import expand
 from pe_lab.encodings import make
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.bias import Alibi, Sandwich, alibi_slopes
@@ -82,13 +84,17 @@ def test_alibi_adds_minus_slope_times_distance(length: int, causal: bool, num_he
 
 @pytest.mark.proves("nape")
 @pytest.mark.parametrize("causal", [True, False])
-def test_nape_has_harmonic_slopes_in_the_first_half_of_the_heads(causal: bool) -> None:
+@pytest.mark.parametrize("way", ["by name", "by its file"])
+def test_nape_has_harmonic_slopes_in_the_first_half_of_the_heads(way: str, causal: bool) -> None:
     """Attention and its gradients, with documents, padding and gaps between positions."""
     H, d = 6, 4
     slopes = [1.0, 1 / 2, 1 / 3, 0.0, 0.0, 0.0]  # written down: the source's for 6 heads
     q, k, v = loops.inputs(H, d)
     layout = loops.mixed(causal)
-    nape = make("nape", width=H * d, num_heads=H, depth=1, length=7, causal=causal).first
+    if way == "by name":
+        nape = make("nape", width=H * d, num_heads=H, depth=1, length=7, causal=causal).first
+    else:
+        nape = hydra.utils.instantiate(expand(["pe=nape"], False)[0].pe)(Sizes(H * d, H, 7, causal))
     terms = nape.terms(torch.zeros(3, 7, H * d, dtype=torch.float64), layout)
     got = loops.unpadded(attend(q, k, v, terms, layout, "reference"))
 
