@@ -24,7 +24,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
 
 def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
     """Return the bytes per pair of positions that attention of queries like q needs at least."""
-    return 4 * q.shape[0] * q.shape[1]  # logits of every head
+    return 4 * q.shape[0] * (q.shape[1] + getattr(terms.score, "held", 0))  # logits of every head, and a score's maps
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:

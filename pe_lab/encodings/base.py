@@ -90,7 +90,11 @@ class Lift(Protocol):
 
 
 class Score(Protocol):
-    """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z."""
+    """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z.
+
+    One that makes many numbers for each pair of tokens may say how many, as `held` and `needed_once` of `Adapted` in
+    pe_lab.encodings.dape do: a model that would not fit in memory is then refused before it is trained.
+    """
 
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         """Return [B, H, T, S], for q [B, H, T, d], k [B, H, S, d] and z [B, H, T, S]."""
@@ -224,6 +228,8 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         fallback: the encoding that an error recommends where this one is not defined.
         start_scale: the option that is the size of its vectors at the start, beside the token embeddings or the input
             of attention to which they are added; None: it adds none.
+        matrices: names of parameters [..., m, n] that multiply vectors of n numbers, as weights of linear layers do;
+            where n grows with the width of a model, their rates fall in the parametrization `mup`.
         weight_decay: whether weight decay applies to its parameters.
         lr: learning rate of its parameters; None: that of the optimizer.
     """
@@ -231,6 +237,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     revision: ClassVar[int] = 1
     neutral: ClassVar[dict[str, object]] = {}
     start_scale: ClassVar[str | None] = None
+    matrices: ClassVar[tuple[str, ...]] = ()
     reads_content = False
     reads_positions = True
     per_layer = False

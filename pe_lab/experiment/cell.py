@@ -15,7 +15,7 @@ from pe_lab.attention import IMPLEMENTATIONS, Choice, choose, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import resolved
 from pe_lab.data.base import Dataset
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.stack import Stack, require_depth
 from pe_lab.experiment.identity import options
@@ -231,10 +231,22 @@ def _attention(
         without_dropout = resolve(asked, q, terms, layout)
     held, batch = IMPLEMENTATIONS[chosen.name].bytes_per_pair, q.expand(cfg.trainer.batch_size, -1, -1, -1)
     return chosen, {
-        "training": held(batch, terms, layout),
+        "training": held(batch, terms, layout) + _kept_of_score(cfg, encoding, terms),
         "evaluation": held(q, terms, layout),
         "trained": IMPLEMENTATIONS[without_dropout].bytes_per_pair(q, terms, layout),
     }
+
+
+def _kept_of_score(cfg: DictConfig, encoding: PositionalEncoding, terms: Terms) -> int:
+    """Return the bytes per pair that training holds of a score beyond one layer's forward pass; 0 if it says nothing.
+
+    They are its maps and the weights made of them, for all layers' backward passes, and what one layer needs at once.
+    """
+    if not hasattr(terms.score, "held") or not hasattr(terms.score, "needed_once"):
+        return 0
+    layers = max(1, cfg.model.depth // encoding.period)  # of those that take turns, one at least has it
+    maps = layers * cfg.model.num_heads + (layers - 1) * terms.score.held + terms.score.needed_once
+    return int(4 * cfg.trainer.batch_size * maps)
 
 
 def _device(asked: str) -> str:
