@@ -6,7 +6,7 @@ from typing import Annotated, Self
 import torch
 from torch import Tensor
 
-from pe_lab.data.sequence import Copy, Symbols
+from pe_lab.data.sequence import Copy
 from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
 
 KEYS = 2**62  # to sort by: two of them are equal once in 10^15 sequences of a hundred tokens
@@ -90,7 +90,7 @@ class SelectiveCopy(Copy):
         self,
         seed: int,
         name: str = "selective_copy",
-        symbols: Symbols = 10,
+        symbols: Annotated[int, whole(2, most=65_535)] = 10,  # and the blank
         shortest: Length = 1,
         longest: Positions = 16,
         blanks: Annotated[int, whole(0, most=1024)] = 1,
@@ -120,10 +120,8 @@ class SelectiveCopy(Copy):
         return self.blank**n * math.comb(per_n * n + more, n)
 
     def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
-        per_n, more = self.prompt_length
-        beyond = torch.arange(prompt.shape[1]) >= (per_n * n + more)[:, None]
-        skipped = beyond | (prompt == self.blank)
-        return prompt.gather(1, skipped.long().argsort(dim=1, stable=True))
+        # symbols before blanks, in their order; what stands beyond the prompt comes after its n symbols
+        return prompt.gather(1, (prompt == self.blank).long().argsort(dim=1, stable=True))
 
     def marginal(self, share: Tensor) -> Tensor:
         expected = super().marginal(share) * self.symbols / self.blank
