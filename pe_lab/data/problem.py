@@ -139,21 +139,27 @@ class Problems(InMemory):
         asked = batch.targets != IGNORE
         right = batch.targets[asked].clamp(max=self.symbols)[:, None]  # END comes after the symbols
 
-        def level(p: Tensor) -> dict[str, float]:
-            """Return the metrics of probabilities p [N, symbols + 1]; ties are broken at random."""
-            loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
-            loss[asked] = -p.gather(1, right)[:, 0].log()
-            best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
-            hit[asked] = best.gather(1, right)[:, 0] / best.sum(1).double()
-            return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
-
         sure = torch.zeros(len(right), self.symbols + 1, dtype=torch.float64).scatter(1, right, 1.0)
-        floors = {"bayes": level(sure) | {"exact_match": 1.0}}
+        floors = {"bayes": self.level(batch, sure) | {"exact_match": 1.0}}
         blind = self.blind(self.counts(batch), share)
         if blind is not None:
-            floors["position_blind"] = level(blind)
+            floors["position_blind"] = self.level(batch, blind)
         expected = torch.cat((self.marginal(share), torch.ones(1, dtype=torch.float64)))
-        return floors | {"prior": level((expected / expected.sum()).expand(len(right), -1))}
+        return floors | {"prior": self.level(batch, (expected / expected.sum()).expand(len(right), -1))}
+
+    def level(self, batch: Batch, p: Tensor) -> dict[str, float]:
+        """Return the metrics of a predictor on a batch; ties are broken at random.
+
+        Args:
+            p: [N, symbols + 1] its probability of each symbol and of END, in the slots with an answer.
+        """
+        asked = batch.targets != IGNORE
+        right = batch.targets[asked].clamp(max=self.symbols)[:, None]
+        loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
+        loss[asked] = -p.gather(1, right)[:, 0].log()
+        best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
+        hit[asked] = best.gather(1, right)[:, 0] / best.sum(1).double()
+        return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
 
     def counts(self, batch: Batch) -> Tensor:
         """Return [N, symbols], the count of each symbol in the prefix of every slot with an answer."""
