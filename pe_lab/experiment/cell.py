@@ -1,7 +1,8 @@
 """A cell: the parts that a config names, checked against each other, and the identity of the result."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from pe_lab.attention import IMPLEMENTATIONS, Choice, choose, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import resolved
 from pe_lab.data.base import Dataset
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import MissingMarksError, PositionalEncoding, Sizes
 from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.identity import options
@@ -93,7 +94,7 @@ class Cell:
         encoding = _partial(cfg, "pe", sizes)
         budget = MemoryBudget(device)  # before the encoding is made, which may be large
         budget.need_weights(cfg, dataset, WEIGHT)
-        with within("pe"):
+        with within("pe"), _naming(cfg):
             budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
             made = encoding(sizes).to(device)
         attention, pair_bytes = _attention(cfg, dataset, made, device)
@@ -185,6 +186,15 @@ class Cell:
         )
 
 
+@contextmanager
+def _naming(cfg: DictConfig) -> Iterator[None]:
+    """Name the encoding and the dataset, if tokens of the dataset lack marks that the encoding reads."""
+    try:
+        yield
+    except MissingMarksError as error:
+        raise MissingMarksError(f"pe={cfg.pe.name} data={cfg.data.name}: {error}") from None
+
+
 def _dataset(cfg: DictConfig) -> Dataset:
     with within("data"):  # an error about `length` is about the setting `data.length`
         dataset: Dataset = _partial(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
@@ -214,7 +224,7 @@ def _attention(
 ) -> tuple[Choice, dict[str, int]]:
     """Return the attention that will run and its bytes per pair; the encoding's terms on a short sequence decide."""
     model, length = cfg.model, min(16, dataset.task.length)
-    layout = dataset.task.layout(torch.tensor([length], device=device), length)
+    layout = dataset.task.example(length, device)
     h = torch.zeros(1, length, model.width, device=device)
     q = h.view(1, length, model.num_heads, -1).transpose(1, 2)
     if cfg.trainer.precision == "bf16-mixed":

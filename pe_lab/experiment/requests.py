@@ -62,10 +62,10 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
         if factor not in longer:
             longer[factor] = dataset.longer(factor)
         task = longer[factor].task
-        layout = task.layout(torch.tensor([task.length]), task.length)
+        layout = task.example(task.length)
         try:
             with within("evaluate"):
-                under = policies.under(request["policy"], encoding(sizes), factor)
+                under = policies.under(request["policy"], encoding(sizes).eval(), factor)
             Stack([under], 1).locate(layout.shifted(request["offset"]))
         except ValueError as error:
             raise ValueError(f"evaluate.lengths={factor:g}, evaluate.offset={request['offset']}: {error}") from None

@@ -42,6 +42,8 @@ RANDOM = "ONNX has no random permutation, from which positions are drawn"
 def reason(name: str, column: str) -> str | None:
     """Why a column does not apply to an encoding, at its beginning; None: it applies."""
     kind = getattr(encodings()[name], "func", encodings()[name])
+    if kind.reads_marks:
+        return f"{name} needs marks of tokens"
     if column == "onnx" and name.startswith("randomized"):
         return RANDOM
     if column == "cached":
