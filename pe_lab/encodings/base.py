@@ -229,6 +229,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         draws_each_pass: whether it draws random numbers in every pass of training, which a graph cannot hold.
         on_grid: whether it needs positions with two axes; others read a grid row by row.
         reads_marks: whether it needs the marks of tokens.
+        phased: whether `advance` changes it, so that it depends on when the training ends.
         fallback: the encoding that an error recommends where this one is not defined.
         start_scale: the option that is the size of its vectors at the start, beside the token embeddings or the input
             of attention to which they are added; None: it adds none.
@@ -249,6 +250,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     draws_each_pass = False
     on_grid = False
     reads_marks = False
+    phased = False
     fallback = "none"
     weight_decay = True
     lr: float | None = None
@@ -290,6 +292,9 @@ class PositionalEncoding(CheckedOptions, nn.Module):
 
     def constrain(self) -> None:
         """Move parameters back into their range; called after every optimizer step."""
+
+    def advance(self, done: float) -> None:
+        """Change with the share of the training's steps that are done, in [0, 1); called before every step."""
 
     def follow(self, first: "PositionalEncoding") -> None:
         """Share parameters with the first layer's encoding; called once for every other layer."""

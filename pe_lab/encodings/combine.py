@@ -14,7 +14,7 @@ from pe_lab.encodings.options import NOT_EMPTY, POSITIVE_NUMBERS, WHOLE_NUMBERS,
 
 Make = Callable[[Sizes], PositionalEncoding]
 
-NATURES = ("reads_content", "reads_positions", "reads_marks", "draws_each_pass", "per_layer", "causal_only")
+NATURES = ("reads_content", "reads_positions", "reads_marks", "draws_each_pass", "phased", "per_layer", "causal_only")
 Parts = Annotated["Sequence[Make]", NOT_EMPTY]
 Counts = Annotated["Sequence[int]", WHOLE_NUMBERS]
 Shares = Annotated["Sequence[float]", POSITIVE_NUMBERS]

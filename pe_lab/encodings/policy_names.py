@@ -17,9 +17,9 @@ def parse(policy: object) -> tuple[str, tuple[int, ...]]:
     Raises:
         OptionError: there is no such policy, or it takes no such options.
     """
-    name, *given = policy.split(":") if isinstance(policy, str) else [None]
-    fits = (name in PLAIN and not given) or (name in FAR and len(given) in (0, len(FAR[name])))
-    if not fits or name is None or not all(option.isdecimal() and int(option) >= 1 for option in given):
+    name, *given = policy.split(":") if isinstance(policy, str) else [""]
+    counts = (0, len(FAR[name])) if name in FAR else (0,) if name in PLAIN else ()
+    if len(given) not in counts or not all(option.isdecimal() and int(option) >= 1 for option in given):
         raise OptionError(
             f"policy must be one of {', '.join(WRITTEN)}, where words in capitals are integers of at least 1, got "
             f"{policy!r}"

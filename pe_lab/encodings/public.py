@@ -11,6 +11,7 @@ from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.continuous import Continuous, Fourier
 from pe_lab.encodings.convolution import Canon, ConvolutionalPE
 from pe_lab.encodings.dape import Dape, DapeV2
+from pe_lab.encodings.dropped import DroPE
 from pe_lab.encodings.exposb import ExpoSB
 from pe_lab.encodings.factors import URPE
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
@@ -51,6 +52,7 @@ __all__ = [
     "Dape",
     "DapeV2",
     "Deberta",
+    "DroPE",
     "DynamicNTKRoPE",
     "ExpoSB",
     "Fire",

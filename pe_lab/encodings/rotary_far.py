@@ -33,7 +33,8 @@ class FarScore:
         far = layout.distance[:, None] >= encoding.window
         moved_q = encoding.moved(q, queries, encoding.far_queries(queries.double()))
         moved_k = encoding.moved(k, keys, encoding.far_keys(keys.double()))
-        return (moved_q @ moved_k.transpose(-2, -1) * q.shape[-1] ** -0.5 - z).where(far, 0)
+        far_z: Tensor = moved_q @ moved_k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        return (far_z - z).where(far, 0)
 
 
 class FarRoPE(RoPE):

@@ -54,6 +54,7 @@ class Cell:
         attention_reason: why it is that implementation, for the record.
         pair_bytes: that this attention holds at least per pair of positions: in a batch of "training", in one sequence
             in "evaluation" after training, and in one sequence when the cell is already "trained".
+        phased: whether the encoding changes in the course of the training.
         graph: whether its steps are captured, or, after a check of trainer.graph=auto, run with the same numbers.
     """
 
@@ -66,6 +67,7 @@ class Cell:
     implementation: str
     attention_reason: str
     pair_bytes: dict[str, int]
+    phased: bool
     graph: bool
 
     @classmethod
@@ -106,7 +108,7 @@ class Cell:
         chosen = (attention.name, attention.reason)
         asked = cfg.trainer.graph  # where true is impossible, it is refused when the training is made
         graph = asked is True or (asked == "auto" and refuses(made, optimization.made, device) is None)
-        return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes, graph)
+        return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes, made.phased, graph)
 
     @property
     def epochs(self) -> int:
@@ -142,7 +144,7 @@ class Cell:
             identity["attention_revision"] = revision
         if self.graph:  # learning rates are rounded to float32
             identity["graph"] = True
-        if cfg.optimizer.schedule == "cosine":  # depends on the end: each number of epochs is a run of its own
+        if cfg.optimizer.schedule == "cosine" or self.phased:  # each number of epochs is a run of its own
             identity["epochs"] = self.epochs
         return identity
 
