@@ -70,7 +70,7 @@ def test_options_are_given_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "error"),
     [
-        ("roep", {}, r"name must be one of alibi, .*, got 'roep': did you mean rope\?"),
+        ("roep", {}, r"name must be one of abacus, .*, got 'roep': did you mean rope\?"),
         ("rope", {"thetta": 3}, "options of rope must be among theta, pairing, got thetta"),
         ("rope", {"name": "mine"}, ""),
         ("kerple_log", {"theta": 3}, "options of kerple_log must be among none, got theta"),
@@ -86,8 +86,8 @@ def test_options_are_given_by_name() -> None:
         ("rope_2d", {"grid_width": 4.0}, "grid_width must be an integer of at least 1, got 4.0"),
         ("rope", {"causal": "no"}, "causal must be True or False, got 'no'"),
         ("randomized_rope", {"encoding": "rope"}, "encoding must be what makes an encoding from sizes, .* got 'rope'"),
-        (["rope"], {}, r"name must be one of alibi, .*, got \['rope'\]"),
-        (None, {}, "name must be one of alibi, .*, got None"),
+        (["rope"], {}, r"name must be one of abacus, .*, got \['rope'\]"),
+        (None, {}, "name must be one of abacus, .*, got None"),
         ("rope", {"width": 6}, "rope rotates pairs: head_dim must be even, got 3"),
         ("learnable", {"length": 600}, "max_len must be at least the length of the sequences, got max_len=512"),
     ],
