@@ -78,7 +78,7 @@ def test_a_cell_without_room_is_refused_by_its_largest_part(overrides, largest, 
 @pytest.mark.parametrize("path", sorted(config.folder().glob("pe/*.yaml")), ids=lambda path: path.stem)
 def test_the_memory_of_whatever_an_encoding_keeps_is_known_before_it_is_made(path):
     (cfg,) = config.expand([f"pe={path.stem}"], multirun=False)
-    sizes = Sizes(width=64, num_heads=4, length=16, grid_width=4)
+    sizes = Sizes(width=64, num_heads=4, length=16, grid_width=4, marks=3)
     needed, encoding = encoding_bytes(instantiate(cfg.pe), sizes), instantiate(cfg.pe)(sizes)
     kept = (*encoding.parameters(), *encoding.buffers())
     assert needed == TRAINED * sum(tensor.numel() for tensor in kept)

@@ -10,6 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
@@ -42,7 +43,7 @@ def model(width: int, parametrization: str, pe: str | DictConfig = "rope", **cha
     given |= {"scale_tokens": False, "parametrization": parametrization}
     config = Model(width=width, **given | changes)
     grid = 3 if hydra.utils.get_class(chosen._target_).on_grid else None
-    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid)
+    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid, marks=MARKS)
     made = Transformer(config, hydra.utils.instantiate(chosen), task, "reference")
     initialise(made, seed=0)
     return made
@@ -57,7 +58,7 @@ def sizes(made: Transformer, lr: float = 1e-2) -> dict[str, float]:
     draw = torch.Generator().manual_seed(3)
     tokens, targets = (torch.randint(VOCABULARY, (B, T), generator=draw) for _ in range(2))
     grid = made.task.grid_width
-    layout = Layout.whole(B, T, True, grid)
+    layout = marked(Layout.whole(B, T, True, grid))
     found: dict[str, float] = {}
 
     def record(name: str) -> None:

@@ -23,6 +23,7 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton.operators import table_gradient
 from pe_lab.bench import kernels as bench
 from pe_lab.bench import tune
+from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
@@ -49,7 +50,7 @@ def layout_of(causal: bool, packed: bool, grid: int | None = None) -> Layout:
     layout = Layout.of_lengths(torch.full((B,), T), T, causal, grid)
     if packed:
         layout.segment[:, T // 2 :] = 1
-    return layout.to(DEVICE)
+    return marked(layout).to(DEVICE)
 
 
 def assert_sound(launches: list, looked_up: set[str]) -> set[str]:
@@ -82,10 +83,10 @@ def encoding(name: str) -> Any:
 
 
 def build(made: Any, causal: bool, grid: int | None) -> Transformer:
-    depth = made(Sizes(H * d, H, T, causal, grid)).period
+    depth = made(Sizes(H * d, H, T, causal, grid, marks=MARKS)).period
     sizes = {"depth": depth, "width": H * d, "num_heads": H, "mlp_ratio": 1, "norm": "pre"}
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
-    model = Transformer(config, made, Task(11, T, 11, causal=causal, grid_width=grid), "triton")
+    model = Transformer(config, made, Task(11, T, 11, causal=causal, grid_width=grid, marks=MARKS), "triton")
     initialise(model, seed=0)
     return model.to(DEVICE)
 
