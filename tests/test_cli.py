@@ -44,11 +44,11 @@ def test_the_list_of_commands_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        (["run", "pe=nothing"], "pe must be one of alibi, "),
+        (["run", "pe=nothing"], "pe must be one of abacus, "),
         (["evaluate", "epochs=0"], "epochs must be "),
         (["status", "nowhere"], "LEDGER must be "),
         (["report"], "source must be a study's name, a ledger, "),
-        (["audit", "pe=nothing"], "pe must be one of alibi, "),
+        (["audit", "pe=nothing"], "pe must be one of abacus, "),
         (["ledger"], "COMMAND must be one of verify, prune, got nothing"),
         (["ledger", "verify", "--nothing"], "unrecognized arguments: --nothing"),
         (["data"], "the command must be export, got nothing"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pe_lab import config
-from pe_lab.encodings.base import UnfitError
+from pe_lab.encodings.base import MissingMarksError, UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.executor import build
 from pe_lab.system.files import digest
@@ -31,9 +31,11 @@ def made(ledger: Path, *overrides: str) -> Cell:
 
 
 def of_encoding(ledger: Path, name: str, *overrides: str) -> Cell:
-    """A cell of an encoding: on `structured`, or on `digits` if it needs a grid."""
+    """A cell of an encoding: on `structured`, on `addition` if it reads marks, or on `digits` if it needs a grid."""
     try:
         return made(ledger, f"pe={name}", *overrides)
+    except MissingMarksError:
+        return made(ledger, f"pe={name}", "data=addition", *overrides)
     except UnfitError:
         return made(ledger, f"pe={name}", "data=digits", *overrides)
 

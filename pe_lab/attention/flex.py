@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.reference import queries_and_keys, rotated_out, rotated_values, scale_of
+from pe_lab.attention.reference import limits, queries_and_keys, rotated_out, rotated_values, scale_of
 from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import Layout
 
@@ -38,8 +38,6 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     for name in ("score", "bias_full", "values", "after"):
         if getattr(terms, name) is not None:
             return f"flex has no place for {name}, which needs T x T numbers"
-    if terms.window is not None:
-        return "flex is given the tiles that documents share, not those of a window"
     for name in ("bias", "gate"):
         table = getattr(terms, name)
         if table is not None and table.dim() == 3:
@@ -79,7 +77,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
         scale = terms.scale if terms.lift is None else scale_of(q, terms)
         q, k = queries_and_keys(q, k, terms)
         v = rotated_values(v, terms)
-        score, mask = score_function(q, terms, layout), block_mask(layout, len(q))
+        limit = None if terms.window is None else limits(terms.window, q.device)
+        score, mask = score_function(q, terms, layout), block_mask(layout, len(q), q.shape[1], limit)
         if q.device.type != "cpu":
             return rotated_out(_compiled(q, k, v, score, mask, scale), terms)
         wide = torch.promote_types(q.dtype, torch.float32)  # uncompiled, it would round the logits to q's precision
@@ -130,34 +129,59 @@ def score_function(q: Tensor, terms: Terms, layout: Layout) -> Callable[..., Ten
     return score
 
 
-def block_mask(layout: Layout, batch: int) -> BlockMask:
+def block_mask(layout: Layout, batch: int, heads: int = 1, limit: Tensor | None = None) -> BlockMask:
     """Return which tiles of queries and keys meet, and which pairs within them.
 
-    From the smallest and the largest segment of every tile, so that no T x T numbers are made. Tiles that only seem to
-    meet cost time and change no result.
+    From the smallest and the largest segment and position of every tile, so that no T x T numbers are made. Tiles that
+    only seem to meet cost time and change no result.
+
+    Args:
+        limit: [1|H] windows: queries and keys meet if their positions are less apart; None: at any distance.
     """
     segment = layout.segment.expand(batch, -1).contiguous()
     T, causal = segment.shape[1], layout.causal
-    index = torch.arange(T + -T % BLOCK, device=segment.device).clamp(max=T - 1)
-    tiles = segment[:, None, index].unflatten(-1, (-1, BLOCK))
-    low, high = tiles.amin(-1), tiles.amax(-1)  # [B, 1, tiles]
+    low, high = _bounds(segment)
     meet = (low[..., :, None] <= high[..., None, :]) & (high[..., :, None] >= low[..., None, :])
     same = (low[..., :, None] == high[..., None, :]) & (high[..., :, None] == low[..., None, :])
+    if limit is not None:
+        low, high = _bounds(layout.pos)
+        apart = (low[..., :, None] - high[..., None, :]).maximum(low[..., None, :] - high[..., :, None])
+        farthest = (high[..., :, None] - low[..., None, :]).maximum(high[..., None, :] - low[..., :, None])
+        meet, same = (x & (far < limit[:, None, None]) for x, far in ((meet, apart), (same, farthest)))
     if T % BLOCK:  # what is beyond the end must be cut
         same[..., -1, :] = same[..., :, -1] = False
     if causal:
         meet, same = meet.tril(), same.tril(-1)
-    meet = meet & ~same
-
-    def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        equal = segment[b, i] == segment[b, j]
-        return equal & (i >= j) if causal else equal
-
     partial, full = (
         (tiles.sum(-1, dtype=torch.int32), tiles.byte().argsort(dim=-1, descending=True, stable=True).int())
-        for tiles in (meet, same)
+        for tiles in (meet & ~same, same)
     )
-    return BlockMask.from_kv_blocks(*partial, *full, BLOCK, allowed, (T, T))
+    return BlockMask.from_kv_blocks(*partial, *full, BLOCK, _pairs(layout, batch, heads, limit), (T, T))
+
+
+def _bounds(numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the smallest and the largest of numbers [B|1, T] in every tile, [B|1, 1, tiles]."""
+    T = numbers.shape[1]
+    index = torch.arange(T + -T % BLOCK, device=numbers.device).clamp(max=T - 1)
+    tiles = numbers[:, None, index].unflatten(-1, (-1, BLOCK))
+    return tiles.amin(-1), tiles.amax(-1)
+
+
+def _pairs(layout: Layout, batch: int, heads: int, limit: Tensor | None) -> Callable[..., Tensor]:
+    """Return whether key j counts for query i, as a function of batch b, head h, i and j."""
+    causal, segment = layout.causal, layout.segment.expand(batch, -1).contiguous()
+    pos = None if limit is None else layout.pos.expand(batch, -1).contiguous()
+    sizes = None if limit is None else limit.expand(heads).contiguous()
+
+    def allowed(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen = segment[b, i] == segment[b, j]
+        if causal:
+            seen = seen & (i >= j)
+        if pos is not None and sizes is not None:
+            seen = seen & ((pos[b, i] - pos[b, j]).abs() < sizes[h])
+        return seen
+
+    return allowed
 
 
 def _trained(q: Tensor, terms: Terms) -> bool:

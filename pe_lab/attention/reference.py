@@ -24,7 +24,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
 
 def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
     """Return the bytes per pair of positions that attention of queries like q needs at least."""
-    return 4 * q.shape[0] * q.shape[1]  # logits of every head
+    return 4 * q.shape[0] * (q.shape[1] + getattr(terms.score, "held", 0))  # logits of every head, and a score's maps
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
@@ -62,10 +62,14 @@ def counting(terms: Terms, layout: Layout) -> Tensor:
     """Return which keys count for each query, bool [B, 1|H, T, S]: those that it may attend to, within the window."""
     if terms.window is None:
         return layout.allowed
-    farthest, device = torch.iinfo(layout.pos.dtype).max, layout.pos.device
-    sizes = [farthest if size is None else size for size in terms.window]
-    limit = torch.cat([torch.full((1,), size, device=device) for size in sizes])  # made there: nothing is copied
+    limit = limits(terms.window, layout.pos.device)
     return layout.allowed & (layout.distance[:, None].abs() < limit[:, None, None])
+
+
+def limits(window: tuple[int | None, ...], device: torch.device) -> Tensor:
+    """Return the windows, [1|H]; for None, the largest integer."""
+    sizes = [torch.iinfo(torch.long).max if size is None else size for size in window]
+    return torch.cat([torch.full((1,), size, device=device) for size in sizes])  # made there: nothing is copied
 
 
 def logits(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:

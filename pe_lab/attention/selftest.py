@@ -38,8 +38,9 @@ class Sizes:
     def normal(self, *shape: int) -> Tensor:
         return torch.randn(shape, dtype=torch.float64, generator=self.generator)
 
-    def rotary(self, heads: int, half: bool = False) -> Rotary:
-        angle = 3 * self.normal(1, heads, self.length, self.head_dim // 2)
+    def rotary(self, heads: int, half: bool = False, batch: int = 1) -> Rotary:
+        """Return tables that lie as a projection of tokens does, [B, T, H, d/2]."""
+        angle = 3 * self.normal(batch, self.length, heads, self.head_dim // 2).transpose(1, 2)
         return Rotary(angle.cos(), angle.sin(), "half" if half else "interleaved")
 
     def bias(self, heads: int) -> Tensor:
@@ -55,6 +56,15 @@ class Sizes:
 def _rotated(sizes: Sizes) -> Terms:
     rotary = sizes.rotary(HEADS)
     return Terms(rotary_q=rotary, rotary_k=rotary, gain=1 + sizes.normal(HEADS, sizes.head_dim) / 5)
+
+
+def _rotated_sequences(sizes: Sizes) -> Terms:
+    return Terms(rotary_q=sizes.rotary(HEADS, batch=BATCH), rotary_k=sizes.rotary(1, half=True, batch=BATCH))
+
+
+def _window(sizes: Sizes) -> Terms:
+    """Return windows that leave out tiles of both ends and keep whole tiles, for the first and for the second head."""
+    return Terms(window=(sizes.length // 3, sizes.length * 4 // 5), bias=sizes.bias(1))
 
 
 def _rotated_halves(sizes: Sizes) -> Terms:
@@ -77,6 +87,9 @@ FAMILIES: dict[str, Callable[[Sizes], Terms]] = {
     "documents": lambda sizes: Terms(bias=sizes.bias(HEADS)),
     "rotation": _rotated,
     "rotation of halves": _rotated_halves,
+    "rotation of sequences": _rotated_sequences,
+    "window": _window,
+    "window documents": lambda sizes: Terms(window=(sizes.length // 5,)),
     "stick": lambda sizes: Terms(weights=Stick()),
     "stick own": lambda sizes: Terms(weights=Stick(include_self=True, remainder="own")),
     "stick first": lambda sizes: Terms(weights=Stick("first", include_self=True)),
@@ -190,7 +203,7 @@ class _Inputs:
 
     def _terms(self, leaves: dict[str, Tensor], device: torch.device, dtype: torch.dtype) -> Terms:
         """Return the terms on a device in a precision; their tensors are added to the leaves."""
-        made: dict[str, object] = {name: getattr(self.terms, name) for name in ("clip", "scale", "weights")}
+        made: dict[str, object] = {name: getattr(self.terms, name) for name in ("clip", "scale", "weights", "window")}
         for name in ("bias", "gate", "decay", "gain"):
             if (table := getattr(self.terms, name)) is not None:
                 made[name] = leaves[name] = _leaf(table, device, dtype)

@@ -1,7 +1,7 @@
 """An encoding under audit in a small model, and the intermediate values of its first layer."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from math import isqrt
 
@@ -18,6 +18,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.model.transformer import Transformer
 
 WIDTH, HEADS, VOCABULARY, LENGTH, SEED = 64, 4, 32, 64, 0
+MARKS = 7  # digits of the numbers that tokens make, with a sign between, for an encoding that reads marks
 
 
 def equal_tokens(count: int, batch: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -158,7 +159,7 @@ class Subject:
         """Return an untrained model for training sequences of `length`; of a round of layers, if it needs more."""
         grid_width = self.grid_width(length)
         config = Model(
-            depth=max(depth, self.make(Sizes(WIDTH, HEADS, length, causal, grid_width)).period),
+            depth=max(depth, self.make(Sizes(WIDTH, HEADS, length, causal, grid_width, marks=MARKS)).period),
             width=WIDTH,
             num_heads=HEADS,
             mlp_ratio=2,
@@ -167,7 +168,7 @@ class Subject:
             embedding_std=1.0,
             scale_tokens=False,
         )
-        task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid_width)
+        task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid_width, marks=MARKS)
         model = Transformer(config, self.make, task, "reference")
         initialise(model, SEED)
         draw = generator(SEED, "audit")
@@ -184,7 +185,8 @@ class Subject:
 
     def layout(self, count: int, batch: int = 1, length: int = LENGTH, causal: bool = True) -> Layout:
         """Return the layout of `count` tokens in a model for `length`."""
-        return Layout.of_lengths(torch.full((batch,), count), count, causal, self.grid_width(length))
+        layout = Layout.of_lengths(torch.full((batch,), count), count, causal, self.grid_width(length))
+        return replace(layout, marks=torch.arange(count).expand(batch, count) % (MARKS + 1))
 
     def run(self, model: Transformer, tokens: Tensor, causal: bool = True) -> Tensor:
         """Return the logits of tokens [B, T]; random draws of the encoding are the same in every call."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from pe_lab.bench.plain import PlainModel, plain_model
 from pe_lab.bench.transformers_models import with_encoding
 from pe_lab.encodings import PaTH, Randomized
+from pe_lab.encodings.base import MissingMarksError
 from pe_lab.encodings.named import encodings
 
 LENGTHS = (8, 12)  # of the traced input, and of another that the same program takes
@@ -169,7 +170,7 @@ def cell(name: str, column: str) -> str:
     """Return the largest difference of an encoding in a column, with two digits, or why there is none, in one line."""
     try:
         return f"{COLUMNS[column](plain_model(name)):.1e}"
-    except NotApplicableError as reason:
+    except (NotApplicableError, MissingMarksError) as reason:
         return str(reason)
     except Exception as error:  # of any part of PyTorch: the table shows it, and its test refuses it
         return f"{FAILED} {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

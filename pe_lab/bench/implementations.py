@@ -6,11 +6,12 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from pe_lab.attention import attend
-from pe_lab.attention.reference import added_to_logits
+from pe_lab.attention.flex import block_mask
+from pe_lab.attention.reference import added_to_logits, counting, limits
 from pe_lab.bench.subject import Setting, Subject
 from pe_lab.encodings.base import Rotary, Stick
 from pe_lab.encodings.bias import alibi_slopes
@@ -34,14 +35,24 @@ def implementations(subject: Subject, setting: Setting) -> dict[str, Callable[[]
         return calls  # no other implementation has stick-breaking
     compiled = torch.compile if on_gpu else lambda function: function
     apply = compiled(_apply) if terms.rotary_q is not None else _apply
-    masked = any(term is not None for term in (terms.bias, terms.decay))
+    masked = any(term is not None for term in (terms.bias, terms.decay, terms.window))
     if terms.gate is None and on_gpu and (short or not masked):
         for name, back_end in BACK_ENDS.items():
             calls[f"sdpa {name}"] = partial(_fused, subject, apply, back_end, masked)
-    blocks = create_block_mask(lambda b, h, i, j: i >= j, None, None, subject.length, subject.length, setting.device)
-    flex = partial(compiled(flex_attention), score_mod=_score_function(subject), block_mask=blocks, scale=terms.scale)
+    flex = partial(
+        compiled(flex_attention), score_mod=_score_function(subject), block_mask=_blocks(subject), scale=terms.scale
+    )
     calls["flex"] = lambda: flex(*_queries_and_keys(subject, apply), subject.v)
     return calls
+
+
+def _blocks(subject: Subject) -> BlockMask:
+    """Return FlexAttention's mask: causal, with the window if there is one."""
+    length, device, window = subject.length, subject.q.device, subject.terms.window
+    if window is None:
+        return create_block_mask(lambda b, h, i, j: i >= j, None, None, length, length, device)
+    batch, heads = subject.q.shape[:2]  # PyTorch would make numbers of all pairs for every head
+    return block_mask(subject.layout, batch, heads, limits(window, device))
 
 
 def _queries_and_keys(subject: Subject, apply: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
@@ -51,13 +62,14 @@ def _queries_and_keys(subject: Subject, apply: Callable[..., Tensor]) -> tuple[T
 
 
 def _fused(subject: Subject, apply: Callable[..., Tensor], back_end: SDPBackend, masked: bool) -> Tensor:
-    """Return attention by one of PyTorch's fused back ends; bias and decay go into a mask."""
+    """Return attention by one of PyTorch's fused back ends; bias, decay and window go into a mask."""
     terms, layout, q = subject.terms, subject.layout, subject.q
     with sdpa_kernel(back_end):
         mask = None
         if masked:
-            mask = added_to_logits(terms, layout).masked_fill(~layout.allowed, -torch.inf)
-            mask = mask.to(q.dtype).expand(len(q), -1, -1, -1)
+            added, seen = added_to_logits(terms, layout), counting(terms, layout)
+            mask = seen if added is None else added.masked_fill(~seen, -torch.inf).to(q.dtype)
+            mask = mask.expand(len(q), -1, -1, -1)
         queries, keys = _queries_and_keys(subject, apply)
         return scaled_dot_product_attention(queries, keys, subject.v, mask, is_causal=not masked, scale=terms.scale)
 

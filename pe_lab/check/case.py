@@ -12,13 +12,15 @@ from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, UnfitError
-from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
+from pe_lab.encodings.marked import Marked
 from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.model.transformer import Transformer
 
 B, T, VOCABULARY = 3, 9, 11
 COLUMNS = 3  # of the grid that T tokens make
 DEPTH = 2  # layers of the models; more if the encoding has another in each of more layers
+MARKS = 3  # the largest mark of a token
 SEED = 4  # of the layouts: what is drawn is the same in every pass
 SHIFT = 3  # of positions, in place of random ones
 EVEN = 500  # shorter random draws of positions are replaced by every third position
@@ -33,7 +35,7 @@ class Case:
         width, num_heads: D and H of the models.
 
     Attributes:
-        on_grid, causal_only, reads_content, reads_positions: what the encoding declares.
+        on_grid, causal_only, reads_marks, reads_content, reads_positions: what the encoding declares.
         cls: its class.
         depth: layers of the models.
 
@@ -51,12 +53,12 @@ class Case:
         self.name, self.make = name, make
         self.width, self.num_heads = width, num_heads
         try:
-            made = make(Sizes(width, num_heads, T))
+            made = make(Sizes(width, num_heads, T, marks=MARKS))
         except UnfitError:
-            made = make(Sizes(width, num_heads, T, grid_width=COLUMNS))
+            made = make(Sizes(width, num_heads, T, grid_width=COLUMNS, marks=MARKS))
         self.cls = type(made)
         self.depth = max(DEPTH, made.period)
-        self.on_grid, self.causal_only = made.on_grid, made.causal_only
+        self.on_grid, self.causal_only, self.reads_marks = made.on_grid, made.causal_only, made.reads_marks
         self.reads_content, self.reads_positions = made.reads_content, made.reads_positions
 
     @property
@@ -71,7 +73,7 @@ class Case:
 
     def sizes(self, length: int = T, grid_width: int | None = None, causal: bool = True) -> Sizes:
         """Return the sizes of a model for training sequences of `length`."""
-        return Sizes(self.width, self.num_heads, length, causal, grid_width, depth=self.depth)
+        return Sizes(self.width, self.num_heads, length, causal, grid_width, depth=self.depth, marks=MARKS)
 
     def encoding(self, length: int = T) -> PositionalEncoding:
         """Return the encoding; it takes layouts on a line and draws no positions at random."""
@@ -93,7 +95,7 @@ class Case:
             embedding_std=1.0,
             scale_tokens=False,
         )
-        task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid)
+        task = Task(VOCABULARY, length, VOCABULARY, causal=True, grid_width=grid or self.grid, marks=MARKS)
         model = Transformer(config, self.make, task, implementation)
         on_a_line(model.encodings[0])
         initialise(model, seed=0)
@@ -131,6 +133,9 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
             return 3 * torch.arange(count) if count < EVEN else draw(count, seed)
 
         encoding.draw = drawn  # type: ignore[method-assign]
+    for module in encoding.modules():
+        if isinstance(module, Marked):
+            module.draw = lambda count, seed=None: torch.zeros(count).long()  # type: ignore[method-assign]
     if isinstance(encoding, Shape):
         encoding.draw = lambda count, seed=None: torch.full((count,), SHIFT)  # type: ignore[method-assign]
     return encoding
@@ -161,12 +166,17 @@ def whole(batch: int, length: int, causal: bool = True, grid_width: int | None =
 
 def padded(lengths: list[int], length: int, causal: bool, grid_width: int | None = None) -> Layout:
     """Return the layout of sequences that are padded on the right to `length`."""
-    return replace(Layout.of_lengths(torch.tensor(lengths), length, causal, grid_width), seed=SEED)
+    return marked(replace(Layout.of_lengths(torch.tensor(lengths), length, causal, grid_width), seed=SEED))
 
 
 def at_positions(pos: list[int], causal: bool = True) -> Layout:
     """Return the layout of one sequence at given positions."""
-    return Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), causal, SEED)
+    return marked(Layout(torch.tensor([pos]), torch.zeros(1, len(pos), dtype=torch.long), causal, SEED))
+
+
+def marked(layout: Layout) -> Layout:
+    """Return the layout with marks, which repeat in every document: outside, between, first place, second place, ..."""
+    return replace(layout, marks=layout.rank % (MARKS + 2) + UNMARKED)
 
 
 def random_tokens(*shape: int) -> Tensor:

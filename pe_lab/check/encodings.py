@@ -1,6 +1,7 @@
 """The promises of an encoding by itself: what it declares, what it draws, in which precision it computes."""
 
 import inspect
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -143,15 +144,18 @@ def draws_from_the_seed_of_the_layout(case: Case) -> float:
 
 def refuses_what_it_is_not_defined_for(case: Case) -> None:
     """Check that the class refuses bidirectional tasks and sequences without a grid, if it declares so."""
-    if not case.causal_only and not case.on_grid:
-        raise InapplicableError("the class declares neither causal_only nor on_grid")
-    other: list[tuple[str, bool, int | None]] = []
+    if not case.causal_only and not case.on_grid and not case.reads_marks:
+        raise InapplicableError("the class declares neither causal_only nor on_grid nor reads_marks")
+    other: list[tuple[str, bool, int | None, bool]] = []
     if case.causal_only:
-        other.append(("a bidirectional task", False, case.grid))
+        other.append(("a bidirectional task", False, case.grid, True))
     if case.on_grid:
-        other.append(("sequences that are no grid", True, None))
-    for what, causal, grid in other:
+        other.append(("sequences that are no grid", True, None, True))
+    if case.reads_marks:
+        other.append(("tokens without marks", True, case.grid, False))
+    for what, causal, grid, marks in other:
         unfit = case.sizes(grid_width=grid, causal=causal)
+        unfit = unfit if marks else replace(unfit, marks=None)
         try:
             case.make(unfit)
             refused = False
@@ -160,6 +164,7 @@ def refuses_what_it_is_not_defined_for(case: Case) -> None:
         require(refused, f"{what} must be refused by UnfitError when the encoding is made")
         encoding = case.make(case.sizes(grid_width=case.grid))
         layout = whole(B, T, causal, grid)
+        layout = layout if marks else replace(layout, marks=None)
         require(refusal(partial(encoding.locate, layout)), f"{what} must be refused by locate")
 
 

@@ -1,7 +1,6 @@
 """The promises of an encoding in a model: gradients, padding, packed documents, causality, other lengths."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -9,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.attention import sdpa
-from pe_lab.check.case import VOCABULARY, B, Case, T, at_positions, padded, random_tokens, real, whole
+from pe_lab.check.case import VOCABULARY, B, Case, T, at_positions, marked, padded, random_tokens, real, whole
 from pe_lab.check.promise import BrokenError, Check, InapplicableError, compare, refusal, require
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model.transformer import Transformer
@@ -96,7 +95,7 @@ def _left_padding(case: Case, causal: bool, trained: int) -> float:
     model, tokens, lengths = case.model(trained), random_tokens(B, T), [T, T - 1, 4]
     right = model(tokens, padded(lengths, T, causal))
     pos = torch.arange(T) - (T - torch.tensor(lengths)[:, None])
-    layout = Layout(pos, torch.where(pos < 0, PADDING, 0), causal)
+    layout = marked(Layout(pos, torch.where(pos < 0, PADDING, 0), causal))
     left = model(torch.stack([row.roll(T - n) for row, n in zip(tokens, lengths, strict=True)]), layout)
     pairs = ((left[b, T - n :], right[b, :n]) for b, n in enumerate(lengths))
     return max(compare(got, want, "logits of the same sequence, padded left and right,", EQUAL) for got, want in pairs)
@@ -126,7 +125,7 @@ def _packed(case: Case, causal: bool, trained: int) -> float:
     for b, (first, second) in enumerate(splits):
         pos[b, : first + second] = torch.cat((torch.arange(first), torch.arange(second)))
         segment[b, : first + second] = torch.tensor([0] * first + [1] * second)
-    packed = model(tokens, Layout(pos, segment, causal))
+    packed = model(tokens, marked(Layout(pos, segment, causal)))
     for b, (first, second) in enumerate(splits):
         for start, n in ((0, first), (first, second)):
             alone = model(tokens[b : b + 1, start : start + n], whole(1, n, causal))[0]
@@ -220,17 +219,14 @@ def decodes_with_a_cache(case: Case) -> float:
     """Check that tokens decoded with a cache, one by one and in chunks, have the logits of the whole sequence."""
     if True not in case.masks:
         raise InapplicableError("it has no causal attention")
-    model, tokens, layout, worst = case.model(), random_tokens(B, LONG), whole(B, LONG, True), 0.0
+    model, tokens, layout, worst = case.model().eval(), random_tokens(B, LONG), whole(B, LONG, True), 0.0
     if reason := model.encodings.first.whole_sequence:
         raise InapplicableError(f"it refuses a cache: {reason}")
     with torch.no_grad():
         expected = model(tokens, layout)
         for borders in (range(LONG + 1), (0, LONG // 3, LONG // 3 + 1, LONG)):
             cache = model.encodings.cache()
-            parts = [
-                model(tokens[:, a:b], replace(layout, pos=layout.pos[:, a:b], segment=layout.segment[:, a:b]), cache)
-                for a, b in pairwise(borders)
-            ]
+            parts = [model(tokens[:, a:b], layout.part(a, b), cache) for a, b in pairwise(borders)]
             worst = max(worst, compare(torch.cat(parts, 1), expected, "logits decoded with a cache", 1e-10))
     return worst
 

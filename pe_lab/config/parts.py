@@ -14,6 +14,8 @@ PARTS = "parts"  # the option
 def fill_parts(leaf: DictConfig, path: str, known: Folders, written: Callable[[str], DictConfig]) -> None:
     """Replace each part of an encoding that is a name, or a name with some settings, by all of its settings.
 
+    The same holds for another encoding that is a setting of a part, as `encoding` of `dape`.
+
     Args:
         leaf: settings of the encoding.
         path: of the encoding in the config, for messages.
@@ -53,5 +55,9 @@ def _filled(part: Any, path: str, known: Folders, written: Callable[[str], DictC
         if key not in settings or str(key)[0] == "_":
             allowed = ", ".join(str(key) for key in settings if str(key)[0] != "_" and key != "name") or "none"
             raise OptionError(f"{path} has the settings {allowed}: got {key}")
+        if OmegaConf.is_dict(settings[key]) and "_target_" in settings[key]:  # another encoding
+            value = _filled(
+                OmegaConf.create(value) if isinstance(value, dict) else value, f"{path}.{key}", known, written
+            )
         settings[key] = value
     return settings

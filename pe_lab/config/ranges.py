@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from pe_lab.encodings import options
+from pe_lab.encodings import options, policy_names
 from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, at_least, is_number, is_text, one_of, whole
 
 
@@ -95,7 +95,7 @@ RANGES: dict[str, Range] = {
     "trainer.graph": Range("true, false or auto", lambda x: isinstance(x, bool) or x == "auto"),
     "attention.implementation": one_of("auto", "reference", "sdpa", "flex", "triton"),
     "evaluate.lengths": _each(at_least(1)),
-    "evaluate.policy": _each(one_of("raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized")),
+    "evaluate.policy": _each(Range(f"one of {', '.join(policy_names.WRITTEN)}", policy_names.holds)),
     "evaluate.offset": _each(Range("an integer in 0 ... 2^24", lambda x: isinstance(x, int) and 0 <= x <= 2**24)),
     "evaluate.decode": one_of("none", "greedy"),
     "logger.mode": _optional(one_of("online", "offline", "disabled")),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.problem import Drawn
+from pe_lab.encodings.layout import UNMARKED
 from pe_lab.encodings.options import Count, Length, Positions
 
 PLUS = 10  # the symbol after the digits
@@ -23,6 +24,9 @@ class Addition(Drawn):
     up to T = 3 longest + 5. See Drawn for the distribution of n and the splits. a + b is in the same split as b + a,
     but 15 % of the test's problems are in training with the digits of a column exchanged, which has the same sum.
     The position-blind floor is left out where numbers have more than 3 digits.
+
+    Tokens are marked, for encodings that read marks: a digit by its significance, 1 for ones, 2 for tens, 3 for
+    hundreds; + and SEP by 0; START, END and padding by UNMARKED.
 
     Args:
         order: of digits: little (least significant first) or big.
@@ -54,6 +58,19 @@ class Addition(Drawn):
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         digits = torch.randint(10, (len(n), 2 * self.n[-1] + 1), generator=source)
         return digits.where(torch.arange(digits.shape[1]) != n[:, None], PLUS)
+
+    def largest_mark(self, n: int) -> int:
+        return n + 1  # of the sum's first or last digit
+
+    def marks(self, n: Tensor) -> Tensor:
+        slot, n = torch.arange(self.task.length), n[:, None]
+        plus, sep, end = n + 1, 2 * n + 2, 3 * n + 4
+        begins = torch.where(slot <= plus, 0, torch.where(slot <= sep, plus, sep))  # the slot before the number
+        digits = torch.where(begins == sep, n + 1, n)
+        place = slot - begins
+        place = place if self.little else digits + 1 - place
+        place = place.where((slot != plus) & (slot != sep), 0)
+        return place.where((slot > 0) & (slot < end), UNMARKED)
 
     def prompts(self, n: int) -> int:
         return 100**n

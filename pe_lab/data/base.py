@@ -30,6 +30,7 @@ class Task:
         causal: whether a slot sees only itself and earlier slots.
         pooled: whether the question is about the whole sequence, answered from the mean over its tokens.
         grid_width: columns, where a sequence is a grid read row by row; None: it is not a grid.
+        marks: the largest mark of a token, see Layout; None: tokens are not marked.
     """
 
     vocabulary: int
@@ -38,14 +39,20 @@ class Task:
     causal: bool
     pooled: bool = False
     grid_width: int | None = None
+    marks: int | None = None
 
     def sizes(self, width: int, num_heads: int) -> Sizes:
         """Return the sizes that an encoding is made for, in a model of this width."""
-        return Sizes(width, num_heads, self.length, self.causal, self.grid_width)
+        return Sizes(width, num_heads, self.length, self.causal, self.grid_width, marks=self.marks)
 
     def layout(self, length: Tensor, max_length: int) -> Layout:
-        """Return the layout of sequences of lengths [B]."""
+        """Return the layout of sequences of lengths [B]; a dataset adds the marks of tokens."""
         return Layout.of_lengths(length, max_length, self.causal, self.grid_width)
+
+    def example(self, length: int, device: torch.device | str | None = None) -> Layout:
+        """Return the layout of one sequence, for checks and costs: its tokens have the largest mark, if any."""
+        layout = self.layout(torch.tensor([length], device=device), length)
+        return layout if self.marks is None else replace(layout, marks=torch.full_like(layout.segment, self.marks))
 
 
 @dataclass(frozen=True)
@@ -88,9 +95,7 @@ class Batch:
     def __getitem__(self, index: Tensor) -> "Batch":
         """Return the sequences with these indices [N]."""
         chosen = {name: getattr(self, name)[index] for name in ("tokens", "targets", "role", "headline")}
-        layout = self.layout
-        pos = layout.pos if len(layout.pos) == 1 else layout.pos[index]
-        return Batch(**chosen, layout=replace(layout, pos=pos, segment=layout.segment[index]))
+        return Batch(**chosen, layout=self.layout.rows(index))
 
 
 Floors = dict[str, dict[str, float]]

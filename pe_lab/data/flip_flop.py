@@ -1,23 +1,22 @@
 """Flip-flop: read back the bit that was written last, past bits that are to be ignored."""
 
 from functools import cache
-from itertools import count
 from math import comb
 from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task, averages, fresh
-from pe_lab.data.problem import BLOCK, FEWEST, IDLE, SHARES
-from pe_lab.data.seeding import derive, generator
-from pe_lab.encodings.options import LONGEST, Count, Length, OptionError, Range, is_number
+from pe_lab.data.base import IGNORE, Batch, Floors, Task, averages
+from pe_lab.data.hashed import Hashed
+from pe_lab.data.problem import BLOCK, FEWEST
+from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number
 
 WRITE, READ, PASS, ZERO, ONE = range(5)
 SCALE = 2**20  # of probabilities as integers
 
 
-class FlipFlop(InMemory):
+class FlipFlop(Hashed):
     """Flip-flop language modelling (Liu et al. 2023, arXiv:2306.00946; the proportions of its published data).
 
     Instructions of two tokens: w (write), i (ignore) or r (read), and a bit. The bit after r is the one that was
@@ -59,55 +58,17 @@ class FlipFlop(InMemory):
         instructions = length // 2
         if length % 2 or 2 * 5 ** (instructions - 2) < FEWEST:
             raise OptionError(f"length must be even and at least 12, so that sequences can be split, got {length}")
-        self.seed = seed
-        self.name = name
+        super().__init__(seed, name, {"train": train, "validation": validation, "test": test})
         self.ignore = ignore
-        self.sizes = {"train": train, "validation": validation, "test": test}
         self.instructions = instructions
+        self.drawn = (instructions,)
         self.task = Task(vocabulary=5, length=length, outputs=5, causal=True)
 
     def longer(self, factor: float) -> "FlipFlop":
         """Multiply the number of instructions by the factor, rounded half to even."""
         length = 2 * round(factor * self.instructions)
-        if length <= self.task.length:
-            raise ValueError(
-                f"evaluate.lengths must lead to sequences longer than data.length, {self.task.length}, for "
-                f"data={self.name}, got {factor:g}, which leads to {length}"
-            )
-        if length > LONGEST:
-            raise ValueError(
-                f"evaluate.lengths must lead to at most {LONGEST} tokens for data={self.name}, got {factor:g}, which "
-                f"leads to {length}"
-            )
+        self.require_longer(factor, length, "length", self.task.length)
         return FlipFlop(self.seed, self.name, length, self.ignore, **self.sizes)
-
-    def size(self, split: str) -> int:
-        return self.sizes[split]
-
-    def make(self, split: str) -> Batch:
-        found: list[Tensor] = []
-        seen: set[bytes] = set()
-        idle = 0
-        for block in count():
-            source = generator(self.seed, self.name, split, self.instructions, block)
-            tokens = self.draw(source)
-            tokens = tokens[torch.tensor([self._split_of(row) == split for row in tokens.tolist()])]
-            if split != "train":
-                tokens = tokens[fresh(tokens, seen)]
-            found.append(tokens)
-            idle = 0 if len(tokens) else idle + 1
-            total = sum(map(len, found))
-            if total >= self.size(split):
-                return self.write(torch.cat(found)[: self.size(split)])
-            if idle == IDLE:
-                raise ValueError(
-                    f"data.{split} must be at most {total}, the different sequences found for data={self.name}, got "
-                    f"{self.size(split)}"
-                )
-        raise AssertionError("blocks do not end")
-
-    def _split_of(self, row: list[int]) -> str:
-        return {0: "test", 1: "validation"}.get(derive(self.seed, self.name, "split", *row) % SHARES, "train")
 
     def draw(self, source: torch.Generator) -> Tensor:
         """Draw BLOCK sequences of tokens."""

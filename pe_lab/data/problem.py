@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from copy import copy
+from dataclasses import replace
 from itertools import accumulate, count
 from typing import Self
 
@@ -55,7 +56,8 @@ class Problems(InMemory):
         """Set the sizes of the problems."""
         self.n = n
         length = 3 + sum(per_n * n[-1] + more for per_n, more in (self.prompt_length, self.answer_length))
-        self.task = Task(vocabulary=self.symbols + 4, length=length, outputs=self.symbols + 4, causal=True)
+        vocabulary = self.symbols + 4
+        self.task = Task(vocabulary, length, outputs=vocabulary, causal=True, marks=self.largest_mark(n[-1]))
 
     @abstractmethod
     def problems(self, split: str) -> tuple[Tensor, Tensor]:
@@ -80,6 +82,14 @@ class Problems(InMemory):
         Returns:
             None where there are too many cases to count.
         """
+
+    def largest_mark(self, n: int) -> int | None:
+        """Return the largest mark of a token in problems of size n; None: tokens are not marked."""
+        return None
+
+    def marks(self, n: Tensor) -> Tensor | None:
+        """Return the marks [N, T] of the tokens of problems of sizes [N], see Layout; None: tokens are not marked."""
+        return None
 
     def longer(self, factor: float) -> Self:
         """Return the same task with test problems of size round(factor * longest), half to even."""
@@ -118,7 +128,8 @@ class Problems(InMemory):
         asked = (slot >= at_sep) & (slot < at_end)
         targets = tokens.roll(-1, 1).where(asked, IGNORE)
         role = torch.where(targets == end, LAST, ANSWER)
-        return Batch(tokens, targets, role, asked, self.task.layout(at_end[:, 0] + 1, self.task.length))
+        layout = self.task.layout(at_end[:, 0] + 1, self.task.length)
+        return Batch(tokens, targets, role, asked, replace(layout, marks=self.marks(n)))
 
     def share(self, batch: Batch) -> Tensor:
         """Return [n + 1], the probability of each size up to the largest in a split; sizes are equally likely."""
@@ -139,21 +150,27 @@ class Problems(InMemory):
         asked = batch.targets != IGNORE
         right = batch.targets[asked].clamp(max=self.symbols)[:, None]  # END comes after the symbols
 
-        def level(p: Tensor) -> dict[str, float]:
-            """Return the metrics of probabilities p [N, symbols + 1]; ties are broken at random."""
-            loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
-            loss[asked] = -p.gather(1, right)[:, 0].log()
-            best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
-            hit[asked] = best.gather(1, right)[:, 0] / best.sum(1).double()
-            return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
-
         sure = torch.zeros(len(right), self.symbols + 1, dtype=torch.float64).scatter(1, right, 1.0)
-        floors = {"bayes": level(sure) | {"exact_match": 1.0}}
+        floors = {"bayes": self.level(batch, sure) | {"exact_match": 1.0}}
         blind = self.blind(self.counts(batch), share)
         if blind is not None:
-            floors["position_blind"] = level(blind)
+            floors["position_blind"] = self.level(batch, blind)
         expected = torch.cat((self.marginal(share), torch.ones(1, dtype=torch.float64)))
-        return floors | {"prior": level((expected / expected.sum()).expand(len(right), -1))}
+        return floors | {"prior": self.level(batch, (expected / expected.sum()).expand(len(right), -1))}
+
+    def level(self, batch: Batch, p: Tensor) -> dict[str, float]:
+        """Return the metrics of a predictor on a batch; ties are broken at random.
+
+        Args:
+            p: [N, symbols + 1] its probability of each symbol and of END, in the slots with an answer.
+        """
+        asked = batch.targets != IGNORE
+        right = batch.targets[asked].clamp(max=self.symbols)[:, None]
+        loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
+        loss[asked] = -p.gather(1, right)[:, 0].log()
+        best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
+        hit[asked] = best.gather(1, right)[:, 0] / best.sum(1).double()
+        return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
 
     def counts(self, batch: Batch) -> Tensor:
         """Return [N, symbols], the count of each symbol in the prefix of every slot with an answer."""

@@ -20,6 +20,10 @@ class UnfitError(ValueError):
     """An encoding is not defined for the sequences of a task."""
 
 
+class MissingMarksError(UnfitError):
+    """An encoding reads marks of tokens, and the tokens of a task have none."""
+
+
 @dataclass(frozen=True)
 class Softmax:
     """Attention weights by softmax; they sum to one."""
@@ -90,7 +94,11 @@ class Lift(Protocol):
 
 
 class Score(Protocol):
-    """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z."""
+    """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z.
+
+    One that makes many numbers for each pair of tokens may say how many, as `held` and `needed_once` of `Adapted` in
+    pe_lab.encodings.dape do: a model that would not fit in memory is then refused before it is trained.
+    """
 
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         """Return [B, H, T, S], for q [B, H, T, d], k [B, H, S, d] and z [B, H, T, S]."""
@@ -153,6 +161,7 @@ class Sizes:
         depth: layers of the model.
         layer: for which the encoding is made, 0 ... depth - 1; 0 where layers share it.
         model_heads: heads of the model, where the encoding is for `num_heads` of them; None: for all.
+        marks: the largest mark of a token in training, see Layout; None: tokens are not marked.
 
     Raises:
         ValueError: a size below 1, a width that the heads do not divide, or a layer that the model does not have.
@@ -166,6 +175,7 @@ class Sizes:
     depth: int = field(default=1, kw_only=True)
     layer: int = field(default=0, kw_only=True)
     model_heads: int | None = field(default=None, kw_only=True)
+    marks: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         grid_width = 1 if self.grid_width is None else self.grid_width
@@ -220,10 +230,15 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         whole_sequence: why it needs all tokens of a sequence at once, so that a cache cannot serve it; None: it does
             not, and what it needs of earlier tokens it gets from `Layout.with_earlier`.
         draws_positions: whether `locate` returns other positions than those of the layout.
+        draws_each_pass: whether it draws random numbers in every pass of training, which a graph cannot hold.
         on_grid: whether it needs positions with two axes; others read a grid row by row.
+        reads_marks: whether it needs the marks of tokens.
+        phased: whether `advance` changes it, so that it depends on when the training ends.
         fallback: the encoding that an error recommends where this one is not defined.
         start_scale: the option that is the size of its vectors at the start, beside the token embeddings or the input
             of attention to which they are added; None: it adds none.
+        matrices: names of parameters [..., m, n] that multiply vectors of n numbers, as weights of linear layers do;
+            where n grows with the width of a model, their rates fall in the parametrization `mup`.
         weight_decay: whether weight decay applies to its parameters.
         lr: learning rate of its parameters; None: that of the optimizer.
     """
@@ -231,6 +246,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     revision: ClassVar[int] = 1
     neutral: ClassVar[dict[str, object]] = {}
     start_scale: ClassVar[str | None] = None
+    matrices: ClassVar[tuple[str, ...]] = ()
     reads_content = False
     reads_positions = True
     per_layer = False
@@ -238,7 +254,10 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     draws_positions = False
     causal_only = False
     whole_sequence: str | None = None
+    draws_each_pass = False
     on_grid = False
+    reads_marks = False
+    phased = False
     fallback = "none"
     weight_decay = True
     lr: float | None = None
@@ -248,6 +267,14 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         self.sizes = sizes
         self.name = name
         self._require_nature(sizes.causal, grid=sizes.grid_width is not None)
+        self._require_marks(sizes.marks is not None)
+
+    def _require_marks(self, marked: bool) -> None:
+        if self.reads_marks and not marked:
+            raise MissingMarksError(
+                f"{self.name} needs marks of tokens, as the places of digits in data=addition, got none: use "
+                f"{self.fallback}"
+            )
 
     def _require_nature(self, causal: bool, grid: bool) -> None:
         if self.causal_only and not causal:
@@ -273,6 +300,9 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     def constrain(self) -> None:
         """Move parameters back into their range; called after every optimizer step."""
 
+    def advance(self, done: float) -> None:
+        """Change with the share of the training's steps that are done, in [0, 1); called before every step."""
+
     def follow(self, first: "PositionalEncoding") -> None:
         """Share parameters with the first layer's encoding; called once for every other layer."""
 
@@ -286,6 +316,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         """
         grid = layout.pos.dim() == 3
         self._require_nature(layout.causal, grid)
+        self._require_marks(layout.marks is not None)
         if not grid or self.on_grid:
             return layout
         row, column = layout.pos.unbind(-1)

@@ -71,7 +71,7 @@ class Cache:
         if ((rows < 0) | (rows >= count)).any():
             raise ValueError(f"rows must be in 0 ... {count - 1}, the sequences in the cache, got {rows.tolist()}")
         pos = self.layout.pos.expand(count, *self.layout.pos.shape[1:])
-        self.layout = replace(self.layout, pos=pos[rows], segment=self.layout.segment[rows])
+        self.layout = replace(self.layout, pos=pos).rows(rows)
         for memory in (self.embedding, *self.layers):
             memory.select(rows)
 

@@ -14,7 +14,7 @@ from pe_lab.encodings.options import NOT_EMPTY, POSITIVE_NUMBERS, WHOLE_NUMBERS,
 
 Make = Callable[[Sizes], PositionalEncoding]
 
-
+NATURES = ("reads_content", "reads_positions", "reads_marks", "draws_each_pass", "phased", "per_layer", "causal_only")
 Parts = Annotated["Sequence[Make]", NOT_EMPTY]
 Counts = Annotated["Sequence[int]", WHOLE_NUMBERS]
 Shares = Annotated["Sequence[float]", POSITIVE_NUMBERS]
@@ -39,7 +39,7 @@ class Combination(PositionalEncoding):
                     f"parts must take positions as they are, {part.name} draws its own: use pe={part.name} with "
                     f"pe.encoding={self.name}"
                 )
-        for nature in ("reads_content", "reads_positions", "per_layer", "causal_only"):
+        for nature in NATURES:
             setattr(self, nature, any(getattr(part, nature) for part in parts))
         whole = [f"{part.name}: {part.whole_sequence}" for part in parts if part.whole_sequence is not None]
         self.whole_sequence = whole[0] if whole else None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 PADDING = -1  # the segment of padding, which attends to itself only
+UNMARKED = -1  # the mark of a token outside of what a dataset marks
 FACTS = ("pos_range", "max_distance", "packed", "right_padded", "one_segment", "runs_on")
 Owner = TypeVar("Owner")
 T = TypeVar("T")
@@ -111,6 +112,7 @@ class Facts:
     segment: Tensor
     causal: bool
     known: Known | None
+    marks: Tensor | None
 
     @property
     def of_keys(self) -> "Facts":
@@ -162,6 +164,13 @@ class Facts:
             return max(0, int(spread.max()))
         distance = (pos[:, :, None] - keys[:, None, :]).abs()
         return int(distance.where(self.allowed[:, 0, :, :, None] & real[:, :, None], 0).max())
+
+    @Stored
+    def largest_mark(self) -> int:
+        """The largest mark of a token; without marks, UNMARKED."""
+        if self.source is not self:
+            return self.source.largest_mark
+        return UNMARKED if self.marks is None else int(self.marks.max())
 
     @property
     def flat_pos(self) -> Tensor:

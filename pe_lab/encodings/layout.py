@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.facts import FACTS, PADDING, Facts, Known
+from pe_lab.encodings.facts import FACTS, PADDING, UNMARKED, Facts, Known
 from pe_lab.encodings.memory import Memory
 
-__all__ = ["FACTS", "PADDING", "Layout", "Origin"]
+__all__ = ["FACTS", "PADDING", "UNMARKED", "Layout", "Origin"]
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Origin:
     pos: Tensor
     segment: Tensor
     keys: "Layout | None" = None
+    marks: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,15 @@ class Layout(Facts):
         seed: of the random draws of an encoding for this batch; None: from torch's global generator.
         keys: layout of the S keys, where these T tokens are the last of more, as in cached decoding; None: S = T.
         memory: what the layer keeps of earlier tokens; `attend` adds keys and values. Set by `Stack`.
-        origin: set by `to`; dropped where positions, segments or mask are replaced.
+        marks: [B, T] integers that the dataset gives to tokens, for encodings that read them: 1, 2, ... say, for the
+            digits of a number, 0 for a token between numbers; UNMARKED for a token outside of what is marked; None:
+            the dataset marks no tokens.
+        origin: set by `to`; dropped where positions, segments, mask or marks are replaced.
         known: facts that need not be read; dropped where positions or segments are replaced.
 
     Raises:
-        ValueError: positions that are not integers; keys with bidirectional attention.
+        ValueError: positions or marks that are not integers; not a mark for each token; keys with bidirectional
+            attention.
     """
 
     pos: Tensor
@@ -47,6 +52,7 @@ class Layout(Facts):
     seed: int | None = None
     keys: "Layout | None" = field(default=None, kw_only=True)
     memory: Memory | None = field(default=None, repr=False, compare=False, kw_only=True)
+    marks: Tensor | None = field(default=None, kw_only=True)
     origin: Origin | None = field(default=None, repr=False, compare=False, kw_only=True)
     known: Known | None = field(default=None, repr=False, compare=False, kw_only=True)
 
@@ -55,6 +61,8 @@ class Layout(Facts):
             raise ValueError(f"positions must be integers, got {self.pos.dtype}")
         if self.pos.dtype != torch.long:
             object.__setattr__(self, "pos", self.pos.long())
+        if self.marks is not None:
+            _require_marks(self.marks, self.segment)
         if self.keys is not None and not self.causal:
             raise ValueError("keys of earlier tokens need causal attention, got causal=False")
         origin = self.origin
@@ -63,6 +71,7 @@ class Layout(Facts):
             and origin.segment is self.segment
             and origin.layout.causal == self.causal
             and origin.keys is self.keys
+            and origin.marks is self.marks
         ):
             object.__setattr__(self, "origin", None)
         known = self.known
@@ -122,9 +131,10 @@ class Layout(Facts):
         pos, segment = (x.to(device, non_blocking=non_blocking) for x in (self.pos, self.segment))
         leaves = self.pos.device.type == self.segment.device.type == "cpu" != pos.device.type
         keys = None if self.keys is None else self.keys.to(device, non_blocking)
-        origin = Origin(self, pos, segment, keys) if leaves else None
+        marks = None if self.marks is None else self.marks.to(device, non_blocking=non_blocking)
+        origin = Origin(self, pos, segment, keys, marks) if leaves else None
         known = None if self.known is None else replace(self.known, pos=pos, segment=segment)
-        return replace(self, pos=pos, segment=segment, keys=keys, origin=origin, known=known)
+        return replace(self, pos=pos, segment=segment, keys=keys, marks=marks, origin=origin, known=known)
 
     @property
     def given(self) -> "Layout":
@@ -137,19 +147,20 @@ class Layout(Facts):
         return self if self.origin is None else self.origin.layout
 
     def sourced(self, source: "Layout") -> "Layout":
-        """Return this layout with another, of the same positions and segments, as the one that computes the facts."""
-        return replace(self, origin=Origin(source, self.pos, self.segment, self.keys))
+        """Return this layout with another, of the same positions, segments and marks, which computes the facts."""
+        return replace(self, origin=Origin(source, self.pos, self.segment, self.keys, self.marks))
 
     def read(self) -> "Layout":
         """Return the layout after its tensors were read for all facts, so that a compiled model need not read them."""
-        for name in FACTS:
+        for name in (*FACTS, "largest_mark"):
             getattr(self, name)
         return self
 
     def pinned(self) -> "Layout":
         """Return the layout in pinned memory, from where it is copied to a GPU without waiting."""
         keys = None if self.keys is None else self.keys.pinned()
-        return replace(self, pos=self.pos.pin_memory(), segment=self.segment.pin_memory(), keys=keys)
+        marks = None if self.marks is None else self.marks.pin_memory()
+        return replace(self, pos=self.pos.pin_memory(), segment=self.segment.pin_memory(), keys=keys, marks=marks)
 
     def moved(self, change: Callable[[Tensor], Tensor]) -> "Layout":
         """Return the layout with the positions that a function makes of them, on the CPU if it came from there."""
@@ -158,7 +169,7 @@ class Layout(Facts):
             return replace(self, pos=change(self.pos), keys=keys)
         source = self.origin.layout.moved(change)
         pos = source.pos.to(self.pos.device)
-        return replace(self, pos=pos, keys=keys, origin=Origin(source, pos, self.segment, keys))
+        return replace(self, pos=pos, keys=keys, origin=Origin(source, pos, self.segment, keys, self.marks))
 
     def shifted(self, offset: int) -> "Layout":
         """Return the layout with `offset` added to all positions; on a grid, to the rows only."""
@@ -186,19 +197,26 @@ class Layout(Facts):
             length = self.segment.shape[1] + later.segment.shape[1]
             batch, device = len(self.segment), self.pos.device
             run = Layout.whole(batch, length, self.causal, start=known.pos_range[0], device=device)
-            return replace(self, pos=run.pos, segment=run.segment, known=run.known)
+            return replace(self, pos=run.pos, segment=run.segment, marks=self._joined_marks(later), known=run.known)
         rows = max(len(self.pos), len(later.pos))
         pos = torch.cat([x.expand(rows, *x.shape[1:]) for x in (self.pos, later.pos)], 1)
-        joined = replace(self, pos=pos, segment=torch.cat((self.segment, later.segment), 1))
+        segment = torch.cat((self.segment, later.segment), 1)
+        joined = replace(self, pos=pos, segment=segment, marks=self._joined_marks(later))
         if self.origin is None or later.origin is None:
             return joined
         return joined.sourced(self.origin.layout.joined(later.origin.layout))
 
-    def following(self, count: int, grid_width: int | None = None) -> "Layout":
+    def _joined_marks(self, later: "Layout") -> Tensor | None:
+        if self.marks is None or later.marks is None:
+            return None
+        return torch.cat((self.marks, later.marks), 1)
+
+    def following(self, count: int, grid_width: int | None = None, marks: Tensor | None = None) -> "Layout":
         """Return the layout of the next tokens of every sequence: of its last document, at the positions that follow.
 
         Args:
             grid_width: columns, where positions are (row, column), which are read row by row.
+            marks: [B, count] of the next tokens, which do not follow from those before; None: they have none.
 
         Raises:
             ValueError: positions on a grid, and no grid_width.
@@ -207,7 +225,7 @@ class Layout(Facts):
         if known is not None and known.whole and known.runs_on:
             start, device = known.pos_range[1] + 1, self.pos.device
             run = Layout.whole(len(self.segment), count, self.causal, start=start, device=device)
-            return replace(run, seed=self.seed)
+            return replace(run, seed=self.seed, marks=marks)
         segment, pos = self.segment[:, -1:], self.pos[:, -1:]
         on_grid, columns = pos.dim() == 3, grid_width or 1
         if on_grid and grid_width is None:
@@ -216,12 +234,23 @@ class Layout(Facts):
         pos = index.where(segment != PADDING, -1) + torch.arange(1, count + 1, device=pos.device)
         if on_grid:
             pos = torch.stack((pos // columns, pos % columns), -1)
-        return replace(self, pos=pos, segment=segment.clamp(min=0).expand(-1, count), keys=None, memory=None)
+        segment = segment.clamp(min=0).expand(-1, count)
+        return replace(self, pos=pos, segment=segment, marks=marks, keys=None, memory=None)
 
     def last(self, count: int) -> "Layout":
         """Return the layout of the last tokens alone."""
-        start = self.segment.shape[1] - count
-        return replace(self, pos=self.pos[:, start:], segment=self.segment[:, start:])
+        return self.part(self.segment.shape[1] - count, self.segment.shape[1])
+
+    def part(self, start: int, end: int) -> "Layout":
+        """Return the layout of the tokens start ... end - 1 alone."""
+        marks = None if self.marks is None else self.marks[:, start:end]
+        return replace(self, pos=self.pos[:, start:end], segment=self.segment[:, start:end], marks=marks)
+
+    def rows(self, index: Tensor) -> "Layout":
+        """Return the layout of the sequences with these indices [N]."""
+        pos = self.pos if len(self.pos) == 1 else self.pos[index]
+        marks = None if self.marks is None else self.marks[index]
+        return replace(self, pos=pos, segment=self.segment[index], marks=marks)
 
     def remembering(self, memory: Memory | None) -> "Layout":
         """Return this layout with a layer's memory; facts that are known stay known."""
@@ -247,3 +276,11 @@ class Layout(Facts):
                 f"{name} of {self.earlier} earlier tokens is needed, got a layout without a memory of them"
             )
         return x
+
+
+def _require_marks(marks: Tensor, segment: Tensor) -> None:
+    """Raise ValueError unless there is an integer for each token."""
+    if marks.dtype == torch.bool or marks.is_floating_point() or marks.is_complex():
+        raise ValueError(f"marks must be integers, got {marks.dtype}")
+    if marks.shape != segment.shape:
+        raise ValueError(f"marks must be one for each token, {list(segment.shape)}, got {list(marks.shape)}")

@@ -61,13 +61,14 @@ def make(
     length: int,
     causal: bool = True,
     grid_width: int | None = None,
+    marks: int | None = None,
     **options: Any,
 ) -> Stack:
     """Return the encodings of all layers of a model, by the name of a file in conf/pe: `make("rope", width=512, ...)`.
 
     Args:
         name: of an encoding.
-        width, num_heads, length, causal, grid_width: of the model, see Sizes.
+        width, num_heads, length, causal, grid_width, marks: of the model, see Sizes.
         depth: layers of the model.
         options: of the encoding, as its class documents them; parts=["rope", "alibi"] of a combination are names, or
             what makes an encoding from sizes.
@@ -83,7 +84,8 @@ def make(
             allowed = ", ".join(key for key in accepted if key not in ("sizes", "name")) or "none"
             raise OptionError(f"options of {name} must be among {allowed}, got {option}")
     whole = {"width": width, "num_heads": num_heads, "depth": depth, "length": length}
-    for size, value in (whole if grid_width is None else whole | {"grid_width": grid_width}).items():
+    optional = {"grid_width": grid_width, "marks": marks}
+    for size, value in (whole | {key: value for key, value in optional.items() if value is not None}).items():
         if not is_integer(value) or value < 1:
             raise ValueError(f"{size} must be an integer of at least 1, got {value!r}")
     if not isinstance(causal, bool):
@@ -92,7 +94,7 @@ def make(
         options["parts"] = [_maker(part) for part in _as_list(options["parts"])]
     if "encoding" in options and not callable(options["encoding"]):
         raise OptionError(f"encoding must be what makes an encoding from sizes, as RoPE, got {options['encoding']!r}")
-    sizes = Sizes(width, num_heads, length, causal, grid_width)
+    sizes = Sizes(width, num_heads, length, causal, grid_width, marks=marks)
     return Stack.build(partial(made, name=name, **options), sizes, depth)
 
 

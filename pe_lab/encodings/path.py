@@ -93,6 +93,7 @@ class PaTH(PositionalEncoding):
         ValueError: an option out of range; bidirectional attention.
     """
 
+    matrices = ("down", "up", "beta_weight")
     per_layer = True
     causal_only = True
     reads_content = True

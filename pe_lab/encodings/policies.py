@@ -5,8 +5,10 @@ from functools import partial
 
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.options import OptionError
+from pe_lab.encodings.policy_names import FAR, parse
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.rotary_far import LeakyReRoPE, ReRoPE, SelfExtend, default_group, default_window
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.table import Table
 
@@ -20,25 +22,35 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
     Args:
         policy: "raw": the trained one. "pi" (arXiv:2306.15595), "ntk", "dynamic_ntk", "yarn" (arXiv:2309.00071): RoPE
             with lower frequencies, for models trained with `rope`. "randomized" (arXiv:2305.16843): the trained one, at
-            random increasing positions among as many as its table has, or 2,048.
+            random increasing positions among as many as its table has, or 2,048. "self_extend[:GROUP:WINDOW]"
+            (arXiv:2401.01325), "rerope[:WINDOW]", "leaky_rerope[:WINDOW:K]" (kexue.fm/archives/9708): RoPE with smaller
+            distances of far pairs, for causal models trained with `rope`; by default WINDOW is half of the training
+            length, GROUP such that distances end at 2/3 of it, and K 16.
         factor: test length / training length, >= 1.
 
     Raises:
         ValueError: the policy is not defined for this encoding.
     """
-    if policy == "raw":
+    name, given = parse(policy)
+    if name == "raw":
         return trained
-    if policy == "randomized":
+    if name == "randomized":
         rows = len(trained.table) if isinstance(trained, Table) else POSITIONS
         return Randomized(trained.sizes, f"randomized {trained.name}", lambda sizes: trained, rows)
-    slower: dict[str, Callable[..., PositionalEncoding]] = {
+    length = trained.sizes.length
+    window = default_window(length)
+    others: dict[str, Callable[..., PositionalEncoding]] = {
         "pi": partial(InterpolatedRoPE, factor=factor),
         "ntk": partial(NTKRoPE, factor=factor),
         "dynamic_ntk": DynamicNTKRoPE,
         "yarn": partial(Yarn, factor=factor),
+        "self_extend": partial(SelfExtend, group=default_group(length, factor), window=window),
+        "rerope": partial(ReRoPE, window=window),
+        "leaky_rerope": partial(LeakyReRoPE, window=window),
     }
-    if policy not in slower:
-        raise OptionError(f"policy must be one of raw, {', '.join(slower)}, randomized, got {policy!r}")
     if type(trained) is not RoPE:
         raise OptionError(f"policy={policy} is defined for rope, got {trained.name}: use raw")
-    return slower[policy](trained.sizes, theta=trained.theta, pairing=trained.pairing)
+    if name in FAR and not trained.sizes.causal:
+        raise OptionError(f"policy={policy} is defined for causal attention only, this is bidirectional: use raw")
+    options = dict(zip(map(str.lower, FAR.get(name, ())), given, strict=False))  # given are all or none
+    return others[name](trained.sizes, theta=trained.theta, pairing=trained.pairing, **options)

@@ -11,10 +11,12 @@ from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.continuous import Continuous, Fourier
 from pe_lab.encodings.convolution import Canon, ConvolutionalPE
 from pe_lab.encodings.dape import Dape, DapeV2
+from pe_lab.encodings.dropped import DroPE
 from pe_lab.encodings.exposb import ExpoSB
 from pe_lab.encodings.factors import URPE
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
-from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
+from pe_lab.encodings.marked import Abacus, Coupled
 from pe_lab.encodings.options import OptionError
 from pe_lab.encodings.path import PaTH
 from pe_lab.encodings.polar import PoPE
@@ -35,7 +37,9 @@ __all__ = [
     "BAM",
     "PADDING",
     "T5",
+    "UNMARKED",
     "URPE",
+    "Abacus",
     "Alibi",
     "AxialRoPE",
     "CARoPE",
@@ -44,9 +48,11 @@ __all__ = [
     "CoPE",
     "Continuous",
     "ConvolutionalPE",
+    "Coupled",
     "Dape",
     "DapeV2",
     "Deberta",
+    "DroPE",
     "DynamicNTKRoPE",
     "ExpoSB",
     "Fire",

@@ -32,7 +32,9 @@ class ShiftedLayout(Layout):
 
     @property
     def given(self) -> Layout:
-        return self if self.drawn else Layout(self.pos - self.shift, self.segment, self.causal, self.seed)
+        if self.drawn:
+            return self
+        return Layout(self.pos - self.shift, self.segment, self.causal, self.seed, marks=self.marks)
 
 
 class AtDrawnPositions(PositionalEncoding):
@@ -62,7 +64,7 @@ class AtDrawnPositions(PositionalEncoding):
         blind = not self.encoding.reads_positions or type(self.encoding) is PositionalEncoding
         if blind or self.encoding.draws_positions:
             raise ValueError(f"{name} needs an encoding of positions on a line, got {self.encoding.name}")
-        for nature in ("reads_content", "per_layer", "period", "causal_only"):
+        for nature in ("reads_content", "reads_marks", "phased", "per_layer", "period", "causal_only"):
             setattr(self, nature, getattr(self.encoding, nature))
 
     @property
@@ -147,7 +149,13 @@ class Randomized(AtDrawnPositions):
             moved = replace(moved, known=known)
         located = self.encoding.locate(moved)
         return RandomizedLayout(
-            located.pos, located.segment, located.causal, located.seed, origin=located.origin, known=located.known
+            located.pos,
+            located.segment,
+            located.causal,
+            located.seed,
+            marks=located.marks,
+            origin=located.origin,
+            known=located.known,
         )
 
 
@@ -215,6 +223,7 @@ class Shape(AtDrawnPositions):
             moved.causal,
             moved.seed,
             keys=moved.keys,
+            marks=moved.marks,
             origin=moved.origin,
             known=moved.known,
             drawn=drawn,

@@ -71,6 +71,7 @@ class CARoPE(RoPE):
         ValueError: as RoPE; theta out of range; bidirectional attention.
     """
 
+    matrices = ("weight",)
     per_layer = True
     causal_only = True
     reads_content = True
@@ -112,8 +113,10 @@ class MapFormer(PositionalEncoding):
 
     omega starts at omega_max * base ** (-c / (d/2)), c = 1 ... d/2, so that the slowest is omega_max / base (eq. 18 has
     the sign of the exponent reversed). The start of W_in and W_out is not published; here it is that of torch's linear
-    layers. Nor is whether x is the token embedding in all layers; here it is the layer's attention input. Weight decay
-    applies to all parameters; nothing else is published.
+    layers. x is the layer's attention input: the source projects the same X to queries, keys, values and steps
+    (section 3.2, figure 2b, appendix A.7). A reproduction by others computes the angles from token embeddings, once for
+    all layers; with one layer that is the same up to the normalization before attention. Weight decay applies to all
+    parameters; nothing else is published.
 
     Args:
         rank: >= 1, of the projections of a head.
@@ -189,6 +192,7 @@ class SelectiveRoPE(RoPE):
         ValueError: as RoPE; an option out of range; bidirectional attention.
     """
 
+    matrices = ("down", "up", "gate_weight")
     per_layer = True
     causal_only = True
     reads_content = True

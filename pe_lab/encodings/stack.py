@@ -45,7 +45,7 @@ class Stack(nn.ModuleList):
         h_qk, h_v, terms, layout = positions.layer(index, h)          # in each layer; q and k of h_qk, v of h_v
         out = attend(q, k, v, terms, layout)                          # pe_lab.attention.attend
 
-    After each optimizer step call `constrain`.
+    After each optimizer step call `constrain`; before it, `advance`, if an encoding is `phased`, as `drope` is.
 
     Args:
         encodings: one that all layers share, or one per layer, whose parameters are shared already.
@@ -107,6 +107,13 @@ class Stack(nn.ModuleList):
         """Move parameters back into their range; call it after every optimizer step."""
         for index in range(len(self)):
             self.of_layer(index).constrain()
+
+    def advance(self, done: float) -> None:
+        """Tell the encodings the share of the training's steps that are done, in [0, 1); call it before every step."""
+        if self.first.phased:
+            for module in self.modules():
+                if isinstance(module, PositionalEncoding):
+                    module.advance(done)
 
     def cache(self) -> Cache:
         """Return an empty cache for decoding.

@@ -33,6 +33,7 @@ class Tupe(PositionalEncoding):
         ValueError: an option out of range; later, a position < 0 or >= max_len.
     """
 
+    matrices = ("weight",)
     fallback = "t5"
     STD = 0.02
     buckets: Tensor

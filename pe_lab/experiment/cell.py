@@ -1,7 +1,8 @@
 """A cell: the parts that a config names, checked against each other, and the identity of the result."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from pe_lab.attention import IMPLEMENTATIONS, Choice, choose, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import resolved
 from pe_lab.data.base import Dataset
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import MissingMarksError, PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.stack import Stack, require_depth
 from pe_lab.experiment.identity import options
@@ -53,6 +54,7 @@ class Cell:
         attention_reason: why it is that implementation, for the record.
         pair_bytes: that this attention holds at least per pair of positions: in a batch of "training", in one sequence
             in "evaluation" after training, and in one sequence when the cell is already "trained".
+        phased: whether the encoding changes in the course of the training.
         graph: whether its steps are captured, or, after a check of trainer.graph=auto, run with the same numbers.
     """
 
@@ -65,6 +67,7 @@ class Cell:
     implementation: str
     attention_reason: str
     pair_bytes: dict[str, int]
+    phased: bool
     graph: bool
 
     @classmethod
@@ -93,7 +96,7 @@ class Cell:
         encoding = _partial(cfg, "pe", sizes)
         budget = MemoryBudget(device)  # before the encoding is made, which may be large
         budget.need_weights(cfg, dataset, WEIGHT)
-        with within("pe"):
+        with within("pe"), _naming(cfg):
             budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
             made = encoding(sizes).to(device)
         require_depth(made, cfg.model.depth)
@@ -106,7 +109,7 @@ class Cell:
         chosen = (attention.name, attention.reason)
         asked = cfg.trainer.graph  # where true is impossible, it is refused when the training is made
         graph = asked is True or (asked == "auto" and refuses(made, optimization.made, device) is None)
-        return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes, graph)
+        return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes, made.phased, graph)
 
     @property
     def epochs(self) -> int:
@@ -142,7 +145,7 @@ class Cell:
             identity["attention_revision"] = revision
         if self.graph:  # learning rates are rounded to float32
             identity["graph"] = True
-        if cfg.optimizer.schedule == "cosine":  # depends on the end: each number of epochs is a run of its own
+        if cfg.optimizer.schedule == "cosine" or self.phased:  # each number of epochs is a run of its own
             identity["epochs"] = self.epochs
         return identity
 
@@ -186,6 +189,15 @@ class Cell:
         )
 
 
+@contextmanager
+def _naming(cfg: DictConfig) -> Iterator[None]:
+    """Name the encoding and the dataset, if tokens of the dataset lack marks that the encoding reads."""
+    try:
+        yield
+    except MissingMarksError as error:
+        raise MissingMarksError(f"pe={cfg.pe.name} data={cfg.data.name}: {error}") from None
+
+
 def _dataset(cfg: DictConfig) -> Dataset:
     with within("data"):  # an error about `length` is about the setting `data.length`
         dataset: Dataset = _partial(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
@@ -215,7 +227,7 @@ def _attention(
 ) -> tuple[Choice, dict[str, int]]:
     """Return the attention that will run and its bytes per pair; the encoding's terms on a short sequence decide."""
     model, length = cfg.model, min(16, dataset.task.length)
-    layout = dataset.task.layout(torch.tensor([length], device=device), length)
+    layout = dataset.task.example(length, device)
     h = torch.zeros(1, length, model.width, device=device)
     q = h.view(1, length, model.num_heads, -1).transpose(1, 2)
     if cfg.trainer.precision == "bf16-mixed":
@@ -231,10 +243,23 @@ def _attention(
         without_dropout = resolve(asked, q, terms, layout)
     held, batch = IMPLEMENTATIONS[chosen.name].bytes_per_pair, q.expand(cfg.trainer.batch_size, -1, -1, -1)
     return chosen, {
-        "training": held(batch, terms, layout),
+        "training": held(batch, terms, layout) + _kept_of_score(cfg, encoding, terms),
         "evaluation": held(q, terms, layout),
         "trained": IMPLEMENTATIONS[without_dropout].bytes_per_pair(q, terms, layout),
     }
+
+
+def _kept_of_score(cfg: DictConfig, encoding: PositionalEncoding, terms: Terms) -> int:
+    """Return the bytes per pair that training holds of a score beyond one layer's forward pass; 0 if it says nothing.
+
+    They are its maps and the weights made of them, for all layers' backward passes, and what one layer needs at once.
+    """
+    held, needed_once = (getattr(terms.score, name, None) for name in ("held", "needed_once"))
+    if held is None or needed_once is None:
+        return 0
+    layers = max(1, cfg.model.depth // encoding.period)  # of those that take turns, one at least has it
+    maps = layers * cfg.model.num_heads + (layers - 1) * held + needed_once
+    return int(4 * cfg.trainer.batch_size * maps)
 
 
 def _device(asked: str) -> str:

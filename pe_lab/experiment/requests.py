@@ -14,6 +14,7 @@ from pe_lab.encodings import policies
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import LONGEST, within
+from pe_lab.encodings.rotary_far import FarRoPE, FarScore
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.identity import options
 from pe_lab.probes.base import probe_class
@@ -62,15 +63,29 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
         if factor not in longer:
             longer[factor] = dataset.longer(factor)
         task = longer[factor].task
-        layout = task.layout(torch.tensor([task.length]), task.length)
+        layout = task.example(task.length)
         try:
             with within("evaluate"):
-                under = policies.under(request["policy"], encoding(sizes), factor)
+                under = policies.under(request["policy"], encoding(sizes).eval(), factor)
+            _require_attention(cfg, under, layout)
             Stack([under], 1).locate(layout.shifted(request["offset"]))
         except ValueError as error:
             raise ValueError(f"evaluate.lengths={factor:g}, evaluate.offset={request['offset']}: {error}") from None
         if request["kind"] == "decode" and under.whole_sequence is None:
             _require_cached_attention(cfg)
+
+
+def _require_attention(cfg: DictConfig, under: PositionalEncoding, layout: Layout) -> None:
+    """Raise ValueError if the implementation of attention that is asked for has no place for far pairs."""
+    asked = cfg.attention.implementation
+    if asked == "auto" or not isinstance(under, FarRoPE):
+        return
+    terms = Terms(score=FarScore(under))
+    if reason := IMPLEMENTATIONS[asked].refuses(torch.empty(1, 1, 1, 2), terms, layout):
+        raise ValueError(
+            f"evaluate.policy={under.name} cannot be computed with attention.implementation={asked}: {reason}; use "
+            f"attention.implementation=auto"
+        )
 
 
 def _require_cached_attention(cfg: DictConfig) -> None:

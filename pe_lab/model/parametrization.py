@@ -35,11 +35,13 @@ class MaximalUpdate:
 
     Of linear layers whose inputs grow with the width: rates are divided by m, biases start as at the base width, and
     weights too where the outputs do not grow with it (the head), times 1 / m: PyTorch's own initial weights fall with
-    the square root of m. All other parameters are as in the standard parametrization: those of norms, embeddings of
-    tokens, tables and scalars of encodings. At m = 1 nothing changes.
+    the square root of m. Of the matrices that encodings name (`PositionalEncoding.matrices`) and whose inputs grow:
+    rates are divided by m too, and initial weights, whose size does not depend on the width, by the square root of m.
+    All other parameters are as in the standard parametrization: those of norms, embeddings of tokens, tables and
+    scalars of encodings. At m = 1 nothing changes.
 
     Args:
-        model: its linear layers are looked at; those of encodings too.
+        model: its linear layers are looked at, those of encodings too, and the matrices of encodings.
         encoding: that the model was built with: which of its layers grow is read off the same encoding at twice the
             width.
         sizes: of the encoding.
@@ -58,9 +60,11 @@ class MaximalUpdate:
         self.factor = factor
         self.hidden: list[nn.Linear] = []
         self.outputs: list[nn.Linear] = []
+        self.matrices: list[nn.Parameter] = []
         if factor == 1.0:
             return
-        grown = dict(_linear_layers(_twice_as_wide(encoding, sizes, depth)))
+        wider = _twice_as_wide(encoding, sizes, depth)
+        grown, grown_matrices = dict(_linear_layers(wider)), dict(_matrices(wider))
         for name, layer in _linear_layers(model):
             wide_in, wide_out = True, name != "head"
             if name.startswith("encodings."):
@@ -68,19 +72,24 @@ class MaximalUpdate:
                 wide_in, wide_out = other.in_features > layer.in_features, other.out_features > layer.out_features
             if wide_in:
                 (self.hidden if wide_out else self.outputs).append(layer)
+        for name, matrix in _matrices(model):
+            if grown_matrices[name.removeprefix("encodings.")].shape[-1] > matrix.shape[-1]:
+                self.matrices.append(matrix)
 
     @torch.no_grad()
     def scale_weights(self) -> None:
         """Scale weights that were just drawn as PyTorch draws them."""
         for layer in self.outputs:
             layer.weight.mul_(self.factor**-0.5)
+        for matrix in self.matrices:
+            matrix.mul_(self.factor**-0.5)
         for layer in (*self.hidden, *self.outputs):
             if layer.bias is not None:
                 layer.bias.mul_(self.factor**0.5)
 
     def rates(self) -> dict[nn.Parameter, float]:
         """Return the factors on learning rates that are not 1, by parameter."""
-        factors: dict[nn.Parameter, float] = {}
+        factors = dict.fromkeys(self.matrices, 1 / self.factor)
         for layer in (*self.hidden, *self.outputs):
             assert isinstance(layer.weight, nn.Parameter)
             factors[layer.weight] = 1 / self.factor
@@ -89,6 +98,15 @@ class MaximalUpdate:
 
 def _linear_layers(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     return ((name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear))
+
+
+def _matrices(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Return the matrices that encodings have and name; an option may leave one out."""
+    for prefix, module in model.named_modules():
+        for name in module.matrices if isinstance(module, PositionalEncoding) else ():
+            matrix = getattr(module, name)
+            if matrix is not None:
+                yield f"{prefix}.{name}", matrix
 
 
 def _twice_as_wide(encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes, depth: int) -> Stack:

@@ -117,7 +117,14 @@ class Transformer(nn.Module):
         return self.head(mean_over_tokens(kept.pad(x), layout) if self.task.pooled else x)
 
     @torch.no_grad()
-    def generate(self, tokens: Tensor, count: int, layout: Layout | None = None, cached: bool | None = None) -> Tensor:
+    def generate(
+        self,
+        tokens: Tensor,
+        count: int,
+        layout: Layout | None = None,
+        cached: bool | None = None,
+        marks: Tensor | None = None,
+    ) -> Tensor:
         """Return the most likely next token of every sequence, `count` times (greedy decoding), [B, count].
 
         Args:
@@ -126,6 +133,7 @@ class Transformer(nn.Module):
             layout: of the prompts; None: they have no padding, and positions start at 0.
             cached: whether earlier tokens are kept, instead of computed again for each token; None: if the encoding
                 allows it.
+            marks: [B, count] of the tokens to be generated, where the layout has marks.
 
         Raises:
             ValueError: the task's answers are not its tokens, or attention is bidirectional; count out of range; a
@@ -138,8 +146,14 @@ class Transformer(nn.Module):
         if layout is None:
             layout = task.layout(torch.full((len(tokens),), tokens.shape[-1], device=tokens.device), tokens.shape[-1])
         _require_prompts(tokens, count, layout)
+        if layout.marks is not None and marks is None:
+            raise ValueError("generate needs the marks of the tokens to be generated, as the prompts have, got none")
+
+        def part(start: int, end: int) -> Tensor | None:
+            return None if marks is None else marks[:, start:end]
+
         with torch.random.fork_rng(devices=[]):  # positions are drawn by the passes, not here
-            self.encodings.locate(layout.joined(layout.following(count - 1, task.grid_width)))
+            self.encodings.locate(layout.joined(layout.following(count - 1, task.grid_width, part(0, count - 1))))
         cached = self.encodings.first.whole_sequence is None if cached is None else cached
         cache = self.encodings.cache() if cached else None
         training = self.training
@@ -147,7 +161,8 @@ class Transformer(nn.Module):
         try:
             given, generated = (tokens, layout), [self(tokens, layout, cache)[:, -1:].argmax(-1)]
             while len(generated) < count:
-                following = layout.following(1, task.grid_width)
+                number = len(generated)
+                following = layout.following(1, task.grid_width, part(number - 1, number))
                 layout = layout.joined(following)
                 given = (generated[-1], following) if cached else (torch.cat((given[0], generated[-1]), 1), layout)
                 generated.append(self(*given, cache)[:, -1:].argmax(-1))
@@ -182,7 +197,7 @@ class Transformer(nn.Module):
     def _flops(self, length: int) -> int:
         """Count the operations of one sequence by running it."""
         device = self.tokens.weight.device
-        layout = self.task.layout(torch.tensor([length], device=device), length)
+        layout = self.task.example(length, device)
         implementation, self.implementation = self.implementation, "reference"
         try:
             with torch.no_grad(), FlopCounterMode(display=False) as counter:

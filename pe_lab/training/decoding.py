@@ -58,10 +58,17 @@ def _right(model: Transformer, batch: Batch, autocast: torch.autocast) -> Tensor
     pos = batch.layout.pos.expand(*batch.layout.segment.shape, *batch.layout.pos.shape[2:])
     rows = torch.arange(len(source), device=source.device)[:, None]
     layout = replace(
-        batch.layout, pos=pos[rows, source], segment=batch.layout.segment[rows, source].where(inside, PADDING)
+        batch.layout,
+        pos=pos[rows, source],
+        segment=batch.layout.segment[rows, source].where(inside, PADDING),
+        marks=None if batch.layout.marks is None else batch.layout.marks[rows, source],
     )
-    with autocast:
-        written = model.generate(batch.tokens[rows, source], most, layout)
     step = slot[:most]
-    targets = batch.targets.gather(1, (first + step).clamp(max=asked.shape[1] - 1))
+    answer = (first + step).clamp(max=asked.shape[1] - 1)
+    marks = None  # of what is written, as long as it is right
+    if batch.layout.marks is not None:
+        marks = batch.layout.marks.gather(1, (answer + 1).clamp(max=asked.shape[1] - 1))
+    with autocast:
+        written = model.generate(batch.tokens[rows, source], most, layout, marks=marks)
+    targets = batch.targets.gather(1, answer)
     return ((written == targets) | (step >= count)).all(1)

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.data.base import Batch
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import FACTS
-from pe_lab.encodings.randomized import AtDrawnPositions
 from pe_lab.model import Transformer
 from pe_lab.training.optimization import FUSED
 
@@ -52,8 +52,9 @@ def refuses(encodings: nn.Module, optimizer: type[torch.optim.Optimizer], device
     if optimizer not in FUSED:
         names = " or ".join(made.__name__ for made in FUSED)
         return f"needs an optimizer whose steps can be captured, {names}, got {optimizer.__name__}"
-    if any(isinstance(module, AtDrawnPositions) for module in encodings.modules()):
-        return "needs steps without random draws on the CPU, and the encoding draws its positions there"
+    for module in encodings.modules():
+        if isinstance(module, PositionalEncoding) and (module.draws_positions or module.draws_each_pass):
+            return "needs steps without random draws on the CPU, and the encoding draws its positions there"
     return None
 
 
@@ -191,7 +192,8 @@ class CapturedStep:
             ValueError: it does what a graph cannot hold, as reading a value on the CPU, and there is no check.
         """
         layout = batch.layout
-        own = replace(layout, pos=layout.pos.clone(), segment=layout.segment.clone())
+        marks = None if layout.marks is None else layout.marks.clone()
+        own = replace(layout, pos=layout.pos.clone(), segment=layout.segment.clone(), marks=marks)
         copies = {name: getattr(batch, name).clone() for name in ("tokens", "targets", "role", "headline")}
         source = layout.source
         self.batch = replace(batch, **copies, layout=own.sourced(source))
@@ -230,4 +232,6 @@ class CapturedStep:
 
 def tensors(batch: Batch) -> list[Tensor]:
     """Return all tensors of a batch."""
-    return [batch.tokens, batch.targets, batch.role, batch.headline, batch.layout.pos, batch.layout.segment]
+    layout = batch.layout
+    found = [batch.tokens, batch.targets, batch.role, batch.headline, layout.pos, layout.segment]
+    return found if layout.marks is None else [*found, layout.marks]

@@ -101,6 +101,7 @@ class Training(L.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         seed_all(derive(self.seed, "step", self.step), batch.tokens.device)
+        self.model.encodings.advance(self.step / self.total_steps)
         learning_rate = self.optimization.set_learning_rate(self.optimizer, self.step)
         if self.captured is None:
             loss, logits = self.evaluate_batch(batch)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,8 +34,8 @@ def rand(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64)
 
 
-def rotary(pairing: str) -> Rotary:
-    angle = 3 * rand(1, H, T, d // 2)
+def rotary(pairing: str, batch: int = 1) -> Rotary:
+    angle = 3 * rand(batch, H, T, d // 2)
     return Rotary(angle.cos(), angle.sin(), pairing)
 
 
@@ -46,7 +47,10 @@ CASES: dict[str, Callable[[], Terms]] = {
     "gate": lambda: Terms(gate=rand(1, 2 * T - 1)),
     "decay": lambda: Terms(decay=rand(B, H, T)),
     "decay_of_all_heads": lambda: Terms(decay=rand(1, 1, T)),
-    "several": lambda: Terms(gate=rand(H, 2 * T - 1), bias=rand(1, 2 * T - 1), decay=rand(B, H, T)),
+    "rotary_of_each_sequence": lambda: Terms(rotary_q=rotary("half", B), rotary_k=rotary("half", B)),
+    "window": lambda: Terms(window=(12,)),
+    "window_of_each_head": lambda: Terms(window=(None, 1)),
+    "several": lambda: Terms(gate=rand(H, 2 * T - 1), bias=rand(1, 2 * T - 1), decay=rand(B, H, T), window=(None, 30)),
 }
 SEGMENTS = torch.tensor([[PADDING] * 9 + [0] * 21 + [1] * 33, [0] + [1] * 40 + [2] * 12 + [PADDING] * 10])
 LAYOUTS = {  # positions that run on, and that leave some out
@@ -133,24 +137,54 @@ def test_every_encoding_is_computed_as_by_the_reference_or_refused(name: str) ->
         if reason := flex.refuses(qkv[0], terms, layout):
             stick = isinstance(terms.weights, Stick)
             absent = [of for of in ("score", "bias_full", "values", "after") if getattr(terms, of) is not None]
-            expected = [f"flex has no place for {of}, " for of in absent] or ["flex is given the tiles"]
-            assert reason.startswith("flex takes a softmax" if stick else expected[0])
-            assert stick or absent or terms.window
+            assert stick or absent
+            assert reason.startswith("flex takes a softmax" if stick else f"flex has no place for {absent[0]}, ")
             return
         expected = attend(*qkv, terms, layout, "reference")
         assert_close(attend(*qkv, terms, layout, "flex"), expected, rtol=0, atol=2e-6 * float(qkv.abs().max()))
 
 
+WINDOWS = [None, (None, 1), (2, 127), (128, 129), (130, 256), (384,), (385, 10**9)]  # 385: whole tiles of three
+
+
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("length", [1, 5, 128, 129, 300])
-def test_tiles_are_those_that_pytorch_finds_from_all_pairs(length: int, causal: bool) -> None:
+@pytest.mark.parametrize(
+    ("length", "window"), [*product([1, 5, 128, 129, 300], WINDOWS[:2]), *product([520], WINDOWS[2:])]
+)
+def test_tiles_are_those_that_pytorch_finds_from_all_pairs(
+    length: int, window: tuple[int | None, ...] | None, causal: bool
+) -> None:
     segment = torch.randint(-1, 4, (B, length)).sort().values
     segment[1] = 0  # whole tiles of one document, on the diagonal too
-    mask = flex.block_mask(Layout(torch.arange(length)[None], segment, causal), B)
-    expected = pytorch.create_block_mask(mask.mask_mod, B, None, length, length, device="cpu")
+    limit = None if window is None else reference.limits(window, segment.device)
+    mask = flex.block_mask(Layout(torch.arange(length)[None] + 7, segment, causal), B, H, limit)
+    heads = None if window is None else len(window)
+    expected = pytorch.create_block_mask(mask.mask_mod, B, heads, length, length, device="cpu")
+    if window is None:
+        assert torch.equal(mask.to_dense(), expected.to_dense())
+    else:  # a tile of two documents may seem to meet another
+        assert torch.equal(mask.to_dense()[1], expected.to_dense()[1])
+        assert (mask.to_dense() >= expected.to_dense()).all()
     assert torch.equal(mask.to_dense(), expected.to_dense())
     assert torch.equal(mask.full_kv_num_blocks, expected.full_kv_num_blocks)
     assert torch.equal(mask.full_q_num_blocks, expected.full_q_num_blocks)
+
+
+def test_a_window_counts_positions_not_tokens() -> None:
+    """Of 300 tokens, two positions apart, those of tiles that touch are 2 apart and more."""
+    layout = Layout(2 * torch.arange(300)[None], torch.zeros(B, 300).long(), causal=True)
+    mask = flex.block_mask(layout, B, H, torch.tensor([2, 3]))
+    assert mask.to_dense()[0].tolist() == [
+        [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+        [[1, 0, 0], [1, 1, 0], [0, 1, 1]],
+    ]
+
+
+def test_the_work_of_a_window_grows_with_the_length_not_with_its_square() -> None:
+    """4096 tokens, 64 keys: 63 of 528 tiles."""
+    layout = Layout.whole(1, 4096, causal=True)
+    found = [flex.block_mask(layout, 1, 1, limit).to_dense().sum() for limit in (None, torch.tensor([64]))]
+    assert found == [528, 63]
 
 
 def test_no_pair_is_missed_where_documents_are_mixed() -> None:

@@ -307,6 +307,8 @@ def test_for_nothing_or_a_rotation_auto_takes_what_is_measured_faster(gpu: Simpl
     assert auto(rotated, dtype=torch.bfloat16) == "triton"  # not measured
     assert auto(replace(rotated, bias=BIAS.bias)) == "triton"  # more than a rotation
     assert auto(Terms(weights=Stick())) == "triton"
+    assert auto(replace(rotated, window=(4, None))) == "triton"  # which skips tiles
+    assert auto(replace(rotated, window=(4, None)), replace(LAYOUT, pos=2 * LAYOUT.pos)) == "sdpa"
     dropped = Dropout(0.1, torch.tensor(0))
     assert resolve("auto", queries(), rotated, LAYOUT, dropped) == "triton"  # sdpa drops none
 

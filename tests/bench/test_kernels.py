@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without to
 CONFIGS = Path(__file__).parents[2] / "conf" / "pe"
 SMALL = Setting(torch.device("cpu"), torch.float32, tokens=64, num_heads=2, head_dim=16, lengths=(32,))
 KINDS = ["none", "rope", "lrope", "xpos", "alibi", "t5", "kerple_log", "exposb", "exposb_literal", "forgetting", "rse"]
+KINDS += ["window", "hard_alibi"]
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -90,8 +90,8 @@ def test_what_keeps_its_promises_ends_with_status_0(program) -> None:
     [
         ([], "one of pe=NAME and data=NAME must be given, got neither"),
         (["pe=rope", "data=bag"], "one of pe=NAME and data=NAME must be given, got pe=rope data=bag"),
-        (["pe=ropes"], "pe must be one of alibi, "),
-        (["pe=rope,"], "pe must be one of alibi, "),
+        (["pe=ropes"], "pe must be one of abacus, "),
+        (["pe=rope,"], "pe must be one of abacus, "),
         (["data=bags"], "data must be one of addition, "),
         (["pe=rope", "epochs=3"], "a check of pe takes settings of pe and model, got 'epochs=3'"),
         (["pe=rope", "data.length=3"], "a check of pe takes settings of pe and model, got 'data.length=3'"),

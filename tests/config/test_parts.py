@@ -34,6 +34,23 @@ def test_a_part_inside_of_another_encoding_is_filled_too() -> None:
     assert all("_target_" in part for part in cfg.pe.encoding.parts)
 
 
+def test_a_part_takes_another_encoding_by_its_name_or_with_settings_of_it() -> None:
+    alibi, dape = (dict(resolved(expand([f"pe={name}"], False)[0].pe)) for name in ("alibi", "dape"))
+    found = parts(
+        "pe.parts=[{name:dape,encoding:alibi},{name:dape,width:8,encoding:{name:alibi,slopes:harmonic}},"
+        "{name:dape,encoding:{name:sum,parts:[rope,alibi]}}]"
+    )
+    assert found[0] == dape | {"encoding": alibi}
+    assert found[1] == dape | {"width": 8, "encoding": alibi | {"slopes": "harmonic"}}
+    assert [part["name"] for part in found[2]["encoding"]["parts"]] == ["rope", "alibi"]
+    for wrong, says in (
+        ("encoding:nothing", r"^pe\.parts\[0\]\.encoding must be an encoding, or .*, got 'nothing': there are "),
+        ("encoding:{name:alibi,theta:3}", r"^pe\.parts\[0\]\.encoding has the settings slopes: got theta$"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            parts(f"pe.parts=[{{name:dape,{wrong}}}]")
+
+
 def test_cells_of_a_sweep_have_their_own_parts() -> None:
     cfgs = expand(["pe=sum", "pe.parts=[rope,alibi],[rope,t5]"], True)
     assert [[part.name for part in cfg.pe.parts] for cfg in cfgs] == [["rope", "alibi"], ["rope", "t5"]]

@@ -140,7 +140,7 @@ def test_a_file_may_begin_with_another_of_its_group(project: Path) -> None:
         (["pe=mine", "+pe.foo=1"], "pe has the settings name, rate: got foo"),
         (["pe=mine", "~pe.rate"], "pe.rate must be set, got nothing"),
         (["pe=mine", "pe._target_=other.Mine"], "pe._target_ must be mine_module.Mine for pe=mine"),
-        (["pe=mines"], "pe must be one of alibi, "),
+        (["pe=mines"], "pe must be one of abacus, "),
         (
             ["pe=mine", "hydra.searchpath=[file:///tmp]"],
             "hydra.searchpath cannot be set: give a folder by --config-dir",

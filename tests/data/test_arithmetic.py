@@ -22,6 +22,39 @@ def test_the_worked_example_is_58_plus_67() -> None:
     ]
 
 
+def test_the_marks_of_the_worked_example() -> None:
+    """A digit of the ones has 1, of the tens 2, of the hundreds 3; the signs 0; what is outside, and padding, -1."""
+    n = torch.tensor([2])
+    for order, prompt, a, total in (
+        ("little", [8, 5, PLUS, 7, 6, 0, 0], [1, 2], [1, 2, 3]),
+        ("big", [5, 8, PLUS, 6, 7, 0, 0], [2, 1], [3, 2, 1]),
+    ):
+        batch = Addition(0, longest=3, order=order).write(n, torch.tensor([prompt]))
+        assert batch.layout.marks.tolist() == [[-1, *a, 0, *a, 0, *total, -1, -1, -1, -1]]
+        assert batch.tokens[0, 10].item() == END
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_a_mark_is_the_significance_of_a_digit(order: str) -> None:
+    """Of every sequence, also of longer ones: by reading its tokens one by one."""
+    data = Addition(0, order=order, longest=5, test=300)
+    for given, most in ((data, 6), (data.longer(3), 16)):
+        batch = given.batch("test", torch.arange(299, -1, -1))
+        assert batch.layout.largest_mark == given.task.marks == most
+        assert given.task.example(9).marks.tolist() == [[most] * 9]
+        for row, marks in zip(batch.tokens.tolist(), batch.layout.marks.tolist(), strict=True):
+            expected, number = [], []
+            for token in [*row, START]:
+                if token < PLUS:
+                    number.append(token)
+                    continue
+                places = range(1, len(number) + 1)
+                expected += [*places] if order == "little" else [*places][::-1]
+                expected.append(0 if token in (PLUS, SEP) else -1)
+                number = []
+            assert marks == expected[:-1]
+
+
 @pytest.mark.parametrize("order", ["little", "big"])
 @pytest.mark.parametrize("factor", [1, 7])
 def test_sums_are_right_in_either_order(order: str, factor: int) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from functools import cache
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 from pathlib import Path
 
 import hydra
@@ -21,9 +21,11 @@ from torch import Tensor
 from pe_lab.check.datasets import PARTS, PROMISES, Case, counted, same, whole
 from pe_lab.check.promise import outcome
 from pe_lab.config import expand, folder
+from pe_lab.data.alternation import Alternation
 from pe_lab.data.bag import Bag
 from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.flip_flop import FlipFlop
+from pe_lab.data.induction import Induction
 from pe_lab.data.mqar import MQAR
 from pe_lab.data.problem import Problems
 from pe_lab.data.structured import Structured, pairs
@@ -116,27 +118,44 @@ def test_a_seed_determines_every_number(name: str, place: Path, elsewhere: dict[
 Everything = tuple[Dataset, Batch, Tensor]
 
 
+def listed(data: Problems, n: int) -> list[tuple[int, ...]]:
+    """Return every prompt of a size."""
+    if data.name == "addition":
+        digits = list(product(range(10), repeat=n))
+        return [(*a, 10, *b) for a in digits for b in digits]
+    if data.name == "repeat":
+        return [(symbol,) * n for symbol in range(data.symbols)]
+    if data.name == "unique_copy":
+        return list(permutations(range(data.symbols), n))
+    if data.name == "selective_copy":  # as many blanks as symbols
+        rows = product(range(data.symbols), repeat=2 * n)
+        return [row for row in rows if row.count(data.symbols - 1) == n]
+    if data.name == "indirect_indexing":
+        pairs = [(i, shift) for i in range(n) for shift in range(-data.reach, data.reach + 1) if 0 <= i + shift < n]
+        letters = list(permutations(range(data.letters), n))
+        return [(*row, row[i], data.letters + data.reach + shift) for row in letters for i, shift in pairs]
+    return list(product(range(data.symbols), repeat=n))
+
+
 def problems(name: str, **options: int) -> Everything:
     """Return all problems; those of a size are equally likely, and sizes have the shares of the test."""
     data: Problems = hydra.utils.instantiate(settings(name))(seed=0, **options)
     sizes, rows = [], []
     for n in data.n:
-        everything = [(symbol,) * n for symbol in range(data.symbols)]
-        if name == "addition":
-            digits = list(product(range(10), repeat=n))
-            everything = [(*a, 10, *b) for a in digits for b in digits]
-        elif name != "repeat":
-            everything = list(product(range(data.symbols), repeat=n))
+        everything = listed(data, n)
         rows += everything
         sizes += [n] * len(everything)
     longest = max(map(len, rows))
     n = torch.tensor(sizes)
     batch = data.write(n, torch.tensor([row + (0,) * (longest - len(row)) for row in rows]))
-    of_length = counted(batch).bincount()
+    return data, batch, as_drawn(data, batch) if name != "repeat" else torch.ones(len(n), dtype=torch.float64)
+
+
+def as_drawn(data: Dataset, everything: Batch) -> Tensor:
+    """Return weights for equally likely sequences of a length, where lengths have the shares of the test."""
+    of_length = counted(everything).bincount()
     drawn = counted(whole(data, "test")).bincount(minlength=len(of_length)).double()
-    if name == "repeat":  # sizes are as likely as they are listed
-        drawn = of_length.double()
-    return data, batch, (drawn / of_length)[counted(batch)]
+    return (drawn / of_length)[counted(everything)]
 
 
 def associations() -> Everything:
@@ -181,6 +200,21 @@ def instructions() -> Everything:
     return data, data.write(torch.tensor(rows)), torch.tensor(weights, dtype=torch.float64)
 
 
+def repeated() -> Everything:
+    data = Induction(0, length=7, vocabulary=3, train=300, validation=50, test=50)
+    return data, data.write(torch.tensor(list(product(range(3), repeat=7)))), torch.ones(3**7, dtype=torch.float64)
+
+
+def blocks() -> Everything:
+    data = Alternation(0, blocks=3, shortest=12, longest=21, train=300, validation=50, test=50)
+    rows = []
+    for n in data.n:
+        for first, second in combinations(range(1, n), 2):
+            rows.append([2] + [0] * first + [1] * (second - first) + [0] * (n - second) + [3] * (21 - n))
+    batch = data.write(torch.tensor(rows))
+    return data, batch, as_drawn(data, batch)
+
+
 FEW = {"train": 300, "validation": 50, "test": 50}
 EVERYTHING: dict[str, Callable[[], Everything]] = {
     "structured": progressions,
@@ -193,6 +227,11 @@ EVERYTHING: dict[str, Callable[[], Everything]] = {
     "mqar": associations,
     "bag": frequent,
     "flip_flop": instructions,
+    "unique_copy": lambda: problems("unique_copy", symbols=7, longest=4, **FEW),
+    "selective_copy": lambda: problems("selective_copy", symbols=2, longest=4, **FEW),
+    "indirect_indexing": lambda: problems("indirect_indexing", letters=5, shortest=3, longest=4, reach=2, **FEW),
+    "induction": repeated,
+    "alternation": blocks,
 }
 # 20^21 sequences at least: there the orders of single multisets are counted, by these tests
 COUNTED = {
@@ -218,7 +257,14 @@ def test_exact_floors_are_those_of_a_slow_count_of_everything(name: str, place: 
         "position_blind": (everything, weights, lambda seen, slot: tuple(sorted(seen))),
         "position_blind_split_known": (test, each, lambda seen, slot: tuple(sorted(seen))),
         "prior": (everything, weights, lambda seen, slot: ()),
+        "uniform": (everything, weights, lambda seen, slot: at_sep(seen)),
+        "source": (everything, weights, lambda seen, slot: seen[-3] if at_sep(seen) else "end"),
     }
+    sep = getattr(data, "symbols", -1) + 1
+
+    def at_sep(seen: tuple[int, ...]) -> bool:
+        return seen[-1] == sep
+
     floors = data.floors("test")
     assert floors.keys() <= ways.keys()
     for level, metrics in floors.items():

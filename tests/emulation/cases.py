@@ -105,12 +105,20 @@ def _rotation(case: Case) -> Leaves:
     return {**_bias(case), "cos": angle.cos(), "sin": angle.sin(), "gain": 1 + torch.rand(1, case.head_dim)}
 
 
+def _rotations(case: Case) -> Leaves:
+    """Tables of every sequence and head, as a projection of tokens [B, T, H, d/2] has them."""
+    angle = torch.randn(case.batch, case.length, case.heads, case.head_dim // 2).transpose(1, 2)
+    return {**_bias(case), "cos": angle.cos(), "sin": angle.sin(), "gain": 1 + torch.rand(1, case.head_dim)}
+
+
 FAMILIES: dict[str, tuple[Callable[[Case], Leaves], Stick | None]] = {
     "nothing": (_nothing, None),
     "bias": (_bias, None),
     "gate": (_gate, None),
     "decay": (_decay, None),
     "rotation": (_rotation, None),
+    "rotation of sequences": (_rotations, None),
+    "window": (_bias, None),
     "stick": (_nothing, Stick("nearest", True, "drop")),
     "stick bias": (_bias, Stick("nearest", True, "own")),
     "stick first": (_bias, Stick("first", False, "own")),
@@ -121,6 +129,8 @@ def terms(case: Case, leaves: Leaves) -> Terms:
     """Return the terms that these tensors make."""
     stick = FAMILIES[case.family][1]
     given = {} if stick is None else {"weights": stick}
+    if case.family == "window":  # tiles are skipped, cut and whole
+        given["window"] = tuple((case.length // 3 + 1, None)[head % 2] for head in range(case.heads))
     if "cos" in leaves:
         rotary = Rotary(leaves["cos"], leaves["sin"])
         return Terms(rotary_q=rotary, rotary_k=rotary, gain=leaves["gain"], bias=leaves["bias"], **given)

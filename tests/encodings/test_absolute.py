@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+import loops
+from pe_lab.attention import attend
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
@@ -48,6 +50,7 @@ def test_sinusoidal_has_the_known_values() -> None:
     assert_close(added, expected, rtol=0, atol=0.0005)
 
 
+@pytest.mark.proves("sinusoidal")
 @pytest.mark.parametrize("width", [1, 5, 6, 64])
 @pytest.mark.parametrize("theta", [10_000.0, 50.0])
 def test_sinusoidal_is_the_papers_formula(width: int, theta: float) -> None:
@@ -79,6 +82,7 @@ def test_sininit_starts_as_the_sinusoids() -> None:
     assert torch.equal(encoding.embed(x, layout_at(pos)), Sinusoidal(SIZES).embed(x, layout_at(pos)))
 
 
+@pytest.mark.proves("{kind}")
 @pytest.mark.parametrize("kind", [Learnable, SinInit])
 def test_a_trained_table_is_read_by_position_and_learns_by_position(kind: type[Learnable]) -> None:
     """out[b, t] = x[b, t] + table[pos[b, t]]; a row's gradient is the sum over where it was read."""
@@ -87,15 +91,15 @@ def test_a_trained_table_is_read_by_position_and_learns_by_position(kind: type[L
     x = torch.randn(B, 5, D, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(B, 5, D, dtype=torch.float64)
     out = encoding.embed(x, layout_at(pos))
-    out.backward(upstream)
+    gradient, by_table = torch.autograd.grad(out, (x, encoding.table), upstream)
     expected_out, expected_grad = x.detach().clone(), torch.zeros(512, D, dtype=torch.float64)
     for b in range(B):
         for t in range(5):
             expected_out[b, t] += encoding.table.detach()[pos[b][t]]
             expected_grad[pos[b][t]] += upstream[b, t]
     assert torch.equal(out, expected_out)
-    assert torch.equal(x.grad, upstream)
-    assert_close(encoding.table.grad, expected_grad, rtol=0, atol=1e-15)
+    assert torch.equal(gradient, upstream)
+    assert_close(by_table, expected_grad, rtol=0, atol=1e-15)
 
 
 def test_learnable_starts_as_a_normal_of_0_02() -> None:
@@ -160,6 +164,19 @@ def test_no_encoding_changes_nothing() -> None:
     assert not list(none.parameters())
 
 
+@pytest.mark.proves("none")
+@pytest.mark.parametrize("causal", [True, False])
+def test_without_encoding_attention_is_a_softmax_of_products(causal: bool) -> None:
+    q, k, v = loops.inputs(2, D // 2)
+    layout = loops.mixed(causal)
+    terms = PositionalEncoding(SIZES).terms(torch.zeros(3, 7, D, dtype=torch.float64), layout)
+    got, expected = loops.unpadded(attend(q, k, v, terms, layout, "reference")), loops.attention(q, k, v, causal)
+    assert_close(got, expected, rtol=0, atol=1e-13)
+    upstream = torch.randn_like(expected)
+    for g, e in zip(*(torch.autograd.grad(x, (q, k, v), upstream) for x in (got, expected)), strict=True):
+        assert_close(g, e, rtol=0, atol=1e-13)
+
+
 def test_without_encoding_a_bidirectional_model_is_order_blind() -> None:
     """A permutation of the tokens permutes the outputs, up to rounding."""
     model, layout = bare_model(causal=False)
@@ -213,6 +230,7 @@ def fourier(encoding: Absolute, pos: int, length: int) -> Tensor:
 PAPERS = {Integer: integer, Normalized: normalized, Random: of_table, Continuous: continuous, Fourier: fourier}
 
 
+@pytest.mark.proves("{kind}")
 @pytest.mark.parametrize("kind", PAPERS)
 def test_an_encoding_is_its_formula(kind: type[Absolute]) -> None:
     """Values, and gradients of the token and of every parameter."""
@@ -349,6 +367,27 @@ def test_a_table_per_layer_must_enter_in_every_layer() -> None:
         Learnable(SIZES, share="heads")
 
 
+@pytest.mark.proves("learnable_per_layer")
+def test_a_table_per_layer_adds_its_rows_to_the_input_of_every_attention() -> None:
+    """Values, and gradients of the input and of the table, whose rows are read as often as their position is there."""
+    make = hydra.utils.instantiate(expand(["pe=learnable_per_layer"], False)[0].pe)
+    for layer in (0, 2):
+        encoding = make(Sizes(D, 2, 10, depth=3, layer=layer)).double()
+        h, upstream = torch.randn(2, B, 5, D, dtype=torch.float64)
+        h.requires_grad_()
+        rows = [[h[b, t] + encoding.table[p] for t, p in enumerate(row)] for b, row in enumerate(POSITIONS)]
+        expected = torch.stack([torch.stack(row) for row in rows])
+        assert encoding.embed(h, layout_at(POSITIONS)) is h
+        for mixed in encoding.mix(h, layout_at(POSITIONS)):
+            assert_close(mixed, expected, rtol=0, atol=1e-15)
+            found = (
+                torch.autograd.grad(x, (h, encoding.table), upstream, retain_graph=True) for x in (mixed, expected)
+            )
+            for g, e in zip(*found, strict=True):
+                assert_close(g, e, rtol=0, atol=1e-14)
+
+
+@pytest.mark.proves("sinusoidal_qk", by="identity: `sinusoidal`, for queries and keys alone")
 def test_sinusoidal_qk_reaches_queries_and_keys_of_every_layer_and_no_value() -> None:
     encoding = hydra.utils.instantiate(expand(["pe=sinusoidal_qk"], False)[0].pe)(SIZES)
     x, layout = torch.randn(B, 5, D), layout_at(POSITIONS)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import product
 from operator import mul
 
+import hydra
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.testing import assert_close
 
 import loops
 from pe_lab.attention import attend, reference
+from pe_lab.config import expand
 from pe_lab.encodings import make
 from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.bias import Alibi, Sandwich, alibi_slopes
@@ -55,6 +57,7 @@ def test_every_head_has_a_slope_of_its_own(num_heads: int) -> None:
     assert all(2**-8 <= slope < 1 for slope in slopes)
 
 
+@pytest.mark.proves("alibi", by="transformers")
 @pytest.mark.parametrize("num_heads", [*range(1, 17), 20, 32])
 def test_alibi_equals_transformers_bloom(num_heads: int) -> None:
     """Theirs is m j: it differs from -m |i - j| by a constant in each causal row, which softmax removes."""
@@ -79,14 +82,19 @@ def test_alibi_adds_minus_slope_times_distance(length: int, causal: bool, num_he
         assert got[h, i, j].item() == pytest.approx(-SLOPES[num_heads][h] * abs(i - j), rel=1e-15, abs=0)
 
 
+@pytest.mark.proves("nape")
 @pytest.mark.parametrize("causal", [True, False])
-def test_nape_has_harmonic_slopes_in_the_first_half_of_the_heads(causal: bool) -> None:
+@pytest.mark.parametrize("way", ["by name", "by its file"])
+def test_nape_has_harmonic_slopes_in_the_first_half_of_the_heads(way: str, causal: bool) -> None:
     """Attention and its gradients, with documents, padding and gaps between positions."""
     H, d = 6, 4
     slopes = [1.0, 1 / 2, 1 / 3, 0.0, 0.0, 0.0]  # written down: the source's for 6 heads
     q, k, v = loops.inputs(H, d)
     layout = loops.mixed(causal)
-    nape = make("nape", width=H * d, num_heads=H, depth=1, length=7, causal=causal).first
+    if way == "by name":
+        nape = make("nape", width=H * d, num_heads=H, depth=1, length=7, causal=causal).first
+    else:
+        nape = hydra.utils.instantiate(expand(["pe=nape"], False)[0].pe)(Sizes(H * d, H, 7, causal))
     terms = nape.terms(torch.zeros(3, 7, H * d, dtype=torch.float64), layout)
     got = loops.unpadded(attend(q, k, v, terms, layout, "reference"))
 
@@ -113,6 +121,7 @@ def test_alibi_is_symmetric() -> None:
     assert torch.equal(got, got.mT)
 
 
+@pytest.mark.proves("alibi")
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_with_alibi_is_softmax_of_biased_logits(causal: bool) -> None:
     """Values, and gradients of q, k and v."""
@@ -180,6 +189,7 @@ def test_sandwich_adds_the_product_of_sinusoids_over_its_ratio(pos: list[int], c
         assert got[head, i, j].item() == pytest.approx(sandwich(num_heads, head, pos[i], pos[j]), rel=0, abs=1e-10)
 
 
+@pytest.mark.proves("sandwich")
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention_with_sandwich_is_softmax_of_biased_logits(causal: bool) -> None:
     """Values, and gradients of q, k and v."""

@@ -31,6 +31,7 @@ def trained(encoding: BAM, beta: list[float], m: list[float]) -> BAM:
     return encoding
 
 
+@pytest.mark.proves("bam")
 @pytest.mark.parametrize("location", [True, False])
 @pytest.mark.parametrize("beta", [[1.0, 2.0, 0.5], [-0.3, 1.7, -0.1]])
 @pytest.mark.parametrize("causal", [True, False])

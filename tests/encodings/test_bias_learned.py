@@ -117,6 +117,7 @@ def assert_as_in_the_source(encoding: PositionalEncoding, pos: list[int], causal
     assert size == 1 or all(g.any() for g in gradients[0])
 
 
+@pytest.mark.proves("{kind}")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("pos", [[0], list(range(7)), list(range(63)), FAR], ids=["1", "7", "63", "far"])
@@ -253,6 +254,7 @@ def test_relative_bias_has_one_scalar_for_all_distances_beyond_its_reach() -> No
     assert not torch.equal(got[:, 0, 1], got[:, 1, 0])
 
 
+@pytest.mark.proves("t5", by="transformers")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (32, 256), (16, 100), (64, 128)])
 def test_t5_equals_transformers(causal: bool, num_buckets: int, max_distance: int) -> None:

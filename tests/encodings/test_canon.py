@@ -45,6 +45,7 @@ def paper(h: Tensor, weight: Tensor, segment: Tensor) -> Tensor:
     return torch.stack(rows).view_as(h)
 
 
+@pytest.mark.proves("canon")
 @pytest.mark.parametrize("layout", [of_length(1), of_length(2), of_length(3), of_length(33), packed()])
 def test_canon_is_the_papers_formula(layout: Layout) -> None:
     """Values and gradients, in packed documents, with padding and at positions from 3 on; the same for q, k and v."""
@@ -60,6 +61,7 @@ def test_canon_is_the_papers_formula(layout: Layout) -> None:
         assert_close(g, e, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.proves("canon", by="torch")
 @pytest.mark.parametrize("length", [1, 2, 4, 63])
 def test_on_a_whole_sequence_it_is_torchs_convolution(length: int) -> None:
     """As in the authors' code: the last of torch's taps is of the token itself."""

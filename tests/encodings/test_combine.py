@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+import loops
 from pe_lab.attention import attend
 from pe_lab.config import expand, folder
 from pe_lab.data.seeding import initialise
@@ -86,6 +87,7 @@ def reason(name: str) -> str | None:
 # -- head by head ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("heads", by="identity: each part on its heads")
 @pytest.mark.parametrize("other", ["none", "alibi", "forgetting"])
 @pytest.mark.parametrize("name", SINGLES)
 def test_each_head_is_that_of_its_part(name: str, other: str) -> None:
@@ -150,6 +152,7 @@ def test_a_table_that_is_too_short_is_refused_beside_a_longer_one() -> None:
 # -- added up ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.proves("sum", by="identity: a part alone")
 @pytest.mark.parametrize("name", ON_A_LINE)
 def test_a_sum_with_nothing_is_the_encoding_itself(name: str) -> None:
     h = inputs()[0]
@@ -165,6 +168,7 @@ def test_a_sum_with_nothing_is_the_encoding_itself(name: str) -> None:
         assert_close(attended(both, slice(0, H)), attended(alone, slice(0, H)), rtol=0, atol=1e-13)
 
 
+@pytest.mark.proves("sum", by="identity: the logits of both parts")
 @pytest.mark.parametrize("bias", ["alibi", "t5", "forgetting", "fire", "kerple_log"])
 @pytest.mark.parametrize("other", ["rope", "cope", "alibi", "stick_breaking", "shaw"])
 def test_biases_add_up(bias: str, other: str) -> None:
@@ -177,6 +181,35 @@ def test_biases_add_up(bias: str, other: str) -> None:
     expected = logits(q, k, first.terms(h, LAYOUT), LAYOUT) + logits(0 * q, k, second.terms(h, LAYOUT), LAYOUT)
     inside = LAYOUT.allowed.expand_as(found)
     assert_close(found[inside], expected[inside], rtol=0, atol=1e-12)
+
+
+@pytest.mark.proves("sum")
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_rotation_a_bias_and_a_window_act_together(causal: bool) -> None:
+    """Values, and gradients of q, k, v and of the bias's parameters, one pair of tokens at a time."""
+    q, k, v = loops.inputs(H, HEAD)
+    layout = loops.mixed(causal)
+    parts = [maker("rope"), maker("kerple_log"), maker("window", window=4)]
+    both = Sum(replace(SIZES, causal=causal), parts=parts).double()
+    p, a = both.members()[1].p, both.members()[1].a
+    terms = both.terms(torch.zeros(3, T, D, dtype=torch.float64), layout)
+    got = loops.unpadded(attend(q, k, v, terms, layout, "reference"))
+    angle = torch.tensor(loops.POSITIONS)[:, None, :, None] * 10_000.0 ** (-torch.arange(0, HEAD, 2).double() / HEAD)
+
+    def turned(x: Tensor) -> Tensor:
+        even, odd = x[..., 0::2], x[..., 1::2]
+        pairs = (even * angle.cos() - odd * angle.sin(), even * angle.sin() + odd * angle.cos())
+        return torch.stack(pairs, -1).flatten(-2)
+
+    def logit(head: int, i: int, j: int, z: Tensor) -> Tensor:
+        return z - p[head] * (1 + a[head] * abs(i - j)).log()
+
+    expected = loops.attention(turned(q), turned(k), v, causal, logit=logit, sees=lambda head, i, j: abs(i - j) < 4)
+    assert_close(got, expected, rtol=0, atol=1e-13)
+    upstream = torch.randn_like(expected)
+    for g, e in zip(*(torch.autograd.grad(x, (q, k, v, p, a), upstream) for x in (got, expected)), strict=True):
+        assert e.any()
+        assert_close(g, e, rtol=0, atol=1e-12)
 
 
 def test_vectors_at_the_input_are_added_one_after_the_other() -> None:

@@ -69,6 +69,7 @@ def paper_cope(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
+@pytest.mark.proves("cope")
 @pytest.mark.parametrize("max_position", [1, 3, 64])
 @pytest.mark.parametrize("length", [1, 2, 7, 17])
 def test_cope_is_the_papers_formula(length: int, max_position: int) -> None:
@@ -181,6 +182,7 @@ def paper_forgetting(q: Tensor, k: Tensor, v: Tensor, f: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
+@pytest.mark.proves("forgetting")
 @pytest.mark.parametrize("length", [1, 2, 7, 33])
 def test_forgetting_is_the_papers_formula(length: int) -> None:
     """Values, and gradients of q, k, v, of the content and of the gates' parameters."""

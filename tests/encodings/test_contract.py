@@ -10,7 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.check import encodings, models
-from pe_lab.check.case import B, Case, T, at_positions, padded, random_tokens, whole
+from pe_lab.check.case import MARKS, B, Case, T, at_positions, padded, random_tokens, whole
 from pe_lab.check.promise import outcome
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
@@ -58,7 +58,7 @@ def applies(promise: str, name: str) -> bool:
     declared = CLASSES[name]
     excluded = {
         "terms depend on the tokens only if that is declared": declared.reads_content,
-        "what it is not defined for is refused": not declared.causal_only and not declared.on_grid,
+        "what it is not defined for is refused": not (declared.causal_only or declared.on_grid or declared.reads_marks),
         "a grid is read row by row": declared.on_grid,
         "token by token, with a cache, equals the whole sequence": declared.whole_sequence is not None,
     }
@@ -114,7 +114,9 @@ def test_class_and_file_name_their_source(path) -> None:
 
 
 def drawn_with(name: str, *overrides: str) -> PositionalEncoding:
-    encoding = hydra.utils.instantiate(settings(name, *overrides))(Sizes(64, 2, T, grid_width=case(name).grid))
+    encoding = hydra.utils.instantiate(settings(name, *overrides))(
+        Sizes(64, 2, T, grid_width=case(name).grid, marks=MARKS)
+    )
     initialise(encoding, seed=5)
     return encoding
 
@@ -163,9 +165,9 @@ def test_gradients_reach_every_parameter_at_every_std_and_size(name: str, value:
     small = Model(
         depth=2, width=D, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
-    model = Transformer(small, made, Task(11, T, 11, causal=True, grid_width=case(name).grid))
+    model = Transformer(small, made, Task(11, T, 11, causal=True, grid_width=case(name).grid, marks=MARKS))
     initialise(model, seed=0)
-    logits = model(random_tokens(B, T), Layout.of_lengths(torch.full((B,), T), T, True, grid_width=case(name).grid))
+    logits = model(random_tokens(B, T), whole(B, T, grid_width=case(name).grid))
     torch.nn.functional.cross_entropy(logits.flatten(0, 1), random_tokens(B * T)).backward()
     for key, parameter in model.encodings.named_parameters():
         assert parameter.grad.isfinite().all(), key
@@ -179,7 +181,7 @@ def test_every_vector_and_table_of_fixed_size_has_a_setting_for_it() -> None:
     assert {name for name in NAMES if issubclass(CLASSES[name], Absolute)} <= with_std | with_size
     assert with_std == {
         *("learnable", "learnable_per_layer", "learnable_2d", "relative_bias", "t5", "shaw", "transformer_xl"),
-        *("deberta", "cope", "cpe", "path"),
+        *("deberta", "cope", "cpe", "path", "abacus", "coupled"),
     }
 
 
@@ -194,7 +196,7 @@ def test_a_size_out_of_range_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if "std" in settings(name)])
 def test_a_std_out_of_range_is_refused(name: str) -> None:
     make = hydra.utils.instantiate(settings(name))
-    sizes = Sizes(D, H, T, grid_width=case(name).grid)
+    sizes = Sizes(D, H, T, grid_width=case(name).grid, marks=MARKS)
     for value in (-1.0, float("nan"), float("inf"), "x"):
         with pytest.raises(ValueError, match=r"^std must be at least 0, got "):
             make(sizes, std=value)

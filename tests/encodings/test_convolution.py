@@ -16,6 +16,7 @@ def made(grid_width: int | None = None) -> ConvolutionalPE:
     return ConvolutionalPE(Sizes(D, 2, 12, grid_width=grid_width)).double()
 
 
+@pytest.mark.proves("cpe", by="torch")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 3, 63])
 def test_on_a_line_it_is_a_depthwise_convolution(length: int, causal: bool) -> None:
@@ -32,6 +33,7 @@ def test_on_a_line_it_is_a_depthwise_convolution(length: int, causal: bool) -> N
         assert_close(got, want, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.proves("cpe", by="torch")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 4), (5, 2), (8, 8)])
 def test_on_a_grid_it_is_a_convolution_in_two_dimensions(height: int, width: int, causal: bool) -> None:

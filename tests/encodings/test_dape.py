@@ -29,7 +29,7 @@ from pe_lab.encodings import (
 H, d, W = 2, 4, 5
 D = H * d
 SIZES = Sizes(D, H, 9)
-KINDS = {"dape": Dape, "dape_v2": DapeV2, "dape_v2_5": partial(DapeV2, kernel=5)}
+KINDS = {"dape": Dape, "dape_v2": DapeV2, "dape_v2, kernel 5": partial(DapeV2, kernel=5)}
 
 
 def packed(causal: bool = True) -> Layout:
@@ -109,6 +109,7 @@ CASES = [(name, inner, True) for name in KINDS for inner in (KerpleLog, Alibi, P
 CASES += [("dape", KerpleLog, False), ("dape", PositionalEncoding, False)]
 
 
+@pytest.mark.proves("{name}")
 @pytest.mark.parametrize("length", [1, 2, 7, "packed"])
 @pytest.mark.parametrize(("name", "inner", "causal"), CASES)
 def test_dape_is_the_papers_formula(name: str, inner: type, causal: bool, length: int | str) -> None:

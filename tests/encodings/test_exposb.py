@@ -65,7 +65,13 @@ def paper_logits(encoding: ExpoSB, q: Tensor, k: Tensor, pos: list[list[int]]) -
     return z + fade.log() if encoding.form == "stable" else z * fade
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [
+        pytest.param("stable", marks=pytest.mark.proves("exposb")),
+        pytest.param("literal", marks=pytest.mark.proves("exposb_literal")),
+    ],
+)
 @pytest.mark.parametrize("pairing", PAIRINGS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 63, 129])

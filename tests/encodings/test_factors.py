@@ -26,6 +26,7 @@ def trained(encoding: URPE) -> URPE:
     return encoding
 
 
+@pytest.mark.proves("urpe")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("max_distance", [2, 50])
 def test_weights_are_multiplied_after_the_softmax(max_distance: int, causal: bool) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 
 FACTS = ("pos_range", "max_distance", "packed", "right_padded", "one_segment", "runs_on")
 NO_VALUES = (RuntimeError, NotImplementedError)
@@ -99,3 +99,52 @@ def test_the_last_tokens_are_as_many_as_asked_for(count: int) -> None:
     keys = step_of().keys
     assert keys.last(count).segment.shape == keys.last(count).pos.shape == (1, count)
     assert torch.equal(keys.last(count).pos[0], torch.arange(10 - count, 10))
+
+
+def with_marks() -> Layout:
+    return replace(packed(True), marks=torch.arange(26).view(2, 13) % 7 - 1)
+
+
+def test_marks_go_where_tokens_go() -> None:
+    layout = with_marks()
+    marks = layout.marks
+    assert torch.equal(layout.part(3, 8).marks, marks[:, 3:8])
+    assert torch.equal(layout.last(4).marks, marks[:, 9:])
+    assert torch.equal(layout.rows(torch.tensor([1, 0, 1])).marks, marks[[1, 0, 1]])
+    assert torch.equal(layout.part(0, 5).joined(layout.part(5, 13)).marks, marks)
+    assert torch.equal(layout.part(5, 13).after(layout.part(0, 5)).keys.marks, marks)
+    assert torch.equal(layout.shifted(4).marks, marks)
+    assert torch.equal(layout.moved(lambda pos: 2 * pos).marks, marks)
+    run = [replace(Layout.whole(2, 3, True, start=start), marks=marks[:, start : start + 3]) for start in (0, 3)]
+    assert torch.equal(run[0].joined(run[1]).marks, marks[:, :6])
+    for kind in (layout, run[0]):
+        assert kind.following(2).marks is None
+        assert torch.equal(kind.following(2, marks=marks[:, :2]).marks, marks[:, :2])
+        assert kind.joined(kind.following(2)).marks is None
+
+
+def test_the_largest_mark_is_read_on_the_cpu_unless_marks_are_others() -> None:
+    layout = with_marks()
+    assert layout.largest_mark == 5
+    assert packed(True).largest_mark == UNMARKED
+    moved = replace(layout.to("meta"), seed=8)
+    assert moved.marks.device.type == "meta"
+    assert moved.largest_mark == 5
+    assert moved.moved(lambda pos: 2 * pos).largest_mark == 5
+    other = replace(moved, marks=moved.marks.clone())
+    assert other.origin is None
+    with pytest.raises(NO_VALUES):
+        other.largest_mark  # noqa: B018 reading it fails
+
+
+@pytest.mark.parametrize(
+    ("marks", "error"),
+    [
+        (torch.zeros(2, 13), "marks must be integers, got torch.float32"),
+        (torch.zeros(2, 13, dtype=torch.bool), "marks must be integers, got torch.bool"),
+        (torch.zeros(1, 13, dtype=torch.long), r"marks must be one for each token, \[2, 13\], got \[1, 13\]"),
+    ],
+)
+def test_marks_that_are_none_are_refused(marks: torch.Tensor, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        replace(packed(True), marks=marks)

@@ -51,7 +51,9 @@ def assert_same_gradients(ours: Tensor, theirs: Tensor, wanted: tuple[Tensor, ..
     """Require equality within `relative` of the norms."""
     upstream = torch.randn_like(ours)
     for got, expected in zip(*(torch.autograd.grad(y, wanted, upstream) for y in (ours, theirs)), strict=True):
-        assert (got - expected).norm() <= relative * expected.norm()
+        bound = relative * expected.norm().item()
+        assert (got - expected).norm() <= bound
+        assert_close(got, expected, rtol=0, atol=bound)
 
 
 # x-transformers: a whole layer of attention
@@ -101,6 +103,7 @@ def assert_same_attention(
     assert_same_gradients(ours, theirs, wanted, 2 * error)
 
 
+@pytest.mark.proves("rope", by="x-transformers")
 @pytest.mark.parametrize("theta", [10_000.0, 50.0])
 def test_rope_equals_x_transformers(theta: float) -> None:
     from x_transformers.x_transformers import RotaryEmbedding
@@ -110,6 +113,7 @@ def test_rope_equals_x_transformers(theta: float) -> None:
     assert_same_attention(encoding, their_layer(), layout, relative=by_rotation(layout), rotary_pos_emb=rotates)
 
 
+@pytest.mark.proves("p_rope", by="x-transformers")
 @pytest.mark.parametrize("p", [0.5, 0.75])
 def test_p_rope_equals_partial_rotation_in_x_transformers(p: float) -> None:
     """Theirs spreads all of theta's wavelengths over the fewer pairs: p-RoPE's are those of theta ** p."""
@@ -120,6 +124,7 @@ def test_p_rope_equals_partial_rotation_in_x_transformers(p: float) -> None:
     assert_same_attention(encoding, their_layer(), layout, relative=by_rotation(layout), rotary_pos_emb=rotates)
 
 
+@pytest.mark.proves("xpos", by="x-transformers")
 @pytest.mark.parametrize("scale_base", [512.0, 100.0])
 def test_xpos_equals_x_transformers(scale_base: float) -> None:
     """They scale from the middle of 0 ... the largest position, we from the middle of all: logits are the same."""
@@ -130,6 +135,7 @@ def test_xpos_equals_x_transformers(scale_base: float) -> None:
     assert_same_attention(encoding, their_layer(), layout, relative=by_rotation(layout), rotary_pos_emb=rotates)
 
 
+@pytest.mark.proves("rope_pi", by="x-transformers")
 @pytest.mark.parametrize("factor", [1.0, 4.0, 3.3])
 def test_pi_equals_x_transformers(factor: float) -> None:
     from x_transformers.x_transformers import RotaryEmbedding
@@ -139,6 +145,7 @@ def test_pi_equals_x_transformers(factor: float) -> None:
     assert_same_attention(encoding, their_layer(), layout, relative=by_rotation(layout), rotary_pos_emb=rotates)
 
 
+@pytest.mark.proves("rope_ntk", by="x-transformers")
 @pytest.mark.parametrize("factor", [1.0, 4.0, 3.3])
 def test_ntk_equals_x_transformers(factor: float) -> None:
     from x_transformers.x_transformers import RotaryEmbedding
@@ -148,6 +155,7 @@ def test_ntk_equals_x_transformers(factor: float) -> None:
     assert_same_attention(encoding, their_layer(), layout, relative=by_rotation(layout), rotary_pos_emb=rotates)
 
 
+@pytest.mark.proves("alibi", by="x-transformers")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 6, 8, 12, 20])
 def test_alibi_equals_x_transformers(num_heads: int, causal: bool) -> None:
@@ -160,6 +168,7 @@ def test_alibi_equals_x_transformers(num_heads: int, causal: bool) -> None:
     assert_same_attention(encoding, layer, layout, relative=F32 / 2, rel_pos=bias.double(), pos=layout.pos)
 
 
+@pytest.mark.proves("t5", by="x-transformers")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (16, 100)])
 def test_t5_equals_x_transformers(num_buckets: int, max_distance: int, causal: bool) -> None:
@@ -175,6 +184,7 @@ def test_t5_equals_x_transformers(num_buckets: int, max_distance: int, causal: b
     assert t5_buckets(num_buckets if causal else num_buckets // 2, max_distance) == buckets.tolist()
 
 
+@pytest.mark.proves("cope", by="x-transformers")
 @pytest.mark.parametrize("max_position", [3, 64])
 def test_cope_equals_x_transformers(max_position: int) -> None:
     """Their max_pos counts the vectors, of which one is for position 0."""
@@ -184,6 +194,7 @@ def test_cope_equals_x_transformers(max_position: int) -> None:
     assert_same_attention(encoding, layer, layout, (encoding.score.table,))
 
 
+@pytest.mark.proves("forgetting", by="x-transformers")
 def test_forgetting_equals_x_transformers() -> None:
     """Theirs starts with its gates open, at a bias of 5."""
     layer, layout = their_layer(data_dependent_alibi=True), layout_at(list(range(40)))
@@ -193,6 +204,7 @@ def test_forgetting_equals_x_transformers() -> None:
     assert_same_attention(encoding, layer, layout, tuple(encoding.gate.parameters()))
 
 
+@pytest.mark.proves("sinusoidal", by="x-transformers")
 def test_sinusoidal_equals_x_transformers() -> None:
     """Theirs has all sines first, and a trained factor that starts at D ** -0.5."""
     from x_transformers.x_transformers import ScaledSinusoidalEmbedding
@@ -206,6 +218,7 @@ def test_sinusoidal_equals_x_transformers() -> None:
     assert_close(Sinusoidal(SIZES).embed(x, layout), expected, rtol=0, atol=700 * 6 * F32)
 
 
+@pytest.mark.proves("learnable", by="x-transformers")
 def test_learnable_equals_x_transformers() -> None:
     """Equal up to the factor D ** -0.5 by which theirs scales the table."""
     from x_transformers.x_transformers import AbsolutePositionalEmbedding
@@ -246,6 +259,7 @@ def each(rotary: nn.Module, start: int) -> Callable[[Tensor, Tensor], tuple[Tens
     return lambda q, k: tuple(rotary.rotate_queries_or_keys(x, offset=start) for x in (q, k))
 
 
+@pytest.mark.proves("rope", by="rotary-embedding-torch")
 @pytest.mark.parametrize("theta", [10_000.0, 50.0])
 @pytest.mark.parametrize("start", [0, 900])
 def test_rope_equals_rotary_embedding_torch(start: int, theta: float) -> None:
@@ -256,6 +270,7 @@ def test_rope_equals_rotary_embedding_torch(start: int, theta: float) -> None:
     assert_same_logits(RoPE(SIZES, theta=theta), rotate, layout, by_rotation(layout))
 
 
+@pytest.mark.proves("p_rope", by="rotary-embedding-torch")
 @pytest.mark.parametrize("p", [0.5, 0.75])
 def test_p_rope_equals_partial_rotation_in_rotary_embedding_torch(p: float) -> None:
     """As in x-transformers, with theta ** p."""
@@ -266,6 +281,7 @@ def test_p_rope_equals_partial_rotation_in_rotary_embedding_torch(p: float) -> N
     assert_same_logits(PRoPE(SIZES, p=p), rotate, layout, by_rotation(layout))
 
 
+@pytest.mark.proves("xpos", by="rotary-embedding-torch")
 @pytest.mark.parametrize("length", [64, 65])
 def test_xpos_equals_rotary_embedding_torch(length: int) -> None:
     """Both scale from the middle of 0 ... L - 1 and by 512 by default: even queries and keys are equal."""
@@ -280,6 +296,7 @@ def test_xpos_equals_rotary_embedding_torch(length: int) -> None:
         assert_close(got, expected, rtol=0, atol=by_rotation(layout) * expected.norm(dim=-1).max().item())
 
 
+@pytest.mark.proves("rope_pi", by="rotary-embedding-torch")
 @pytest.mark.parametrize("factor", [1.0, 4.0, 3.3])
 def test_pi_equals_rotary_embedding_torch(factor: float) -> None:
     from rotary_embedding_torch import RotaryEmbedding
@@ -289,6 +306,7 @@ def test_pi_equals_rotary_embedding_torch(factor: float) -> None:
     assert_same_logits(InterpolatedRoPE(SIZES, factor=factor), rotate, layout, by_rotation(layout))
 
 
+@pytest.mark.proves("rope_ntk", by="rotary-embedding-torch")
 @pytest.mark.parametrize("factor", [1.0, 4.0, 3.3])
 def test_ntk_equals_rotary_embedding_torch(factor: float) -> None:
     from rotary_embedding_torch import RotaryEmbedding
@@ -298,6 +316,7 @@ def test_ntk_equals_rotary_embedding_torch(factor: float) -> None:
     assert_same_logits(NTKRoPE(SIZES, factor=factor), rotate, layout, by_rotation(layout))
 
 
+@pytest.mark.proves("{make}", by="rotary-embedding-torch")
 @pytest.mark.parametrize("make", [partial(LRoPE, share="heads"), LeRoPE])
 def test_trained_frequencies_equal_rotary_embedding_torch(make: Callable[[Sizes], RoPE]) -> None:
     """Theirs trains the frequencies, ours their logarithms: the gradients differ by a factor omega."""
@@ -322,6 +341,7 @@ def test_trained_frequencies_equal_rotary_embedding_torch(make: Callable[[Sizes]
         assert_close(by_logarithm.flatten(), omega * by_omega, rtol=0, atol=atol)
 
 
+@pytest.mark.proves("rope_2d", by="rotary-embedding-torch")
 @pytest.mark.parametrize(("rows", "columns"), [(8, 8), (3, 50)])
 def test_rope_2d_equals_rotary_embedding_torch(rows: int, columns: int) -> None:
     """Its axial frequencies for "lang", which counts cells; "pixel" is another function: linear, on -1 ... 1."""

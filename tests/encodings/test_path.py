@@ -68,6 +68,7 @@ def papers(encoding: PaTH, h: Tensor, q: Tensor, k: Tensor, v: Tensor, layout: L
     return out
 
 
+@pytest.mark.proves("path")
 @pytest.mark.parametrize("name", [1, 2, 7, 63, 64, 65, "packed"])
 def test_path_is_the_papers_formula(name: int | str) -> None:
     """Values, and gradients of q, k, v, the content and all parameters."""

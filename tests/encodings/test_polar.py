@@ -56,6 +56,7 @@ def paper(q: Tensor, k: Tensor, v: Tensor, delta: Tensor, layout: Layout, theta:
     return torch.stack(out).unflatten(0, q.shape[:3])
 
 
+@pytest.mark.proves("pope")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("theta", [10_000.0, 50.0])
 def test_pope_is_the_papers_formula(theta: float, causal: bool) -> None:
@@ -147,6 +148,7 @@ def test_the_scale_is_that_of_the_dimensions_before() -> None:
     assert reference.scale_of(torch.zeros(1, H, 3, d), terms) == d**-0.5
 
 
+@pytest.mark.proves("pope", by="x-transformers")
 @pytest.mark.parametrize("causal", [True, False])
 def test_pope_equals_x_transformers(causal: bool) -> None:
     """Its frequencies and its lengths are float32. Its logits have no scale of their own there."""

@@ -4,11 +4,14 @@ import hydra
 import pytest
 import torch
 
-from pe_lab.config import expand
+from pe_lab.config import expand, ranges
 from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.bias import Alibi
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.policies import POSITIONS, under
-from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.rotary import LRoPE, RoPE, XPos
+from pe_lab.encodings.rotary_far import default_group, default_window
+from pe_lab.encodings.rotary_scaled import InterpolatedRoPE
 
 SIZES = Sizes(width=32, num_heads=2, length=16)
 
@@ -89,6 +92,62 @@ def test_positions_at_random_need_positions():
 
 
 def test_the_config_accepts_exactly_the_policies_that_exist():
-    for policy in ("raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized"):
-        assert expand([f"evaluate.policy=[{policy}]"], False)[0].evaluate.policy == [policy]
+    policies = ["raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized", "self_extend", "rerope", "leaky_rerope"]
+    policies += ["self_extend:8:32", "rerope:32", "leaky_rerope:32:16"]
+    assert expand([f"evaluate.policy=[{','.join(policies)}]"], False)[0].evaluate.policy == policies
+    for policy in policies:
         assert isinstance(under(policy, RoPE(SIZES), 2), PositionalEncoding)
+
+
+@pytest.mark.parametrize(
+    "policy", ["self_extend:8", "self_extend:8:32:1", "rerope:0", "rerope:-1", "rerope:x", "rerope:", "raw:3", "yarn:2"]
+)
+def test_options_that_a_policy_does_not_have_are_refused(policy):
+    for refused in (
+        lambda: under(policy, RoPE(SIZES), 2),
+        lambda: ranges.require("evaluate.policy", [policy]),
+    ):
+        with pytest.raises(ValueError, match=r"policy must be .*one of raw, pi, .*self_extend\[:GROUP:WINDOW\], .*got"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("self_extend:8:32", {"group": 8, "window": 32}),
+        ("rerope:5", {"window": 5}),
+        ("leaky_rerope:5:3", {"window": 5, "k": 3}),
+        # of 16 tokens of training, 4 times as many: (64 - 8) / (32 / 3 - 8) = 21
+        ("self_extend", {"group": 21, "window": 8}),
+        ("rerope", {"window": 8}),
+        ("leaky_rerope", {"window": 8, "k": 16}),
+    ],
+)
+def test_options_are_those_of_the_name_or_follow_from_the_lengths(policy, options):
+    found = under(policy, RoPE(SIZES, theta=500.0, pairing="half"), 4)
+    assert {name: getattr(found, name) for name in options} == options
+    assert (found.theta, found.pairing, found.name) == (500, "half", policy.partition(":")[0])
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, 16, 100])
+@pytest.mark.parametrize("factor", [1, 1.5, 2, 4, 16])
+def test_by_default_distances_end_at_two_thirds_of_the_training_length(length, factor):
+    """The rule of the source: W + (N - W) / G between L / 2 and 2 L / 3; and no smaller group would do."""
+    window, group = default_window(length), default_group(length, factor)
+    total = factor * length
+    if length >= 2:
+        assert window + (total - window) / group <= 2 * length / 3 + 1e-9
+        assert group == 1 or window + (total - window) / (group - 1) > 2 * length / 3 - 1e-9
+        assert length / 2 - 1 < window <= length / 2
+    else:
+        assert (window, group) == (1, 1)
+
+
+@pytest.mark.parametrize("policy", ["self_extend", "rerope", "leaky_rerope:4:2"])
+def test_far_pairs_are_refused_where_they_are_not_defined(policy):
+    for other in (LRoPE, Alibi, InterpolatedRoPE, XPos):
+        with pytest.raises(ValueError, match=rf"^policy={policy} is defined for rope, got \w+: use raw$"):
+            under(policy, other(SIZES), 2)
+    both_ways = RoPE(Sizes(width=32, num_heads=2, length=16, causal=False))
+    with pytest.raises(ValueError, match=rf"^policy={policy} is defined for causal attention only, .*: use raw$"):
+        under(policy, both_ways, 2)

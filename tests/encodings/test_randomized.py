@@ -26,6 +26,7 @@ def whole(batch: int, length: int, seed: int | None = None) -> Layout:
     return replace(Layout.of_lengths(torch.full((batch,), length), length, causal=True), seed=seed)
 
 
+@pytest.mark.proves("randomized_{name}", by="identity: the other encoding at the drawn positions")
 @pytest.mark.parametrize("name", INNER)
 def test_it_is_the_other_encoding_at_the_drawn_positions(name: str) -> None:
     wrapped, inner = made(f"randomized_{name}"), made(name, *(["pe.max_len=2048"] if name == "learnable" else []))

@@ -138,6 +138,7 @@ def deberta_row(encoding: Deberta) -> Row:
     return row
 
 
+@pytest.mark.proves("shaw")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 7, 63])
 def test_shaw_is_the_papers_sum(length: int, causal: bool) -> None:
@@ -145,6 +146,7 @@ def test_shaw_is_the_papers_sum(length: int, causal: bool) -> None:
     assert_as_in_the_paper(encoding, layout_of(length, causal), shaw_row(encoding))
 
 
+@pytest.mark.proves("transformer_xl")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 7, 33])
 def test_transformer_xl_is_the_papers_sum(length: int, causal: bool) -> None:
@@ -152,6 +154,7 @@ def test_transformer_xl_is_the_papers_sum(length: int, causal: bool) -> None:
     assert_as_in_the_paper(encoding, layout_of(length, causal), xl_row(encoding))
 
 
+@pytest.mark.proves("deberta")
 @pytest.mark.parametrize("buckets", ["clip", "log"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 7, 63])
@@ -389,6 +392,7 @@ def disentangled(kind: str, buckets: str, k: int, head_dim: int) -> nn.Module:
     return theirs
 
 
+@pytest.mark.proves("deberta", by="transformers")
 @pytest.mark.parametrize("buckets", ["clip", "log"])
 @pytest.mark.parametrize("kind", ["c2p", "p2c"])
 def test_deberta_equals_transformers(kind: str, buckets: str) -> None:
@@ -412,6 +416,7 @@ def test_deberta_equals_transformers(kind: str, buckets: str) -> None:
     assert_close(ours(q, k_, q, layout).flatten(0, 1), expected, **EQUAL)
 
 
+@pytest.mark.proves("transformer_xl", by="transformers")
 def test_transformer_xl_equals_transformers_xlnet() -> None:
     """XLNet attends as Transformer-XL; its sinusoids have all sines first."""
     pytest.importorskip("transformers")
@@ -432,6 +437,7 @@ def test_transformer_xl_equals_transformers_xlnet() -> None:
     assert_close(attend(q, k, v, terms_of(encoding, layout), layout, "reference"), expected, **EQUAL)
 
 
+@pytest.mark.proves("shaw", by="transformers")
 def test_shaw_equals_transformers_on_the_keys() -> None:
     """Wav2Vec2-BERT has a^K, no a^V, and counts from the query to the key, as the paper."""
     pytest.importorskip("transformers")

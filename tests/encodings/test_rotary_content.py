@@ -201,6 +201,7 @@ def carope_turns(weight: Tensor, shift: float) -> Turns:
     return turns
 
 
+@pytest.mark.proves("carope")
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 @pytest.mark.parametrize("theta", [10_000.0, 3.0])
 def test_carope_is_the_papers_formula(theta: float, pairing: str) -> None:
@@ -268,6 +269,7 @@ def mapformer_turns(encoding: MapFormer) -> Turns:
     return turns
 
 
+@pytest.mark.proves("mapformer")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("pairing", "rank"), [("interleaved", 1), ("half", 4)])
 def test_mapformer_is_the_papers_formula(pairing: str, rank: int, causal: bool) -> None:
@@ -334,6 +336,7 @@ def selective_turns(encoding: SelectiveRoPE, theta: float) -> Turns:
     return turns
 
 
+@pytest.mark.proves("selective_rope")
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("gate", [False, True])
 @pytest.mark.parametrize(("pairing", "theta"), [("interleaved", 20.0), ("half", 500_000.0)])

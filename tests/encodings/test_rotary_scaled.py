@@ -82,15 +82,18 @@ def yarn_code(theta: float, factor: float, alpha: float, beta: float) -> list[fl
 
 
 PAPERS = {
-    "pi": (lambda theta: InterpolatedRoPE(SIZES, theta=theta, factor=3.0), lambda theta, L: interpolated(theta, 3.0)),
-    "pi, pairs in halves": (
+    "rope_pi": (
+        lambda theta: InterpolatedRoPE(SIZES, theta=theta, factor=3.0),
+        lambda theta, L: interpolated(theta, 3.0),
+    ),
+    "rope_pi, pairs in halves": (
         lambda theta: InterpolatedRoPE(SIZES, theta=theta, pairing="half"),
         lambda theta, L: interpolated(theta, 4.0),
     ),
-    "ntk": (lambda theta: NTKRoPE(SIZES, theta=theta, factor=3.0), lambda theta, L: ntk(theta, 3.0)),
-    "ntk, default": (lambda theta: NTKRoPE(SIZES, theta=theta), lambda theta, L: ntk(theta, 4.0)),
-    "dynamic": (lambda theta: DynamicNTKRoPE(SIZES, theta=theta), lambda theta, L: dynamic_ntk(theta, 1.0, L)),
-    "dynamic, twice as fast": (
+    "rope_ntk": (lambda theta: NTKRoPE(SIZES, theta=theta, factor=3.0), lambda theta, L: ntk(theta, 3.0)),
+    "rope_ntk, default": (lambda theta: NTKRoPE(SIZES, theta=theta), lambda theta, L: ntk(theta, 4.0)),
+    "rope_dynamic_ntk": (lambda theta: DynamicNTKRoPE(SIZES, theta=theta), lambda theta, L: dynamic_ntk(theta, 1.0, L)),
+    "rope_dynamic_ntk, twice as fast": (
         lambda theta: DynamicNTKRoPE(SIZES, theta=theta, factor=2.0, pairing="half"),
         lambda theta, L: dynamic_ntk(theta, 2.0, L),
     ),
@@ -107,6 +110,7 @@ PAPERS = {
 }
 
 
+@pytest.mark.proves("{which}")
 @pytest.mark.parametrize("which", PAPERS)
 @pytest.mark.parametrize("theta", [10_000.0, 500.0])
 @pytest.mark.parametrize("length", [7, 63, 129])
@@ -366,11 +370,13 @@ def assert_equals_theirs(encoding: RoPE, rope: dict, max_length: int, pos: list[
         assert_close(ours, other, rtol=0, atol=atol)
 
 
+@pytest.mark.proves("rope_pi", by="transformers")
 def test_pi_equals_transformers_linear_scaling() -> None:
     rope = {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}
     assert_equals_theirs(InterpolatedRoPE(SIZES, pairing="half"), rope, L0, [0, 1, 5, 256, 1_000])
 
 
+@pytest.mark.proves("rope_dynamic_ntk", by="transformers")
 @pytest.mark.parametrize("factor", [1.0, 2.0, 3.5])
 @pytest.mark.parametrize("length", [7, 63, 64, 65, 129, 1_000])
 def test_dynamic_ntk_equals_transformers(factor: float, length: int) -> None:
@@ -379,6 +385,7 @@ def test_dynamic_ntk_equals_transformers(factor: float, length: int) -> None:
     assert_equals_theirs(encoding, rope, 64, list(range(length)))
 
 
+@pytest.mark.proves("yarn", by="transformers")
 @pytest.mark.parametrize("head_dim", [16, 64])
 @pytest.mark.parametrize("original_length", [6, 64, 1_000, 4_096])
 @pytest.mark.parametrize(("theta", "factor"), [(10_000.0, 4.0), (500_000.0, 16.0), (10.0, 4.0)])

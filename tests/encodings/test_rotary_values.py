@@ -34,6 +34,7 @@ def rotation(offset: int, theta: float, pairing: str) -> Tensor:
     return matrix
 
 
+@pytest.mark.proves("vo_rope")
 @pytest.mark.parametrize("implementation", ["reference", "sdpa"])
 @pytest.mark.parametrize("queries_keys", [True, False])
 @pytest.mark.parametrize(("pairing", "theta"), [("interleaved", 10_000.0), ("half", 10_000.0), ("interleaved", 50.0)])
@@ -59,6 +60,7 @@ def test_a_value_is_turned_by_the_offset_of_its_key(
         assert_close(g, e, **EXACT)
 
 
+@pytest.mark.proves("vo_rope", by="rotary-embedding-torch")
 def test_it_equals_rotary_embedding_torch() -> None:
     """Queries, keys and values rotated by the library, and the result by its opposite angles."""
     library = pytest.importorskip("rotary_embedding_torch")

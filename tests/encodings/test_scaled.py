@@ -54,6 +54,7 @@ def paper(q: Tensor, k: Tensor, v: Tensor, s: Tensor, layout: Layout) -> Tensor:
     return out.index_put(index, torch.stack([row for _, row in rows]))
 
 
+@pytest.mark.proves("ssmax")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize("implementation", ["reference", "sdpa"])

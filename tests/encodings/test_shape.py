@@ -44,6 +44,7 @@ def papers(pos: Tensor, shift: list[int]) -> Tensor:
     return torch.stack(rows).view(len(shift), -1, D)
 
 
+@pytest.mark.proves("shape")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("layout", [whole, packed])
 def test_in_training_every_sequence_has_a_shift_of_its_own(layout, causal: bool) -> None:
@@ -61,6 +62,7 @@ def test_in_training_every_sequence_has_a_shift_of_its_own(layout, causal: bool)
     assert torch.equal(located.segment, given.segment)
 
 
+@pytest.mark.proves("shape")
 @pytest.mark.parametrize(("evaluate", "shift"), [("max", 41), ("middle", 20), ("zero", 0)])
 @pytest.mark.parametrize("layout", [whole, packed])
 def test_in_evaluation_the_shift_is_the_declared_one(layout, evaluate: str, shift: int) -> None:

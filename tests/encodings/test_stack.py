@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 import pe_lab
 from pe_lab.attention import attend
+from pe_lab.check.case import MARKS, marked
 from pe_lab.config import expand, folder
 from pe_lab.data.base import Task
 from pe_lab.encodings import Alibi, Layout, RoPE, Shaw, Sizes, Stack, make
@@ -54,7 +55,7 @@ def test_a_name_is_the_encoding_of_its_file(name: str) -> None:
     """Of the same class, with the same options."""
     of_file = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
     assert options_of(partial(encodings()[name])) == options_of(of_file)
-    stack = make(name, **DEEP, grid_width=4 if of_file.func.on_grid else None)
+    stack = make(name, **DEEP, grid_width=4 if of_file.func.on_grid else None, marks=MARKS)
     assert stack.first.name == name
     assert len(stack) == (4 if stack.first.per_layer else 1)
 
@@ -69,7 +70,7 @@ def test_options_are_given_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "error"),
     [
-        ("roep", {}, r"name must be one of alibi, .*, got 'roep': did you mean rope\?"),
+        ("roep", {}, r"name must be one of abacus, .*, got 'roep': did you mean rope\?"),
         ("rope", {"thetta": 3}, "options of rope must be among theta, pairing, got thetta"),
         ("rope", {"name": "mine"}, ""),
         ("kerple_log", {"theta": 3}, "options of kerple_log must be among none, got theta"),
@@ -85,8 +86,8 @@ def test_options_are_given_by_name() -> None:
         ("rope_2d", {"grid_width": 4.0}, "grid_width must be an integer of at least 1, got 4.0"),
         ("rope", {"causal": "no"}, "causal must be True or False, got 'no'"),
         ("randomized_rope", {"encoding": "rope"}, "encoding must be what makes an encoding from sizes, .* got 'rope'"),
-        (["rope"], {}, r"name must be one of alibi, .*, got \['rope'\]"),
-        (None, {}, "name must be one of alibi, .*, got None"),
+        (["rope"], {}, r"name must be one of abacus, .*, got \['rope'\]"),
+        (None, {}, "name must be one of abacus, .*, got None"),
         ("rope", {"width": 6}, "rope rotates pairs: head_dim must be even, got 3"),
         ("learnable", {"length": 600}, "max_len must be at least the length of the sequences, got max_len=512"),
     ],
@@ -135,12 +136,13 @@ def test_every_encoding_trains_in_another_model(name: str) -> None:
     """Gradients reach every parameter that is trained, but those that start without effect."""
     grid = 4 if encodings()[name] in (encodings()[n] for n in NAMES if n.endswith("2d") or n == "rope_mixed") else None
     torch.manual_seed(0)
-    stack = make(name, **DEEP, grid_width=grid)
+    stack = make(name, **DEEP, grid_width=grid, marks=MARKS)
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
     model = Model(stack, depth=stack.depth)
-    model(torch.randn(2, 8, 16)).square().sum().backward()
+    layout = marked(Layout.whole(2, 8, causal=True, grid_width=grid))
+    model(torch.randn(2, 8, 16), layout).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in stack.parameters())
     if name not in ("integer",):
         assert all(p.grad.any() for p in stack.parameters())

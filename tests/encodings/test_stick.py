@@ -86,12 +86,14 @@ def assert_as_in_the_paper(encoding: RotaryStickBreaking, length: int, causal: b
         assert_close(g, e, rtol=0, atol=1e-12)
 
 
+@pytest.mark.proves("rse")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 63, 100, 129])
 def test_rse_is_the_product_formula(length: int, causal: bool) -> None:
     assert_as_in_the_paper(RotaryStickBreaking(SIZES).double(), length, causal)
 
 
+@pytest.mark.proves("rse_literal")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 7, 63])
 def test_rse_literal_breaks_the_stick_from_key_0_on(length: int, causal: bool) -> None:
@@ -121,16 +123,22 @@ def test_every_stick_is_the_product_loop(stick: Stick, length: int, causal: bool
         assert_close(g, e, rtol=0, atol=1e-12)
 
 
+@pytest.mark.proves("stick_breaking")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 7, 63])
 def test_stick_breaking_is_the_papers(length: int, causal: bool) -> None:
     """ln A_ij = ln sigmoid(z_ij) + sum of ln sigmoid(-z_ik); the rest goes to the query's own value."""
-    q, k, v = (torch.randn(B, H, length, d, dtype=torch.float64) for _ in range(3))
+    q, k, v = (torch.randn(B, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
     layout = layout_of(length, causal)
     terms = terms_of(StickBreaking(SIZES), layout)
     assert terms == Terms(weights=Stick("nearest", include_self=False, remainder="own"))
     expected = paper_attention(q @ k.mT / math.sqrt(d), v, causal, terms.weights)
-    assert_close(attend(q, k, v, terms, layout, "reference"), expected, rtol=0, atol=1e-12)
+    got = attend(q, k, v, terms, layout, "reference")
+    assert_close(got, expected, rtol=0, atol=1e-12)
+    upstream = torch.randn_like(expected)
+    gradients = (torch.autograd.grad(x, (q, k, v), upstream, materialize_grads=True) for x in (got, expected))
+    for g, e in zip(*gradients, strict=True):
+        assert_close(g, e, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("causal", [True, False])

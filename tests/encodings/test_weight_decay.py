@@ -46,7 +46,7 @@ def test_a_step_without_gradient_shrinks_what_may_be_decayed_and_nothing_else(na
     sizes = {"depth": 4, "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre"}
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(
-        config, encoding, Task(11, 12, 11, causal=True, grid_width=4 if CLASSES[name].on_grid else None)
+        config, encoding, Task(11, 12, 11, causal=True, grid_width=4 if CLASSES[name].on_grid else None, marks=3)
     )
     initialise(model, seed=0)
     settings = expand(["optimizer=adamw", f"optimizer.lr={LR}", f"optimizer.weight_decay={DECAY}"], False)[0].optimizer

@@ -24,6 +24,7 @@ def terms(encoding: PositionalEncoding, layout: Layout) -> Terms:
     return encoding.terms(torch.zeros(*layout.segment.shape, H * d, dtype=torch.float64), layout)
 
 
+@pytest.mark.proves("{encoding}")
 @pytest.mark.parametrize("implementation", ["reference", "sdpa"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(
@@ -107,6 +108,8 @@ SMALL = "pe.parts.0.parts.1.window=3"
 SWAN = ["pe.parts=[none,{name: sum, parts: [rope, {name: window, window: 3}]}]", "pe.layers=[1,3]"]
 
 
+@pytest.mark.proves("rnope_swa")
+@pytest.mark.proves("interleave")
 @pytest.mark.parametrize(
     ("overrides", "windows"),
     [
@@ -176,6 +179,7 @@ def test_a_model_with_fewer_than_four_layers_is_refused() -> None:
         rnope_swa(3)
 
 
+@pytest.mark.proves("rnope_swa", by="transformers")
 def test_layers_equal_transformers_cohere2() -> None:
     """A whole layer of attention of each kind, with window 3."""
     pytest.importorskip("transformers")

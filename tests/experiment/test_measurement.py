@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 from faults.programs import Program
 from pe_lab import config
 from pe_lab.attention import sdpa
+from pe_lab.encodings.rotary_far import ReRoPE
+from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import Datasets, policy, trained
 from pe_lab.ledger.records import Records
@@ -89,6 +91,18 @@ def test_a_record_is_what_evaluate_says_on_the_longer_data(tmp_path):
     moved = values(made, length=2, policy="yarn", offset=9)
     assert moved["loss"] == expected["loss"] != found["loss"]
     assert len(list(made.run.folder.glob("records/1/*/rows.csv"))) == 4
+
+
+def test_policies_with_options_are_recorded_by_their_names(tmp_path):
+    """The window makes a difference, and far pairs are those of the class."""
+    policies = ["raw", "rerope:3", "rerope:5", "self_extend"]
+    made = serve(cell(tmp_path, "pe=rope", "evaluate.lengths=[2]", f"evaluate.policy=[{','.join(policies)}]"))
+    found = {name: values(made, length=2, policy=name)["loss"] for name in policies}
+    assert len(set(found.values())) == 4
+    model, data = load(made), made.cell.dataset.longer(2)
+    sizes = model.encodings.first.sizes
+    model.encodings = Stack([ReRoPE(sizes, window=3)], model.encodings.depth)
+    assert evaluate(model, data, "test", torch.autocast("cpu", enabled=False))["loss"] == found["rerope:3"]
 
 
 def test_generated_answers_are_recorded_beside_those_with_the_right_tokens_shown(tmp_path):
@@ -261,6 +275,16 @@ def test_two_processes_measure_once(start, tmp_path):
         (["evaluate.lengths=[16]"], "evaluate.lengths must leave a progression in 0 ... 127 for data=structured"),
         (["evaluate.lengths=[0.5]"], "evaluate.lengths must be a list, each at least 1, got [0.5]"),
         (["evaluate.policy=[yarn]", "pe=alibi"], "evaluate.policy=yarn is defined for rope, got alibi"),
+        (["evaluate.policy=[rerope]", "pe=alibi"], "evaluate.policy=rerope is defined for rope, got alibi"),
+        (["evaluate.policy=[rerope:0]", "pe=rope"], "evaluate.policy must be a list, each one of raw, pi, ntk"),
+        (
+            ["evaluate.policy=[rerope]", "pe=rope", "data=bag"],
+            "evaluate.policy=rerope is defined for causal attention only, this is bidirectional: use raw",
+        ),
+        (
+            ["evaluate.policy=[rerope]", "pe=rope", "attention.implementation=sdpa"],
+            "evaluate.policy=rerope cannot be computed with attention.implementation=sdpa: sdpa has no place for score",
+        ),
         (["evaluate.policy=[ya]"], "evaluate.policy must be a list, each one of raw, pi, ntk"),
         (["evaluate.offset=[-1]"], "evaluate.offset must be a list, each an integer in 0 ... 2^24, got [-1]"),
         (

@@ -1,15 +1,52 @@
 """What there is no room for is refused before it is made."""
 
 import os
+import weakref
+from typing import Any
 
 import pytest
+import torch
 from hydra.utils import instantiate
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pe_lab import config
+from pe_lab.data.base import Task
+from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import Sizes
+from pe_lab.encodings.layout import Layout
+from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.memory import require_memory
 from pe_lab.experiment.memory_budget import TRAINED, encoding_bytes
+from pe_lab.model import Transformer
+
+
+class Live(TorchDispatchMode):
+    """Counts the bytes of tensors made inside that are still held, and the most of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else [made]:
+            if isinstance(tensor, torch.Tensor):
+                self.add(tensor.untyped_storage())
+        return made
+
+    def add(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        if key not in self.seen:
+            self.seen.add(key)
+            self.now += size
+            self.most = max(self.most, self.now)
+            weakref.finalize(storage, self.remove, key, size)
+
+    def remove(self, key: int, size: int) -> None:
+        self.seen.discard(key)
+        self.now -= size
 
 
 @pytest.mark.parametrize(
@@ -41,10 +78,45 @@ def test_a_cell_without_room_is_refused_by_its_largest_part(overrides, largest, 
 @pytest.mark.parametrize("path", sorted(config.folder().glob("pe/*.yaml")), ids=lambda path: path.stem)
 def test_the_memory_of_whatever_an_encoding_keeps_is_known_before_it_is_made(path):
     (cfg,) = config.expand([f"pe={path.stem}"], multirun=False)
-    sizes = Sizes(width=64, num_heads=4, length=16, grid_width=4)
+    sizes = Sizes(width=64, num_heads=4, length=16, grid_width=4, marks=3)
     needed, encoding = encoding_bytes(instantiate(cfg.pe), sizes), instantiate(cfg.pe)(sizes)
     kept = (*encoding.parameters(), *encoding.buffers())
     assert needed == TRAINED * sum(tensor.numel() for tensor in kept)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "depth", "heads"),
+    [
+        (["pe=dape"], 1, 4),
+        (["pe=dape"], 2, 4),
+        (["pe=dape"], 1, 16),
+        (["pe=dape", "pe.width=8"], 1, 16),
+        (["pe=dape", "pe@pe.encoding=none"], 2, 4),
+        (["pe=dape_v2"], 2, 4),
+        (["pe=dape_v2"], 1, 16),
+        (["pe=dape_v2", "pe.width=8", "pe.kernel=5"], 1, 4),
+    ],
+)
+def test_the_memory_of_a_step_with_an_mlp_on_all_pairs_is_known_within_a_quarter(overrides, depth, heads):
+    """Of all that a forward and a backward pass hold at once, on sequences whose pairs are most of it."""
+    words = [f"model.depth={depth}", f"model.num_heads={heads}", "model.width=64", "trainer.batch_size=1"]
+    (cfg,) = config.expand([*overrides, *words, "trainer.device=cpu", "attention=reference"], multirun=False)
+    said, length = Cell.from_config(cfg).pair_bytes["training"], 192
+    model = Transformer(cfg.model, instantiate(cfg.pe), Task(11, length, 11, causal=True), "reference")
+    initialise(model, seed=0)
+    tokens = torch.randint(11, (1, length))
+    with Live() as live:
+        logits = model(tokens, Layout.whole(1, length, causal=True))
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
+    assert 0.75 * live.most < said * length**2 < 1.05 * live.most
+
+
+def test_a_score_in_some_layers_is_not_counted_in_all():
+    words = ["model.depth=4", "trainer.device=cpu"]
+    (alone,) = config.expand(["pe=dape", *words], multirun=False)
+    (by_turns,) = config.expand(["pe=interleave", "pe.parts=[dape,none]", *words], multirun=False)
+    everywhere, half = (Cell.from_config(cfg).pair_bytes["training"] for cfg in (alone, by_turns))
+    assert half < 0.6 * everywhere
 
 
 def test_no_room_is_asked_for_pairs_that_are_not_held(tmp_path, monkeypatch):

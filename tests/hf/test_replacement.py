@@ -18,6 +18,7 @@ from hf_models import (
     HEADS,
     KINDS,
     LENGTH,
+    MARKED,
     NAMES,
     VOCABULARY,
     WIDTH,
@@ -218,6 +219,7 @@ def stack_of(**changes: Any) -> Any:
             "options belong to the name .* a Stack and theta, length",
         ),
         *[("gpt2", {}, name, {}, f"{name} needs positions on a grid") for name in sorted(GRID)],
+        *[("gpt2", {}, name, {}, f"{name} needs marks of tokens") for name in sorted(MARKED)],
     ],
 )
 def test_what_does_not_fit_is_refused_and_the_model_is_as_it_was(

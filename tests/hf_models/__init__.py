@@ -23,7 +23,7 @@ WIDTH, HEADS, DEPTH, VOCABULARY, LENGTH = 32, 4, 2, 40, 32
 KINDS = ("llama", "gpt2", "bert", "bert_decoder", "t5")
 CAUSAL_KINDS = ("llama", "gpt2", "bert_decoder", "t5")
 GRID = {"learnable_2d", "rope_2d", "rope_mixed", "sinusoidal_2d"}
-CAUSAL_ONLY = {"canon", "carope", "cope", "dape_v2", "forgetting", "path", "selective_rope", "xpos"}
+CAUSAL_ONLY = {"canon", "carope", "cope", "dape_v2", "drope", "forgetting", "path", "selective_rope", "xpos"}
 WHOLE = {  # they need all tokens at once
     "normalized",
     "randomized_alibi",
@@ -32,7 +32,8 @@ WHOLE = {  # they need all tokens at once
     "randomized_sinusoidal",
     "rope_dynamic_ntk",
 }
-NAMES = sorted({path.stem for path in (Path(__file__).parents[2] / "conf/pe").glob("*.yaml")} - GRID)
+MARKED = {"abacus", "coupled"}  # they read marks of tokens, which transformers do not give
+NAMES = sorted({path.stem for path in (Path(__file__).parents[2] / "conf/pe").glob("*.yaml")} - GRID - MARKED)
 CLOSE = {"rtol": 0, "atol": 2e-5}  # of logits between -10 and 10, in float32
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 SIZES = {"vocab_size": VOCABULARY, "num_hidden_layers": DEPTH, "num_attention_heads": HEADS, "hidden_size": WIDTH}

@@ -12,12 +12,13 @@ from torch.testing import assert_close
 
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
+from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.cache import Cache
-from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 from pe_lab.encodings.memory import SPARE, Memory
 from pe_lab.model.transformer import Transformer
 
@@ -57,7 +58,7 @@ def transformer(
     sizes = Model(
         DEEP.get(name, DEPTH), D, H, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
-    task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid(name))
+    task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid(name), marks=MARKS)
     model = Transformer(sizes, hydra.utils.instantiate(settings(name), **(options or {})), task, implementation)
     initialise(model, seed=0)
     with torch.no_grad():
@@ -67,15 +68,11 @@ def transformer(
     return model.double().eval()
 
 
-def part(layout: Layout, start: int, end: int) -> Layout:
-    return replace(layout, pos=layout.pos[:, start:end], segment=layout.segment[:, start:end])
-
-
 def decode(model: Transformer, tokens: Tensor, layout: Layout, borders: list[int]) -> Tensor:
     """Return the logits of tokens that are given in parts, which begin at the borders."""
     kept = model.encodings.cache()
     ends = [*borders[1:], tokens.shape[1]]
-    parts = [model(tokens[:, a:b], part(layout, a, b), kept) for a, b in zip(borders, ends, strict=True)]
+    parts = [model(tokens[:, a:b], layout.part(a, b), kept) for a, b in zip(borders, ends, strict=True)]
     assert len(kept) == tokens.shape[1]
     return torch.cat(parts, 1)
 
@@ -89,7 +86,7 @@ def tokens_of(batch: int = 2, length: int = T) -> Tensor:
 def test_token_by_token_equals_the_whole(name: str) -> None:
     """Beyond the training length too; on a grid, row by row."""
     model, tokens = transformer(name), tokens_of()
-    layout = model.task.layout(torch.full((2,), T), T)
+    layout = marked(model.task.layout(torch.full((2,), T), T))
     assert_close(decode(model, tokens, layout, list(range(T))), model(tokens, layout), **EQUAL)
 
 
@@ -132,15 +129,15 @@ def test_options_other_than_the_defaults_decode_too(name: str, options: dict[str
 def test_padded_prompts_in_chunks_equal_each_sequence_alone(name: str) -> None:
     """Sequences of 13, 10 and 3 tokens, padded on the left; the first chunk of the last is padding."""
     model, tokens, lengths = transformer(name), tokens_of(3), (13, 10, 3)
-    alone = model.task.layout(torch.tensor([T]), T)
+    alone = marked(model.task.layout(torch.tensor([T]), T))
     pos = torch.cat(
         [torch.cat((alone.pos[:, :1].expand(-1, T - n, *alone.pos.shape[2:]), alone.pos[:, :n]), 1) for n in lengths]
     )
     segment = torch.tensor([[PADDING] * (T - n) + [0] * n for n in lengths])
-    got = decode(model, tokens, Layout(pos, segment, causal=True), [0, 5, 9, 10, 11, 12])
+    got = decode(model, tokens, marked(Layout(pos, segment, causal=True)), [0, 5, 9, 10, 11, 12])
     assert got.isfinite().all()
     for row, n in enumerate(lengths):
-        expected = model(tokens[row : row + 1, T - n :], part(alone, 0, n))
+        expected = model(tokens[row : row + 1, T - n :], alone.part(0, n))
         assert_close(got[row : row + 1, T - n :], expected, **EQUAL)
 
 
@@ -213,9 +210,9 @@ def test_sequences_of_a_cache_can_be_selected(name: str) -> None:
     model, tokens = transformer(name), tokens_of(3)
     layout = model.task.layout(torch.full((3,), T), T)
     kept, rows = model.encodings.cache(), torch.tensor([2, 0, 2])
-    model(tokens[:, :7], part(layout, 0, 7), kept)
+    model(tokens[:, :7], layout.part(0, 7), kept)
     kept.select(rows)
-    got = model(tokens[rows, 7:], part(layout, 7, T), kept)
+    got = model(tokens[rows, 7:], layout.part(7, T), kept)
     assert_close(got, model(tokens[rows], layout)[:, 7:], **EQUAL)
 
 
@@ -256,7 +253,7 @@ def test_a_table_that_is_too_short_is_refused_before_the_cache_is_changed() -> N
 
 def passed(model: Transformer, batch: int, start: int, end: int, kept: Cache) -> Tensor:
     layout = model.task.layout(torch.full((batch,), T), T)
-    return model(tokens_of(batch)[:, start:end], part(layout, start, end), kept)
+    return model(tokens_of(batch)[:, start:end], layout.part(start, end), kept)
 
 
 @torch.no_grad()
@@ -423,7 +420,7 @@ def greedy(model: Transformer, tokens: Tensor, count: int) -> Tensor:
     """One sequence, every token computed with all before it."""
     made = tokens
     for _ in range(count):
-        layout = model.task.layout(torch.tensor([made.shape[1]]), made.shape[1])
+        layout = marked(model.task.layout(torch.tensor([made.shape[1]]), made.shape[1]))
         made = torch.cat((made, model(made, layout)[:, -1:].argmax(-1)), 1)
     return made[:, tokens.shape[1] :]
 
@@ -436,7 +433,8 @@ def test_generated_tokens_are_the_most_likely_ones(name: str) -> None:
     alone = model.task.layout(torch.tensor([7]), 7)
     pos = torch.cat((alone.pos, torch.cat((alone.pos[:, :1].expand(-1, 3, *alone.pos.shape[2:]), alone.pos[:, :4]), 1)))
     segment = torch.tensor([[0] * 7, [PADDING] * 3 + [0] * 4])
-    made = model.generate(tokens, 6, Layout(pos, segment, causal=True))
+    marks = (torch.tensor([[7], [4]]) + torch.arange(6)) % (MARKS + 2) + UNMARKED  # that follow those of `marked`
+    made = model.generate(tokens, 6, marked(Layout(pos, segment, causal=True)), marks=marks)
     expected = [greedy(model, tokens[row : row + 1, 7 - n :], 6) for row, n in enumerate(lengths)]
     assert torch.equal(made, torch.cat(expected))
     assert len(made.unique()) > 1

@@ -10,6 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
@@ -29,9 +30,10 @@ def settings(pe: str) -> DictConfig:
     return expand([f"pe={pe}"], False)[0].pe
 
 
-def model(width: int, parametrization: str, pe: str = "rope", **changes: object) -> Transformer:
+def model(width: int, parametrization: str, pe: str | DictConfig = "rope", **changes: object) -> Transformer:
+    chosen = settings(pe) if isinstance(pe, str) else pe
     given = {
-        "depth": DEEP.get(pe, 2),
+        "depth": DEEP.get(chosen.name, 2),
         "num_heads": 4,
         "mlp_ratio": 2,
         "norm": "pre",
@@ -40,9 +42,9 @@ def model(width: int, parametrization: str, pe: str = "rope", **changes: object)
     }
     given |= {"scale_tokens": False, "parametrization": parametrization}
     config = Model(width=width, **given | changes)
-    grid = 3 if hydra.utils.get_class(settings(pe)._target_).on_grid else None
-    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid)
-    made = Transformer(config, hydra.utils.instantiate(settings(pe)), task, "reference")
+    grid = 3 if hydra.utils.get_class(chosen._target_).on_grid else None
+    task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid, marks=MARKS)
+    made = Transformer(config, hydra.utils.instantiate(chosen), task, "reference")
     initialise(made, seed=0)
     return made
 
@@ -56,7 +58,7 @@ def sizes(made: Transformer, lr: float = 1e-2) -> dict[str, float]:
     draw = torch.Generator().manual_seed(3)
     tokens, targets = (torch.randint(VOCABULARY, (B, T), generator=draw) for _ in range(2))
     grid = made.task.grid_width
-    layout = Layout.whole(B, T, True, grid)
+    layout = marked(Layout.whole(B, T, True, grid))
     found: dict[str, float] = {}
 
     def record(name: str) -> None:
@@ -128,6 +130,30 @@ DIVIDED = {
     "deberta": {"project_q.weight", "project_k.weight"},
     "forgetting": {"gate.weight"},
     "mapformer": {"step.weight"},
+    "carope": {"weight"},
+    "path": {"down", "beta_weight"},
+    "selective_rope": {"down"},
+    "tupe": {"weight"},
+}
+# of each encoding, what has a number or a vector for each dimension, and sums over none
+BY_DIMENSION = {
+    **{pe: {"table"} for pe in ("learnable", "learnable_2d", "learnable_per_layer", "sininit", "deberta")},
+    "canon": {"weight"},
+    "continuous": {"mlp.4.bias"},
+    "cope": {"score.table"},
+    "cpe": {"weight", "bias"},
+    "fourier": {"mlp.2.bias"},
+    "randomized_learnable": {"encoding.table"},
+    "lerope": {"alpha"},
+    "lrope": {"beta"},
+    "mapformer": {"omega"},
+    "path": {"taps"},
+    "pope": {"delta"},
+    "rope_mixed": {"frequency"},
+    "selective_rope": {"kernel"},
+    "shaw": {"keys", "values"},
+    "transformer_xl": {"u", "v"},
+    "tupe": {"table", "norm_gain", "norm_bias", "bias"},
 }
 
 
@@ -140,6 +166,36 @@ def test_rates_are_divided_where_inputs_grow_with_the_width(pe: str) -> None:
         divided = inner in DIVIDED.get(pe, ()) if name.startswith("encodings.") else is_matrix(name)
         assert factors.get(parameter, 1.0) == (0.25 if divided else 1.0), name
     assert not model(256, "standard", pe).rate_factors()
+
+
+@pytest.mark.parametrize("pe", NAMES)
+def test_a_parameter_whose_last_dimension_grows_is_divided_or_has_numbers_by_dimension(pe: str) -> None:
+    """A new encoding with a matrix of its own has to say so, in `matrices` of its class."""
+    narrow, wide = (dict(model(width, "mup", pe).encodings.named_parameters()) for width in (16, 32))
+    for name, parameter in narrow.items():
+        if wide[name].shape[-1:] != parameter.shape[-1:]:
+            assert name.partition(".")[2] in DIVIDED.get(pe, set()) | BY_DIMENSION.get(pe, set()), name
+
+
+def test_matrices_of_encodings_have_products_of_the_same_size_at_every_width() -> None:
+    """Also those of an option, and those of a part; theirs are drawn with a size that is the same at every width."""
+    gated = ["pe=selective_rope", "pe.gate=true"]
+    combined = ["pe=sum", "pe.parts=[path,{name: tupe, relative: false}]"]
+    for overrides, names in (
+        (["pe=path"], ("down", "beta_weight")),
+        (["pe=tupe"], ("weight",)),
+        (gated, ("down", "gate_weight")),
+        (combined, ("parts.0.down", "parts.0.beta_weight", "parts.1.weight")),
+    ):
+        pe = expand(overrides, False)[0].pe
+        standard, mup = (model(128, kind, pe) for kind in ("standard", "mup"))
+        found = dict(mup.encodings.named_parameters())
+        factors = {name: mup.rate_factors().get(parameter, 1.0) for name, parameter in found.items()}
+        for name, parameter in standard.encodings.named_parameters():
+            scaled = name.partition(".")[2] in names
+            assert factors[name] == (0.5 if scaled else 1.0), name
+            torch.testing.assert_close(found[name], parameter * (0.5**0.5 if scaled else 1.0), rtol=1e-6, atol=0)
+        assert sum(factor != 1.0 for factor in factors.values()) >= len(names)
 
 
 def is_matrix(name: str) -> bool:

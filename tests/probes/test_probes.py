@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 from torch.testing import assert_close
 
+from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
@@ -53,7 +54,7 @@ class Toy(InMemory):
         self.mark = mark
         grid, pooled = (3 if kind == "grid" else None), kind in ("pooled", "grid")
         outputs = 2 if pooled else VOCABULARY
-        self.task = Task(VOCABULARY, T, outputs, kind in ("causal", "left", "packed"), pooled, grid)
+        self.task = Task(VOCABULARY, T, outputs, kind in ("causal", "left", "packed"), pooled, grid, MARKS)
 
     def size(self, split: str) -> int:
         return SIZE
@@ -75,7 +76,7 @@ class Toy(InMemory):
             targets = torch.randint(2, (SIZE, 1), generator=draw)
         else:
             targets = torch.randint(VOCABULARY, (SIZE, T), generator=draw).gather(1, slot).where(real, IGNORE)
-        return Batch(tokens, targets, torch.zeros_like(targets), targets != IGNORE, layout)
+        return Batch(tokens, targets, torch.zeros_like(targets), targets != IGNORE, marked(layout))
 
     def floors(self, split: str) -> Floors:
         return {}

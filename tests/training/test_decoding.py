@@ -16,7 +16,7 @@ from pe_lab.data.sequence import Copy, Sort
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model import Transformer
 from pe_lab.results.columns import GENERATED as COLUMN
-from pe_lab.training.decoding import GENERATED, exact_match_generated
+from pe_lab.training.decoding import GENERATED, _right, exact_match_generated
 from pe_lab.training.metrics import evaluate
 
 NO_AUTOCAST = torch.autocast("cpu", enabled=False)
@@ -112,7 +112,7 @@ def test_it_is_the_share_of_answers_written_one_sequence_at_a_time(name: str, of
 def test_prompts_end_together_and_begin_with_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     model, batch, seen = transformer("rope", COPY), COPY.whole("test"), []
 
-    def generate(tokens: Tensor, count: int, layout: Layout) -> Tensor:
+    def generate(tokens: Tensor, count: int, layout: Layout, marks: None) -> Tensor:
         seen.append((tokens, layout))
         return torch.zeros(len(tokens), count, dtype=torch.long)
 
@@ -172,3 +172,34 @@ def test_answers_with_gaps_are_refused() -> None:
 def test_only_tasks_that_say_so_are_generated() -> None:
     assert COPY.generates
     assert not MQAR.generates
+
+
+def test_the_marks_of_an_answer_are_those_of_the_dataset() -> None:
+    """Behind those of the prompt, which is padded on the left, up to that of END."""
+    data = Addition(0, longest=3, train=9, validation=9, test=40)
+    batch = data.batch("test", torch.arange(40))
+    given: list[Tensor] = []
+
+    class Told:
+        """A model that writes nothing right."""
+
+        def generate(self, tokens: Tensor, count: int, layout: Layout, marks: Tensor) -> Tensor:
+            given.extend((layout.marks, layout.segment, marks))
+            return torch.full((len(tokens), count), -1)
+
+    assert not _right(Told(), batch, NO_AUTOCAST).any()  # type: ignore[arg-type]
+    of_prompt, segment, of_answer = given
+    assert of_answer.shape == (40, 5)
+    for row, expected in enumerate(batch.layout.marks.tolist()):
+        real = int((batch.layout.segment[row] != PADDING).sum())
+        asked = int(batch.headline[row].sum())
+        prompt = of_prompt[row][segment[row] != PADDING].tolist()
+        assert prompt + of_answer[row, :asked].tolist() == expected[:real]
+
+
+def test_marks_to_come_are_asked_for() -> None:
+    data = Addition(0, longest=3, train=9, validation=9, test=9)
+    batch = data.batch("test", torch.arange(2))
+    model = transformer("abacus", data)
+    with pytest.raises(ValueError, match="generate needs the marks of the tokens to be generated, .*, got none"):
+        model.generate(batch.tokens[:, :2], 2, batch.layout.part(0, 2))

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Batch, Task
 from pe_lab.encodings.layout import Layout, Origin
@@ -57,7 +58,8 @@ def as_if_moved(layout: Layout) -> Layout:
     for fact in FACTS:
         getattr(layout, fact)
     pos, segment = layout.pos.clone(), layout.segment.clone()
-    return replace(layout, pos=pos, segment=segment, origin=Origin(layout, pos, segment))
+    marks = None if layout.marks is None else layout.marks.clone()
+    return replace(layout, pos=pos, segment=segment, marks=marks, origin=Origin(layout, pos, segment, None, marks))
 
 
 def test_the_counter_counts() -> None:
@@ -92,11 +94,11 @@ def test_a_training_step_reads_no_value(name: str) -> None:
     sizes = {"depth": 4, "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre", "embedding_std": 1.0}
     config = Model(**sizes, dropout=0.1, attention_dropout=0.1, scale_tokens=False)
     grid = 4 if CLASSES[name].on_grid else None
-    model = Transformer(config, made, Task(VOCABULARY, T, VOCABULARY, True, grid_width=grid))
+    model = Transformer(config, made, Task(VOCABULARY, T, VOCABULARY, True, grid_width=grid, marks=MARKS))
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     layout = Layout.of_lengths(torch.tensor([T, 12]), T, True, grid)
     layout.segment[:, 6:9] = 1
-    layout, tokens = as_if_moved(layout), torch.randint(VOCABULARY, (2, T))
+    layout, tokens = as_if_moved(marked(layout).read()), torch.randint(VOCABULARY, (2, T))
 
     def step() -> None:
         loss = cross_entropy(model(tokens, replace(layout, seed=3)).flatten(0, 1), tokens.flatten())

@@ -8,6 +8,7 @@ TRITON_INTERPRET=1.
 import importlib.util
 import os
 from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from pe_lab.encodings.layout import Layout
 
 revision = 3  # increased when the numbers change; part of the identity of a result
 LARGEST_HEAD = 128  # head dimensions
+LARGEST_WINDOW = 2**30  # keys, which is as good as no limit
 MOST_HEADS = 65535  # of all sequences together: the second axis of a grid
 
 # The versions whose output for these kernels was examined. Others compute wrong numbers in silence where they have one
@@ -40,7 +42,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     if layout.keys is not None:
         return "triton takes as many queries as keys, these have keys of earlier tokens"
     if isinstance(terms.weights, Stick):
-        for name in ("gate", "decay"):
+        for name in ("gate", "decay", "window"):
             if getattr(terms, name) is not None:
                 return f"the kernels of stick-breaking have no place for {name}"
         if dropout is not None:
@@ -52,8 +54,6 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         table = getattr(terms, name)
         if table is not None and table.dim() > axes:
             return f"the kernels take one {name} for all sequences"
-    if terms.window is not None:
-        return "the kernels have no window"
     if q.dtype not in (torch.float32, torch.bfloat16):
         return f"the kernels take float32 and bfloat16, got {str(q.dtype).removeprefix('torch.')}"
     head_dim = q.shape[-1] if terms.lift is None else terms.lift.head_dim
@@ -73,9 +73,11 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         )
     if q.device.type not in ("cpu", "cuda"):
         return f"the kernels need a CUDA device, these tensors are on {q.device.type}"
-    tables = [name for name in ("bias", "gate") if getattr(terms, name) is not None]
-    if tables and not layout.runs_on:
-        return f"the kernels read {tables[0]} by the distance in the sequence, and these positions do not run on by one"
+    by_place = [name for name in ("bias", "gate", "window") if getattr(terms, name) is not None]
+    if by_place and not layout.runs_on:
+        return (
+            f"the kernels read {by_place[0]} by the distance in the sequence, and these positions do not run on by one"
+        )
     return None
 
 
@@ -126,9 +128,18 @@ def _softmax(
 
     bias, gate, decay = (None if x is None else x.float() for x in (terms.bias, terms.gate, terms.decay))
     decay = None if decay is None else decay.expand(q.shape[:3])
+    window = None if terms.window is None else _windows(terms.window, q.shape[1], q.device)
     seed, p = (None, 0.0) if dropout is None else (dropout.seed, dropout.p)
-    out: Tensor = softmax_attention(q, k, v, bias, gate, decay, segment, seed, scale_of(q, terms), causal, p)[0]
+    out: Tensor = softmax_attention(q, k, v, bias, gate, decay, segment, seed, window, scale_of(q, terms), causal, p)[0]
     return out
+
+
+def _windows(window: tuple[int | None, ...], heads: int, device: torch.device) -> Tensor:
+    """Return the window of every head, [H] int32; made on the device, so that nothing is copied there."""
+    sizes = [LARGEST_WINDOW if size is None else min(size, LARGEST_WINDOW) for size in window]
+    each = sizes if len(window) == heads else sizes * heads
+    runs = [(size, len(list(members))) for size, members in groupby(each)]
+    return torch.cat([torch.full((count,), size, dtype=torch.int32, device=device) for size, count in runs])
 
 
 def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: Tensor | None, causal: bool) -> Tensor:

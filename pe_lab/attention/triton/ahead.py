@@ -28,8 +28,10 @@ KERNELS = {
     for kernel in (*SOFTMAX, *STICK, *STICK_BACKWARD, softmax.sums, *ROTATION, tiles.spread_table)
 }
 TERMS = {"BIAS": "bias", "GATE": "gate", "DECAY": "decay", "SEGMENTED": "segment", "DROPOUT": "seed"}
+TERMS |= {"WINDOW": "window"}
 ACTIVATIONS = {"q", "k", "v", "x", "out", "grad", "dq", "dk", "dv", "dx"}
-TYPES = {"segment": "*i64", "seed": "*i64", "threshold": "i64", **dict.fromkeys(("scale", "enlarge", "factor"), "fp32")}
+TYPES = {"segment": "*i64", "seed": "*i64", "window": "*i32", "threshold": "i64"}
+TYPES |= dict.fromkeys(("scale", "enlarge", "factor"), "fp32")
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,8 @@ class Case:
     """A kernel with its options.
 
     Args:
-        there: the options that are on; of softmax: BIAS, GATE, DECAY, SEGMENTED, DROPOUT; of rotation: HALF, GAIN,
-            TABLES; of stick-breaking: BIAS, SEGMENTED, DOWN, SELF, OWN.
+        there: the options that are on; of softmax: BIAS, GATE, DECAY, SEGMENTED, DROPOUT, WINDOW; of rotation: HALF,
+            GAIN, TABLES, STRIDED; of stick-breaking: BIAS, SEGMENTED, DOWN, SELF, OWN.
     """
 
     kernel: str
@@ -90,9 +92,9 @@ def build(case: Case, blocks: Blocks | None = None) -> Any:
     divisible = {}
     for index, parameter in enumerate(kernel.params):
         name = parameter.name
-        if parameter.is_constexpr or name in absent:
+        if parameter.is_constexpr or name in absent or name in constants:
             signature[name] = "constexpr"
-            constexprs[(index,)] = constants[name] if parameter.is_constexpr else None
+            constexprs[(index,)] = constants.get(name)
             continue
         if name in ACTIVATIONS and not (name in ("dk", "dv") and case.kernel.startswith("stick")):
             signature[name] = number
@@ -128,7 +130,8 @@ def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
         return {"BLOCK": SPREAD}
     if case.kernel.startswith("rotate"):
         sizes: dict[str, Any] = rotation.sizes(case.head_dim) | {"MEMBERS": rotation.MEMBERS}
-        return sizes | {name: name in case.there for name in ("HALF", "GAIN", "TABLES")}
+        sizes |= {name: name in case.there for name in ("HALF", "GAIN", "TABLES")}
+        return sizes if "STRIDED" in case.there else sizes | {"table_rows": 1}  # as Triton specialises a 1
     if blocks is None:
         return {"HEAD_DIM": case.head_dim, "BLOCK_D": tile_dims(case.head_dim), "BLOCK_M": 64}
     if case.kernel.startswith("stick"):
@@ -147,5 +150,5 @@ def _constants(case: Case, blocks: Blocks | None) -> dict[str, Any]:
 def _is_size(name: str) -> bool:
     """Return whether an argument is an integer: a stride, a length, a number of heads."""
     return name.endswith(
-        ("_batch", "_head", "_time", "reach", "heads", "sharing", "chunks", "length", "first", "chunk", "tiles")
+        ("_batch", "_head", "_time", "reach", "heads", "sharing", "chunks", "rows", "length", "first", "chunk", "tiles")
     )

@@ -88,7 +88,7 @@ def _number(architecture: str) -> int:
 
 
 def choose(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
-    """Return the blocks for a launch with these options on (BIAS, GATE, DECAY, SEGMENTED, DROPOUT)."""
+    """Return the blocks for a launch with these options on (BIAS, GATE, DECAY, SEGMENTED, DROPOUT, WINDOW)."""
     if architecture == INTERPRETER:
         return load()[INTERPRETER][kernel]
     part = load().get(architecture) or load()[nearest(architecture)]

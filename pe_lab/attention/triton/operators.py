@@ -13,7 +13,7 @@ from pe_lab.attention.triton.blocks import Blocks, architecture, choose, on_its_
 LOG2E = 1.4426950408889634
 LARGEST_TILE = 128  # queries or keys
 SPREAD = 1024  # numbers that a program of `spread_table` writes
-OPTIONAL = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT")
+OPTIONAL = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT", "WINDOW")
 
 
 @torch.library.custom_op("pe_lab::softmax_attention", mutates_args=())
@@ -27,6 +27,7 @@ def softmax_attention(
     decay: Tensor | None,
     segment: Tensor | None,
     seed: Tensor | None,
+    window: Tensor | None,
     scale: float,
     causal: bool,
     p: float,
@@ -39,6 +40,7 @@ def softmax_attention(
         decay: [B, H, T] float32, c_i - c_j is added.
         segment: [B, T] integers, i sees j where they are equal; None: every key.
         seed: [] int64, of the random numbers of dropout; None: no dropout.
+        window: [H] int32 in [1, 2^30], i sees j if |i - j| is less; None: every key.
         scale: of q . k.
         causal: i sees j <= i.
         p: of dropout.
@@ -46,7 +48,7 @@ def softmax_attention(
     Returns:
         [B, H, T, d], and the base-2 logarithm of every row's sum, [B, H, T] float32.
     """
-    call = _Call(q, k, v, bias, gate, decay, segment, seed, scale, causal, p)
+    call = _Call(q, k, v, bias, gate, decay, segment, seed, window, scale, causal, p)
     B, H, T, d = q.shape
     out, lse = q.new_empty(B, H, T, d), q.new_empty(B, H, T, dtype=torch.float32)
     blocks = call.blocks(softmax.forward)
@@ -56,7 +58,7 @@ def softmax_attention(
 
 @softmax_attention.register_fake
 def _(
-    q: Tensor, k: Tensor, v: Tensor, bias: Any, gate: Any, decay: Any, segment: Any, seed: Any,
+    q: Tensor, k: Tensor, v: Tensor, bias: Any, gate: Any, decay: Any, segment: Any, seed: Any, window: Any,
     scale: float, causal: bool, p: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     return q.new_empty(q.shape), q.new_empty(q.shape[:3], dtype=torch.float32)
@@ -76,13 +78,14 @@ def softmax_attention_backward(
     decay: Tensor | None,
     segment: Tensor | None,
     seed: Tensor | None,
+    window: Tensor | None,
     scale: float,
     causal: bool,
     p: float,
     wants: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of q, k, v, bias, gate, decay; empty for absent terms; bias and gate only if `wants`."""
-    call = _Call(q, k, v, bias, gate, decay, segment, seed, scale, causal, p)
+    call = _Call(q, k, v, bias, gate, decay, segment, seed, window, scale, causal, p)
     grad = dims_adjacent(grad)
     B, H, T, d = q.shape
     delta = torch.empty_like(lse)
@@ -117,7 +120,7 @@ def softmax_attention_backward(
 @softmax_attention_backward.register_fake
 def _(
     grad: Tensor, out: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor,
-    bias: Tensor | None, gate: Tensor | None, decay: Tensor | None, segment: Any, seed: Any,
+    bias: Tensor | None, gate: Tensor | None, decay: Tensor | None, segment: Any, seed: Any, window: Any,
     scale: float, causal: bool, p: float, wants: list[bool],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     def like(tensor: Tensor | None, there: bool = True) -> Tensor:
@@ -140,7 +143,7 @@ def _differentiate(ctx: Any, grad: Tensor, _: Tensor | None) -> tuple[Any, ...]:
         grad, out, lse, *tensors, ctx.scale, ctx.causal, ctx.p, wants
     )
     tables = (dbias if wants[0] else None, dgate if wants[1] else None, None if tensors[5] is None else ddecay)
-    return dq, dk, dv, *tables, None, None, None, None, None
+    return dq, dk, dv, *tables, *[None] * 6
 
 
 softmax_attention.register_autograd(_differentiate, setup_context=_remember)
@@ -159,6 +162,7 @@ class _Call:
         decay: Tensor | None,
         segment: Tensor | None,
         seed: Tensor | None,
+        window: Tensor | None,
         scale: float,
         causal: bool,
         p: float,
@@ -166,7 +170,7 @@ class _Call:
         q, k, v = map(dims_adjacent, (q, k, v))
         bias, gate = spread(bias, q.shape[2], LOG2E), spread(gate, q.shape[2], 1.0)
         decay = None if decay is None else decay * LOG2E
-        terms = (bias, gate, decay, segment, seed)
+        terms = (bias, gate, decay, segment, seed, window)
         self.inputs = [q, k, v, *(None if term is None else term.contiguous() for term in terms)]
         self.strides = [stride for x in (q, k, v) for stride in x.stride()[:3]]
         self.q = q

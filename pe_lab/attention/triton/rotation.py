@@ -1,7 +1,8 @@
 """Rotation and gain of queries or keys in one pass, with gradients of the tables: kernels and their operator.
 
 Applied before attention, once per token instead of once per tile that reads it. Shapes: B batch, H heads, T length,
-d head_dim, C = d / 2 pairs.
+d head_dim, C = d / 2 pairs. Tables [B|1, H|1, T, C] are read where they lie, shared or one per sequence and head: their
+strides are 0 along an axis that is shared, and `table_rows` is that of T in rows of C numbers, 1 in a compact table.
 """
 
 import torch
@@ -43,7 +44,7 @@ def _gains(gain, head, gain_head, pair, HEAD_DIM: tl.constexpr, HALF: tl.constex
 @triton.jit(do_not_specialize=["gain_head", "heads", "length"])
 def rotate_forward(
     x, cos, sin, gain, out,
-    x_batch, x_head, x_time, table_batch, table_head, gain_head, heads, length,
+    x_batch, x_head, x_time, table_batch, table_head, table_rows, gain_head, heads, length,
     HEAD_DIM: tl.constexpr, HALF: tl.constexpr, GAIN: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
     """Write x, rotated by cos and sin, times gain, to out [B, H, T, d]. Grid: blocks of T, B * H."""
@@ -52,7 +53,7 @@ def rotate_forward(
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     pair = tl.arange(0, BLOCK_C)
     mask = (time < length)[:, None] & (pair < HEAD_DIM // 2)[None, :]
-    at = batch * table_batch + head * table_head + time[:, None] * (HEAD_DIM // 2) + pair[None, :]
+    at = batch * table_batch + head * table_head + time[:, None] * table_rows * (HEAD_DIM // 2) + pair[None, :]
     c, s = tl.load(cos + at, mask, 0.0), tl.load(sin + at, mask, 0.0)
     a, b = _pairs(x, batch * x_batch + head * x_head + time[:, None] * x_time, mask, pair, HEAD_DIM, HALF)
     first, second = a * c - b * s, a * s + b * c
@@ -66,8 +67,8 @@ def rotate_forward(
 @triton.jit(do_not_specialize=["gain_head", "heads", "length", "sharing_heads", "sharing", "chunks"])
 def rotate_backward(
     grad, x, cos, sin, gain, dx, dcos, dsin, dgain,
-    grad_batch, grad_head, grad_time, x_batch, x_head, x_time, table_batch, table_head, gain_head,
-    heads, length, sharing_heads, sharing, chunks,
+    grad_batch, grad_head, grad_time, x_batch, x_head, x_time, table_batch, table_head, table_rows,
+    gain_head, heads, length, sharing_heads, sharing, chunks,
     HEAD_DIM: tl.constexpr, HALF: tl.constexpr, GAIN: tl.constexpr, TABLES: tl.constexpr, MEMBERS: tl.constexpr,
     BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
@@ -87,7 +88,8 @@ def rotate_backward(
     first_batch = (table // table_heads) * sharing_batches
     first_head = (table % table_heads) * sharing_heads
     within = time[:, None] * (HEAD_DIM // 2) + pair[None, :]
-    at = first_batch.to(tl.int64) * table_batch + first_head.to(tl.int64) * table_head + within
+    at = first_batch.to(tl.int64) * table_batch + first_head.to(tl.int64) * table_head
+    at += time[:, None] * table_rows * (HEAD_DIM // 2) + pair[None, :]
     c, s = tl.load(cos + at, mask, 0.0), tl.load(sin + at, mask, 0.0)
     sum_c = tl.zeros((BLOCK_T, BLOCK_C), tl.float32)
     sum_s = tl.zeros((BLOCK_T, BLOCK_C), tl.float32)
@@ -121,8 +123,20 @@ def sizes(head_dim: int) -> dict[str, int]:
     return {"HEAD_DIM": head_dim, "BLOCK_T": BLOCK_T, "BLOCK_C": max(triton.next_power_of_2(head_dim // 2), 8)}
 
 
-def _head_stride(table: Tensor, axis: int) -> int:
+def _shared_stride(table: Tensor, axis: int) -> int:
     return table.stride(axis) if table.shape[axis] > 1 else 0
+
+
+def _readable(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the tables where they lie, if that is in rows of pairs and in one way for both; or else copies."""
+    pairs = cos.shape[-1]
+    in_rows = (cos.stride(-1) == 1 or pairs == 1) and cos.stride(-2) % pairs == 0
+    return (cos, sin) if in_rows and cos.stride() == sin.stride() else (cos.contiguous(), sin.contiguous())
+
+
+def _table_strides(table: Tensor) -> tuple[int, int, int]:
+    """Return the strides of sequences and of heads in numbers, 0 if shared, and that of tokens in rows."""
+    return _shared_stride(table, 0), _shared_stride(table, 1), table.stride(2) // table.shape[-1]
 
 
 @torch.library.custom_op("pe_lab::rotate", mutates_args=())
@@ -136,12 +150,12 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, gain: Tensor | None, half: bool)
         half: pairs are (c, c + d/2), not (2c, 2c + 1).
     """
     B, H, T, d = x.shape
-    x, cos, sin = _dims_adjacent(x), cos.contiguous(), sin.contiguous()
+    x, (cos, sin) = _dims_adjacent(x), _readable(cos, sin)
     gain = None if gain is None else gain.contiguous()
     out = x.new_empty(x.shape)
     rotate_forward[(triton.cdiv(T, BLOCK_T), B * H)](
-        x, cos, sin, gain, out, *x.stride()[:3], _head_stride(cos, 0), _head_stride(cos, 1),
-        0 if gain is None else _head_stride(gain, 0), H, T, HALF=half, GAIN=gain is not None, **sizes(d),
+        x, cos, sin, gain, out, *x.stride()[:3], *_table_strides(cos),
+        0 if gain is None else _shared_stride(gain, 0), H, T, HALF=half, GAIN=gain is not None, **sizes(d),
     )  # fmt: skip
     return out
 
@@ -158,7 +172,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of x, cos, sin and gain; empty for cos and sin unless `tables`, and for an absent gain."""
     B, H, T, d = x.shape
-    grad, x, cos, sin = _dims_adjacent(grad), _dims_adjacent(x), cos.contiguous(), sin.contiguous()
+    grad, x, (cos, sin) = _dims_adjacent(grad), _dims_adjacent(x), _readable(cos, sin)
     gain = None if gain is None else gain.contiguous()
     sharing_heads, sharing = H // cos.shape[1], (H // cos.shape[1]) * (B // cos.shape[0])
     members = min(MEMBERS, triton.next_power_of_2(sharing)) if tables else 1
@@ -169,7 +183,7 @@ def _backward(
     dgain = cos.new_empty(0) if gain is None else cos.new_empty(B, H, blocks, d)
     rotate_backward[(blocks, cos.shape[0] * cos.shape[1] * chunks)](
         grad, x, cos, sin, gain, dx, partial[0], partial[1], dgain, *grad.stride()[:3], *x.stride()[:3],
-        _head_stride(cos, 0), _head_stride(cos, 1), 0 if gain is None else _head_stride(gain, 0),
+        *_table_strides(cos), 0 if gain is None else _shared_stride(gain, 0),
         H, T, sharing_heads, sharing, chunks,
         HALF=half, GAIN=gain is not None, TABLES=tables, MEMBERS=members, **sizes(d),
     )  # fmt: skip

@@ -9,7 +9,8 @@ Logits are in base 2: z = q . k * scale * log2(e) * gate[i - j] + (bias[i - j] +
 `decay` are given multiplied by log2(e). Tables [1|H, 2R + 1] have every i - j of a tile, at i - j + R.
 
 Every kernel has the same options: CAUSAL; SEGMENTED: i attends to j if segment[i] == segment[j], otherwise to all;
-BIAS, GATE, DECAY: the term is there; DROPOUT: weights whose hash is below `threshold` are dropped (see dropout.py).
+BIAS, GATE, DECAY: the term is there; DROPOUT: weights whose hash is below `threshold` are dropped (see dropout.py);
+WINDOW: i attends to j only if |i - j| < window[head] <= 2^30; tiles without such a pair are neither read nor computed.
 """
 
 import triton
@@ -58,13 +59,19 @@ def _kept(key, i, j, threshold):
 
 
 @triton.jit
-def _seen(i, j, segment_i, segment_j, length, CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr):
+def _seen(
+    i, j, segment_i, segment_j, limit, length, CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr, WINDOW: tl.constexpr
+):
     """Return the mask of a tile."""
     seen = (j < length) & (i >= 0)
     if CAUSAL:
         seen = seen & (i >= j)
     if SEGMENTED:
         seen = seen & (segment_i == segment_j)
+    if WINDOW:
+        seen = seen & (i - j < limit)
+        if not CAUSAL:
+            seen = seen & (j - i < limit)
     return seen
 
 
@@ -93,20 +100,27 @@ def _documents(segment, batch, at, low, high, length, STEP: tl.constexpr):
 
 @triton.jit
 def _key_tiles(
-    segment, batch, block, length, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
-    SEGMENTED: tl.constexpr,
+    segment, limit, batch, block, length, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    SEGMENTED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Return the tiles of keys that a block of queries sees, and those of them that need no mask, as two ranges."""
     end, whole_end = length, length // BLOCK_N
     if CAUSAL:
         end = tl.minimum((block + 1) * BLOCK_M, length)
         whole_end = tl.minimum(block * BLOCK_M // BLOCK_N, whole_end)
-    begin, whole_begin = 0, 0
+    first, begin, whole_begin = 0, 0, 0
+    if WINDOW:  # the first query sees the earliest key, the last query sees the fewest early keys
+        first = tl.maximum(block * BLOCK_M - limit + 1, 0)
+        begin = first // BLOCK_N
+        whole_begin = tl.cdiv(tl.maximum((block + 1) * BLOCK_M - limit, 0), BLOCK_N)
+        if not CAUSAL:
+            end = tl.minimum(end, (block + 1) * BLOCK_M - 1 + limit)
+            whole_end = tl.minimum(whole_end, (block * BLOCK_M + limit) // BLOCK_N)
     if SEGMENTED:
         at = block * BLOCK_M + tl.arange(0, BLOCK_M)
-        first, last, one = _documents(segment, batch, at, 0, end, length, STEP=1024)
+        first, last, one = _documents(segment, batch, at, first, end, length, STEP=1024)
         begin, end = first // BLOCK_N, tl.minimum(end, last)
-        whole_begin = tl.cdiv(first, BLOCK_N)
+        whole_begin = tl.maximum(whole_begin, tl.cdiv(first, BLOCK_N))
         whole_end = tl.where(one, tl.minimum(whole_end, last // BLOCK_N), 0)
     end = tl.cdiv(end, BLOCK_N)
     whole_begin = tl.minimum(whole_begin, end)
@@ -115,21 +129,28 @@ def _key_tiles(
 
 @triton.jit
 def _query_tiles(
-    segment, batch, block, length, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
-    SEGMENTED: tl.constexpr,
+    segment, limit, batch, block, length, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+    SEGMENTED: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Return the tiles of queries that see a block of keys, and those of them that need no mask, as two ranges."""
     begin, whole_begin = 0, 0
     if CAUSAL:
         begin = block * BLOCK_N // BLOCK_M
         whole_begin = tl.cdiv((block + 1) * BLOCK_N - 1, BLOCK_M)
-    end, whole_end = tl.cdiv(length, BLOCK_M), length // BLOCK_M
+    end, whole_end = length, length // BLOCK_M
+    if WINDOW:
+        end = tl.minimum(length, (block + 1) * BLOCK_N - 1 + limit)
+        whole_end = tl.minimum(whole_end, (block * BLOCK_N + limit) // BLOCK_M)
+        if not CAUSAL:
+            begin = tl.maximum(block * BLOCK_N - limit + 1, 0) // BLOCK_M
+            whole_begin = tl.cdiv(tl.maximum((block + 1) * BLOCK_N - limit, 0), BLOCK_M)
     if SEGMENTED:
         at = block * BLOCK_N + tl.arange(0, BLOCK_N)
-        first, last, one = _documents(segment, batch, at, begin * BLOCK_M, length, length, STEP=1024)
-        begin, end = first // BLOCK_M, tl.cdiv(last, BLOCK_M)
+        first, last, one = _documents(segment, batch, at, begin * BLOCK_M, end, length, STEP=1024)
+        begin, end = first // BLOCK_M, last
         whole_begin = tl.maximum(whole_begin, tl.cdiv(first, BLOCK_M))
         whole_end = tl.where(one, tl.minimum(whole_end, last // BLOCK_M), 0)
+    end = tl.cdiv(end, BLOCK_M)
     whole_begin = tl.minimum(whole_begin, end)
     return begin, end, whole_begin, tl.maximum(whole_begin, whole_end)
 
@@ -145,12 +166,12 @@ def _tile(index, begin, whole_begin, whole_end, CUT: tl.constexpr):
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def forward(
-    q, k, v, bias, gate, decay, segment, seed, out, lse,
+    q, k, v, bias, gate, decay, segment, seed, window, out, lse,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time,
     heads, length, scale, bias_head, bias_reach, gate_head, gate_reach, threshold, enlarge,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr, DECAY: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write out [B, H, T, d] and lse [B, H, T], the base-2 logarithm of a row's sum. Grid: blocks of queries, B * H.
 
@@ -162,13 +183,15 @@ def forward(
     batch, head = (row // heads).to(tl.int64), (row % heads).to(tl.int64)
     at = block * BLOCK_M + tl.arange(0, BLOCK_M)
     queries = rows(q, batch * q_batch + head * q_head, at, q_time, length, HEAD_DIM, BLOCK_D)
-    segment_i, c_i, key = 0, 0.0, 0
+    segment_i, c_i, key, limit = 0, 0.0, 0, 0
     if SEGMENTED:
         segment_i = numbers(segment, batch, at, length, -2)[:, None]
     if DECAY:
         c_i = numbers(decay, row, at, length, 0.0)[:, None]
     if DROPOUT:
         key = _key(seed, batch, head)
+    if WINDOW:
+        limit = tl.load(window + head)
     i = at[:, None]
     UNSCALED: tl.constexpr = not (BIAS or GATE or DECAY)
     sharpness = 1.0
@@ -179,7 +202,9 @@ def forward(
     total = tl.zeros((BLOCK_M,), tl.float32)
     mixed = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
-    begin, end, whole_begin, whole_end = _key_tiles(segment, batch, block, length, BLOCK_M, BLOCK_N, CAUSAL, SEGMENTED)
+    begin, end, whole_begin, whole_end = _key_tiles(
+        segment, limit, batch, block, length, BLOCK_M, BLOCK_N, CAUSAL, SEGMENTED, WINDOW
+    )
     for CUT in tl.static_range(2):
         whole = whole_end - whole_begin
         for index in range(0, end - begin - whole if CUT else whole):
@@ -205,7 +230,8 @@ def forward(
                 segment_j = 0
                 if SEGMENTED:
                     segment_j = tile_numbers(segment, batch, start, length, -3, BLOCK_N, CUT)[None, :]
-                z = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), z, -INFINITY)
+                seen = _seen(i, j, segment_i, segment_j, limit, length, CAUSAL, SEGMENTED, WINDOW)
+                z = tl.where(seen, z, -INFINITY)
             raised = tl.maximum(highest, tl.max(z, 1))
             anchor = tl.where(raised == -INFINITY, 0.0, raised) * sharpness  # no key so far
             weight = tl.exp2(z * sharpness - anchor[:, None])
@@ -240,12 +266,12 @@ def sums(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def backward_keys(
-    q, k, v, bias, gate, decay, segment, seed, grad, lse, delta, dk, dv, ddecay,
+    q, k, v, bias, gate, decay, segment, seed, window, grad, lse, delta, dk, dv, ddecay,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time, grad_batch, grad_head, grad_time,
     heads, length, scale, bias_head, bias_reach, gate_head, gate_reach, threshold, enlarge,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr, DECAY: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dk, dv [B, H, T, d] and ddecay [B, H, T] = -sum over i of dz_ij. Grid: blocks of keys, B * H.
 
@@ -257,20 +283,22 @@ def backward_keys(
     at = block * BLOCK_N + tl.arange(0, BLOCK_N)
     key_rows = rows(k, batch * k_batch + head * k_head, at, k_time, length, HEAD_DIM, BLOCK_D)
     values = rows(v, batch * v_batch + head * v_head, at, v_time, length, HEAD_DIM, BLOCK_D)
-    segment_j, c_j, key = 0, 0.0, 0
+    segment_j, c_j, key, limit = 0, 0.0, 0, 0
     if SEGMENTED:
         segment_j = numbers(segment, batch, at, length, -3)[:, None]
     if DECAY:
         c_j = numbers(decay, row, at, length, 0.0)[:, None]
     if DROPOUT:
         key = _key(seed, batch, head)
+    if WINDOW:
+        limit = tl.load(window + head)
     j = at[:, None]
     dkeys = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dvalues = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     column = tl.zeros((BLOCK_N,), tl.float32)
 
     begin, end, whole_begin, whole_end = _query_tiles(
-        segment, batch, block, length, BLOCK_M, BLOCK_N, CAUSAL, SEGMENTED
+        segment, limit, batch, block, length, BLOCK_M, BLOCK_N, CAUSAL, SEGMENTED, WINDOW
     )
     for CUT in tl.static_range(2):
         whole = whole_end - whole_begin
@@ -297,7 +325,8 @@ def backward_keys(
                 segment_i = 0
                 if SEGMENTED:
                     segment_i = tile_numbers(segment, batch, start, length, -2, BLOCK_M, CUT)[None, :]
-                weight = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), weight, 0.0)
+                seen = _seen(i, j, segment_i, segment_j, limit, length, CAUSAL, SEGMENTED, WINDOW)
+                weight = tl.where(seen, weight, 0.0)
             grads = tile_rows(
                 grad, batch * grad_batch + head * grad_head, start, grad_time, length, BLOCK_M, HEAD_DIM, BLOCK_D, CUT
             )
@@ -322,12 +351,12 @@ def backward_keys(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def backward_queries(
-    q, k, v, bias, gate, decay, segment, seed, grad, lse, delta, dq,
+    q, k, v, bias, gate, decay, segment, seed, window, grad, lse, delta, dq,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time, grad_batch, grad_head, grad_time,
     heads, length, scale, bias_head, bias_reach, gate_head, gate_reach, threshold, enlarge,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr, DECAY: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Write dq [B, H, T, d]. Grid: blocks of queries, B * H."""
     block = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -338,17 +367,21 @@ def backward_queries(
     grads = rows(grad, batch * grad_batch + head * grad_head, at, grad_time, length, HEAD_DIM, BLOCK_D)
     top = numbers(lse, row, at, length, INFINITY)[:, None]
     common = numbers(delta, row, at, length, 0.0)[:, None]
-    segment_i, c_i, key = 0, 0.0, 0
+    segment_i, c_i, key, limit = 0, 0.0, 0, 0
     if SEGMENTED:
         segment_i = numbers(segment, batch, at, length, -2)[:, None]
     if DECAY:
         c_i = numbers(decay, row, at, length, 0.0)[:, None]
     if DROPOUT:
         key = _key(seed, batch, head)
+    if WINDOW:
+        limit = tl.load(window + head)
     i = at[:, None]
     dqueries = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
 
-    begin, end, whole_begin, whole_end = _key_tiles(segment, batch, block, length, BLOCK_M, BLOCK_N, CAUSAL, SEGMENTED)
+    begin, end, whole_begin, whole_end = _key_tiles(
+        segment, limit, batch, block, length, BLOCK_M, BLOCK_N, CAUSAL, SEGMENTED, WINDOW
+    )
     for CUT in tl.static_range(2):
         whole = whole_end - whole_begin
         for index in range(0, end - begin - whole if CUT else whole):
@@ -377,7 +410,8 @@ def backward_queries(
                 segment_j = 0
                 if SEGMENTED:
                     segment_j = tile_numbers(segment, batch, start, length, -3, BLOCK_N, CUT)[None, :]
-                weight = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), weight, 0.0)
+                seen = _seen(i, j, segment_i, segment_j, limit, length, CAUSAL, SEGMENTED, WINDOW)
+                weight = tl.where(seen, weight, 0.0)
             dweight = dot(grads, tl.trans(values), PRECISION=PRECISION)
             if DROPOUT:
                 dweight = tl.where(_kept(key, i, j, threshold), dweight * enlarge, 0.0)
@@ -390,12 +424,12 @@ def backward_queries(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def backward_tables(
-    q, k, v, bias, gate, decay, segment, seed, grad, lse, delta, dbias, dgate,
+    q, k, v, bias, gate, decay, segment, seed, window, grad, lse, delta, dbias, dgate,
     q_batch, q_head, q_time, k_batch, k_head, k_time, v_batch, v_head, v_time, grad_batch, grad_head, grad_time,
     heads, length, scale, bias_head, bias_reach, gate_head, gate_reach, threshold, enlarge,
     HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     CAUSAL: tl.constexpr, SEGMENTED: tl.constexpr, BIAS: tl.constexpr, GATE: tl.constexpr, DECAY: tl.constexpr,
-    DROPOUT: tl.constexpr, PRECISION: tl.constexpr, DBIAS: tl.constexpr, DGATE: tl.constexpr,
+    DROPOUT: tl.constexpr, WINDOW: tl.constexpr, PRECISION: tl.constexpr, DBIAS: tl.constexpr, DGATE: tl.constexpr,
 ):  # fmt: skip
     """Write dbias, dgate [B, H, diagonals, 2 M], gradients summed over i - j = diagonal * M + (-M, ..., M - 1).
 
@@ -422,6 +456,12 @@ def backward_tables(
         whole_end = begin
     elif CAUSAL:
         whole_end = tl.where(diagonal == 0, begin, whole_end)
+    limit = 0
+    if WINDOW:
+        limit = tl.load(window + head)
+        middle = tl.abs(diagonal) * BLOCK_M  # distances of its tiles are less than M from this
+        end = tl.where(middle - BLOCK_M + 1 < limit, end, begin)
+        whole_end = tl.where(middle + BLOCK_M - 1 < limit, whole_end, begin)
     distance = diagonal.to(tl.int64) * BLOCK_M
     for CUT in tl.static_range(2):
         for index in range(0, end - whole_end if CUT else whole_end - begin):
@@ -455,7 +495,8 @@ def backward_tables(
                     z += tile_numbers(decay, row, start_i, length, 0.0, BLOCK_M, CUT)[:, None] - c_j
                 weight = tl.exp2(z - tile_numbers(lse, row, start_i, length, INFINITY, BLOCK_M, CUT)[:, None])
                 if CUT:
-                    weight = tl.where(_seen(i, j, segment_i, segment_j, length, CAUSAL, SEGMENTED), weight, 0.0)
+                    seen = _seen(i, j, segment_i, segment_j, limit, length, CAUSAL, SEGMENTED, WINDOW)
+                    weight = tl.where(seen, weight, 0.0)
                 grads = tile_rows(
                     grad,
                     batch * grad_batch + head * grad_head,

@@ -26,7 +26,7 @@ from pe_lab.attention.triton.blocks import (
 SOFTMAX = ("forward", "backward_keys", "backward_queries", "backward_tables")
 STICK = tuple(f"stick_{name}" for name in SOFTMAX)
 KERNELS = SOFTMAX + STICK
-OPTIONS = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT")
+OPTIONS = ("BIAS", "GATE", "DECAY", "SEGMENTED", "DROPOUT", "WINDOW")
 SUBSETS = list(chain.from_iterable(combinations(OPTIONS, count) for count in range(len(OPTIONS) + 1)))
 DTYPES = (torch.float32, torch.bfloat16)
 

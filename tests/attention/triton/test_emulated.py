@@ -26,6 +26,8 @@ pytestmark = [
 CASES = [  # as few compilations as show both architectures, both dtypes, and softmax, rotation and sticks
     *(Case("bias", length=length) for length in (1, 65, 150)),
     *(Case("rotation", length=length) for length in (2, 33)),  # at two tokens, gradients cancel
+    Case("rotation of sequences", batch=2, heads=3, length=33),
+    *(Case("window", length=length) for length in (2, 150)),
     *(Case("stick", length=length, head_dim=16) for length in (2, 100)),
     replace(faults.SINGLE, length=70),
 ]

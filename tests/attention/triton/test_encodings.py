@@ -77,14 +77,14 @@ def step(made: Transformer, implementation: str, layout: Layout) -> Gradients:
 
 
 def no_place_in_the_kernels(terms: Terms, layout: Layout) -> bool:
-    """Whether these terms need T x T numbers, a table at other distances, or a stick with more than a bias."""
-    none = (terms.score, terms.bias_full, terms.values)
+    """Whether these terms need T x T numbers, distances of other positions, or a stick with more than a bias."""
+    none = (terms.score, terms.bias_full, terms.values, terms.after)
     if isinstance(terms.weights, Stick):
-        none += (terms.gate, terms.decay)
-    table = terms.bias if terms.gate is None else terms.gate
+        none += (terms.gate, terms.decay, terms.window)
+    by_place = any(x is not None for x in (terms.bias, terms.gate, terms.window))
     real = layout.segment[:, 1:] != PADDING
     runs_on = layout.pos.dim() == 2 and bool((layout.pos.diff() == 1).expand_as(real)[real].all())
-    return any(x is not None for x in none) or (table is not None and not runs_on)
+    return any(x is not None for x in none) or (by_place and not runs_on)
 
 
 @pytest.mark.parametrize(("name", "causal"), MASKED, ids=[f"{n}-{'causal' if c else 'both'}" for n, c in MASKED])

@@ -21,8 +21,9 @@ def table(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, device="cuda")
 
 
-def rotary(heads: int) -> Rotary:
-    angle = 3 * table(1, heads, T, d // 2)
+def rotary(heads: int, batch: int = 1) -> Rotary:
+    """Tables that lie as a projection of tokens does, [B, T, H, d/2]."""
+    angle = 3 * table(batch, T, heads, d // 2).transpose(1, 2)
     return Rotary(angle.cos(), angle.sin())
 
 
@@ -30,6 +31,9 @@ CASES: dict[str, Callable[[], Terms]] = {
     "nothing": Terms,
     "rotary": lambda: Terms(rotary_q=rotary(1), rotary_k=rotary(1)),
     "rotary_per_head_and_gain": lambda: Terms(rotary_q=rotary(H), rotary_k=rotary(H), gain=1 + table(H, d) / 5),
+    "rotary_of_each_sequence": lambda: Terms(rotary_q=rotary(H, B), rotary_k=rotary(1, B)),
+    "window": lambda: Terms(window=(200,)),
+    "window_per_head_and_bias": lambda: Terms(window=(1, 64, 400, None), bias=table(1, 2 * T - 1)),
     "bias": lambda: Terms(bias=table(H, 2 * T - 1)),
     "bias_clipped": lambda: Terms(bias=table(1, 257), clip=True),
     "gate_and_bias": lambda: Terms(gate=1 + table(1, 2 * T - 1) / 5, bias=table(H, 2 * T - 1)),
@@ -51,7 +55,7 @@ def in_dtype(terms: Terms, dtype: torch.dtype) -> tuple[Terms, list[Tensor]]:
         leaves.append(value.detach().to(dtype).requires_grad_())
         return leaves[-1]
 
-    made: dict[str, object] = {"clip": terms.clip, "weights": terms.weights}
+    made: dict[str, object] = {"clip": terms.clip, "weights": terms.weights, "window": terms.window}
     for name in TENSORS:
         if getattr(terms, name) is not None:
             made[name] = leaf(getattr(terms, name))
@@ -162,7 +166,7 @@ def test_inductor_compiles_through_it() -> None:
     inputs = [torch.randn(B, H, T, d, device="cuda", dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
 
     def step(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-        out, _ = softmax_attention(q, k, v, bias, None, None, None, None, d**-0.5, True, 0.0)
+        out, _ = softmax_attention(q, k, v, bias, None, None, None, None, None, d**-0.5, True, 0.0)
         return (out.float() * 2).square().mean()
 
     expected = torch.autograd.grad(step(*inputs, *leaves), inputs + leaves)

@@ -23,6 +23,7 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton.operators import table_gradient
 from pe_lab.bench import kernels as bench
 from pe_lab.bench import tune
+from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
@@ -49,7 +50,7 @@ def layout_of(causal: bool, packed: bool, grid: int | None = None) -> Layout:
     layout = Layout.of_lengths(torch.full((B,), T), T, causal, grid)
     if packed:
         layout.segment[:, T // 2 :] = 1
-    return layout.to(DEVICE)
+    return marked(layout).to(DEVICE)
 
 
 def assert_sound(launches: list, looked_up: set[str]) -> set[str]:
@@ -82,10 +83,10 @@ def encoding(name: str) -> Any:
 
 
 def build(made: Any, causal: bool, grid: int | None) -> Transformer:
-    depth = made(Sizes(H * d, H, T, causal, grid)).period
+    depth = made(Sizes(H * d, H, T, causal, grid, marks=MARKS)).period
     sizes = {"depth": depth, "width": H * d, "num_heads": H, "mlp_ratio": 1, "norm": "pre"}
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
-    model = Transformer(config, made, Task(11, T, 11, causal=causal, grid_width=grid), "triton")
+    model = Transformer(config, made, Task(11, T, 11, causal=causal, grid_width=grid, marks=MARKS), "triton")
     initialise(model, seed=0)
     return model.to(DEVICE)
 
@@ -158,15 +159,50 @@ def test_softmax_launches_its_kernels_and_that_of_tables_where_one_is_trained(
     for (given, trained), packed, drop in product(tables(("bias", "gate", "decay")), (False, True), (None, dropout)):
         launches.clear()
         looked_up.clear()
-        step(Terms(**given), layout_of(causal, packed), drop, dtype)
+        window = (3, None) if packed == (drop is None) else None
+        step(Terms(**given, window=window), layout_of(causal, packed), drop, dtype)
         by_table = {"backward_tables"} if trained & {"bias", "gate"} else set()
         spread = {"spread_table"} if given.keys() & {"bias", "gate"} else set()
         assert assert_sound(launches, looked_up) == FORWARD[False] | BACKWARD[False] | by_table | spread
         for launch in launches:
             if launch.kernel not in UNCHOSEN:
-                there = {**given, "segmented": packed or None, "dropout": drop}
-                for name in ("bias", "gate", "decay", "segmented", "dropout"):
+                there = {**given, "segmented": packed or None, "dropout": drop, "window": window}
+                for name in ("bias", "gate", "decay", "segmented", "dropout", "window"):
                     assert launch.arguments[name.upper()] == (there.get(name) is not None)
+
+
+@pytest.mark.parametrize(("window", "expected"), [((3,), [3, 3]), ((None, 5), [2**30, 5]), ((2**70, 1), [2**30, 1])])
+def test_the_kernels_get_the_window_of_every_head(window: tuple, expected: list[int], launches: list) -> None:
+    step(Terms(window=window), layout_of(True, False), None, torch.float32)
+    given = [launch.arguments["window"] for launch in launches if launch.kernel not in UNCHOSEN]
+    assert len(given) == 3
+    for x in given:
+        assert x.dtype == torch.int32
+        assert x.is_contiguous()
+        assert x.tolist() == expected
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_tables_of_rotation_are_read_where_they_lie(half: bool, launches: list) -> None:
+    """Those of every sequence, as a projection of tokens has them; shared ones, also if they are expanded."""
+    C = d // 2
+    tables = [
+        (torch.rand(B, T, H, C, device=DEVICE).transpose(1, 2), (T * H * C, C, H)),
+        (torch.rand(B, 1, T, C, device=DEVICE), (T * C, 0, 1)),
+        (torch.rand(1, H, T, C, device=DEVICE), (0, T * C, 1)),
+        (torch.rand(1, 1, T, C, device=DEVICE).expand(B, H, T, C), (0, 0, 1)),
+        (torch.rand(B, 1, T, C, device=DEVICE).expand(B, H, T, C), (T * C, 0, 1)),
+    ]
+    for table, strides in tables:
+        launches.clear()
+        cos, sin = (table.detach().requires_grad_() for _ in range(2))
+        rotary = Rotary(cos, sin, "half" if half else "interleaved")
+        step(Terms(rotary_q=rotary), layout_of(True, False), None, torch.float32)
+        rotations = [launch.arguments for launch in launches if launch.kernel.startswith("rotate")]
+        assert len(rotations) == 2
+        for given in rotations:
+            assert given["cos"].data_ptr() == table.data_ptr()
+            assert tuple(given[f"table_{axis}"] for axis in ("batch", "head", "rows")) == strides
 
 
 class Operations(TorchDispatchMode):

@@ -34,18 +34,23 @@ def seed() -> Tensor:
     return torch.tensor(3, device=DEVICE)
 
 
+def window() -> Tensor:
+    return torch.tensor([3, 2**30], dtype=torch.int32, device=DEVICE)
+
+
 def segment() -> Tensor:
     return torch.tensor([[0] * 4 + [1] * 3 + [-1] * 2], device=DEVICE)
 
 
-# bias, gate, decay, segment, seed, scale, causal, p
+# bias, gate, decay, segment, seed, window, scale, causal, p
 TERMS = {
-    "nothing": lambda: (None, None, None, None, None, 0.3, True, 0.0),
-    "bias": lambda: (rand(H, 2 * T - 1), None, None, None, None, 0.3, False, 0.0),
-    "gate_and_bias": lambda: (rand(1, 2 * T + 1), rand(1, 5), None, segment(), None, 0.3, True, 0.0),
-    "decay_and_dropout": lambda: (None, None, rand(B, H, T), None, seed(), 0.3, True, 0.2),
-    "several": lambda: (rand(H, 2 * T - 1), rand(H, 5), rand(B, H, T), segment(), seed(), 0.3, False, 0.2),
-    "strided": lambda: (rand(7, H).T, rand(7, H).T, heads_last(B, H, T), None, None, 0.3, True, 0.0),
+    "nothing": lambda: (None, None, None, None, None, None, 0.3, True, 0.0),
+    "bias": lambda: (rand(H, 2 * T - 1), None, None, None, None, None, 0.3, False, 0.0),
+    "gate_and_bias": lambda: (rand(1, 2 * T + 1), rand(1, 5), None, segment(), None, None, 0.3, True, 0.0),
+    "decay_and_dropout": lambda: (None, None, rand(B, H, T), None, seed(), None, 0.3, True, 0.2),
+    "several": lambda: (rand(H, 2 * T - 1), rand(H, 5), rand(B, H, T), segment(), seed(), window(), 0.3, False, 0.2),
+    "window": lambda: (None, None, None, None, None, window(), 0.3, True, 0.0),
+    "strided": lambda: (rand(7, H).T, rand(7, H).T, heads_last(B, H, T), None, None, None, 0.3, True, 0.0),
 }
 
 

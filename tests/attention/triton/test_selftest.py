@@ -16,5 +16,10 @@ def test_every_kernel_is_launched(dtype: torch.dtype, launches: list) -> None:
         if case.dtype == dtype:
             selftest._Inputs(case).results(triton, CPU, dtype)
     assert {launch.kernel for launch in launches} == set(KERNELS)
-    switched = {(name, launch.arguments.get(name)) for launch in launches for name in ("BIAS", "SEGMENTED", "CAUSAL")}
-    assert switched >= {(name, value) for name in ("BIAS", "SEGMENTED", "CAUSAL") for value in (0, 1)}
+    switches = ("BIAS", "SEGMENTED", "CAUSAL", "WINDOW")
+    switched = {(name, launch.arguments.get(name)) for launch in launches for name in switches}
+    assert switched >= {(name, value) for name in switches for value in (0, 1)}
+    rotations = [launch.arguments for launch in launches if launch.kernel.startswith("rotate")]
+    assert {(given["table_batch"] > 0, given["table_rows"] > 1) for given in rotations} >= {
+        (False, False), (False, True), (True, False), (True, True),
+    }  # fmt: skip

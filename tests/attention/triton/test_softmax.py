@@ -55,7 +55,14 @@ CASES: dict[str, Callable[[int, int], Case]] = {
     },
     "gain": lambda T, d: {"gain": (H, d)},
     "gain_after_rotary": lambda T, d: {"gain": (1, d), "cos": (B, H, T, d // 2), "sin": (B, H, T, d // 2)},
+    "rotary_in_a_projection": lambda T, d: {"cos": (B, T, H, d // 2), "sin": (B, T, H, d // 2), "heads_together": True},
     "dropout": lambda T, d: {"p": 0.3},
+    "window": lambda T, d: {"window": (T // 3 + 1,)},
+    "window_of_one": lambda T, d: {"window": (1,)},
+    "window_per_head": lambda T, d: {"window": (None, 7), "bias": (H, 2 * T - 1)},
+    "window_and_all": lambda T, d: {
+        "window": (T // 2 + 1, 18), "bias": (1, 9), "gate": (H, 2 * T - 1), "clip": True, "decay": (B, H, T), "p": 0.2,
+    },
     "several": lambda T, d: {
         "cos": (B, H, T, d // 2), "sin": (B, H, T, d // 2), "pairing": "half", "gain": (H, d), "scale": 0.2,
         "bias": (H, 2 * T - 1), "gate": (H, 2 * (T // 2) + 1), "clip": True, "decay": (B, H, T), "p": 0.2,
@@ -65,7 +72,9 @@ CASES: dict[str, Callable[[int, int], Case]] = {
 
 def drawn(case: Case, T: int, d: int) -> tuple[Given, Case]:
     """q, k, v and the tables, and what is not a tensor."""
-    tables = {name: rand(*shape) for name, shape in case.items() if isinstance(shape, tuple)}
+    tables = {name: rand(*shape) for name, shape in case.items() if isinstance(shape, tuple) and name != "window"}
+    if "heads_together" in case:
+        tables = {name: table.transpose(1, 2) for name, table in tables.items()}
     q, k, v = rand(3, B, H, T, d)
     return {"q": q, "k": k, "v": v, **tables}, {name: x for name, x in case.items() if name not in tables}
 
@@ -76,7 +85,7 @@ def terms_of(given: Given, options: Case) -> Terms:
         return None if cos is None else Rotary(cos, sin, options.get("pairing", "interleaved"))
 
     tables = {name: given[name] for name in ("bias", "gate", "decay", "gain") if name in given}
-    options = {name: options[name] for name in ("scale", "clip") if name in options}
+    options = {name: options[name] for name in ("scale", "clip", "window") if name in options}
     return Terms(rotary_q=rotary("q"), rotary_k=rotary("k"), **tables, **options)
 
 
@@ -427,6 +436,58 @@ def test_tiles_of_other_documents_are_not_computed(causal: bool) -> None:
         assert torch.equal(clean, beside_nan)
 
 
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("m", "n"), [(32, 16), (16, 32)])
+def test_windows_at_the_edges_of_tiles_are_right(m: int, n: int, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole sequences have tiles without a mask, packed ones have documents that end within the window."""
+
+    def choose(architecture: str, kernel: str, *rest: object) -> Blocks:
+        return Blocks(m, m if kernel == "backward_tables" else n, warps=4, stages=1)
+
+    monkeypatch.setattr(operators, "choose", choose)
+    T, d = 97, 16
+    for window in ((16, 33), (49, 63)):
+        given, options = drawn({"bias": (1, 2 * T - 1), "window": window}, T, d)
+        single = {name: x[:1] if name in "qkv" else x for name, x in given.items()}
+        assert_equal_but_for_rounding(single, options, Layout.of_lengths(torch.tensor([T]), T, causal).to(DEVICE))
+        packed = [0] * 50 + [3] * 30 + [0] * 12 + [PADDING] * 5 if m > n else [PADDING] * 7 + [2] * 90
+        layout = replace(layout_of([packed], causal), pos=1000 + torch.arange(T, device=DEVICE)[None])
+        assert_equal_but_for_rounding(single, options, layout)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice encountered:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # of NaN
+@pytest.mark.parametrize("causal", [True, False])
+def test_what_lies_outside_of_the_window_is_not_read(causal: bool) -> None:
+    """NaN there changes neither values nor gradients: of queries 64 ... 95, which see keys from 57 to 102."""
+    T, window, own = 160, 8, slice(64, 96)
+    near = slice(16, 144)  # whole tiles of these queries and keys, and whole tiles of what those see
+    q, k, v, upstream = (x.float() for x in rand(4, 1, H, T, 16))
+    results = []
+    for elsewhere in (0.0, torch.nan):
+        inputs = []
+        for x in (q, k, v):
+            leaf = torch.full_like(x, elsewhere)
+            leaf[:, :, near] = x[:, :, near]
+            inputs.append(leaf.requires_grad_())
+        out = attend(*inputs, Terms(window=(window,)), Layout.whole(1, T, causal, device=DEVICE), "triton")[:, :, own]
+        results.append([out.detach(), *torch.autograd.grad((out * upstream[:, :, own]).sum(), inputs)])
+    for clean, beside_nan in zip(*results, strict=True):
+        part = clean if clean.shape[2] == 32 else clean[:, :, own]
+        assert part.isfinite().all()
+        assert part.any()
+        assert torch.equal(part, beside_nan if clean.shape[2] == 32 else beside_nan[:, :, own])
+
+
+def test_no_limit_and_a_window_beyond_the_length_are_equal_to_the_bit(several, expected) -> None:
+    given, options, layout = several
+    for window in ((None,), (25, None), (2**70,)):
+        assert_same_bits(bits(given, options | {"window": window}, layout), expected)
+
+
 # -- the edges of integers and signs -----------------------------------------------------------------------------------
 
 
@@ -448,7 +509,7 @@ def test_rows_may_lie_further_apart_than_32_bits_count(name: str, axis: int, cou
     bias = rand(1, 2 * shape[2] - 1).float()
 
     def results(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> tuple[Tensor, ...]:
-        terms = (bias, None, None, None, None, 0.3, True, 0.0)
+        terms = (bias, None, None, None, None, None, 0.3, True, 0.0)
         out, lse = operators.softmax_attention(q, k, v, *terms)
         return out, *operators.softmax_attention_backward(grad, out, lse, q, k, v, *terms, [True, False])
 
@@ -518,7 +579,15 @@ def queries(d: int = 16, dtype: torch.dtype = torch.float32) -> Tensor:
             "the kernels of stick-breaking have no place for decay",
             "reference",
         ),
+        (
+            queries(),
+            Terms(weights=Stick(), window=(3,)),
+            LINE,
+            "the kernels of stick-breaking have no place for window",
+            "reference",
+        ),
         (queries(), Terms(bias=TABLE), SKIPPING, NOT_ONE_BY_ONE.format("bias"), "sdpa"),
+        (queries(), Terms(window=(3,)), SKIPPING, NOT_ONE_BY_ONE.format("window"), "sdpa"),
         (queries(), Terms(gate=TABLE), SKIPPING, NOT_ONE_BY_ONE.format("gate"), "reference"),
     ],
 )

@@ -1,0 +1,154 @@
+"""Copies of symbols that are all different, and of the symbols among blanks."""
+
+import math
+from typing import Annotated, Self
+
+import torch
+from torch import Tensor
+
+from pe_lab.data.sequence import Copy
+from pe_lab.encodings.options import Count, Length, OptionError, Positions, whole
+
+KEYS = 2**62  # to sort by: two of them are equal once in 10^15 sequences of a hundred tokens
+
+
+class UniqueCopy(Copy):
+    """Copy n symbols that are all different: START prompt SEP answer END (Huang et al. 2024, arXiv:2410.02140).
+
+    With n = 3, for instance `START 3 1 4 SEP 3 1 4 END PAD PAD ...` up to T = 2 longest + 3. Each symbol names its
+    place, so that the next one can be found by its content. See Drawn for the distribution of n and the splits.
+
+    The multiset of a prefix says which symbols are written, those that it has twice, and leaves the order of the
+    others: the position-blind loss is ln(n!) / (n + 1), the mean of ln(b) for b symbols left, and of 0 for END.
+
+    Args:
+        symbols: >= longest, <= 4096; it limits `longer` as well.
+        shortest, longest: the range of n in training, 1 <= shortest <= longest.
+        train, validation, test: problems in each split, >= 1.
+
+    Raises:
+        ValueError: an option out of its range, or too few problems, see Drawn.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        name: str = "unique_copy",
+        symbols: Annotated[int, whole(2, most=4096)] = 64,
+        shortest: Length = 1,
+        longest: Positions = 16,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
+    ) -> None:
+        if longest > symbols:
+            raise OptionError(f"longest must be at most symbols, {symbols}, since no symbol comes twice, got {longest}")
+        super().__init__(seed, name, symbols, shortest, longest, train, validation, test)
+
+    def longer(self, factor: float) -> Self:
+        longer = super().longer(factor)
+        if longer.n[-1] > self.symbols:
+            raise ValueError(
+                f"evaluate.lengths must lead to a size of at most data.symbols, {self.symbols}, for data={self.name}, "
+                f"got {factor:g}, which leads to {longer.n[-1]}"
+            )
+        return longer
+
+    def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
+        return different(len(n), self.symbols, source)[:, : self.n[-1]]
+
+    def prompts(self, n: int) -> int:
+        return math.perm(self.symbols, n)
+
+    def blind(self, counts: Tensor, share: Tensor) -> Tensor:
+        left = (counts == 1).double()
+        number = left.sum(1, keepdim=True)
+        return torch.cat((left / number.clamp(min=1), (number == 0).double()), 1)
+
+
+class SelectiveCopy(Copy):
+    """Copy the n symbols that stand among blanks: START prompt SEP answer END (arXiv:2405.18719, section 5.2).
+
+    The prompt has n symbols and blanks n + extra blanks, in every order equally likely. With n = 3 and a blank for
+    each, for instance `START 3 _ _ 1 4 _ SEP 3 1 4 END PAD PAD ...`. See Drawn for the distribution of n and the
+    splits. The place of a symbol is the number of symbols before it, not that of tokens.
+
+    The position-blind predictor knows n, if the number of blanks says it. Its floor is left out where n is above 128.
+
+    Args:
+        symbols: >= 2, each equally likely; the blank is one more.
+        shortest, longest: the range of n in training, 1 <= shortest <= longest.
+        blanks: for each symbol, >= 0.
+        extra: blanks beside them, >= 0; one of both is not 0.
+        train, validation, test: problems in each split, >= 1.
+
+    Raises:
+        ValueError: an option out of its range, or too few problems, see Drawn.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        name: str = "selective_copy",
+        symbols: Annotated[int, whole(2, most=65_535)] = 10,  # and the blank
+        shortest: Length = 1,
+        longest: Positions = 16,
+        blanks: Annotated[int, whole(0, most=1024)] = 1,
+        extra: Annotated[int, whole(0, most=65_536)] = 0,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
+    ) -> None:
+        if blanks + extra == 0:
+            raise OptionError("blanks must be at least 1 where extra is 0, got 0")
+        self.blank = symbols
+        self.blanks = blanks
+        self.prompt_length = (1 + blanks, extra)
+        super().__init__(seed, name, symbols + 1, shortest, longest, train, validation, test)
+
+    def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
+        per_n, more = self.prompt_length
+        most = per_n * self.n[-1] + more
+        symbols = torch.randint(self.blank, (len(n), most), generator=source)
+        key = torch.randint(KEYS, (len(n), most), generator=source)
+        beyond = torch.arange(most) >= (per_n * n + more)[:, None]
+        rank = key.masked_fill(beyond, KEYS).argsort(dim=1, stable=True).argsort(1)
+        return symbols.where(rank < n[:, None], self.blank)
+
+    def prompts(self, n: int) -> int:
+        per_n, more = self.prompt_length
+        return self.blank**n * math.comb(per_n * n + more, n)
+
+    def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
+        # symbols before blanks, in their order; what stands beyond the prompt comes after its n symbols
+        return prompt.gather(1, (prompt == self.blank).long().argsort(dim=1, stable=True))
+
+    def marginal(self, share: Tensor) -> Tensor:
+        expected = super().marginal(share) * self.symbols / self.blank
+        return expected.where(torch.arange(self.symbols) < self.blank, 0.0)
+
+    def blind(self, counts: Tensor, share: Tensor) -> Tensor | None:
+        symbols, blanks = counts[:, : self.blank], counts[:, self.blank]
+        p = torch.zeros(len(counts), self.blank + 1, dtype=torch.float64)
+        shares = [(torch.ones_like(blanks, dtype=torch.bool), share)]
+        if self.blanks:  # their number says n
+            per_n, more = self.prompt_length
+            shares = [(blanks == (per_n - 1) * n + more, one_hot(n)) for n in self.n]
+        for rows, sizes in shares:
+            if not rows.any():
+                continue
+            found = super().blind(symbols[rows], sizes)
+            if found is None:
+                return None
+            p[rows] = found
+        return torch.cat((p[:, :-1], torch.zeros(len(p), 1, dtype=torch.float64), p[:, -1:]), 1)
+
+
+def one_hot(n: int) -> Tensor:
+    """Return [n + 1], the shares of sizes that are all n."""
+    return torch.eye(n + 1, dtype=torch.float64)[n]
+
+
+def different(rows: int, symbols: int, source: torch.Generator) -> Tensor:
+    """Draw all symbols in a random order, [rows, symbols]."""
+    return torch.randint(KEYS, (rows, symbols), generator=source).argsort(dim=1, stable=True)

@@ -1,0 +1,121 @@
+"""Sequences that a hash gives to the splits: what datasets of many random sequences share."""
+
+from abc import abstractmethod
+from itertools import count
+
+import torch
+from torch import Tensor
+
+from pe_lab.data.base import IGNORE, Batch, InMemory, averages, fresh
+from pe_lab.data.problem import FEWEST, IDLE, ROOM, SHARES
+from pe_lab.data.seeding import derive, generator
+from pe_lab.encodings.options import LONGEST, OptionError
+
+
+class Hashed(InMemory):
+    """Base of datasets whose sequences are drawn, and given to a split by a hash of (seed, sequence).
+
+    A tenth of the sequences go to the test, a tenth to validation; there none comes twice. Training draws with
+    repetition.
+
+    Args:
+        sizes: sequences in each split, by its name.
+
+    Attributes:
+        drawn: numbers that name the random draws, with the seed, the name and the split.
+    """
+
+    drawn: tuple[int, ...]
+
+    def __init__(self, seed: int, name: str, sizes: dict[str, int]) -> None:
+        self.seed = seed
+        self.name = name
+        self.sizes = sizes
+
+    @abstractmethod
+    def draw(self, source: torch.Generator) -> Tensor:
+        """Draw a block of sequences [N, T]."""
+
+    @abstractmethod
+    def write(self, tokens: Tensor) -> Batch:
+        """Return sequences [N, T] with what is asked of them."""
+
+    def size(self, split: str) -> int:
+        return self.sizes[split]
+
+    def make(self, split: str) -> Batch:
+        found: list[Tensor] = []
+        seen: set[bytes] = set()
+        idle = 0
+        for block in count():
+            tokens = self.draw(generator(self.seed, self.name, split, *self.drawn, block))
+            tokens = tokens[torch.tensor([self._split_of(row) == split for row in tokens.tolist()])]
+            if split != "train":
+                tokens = tokens[fresh(tokens, seen)]
+            found.append(tokens)
+            idle = 0 if len(tokens) else idle + 1
+            total = sum(map(len, found))
+            if total >= self.size(split):
+                return self.write(torch.cat(found)[: self.size(split)])
+            if idle == IDLE:
+                raise ValueError(
+                    f"data.{split} must be at most {total}, the different sequences found for data={self.name}, got "
+                    f"{self.size(split)}"
+                )
+        raise AssertionError("blocks do not end")
+
+    def _split_of(self, row: list[int]) -> str:
+        return {0: "test", 1: "validation"}.get(derive(self.seed, self.name, "split", *row) % SHARES, "train")
+
+    def require_room(self, total: int, option: str, value: int) -> None:
+        """Check that there are enough different sequences for splits in which none comes twice.
+
+        Args:
+            total: the number of different sequences.
+            option: that makes more of them, with its value.
+
+        Raises:
+            OptionError: fewer than 500, or fewer than 20 times as many as are asked for in validation or test.
+        """
+        if total < FEWEST:
+            raise OptionError(f"{option} must leave at least {FEWEST} different sequences to split, got {value}")
+        for split in ("validation", "test"):
+            if total < ROOM * self.sizes[split]:
+                raise OptionError(
+                    f"{split} must be at most {total // ROOM}, a twentieth of the {total:,} sequences of {self.name}, "
+                    f"so that none comes twice, got {self.sizes[split]}"
+                )
+
+    def level(self, batch: Batch, p: Tensor) -> dict[str, float]:
+        """Return the metrics of a predictor on a batch; ties are broken at random.
+
+        Args:
+            p: [N, outputs] its probability of each answer, in the slots with an answer.
+        """
+        asked = batch.targets != IGNORE
+        right = batch.targets[asked][:, None]
+        loss, hit = torch.zeros(2, *asked.shape, dtype=torch.float64)
+        loss[asked] = -p.gather(1, right)[:, 0].log()
+        best = p > p.amax(1, keepdim=True) * (1 - 1e-9)
+        hit[asked] = best.gather(1, right)[:, 0] / best.sum(1).double()
+        return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
+
+    def require_longer(self, factor: float, length: int, option: str, now: int) -> None:
+        """Check the length that a factor leads to.
+
+        Args:
+            option: that has the length in training, `now`.
+
+        Raises:
+            ValueError: it is not longer, or more than 131,072 tokens.
+        """
+        if length <= now:
+            raise ValueError(
+                f"evaluate.lengths must lead to sequences longer than data.{option}, {now}, for data={self.name}, got "
+                f"{factor:g}, which leads to {length}"
+            )
+        if length > LONGEST:
+            raise ValueError(
+                f"evaluate.lengths must lead to at most {LONGEST} tokens for data={self.name}, got {factor:g}, which "
+                f"leads to {length}"
+            )

@@ -1,0 +1,36 @@
+"""Names of length policies with their options, as `self_extend:8:32`. Nothing here imports torch."""
+
+from pe_lab.encodings.options import OptionError
+
+PLAIN = ("raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized")
+FAR = {  # that rotate far pairs otherwise, with their options, all or none of which are given
+    "self_extend": ("GROUP", "WINDOW"),
+    "rerope": ("WINDOW",),
+    "leaky_rerope": ("WINDOW", "K"),
+}
+WRITTEN = (*PLAIN, *(f"{name}[:{':'.join(options)}]" for name, options in FAR.items()))
+
+
+def parse(policy: object) -> tuple[str, tuple[int, ...]]:
+    """Return the name of a policy and its options, which are integers of at least 1; none: those by default.
+
+    Raises:
+        OptionError: there is no such policy, or it takes no such options.
+    """
+    name, *given = policy.split(":") if isinstance(policy, str) else [""]
+    counts = (0, len(FAR[name])) if name in FAR else (0,) if name in PLAIN else ()
+    if len(given) not in counts or not all(option.isdecimal() and int(option) >= 1 for option in given):
+        raise OptionError(
+            f"policy must be one of {', '.join(WRITTEN)}, where words in capitals are integers of at least 1, got "
+            f"{policy!r}"
+        )
+    return name, tuple(map(int, given))
+
+
+def holds(policy: object) -> bool:
+    """Return whether there is such a policy."""
+    try:
+        parse(policy)
+    except OptionError:
+        return False
+    return True

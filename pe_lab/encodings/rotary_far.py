@@ -1,0 +1,199 @@
+"""RoPE whose far pairs are rotated as if they were nearer, for sequences longer than those it was trained on.
+
+Pairs nearer than a window are rotated by their distance, as in training; far ones by another, which grows slower, so
+that angles stay among those of training. None has parameters: weights trained with `rope` are evaluated as they are.
+The score rotates queries and keys of far pairs once more, so that the reference computes it and no kernel does.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pe_lab.encodings.base import Pairing, Sizes, Terms, at_least_float32
+from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.options import Count, Positive
+from pe_lab.encodings.rotary import RoPE
+
+
+@dataclass(frozen=True)
+class FarScore:
+    """Replaces the logits of pairs at least a window apart by those of queries and keys at other positions.
+
+    Args:
+        encoding: by which queries and keys were rotated.
+    """
+
+    encoding: "FarRoPE"
+
+    def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
+        encoding, queries, keys = self.encoding, layout.pos, layout.of_keys.pos
+        far = layout.distance[:, None] >= encoding.window
+        moved_q = encoding.moved(q, queries, encoding.far_queries(queries.double()))
+        moved_k = encoding.moved(k, keys, encoding.far_keys(keys.double()))
+        far_z: Tensor = moved_q @ moved_k.transpose(-2, -1) * q.shape[-1] ** -0.5
+        return (far_z - z).where(far, 0)
+
+
+class FarRoPE(RoPE):
+    """A base for RoPE that rotates a query and a key at least `window` apart as if they were at other positions.
+
+    Args:
+        theta, pairing: as RoPE.
+        window: >= 1; pairs that are nearer are rotated by their distance.
+
+    Raises:
+        ValueError: as RoPE; an option out of range; attention is bidirectional.
+    """
+
+    causal_only = True
+    fallback = "rope"
+
+    def __init__(self, sizes: Sizes, name: str, theta: Positive, pairing: Pairing, window: Count) -> None:
+        super().__init__(sizes, name, theta, pairing)
+        self.window = window
+
+    @abstractmethod
+    def far_queries(self, pos: Tensor) -> Tensor:
+        """Return the positions that stand for those of queries in far pairs, in float64."""
+
+    @abstractmethod
+    def far_keys(self, pos: Tensor) -> Tensor:
+        """Return the positions that stand for those of keys in far pairs, in float64."""
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        rotary = self.rotation(h, layout)
+        return Terms(rotary_q=rotary, rotary_k=rotary, score=FarScore(self))
+
+    def moved(self, x: Tensor, pos: Tensor, far: Tensor) -> Tensor:
+        """Return rotated queries or keys [B, H, T, d] at other positions, in float32 or float64.
+
+        Args:
+            pos, far: [B|1, T], where they are and where they are to be.
+        """
+        dtype = at_least_float32(x)
+        omega = self.omega(dtype, x.device)[:, None]
+        exact = self.omega(torch.float64, x.device)[:, None]
+        # what `rotation` has rotated by is undone exactly, its rounding included
+        angle = far[:, None, :, None] * exact - (pos[:, None, :, None].to(dtype) * omega).double()
+        cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+        x = x.to(dtype)
+        a, b = x.chunk(2, -1) if self.pairing == "half" else x.unflatten(-1, (-1, 2)).unbind(-1)
+        turned = a * cos - b * sin, a * sin + b * cos
+        return torch.cat(turned, -1) if self.pairing == "half" else torch.stack(turned, -1).flatten(-2)
+
+
+class SelfExtend(FarRoPE):
+    """Self-Extend (Jin et al. 2024, arXiv:2401.01325, and its released code).
+
+    Pairs at least `window` apart are rotated by floor(i / group) - floor(j / group) + window - floor(window / group),
+    which is `window` where i - j is and grows by 1 in `group` tokens. The paper's rule is that the largest distance
+    becomes 1/2 to 2/3 of the training length. Positions count from 0: others than multiples of `group` further on,
+    distances are rounded otherwise. The released code also has a factor on queries, off by default, which is not here.
+
+    Args:
+        theta, pairing, window: as FarRoPE.
+        group: >= 1, tokens that share a position.
+
+    Raises:
+        ValueError: as FarRoPE.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "self_extend",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        group: Count = 8,
+        window: Count = 1024,
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing, window)
+        self.group = group
+
+    def far_queries(self, pos: Tensor) -> Tensor:
+        return (pos / self.group).floor() + self.window - self.window // self.group
+
+    def far_keys(self, pos: Tensor) -> Tensor:
+        return (pos / self.group).floor()
+
+
+class ReRoPE(FarRoPE):
+    """ReRoPE (Su 2023, kexue.fm/archives/9708, and github.com/bojone/rerope): pairs further apart are rotated by w.
+
+    The released code also multiplies queries by max(1, ln(i + 1) / ln L), which is not here.
+
+    Args:
+        theta, pairing: as RoPE.
+        window: w >= 1.
+
+    Raises:
+        ValueError: as FarRoPE.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "rerope",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        window: Count = 512,
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing, window)
+
+    def far_queries(self, pos: Tensor) -> Tensor:
+        return torch.full_like(pos, self.window)
+
+    def far_keys(self, pos: Tensor) -> Tensor:
+        return torch.zeros_like(pos)
+
+
+class LeakyReRoPE(FarRoPE):
+    """Leaky ReRoPE (Su 2023, kexue.fm/archives/9708): pairs further apart are rotated by w + (i - j - w) / k.
+
+    k = 1 is RoPE; ReRoPE is its limit for large k. Without the factor on queries, as ReRoPE.
+
+    Args:
+        theta, pairing, window: as ReRoPE.
+        k: >= 1; 16 in the released code.
+
+    Raises:
+        ValueError: as FarRoPE.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "leaky_rerope",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        window: Count = 512,
+        k: Count = 16,
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing, window)
+        self.k = k
+
+    def far_queries(self, pos: Tensor) -> Tensor:
+        return self.window + (pos - self.window) / self.k
+
+    def far_keys(self, pos: Tensor) -> Tensor:
+        return pos / self.k
+
+
+def default_window(length: int) -> int:
+    """Return half of the training length, at least 1."""
+    return max(1, length // 2)
+
+
+def default_group(length: int, factor: float) -> int:
+    """Return the smallest group of `self_extend` whose largest distance is at most 2/3 of the training length.
+
+    Args:
+        length: of training.
+        factor: test length / training length.
+    """
+    window = default_window(length)
+    room = 2 * length - 3 * window  # three times the distances that are left
+    return max(1, math.ceil(3 * (factor * length - window) / room)) if room > 0 else 1

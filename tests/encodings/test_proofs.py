@@ -1,0 +1,89 @@
+"""docs/proofs.md has every encoding, with small differences, and what it names is in the tests."""
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import mutants
+import proofs
+from pe_lab.config import folder
+
+NAMES = {path.stem for path in (folder() / "pe").glob("*.yaml")}
+LIBRARIES = ("transformers", "x-transformers", "rotary-embedding-torch")  # float32 inside
+
+
+def rows(table: re.Pattern[str]) -> list[list[str]]:
+    """Return the cells of a table of the page, without its head."""
+    found = table.search(proofs.PAGE.read_text())
+    assert found is not None
+    lines = found[0].splitlines()[3:-1]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def marked() -> set[tuple[str, str]]:
+    """Return the tests that are marked, or some of whose parameters are: file and function."""
+    found = set()
+    for path in Path(__file__).parent.glob("test_*.py"):
+        tree = ast.parse(path.read_text())
+        lists = {  # of parameters that are marked
+            name.id
+            for node in tree.body
+            if isinstance(node, ast.Assign) and "mark.proves" in ast.unparse(node.value)
+            for name in node.targets
+            if isinstance(name, ast.Name)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                text = " ".join(map(ast.unparse, node.decorator_list))
+                if "mark.proves" in text or lists & set(re.findall(r"\w+", text)):
+                    found.add((path.name, node.name))
+    return found
+
+
+def test_every_encoding_is_proven_and_nothing_else_is() -> None:
+    assert {row[0].strip("`") for row in rows(proofs.TABLE)} == NAMES
+
+
+def test_tests_of_the_table_are_the_marked_ones() -> None:
+    named = {tuple(test.split("::")) for row in rows(proofs.TABLE) for test in re.findall(r"`([^`]+)`", row[-1])}
+    assert named == marked(), "run: python tests/proofs.py"
+
+
+def test_differences_are_those_of_rounding() -> None:
+    for name, by, value, of_value, gradient, of_gradient, dtypes, _ in rows(proofs.TABLE):
+        exact = dtypes == "float64" and by.rpartition(" ")[0] not in LIBRARIES
+        for difference, size in ((value, of_value), (gradient, of_gradient)):
+            if difference:
+                assert float(difference) <= (1e-11 if exact else 1e-3) * max(1.0, float(size)), (name, by)
+
+
+def test_every_encoding_is_compared_in_float64_with_its_gradients() -> None:
+    """In one row at least; those made of another encoding at other positions or places are compared with that."""
+    full = {row[0].strip("`") for row in rows(proofs.TABLE) if row[2] and row[4] and row[6] == "float64"}
+    of_another = {name for name in NAMES if name.startswith("randomized_")} | {"sinusoidal_qk"}
+    assert NAMES - full == of_another
+
+
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutants_text_occurs_once_and_its_tests_exist(mutant: mutants.Mutant) -> None:
+    assert (mutants.ROOT / mutant.path).read_text().count(mutant.old) == 1
+    assert mutant.new != mutant.old
+    assert (Path(__file__).parent / mutant.tests).exists()
+
+
+def test_mutants_of_the_page_are_those_of_the_script_and_three_at_least() -> None:
+    expected = [[f"`{one.encoding}`", mutants.cell(one.old), mutants.cell(one.new)] for one in mutants.MUTANTS]
+    assert [[row[0], row[2], row[3]] for row in rows(mutants.TABLE)] == expected, "run: python tests/mutants.py"
+    assert min(Counter(one.encoding for one in mutants.MUTANTS).values()) >= 3
+    for row in rows(mutants.TABLE):
+        file, _, test = row[4].strip("`").partition("::")
+        assert f"def {test}(" in (Path(__file__).parent / file).read_text()
+
+
+@pytest.mark.exhaustive
+def test_every_mutant_is_caught(tmp_path: Path) -> None:
+    copy = mutants.copied(tmp_path)
+    assert [mutant.name for mutant in mutants.MUTANTS if mutants.caught_by(mutant, copy) is None] == []

@@ -1,0 +1,348 @@
+"""Change the defining lines of encodings one at a time, and name the test that fails: python tests/mutants.py
+
+Writes the table of mutants in docs/proofs.md. Each mutant is a text of a file, which occurs there once, and what stands
+in its place in a copy of the package. A mutant that no test of its encoding notices is an error.
+"""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/proofs.md"
+OTHER_PACKAGE = 70  # an exit status that pytest does not have
+TABLE = re.compile(r"(<!-- measured: mutants -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed line of an encoding.
+
+    Args:
+        encoding: its name.
+        file: below pe_lab/encodings or conf/pe.
+        old: the text, which occurs once in the file.
+        new: what replaces it.
+        tests: file of tests/encodings that has the encoding's tests.
+    """
+
+    encoding: str
+    file: str
+    old: str
+    new: str
+    tests: str
+
+    @property
+    def path(self) -> Path:
+        folder = "conf/pe" if self.file.endswith(".yaml") else "pe_lab/encodings"
+        return Path(folder, self.file)
+
+    @property
+    def name(self) -> str:
+        return f"{self.encoding}: {self.old} -> {self.new}"
+
+
+def of(encoding: str, file: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
+    """Return the mutants of an encoding."""
+    return [Mutant(encoding, file, old, new, f"test_{tests}.py") for old, new in changes]
+
+
+MUTANTS = [
+    *of(
+        "window",
+        "window.py",
+        "window",
+        ("window=(self.window,)", "window=(self.window + 1,)"),
+        ("window=(self.window,)", "window=(max(1, self.window - 1),)"),
+        ("window=(self.window,)", "window=(None,)"),
+    ),
+    *of(
+        "hard_alibi",
+        "window.py",
+        "window",
+        ("range(1, self.windows + 1)", "range(2, self.windows + 2)"),
+        ("(*range(1, self.windows + 1), *[None] * free)", "(*[None] * free, *range(1, self.windows + 1))"),
+        ("sizes.num_heads // 2 if", "(sizes.num_heads + 1) // 2 if"),
+    ),
+    *of(
+        "rnope_swa",
+        "rnope_swa.yaml",
+        "window",
+        ("layers: [3, 1]", "layers: [1, 3]"),
+        ("window: 4096", "window: 4095"),
+        ("parts: [rope, {", "parts: [xpos, {"),
+    ),
+    *of(
+        "nape",
+        "nape.yaml",
+        "bias",
+        ("slopes: harmonic", "slopes: geometric"),
+        ("  - {name: alibi, slopes: harmonic}\n  - none", "  - none\n  - {name: alibi, slopes: harmonic}"),
+        ("shares: null", "shares: [1, 3]"),
+    ),
+    *of("nape", "bias.py", "bias", ("[1 / h for h in range(1, num_heads + 1)]", "[2**-h for h in range(num_heads)]")),
+    *of(
+        "vo_rope",
+        "rotary_values.py",
+        "rotary_values",
+        ("rotary_out=inverse", "rotary_out=rotary"),
+        ("rotary_v=rotary, rotary_out=inverse", "rotary_v=inverse, rotary_out=rotary"),
+        ("met = rotary if self.queries_keys else None", "met = rotary"),
+    ),
+    *of(
+        "urpe",
+        "factors.py",
+        "factors",
+        ("after=self.factor.to(", "after=self.factor.flip(-1).to("),
+        ("Terms(after=", "Terms(gate="),
+        ("Terms(after=self.factor.to(at_least_float32(h))", "Terms(after=self.factor.to(at_least_float32(h)).exp()"),
+    ),
+    *of(
+        "bam",
+        "bias_gaussian.py",
+        "bias_gaussian",
+        ("ahead = ahead - 2 * self", "ahead = ahead + 2 * self"),
+        ("beta * (ahead.abs() + self.eps).log() + log_scale", "beta * (ahead.abs() + self.eps).log() - log_scale"),
+        ("beta * (ahead.abs()", "beta.abs() * (ahead.abs()"),
+        (".sinh()", ""),
+    ),
+    *of(
+        "carope",
+        "rotary_content.py",
+        "rotary_content",
+        ("-nn.functional.softplus(z).log1p()", "-nn.functional.softplus(z)"),
+        ("power = torch.arange(self.sizes.head_dim // 2, ", "power = torch.arange(1, self.sizes.head_dim // 2 + 1, "),
+        (
+            "projected(h.to(at_least_float32(h)), self.weight) + self.shift",
+            "projected(h.to(at_least_float32(h)), self.weight)",
+        ),
+    ),
+    *of(
+        "mapformer",
+        "rotary_content.py",
+        "rotary_content",
+        ("self.base**-exponent", "self.base**exponent"),
+        ("torch.arange(1, circles + 1, dtype", "torch.arange(circles, dtype"),
+        ("angle = self.omega.double() * torch", "angle = torch"),
+    ),
+    *of(
+        "selective_rope",
+        "rotary_content.py",
+        "rotary_content",
+        ("rotation(tau * summed(step, layout)", "rotation(summed(step, layout)"),
+        ("step + self.bias.to(dtype).exp()", "step + self.bias.to(dtype)"),
+        ("for lag in range(1, self.KERNEL):", "for lag in range(1, self.KERNEL - 1):"),
+        ("+ 1e-6).rsqrt()).flatten", "+ 1e-6).reciprocal()).flatten"),
+    ),
+    *of(
+        "lerope",
+        "rotary.py",
+        "rotary",
+        ("self.alpha.to(dtype).exp() * super()", "(1 + self.alpha.to(dtype)) * super()"),
+        ("self.alpha.to(dtype).exp() * super()", "(-self.alpha.to(dtype)).exp() * super()"),
+        ("self.alpha.to(dtype).exp() * super()", "self.alpha.to(dtype).exp() + super()"),
+    ),
+    *of(
+        "pope",
+        "polar.py",
+        "polar",
+        ("angle + delta", "angle - delta"),
+        ("frequencies(2 * d, self.theta", "frequencies(2 * d, self.theta**2"),
+        ("nn.functional.softplus(x.to", "nn.functional.relu(x.to"),
+    ),
+    *of(
+        "ssmax",
+        "scaled.py",
+        "scaled",
+        ("layout.key_count[:, None].to(dtype).log()", "(layout.key_count[:, None].to(dtype) + 1).log()"),
+        ("layout.key_count[:, None].to(dtype).log()", "layout.key_count[:, None].to(dtype).sqrt()"),
+        ("return q * self.factor, k", "return q, k * self.factor"),
+    ),
+    *of(
+        "shape",
+        "randomized.py",
+        "shape",
+        ("pos + shift.to", "pos - shift.to"),
+        ("count = len(layout.segment) if drawn else 1", "count = 1"),
+        ('{"max": max_shift, "middle"', '{"max": max_shift - 1, "middle"'),
+    ),
+    *of(
+        "canon",
+        "convolution.py",
+        "canon",
+        ("mixed = (h + causal_convolution(", "mixed = (causal_convolution("),
+        ("return mixed, mixed", "return mixed, h"),
+        (
+            "causal_convolution(h.to(dtype), self.weight.to(dtype)",
+            "causal_convolution(h.to(dtype), self.weight.flip(0).to(dtype)",
+        ),
+    ),
+    *of(
+        "tupe",
+        "tupe.py",
+        "tupe",
+        ("(2 * self.sizes.head_dim) ** -0.5", "self.sizes.head_dim**-0.5"),
+        ("(distance < 0)", "(distance > 0)"),
+        ("first_key[:, None, None], added)", "first_query[:, None, None], added)"),
+    ),
+    *of(
+        "dape",
+        "dape.py",
+        "dape",
+        ("adapted = added + self.mlp(", "adapted = self.mlp("),
+        ("torch.cat((z, added), 1)", "torch.cat((added, z), 1)"),
+        ("_convolved(leaky_relu(_convolved(maps", "_convolved(torch.relu(_convolved(maps"),
+    ),
+    *of(
+        "dape_v2",
+        "dape.py",
+        "dape",
+        ("hidden = leaky_relu(_convolved(maps, self.hidden))", "hidden = torch.relu(_convolved(maps, self.hidden))"),
+        ("maps = pad(maps.masked_fill(~layout.allowed, 0), ", "maps = pad(maps, "),
+        (".masked_fill(_before(layout, reach), 0)", ""),
+    ),
+    *of(
+        "path",
+        "path.py",
+        "path",
+        ("beta = 2 * linear(", "beta = linear("),
+        ("w = silu(causal_convolution(", "w = (causal_convolution("),
+        ("(vectors @ keys.mT).tril(-1)", "(vectors @ keys.mT).tril()"),
+        ("rows = rows - onto @ solved @ vectors", "rows = rows - onto @ solved.mT @ vectors"),
+    ),
+    *of(
+        "sum",
+        "merge.py",
+        "combine",
+        ("return sum(given[1:], given[0])", "return given[0]"),
+        ("min((size for size in sizes", "max((size for size in sizes"),
+    ),
+    *of("sum", "combine.py", "combine", ("x = part.embed(x, own)", "x = x + part.embed(x, own)")),
+    *of(
+        "heads",
+        "merge.py",
+        "combine",
+        ("[slice(end - count, end) for end,", "[slice(0, count) for end,"),
+        ('"gate": 1.0', '"gate": 0.0'),
+    ),
+    *of("heads", "combine.py", "combine", ("own = [replace(sizes, num_heads=count, ", "own = [replace(sizes, ")),
+    *of(
+        "interleave",
+        "combine.py",
+        "combine",
+        ("pattern[sizes.layer % len(pattern)]", "pattern[(sizes.layer + 1) % len(pattern)]"),
+        ("self.is_first = sizes.layer == pattern.index(self.index)", "self.is_first = True"),
+        ("for _ in range(count)]", "for _ in range(1)]"),
+    ),
+]
+
+
+class FirstFailure:
+    """A pytest plugin that writes the name of the first test that fails to a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.file.exists():
+            self.file.write_text(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.file.write_text(report.nodeid)
+
+
+def caught_by(mutant: Mutant, copy: Path) -> str | None:
+    """Return the first test that fails with a mutant; None: all pass.
+
+    Args:
+        copy: holds copies of the folders pe_lab and conf, as they are in this repository; left so.
+
+    Raises:
+        RuntimeError: pytest did not run, or it tested another package.
+    """
+    file, failure = copy / mutant.path, copy / "failure"
+    text = file.read_text()
+    failure.unlink(missing_ok=True)
+    file.write_text(text.replace(mutant.old, mutant.new))
+    try:
+        child = os.fork()  # it has torch already, which takes longest, and imports the package anew
+        if not child:
+            _run(copy, ROOT / "tests/encodings" / mutant.tests, failure)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        file.write_text(text)
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
+        raise RuntimeError(f"{mutant.name}: pytest ended with {code}")
+    return failure.read_text().rpartition("/")[2].partition("[")[0] if failure.exists() else None
+
+
+def _run(copy: Path, tests: Path, failure: Path) -> NoReturn:
+    """Run tests with the package in `copy` until one fails, and end this process with pytest's exit status."""
+    code: int = OTHER_PACKAGE
+    try:
+        sys.path.insert(0, str(copy))
+        sys.dont_write_bytecode = True
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
+        options = ["-p", "no:cacheprovider", "-x", "-q", "--tb=no", f"--rootdir={ROOT}", f"-c={ROOT}/pyproject.toml"]
+        code = int(pytest.main([*options, str(tests)], plugins=[FirstFailure(failure)]))
+        if Path(sys.modules["pe_lab"].__file__ or "").parent != copy / "pe_lab":
+            code = OTHER_PACKAGE
+    finally:
+        os._exit(code)
+
+
+def copied(folder: Path) -> Path:
+    """Copy the package and its configuration."""
+    for name in ("pe_lab", "conf"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def cell(text: str) -> str:
+    """Return a text as code in a table."""
+    return "`` " + text.replace("|", "\\|").replace("\n", " ⏎ ") + " ``" if text else "nothing"
+
+
+def table(caught: dict[Mutant, str]) -> str:
+    """Return the table of the page."""
+    lines = ["| encoding | file | instead of | stands | caught by |", "| :--- | :--- | :--- | :--- | :--- |"]
+    for mutant, test in caught.items():
+        lines.append(f"| `{mutant.encoding}` | `{mutant.path}` | {cell(mutant.old)} | {cell(mutant.new)} | `{test}` |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the tests of all mutants and write which of them fail."""
+    import torch
+
+    torch.set_num_threads(1)  # a process with threads does not fork well
+    caught: dict[Mutant, str] = {}
+    survivors = []
+    with tempfile.TemporaryDirectory() as folder:
+        copy = copied(Path(folder))
+        for mutant in MUTANTS:
+            test = caught_by(mutant, copy)
+            print(f"{mutant.name}: {test}", flush=True)
+            if test is None:
+                survivors.append(mutant.name)
+            else:
+                caught[mutant] = test
+    if survivors:
+        sys.exit("\n".join(["nothing is written, no test fails with:", *survivors]))
+    text = PAGE.read_text()
+    PAGE.write_text(TABLE.sub(lambda part: f"{part[1]}{table(caught)}\n{part[2]}", text))
+    print(f"{len(caught)} rows written to {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""Measure how far every encoding is from what it is compared with, and write docs/proofs.md: python tests/proofs.py
+
+Runs the tests that are marked `proves` and keeps the largest absolute difference of what they compare. The name in the
+mark may refer to a parameter of the test, as in "randomized_{name}": a name, a class or an encoding, whose name counts.
+"""
+
+import inspect
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs/proofs.md"
+TABLE = re.compile(r"(<!-- measured: differences -->\n).*?(<!-- end -->)", re.DOTALL)
+DEFINITION = "its definition, by loops"
+
+
+@dataclass
+class Proof:
+    """What tests found about one encoding and one oracle: the largest difference and the largest number, and dtypes."""
+
+    values: tuple[float, float] | None = None
+    gradients: tuple[float, float] | None = None
+    dtypes: set[str] = field(default_factory=set)
+    tests: set[str] = field(default_factory=set)
+
+
+class Recorder:
+    """A pytest plugin that notes the differences of what marked tests compare."""
+
+    def __init__(self) -> None:
+        self.proofs: defaultdict[tuple[str, str], Proof] = defaultdict(Proof)
+        self.current: list[Proof] = []
+        self.gradients: list[Tensor] = []  # kept, so that no other tensor gets the id of one
+        self.failed: list[str] = []
+
+    def pytest_configure(self) -> None:
+        """Wrap the functions that compare, before test modules import them."""
+        torch.testing.assert_close = self.noting(torch.testing.assert_close)
+        torch.equal = self.noting(torch.equal)
+        grad = torch.autograd.grad
+
+        def noted(*args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+            found = grad(*args, **kwargs)
+            self.gradients += [tensor for tensor in found if tensor is not None]
+            return found
+
+        torch.autograd.grad = noted
+
+    def noting(self, compare: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a comparison that is noted if it succeeds."""
+
+        def noted(got: Any, expected: Any, *args: Any, **kwargs: Any) -> Any:
+            result = compare(got, expected, *args, **kwargs)
+            for one, other in pairs(got, expected) if result is not False else ():
+                self.note(one, other)
+            return result
+
+        return noted
+
+    def note(self, got: Tensor, expected: Tensor) -> None:
+        """Keep the difference of two tensors if it is the largest."""
+        if not got.is_floating_point() or not got.numel():
+            return
+        one, other = got.detach().double(), expected.detach().double()
+        difference, size = ((x.abs().nan_to_num(0.0, posinf=0.0).max().item()) for x in (one - other, other))
+        kind = "gradients" if any(got is gradient for gradient in self.gradients) else "values"
+        for proof in self.current:
+            largest = getattr(proof, kind) or (0.0, 0.0)
+            setattr(proof, kind, (max(difference, largest[0]), max(size, largest[1])))
+            proof.dtypes.add(str(got.dtype).removeprefix("torch."))
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if any(item.iter_markers("proves"))]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Function) -> Iterator[None]:
+        for mark in item.iter_markers("proves"):
+            proof = self.proofs[proved(mark.args[0], item), oracle(mark.kwargs.get("by", DEFINITION))]
+            proof.tests.add(f"{item.path.name}::{item.originalname}")
+            self.current.append(proof)
+        try:
+            return (yield)
+        finally:
+            self.current, self.gradients = [], []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome != "passed":
+            self.failed.append(f"{report.nodeid} {report.outcome}")
+
+
+def pairs(got: Any, expected: Any) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return the tensors of what was compared."""
+    if isinstance(got, Tensor) and isinstance(expected, Tensor):
+        yield got, expected
+    elif isinstance(got, (tuple, list)):
+        for one, other in zip(got, expected, strict=True):
+            yield from pairs(one, other)
+
+
+def proved(name: str, item: pytest.Function) -> str:
+    """Return the encoding that a test is about."""
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    return name.format(**{key: name_of(value) for key, value in parameters.items()})
+
+
+def name_of(value: Any) -> str:
+    """Return the name of an encoding, of its class, or the text before a comma."""
+    value = getattr(value, "func", value)
+    if isinstance(value, type):
+        return str(inspect.signature(value).parameters["name"].default)
+    return str(getattr(value, "name", value)).partition(",")[0]
+
+
+def oracle(by: str) -> str:
+    """Return what an encoding is compared with, with its version if it is a library."""
+    try:
+        return f"{by} {version(by).partition('+')[0]}"
+    except (PackageNotFoundError, ValueError):
+        return by
+
+
+def table(proofs: dict[tuple[str, str], Proof]) -> str:
+    """Return the table of the page."""
+    lines = ["| encoding | compared with | values | of up to | gradients | of up to | in | tests |"]
+    lines += ["| :--- | :--- | ---: | ---: | ---: | ---: | :--- | :--- |"]
+    for (name, by), proof in sorted(proofs.items()):
+        cells = [f"`{name}`", by]
+        for largest in (proof.values, proof.gradients):
+            cells += ["", ""] if largest is None else [f"{number:.0e}" if number else "0" for number in largest]
+        cells += [", ".join(sorted(proof.dtypes)), ", ".join(f"`{test}`" for test in sorted(proof.tests))]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the marked tests and write their differences."""
+    recorder = Recorder()
+    folder = [str(ROOT / "tests/encodings"), "-p", "no:cacheprovider", "-q", "-m", "proves", *sys.argv[1:]]
+    code = pytest.main(folder, plugins=[recorder])
+    if code or recorder.failed:
+        sys.exit("\n".join([f"nothing is written: pytest ended with {code}", *recorder.failed]))
+    text = PAGE.read_text()
+    PAGE.write_text(TABLE.sub(lambda part: f"{part[1]}{table(recorder.proofs)}\n{part[2]}", text))
+    print(f"{len(recorder.proofs)} rows written to {PAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
