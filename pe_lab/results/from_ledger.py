@@ -117,13 +117,18 @@ def _without_identity(folder: Path) -> list[str]:
     ]
 
 
+def settings_of_identity(identity: dict[str, Any]) -> Settings:
+    """Return the settings that determine a run, by their names in the config."""
+    return {_SETTING_NAMES.get(name, name): value for name, value in flatten(identity).items()}
+
+
 def _settings(run: Run) -> Settings:
     """Return the settings that determine a run, by their names in the config.
 
     Raises:
         LedgerError: they are not those of a training.
     """
-    settings = {_SETTING_NAMES.get(name, name): value for name, value in flatten(run.identity()).items()}
+    settings = settings_of_identity(run.identity())
     named = all(isinstance(settings.get(name), str) for name in ("pe.name", "data.name"))
     if not named or not all(type(settings.get(name)) is int for name in _COUNTS):
         raise LedgerError(f"ledger entry {run.folder} must have pe, data, depth and seed of a training, got others")

@@ -1,0 +1,55 @@
+"""Make the results that come with the package from a ledger in which the benchmark was trained."""
+
+from collections import defaultdict
+from pathlib import Path
+
+from pe_lab.benchmark.tasks import SEARCH, tasks
+from pe_lab.experiment.shipped import gathered
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.results import shipped
+from pe_lab.results.shipped import Key, Shipped
+from pe_lab.results.stored import read_settings
+
+
+def pack(ledger: Path, folder: Path | None = None) -> dict[str, int]:
+    """Add the benchmark's cells of a ledger to the shipped results, and return how many cells each study has then.
+
+    Cells that were taken from the shipped results are not added again.
+
+    Args:
+        folder: of the shipped results; None: that of the package.
+
+    Raises:
+        ValueError: a cell is there with other results: the same identity must give the same bits.
+        LedgerError: an entry of the ledger is damaged.
+    """
+    studies = {name for task in tasks() for name in (task.study, f"{task.study}{SEARCH}")}
+    found: dict[str, dict[Key, Shipped]] = defaultdict(dict)
+    for study in set(shipped.studies(folder)) & studies:
+        found[study] = {cell.key: cell for cell in shipped.read(study, folder)}
+    for run in Ledger(ledger).runs():
+        for epochs in run.checkpoints():
+            study = str(read_settings(run, epochs).get("study_name"))
+            if study in studies and not run.is_shipped(epochs):
+                cell = gathered(run, epochs)
+                found[study][cell.key] = _agreed(cell, found[study].get(cell.key))
+    for study, cells in sorted(found.items()):
+        shipped.write(study, cells.values(), folder)
+    return {study: len(cells) for study, cells in sorted(found.items())}
+
+
+def _agreed(cell: Shipped, known: Shipped | None) -> Shipped:
+    """Return a cell with the measurements of both: it may have been measured again.
+
+    Raises:
+        ValueError: they have other results.
+    """
+    if known is None:
+        return cell
+    if (cell.weights, cell.summary["test"]) != (known.weights, known.summary["test"]):
+        raise ValueError(
+            f"{cell.summary['name']} must have the results that are shipped, got others: the run {cell.key[0]} is not "
+            f"reproduced, or its revision must be raised"
+        )
+    more = [record for record in cell.records if known.record(record["request"]) is None]
+    return Shipped(**(vars(known) | {"records": [*known.records, *more]}))
