@@ -241,10 +241,11 @@ def _kept_of_score(cfg: DictConfig, encoding: PositionalEncoding, terms: Terms) 
 
     They are its maps and the weights made of them, for all layers' backward passes, and what one layer needs at once.
     """
-    if not hasattr(terms.score, "held") or not hasattr(terms.score, "needed_once"):
+    held, needed_once = getattr(terms.score, "held", None), getattr(terms.score, "needed_once", None)
+    if held is None or needed_once is None:
         return 0
     layers = max(1, cfg.model.depth // encoding.period)  # of those that take turns, one at least has it
-    maps = layers * cfg.model.num_heads + (layers - 1) * terms.score.held + terms.score.needed_once
+    maps = layers * cfg.model.num_heads + (layers - 1) * held + needed_once
     return int(4 * cfg.trainer.batch_size * maps)
 
 
