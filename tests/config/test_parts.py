@@ -36,13 +36,9 @@ def test_a_part_inside_of_another_encoding_is_filled_too() -> None:
 
 def test_a_part_takes_another_encoding_by_its_name_or_with_settings_of_it() -> None:
     alibi, dape = (dict(resolved(expand([f"pe={name}"], False)[0].pe)) for name in ("alibi", "dape"))
-    found = parts(
-        "pe.parts=[{name:dape,encoding:alibi},{name:dape,width:8,encoding:{name:alibi,slopes:harmonic}},"
-        "{name:dape,encoding:{name:sum,parts:[rope,alibi]}}]"
-    )
-    assert found[0] == dape | {"encoding": alibi}
-    assert found[1] == dape | {"width": 8, "encoding": alibi | {"slopes": "harmonic"}}
-    assert [part["name"] for part in found[2]["encoding"]["parts"]] == ["rope", "alibi"]
+    assert parts("pe.parts=[{name:dape,encoding:alibi}]") == [dape | {"encoding": alibi}]
+    (found,) = parts("pe.parts=[{name:dape,width:8,encoding:{name:alibi,slopes:harmonic}}]")
+    assert found == dape | {"width": 8, "encoding": alibi | {"slopes": "harmonic"}}
     for wrong, says in (
         ("encoding:nothing", r"^pe\.parts\[0\]\.encoding must be an encoding, or .*, got 'nothing': there are "),
         ("encoding:{name:alibi,theta:3}", r"^pe\.parts\[0\]\.encoding has the settings slopes: got theta$"),
