@@ -2,7 +2,6 @@
 
 import math
 import re
-from functools import cache
 
 import hydra
 import pytest
@@ -10,7 +9,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from pe_lab.config import Model, expand, folder
+from configs import NAMES, composed, pe_class, pe_settings
+from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.layout import Layout
@@ -19,14 +19,8 @@ from pe_lab.model import Transformer
 from pe_lab.system.files import digest
 from pe_lab.training.optimization import Optimization
 
-NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 VOCABULARY, T, B, STEPS = 11, 8, 16, 4
-
-
-@cache
-def settings(pe: str) -> DictConfig:
-    return expand([f"pe={pe}"], False)[0].pe
 
 
 def model(width: int, parametrization: str, pe: str = "rope", **changes: object) -> Transformer:
@@ -40,15 +34,15 @@ def model(width: int, parametrization: str, pe: str = "rope", **changes: object)
     }
     given |= {"scale_tokens": False, "parametrization": parametrization}
     config = Model(width=width, **given | changes)
-    grid = 3 if hydra.utils.get_class(settings(pe)._target_).on_grid else None
+    grid = 3 if pe_class(pe).on_grid else None
     task = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid)
-    made = Transformer(config, hydra.utils.instantiate(settings(pe)), task, "reference")
+    made = Transformer(config, hydra.utils.instantiate(pe_settings(pe)), task, "reference")
     initialise(made, seed=0)
     return made
 
 
 def adam(name: str = "adam", **changes: object) -> DictConfig:
-    return OmegaConf.merge(expand([f"optimizer={name}"], False)[0].optimizer, changes)
+    return OmegaConf.merge(composed(f"optimizer={name}").optimizer, changes)
 
 
 def sizes(made: Transformer, lr: float = 1e-2) -> dict[str, float]:
@@ -147,7 +141,7 @@ def is_matrix(name: str) -> bool:
 
 
 def test_a_concatenated_table_is_merged_by_a_hidden_layer_and_stays_an_embedding() -> None:
-    cfg = expand(["pe=learnable", "pe.combine=concat", "model.width=256", "model.parametrization=mup"], False)[0]
+    cfg = composed("pe=learnable", "pe.combine=concat", "model.width=256", "model.parametrization=mup")
     made = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), Task(VOCABULARY, T, VOCABULARY, causal=True))
     factors = {name: made.rate_factors().get(parameter) for name, parameter in made.encodings.named_parameters()}
     assert factors == {"0.table": None, "0.merge.weight": 0.25, "0.merge.bias": None}
@@ -186,7 +180,7 @@ def test_scaled_tokens_are_those_of_the_base_width() -> None:
 
 
 def identity(*overrides: str) -> str:
-    return digest(Cell.from_config(expand(["pe=rope", "trainer.device=cpu", *overrides], False)[0]).identity)
+    return digest(Cell.from_config(composed("pe=rope", "trainer.device=cpu", *overrides)).identity)
 
 
 def test_the_base_is_part_of_an_identity_only_where_it_is_used() -> None:
