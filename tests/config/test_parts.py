@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from configs import composed, pe_settings
 from pe_lab import config
 from pe_lab.config import expand, resolved
 from pe_lab.encodings.rotary import RoPE
@@ -15,11 +16,11 @@ SUM = ["pe=sum", "model.depth=2", "trainer.device=cpu"]
 
 
 def parts(*overrides: str) -> list[dict[str, object]]:
-    return resolved(expand([*SUM, *overrides], False)[0].pe)["parts"]
+    return resolved(composed(*SUM, *overrides).pe)["parts"]
 
 
 def test_names_become_the_settings_of_their_files() -> None:
-    rope, alibi = (resolved(expand([f"pe={name}"], False)[0].pe) for name in ("rope", "alibi"))
+    rope, alibi = (resolved(pe_settings(name)) for name in ("rope", "alibi"))
     assert parts("pe.parts=[rope,alibi]") == [rope, alibi]
     assert parts("pe.parts=[{name:rope,theta:500.0},alibi]") == [rope | {"theta": 500.0}, alibi]
     assert parts("pe.parts=[{name:rope,pairing:half}]") == [rope | {"pairing": "half"}]
