@@ -15,6 +15,8 @@ from typing import NoReturn
 
 import pytest
 
+# of files with the tests of several encodings, those of one of them, for pytest -k
+ONLY = {"sum": "sum or add or together or smallest", "heads": "head", "interleave": "layers or turns"}
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/proofs.md"
 OTHER_PACKAGE = 70  # an exit status that pytest does not have
@@ -275,7 +277,8 @@ def caught_by(mutant: Mutant, copy: Path) -> str | None:
     try:
         child = os.fork()  # it has torch already, which takes longest, and imports the package anew
         if not child:
-            _run(copy, ROOT / "tests/encodings" / mutant.tests, failure)
+            only = ["-k", ONLY[mutant.encoding]] if mutant.encoding in ONLY else []
+            _run(copy, [str(ROOT / "tests/encodings" / mutant.tests), *only], failure)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
         file.write_text(text)
@@ -284,7 +287,7 @@ def caught_by(mutant: Mutant, copy: Path) -> str | None:
     return failure.read_text().rpartition("/")[2].partition("[")[0] if failure.exists() else None
 
 
-def _run(copy: Path, tests: Path, failure: Path) -> NoReturn:
+def _run(copy: Path, tests: list[str], failure: Path) -> NoReturn:
     """Run tests with the package in `copy` until one fails, and end this process with pytest's exit status."""
     code: int = OTHER_PACKAGE
     try:
@@ -294,7 +297,7 @@ def _run(copy: Path, tests: Path, failure: Path) -> NoReturn:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
         options = ["-p", "no:cacheprovider", "-x", "-q", "--tb=no", f"--rootdir={ROOT}", f"-c={ROOT}/pyproject.toml"]
-        code = int(pytest.main([*options, str(tests)], plugins=[FirstFailure(failure)]))
+        code = int(pytest.main([*options, *tests], plugins=[FirstFailure(failure)]))
         if Path(sys.modules["pe_lab"].__file__ or "").parent != copy / "pe_lab":
             code = OTHER_PACKAGE
     finally:

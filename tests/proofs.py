@@ -129,28 +129,35 @@ def oracle(by: str) -> str:
         return by
 
 
-def table(proofs: dict[tuple[str, str], Proof]) -> str:
-    """Return the table of the page."""
-    lines = ["| encoding | compared with | values | of up to | gradients | of up to | in | tests |"]
-    lines += ["| :--- | :--- | ---: | ---: | ---: | ---: | :--- | :--- |"]
-    for (name, by), proof in sorted(proofs.items()):
-        cells = [f"`{name}`", by]
-        for largest in (proof.values, proof.gradients):
-            cells += ["", ""] if largest is None else [f"{number:.0e}" if number else "0" for number in largest]
-        cells += [", ".join(sorted(proof.dtypes)), ", ".join(f"`{test}`" for test in sorted(proof.tests))]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+HEAD = """\
+| encoding | compared with | values | of up to | gradients | of up to | in | tests |
+| :--- | :--- | ---: | ---: | ---: | ---: | :--- | :--- |"""
+
+
+def row(name: str, by: str, proof: Proof) -> str:
+    """Return a line of the table."""
+    cells = [f"`{name}`", by]
+    for largest in (proof.values, proof.gradients):
+        cells += ["", ""] if largest is None else [f"{number:.0e}" if number else "0" for number in largest]
+    cells += [", ".join(sorted(proof.dtypes)), ", ".join(f"`{test}`" for test in sorted(proof.tests))]
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
-    """Run the marked tests and write their differences."""
+    """Run the marked tests and write their differences; with arguments for pytest, only those of the tests that run."""
     recorder = Recorder()
-    folder = [str(ROOT / "tests/encodings"), "-p", "no:cacheprovider", "-q", "-m", "proves", *sys.argv[1:]]
-    code = pytest.main(folder, plugins=[recorder])
+    options = ["-p", "no:cacheprovider", "-q", "-m", "proves", *(sys.argv[1:] or [str(ROOT / "tests/encodings")])]
+    code = pytest.main(options, plugins=[recorder])
     if code or recorder.failed:
         sys.exit("\n".join([f"nothing is written: pytest ended with {code}", *recorder.failed]))
     text = PAGE.read_text()
-    PAGE.write_text(TABLE.sub(lambda part: f"{part[1]}{table(recorder.proofs)}\n{part[2]}", text))
+    rows = {(f"`{name}`", by): row(name, by, proof) for (name, by), proof in recorder.proofs.items()}
+    found = TABLE.search(text)
+    if sys.argv[1:] and found:
+        old = {tuple(line.split(" | ")[:2]): line for line in found[0].splitlines()[3:-1]}
+        rows = {(name.removeprefix("| "), by): line for (name, by), line in old.items()} | rows
+    lines = "\n".join([HEAD, *(rows[key] for key in sorted(rows, key=lambda key: (key[0].strip("`"), key[1])))])
+    PAGE.write_text(TABLE.sub(lambda part: f"{part[1]}{lines}\n{part[2]}", text))
     print(f"{len(recorder.proofs)} rows written to {PAGE.relative_to(ROOT)}")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pe_lab import cli
+from pe_lab import cli, run
 from pe_lab.system.arguments import Parser, run_program
 
 HEAVY = ("torch", "lightning", "pandas", "hydra", "wandb")
@@ -68,13 +68,28 @@ def test_each_command_says_in_one_line_what_it_wants_without_loading_torch(tmp_p
     assert done.stdout == "False\n"
 
 
+HELP = """
+import runpy, sys
+for words in {lines}:
+    sys.argv = [words[0], *words[1:], "--help"]
+    try:
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        print("ended", end.code)
+"""
+
+
 def test_every_command_has_a_program_with_help() -> None:
-    for name, (module, _) in cli.COMMANDS.items():
-        if name not in ("run", "evaluate"):  # Hydra's help, tested with the program
-            done = ran("pe_lab", name, "--help")
-            assert done.stdout.startswith(f"usage: pe-lab {name} "), done.stderr
-            done = ran(module.removesuffix(".__main__"), "--help")
-            assert done.stdout.startswith(f"usage: python -m {module.removesuffix('.__main__')} "), done.stderr
+    """Of the script and of the module, one after the other in one process."""
+    given = [(name, module) for name, (module, _) in cli.COMMANDS.items() if name not in ("run", "evaluate")]
+    lines = [line for name, module in given for line in (["pe_lab", name], [module.removesuffix(".__main__")])]
+    code = HELP.format(lines=lines)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    *printed, rest = done.stdout.split("ended 0\n")
+    assert (len(printed), rest) == (len(lines), ""), done.stderr
+    for words, text in zip(lines, printed, strict=True):
+        program = f"pe-lab {words[1]}" if words[1:] else f"python -m {words[0]}"
+        assert text.startswith(f"usage: {program} "), text
 
 
 def test_the_script_is_installed_under_its_name() -> None:
@@ -91,12 +106,13 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "epochs=1"]
 TINY += ["data=bag", "data.train=64", "logger=none"]
 
 
-def test_one_cell_is_trained_by_the_script_as_by_the_module(tmp_path) -> None:
+def test_one_cell_is_trained_by_the_script_as_by_the_module(tmp_path, monkeypatch, program) -> None:
     done = ran("pe_lab", "run", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    again = ran("pe_lab.run", *TINY, cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert "1 of 1 cells are in the ledger already" in again.stderr + again.stdout
+    monkeypatch.chdir(tmp_path)
+    status, out, err = program(run.main, *TINY)  # what python -m pe_lab.run calls
+    assert status == 0, err
+    assert "1 of 1 cells are in the ledger already" in "\n".join([err, *out])
 
 
 @pytest.mark.slow

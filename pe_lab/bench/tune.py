@@ -97,7 +97,7 @@ class _Step:
 
     def _softmax(self) -> Tensor:
         scale = self.upstream.shape[-1] ** -0.5
-        return operators.softmax_attention(*self.inputs, *self.terms, None, self.keys, scale, True, 0.1)[0]
+        return operators.softmax_attention(*self.inputs, *self.terms, None, self.keys, None, scale, True, 0.1)[0]
 
     def _stick(self) -> Tensor:
         scale = self.upstream.shape[-1] ** -0.5

@@ -167,10 +167,10 @@ class Facts:
 
     @Stored
     def largest_mark(self) -> int:
-        """The largest mark of a token; without marks, UNMARKED."""
+        """The largest mark of a token; without marks or tokens, UNMARKED."""
         if self.source is not self:
             return self.source.largest_mark
-        return UNMARKED if self.marks is None else int(self.marks.max())
+        return UNMARKED if self.marks is None or not self.marks.numel() else int(self.marks.max())
 
     @property
     def flat_pos(self) -> Tensor:

@@ -254,7 +254,7 @@ def _kept_of_score(cfg: DictConfig, encoding: PositionalEncoding, terms: Terms) 
 
     They are its maps and the weights made of them, for all layers' backward passes, and what one layer needs at once.
     """
-    held, needed_once = (getattr(terms.score, name, None) for name in ("held", "needed_once"))
+    held, needed_once = getattr(terms.score, "held", None), getattr(terms.score, "needed_once", None)
     if held is None or needed_once is None:
         return 0
     layers = max(1, cfg.model.depth // encoding.period)  # of those that take turns, one at least has it

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_lab import config
+from configs import NAMES, pe_settings
 from pe_lab.audit import cost, measures, report
 from pe_lab.audit.cost import Meter, attention_layer, costs
 from pe_lab.audit.pictures import draw, effective_distance
@@ -22,14 +22,13 @@ from pe_lab.encodings.absolute import sinusoid
 from pe_lab.encodings.base import PositionalEncoding, Terms
 from pe_lab.encodings.layout import Layout
 
-NAMES = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
 SLOPES = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]  # of alibi with 4 heads
 ROUNDING = 1e-10
 
 
 @cache
 def subject(name: str) -> Subject:
-    return Subject(name, hydra.utils.instantiate(config.expand([f"pe={name}"], False)[0].pe))
+    return Subject(name, hydra.utils.instantiate(pe_settings(name)))
 
 
 class Leaking(PositionalEncoding):

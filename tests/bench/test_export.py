@@ -66,8 +66,14 @@ def sound(name: str, column: str, found: str) -> None:
         assert float(found) < LARGEST[column], (name, column, found)
 
 
-@pytest.mark.parametrize("column", ["plain", "cached", "llama", "bert", "export"])
-@pytest.mark.parametrize("name", ["alibi", "rope", "randomized_rope"])
+@pytest.mark.parametrize(
+    ("name", "column"),  # every two of a column and a kind of encoding that it treats alike
+    [
+        *(("rope", column) for column in ("plain", "cached", "llama", "bert", "export")),
+        *(("alibi", column) for column in ("plain", "cached", "llama")),
+        *(("randomized_rope", column) for column in ("plain", "cached", "bert", "export")),
+    ],
+)
 def test_a_cell_is_the_largest_difference(name: str, column: str) -> None:
     small(column, name)
 

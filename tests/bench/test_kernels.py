@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from torch.testing import assert_close
 
 from pe_lab.bench import kernels
+from pe_lab.bench.__main__ import main
 from pe_lab.bench.implementations import implementations
 from pe_lab.bench.kernels import COLUMNS, compare_kernels
 from pe_lab.bench.presets import presets
@@ -117,9 +119,9 @@ def test_a_call_that_waits_for_the_gpu_ends_too(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_impossible_requests_are_refused_in_one_line(words: list[str], says: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "pe_lab.bench", *words], capture_output=True, text=True)
-    assert (done.returncode, done.stderr.strip()) == (1, says)
+def test_impossible_requests_are_refused_in_one_line(words: list[str], says: str, program: Callable) -> None:
+    status, _, err = program(main, *words)
+    assert (status, err.strip()) == (1, says)
 
 
 BLOCK = """

@@ -48,7 +48,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [["pe_lab.check"], ["pe_lab", "check"]])
+@pytest.mark.parametrize("command", [pytest.param(["pe_lab.check"], marks=pytest.mark.slow), ["pe_lab", "check"]])
 def test_a_users_encoding_is_reported_with_a_line_per_promise(project: Path, command: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-m", *command, "pe=by_index,none", "--config-dir", "conf"],

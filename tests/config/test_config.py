@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
+from configs import composed, group_of, in_ledger, pe_settings
 from pe_lab import config
 from pe_lab.config.ranges import RANGES
 from pe_lab.system.errors import in_one_line
@@ -109,7 +110,7 @@ def test_a_sweep_has_the_cells_hydra_makes_of_it():
     assert len(set(cells)) == 45
     assert cells[0] == ("sinusoidal", 16, 16, 0)
     assert {cfg.study_name for cfg in cfgs} == {"depth_epochs_pe"}
-    assert len(config.expand(["+study=depth_epochs_pe", "seed=range(8)", "pe=rope"], multirun=True)) == 72
+    assert len(config.expand(["+study=depth_epochs_pe", "seed=range(2)", "pe=rope"], multirun=True)) == 18
 
 
 @pytest.mark.parametrize("setting", ["data.train_sequences=4096", "data.path=/a-b/c.txt", "data.separator='a, b'"])
@@ -126,7 +127,7 @@ def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     seen = set()
     for group in ("data", "logger", "search"):
         for path in (config.folder() / group).glob("*.yaml"):
-            cfg = config.expand([f"{group}={path.stem}"], multirun=False)[0]
+            cfg = composed(f"{group}={path.stem}")
             seen |= {s for s in RANGES if OmegaConf.select(cfg, s, default=seen) is not seen}
     assert seen == set(RANGES)
 
@@ -190,7 +191,14 @@ def test_configs_say_what_they_are_in_their_first_line():
     [
         ["pe=rope,randomized_rope", "optimizer.lr=1e-3,2e-3", "model.depth=1,4", "logger=none"],
         ["pe=randomized_rope", "pe@pe.encoding=rope,lrope", "optimizer.betas=[0.9,0.98],[0.8,0.9]", "optimizer=adamw"],
-        ["+study=depth_epochs_pe", "pe=learnable", "pe.max_len=16,32", "hydra.launcher.n_jobs=3", "~logger.project"],
+        [
+            "+study=depth_epochs_pe",
+            "pe=learnable",
+            "pe.max_len=16,32",
+            "hydra.launcher.n_jobs=3",
+            "~logger.project",
+            "seed=1",
+        ],
     ],
 )
 def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkeypatch):
@@ -209,9 +217,23 @@ def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkey
     assert next(cfgs, None) is None
 
 
+@pytest.mark.parametrize("path", sorted(config.folder().glob("pe/*.yaml")), ids=lambda path: path.stem)
+def test_the_settings_that_tests_read_of_an_encoding_are_what_is_composed(path):
+    assert pe_settings(path.stem) == config.expand([f"pe={path.stem}"], multirun=False)[0].pe
+
+
+@pytest.mark.parametrize("multirun", [True, False])
+def test_the_configs_that_tests_change_are_what_is_composed(multirun, tmp_path):
+    words = ["pe=none,rope"] if multirun else ["pe=rope"]
+    for ledger in (tmp_path / "one", tmp_path / "two"):
+        made = in_ledger(ledger, *words, multirun=multirun)
+        assert made == config.expand([*words, f"ledger={ledger}"], multirun)
+        made[0].seed = 7
+
+
 @pytest.mark.parametrize("path", sorted(config.folder().glob("[pd][ea]*/*.yaml")), ids=lambda path: path.stem)
 def test_a_class_has_the_defaults_that_its_file_states(path):
-    cfg = config.expand([f"{path.parent.name}={path.stem}"], multirun=False)[0][path.parent.name]
+    cfg = group_of(path)
     parameters = {}
     for kind in reversed(get_class(cfg._target_).__mro__[:-1]):  # a class may pass options on to the one it is made of
         parameters |= inspect.signature(kind).parameters

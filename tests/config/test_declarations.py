@@ -8,6 +8,7 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
+from configs import group_of
 from pe_lab import config
 from pe_lab.config.declarations import declarations
 from pe_lab.encodings.options import Range, ranges
@@ -40,7 +41,7 @@ def accepted(allowed: Range) -> list[bool]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_option_has_a_range(path: Path) -> None:
-    cfg = config.expand([f"{path.parent.name}={path.stem}"], multirun=False)[0][path.parent.name]
+    cfg = group_of(path)
     encodings = {key for key, value in cfg.items() if OmegaConf.is_dict(value)}
     options = {str(key) for key in cfg if str(key)[0] != "_"} | parameters(get_class(cfg._target_))
     assert options - SUPPLIED - encodings == declarations(cfg._target_).keys()

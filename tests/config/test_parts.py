@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from configs import composed, pe_settings
 from pe_lab import config
 from pe_lab.config import expand, resolved
 from pe_lab.encodings.rotary import RoPE
@@ -15,11 +16,11 @@ SUM = ["pe=sum", "model.depth=2", "trainer.device=cpu"]
 
 
 def parts(*overrides: str) -> list[dict[str, object]]:
-    return resolved(expand([*SUM, *overrides], False)[0].pe)["parts"]
+    return resolved(composed(*SUM, *overrides).pe)["parts"]
 
 
 def test_names_become_the_settings_of_their_files() -> None:
-    rope, alibi = (resolved(expand([f"pe={name}"], False)[0].pe) for name in ("rope", "alibi"))
+    rope, alibi = (resolved(pe_settings(name)) for name in ("rope", "alibi"))
     assert parts("pe.parts=[rope,alibi]") == [rope, alibi]
     assert parts("pe.parts=[{name:rope,theta:500.0},alibi]") == [rope | {"theta": 500.0}, alibi]
     assert parts("pe.parts=[{name:rope,pairing:half}]") == [rope | {"pairing": "half"}]
@@ -36,13 +37,9 @@ def test_a_part_inside_of_another_encoding_is_filled_too() -> None:
 
 def test_a_part_takes_another_encoding_by_its_name_or_with_settings_of_it() -> None:
     alibi, dape = (dict(resolved(expand([f"pe={name}"], False)[0].pe)) for name in ("alibi", "dape"))
-    found = parts(
-        "pe.parts=[{name:dape,encoding:alibi},{name:dape,width:8,encoding:{name:alibi,slopes:harmonic}},"
-        "{name:dape,encoding:{name:sum,parts:[rope,alibi]}}]"
-    )
-    assert found[0] == dape | {"encoding": alibi}
-    assert found[1] == dape | {"width": 8, "encoding": alibi | {"slopes": "harmonic"}}
-    assert [part["name"] for part in found[2]["encoding"]["parts"]] == ["rope", "alibi"]
+    assert parts("pe.parts=[{name:dape,encoding:alibi}]") == [dape | {"encoding": alibi}]
+    (found,) = parts("pe.parts=[{name:dape,width:8,encoding:{name:alibi,slopes:harmonic}}]")
+    assert found == dape | {"width": 8, "encoding": alibi | {"slopes": "harmonic"}}
     for wrong, says in (
         ("encoding:nothing", r"^pe\.parts\[0\]\.encoding must be an encoding, or .*, got 'nothing': there are "),
         ("encoding:{name:alibi,theta:3}", r"^pe\.parts\[0\]\.encoding has the settings slopes: got theta$"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from pe_lab.config import expand
+from configs import composed
 from pe_lab.data.bag import Bag, with_majority
 from pe_lab.training.metrics import batch_metrics
 
@@ -31,7 +31,7 @@ def fingerprint(data: Bag, split: str) -> str:
 
 
 def test_the_config_is_the_class_s_own() -> None:
-    data = hydra.utils.instantiate(expand(["data=bag"], False)[0].data)(seed=0)
+    data = hydra.utils.instantiate(composed("data=bag").data)(seed=0)
     assert type(data) is Bag
     assert (data.name, data.task.length, data.task.vocabulary, data.task.outputs) == ("bag", 32, 10, 10)
     assert (data.task.pooled, data.task.causal) == (True, False)

@@ -11,7 +11,7 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from pe_lab.config import expand
+from configs import composed
 from pe_lab.data.digits import Digits
 
 SPLITS = ("train", "validation", "test")
@@ -35,7 +35,7 @@ def images() -> list[tuple[int, ...]]:
 
 
 def test_the_config_is_the_class_s_own() -> None:
-    data = hydra.utils.instantiate(expand(["data=digits"], False)[0].data)(seed=0)
+    data = hydra.utils.instantiate(composed("data=digits").data)(seed=0)
     assert type(data) is Digits
     task = data.task
     assert (data.name, task.vocabulary, task.length, task.outputs, task.grid_width) == ("digits", 17, 64, 10, 8)

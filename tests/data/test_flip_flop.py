@@ -9,7 +9,7 @@ import hydra
 import pytest
 import torch
 
-from pe_lab.config import expand
+from configs import composed
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.flip_flop import FlipFlop, blind_one
 
@@ -22,7 +22,7 @@ def default() -> FlipFlop:
 
 
 def test_the_config_is_the_class_with_its_defaults() -> None:
-    cfg = expand(["data=flip_flop"], False)[0]
+    cfg = composed("data=flip_flop")
     assert type(hydra.utils.instantiate(cfg.data)(seed=0)) is FlipFlop
     defaults = {key: value.default for key, value in signature(FlipFlop).parameters.items() if key != "seed"}
     assert {key: value for key, value in cfg.data.items() if key[0] != "_"} == defaults

@@ -18,9 +18,12 @@ from pe_lab.data.indexing import IndirectIndexing
 SPLITS = ("train", "validation", "test")
 
 
+WIDE = {"letters": 52, "shortest": 8, "longest": 12, "reach": 4}
+
+
 @cache
-def default() -> IndirectIndexing:
-    return IndirectIndexing(0)
+def wide() -> IndirectIndexing:
+    return IndirectIndexing(0, **WIDE)
 
 
 def parsed(data: IndirectIndexing, split: str = "test") -> list[tuple[list[int], int, int, int]]:
@@ -56,7 +59,7 @@ def test_the_worked_example_is_written() -> None:
 
 @pytest.mark.parametrize("factor", [1, 2, 4])
 def test_the_answer_stands_at_the_shift_from_the_source(factor: int) -> None:
-    data = default() if factor == 1 else default().longer(factor)
+    data = wide() if factor == 1 else wide().longer(factor)
     sizes = set()
     for letters, source, shift, answer in parsed(data):
         assert len(set(letters)) == len(letters)
@@ -85,8 +88,8 @@ def test_all_pairs_of_a_source_and_a_shift_are_equally_likely() -> None:
 
 @pytest.mark.parametrize(("n", "reach"), [(2, 1), (2, 5), (7, 3), (7, 6), (7, 9), (40, 15)])
 def test_pairs_are_counted(n: int, reach: int) -> None:
-    data = default()
-    assert IndirectIndexing(0, shortest=20, longest=40, reach=reach).pairs(n) == sum(
+    data = wide()
+    assert IndirectIndexing(0, letters=52, shortest=20, longest=40, reach=reach).pairs(n) == sum(
         abs(i - j) <= reach for i in range(n) for j in range(n)
     )
     assert data.prompts(8) == math.perm(52, 8) * data.pairs(8)
@@ -95,14 +98,14 @@ def test_pairs_are_counted(n: int, reach: int) -> None:
 def test_the_sequences_are_the_same_on_every_machine() -> None:
     digest = hashlib.sha256()
     for split in SPLITS:
-        digest.update(default().whole(split).tokens.numpy().astype("<i8").tobytes())
+        digest.update(wide().whole(split).tokens.numpy().astype("<i8").tobytes())
     assert digest.hexdigest() == "9267797332d63c86b542ebf314bc2fb11aeffc7204fd542567e520694d6bad2c"
 
 
 @pytest.mark.parametrize("factor", [1, 2])
 def test_floors_are_those_of_the_letters_that_are_possible(factor: int) -> None:
     """Each is recomputed from the sequences: what is possible with the letters known, with the source, with nothing."""
-    data = default() if factor == 1 else default().longer(factor)
+    data = wide() if factor == 1 else wide().longer(factor)
     rows, floors = parsed(data), data.floors("test")
     blind = [0.0 if shift == 0 else math.log(len(letters) - 1) for letters, _, shift, _ in rows]
     assert floors["position_blind"]["loss_answer"] == pytest.approx(sum(blind) / 1000, rel=1e-12)
@@ -121,7 +124,7 @@ def test_floors_are_those_of_the_letters_that_are_possible(factor: int) -> None:
 
 def test_the_published_protocol_has_its_floors() -> None:
     """Uniform 0.019 and copying the source 0.044: the mean over 20 ... 40 letters of the share of shifts that are 0."""
-    data = IndirectIndexing(0, shortest=20, longest=40, reach=15, train=5, validation=5, test=1000)
+    data = IndirectIndexing(0, letters=52, shortest=20, longest=40, reach=15, train=5, validation=5, test=1000)
     floors = data.floors("test")
     assert floors["uniform"]["exact_match"] == pytest.approx(1 / 52)
     expected = sum(n / data.pairs(n) for n in range(20, 41)) / 21
@@ -135,9 +138,9 @@ def test_a_size_beyond_the_letters_is_refused() -> None:
         "evaluate.lengths must lead to a size of at most data.letters, 52, for data=indirect_indexing, got 4.5, which"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)} leads to 54$"):
-        default().longer(4.5)
+        wide().longer(4.5)
     with pytest.raises(ValueError, match=r"^evaluate\.lengths must lead to a size above data\.longest, 12, for"):
-        default().longer(1)
+        wide().longer(1)
 
 
 @pytest.mark.parametrize(
@@ -157,4 +160,4 @@ def test_a_size_beyond_the_letters_is_refused() -> None:
 )
 def test_a_wrong_option_is_refused_in_one_line(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        IndirectIndexing(0, **options)
+        IndirectIndexing(0, **WIDE | options)

@@ -12,7 +12,7 @@ import hydra
 import pytest
 import torch
 
-from pe_lab.config import expand
+from configs import composed
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.mqar import MQAR
 from pe_lab.encodings.layout import PADDING
@@ -31,7 +31,7 @@ def whole(data: MQAR, split: str) -> Batch:
 
 
 def test_the_config_is_the_class_with_its_defaults() -> None:
-    cfg = expand(["data=mqar"], False)[0]
+    cfg = composed("data=mqar")
     data = hydra.utils.instantiate(cfg.data)(seed=0)
     assert type(data) is MQAR
     defaults = {key: value.default for key, value in signature(MQAR).parameters.items() if key != "seed"}

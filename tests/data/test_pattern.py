@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy import stats
 
-from pe_lab.config import expand
+from configs import composed
 from pe_lab.data.base import Batch
 from pe_lab.data.pattern import Pattern, PatternHard
 from pe_lab.training.metrics import batch_metrics
@@ -48,7 +48,7 @@ def fingerprint(batch: Batch) -> str:
 
 @pytest.mark.parametrize(("name", "kind"), [("pattern", Pattern), ("pattern_hard", PatternHard)])
 def test_the_config_is_the_task_of_the_specification(name: str, kind: type[Pattern]) -> None:
-    data = hydra.utils.instantiate(expand([f"data={name}"], False)[0].data)(seed=0)
+    data = hydra.utils.instantiate(composed(f"data={name}").data)(seed=0)
     assert type(data) is kind
     assert (data.name, data.task.length, data.task.vocabulary, data.task.outputs) == (name, 32, 20, 3)
     assert data.task.pooled

@@ -115,6 +115,9 @@ def test_floors_are_those_of_copying_where_no_blank_tells_n() -> None:
         assert floors["bayes"]["loss"] == 0
         assert floors["bayes"]["exact_match"] == 1
         assert 0 < floors["position_blind"]["loss"] < floors["prior"]["loss"]
+        mean = sum(len(answer) for _, answer in parsed(data)) / 300
+        assert floors["prior"]["loss_end"] == pytest.approx(math.log(1 + mean), rel=1e-12)
+        assert floors["prior"]["loss_answer"] == pytest.approx(math.log((1 + mean) / mean * 10), rel=1e-12)
 
 
 def test_the_position_blind_floor_is_left_out_where_it_is_too_much_to_count() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_lab.config import expand
+from configs import composed
 from pe_lab.data.arithmetic import Addition, Parity
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.problem import Problems
@@ -146,7 +146,7 @@ def fingerprint(data: Problems) -> str:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_config_is_the_class_with_its_defaults(name: str) -> None:
-    cfg = expand([f"data={name}"], False)[0]
+    cfg = composed(f"data={name}")
     data = hydra.utils.instantiate(cfg.data)(seed=0)
     assert type(data) is CLASSES[name]
     assert data.name == name

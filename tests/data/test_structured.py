@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_lab.config import expand
+from configs import composed
 from pe_lab.data.base import IGNORE, Batch, epoch_order, in_batches
 from pe_lab.data.structured import END, MID, PAD, START, VALUES, Structured, pairs
 from pe_lab.encodings.layout import PADDING
@@ -94,7 +94,7 @@ def test_the_vocabulary_is_128_terms_and_four_marks() -> None:
 
 
 def test_the_config_is_the_task_of_the_specification() -> None:
-    cfg = expand(["data=structured"], False)[0]
+    cfg = composed("data=structured")
     data = hydra.utils.instantiate(cfg.data)(seed=0)
     assert (data.name, data.task.length, data.task.causal, data.roles) == ("structured", 16, True, ROLES)
     assert whole(data, "test").tokens.shape == (251 * 5, 16)

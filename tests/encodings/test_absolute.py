@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import loops
+from configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
@@ -350,7 +351,7 @@ def test_a_table_per_layer_has_the_published_size() -> None:
     config = Model(
         depth=3, width=384, num_heads=6, mlp_ratio=1, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
-    settings = expand(["pe=learnable_per_layer"], False)[0].pe
+    settings = pe_settings("learnable_per_layer")
     model = Transformer(config, hydra.utils.instantiate(settings), Task(9, 256, 9, causal=True))
     assert model.positional_parameters() == 3 * 196_608
     tables = [encoding.table for encoding in model.encodings]
@@ -389,7 +390,7 @@ def test_a_table_per_layer_adds_its_rows_to_the_input_of_every_attention() -> No
 
 @pytest.mark.proves("sinusoidal_qk", by="identity: `sinusoidal`, for queries and keys alone")
 def test_sinusoidal_qk_reaches_queries_and_keys_of_every_layer_and_no_value() -> None:
-    encoding = hydra.utils.instantiate(expand(["pe=sinusoidal_qk"], False)[0].pe)(SIZES)
+    encoding = hydra.utils.instantiate(pe_settings("sinusoidal_qk"))(SIZES)
     x, layout = torch.randn(B, 5, D), layout_at(POSITIONS)
     h_qk, h_v = encoding.mix(x, layout)
     assert torch.equal(h_qk, Sinusoidal(SIZES).embed(x, layout))
@@ -414,7 +415,7 @@ def test_what_all_dims_share_does_not_pass_a_layer_norm(name: str, norm: str, ov
     )
     tokens, layout = torch.randint(9, (2, 7)), Layout.of_lengths(torch.tensor([7, 7]), 7, causal=True)
     outputs = []
-    for settings in (expand([f"pe={name}", f"pe.{override}"], False)[0].pe, expand(["pe=none"], False)[0].pe):
+    for settings in (pe_settings(name, f"pe.{override}"), pe_settings("none")):
         model = Transformer(config, hydra.utils.instantiate(settings), Task(9, 7, 9, causal=True))
         initialise(model, seed=0)
         outputs.append(model.double()(tokens, layout))

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import loops
+from configs import NAMES, pe_settings
 from pe_lab.attention import attend
-from pe_lab.config import expand, folder
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
 from pe_lab.encodings.base import SOFTMAX
@@ -24,12 +24,11 @@ B, T, D, H, DEPTH = 2, 7, 24, 4, 4
 HEAD = D // H
 SIZES = Sizes(D, H, T, depth=DEPTH)
 LAYOUT = Layout.of_lengths(torch.tensor([T, T - 2]), T, causal=True)
-NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 
 
 @cache
 def configured(name: str):
-    return hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
+    return hydra.utils.instantiate(pe_settings(name))
 
 
 def maker(name: str, **options: object):

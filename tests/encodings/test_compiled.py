@@ -31,7 +31,15 @@ FEW = [
     "rse",
     "t5",
 ]
-ALL = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+COMPILED = ["cpe", "randomized_learnable", "rope_dynamic_ntk", "rse"]  # without slow tests, each of FEW is compiled
+STRICT = ["alibi", "fire", "learnable", "normalized", "rope", "t5"]  # once: in training, or for a strict export
+
+
+def slow_but_for(few: list[str]) -> list:
+    return [name if name in few else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+
+
+ALL = slow_but_for(FEW)
 D, H, T = 16, 2, 8
 EQUAL = {"rtol": 0, "atol": 1e-5}
 LENGTHS = torch.tensor([T, 5, 3])
@@ -115,7 +123,7 @@ def test_every_encoding_is_exported_for_any_length(name: str) -> None:
         assert_close(seeded(program, x), seeded(model, x), **EQUAL)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", slow_but_for(COMPILED))
 def test_every_encoding_trains_compiled_in_one_graph(name: str) -> None:
     """The outputs, and the gradients of the input and of every parameter."""
     model, found = Model(stack(name)), []
@@ -131,7 +139,7 @@ def test_every_encoding_trains_compiled_in_one_graph(name: str) -> None:
             assert_close(got, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", slow_but_for(STRICT))
 @torch.no_grad()
 def test_every_encoding_is_exported_strictly(name: str) -> None:
     model, x = Model(stack(name)), embeddings()

@@ -1,18 +1,19 @@
 """The contract of every encoding. Each file of conf/pe is tested, new ones too."""
 
 import re
+from copy import copy
 from dataclasses import replace
 from functools import cache
 
 import hydra
 import pytest
 import torch
-from omegaconf import DictConfig, OmegaConf
 
+from configs import pe_class, pe_settings
 from pe_lab.check import encodings, models
 from pe_lab.check.case import MARKS, B, Case, T, at_positions, padded, random_tokens, whole
 from pe_lab.check.promise import outcome
-from pe_lab.config import Model, expand, folder
+from pe_lab.config import Model, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.absolute import Absolute
@@ -22,7 +23,9 @@ from pe_lab.model.transformer import Transformer
 
 FILES = sorted((folder() / "pe").glob("*.yaml"))
 NAMES = [path.stem for path in FILES]
-CLASSES = {path.stem: hydra.utils.get_class(OmegaConf.load(path)._target_) for path in FILES}
+CLASSES = {name: pe_class(name) for name in NAMES}
+WITH_STD = [name for name in NAMES if "std" in pe_settings(name)]
+WITH_SIZE = [name for name in NAMES if "size" in pe_settings(name)]
 MASKED = [(name, causal) for name in NAMES for causal in (True, False) if causal or not CLASSES[name].causal_only]
 D, H = 16, 2
 PROMISES = encodings.PROMISES | models.PROMISES
@@ -45,12 +48,8 @@ INAPPLICABLE = {
 
 
 @cache
-def settings(name: str, *overrides: str) -> DictConfig:
-    return expand([f"pe={name}", *overrides], False)[0].pe
-
-
 def case(name: str) -> Case:
-    return Case(name, hydra.utils.instantiate(settings(name)), D, H)
+    return Case(name, hydra.utils.instantiate(pe_settings(name)), D, H)
 
 
 def applies(promise: str, name: str) -> bool:
@@ -91,7 +90,7 @@ def test_a_model_refuses_an_attention_that_cannot_compute_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_options_with_a_neutral_value_are_in_the_file(name: str) -> None:
-    assert CLASSES[name].neutral.keys() <= settings(name).keys()
+    assert CLASSES[name].neutral.keys() <= pe_settings(name).keys()
 
 
 @pytest.mark.parametrize(("name", "causal"), MASKED)
@@ -113,22 +112,22 @@ def test_class_and_file_name_their_source(path) -> None:
     assert re.match(r"# \S", path.read_text())
 
 
-def drawn_with(name: str, *overrides: str) -> PositionalEncoding:
-    encoding = hydra.utils.instantiate(settings(name, *overrides))(
+def drawn_with(name: str, *overrides: str, **options: float) -> PositionalEncoding:
+    encoding = hydra.utils.instantiate(pe_settings(name, *overrides), **options)(
         Sizes(64, 2, T, grid_width=case(name).grid, marks=MARKS)
     )
     initialise(encoding, seed=5)
     return encoding
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "std" in settings(name)])
+@pytest.mark.parametrize("name", WITH_STD)
 def test_std_is_the_standard_deviation_of_what_is_drawn(name: str) -> None:
     """Checks all parameters of an encoding, except linear layers, which start as torch's."""
     encoding = drawn_with(name)
     linear = [part for part, module in encoding.named_modules() if isinstance(module, torch.nn.Linear)]
     default, zero, one, two = (
-        {key: value.detach() for key, value in drawn_with(name, *given).named_parameters()}
-        for given in ([], ["pe.std=0"], ["pe.std=0.3"], ["pe.std=0.6"])
+        {key: value.detach() for key, value in drawn_with(name, **given).named_parameters()}
+        for given in ({}, {"std": 0}, {"std": 0.3}, {"std": 0.6})
     )
     for key in default:
         if key.rpartition(".")[0] not in linear:
@@ -144,24 +143,24 @@ def test_std_is_the_standard_deviation_of_what_is_drawn(name: str) -> None:
         assert torch.equal(same["table"], default["table"])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "size" in settings(name)])
+@pytest.mark.parametrize("name", WITH_SIZE)
 @pytest.mark.parametrize("size", [0.25, 4])
 def test_size_is_a_factor_on_the_vectors(name: str, size: float) -> None:
     zero = torch.zeros(1, T, 64)
     seen = []
-    for given in ([], [f"pe.size={size}"]):
-        encoding = drawn_with(name, *given)
+    for given in ({}, {"size": size}):
+        encoding = drawn_with(name, **given)
         layout = encoding.locate(Layout.of_lengths(torch.tensor([T]), T, True, grid_width=case(name).grid))
         seen.append(torch.cat((encoding.embed(zero, layout), encoding.mix(zero, layout)[0])))
     assert seen[0].any()
     assert torch.equal(seen[1], size * seen[0])
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if {"std", "size"} & settings(name).keys()])
+@pytest.mark.parametrize("name", sorted(WITH_STD + WITH_SIZE))
 @pytest.mark.parametrize("value", [0.1, 1.0])
 def test_gradients_reach_every_parameter_at_every_std_and_size(name: str, value: float) -> None:
-    option = "std" if "std" in settings(name) else "size"
-    made = hydra.utils.instantiate(settings(name, f"pe.{option}={value}"))
+    option = "std" if name in WITH_STD else "size"
+    made = hydra.utils.instantiate(pe_settings(name), **{option: value})
     small = Model(
         depth=2, width=D, num_heads=H, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
@@ -175,8 +174,8 @@ def test_gradients_reach_every_parameter_at_every_std_and_size(name: str, value:
 
 
 def test_every_vector_and_table_of_fixed_size_has_a_setting_for_it() -> None:
-    with_std = {name for name in NAMES if "std" in settings(name)}
-    with_size = {name for name in NAMES if "size" in settings(name)}
+    with_std = set(WITH_STD)
+    with_size = set(WITH_SIZE)
     assert not with_std & with_size
     assert {name for name in NAMES if issubclass(CLASSES[name], Absolute)} <= with_std | with_size
     assert with_std == {
@@ -185,22 +184,22 @@ def test_every_vector_and_table_of_fixed_size_has_a_setting_for_it() -> None:
     }
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "size" in settings(name)])
+@pytest.mark.parametrize("name", WITH_SIZE)
 def test_a_size_out_of_range_is_refused(name: str) -> None:
-    make = hydra.utils.instantiate(settings(name))
+    make = hydra.utils.instantiate(pe_settings(name))
     for value in (0, -1.0, float("nan"), None):
         with pytest.raises(ValueError, match=r"^size must be a positive number, got "):
             make(Sizes(D, H, T, grid_width=case(name).grid), size=value)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "std" in settings(name)])
+@pytest.mark.parametrize("name", WITH_STD)
 def test_a_std_out_of_range_is_refused(name: str) -> None:
-    make = hydra.utils.instantiate(settings(name))
+    make = hydra.utils.instantiate(pe_settings(name))
     sizes = Sizes(D, H, T, grid_width=case(name).grid, marks=MARKS)
     for value in (-1.0, float("nan"), float("inf"), "x"):
         with pytest.raises(ValueError, match=r"^std must be at least 0, got "):
             make(sizes, std=value)
-    if settings(name).std is None:
+    if pe_settings(name).std is None:
         make(sizes, std=None)
     else:
         with pytest.raises(ValueError, match=r"^std must be at least 0, got None$"):
@@ -209,7 +208,7 @@ def test_a_std_out_of_range_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_other_weights_are_those_of_a_model_without_encoding(name: str) -> None:
-    tested, without = case(name), case("none")
+    tested, without = case(name), copy(case("none"))
     without.depth = tested.depth
     state, plain = (
         {key: value for key, value in one.model().state_dict().items() if not key.startswith("encodings.")}
@@ -234,7 +233,7 @@ def test_positions_of_every_integer_type_mean_the_same(name: str, dtype: torch.d
 
 @pytest.mark.parametrize("name", NAMES)
 def test_beyond_the_training_length_an_encoding_is_defined_or_refuses(name: str) -> None:
-    model, tokens, table = case(name).model(), random_tokens(1, 4 * T), settings(name).get("max_len")
+    model, tokens, table = case(name).model(), random_tokens(1, 4 * T), pe_settings(name).get("max_len")
     assert model(tokens, whole(1, 4 * T, causal=True)).isfinite().all()
     if table is None:
         assert model(tokens[:, :3], at_positions([0, 4_999, 5_000])).isfinite().all()
@@ -248,7 +247,7 @@ def test_beyond_the_training_length_an_encoding_is_defined_or_refuses(name: str)
 @pytest.mark.parametrize("name", [name for name in NAMES if CLASSES[name].causal_only])
 def test_what_is_causal_only_is_refused_in_a_bidirectional_task(name: str) -> None:
     for refused in (
-        lambda: hydra.utils.instantiate(settings(name))(Sizes(D, H, T, causal=False)),
+        lambda: hydra.utils.instantiate(pe_settings(name))(Sizes(D, H, T, causal=False)),
         lambda: case(name).model()(random_tokens(B, T), whole(B, T, causal=False)),
     ):
         with pytest.raises(ValueError, match=rf"^{name} is defined for causal attention only, .*: use (\w+)$") as error:
@@ -258,7 +257,7 @@ def test_what_is_causal_only_is_refused_in_a_bidirectional_task(name: str) -> No
 
 @pytest.mark.parametrize("name", [name for name in NAMES if CLASSES[name].on_grid])
 def test_what_needs_a_grid_is_refused_without_one(name: str) -> None:
-    encoding = hydra.utils.instantiate(settings(name))
+    encoding = hydra.utils.instantiate(pe_settings(name))
     for refused in (
         lambda: encoding(Sizes(D, H, T)),
         lambda: encoding(Sizes(D, H, T, grid_width=3)).locate(whole(B, T, causal=True)),

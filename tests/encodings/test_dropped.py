@@ -51,6 +51,7 @@ def by_definition(q: Tensor, k: Tensor, v: Tensor, layout: Layout, rotates: bool
     return torch.stack(rows).view(B, T, H, d).transpose(1, 2)
 
 
+@pytest.mark.proves("drope")
 @pytest.mark.parametrize("rotates", [True, False])
 def test_values_and_gradients_are_those_of_rope_before_the_drop_and_of_none_after_it(rotates: bool) -> None:
     encoding = DroPE(SIZES, theta=500.0, drop_at=0.5).double()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from configs import pe_settings
 from pe_lab.attention import reference
 from pe_lab.config import expand
 from pe_lab.data.base import Batch, Dataset, Task
@@ -257,8 +258,17 @@ def first_losses(run: Training) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("name", ["sinusoidal_2d", "learnable_2d", "rope_2d", "rope_mixed", "cpe", "rope"])
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(
+    ("name", "causal"),
+    [
+        *((name, False) for name in ("sinusoidal_2d", "learnable_2d", "rope_2d", "rope_mixed", "cpe", "rope")),
+        *((name, True) for name in ("rope_mixed", "cpe")),
+        *(
+            pytest.param(name, True, marks=pytest.mark.slow)
+            for name in ("sinusoidal_2d", "learnable_2d", "rope_2d", "rope")
+        ),
+    ],
+)
 def test_it_trains_on_a_grid(name: str, causal: bool) -> None:
     """Finite loss and a gradient on every parameter; twelve epochs of it beat chance."""
     run = training(name, causal)
@@ -270,7 +280,7 @@ def test_it_trains_on_a_grid(name: str, causal: bool) -> None:
 @pytest.mark.parametrize("column", [3, -1])
 def test_a_column_outside_of_the_grid_is_refused_where_it_would_be_another_cell(column: int) -> None:
     sizes = Sizes(8, 2, 9, causal=False, grid_width=3)
-    encoding = hydra.utils.instantiate(expand(["pe=sinusoidal"], False)[0].pe)(sizes)
+    encoding = hydra.utils.instantiate(pe_settings("sinusoidal"))(sizes)
     layout = Layout.of_lengths(torch.tensor([9]), 9, causal=False, grid_width=3)
     assert encoding.locate(layout).pos[0].tolist() == list(range(9))
     layout.pos[0, 4, 1] = column

@@ -127,6 +127,7 @@ def test_the_largest_mark_is_read_on_the_cpu_unless_marks_are_others() -> None:
     layout = with_marks()
     assert layout.largest_mark == 5
     assert packed(True).largest_mark == UNMARKED
+    assert layout.rows(torch.zeros(0, dtype=torch.long)).largest_mark == UNMARKED
     moved = replace(layout.to("meta"), seed=8)
     assert moved.marks.device.type == "meta"
     assert moved.largest_mark == 5

@@ -71,6 +71,7 @@ def drawn_by_coupled(layout: Layout, rows: int = 20) -> list[int]:
 CASES = {"abacus": (abacus, digits, drawn_by_abacus, 0), "coupled": (coupled, coupling, drawn_by_coupled, 1)}
 
 
+@pytest.mark.proves("{name}")
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kind", ["padded", "documents"])
 @pytest.mark.parametrize("training", [True, False])

@@ -4,6 +4,7 @@ import hydra
 import pytest
 import torch
 
+from configs import pe_settings
 from pe_lab.config import expand, ranges
 from pe_lab.encodings.base import PositionalEncoding, Sizes
 from pe_lab.encodings.bias import Alibi
@@ -17,7 +18,7 @@ SIZES = Sizes(width=32, num_heads=2, length=16)
 
 
 def made(name: str, *overrides: str) -> PositionalEncoding:
-    return hydra.utils.instantiate(expand([f"pe={name}", *overrides], False)[0].pe)(SIZES)
+    return hydra.utils.instantiate(pe_settings(name, *overrides))(SIZES)
 
 
 def layout(length: int, offset: int = 0) -> Layout:

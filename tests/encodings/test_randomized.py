@@ -6,6 +6,7 @@ import hydra
 import pytest
 import torch
 
+from configs import pe_settings
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
 from pe_lab.encodings.absolute import Sinusoidal
@@ -19,7 +20,7 @@ INNER = ["sinusoidal", "learnable", "rope", "alibi"]
 
 
 def made(name: str, *overrides: str, sizes: Sizes = SIZES) -> PositionalEncoding:
-    return hydra.utils.instantiate(expand([f"pe={name}", *overrides], False)[0].pe)(sizes)
+    return hydra.utils.instantiate(pe_settings(name, *overrides))(sizes)
 
 
 def whole(batch: int, length: int, seed: int | None = None) -> Layout:
@@ -141,7 +142,7 @@ def test_a_table_has_a_row_for_every_position_that_can_be_drawn() -> None:
 def test_an_encoding_that_takes_no_positions_is_refused() -> None:
     for name in ("none", "cpe", "randomized_rope"):
         with pytest.raises(ValueError, match=f"^mine needs an encoding of positions on a line, got {name}$"):
-            Randomized(SIZES, "mine", hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe))
+            Randomized(SIZES, "mine", hydra.utils.instantiate(pe_settings(name)))
 
 
 def test_options_of_the_other_encoding_are_reached_by_name() -> None:

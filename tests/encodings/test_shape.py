@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
+from configs import pe_settings
 from pe_lab.attention import attend
-from pe_lab.config import expand
 from pe_lab.encodings import PADDING, Alibi, Layout, Learnable, RoPE, Shape, Sinusoidal, Sizes, Stack, Sum, make
 from pe_lab.encodings.absolute import Integer
 from pe_lab.training.graph import refuses
@@ -76,7 +76,7 @@ def test_in_evaluation_the_shift_is_the_declared_one(layout, evaluate: str, shif
 
 
 def test_the_released_shift_is_the_default() -> None:
-    encoding = hydra.utils.instantiate(expand(["pe=shape"], False)[0].pe)(SIZES).eval()
+    encoding = hydra.utils.instantiate(pe_settings("shape"))(SIZES).eval()
     assert encoding.locate(whole()).pos.tolist() == [list(range(500, 500 + T))]
 
 
@@ -140,7 +140,7 @@ def test_an_encoding_that_sees_distances_only_is_refused(kind: type) -> None:
 
 def test_an_encoding_without_positions_or_that_draws_them_is_refused() -> None:
     for name in ("none", "cpe", "randomized_sinusoidal", "shape"):
-        inner = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
+        inner = hydra.utils.instantiate(pe_settings(name))
         with pytest.raises(ValueError, match=f"^shape needs an encoding of positions on a line, got {name}$"):
             made(encoding=inner)
 

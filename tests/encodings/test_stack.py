@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import pe_lab
+from configs import pe_settings
 from pe_lab.attention import attend
 from pe_lab.check.case import MARKS, marked
-from pe_lab.config import expand, folder
+from pe_lab.config import folder
 from pe_lab.data.base import Task
 from pe_lab.encodings import Alibi, Layout, RoPE, Shaw, Sizes, Stack, make
 from pe_lab.encodings.base import PositionalEncoding, Terms
@@ -53,7 +54,7 @@ def test_every_name_of_the_configuration_can_be_made_and_no_other() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_the_encoding_of_its_file(name: str) -> None:
     """Of the same class, with the same options."""
-    of_file = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
+    of_file = hydra.utils.instantiate(pe_settings(name))
     assert options_of(partial(encodings()[name])) == options_of(of_file)
     stack = make(name, **DEEP, grid_width=4 if of_file.func.on_grid else None, marks=MARKS)
     assert stack.first.name == name

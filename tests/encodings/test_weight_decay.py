@@ -5,7 +5,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from pe_lab.config import Model, expand, folder
+from configs import composed, pe_settings
+from pe_lab.config import Model, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import PositionalEncoding
@@ -42,14 +43,14 @@ def test_encodings_whose_parameters_are_not_weights_declare_it() -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_step_without_gradient_shrinks_what_may_be_decayed_and_nothing_else(name: str) -> None:
     """AdamW multiplies weights by 1 - lr * decay (arXiv:1711.05101, algorithm 2); the rest of its update is 0."""
-    encoding = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
+    encoding = hydra.utils.instantiate(pe_settings(name))
     sizes = {"depth": 4, "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre"}
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(
         config, encoding, Task(11, 12, 11, causal=True, grid_width=4 if CLASSES[name].on_grid else None, marks=3)
     )
     initialise(model, seed=0)
-    settings = expand(["optimizer=adamw", f"optimizer.lr={LR}", f"optimizer.weight_decay={DECAY}"], False)[0].optimizer
+    settings = composed("optimizer=adamw", f"optimizer.lr={LR}", f"optimizer.weight_decay={DECAY}").optimizer
     optimizer = Optimization(settings, total_steps=1).optimizer(model)
     before = {key: p.detach().clone() for key, p in model.named_parameters()}
     positional = {

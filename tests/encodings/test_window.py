@@ -8,8 +8,8 @@ import torch
 from torch.testing import assert_close
 
 import loops
+from configs import pe_settings
 from pe_lab.attention import attend, reference
-from pe_lab.config import expand
 from pe_lab.encodings import OptionError, Stack, UnfitError, make
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
 from pe_lab.encodings.layout import Layout
@@ -100,7 +100,7 @@ def test_a_window_without_keys_is_refused(window: object) -> None:
 
 
 def rnope_swa(depth: int, *overrides: str) -> Stack:
-    made = hydra.utils.instantiate(expand(["pe=rnope_swa", *overrides], False)[0].pe)
+    made = hydra.utils.instantiate(pe_settings("rnope_swa", *overrides))
     return Stack.build(made, SIZES, depth)
 
 
@@ -199,9 +199,7 @@ def test_layers_equal_transformers_cohere2() -> None:
     rotates = Cohere2RotaryEmbedding(config)
     rotates.inv_freq = 10_000.0 ** (-torch.arange(0, d, 2).double() / d)
     h, length = torch.randn(2, 9, H * d, dtype=torch.float64), 9
-    stack = Stack.build(
-        hydra.utils.instantiate(expand(["pe=rnope_swa", SMALL], False)[0].pe), Sizes(H * d, H, length), 8
-    )
+    stack = Stack.build(hydra.utils.instantiate(pe_settings("rnope_swa", SMALL)), Sizes(H * d, H, length), 8)
     _, positions = stack(h)
     angles = rotates(h, torch.arange(length)[None])
     gap = torch.arange(length)[:, None] - torch.arange(length)

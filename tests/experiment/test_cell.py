@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from configs import in_ledger
 from pe_lab import attention, config
 from pe_lab.attention import sdpa
 from pe_lab.config.ranges import RANGES
@@ -20,7 +21,9 @@ from pe_lab.training.optimization import Optimization
 
 
 def cell(tmp_path, *overrides: str) -> Cell:
-    return Cell.from_config(config.expand([f"ledger={tmp_path}", *overrides], multirun=False)[0])
+    if overrides:
+        return Cell.from_config(config.expand([f"ledger={tmp_path}", *overrides], multirun=False)[0])
+    return Cell.from_config(in_ledger(tmp_path, multirun=False)[0])
 
 
 def run(tmp_path, *overrides: str) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from configs import in_ledger
 from faults.sweeps import TINY
 from pe_lab import config, run, status
 from pe_lab.experiment import sweep, tables
@@ -32,7 +33,7 @@ def cells_of(ledger: Path) -> list[Path]:
 
 
 def start(ledger: Path, *words: str) -> None:
-    sweep.run(config.expand([*STUDY, f"ledger={ledger}", *words], multirun=True), ["-m", *STUDY, *words])
+    sweep.run(in_ledger(ledger, *STUDY, *words), ["-m", *STUDY, *words])
 
 
 @pytest.fixture(scope="module")
@@ -91,17 +92,38 @@ def test_status_says_the_look_and_what_is_undecided(done, program):
 def test_a_finished_study_is_replayed_without_training(done, monkeypatch, capsys):
     monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained again"))
     before = (done / "studies" / "s" / "decisions.csv").read_text()
-    sweep.run(config.expand([*STUDY, f"ledger={done}"], multirun=True), train=False)
+    sweep.run(in_ledger(done, *STUDY), train=False)
     assert (done / "studies" / "s" / "decisions.csv").read_text() == before
     assert "look 1 of 3 (3 seeds)" not in capsys.readouterr().err
 
 
 def test_nothing_is_trained_where_training_is_not_wanted(tmp_path):
     with pytest.raises(ValueError, match="9 of 9 cells are not in the ledger"):
-        sweep.run(config.expand([*STUDY, f"ledger={tmp_path}"], multirun=True), train=False)
+        sweep.run(in_ledger(tmp_path, *STUDY), train=False)
     assert not cells_of(tmp_path)
 
 
+def test_a_study_that_was_cut_short_goes_on_where_it_was_and_decides_the_same(done, tmp_path, monkeypatch):
+    """After one of the two cells of the second look."""
+
+    class PowerCutError(BaseException):
+        pass
+
+    train = Job._train
+
+    def cut(job: Job) -> None:
+        train(job)
+        if len(cells_of(tmp_path)) == 10:
+            raise PowerCutError
+
+    monkeypatch.setattr(Job, "_train", cut)
+    with pytest.raises(PowerCutError):
+        start(tmp_path)
+    monkeypatch.setattr(Job, "_train", train)
+    goes_on(done, tmp_path)
+
+
+@pytest.mark.slow
 def test_a_killed_study_goes_on_where_it_was_and_decides_the_same(done, tmp_path):
     command = [sys.executable, "-m", "pe_lab.run", "-m", *STUDY, f"ledger={tmp_path}", "hydra/launcher=basic"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=dict(os.environ))
@@ -112,11 +134,17 @@ def test_a_killed_study_goes_on_where_it_was_and_decides_the_same(done, tmp_path
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    there = {path: path.stat().st_mtime_ns for path in cells_of(tmp_path)}
-    assert 10 <= len(there) <= 15
-    start(tmp_path)
+    assert 10 <= len(cells_of(tmp_path)) <= 15
+    goes_on(done, tmp_path)
+
+
+def goes_on(done: Path, ledger: Path) -> None:
+    """Continue a study: cells that are there stay as they are, and it decides what it decides undisturbed."""
+    there = {path: path.stat().st_mtime_ns for path in cells_of(ledger)}
+    start(ledger)
+    assert len(cells_of(ledger)) > len(there)
     assert {path: path.stat().st_mtime_ns for path in there} == there
-    decided = [(ledger / "studies" / "s" / "decisions.csv").read_text() for ledger in (done, tmp_path)]
+    decided = [(one / "studies" / "s" / "decisions.csv").read_text() for one in (done, ledger)]
     assert decided[0] == decided[1]
 
 
@@ -178,7 +206,14 @@ def outcomes(losses: dict[str, float], hours: float = 0.1):
 
 
 def expand(*words: str) -> list:
-    return config.expand([word for word in STUDY if not word.startswith("study_name")] + list(words), multirun=True)
+    return in_ledger(None, *(word for word in STUDY if not word.startswith("study_name")), *words)
+
+
+def with_budget(core_hours: float) -> list:
+    cfgs = expand("margin=0.001 nats")
+    for cfg in cfgs:
+        cfg.budget = core_hours
+    return cfgs
 
 
 def test_a_stage_asks_seed_by_seed_and_returns_all_cells(capsys):
@@ -197,7 +232,7 @@ def test_the_budget_ends_a_study_before_a_look_that_it_does_not_suffice_for(caps
     losses = {"none": 1.0, "rope": 5.0, "sinusoidal": 1.005}
     for budget, looks in ((0.5, 1), (1.0, 1), (1.11, 2), (1.49, 2), (1.51, 3)):  # 0.9, 0.2 and 0.4 core-hours
         serve, rounds = outcomes(losses)
-        drive(add_seeds(expand("margin=0.001 nats", f"budget={budget}")), serve)
+        drive(add_seeds(with_budget(budget)), serve)
         assert len([one for one in rounds if one.cfgs]) == looks, budget
         ended = f"the budget of {budget:g} core-hours ended" in rounds[-1].text
         assert ended == (looks < 3)
@@ -209,7 +244,7 @@ def test_the_budget_pays_for_the_search_too():
     searched = {"a": 1200.0, "b": 600.0}
     for budget, looks in ((1.59, 1), (1.61, 2), (2.01, 3)):  # 0.5 for the search, then 0.9, 0.2 and 0.4 core-hours
         serve, rounds = outcomes(losses)
-        drive(add_seeds(expand("margin=0.001 nats", f"budget={budget}"), searched), serve)
+        drive(add_seeds(with_budget(budget), searched), serve)
         assert len([one for one in rounds if one.cfgs]) == looks, budget
     assert rounds[-1].text.endswith("2 core-hours, 0.5 of them for the search of learning rates")
 
@@ -289,7 +324,7 @@ def test_another_declaration_is_refused_once_cells_are_trained(done, tmp_path):
     (tmp_path / "studies" / "s").mkdir(parents=True)
     (tmp_path / "studies" / "s" / "declared.json").write_text(before)
     with pytest.raises(ValueError, match="cells are not in the ledger"):  # nothing is trained yet: it is replaced
-        sweep.run(config.expand([*STUDY, f"ledger={tmp_path}", "margin=0.01 nats"], multirun=True), train=False)
+        sweep.run(in_ledger(tmp_path, *STUDY, "margin=0.01 nats"), train=False)
     assert "0.01 nats" in (tmp_path / "studies" / "s" / "declared.json").read_text()
 
 

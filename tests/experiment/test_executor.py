@@ -1,13 +1,15 @@
 """A run has the same bits, whether it is interrupted, continued or trained at once."""
 
 import json
+from functools import cache
+from itertools import product
 
 import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from pe_lab import config
+from configs import in_ledger
 from pe_lab.data.seeding import derive
 from pe_lab.encodings.bias_learned import KerpleLog
 from pe_lab.experiment.executor import Executor, build
@@ -20,8 +22,7 @@ TIMED = {"tokens_per_second"}  # rows that differ between two runs
 
 
 def cells(ledger, *overrides: str) -> list[Job]:
-    cfgs = config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)
-    return [Job.from_config(cfg) for cfg in cfgs]
+    return [Job.from_config(cfg) for cfg in in_ledger(ledger, *TINY, "logger=none", *overrides)]
 
 
 def serve(ledger, *overrides: str) -> Job:
@@ -75,11 +76,26 @@ def test_an_earlier_checkpoint_requested_later_has_the_same_bits_and_leaves_the_
     assert late.run.newest_state() == newest
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.2])
-@pytest.mark.parametrize("step", [1, 8, 9, 10, 25])
-def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, monkeypatch, step, dropout):
-    overrides = ("epochs=3", "trainer.save_every=0", "trainer.log_every=4", f"model.dropout={dropout}")
-    whole = serve(tmp_path / "whole", *overrides)
+WAY = ("epochs=3", "trainer.save_every=0", "trainer.log_every=4")
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """The outcome of the whole way, by dropout."""
+    ledger = tmp_path_factory.mktemp("whole")
+    return cache(lambda dropout: outcome(serve(ledger, *WAY, f"model.dropout={dropout}")))
+
+
+@pytest.mark.parametrize(
+    ("step", "dropout"),
+    [
+        *product([1, 8, 9, 10, 25], [0.2]),
+        (9, 0.0),
+        *(pytest.param(n, 0.0, marks=pytest.mark.slow) for n in (1, 8, 10, 25)),
+    ],
+)
+def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, monkeypatch, unbroken, step, dropout):
+    overrides, whole = (*WAY, f"model.dropout={dropout}"), unbroken(dropout)
 
     class PowerCutError(BaseException):
         pass
@@ -97,7 +113,7 @@ def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, monke
     monkeypatch.setattr(Training, "training_step", training_step)
     (broken,) = cells(tmp_path / "broken", *overrides)
     assert broken.run.newest_state()[0] == step
-    assert outcome(serve(tmp_path / "broken", *overrides)) == outcome(whole)
+    assert outcome(serve(tmp_path / "broken", *overrides)) == whole
 
 
 def test_a_finished_cell_is_not_trained_again(tmp_path, monkeypatch):

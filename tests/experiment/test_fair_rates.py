@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
+from configs import in_ledger, pe_settings
 from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.encodings.base import Sizes
@@ -35,7 +36,7 @@ SMALL = [*TINY, "logger=none", "study_name=mine", "search=fair", "search.rates=[
 
 
 def cells(*overrides: str, search: str = "search=fair") -> list[DictConfig]:
-    return config.expand(config.of_jobs([*TINY, "logger=none", search, "epochs=4", *overrides]), multirun=True)
+    return in_ledger(None, *config.of_jobs([*TINY, "logger=none", search, "epochs=4", *overrides]))
 
 
 class Unread(dict[str, float]):
@@ -91,7 +92,7 @@ def served(tmp_path: Path) -> Served:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_starting_scale_is_an_option_of_the_class_and_of_its_file(path: Path) -> None:
-    leaf = config.expand([f"pe={path.stem}"], False)[0].pe
+    leaf = pe_settings(path.stem)
     option = get_class(leaf._target_).start_scale
     if option is not None:
         assert option in inspect.signature(get_class(leaf._target_)).parameters
@@ -102,7 +103,7 @@ def test_a_starting_scale_is_an_option_of_the_class_and_of_its_file(path: Path) 
 
 
 def test_the_scale_is_that_of_vectors_that_are_added_to_token_embeddings() -> None:
-    found = {path.stem: starting_scale(config.expand([f"pe={path.stem}"], False)[0].pe) for path in FILES}
+    found = {path.stem: starting_scale(pe_settings(path.stem)) for path in FILES}
     assert {name: setting for name, setting in found.items() if setting} == {
         **dict.fromkeys(("learnable", "learnable_2d", "learnable_per_layer"), "pe.std"),
         **dict.fromkeys(("sinusoidal", "sinusoidal_2d", "sinusoidal_qk", "sininit", "random"), "pe.size"),
@@ -351,8 +352,8 @@ def ledger(tmp_path: Path) -> Path:
 
 
 def searched(ledger: Path, *overrides: str, train: bool = True) -> None:
-    words = [*SMALL, "search.extensions=0", "pe=rope,learnable", "seed=0,1", "epochs=4", f"ledger={ledger}"]
-    sweep.run(config.expand(config.of_jobs([*words, *overrides]), multirun=True), train=train)
+    words = [*SMALL, "search.extensions=0", "pe=rope,learnable", "seed=0,1", "epochs=4"]
+    sweep.run(in_ledger(ledger, *config.of_jobs([*words, *overrides])), train=train)
 
 
 def test_a_study_is_trained_at_the_rates_that_its_search_chose(
@@ -368,7 +369,8 @@ def test_a_study_is_trained_at_the_rates_that_its_search_chose(
         own = ["search=none", f"pe={pe}", f"optimizer.lr={rate}", *([f"pe.std={scale}"] if pe == "learnable" else [])]
         for seed in (0, 1):
             words = [word for word in SMALL if not word.startswith("search")]
-            (cfg,) = config.expand([*words, *own, f"seed={seed}", "epochs=4", f"ledger={ledger}"], multirun=False)
+            (cfg,) = in_ledger(ledger, *words, *own, "epochs=4", multirun=False)
+            cfg.seed = seed
             # an ordinary cell with that rate: found in the ledger
             assert Ledger(ledger).find(Cell.from_config(cfg).identity).done(4)
     assert "cost: the search of learning rates " in out.out

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from configs import in_ledger
 from faults.programs import Program
 from pe_lab import config
 from pe_lab.attention import sdpa
@@ -29,9 +30,7 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_s
 
 
 def cell(ledger, *overrides: str) -> Job:
-    return Job.from_config(
-        config.expand([*TINY, "logger=none", "epochs=1", f"ledger={ledger}", *overrides], multirun=False)[0]
-    )
+    return Job.from_config(in_ledger(ledger, *TINY, "logger=none", "epochs=1", *overrides, multirun=False)[0])
 
 
 def serve(made: Job) -> Job:

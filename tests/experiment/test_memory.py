@@ -9,6 +9,7 @@ import torch
 from hydra.utils import instantiate
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from configs import in_ledger, pe_settings
 from pe_lab import config
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
@@ -77,9 +78,9 @@ def test_a_cell_without_room_is_refused_by_its_largest_part(overrides, largest, 
 
 @pytest.mark.parametrize("path", sorted(config.folder().glob("pe/*.yaml")), ids=lambda path: path.stem)
 def test_the_memory_of_whatever_an_encoding_keeps_is_known_before_it_is_made(path):
-    (cfg,) = config.expand([f"pe={path.stem}"], multirun=False)
+    made = instantiate(pe_settings(path.stem))
     sizes = Sizes(width=64, num_heads=4, length=16, grid_width=4, marks=3)
-    needed, encoding = encoding_bytes(instantiate(cfg.pe), sizes), instantiate(cfg.pe)(sizes)
+    needed, encoding = encoding_bytes(made, sizes), made(sizes)
     kept = (*encoding.parameters(), *encoding.buffers())
     assert needed == TRAINED * sum(tensor.numel() for tensor in kept)
 
@@ -134,7 +135,7 @@ def test_a_trained_cell_needs_only_the_memory_of_its_evaluation(tmp_path, monkey
     words += ["model.depth=1", "model.attention_dropout=0.1", "epochs=1", "logger=none", "trainer.device=cpu"]
 
     def cell(*more: str) -> Job:
-        return Job.from_config(config.expand([f"ledger={tmp_path}", *words, *more], multirun=False)[0])
+        return Job.from_config(in_ledger(tmp_path, *words, *more, multirun=False)[0])
 
     trained = cell()
     assert trained.cell.implementation == "reference"

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from omegaconf import DictConfig
 
+from configs import in_ledger
 from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.experiment import scheduler, sweep, tables, watch
@@ -18,8 +19,7 @@ from pe_lab.ledger.progress import Snapshot
 
 @pytest.fixture
 def cells(tmp_path: Path) -> list[Job]:
-    words = [*TINY, f"ledger={tmp_path}", "logger=none", "epochs=1"]
-    found = [Job.from_config(cfg) for cfg in config.expand([*words, "seed=0,1,2"], multirun=True)]
+    found = [Job.from_config(cfg) for cfg in in_ledger(tmp_path, *TINY, "logger=none", "epochs=1", "seed=0,1,2")]
     for job in found:
         job.request()
     return found

@@ -1,19 +1,18 @@
 """Tokens decoded with a cache have the logits of the whole sequence, for every causal encoding of conf/pe."""
 
 from dataclasses import replace
-from functools import cache
 
 import hydra
 import pytest
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 from torch.testing import assert_close
 
+from configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
 from pe_lab.check.case import MARKS, marked
-from pe_lab.config import Model, expand, folder
+from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import Rotary, Stick, Terms
@@ -22,7 +21,6 @@ from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 from pe_lab.encodings.memory import SPARE, Memory
 from pe_lab.model.transformer import Transformer
 
-NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 WHOLE = {  # they need all tokens at once
     "normalized": "positions are divided by the length of the sequence",
     "rope_dynamic_ntk": "its frequencies depend on the length of the sequence",
@@ -37,13 +35,8 @@ DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 EQUAL = {"rtol": 0, "atol": 1e-10}
 
 
-@cache
-def settings(name: str) -> DictConfig:
-    return expand([f"pe={name}"], False)[0].pe
-
-
 def grid(name: str) -> int | None:
-    return 4 if hydra.utils.get_class(settings(name)._target_).on_grid else None
+    return 4 if pe_class(name).on_grid else None
 
 
 def transformer(
@@ -59,7 +52,7 @@ def transformer(
         DEEP.get(name, DEPTH), D, H, mlp_ratio=2, norm=norm, dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
     task = Task(VOCABULARY, length, VOCABULARY, causal, grid_width=grid(name), marks=MARKS)
-    model = Transformer(sizes, hydra.utils.instantiate(settings(name), **(options or {})), task, implementation)
+    model = Transformer(sizes, hydra.utils.instantiate(pe_settings(name), **(options or {})), task, implementation)
     initialise(model, seed=0)
     with torch.no_grad():
         for parameter in model.encodings.parameters():

@@ -2,7 +2,6 @@
 
 import math
 import re
-from functools import cache
 
 import hydra
 import pytest
@@ -10,8 +9,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from configs import NAMES, composed, pe_settings
 from pe_lab.check.case import MARKS, marked
-from pe_lab.config import Model, expand, folder
+from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.layout import Layout
@@ -20,18 +20,12 @@ from pe_lab.model import Transformer
 from pe_lab.system.files import digest
 from pe_lab.training.optimization import Optimization
 
-NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 VOCABULARY, T, B, STEPS = 11, 8, 16, 4
 
 
-@cache
-def settings(pe: str) -> DictConfig:
-    return expand([f"pe={pe}"], False)[0].pe
-
-
 def model(width: int, parametrization: str, pe: str | DictConfig = "rope", **changes: object) -> Transformer:
-    chosen = settings(pe) if isinstance(pe, str) else pe
+    chosen = pe_settings(pe) if isinstance(pe, str) else pe
     given = {
         "depth": DEEP.get(chosen.name, 2),
         "num_heads": 4,
@@ -50,7 +44,7 @@ def model(width: int, parametrization: str, pe: str | DictConfig = "rope", **cha
 
 
 def adam(name: str = "adam", **changes: object) -> DictConfig:
-    return OmegaConf.merge(expand([f"optimizer={name}"], False)[0].optimizer, changes)
+    return OmegaConf.merge(composed(f"optimizer={name}").optimizer, changes)
 
 
 def sizes(made: Transformer, lr: float = 1e-2) -> dict[str, float]:
@@ -187,7 +181,7 @@ def test_matrices_of_encodings_have_products_of_the_same_size_at_every_width() -
         (gated, ("down", "gate_weight")),
         (combined, ("parts.0.down", "parts.0.beta_weight", "parts.1.weight")),
     ):
-        pe = expand(overrides, False)[0].pe
+        pe = composed(*overrides).pe
         standard, mup = (model(128, kind, pe) for kind in ("standard", "mup"))
         found = dict(mup.encodings.named_parameters())
         factors = {name: mup.rate_factors().get(parameter, 1.0) for name, parameter in found.items()}
@@ -203,7 +197,7 @@ def is_matrix(name: str) -> bool:
 
 
 def test_a_concatenated_table_is_merged_by_a_hidden_layer_and_stays_an_embedding() -> None:
-    cfg = expand(["pe=learnable", "pe.combine=concat", "model.width=256", "model.parametrization=mup"], False)[0]
+    cfg = composed("pe=learnable", "pe.combine=concat", "model.width=256", "model.parametrization=mup")
     made = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), Task(VOCABULARY, T, VOCABULARY, causal=True))
     factors = {name: made.rate_factors().get(parameter) for name, parameter in made.encodings.named_parameters()}
     assert factors == {"0.table": None, "0.merge.weight": 0.25, "0.merge.bias": None}
@@ -242,7 +236,7 @@ def test_scaled_tokens_are_those_of_the_base_width() -> None:
 
 
 def identity(*overrides: str) -> str:
-    return digest(Cell.from_config(expand(["pe=rope", "trainer.device=cpu", *overrides], False)[0]).identity)
+    return digest(Cell.from_config(composed("pe=rope", "trainer.device=cpu", *overrides)).identity)
 
 
 def test_the_base_is_part_of_an_identity_only_where_it_is_used() -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from configs import pe_settings
 from pe_lab.attention import reference
-from pe_lab.config import Model, expand
+from pe_lab.config import Model
 from pe_lab.data.base import Batch, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms
@@ -172,7 +173,7 @@ def test_what_a_stick_drops_is_an_outcome_of_its_own() -> None:
 @pytest.mark.parametrize("name", ["alibi", "rope", "forgetting"])
 def test_weights_are_those_that_the_layers_really_formed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data = Words()
-    made = model(data, hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe))
+    made = model(data, hydra.utils.instantiate(pe_settings(name)))
     ran: list[Tensor] = []
     true = reference.weights
 
@@ -205,7 +206,7 @@ def test_weights_are_those_that_the_layers_really_formed(name: str, monkeypatch:
 
 def test_distance_is_counted_in_slots_whatever_positions_an_encoding_draws() -> None:
     data = Words()
-    drawn = model(data, hydra.utils.instantiate(expand(["pe=randomized_learnable"], False)[0].pe), blind=True)
+    drawn = model(data, hydra.utils.instantiate(pe_settings("randomized_learnable")), blind=True)
     expected = mean([slot / 2 for slot in slots(data)])
     for row in AttentionProbe()(drawn, data, 0):
         if row["metric"] == "distance":

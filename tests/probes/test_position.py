@@ -7,7 +7,8 @@ import torch
 from sklearn.linear_model import RidgeCV
 from torch import Tensor
 
-from pe_lab.config import Model, expand
+from configs import pe_settings
+from pe_lab.config import Model
 from pe_lab.data.base import Batch, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
@@ -50,7 +51,7 @@ class Words(InMemory):
 
 
 def transformer(data: Words | Structured, name: str) -> Transformer:
-    encoding = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe)
+    encoding = hydra.utils.instantiate(pe_settings(name))
     model = Transformer(Model(2, WIDTH, 2, 2, "pre", 0.0, 1.0, False), encoding, data.task)
     initialise(model, 0)
     return model

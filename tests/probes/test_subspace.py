@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_lab.config import Model, expand
+from configs import pe_settings
+from pe_lab.config import Model
 from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import MID, START, Structured
 from pe_lab.model import Transformer
@@ -25,7 +26,7 @@ ANGLES = {"smallest_angle", "mean_cosine", "smallest_angle_random", "mean_cosine
 
 
 def settings(name: str, *options: str) -> Transformer:
-    encoding = hydra.utils.instantiate(expand([f"pe={name}", *options], False)[0].pe)
+    encoding = hydra.utils.instantiate(pe_settings(name, *options))
     model = Transformer(Model(DEPTH, WIDTH, 2, 2, "pre", 0.0, 1.0, False), encoding, Structured(0).task)
     initialise(model, 0)
     return model

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from markupsafe import Markup
 
 from pe_lab.report import answer, choice
+from pe_lab.report import page as page_module
 from pe_lab.report.__main__ import main
 from pe_lab.report.choice import POOLED, choices, families
 from pe_lab.report.page import as_text, html, markdown
@@ -110,6 +112,12 @@ def run(monkeypatch, *words: object) -> None:
     main()
 
 
+@pytest.fixture
+def without_figures(monkeypatch) -> None:
+    """Draw no figure into the page, which takes a second and a half: for tests of what stands in words and tables."""
+    monkeypatch.setattr(page_module, "_svg", lambda figure, caption: Markup())
+
+
 def test_a_study_has_every_section(study):
     found = {section.title: section for section in sections(question(frame.load(study)))}
     for title in (
@@ -143,8 +151,19 @@ def test_every_line_that_a_figure_names_draws_it_again(study):
     assert count >= 10
 
 
-def test_the_page_needs_nothing_else_and_shows_the_numbers_of_its_figures(study):
-    page = html("question", sections(question(frame.load(study))))
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> str:
+    """The page of the study, made of another folder."""
+    cells = made_cells()
+    folder = store(
+        tmp_path_factory.mktemp("page") / "question", cells, curves=made_curves(cells), records=made_records(cells)
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "coverage", lambda *_: 0.95)
+        return html("question", sections(question(frame.load(folder))))
+
+
+def test_the_page_needs_nothing_else_and_shows_the_numbers_of_its_figures(page):
     assert "<script" not in page
     assert "max-height" not in page  # a table shows all of its rows
     assert not re.search(r"""(?:src|href)=["'](?!#)""", re.sub(r"<svg.*?</svg>", "", page, flags=re.S))
@@ -155,8 +174,8 @@ def test_the_page_needs_nothing_else_and_shows_the_numbers_of_its_figures(study)
     assert set(inside) <= set(ids)
 
 
-def test_the_same_results_make_the_same_page(study):
-    assert html("q", sections(question(frame.load(study)))) == html("q", sections(question(frame.load(study))))
+def test_the_same_results_make_the_same_page(study, page):
+    assert html("question", sections(question(frame.load(study)))) == page
 
 
 def test_names_are_escaped():
@@ -660,6 +679,7 @@ def test_the_command_writes_both_files(study, monkeypatch, capsys):
     assert "80 cells" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_margin_and_pair_can_be_chosen_on_the_command_line(study, monkeypatch):
     (study / "declared.json").write_text('{"margin": {"loss": "0.05 gap"}, "baseline": "none"}')
     run(monkeypatch, study)
@@ -759,6 +779,7 @@ def test_one_encoding_and_one_cell_have_a_report_too(tmp_path, cells, monkeypatc
         assert (folder / "report.html").is_file()
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_failed_cells_are_listed_and_in_no_mean(tmp_path, cells, monkeypatch):
     failed = pd.DataFrame(
         {"pe": ["rope"], "depth": [16], "epochs": [1], "seed": [0], "reason": ["loss must be finite"]}
@@ -770,6 +791,7 @@ def test_failed_cells_are_listed_and_in_no_mean(tmp_path, cells, monkeypatch):
     assert "loss must be finite" in text
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_pairs_that_a_study_left_out_are_listed(tmp_path, cells, monkeypatch):
     folder = store(tmp_path / "study", cells)
     (folder / "skipped.csv").write_text("pe,data,reason\ncope,pattern,pe=cope is causal\n")

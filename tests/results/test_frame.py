@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from configs import in_ledger
 from pe_lab import config
 from pe_lab.bench.ledger import COLUMNS, identity, make, record
 from pe_lab.experiment import sweep
@@ -31,10 +32,7 @@ PAID = {"parameters": 1, "positional_parameters": 0, "flops_per_token": 1.0, "se
 
 
 def composed(ledger: Path, *overrides: str) -> list[Job]:
-    return [
-        Job.from_config(cfg)
-        for cfg in config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)
-    ]
+    return [Job.from_config(cfg) for cfg in in_ledger(ledger, *TINY, "logger=none", *overrides)]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pe_lab import config
+from configs import in_ledger
 from pe_lab.bench.ledger import record
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.tables import CellsMissingError, report
@@ -133,8 +133,8 @@ def test_a_name_with_a_pipe_or_a_line_break_does_not_break_the_markdown():
 
 def asked(ledger: Path) -> list[Job]:
     """The cells of a study of two encodings at two rates."""
-    words = ["pe=rope,none", "optimizer.lr=1e-3,1e2", "study_name=g", f"ledger={ledger}"]
-    return [Job.from_config(cfg) for cfg in config.expand([*TINY, *words], multirun=True)]
+    words = ["pe=rope,none", "optimizer.lr=1e-3,1e2", "study_name=g"]
+    return [Job.from_config(cfg) for cfg in in_ledger(ledger, *TINY, *words)]
 
 
 @pytest.fixture

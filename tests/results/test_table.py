@@ -1,6 +1,6 @@
 """The table of a sweep has the means, intervals and paired differences of its cells."""
 
-from functools import cache
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from scipy import stats
 
-from pe_lab.config import expand
+from configs import composed
 from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.results.statistics import Margin, compare, interval
 from pe_lab.results.table import TESTED, by_task, render, summarise, with_verdicts
@@ -22,14 +22,13 @@ LOSSES = {
 }
 
 
-@cache
-def composed(*overrides: str) -> DictConfig:
-    return expand(list(overrides), False)[0]
-
-
-def cell(loss: float, *overrides: str) -> tuple[DictConfig, dict[str, Any]]:
+def cell(loss: float, *overrides: str, seed: int = 0) -> tuple[DictConfig, dict[str, Any]]:
     """Return the summary of a cell with these settings."""
     cfg = composed(*overrides)
+    if seed:
+        cfg = deepcopy(cfg)
+        OmegaConf.set_readonly(cfg, False)
+        cfg.seed = seed
     summary = {
         "test": {"loss": loss, "loss_all": 1 + loss, "accuracy": 0.5},
         "floors": {"bayes": {"loss": 0.0, "loss_all": 0.7}, "position_blind": {"loss": 0.3, "loss_all": 1.0}},
@@ -40,13 +39,13 @@ def cell(loss: float, *overrides: str) -> tuple[DictConfig, dict[str, Any]]:
         "attention": "sdpa",
         "device": "cpu",
         # epochs are checkpoints on one run
-        "run": "/".join(sorted(one for one in overrides if not one.startswith("epochs="))),
+        "run": "/".join(sorted([*(one for one in overrides if not one.startswith("epochs=")), f"seed={seed}"])),
     }
     return cfg, summary
 
 
 def sweep(losses: dict[str, tuple[float, ...]], *overrides: str) -> list[tuple[DictConfig, dict[str, Any]]]:
-    return [cell(loss, f"pe={pe}", f"seed={seed}", *overrides) for pe in losses for seed, loss in enumerate(losses[pe])]
+    return [cell(loss, f"pe={pe}", *overrides, seed=seed) for pe in losses for seed, loss in enumerate(losses[pe])]
 
 
 def tabulate(cells: list[tuple[DictConfig, dict[str, Any]]]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -86,7 +85,7 @@ def test_a_cell_that_is_listed_twice_counts_once() -> None:
 
 
 def test_two_checkpoints_of_one_run_are_two_lines() -> None:
-    cells = [cell(0.5 / epochs, "pe=rope", "seed=0", f"epochs={epochs}") for epochs in (1, 4, 16)]
+    cells = [cell(0.5 / epochs, "pe=rope", f"epochs={epochs}") for epochs in (1, 4, 16)]
     _, table = tabulate(cells)
     assert list(table["epochs"]) == [1, 4, 16]
     assert list(table["loss"]) == [0.5, 0.125, 0.03125]
@@ -186,7 +185,7 @@ def test_differences_that_are_equal_up_to_rounding_have_an_interval_of_that_widt
 
 
 def test_one_seed_has_no_interval_and_no_difference() -> None:
-    _, table = tabulate([cell(0.4, "pe=rope", "seed=0"), cell(0.5, "pe=alibi", "seed=0")])
+    _, table = tabulate([cell(0.4, "pe=rope"), cell(0.5, "pe=alibi")])
     assert table[["low", "high"]].isna().all(axis=None)
     text = render(table)
     for absent in ("seeds", "interval", "minus", "paired", "nan", "["):
@@ -263,7 +262,7 @@ def test_options_that_only_some_encodings_have_are_not_settings() -> None:
 
 def test_lines_are_ordered_by_depth_then_epochs_then_as_the_encodings_came() -> None:
     cells = [
-        cell(0.1 * depth + 0.01 * epochs, f"pe={pe}", "seed=0", f"model.depth={depth}", f"epochs={epochs}")
+        cell(0.1 * depth + 0.01 * epochs, f"pe={pe}", f"model.depth={depth}", f"epochs={epochs}")
         for depth in (16, 1, 4)
         for pe in ("rope", "alibi")
         for epochs in (4, 1)
@@ -276,7 +275,7 @@ def test_lines_are_ordered_by_depth_then_epochs_then_as_the_encodings_came() -> 
 
 def test_differences_are_taken_within_depth_and_epochs() -> None:
     cells = [
-        cell(base + depth + epochs * (2 if pe == "alibi" else 1), f"pe={pe}", f"seed={seed}", *place)
+        cell(base + depth + epochs * (2 if pe == "alibi" else 1), f"pe={pe}", *place, seed=seed)
         for depth in (1, 4)
         for epochs in (1, 16)
         for place in [(f"model.depth={depth}", f"epochs={epochs}")]

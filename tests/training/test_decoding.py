@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_lab.config import Model, expand
+from configs import pe_settings
+from pe_lab.config import Model
 from pe_lab.data.arithmetic import Addition
 from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.mqar import MQAR
@@ -58,7 +59,7 @@ class Copies(torch.nn.Module):
 
 def transformer(name: str, data: Dataset, seed: int = 0) -> Transformer:
     sizes = Model(2, 16, 2, mlp_ratio=2, norm="post", dropout=0.0, embedding_std=1.0, scale_tokens=False)
-    model = Transformer(sizes, hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe), data.task)
+    model = Transformer(sizes, hydra.utils.instantiate(pe_settings(name)), data.task)
     initialise(model, seed)
     return model
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_lab import config
+from configs import in_ledger
 from pe_lab.data.base import Batch
 from pe_lab.experiment.executor import build
 from pe_lab.experiment.job import Job
@@ -31,7 +31,7 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_s
 
 
 def training(ledger: Path, *overrides: str) -> Training:
-    (cfg,) = config.expand([*TINY, "trainer.device=cpu", f"ledger={ledger}", *overrides], multirun=True)
+    (cfg,) = in_ledger(ledger, *TINY, "trainer.device=cpu", *overrides, multirun=False)
     cell = Job.from_config(cfg).cell
     return build(cell, cell.make_dataset())
 

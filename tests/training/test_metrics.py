@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from pe_lab.config import Model, expand
+from configs import pe_settings
+from pe_lab.config import Model
 from pe_lab.data.base import IGNORE, Batch
 from pe_lab.data.metric import Metric
 from pe_lab.data.seeding import initialise
@@ -242,7 +243,7 @@ def test_evaluate_is_without_dropout_and_leaves_the_mode_as_it_was(training: boo
 
 
 def test_what_an_encoding_draws_is_the_same_at_every_evaluation() -> None:
-    encoding = hydra.utils.instantiate(expand(["pe=randomized_learnable"], False)[0].pe)
+    encoding = hydra.utils.instantiate(pe_settings("randomized_learnable"))
     config = Model(1, 16, 2, 2, "pre", 0.0, 1.0, False)
     model = Transformer(config, encoding, dataset().task)
     initialise(model, seed=0)

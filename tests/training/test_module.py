@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from pe_lab import config
+from configs import in_ledger
 from pe_lab.attention import attend
 from pe_lab.data.base import IGNORE, epoch_order
 from pe_lab.experiment.executor import build, silence_lightning
@@ -28,7 +28,7 @@ STEPS = 5  # of an epoch: 4,525 sequences, the last batch is smaller
 
 
 def cell(ledger: Path, *overrides: str) -> Job:
-    (cfg,) = config.expand([*TINY, "logger=none", f"ledger={ledger}", *overrides], multirun=True)
+    (cfg,) = in_ledger(ledger, *TINY, "logger=none", *overrides, multirun=False)
     return Job.from_config(cfg)
 
 

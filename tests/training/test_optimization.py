@@ -10,8 +10,9 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from configs import composed, pe_settings
 from pe_lab.attention import sdpa
-from pe_lab.config import Model, expand
+from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.rotary import LRoPE
@@ -41,7 +42,7 @@ def transformer(pe: str, *overrides: str, depth: int = 3) -> Transformer:
     config = Model(
         depth=depth, width=16, num_heads=2, mlp_ratio=2, norm="pre", dropout=0.0, embedding_std=1.0, scale_tokens=False
     )
-    encoding = hydra.utils.instantiate(expand([f"pe={pe}", *overrides], False)[0].pe)
+    encoding = hydra.utils.instantiate(pe_settings(pe, *overrides))
     model = Transformer(config, encoding, Task(vocabulary=11, length=8, outputs=11, causal=True))
     initialise(model, seed=0)
     return model
@@ -182,7 +183,7 @@ IDENTITIES = {
 
 
 def identity(*overrides: str) -> dict[str, object]:
-    return Cell.from_config(expand(["pe=rope", "trainer.device=cpu", *overrides], False)[0]).identity
+    return Cell.from_config(composed("pe=rope", "trainer.device=cpu", *overrides)).identity
 
 
 @pytest.mark.parametrize("overrides", IDENTITIES)

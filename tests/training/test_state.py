@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from pe_lab import config
+from configs import in_ledger
 from pe_lab.data.base import Batch
 from pe_lab.data.seeding import initialise
 from pe_lab.data.structured import Structured
@@ -86,7 +86,7 @@ def _of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def training(*overrides: str) -> Training:
-    cfg = config.expand([*TINY, "pe=lrope", "pe.lr=0.02", *overrides], multirun=False)[0]
+    cfg = in_ledger(None, *TINY, "pe=lrope", "pe.lr=0.02", *overrides, multirun=False)[0]
     data = Structured(0)
     model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), data.task)
     initialise(model, seed=0)

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from configs import pe_settings
 from pe_lab.check.case import MARKS, marked
-from pe_lab.config import Model, expand, folder
+from pe_lab.config import Model, folder
 from pe_lab.data.base import Batch, Task
 from pe_lab.encodings.layout import Layout, Origin
 from pe_lab.encodings.randomized import Randomized
@@ -88,9 +89,7 @@ def test_facts_are_read_where_the_layout_came_from() -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_training_step_reads_no_value(name: str) -> None:
     """On packed sequences, with dropout, in the reference implementation; all but the loop around the step."""
-    options = OmegaConf.load(folder() / "pe" / f"{name}.yaml")
-    composed = {"defaults", "parts"} & options.keys()
-    made = hydra.utils.instantiate(expand([f"pe={name}"], False)[0].pe if composed else options)
+    made = hydra.utils.instantiate(pe_settings(name))
     sizes = {"depth": 4, "width": 16, "num_heads": 2, "mlp_ratio": 1, "norm": "pre", "embedding_std": 1.0}
     config = Model(**sizes, dropout=0.1, attention_dropout=0.1, scale_tokens=False)
     grid = 4 if CLASSES[name].on_grid else None
