@@ -42,7 +42,9 @@ def scores(cells: Iterable[Shipped]) -> pd.DataFrame:
     names, lines = rows(listed)["pe"], []
     for pe, cell in zip(names, listed, strict=True):
         for length, tokens, metrics in _measured(cell):
-            lines.append({"pe": pe, "seed": cell.identity["seed"], "length": length, "tokens": tokens, **_line(metrics)})
+            lines.append(
+                {"pe": pe, "seed": cell.identity["seed"], "length": length, "tokens": tokens, **_line(metrics)}
+            )
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
@@ -67,6 +69,8 @@ def _line(metrics: Mapping[str, float]) -> dict[str, Any]:
     best, loss = metrics.get(f"{BEST}/loss", 0.0), metrics["loss"]
     level = next((metrics[f"{name}/loss"] for name in levels(known)), float("nan"))
     found = {"score": score(loss, level, best) if level > best else float("nan")}
-    return found | {"loss": loss, "level": level, "best": best} | {
-        name: metrics[name] for name in ("accuracy", "exact_match") if name in metrics
-    }
+    return (
+        found
+        | {"loss": loss, "level": level, "best": best}
+        | {name: metrics[name] for name in ("accuracy", "exact_match") if name in metrics}
+    )

@@ -1,0 +1,77 @@
+"""The results of the package are made from ledgers, and never overwritten by others."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig
+
+from faults.sweeps import TINY
+from pe_lab import config
+from pe_lab.benchmark import pack as packing
+from pe_lab.benchmark.pack import pack
+from pe_lab.benchmark.tasks import Task
+from pe_lab.experiment import sweep
+from pe_lab.results import shipped
+
+SMALL = [word for word in TINY if not word.startswith("data")]
+SMALL += ["data=copy", "data.train=64", "data.validation=16", "data.test=16", "logger=none"]
+
+
+@pytest.fixture(autouse=True)
+def _two_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = (Task("one", "order", "?"), Task("two", "copying", "?"))
+    monkeypatch.setattr(packing, "tasks", lambda: found)
+
+
+def cells(ledger: Path, study: str, *overrides: str) -> list[DictConfig]:
+    words = [*SMALL, f"ledger={ledger}", f"study_name={study}", *overrides]
+    return config.expand(config.of_jobs(words), multirun=True)
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ledger")
+    sweep.run(cells(folder, "one", "pe=none", "seed=0,1", "epochs=1"))
+    sweep.run(cells(folder, "one-search", "pe=none", "seed=1000", "epochs=1"))
+    sweep.run(cells(folder, "another", "pe=none", "seed=7", "epochs=1"))
+    return folder
+
+
+def test_cells_of_tasks_and_their_searches_are_packed_and_no_others(ledger: Path, tmp_path: Path) -> None:
+    assert pack(ledger, tmp_path) == {"one": 2, "one-search": 1}
+    assert sorted(cell.identity["seed"] for cell in shipped.read("one", tmp_path)) == [0, 1]
+    before = (tmp_path / "one.jsonl.gz").read_bytes()
+    assert pack(ledger, tmp_path) == {"one": 2, "one-search": 1}
+    assert (tmp_path / "one.jsonl.gz").read_bytes() == before
+
+
+def test_more_cells_and_more_measurements_are_added(ledger: Path, tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    pack(ledger, package)
+    more = tmp_path / "more"
+    sweep.run(cells(more, "one", "pe=none", "seed=1,2", "epochs=1", "evaluate.lengths=[1,2]", "shipped=false"))
+    assert pack(more, package)["one"] == 3
+    counts = {cell.identity["seed"]: len(cell.records) for cell in shipped.read("one", package)}
+    assert counts == {0: 0, 1: 1, 2: 1}
+
+
+def test_other_results_of_the_same_cell_are_refused(ledger: Path, tmp_path: Path) -> None:
+    pack(ledger, tmp_path)
+    first, second = shipped.read("one", tmp_path)
+    test = first.summary["test"] | {"loss": first.summary["test"]["loss"] + 1e-12}
+    shipped.write("one", [replace(first, summary=first.summary | {"test": test}), second], tmp_path)
+    with pytest.raises(ValueError, match=r"must have the results that are shipped, got others: the run \w{16} is not"):
+        pack(ledger, tmp_path)
+
+
+def test_what_was_taken_from_the_package_is_not_packed_again(
+    ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, other = tmp_path / "package", tmp_path / "other"
+    pack(ledger, package)
+    monkeypatch.setattr(shipped, "FOLDER", package)
+    sweep.run(cells(other, "two", "pe=none", "seed=0", "epochs=1"))
+    assert json.loads(next(other.glob("*/checkpoints/1/shipped.json")).read_text())["weights"]
+    assert "two" not in pack(other)
