@@ -157,7 +157,7 @@ MUTANTS = [
         "polar",
         ("angle + delta", "angle - delta"),
         ("frequencies(2 * d, self.theta", "frequencies(2 * d, self.theta**2"),
-        ("nn.functional.softplus(x.to", "nn.functional.relu(x.to"),
+        ("-nn.functional.logsigmoid(-x32)", "nn.functional.relu(x32)"),
     ),
     *of(
         "ssmax",
@@ -224,7 +224,7 @@ MUTANTS = [
         "merge.py",
         "combine",
         ("return sum(given[1:], given[0])", "return given[0]"),
-        ("min((size for size in sizes", "max((size for size in sizes"),
+        ("return min(sizes) if sizes else None", "return max(sizes) if sizes else None"),
     ),
     *of("sum", "combine.py", "combine", ("x = part.embed(x, own)", "x = x + part.embed(x, own)")),
     *of(

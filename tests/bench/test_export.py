@@ -48,6 +48,8 @@ def reason(name: str, column: str) -> str | None:
         return RANDOM
     if column == "onnx" and name == "path":
         return "ONNX solves no triangular equations"
+    if kind.reads_marks:
+        return f"{name} needs marks of tokens"
     if column == "cached":
         return kind.whole_sequence
     if column in ("llama", "gpt2", "bert") and kind.on_grid:

@@ -105,7 +105,7 @@ def test_a_starting_scale_is_an_option_of_the_class_and_of_its_file(path: Path) 
 def test_the_scale_is_that_of_vectors_that_are_added_to_token_embeddings() -> None:
     found = {path.stem: starting_scale(pe_settings(path.stem)) for path in FILES}
     assert {name: setting for name, setting in found.items() if setting} == {
-        **dict.fromkeys(("learnable", "learnable_2d", "learnable_per_layer"), "pe.std"),
+        **dict.fromkeys(("abacus", "coupled", "learnable", "learnable_2d", "learnable_per_layer"), "pe.std"),
         **dict.fromkeys(("sinusoidal", "sinusoidal_2d", "sinusoidal_qk", "sininit", "random"), "pe.size"),
         **dict.fromkeys(("integer", "normalized", "continuous", "fourier"), "pe.size"),
         "randomized_learnable": "pe.encoding.std",

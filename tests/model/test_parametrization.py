@@ -131,7 +131,10 @@ DIVIDED = {
 }
 # of each encoding, what has a number or a vector for each dimension, and sums over none
 BY_DIMENSION = {
-    **{pe: {"table"} for pe in ("learnable", "learnable_2d", "learnable_per_layer", "sininit", "deberta")},
+    **{
+        pe: {"table"}
+        for pe in ("abacus", "coupled", "learnable", "learnable_2d", "learnable_per_layer", "sininit", "deberta")
+    },
     "canon": {"weight"},
     "continuous": {"mlp.4.bias"},
     "cope": {"score.table"},
