@@ -16,6 +16,7 @@ COMMANDS = {
     "ledger": ("pe_lab.ledger.__main__", "verify a ledger's checksums, or prune what no result needs"),
     "data": ("pe_lab.data.__main__", "export a dataset as files"),
     "sync": ("pe_lab.results.sync", "rebuild W&B runs from a ledger"),
+    "benchmark": ("pe_lab.benchmark.__main__", "show what the benchmark has measured, or add a ledger to it"),
     "bench": ("pe_lab.bench.__main__", "time training, kernels and the ledger; inject faults"),
 }
 

@@ -121,6 +121,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         "evaluate.policy=[raw,yarn]",
         "evaluate.offset=[0,64]",
         "evaluate.decode=none",
+        "shipped=false",
         "probe=[position,rank]",
     ],
 )
