@@ -21,6 +21,7 @@ from torch import Tensor
 from emulation.driver import Launch, standing_in
 from emulation.synchronisations import Synchronisations
 from pe_lab.attention import attend, triton
+from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
@@ -29,6 +30,7 @@ from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
 
 BATCH, HEADS, VOCABULARY = 2, 2, 11
+LAYERS = {"interleave": 2, "rnope_swa": 4}  # of one round
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -102,13 +104,13 @@ def _class(preset: str) -> Any:
 @cache
 def _options(preset: str) -> Any:
     options = OmegaConf.load(folder() / "pe" / f"{preset}.yaml")
-    return expand([f"pe={preset}"], False)[0].pe if "defaults" in options else options
+    return expand([f"pe={preset}"], False)[0].pe if {"defaults", "parts"} & options.keys() else options
 
 
 def _model(setting: Setting, length: int, width: int) -> tuple[Transformer, int | None]:
-    sizes = {"depth": 1, "width": width, "num_heads": HEADS, "mlp_ratio": 1, "norm": "pre"}
+    sizes = {"depth": LAYERS.get(setting.preset, 1), "width": width, "num_heads": HEADS, "mlp_ratio": 1, "norm": "pre"}
     grid = 10 if _class(setting.preset).on_grid else None
-    task = Task(VOCABULARY, length, VOCABULARY, causal=setting.causal, grid_width=grid)
+    task = Task(VOCABULARY, length, VOCABULARY, causal=setting.causal, grid_width=grid, marks=MARKS)
     config = Model(**sizes, dropout=0.0, embedding_std=1.0, scale_tokens=False)
     model = Transformer(config, hydra.utils.instantiate(_options(setting.preset)), task, "triton")
     initialise(model, seed=0)
@@ -121,6 +123,7 @@ def _step(setting: Setting, made: list[Launch], length: int, width: int) -> Step
     layout = Layout.of_lengths(torch.full((BATCH,), length), length, setting.causal, grid)
     if setting.packed:
         layout.segment[:, length // 2 :] = 1
+    layout = marked(layout)
     tokens = torch.randint(VOCABULARY, (BATCH, length))
     reasons: list[str | None] = []
 

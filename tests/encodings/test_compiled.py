@@ -15,7 +15,7 @@ from pe_lab.encodings.layout import FACTS
 from pe_lab.encodings.named import encodings
 from pe_lab.encodings.rotary_scaled import document_lengths
 
-NAMES = sorted(encodings())
+NAMES = sorted(name for name, made in encodings().items() if not getattr(made, "reads_marks", False))  # none are given
 DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 ON_GRID = [name for name in NAMES if getattr(encodings()[name], "on_grid", False)]
 # one for each place where a layout was read, or where PyTorch's compiler or exporter stopped
