@@ -67,11 +67,12 @@ class UniqueCopy(Copy):
 
 
 class SelectiveCopy(Copy):
-    """Copy the n symbols that stand among blanks: START prompt SEP answer END (arXiv:2405.18719, section 5.2).
+    """Copy the n symbols that stand among blanks: START prompt SEP answer END (arXiv:2405.18719).
 
     The prompt has n symbols and blanks n + extra blanks, in every order equally likely. With n = 3 and a blank for
     each, for instance `START 3 _ _ 1 4 _ SEP 3 1 4 END PAD PAD ...`. See Drawn for the distribution of n and the
-    splits. The place of a symbol is the number of symbols before it, not that of tokens.
+    splits. The place of a symbol is the number of symbols before it, not that of tokens. The published numbers of
+    blanks in docs/tasks.md are from its abstract and from a table that quotes it; its section on the task was not read.
 
     The position-blind predictor knows n, if the number of blanks says it. Its floor is left out where n is above 128.
 

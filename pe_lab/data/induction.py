@@ -21,7 +21,7 @@ class Induction(Hashed):
               5 1 5 2 5
 
     With asked = last, one token is special: it stands at a uniform place among the first T - 2, and at the end, where
-    the token after its first occurrence is asked (Gu & Dao 2023, arXiv:2312.00752, section 4.1.2).
+    the token after its first occurrence is asked (Gu & Dao 2023, arXiv:2312.00752, as others' code has it).
 
     A hash of (seed, sequence) decides the split: a tenth of the sequences go to the test, a tenth to validation; there
     none comes twice. `longer` has more tokens.
