@@ -9,8 +9,8 @@ from pe_lab.attention import flex, reference, sdpa, selftest, triton, trust
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import prepared
 from pe_lab.attention.shapes import check
-from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Terms
 
 __all__ = ["IMPLEMENTATIONS", "Choice", "Dropout", "Implementation", "attend", "choose", "resolve"]
 

@@ -46,8 +46,8 @@ def selftest(device_name: str) -> str | None:
     import torch
 
     from pe_lab.attention import triton, trust
-    from pe_lab.encodings.base import Terms
     from pe_lab.encodings.layout import Layout
+    from pe_lab.encodings.terms import Terms
 
     if device_name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError("selftest needs a CUDA device, got none; --interpreter runs it on a CPU")

@@ -17,8 +17,8 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import limits, queries_and_keys, rotated_out, rotated_values, scale_of
-from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 BLOCK = 128  # tokens of a tile of the mask

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from pe_lab.attention.dropout import Dropout
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 

@@ -20,8 +20,8 @@ from pe_lab.attention.reference import (
     rotated_values,
     scale_of,
 )
-from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 SHORT = 48  # tokens, up to which matrix products take less time on a CPU than the fused kernel

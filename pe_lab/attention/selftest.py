@@ -15,8 +15,8 @@ from torch import Tensor
 
 from pe_lab.attention import reference, sdpa, triton
 from pe_lab.attention.dropout import Dropout
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 DTYPES = (torch.float32, torch.bfloat16)
 BATCH, HEADS, LENGTH = 2, 2, 300  # tiles have at most 128 tokens: two in a row are uncut

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from pe_lab.attention.dropout import Dropout
-from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Terms
 
 SHAPES = {  # of the fields of Terms
     "gain": ("H|1", "d"),

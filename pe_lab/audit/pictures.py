@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from pe_lab.audit.measures import MANY, by_distance
 from pe_lab.audit.subject import LENGTH, Subject, View, equal_tokens, random_tokens
-from pe_lab.encodings.base import Stick
+from pe_lab.encodings.terms import Stick
 
 LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#000000", ":"))  # a head each
 TOKENS = 24  # shown in attention matrices

@@ -13,8 +13,10 @@ from pe_lab.attention import attend, reference
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import derive, generator, initialise
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model.transformer import Transformer
 
 WIDTH, HEADS, VOCABULARY, LENGTH, SEED = 64, 4, 32, 64, 0

@@ -13,8 +13,8 @@ from pe_lab.attention import attend
 from pe_lab.attention.flex import block_mask
 from pe_lab.attention.reference import added_to_logits, counting, limits
 from pe_lab.bench.subject import Setting, Subject
-from pe_lab.encodings.base import Rotary, Stick
 from pe_lab.encodings.bias import alibi_slopes
+from pe_lab.encodings.terms import Rotary, Stick
 
 LONGEST_SQUARE = 4096  # the longest sequence for implementations that build T x T matrices
 BACK_ENDS = {

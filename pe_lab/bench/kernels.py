@@ -19,7 +19,7 @@ from torch import Tensor
 from pe_lab.bench.implementations import implementations
 from pe_lab.bench.presets import presets
 from pe_lab.bench.subject import Setting, Subject, make_subject
-from pe_lab.encodings.base import Terms
+from pe_lab.encodings.terms import Terms
 
 HEAD_START, LONGEST_START = 2**22, 2**30  # cycles: 2 ms to 0.6 s at 1.8 GHz
 ROUNDS = 7  # repetitions of each timing

@@ -7,9 +7,11 @@ from pathlib import Path
 import torch
 import yaml
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
+from pe_lab.encodings.terms import Terms
 
 
 def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable[[Sizes], PositionalEncoding]]:

@@ -17,7 +17,7 @@ import torch
 from pe_lab.attention.triton.ahead import SHARED_MEMORY, STICK, Case, Resources, compile_ahead
 from pe_lab.attention.triton.operators import OPTIONAL
 from pe_lab.bench.presets import presets, terms_of
-from pe_lab.encodings.base import Softmax
+from pe_lab.encodings.terms import Softmax
 
 ARCHITECTURES = tuple(SHARED_MEMORY)
 COLUMNS = ("kernel", "architecture", "dtype", "head_dim", "causal", "options", "m", "n", "warps", "stages")

@@ -8,8 +8,10 @@ from torch import Tensor
 
 from pe_lab.attention import resolve
 from pe_lab.bench.presets import terms_of
-from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Rotary, Terms
 
 LENGTHS = (4096, 1024, 16384, 2048, 8192, 512, 256)  # in the order in which they are measured
 

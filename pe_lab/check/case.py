@@ -11,10 +11,12 @@ from pe_lab.check.promise import compare, require
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, UnfitError
+from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 from pe_lab.encodings.marked import Marked
 from pe_lab.encodings.randomized import Randomized, Shape
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 from pe_lab.model.transformer import Transformer
 
 B, T, VOCABULARY = 3, 9, 11

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from pe_lab.data.metric import Metric
 from pe_lab.data.seeding import generator
-from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import CheckedOptions
+from pe_lab.encodings.sizes import Sizes
 
 IGNORE = -100  # a target where nothing is asked
 PARTS = ("tokens", "targets", "role", "headline", "layout")  # of a batch

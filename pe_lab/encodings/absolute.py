@@ -6,9 +6,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
+from pe_lab.encodings.sizes import Sizes
 
 Place = Literal["input", "every_layer", "query_key"]
 Combination = Literal["add", "concat"]

@@ -5,9 +5,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import frequencies
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 
 def distances(reach: int, device: torch.device) -> Tensor:

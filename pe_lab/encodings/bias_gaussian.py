@@ -5,9 +5,11 @@ import math
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias import alibi_slopes, distances
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 
 class BAM(PositionalEncoding):

@@ -6,10 +6,12 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Units, even
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 
 def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:

@@ -7,10 +7,12 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
 from pe_lab.encodings.options import NOT_EMPTY, POSITIVE_NUMBERS, WHOLE_NUMBERS, OptionError, within
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 Make = Callable[[Sizes], PositionalEncoding]
 

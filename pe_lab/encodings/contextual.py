@@ -3,10 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias_learned import in_its_dtype
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Distance, NonNegative
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 
 class Counted(nn.Module):

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Absolute, Combination, Place
-from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import UNITS, Positive, Units, even
+from pe_lab.encodings.sizes import Sizes
 
 
 class Continuous(Absolute):

@@ -5,9 +5,10 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative
+from pe_lab.encodings.sizes import Sizes
 
 NO_SEGMENT = torch.iinfo(torch.long).min  # of what is before the first slot
 

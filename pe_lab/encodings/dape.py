@@ -8,9 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, leaky_relu, pad
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Range, Units, is_integer, within
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 ODD = Range("an odd integer of at least 1", lambda x: is_integer(x) and x >= 1 and x % 2 == 1, most=255)
 

@@ -5,9 +5,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.base import Pairing, Sizes
 from pe_lab.encodings.options import Positive, between
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Pairing
 
 
 class DroPE(RoPE):

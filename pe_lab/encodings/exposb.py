@@ -7,12 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from pe_lab.encodings.base import Pairing, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stick import inverse_softplus
+from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
 
 class ExpoSB(RoPE):

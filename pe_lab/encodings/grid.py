@@ -7,11 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Combination, Place, Sinusoidal, sinusoid
-from pe_lab.encodings.base import Pairing, Rotary, Sizes, at_least_float32
+from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative, Positions, Positive
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import Learnable
+from pe_lab.encodings.terms import Pairing, Rotary
 
 
 class Sinusoidal2D(Sinusoidal):

@@ -7,8 +7,9 @@ from functools import cache, partial
 from typing import Any
 
 from pe_lab.encodings import public
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.options import OptionError, is_integer
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 
 VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # classes with the options that conf/pe gives them

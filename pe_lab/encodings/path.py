@@ -6,10 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, silu
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.convolution import causal_convolution
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative, Units
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 CHUNK = 64  # keys whose reflections are multiplied at once
 

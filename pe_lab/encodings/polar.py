@@ -6,11 +6,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias_learned import clamped
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import frequencies
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Rotary, Terms
 
 FULL_TURN = 2 * math.pi
 

@@ -1,7 +1,7 @@
 """The public names of this package: every encoding that a file of conf/pe names, and the classes of their interface."""
 
 from pe_lab.encodings.absolute import Integer, Normalized, Sinusoidal
-from pe_lab.encodings.base import PositionalEncoding, Rotary, Sizes, Softmax, Stick, Terms, UnfitError
+from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.bias import Alibi, Sandwich
 from pe_lab.encodings.bias_gaussian import BAM
 from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias
@@ -27,9 +27,11 @@ from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.rotary_values import VORoPE
 from pe_lab.encodings.scaled import SSMax
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
 from pe_lab.encodings.table import Learnable, Random, SinInit
+from pe_lab.encodings.terms import Rotary, Softmax, Stick, Terms
 from pe_lab.encodings.tupe import Tupe
 from pe_lab.encodings.window import HardAlibi, Window
 

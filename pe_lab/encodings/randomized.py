@@ -7,10 +7,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, Positions, within
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import require_in_table, require_rows
+from pe_lab.encodings.terms import Terms
 
 
 @dataclass(frozen=True)

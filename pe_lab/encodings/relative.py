@@ -8,10 +8,12 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from pe_lab.encodings.absolute import sinusoid
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positive
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 
 def at_distance(x: Tensor, rows: Tensor, distance: Tensor) -> Tensor:

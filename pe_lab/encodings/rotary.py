@@ -5,9 +5,11 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import Pairing, PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import OptionError, Positive, between
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
 
 def frequencies(head_dim: int, theta: float | Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:

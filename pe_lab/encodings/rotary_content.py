@@ -6,10 +6,12 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import Pairing, PositionalEncoding, Rotary, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Positive, Range, Units, is_number
 from pe_lab.encodings.rotary import RoPE, require_pairs
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
 AboveOne = Annotated[float, Range("a number above 1", lambda x: is_number(x) and x > 1)]
 

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.base import Pairing, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Count, Positive
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Pairing, Terms
 
 
 @dataclass(frozen=True)

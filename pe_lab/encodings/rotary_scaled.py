@@ -10,10 +10,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.base import Pairing, Rotary, Sizes, at_least_float32
+from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Factor, OptionError, Positions, Positive
 from pe_lab.encodings.rotary import RoPE, frequencies
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Pairing, Rotary
 
 
 class InterpolatedRoPE(RoPE):

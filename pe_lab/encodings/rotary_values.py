@@ -2,10 +2,11 @@
 
 from torch import Tensor
 
-from pe_lab.encodings.base import Pairing, Rotary, Sizes, Terms
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
 
 class VORoPE(RoPE):

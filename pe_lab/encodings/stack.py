@@ -7,9 +7,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, UnfitError
+from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 
 class LayerInput(NamedTuple):

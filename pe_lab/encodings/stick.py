@@ -7,11 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.base import Pairing, PositionalEncoding, Sizes, Stick, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Pairing, Stick, Terms
 
 
 def inverse_softplus(x: float) -> float:

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Absolute, Combination, Place, sinusoid
-from pe_lab.encodings.base import Sizes, UnfitError
+from pe_lab.encodings.base import UnfitError
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative, OptionError, Positions, Positive
+from pe_lab.encodings.sizes import Sizes
 
 
 class Table(Absolute):

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, linear
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms, at_least_float32
+from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias_learned import t5_buckets
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, OptionError, Positions, even
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import require_in_table, require_rows
+from pe_lab.encodings.terms import Terms
 
 
 class Tupe(PositionalEncoding):

@@ -4,9 +4,11 @@ from typing import Annotated
 
 from torch import Tensor
 
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Length, OptionError, whole
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 
 class Window(PositionalEncoding):

@@ -16,9 +16,11 @@ from pe_lab.attention import IMPLEMENTATIONS, Choice, choose, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import resolved
 from pe_lab.data.base import Dataset
-from pe_lab.encodings.base import MissingMarksError, PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import MissingMarksError, PositionalEncoding
 from pe_lab.encodings.options import LONGEST, within
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack, require_depth
+from pe_lab.encodings.terms import Terms
 from pe_lab.experiment.identity import options
 from pe_lab.experiment.memory_budget import WEIGHT, MemoryBudget, encoding_bytes
 from pe_lab.experiment.requests import check_requests, requests

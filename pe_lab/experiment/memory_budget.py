@@ -8,7 +8,8 @@ import torch
 from omegaconf import DictConfig
 
 from pe_lab.data.base import Dataset, InMemory
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.sizes import Sizes
 
 WEIGHT = 4  # bytes of a parameter
 TRAINED = 16  # bytes of a parameter, its gradient and its two moments

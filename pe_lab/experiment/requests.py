@@ -11,11 +11,13 @@ from omegaconf import DictConfig
 from pe_lab.attention import IMPLEMENTATIONS
 from pe_lab.data.base import Dataset
 from pe_lab.encodings import policies
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.rotary_far import FarRoPE, FarScore
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
+from pe_lab.encodings.terms import Terms
 from pe_lab.experiment.identity import options
 from pe_lab.probes.base import probe_class
 from pe_lab.training import decoding, metrics

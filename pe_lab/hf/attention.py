@@ -9,9 +9,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import prepared
-from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Memory
+from pe_lab.encodings.terms import Terms
 
 NAME = "pe_lab"  # of the attention function, and of the keyword argument that brings positions to it
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions, Stack
+from pe_lab.encodings.terms import Terms
 from pe_lab.hf.attention import NAME, Given
 from pe_lab.hf.cache import Tokens, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of

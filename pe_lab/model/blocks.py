@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
-from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions
+from pe_lab.encodings.terms import Terms
 from pe_lab.model.rows import ALL, Rows
 
 

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from pe_lab.config import Model
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 
 STANDARD, MUP = "standard", "mup"

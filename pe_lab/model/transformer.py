@@ -11,9 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.cache import Cache, require_left_padding
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.model.blocks import Layer, Tokens, mean_over_tokens
 from pe_lab.model.parametrization import STANDARD, MaximalUpdate, query_factor, width_factor

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from pe_lab.attention import reference
 from pe_lab.data.base import Batch, Dataset
-from pe_lab.encodings.base import Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model import Transformer
 from pe_lab.model.blocks import Attention
 from pe_lab.probes.base import Probe, Row, row

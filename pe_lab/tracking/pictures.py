@@ -12,8 +12,9 @@ from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Dataset
 from pe_lab.data.seeding import derive, seed_all
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.ledger.tree import Tree
 from pe_lab.model.transformer import Transformer
 from pe_lab.probes.attention import layer_weights

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pe_lab.attention import IMPLEMENTATIONS, attend, resolve, sdpa
 from pe_lab.attention.dropout import Dropout
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 B, H, T, d = 3, 2, 63, 8
 # sums of 63 products of numbers of size 10

@@ -11,8 +11,9 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import PositionalEncoding, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.terms import Terms
 from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
 

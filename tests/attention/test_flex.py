@@ -18,8 +18,8 @@ from torch.testing import assert_close
 from pe_lab.attention import attend, flex, reference, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.bench.presets import presets, terms_of
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 # PyTorch looks at what every captured tensor has while it traces
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings.base import Rotary, Softmax, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.terms import Rotary, Softmax, Stick, Terms
 
 B, H, T, d = 2, 2, 6, 4
 R = T - 1

@@ -20,8 +20,8 @@ from pe_lab.attention import choose, reference, resolve, selftest, triton, trust
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.selftest import DTYPES, FAMILIES, Case, Row, cases, compare
 from pe_lab.attention.trust import Verdict
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 CPU = torch.device("cpu")
 SHORT = 40

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 from pe_lab.attention import IMPLEMENTATIONS, attend
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.shapes import BY_SEQUENCE, ROTATIONS, SHAPES, check
-from pe_lab.encodings.base import Rotary, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Rotary, Terms
 
 B, H, T, d = 2, 3, 5, 4
 e = d  # dimensions of values

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import IMPLEMENTATIONS, attend, reference
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Memory
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 B, H, T, d = 2, 3, 6, 4
 POS = torch.tensor([[0, 1, 2, 3, 4, 5], [2, 3, 5, 6, 9, 10]])

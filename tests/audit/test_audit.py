@@ -19,8 +19,9 @@ from pe_lab.audit.cost import Meter, attention_layer, costs
 from pe_lab.audit.pictures import draw, effective_distance
 from pe_lab.audit.subject import HEADS, LENGTH, WIDTH, Subject, equal_tokens, random_tokens
 from pe_lab.encodings.absolute import sinusoid
-from pe_lab.encodings.base import PositionalEncoding, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Terms
 
 SLOPES = [2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8]  # of alibi with 4 heads
 ROUNDING = 1e-10

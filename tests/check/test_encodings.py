@@ -9,8 +9,9 @@ from torch import nn
 from pe_lab.check import encodings, models
 from pe_lab.check.case import Case
 from pe_lab.check.promise import BrokenError, InapplicableError, compare, examine, outcome, refusal
-from pe_lab.encodings.base import PositionalEncoding, Rotary, Terms, UnfitError
+from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.layout import PADDING
+from pe_lab.encodings.terms import Rotary, Terms
 
 PROMISES = encodings.PROMISES | models.PROMISES
 

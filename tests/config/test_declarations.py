@@ -60,7 +60,8 @@ def test_what_is_read_from_the_source_is_what_the_constructor_checks(path: Path)
 SOURCE = """
 import torch
 from typing import Annotated, Literal
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.options import Positive as Above, Range, is_number
 from {package}.near import Rate
 

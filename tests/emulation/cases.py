@@ -10,8 +10,8 @@ from emulation.driver import standing_in
 from emulation.launch import Emulator
 from pe_lab.attention import attend, reference
 from pe_lab.attention.dropout import Dropout
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 EPSILON = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-9}  # half the distance of 1 to the next number
 Leaves = dict[str, Tensor]

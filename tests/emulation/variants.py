@@ -6,8 +6,8 @@ from emulation.driver import standing_in
 from pe_lab.attention import triton as kernels
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton.ahead import KERNELS
-from pe_lab.encodings.base import Rotary, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Rotary, Terms
 
 Sizes = list[tuple[int, int, int]]
 

@@ -15,10 +15,12 @@ from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.absolute import Absolute, Integer, Normalized, Sinusoidal
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.continuous import Continuous, Fourier
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import Learnable, Random, SinInit
+from pe_lab.encodings.terms import Terms
 from pe_lab.model.transformer import Transformer
 
 B, D = 2, 6

@@ -15,9 +15,9 @@ import loops
 from pe_lab.attention import attend, reference
 from pe_lab.config import expand
 from pe_lab.encodings import make
-from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.bias import Alibi, Sandwich, alibi_slopes
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.sizes import Sizes
 
 # written down, not computed: arXiv:2108.12409, section 3, and its code's rule for other numbers
 SLOPES = {

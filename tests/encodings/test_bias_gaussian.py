@@ -10,9 +10,11 @@ from torch.testing import assert_close
 import loops
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import Alibi, OptionError, make
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.bias_gaussian import BAM
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 H, d = 3, 4
 SIZES = Sizes(H * d, H, 7)

@@ -13,9 +13,11 @@ from torch.testing import assert_close
 from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias, in_its_dtype, t5_buckets
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 from pe_lab.model.transformer import Transformer
 
 H, d, L = 3, 4, 16

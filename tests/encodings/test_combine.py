@@ -15,10 +15,10 @@ from configs import NAMES, pe_settings
 from pe_lab.attention import attend
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
-from pe_lab.encodings.base import SOFTMAX
 from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
+from pe_lab.encodings.terms import SOFTMAX
 
 B, T, D, H, DEPTH = 2, 7, 24, 4, 4
 HEAD = D // H

@@ -11,9 +11,11 @@ from torch.testing import assert_close
 from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 from pe_lab.model.transformer import Transformer
 
 B, H, d = 2, 2, 4

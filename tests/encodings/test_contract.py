@@ -17,8 +17,9 @@ from pe_lab.config import Model, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.absolute import Absolute
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.model.transformer import Transformer
 
 FILES = sorted((folder() / "pe").glob("*.yaml"))

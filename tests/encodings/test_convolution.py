@@ -5,9 +5,9 @@ import torch
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.convolution import ConvolutionalPE
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.sizes import Sizes
 
 D = 6
 

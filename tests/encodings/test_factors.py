@@ -8,9 +8,10 @@ from torch.testing import assert_close
 import loops
 from pe_lab.attention import attend
 from pe_lab.encodings import OptionError, make
-from pe_lab.encodings.base import Sizes, Terms
 from pe_lab.encodings.factors import URPE
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 H, d = 3, 4
 SIZES = Sizes(H * d, H, 7)

@@ -16,11 +16,11 @@ from pe_lab.data.base import Batch, Dataset, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
-from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.experiment.cell import Cell
 from pe_lab.model.transformer import Transformer
 from pe_lab.training.module import Training

@@ -28,10 +28,11 @@ from pe_lab.attention import attend
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import Rotary, Sizes, Terms
 from pe_lab.encodings.contextual import Forgetting
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import LRoPE, PRoPE, XPos
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Rotary, Terms
 from pe_lab.model.transformer import Transformer
 
 B, H, d, T = 2, 3, 8, 9

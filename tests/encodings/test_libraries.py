@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
 from pe_lab.encodings.absolute import Sinusoidal
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.bias import Alibi
 from pe_lab.encodings.bias_learned import T5, t5_buckets
 from pe_lab.encodings.contextual import CoPE, Forgetting
@@ -23,6 +23,7 @@ from pe_lab.encodings.grid import AxialRoPE
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import InterpolatedRoPE, NTKRoPE
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import Learnable
 
 B, H, d = 2, 3, 8

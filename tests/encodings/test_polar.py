@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.polar import PoPE
+from pe_lab.encodings.sizes import Sizes
 
 B, H, d = 2, 2, 5
 SIZES = Sizes(width=H * d, num_heads=H, length=16)

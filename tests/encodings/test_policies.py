@@ -6,13 +6,14 @@ import torch
 
 from configs import pe_settings
 from pe_lab.config import expand, ranges
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.bias import Alibi
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.policies import POSITIONS, under
 from pe_lab.encodings.rotary import LRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_far import default_group, default_window
 from pe_lab.encodings.rotary_scaled import InterpolatedRoPE
+from pe_lab.encodings.sizes import Sizes
 
 SIZES = Sizes(width=32, num_heads=2, length=16)
 

@@ -10,9 +10,10 @@ from configs import pe_settings
 from pe_lab.config import Model, expand
 from pe_lab.data.base import Task
 from pe_lab.encodings.absolute import Sinusoidal
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.randomized import Randomized
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.model.transformer import Transformer
 
 SIZES = Sizes(width=16, num_heads=2, length=9)

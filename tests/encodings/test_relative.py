@@ -14,9 +14,11 @@ from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL, log_bucket
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 from pe_lab.model.transformer import Transformer
 
 B, H, d = 2, 2, 6

@@ -12,9 +12,9 @@ from torch.testing import assert_close
 from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
-from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.model.transformer import Transformer
 
 B, H, d = 2, 2, 8

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import attend
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE, rotation, summed
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 
 H, d, D = 2, 6, 12

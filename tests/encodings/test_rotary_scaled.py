@@ -12,10 +12,11 @@ from pe_lab.attention import reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import Sizes, Terms
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 from pe_lab.model.transformer import Transformer
 
 B, H, d = 2, 2, 16

@@ -10,9 +10,10 @@ from torch.testing import assert_close
 import loops
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import OptionError, RoPE, make
-from pe_lab.encodings.base import Sizes, Terms
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.rotary_values import VORoPE
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 
 H, d = 2, 8
 SIZES = Sizes(H * d, H, 7)

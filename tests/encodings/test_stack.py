@@ -19,9 +19,10 @@ from pe_lab.check.case import MARKS, marked
 from pe_lab.config import folder
 from pe_lab.data.base import Task
 from pe_lab.encodings import Alibi, Layout, RoPE, Shaw, Sizes, Stack, make
-from pe_lab.encodings.base import PositionalEncoding, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING
 from pe_lab.encodings.named import encodings
+from pe_lab.encodings.terms import Terms
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
 SIZES = {"width": 16, "num_heads": 2, "depth": 3, "length": 8}

@@ -11,8 +11,10 @@ import loops
 from configs import pe_settings
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import OptionError, Stack, UnfitError, make
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
 from pe_lab.encodings.window import HardAlibi, Window
 
 H, d = 4, 6

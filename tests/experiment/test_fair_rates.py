@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from configs import in_ledger, pe_settings
 from faults.sweeps import TINY
 from pe_lab import config
-from pe_lab.encodings.base import Sizes
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import Learnable
 from pe_lab.experiment import sweep
 from pe_lab.experiment.cell import Cell

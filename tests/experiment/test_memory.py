@@ -13,8 +13,8 @@ from configs import in_ledger, pe_settings
 from pe_lab import config
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import Sizes
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.memory import require_memory

@@ -15,10 +15,10 @@ from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 from pe_lab.encodings.memory import SPARE, Memory
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 from pe_lab.model.transformer import Transformer
 
 WHOLE = {  # they need all tokens at once

@@ -17,8 +17,9 @@ from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import PositionalEncoding, Sizes
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.sizes import Sizes
 from pe_lab.model import Transformer
 
 ENOUGH = 4  # layers for every encoding

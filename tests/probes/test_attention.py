@@ -13,8 +13,10 @@ from pe_lab.attention import reference
 from pe_lab.config import Model
 from pe_lab.data.base import Batch, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
-from pe_lab.encodings.base import PositionalEncoding, Sizes, Stick, Terms
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Stick, Terms
 from pe_lab.model import Transformer
 from pe_lab.probes.attention import AttentionProbe, distances, measure
 

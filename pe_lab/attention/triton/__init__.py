@@ -15,8 +15,8 @@ from torch import Tensor
 
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import scale_of
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 revision = 3  # increased when the numbers change; part of the identity of a result
 LARGEST_HEAD = 128  # head dimensions

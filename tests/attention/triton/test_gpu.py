@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 pytestmark = pytest.mark.gpu
 

@@ -27,8 +27,9 @@ from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import Rotary, Sizes, Stick, Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 from pe_lab.model import blocks
 from pe_lab.model.transformer import Transformer
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pe_lab.attention import reference
 from pe_lab.attention.triton.rotation import MEMBERS, rotate
-from pe_lab.encodings.base import Rotary
+from pe_lab.encodings.terms import Rotary
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 Given = dict[str, Tensor]

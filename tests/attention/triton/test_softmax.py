@@ -12,8 +12,8 @@ from pe_lab.attention import IMPLEMENTATIONS, attend, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton import operators
 from pe_lab.attention.triton.blocks import Blocks
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 from pe_lab.model.blocks import Attention
 
 pytestmark = [

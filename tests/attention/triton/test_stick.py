@@ -24,8 +24,8 @@ from pe_lab.attention.triton.stick_operators import stick_attention, stick_atten
 from pe_lab.config import Model, expand
 from pe_lab.data.base import IGNORE, Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import Rotary, Stick, Terms
 from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.terms import Rotary, Stick, Terms
 from pe_lab.model.transformer import Transformer
 
 pytestmark = [

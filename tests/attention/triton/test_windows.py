@@ -14,8 +14,8 @@ from triton.runtime.interpreter import InterpreterBuilder
 from pe_lab.attention import attend
 from pe_lab.attention.triton import operators, softmax
 from pe_lab.attention.triton.blocks import Blocks
-from pe_lab.encodings.base import Terms
 from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import Terms
 
 pytestmark = [  # of the interpreter, in rows of a tile that are beyond the sequence
     pytest.mark.filterwarnings("ignore:invalid value encountered in divide:RuntimeWarning"),

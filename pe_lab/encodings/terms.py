@@ -1,0 +1,139 @@
+"""What an encoding does to attention, as data: rotations, factors, biases, decay, and how logits become weights.
+
+Shapes: B batch, T length of queries, S of keys, H heads, d head_dim.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from pe_lab.encodings.facts import Stored
+from pe_lab.encodings.layout import Layout
+
+Pairing = Literal["interleaved", "half"]
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """Attention weights by softmax; they sum to one."""
+
+
+SOFTMAX = Softmax()  # an object that torch.compile finds by its name: it makes none of a class without fields
+
+
+@dataclass(frozen=True)
+class Stick:
+    """Attention weights by stick-breaking: each key takes a share of what earlier keys left.
+
+    Args:
+        order: of the keys; "nearest": from the query outwards, "first": from key 0 on.
+        include_self: whether a query attends to its own key.
+        remainder: of the weight; "drop" it, or give it to the query's "own" value.
+    """
+
+    order: str = "nearest"
+    include_self: bool = False
+    remainder: str = "drop"
+
+    def __post_init__(self) -> None:
+        if self.order not in ("nearest", "first"):
+            raise ValueError(f"order must be nearest or first, got {self.order!r}")
+        if self.remainder not in ("drop", "own"):
+            raise ValueError(f"remainder must be drop or own, got {self.remainder!r}")
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Tables that rotate pairs of head dimensions: (a, b) -> (a cos - b sin, a sin + b cos).
+
+    Args:
+        cos, sin: [B|1, H|1, T, d/2]; they may include a scale.
+        pairing: "interleaved" pairs dimensions (2c, 2c+1); "half" pairs (c, c + d/2).
+    """
+
+    cos: Tensor
+    sin: Tensor
+    pairing: Pairing = "interleaved"
+
+    @property
+    def rotation(self) -> Tensor:
+        """The tables as complex numbers, cos + i sin, made once for all layers that share them.
+
+        What is made while gradients are off has none, so it is not kept.
+        """
+        return self._rotation if torch.is_grad_enabled() else torch.complex(self.cos, self.sin)
+
+    @Stored
+    def _rotation(self) -> Tensor:
+        return torch.complex(self.cos, self.sin)
+
+
+class Lift(Protocol):
+    """Changes queries and keys before they are rotated.
+
+    Attributes:
+        head_dim: dimensions of the result, which need not be d.
+    """
+
+    @property
+    def head_dim(self) -> int: ...
+
+    def __call__(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries [B, H, T, head_dim] and keys [B, H, S, head_dim], for q [B, H, T, d] and k [B, H, S, d]."""
+
+
+class Score(Protocol):
+    """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z.
+
+    One that makes many numbers for each pair of tokens may say how many, as `held` and `needed_once` of `Adapted` in
+    pe_lab.encodings.dape do: a model that would not fit in memory is then refused before it is trained.
+    """
+
+    def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
+        """Return [B, H, T, S], for q [B, H, T, d], k [B, H, S, d] and z [B, H, T, S]."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The effect of an encoding on the logits, weights and values of attention.
+
+    Each table by distance, and the gain, may also have a first axis of its own for the sequences, [B, ...].
+
+    Args:
+        lift: changes queries and keys, first of all.
+        rotary_q, rotary_k: applied to queries and to keys.
+        gain: [1|H, d] factors on q and on k, after rotation.
+        scale: of the logits; None: d ** -0.5, d being that before the lift.
+        window: a key counts if |pos_i - pos_j| is less; an integer of at least 1, or None for no limit, for all heads
+            or for each.
+        bias: [1|H, 2R+1] added to the logits at pos_i - pos_j, indexed + R.
+        gate: [1|H, 2R+1] factors on the logits, before the bias.
+        clip: whether distances beyond R use the ends of a table; otherwise they are an error.
+        decay: [B, H, T] cumulative log gates c; c_i - c_j is added to the logits.
+        bias_full: [B|1, H|1, T, T] added to the logits.
+        score: added to the logits z, before the gate and all else.
+        weights: how logits become weights.
+        after: [1|H, 2R+1] factors on the weights, which are not normalized again.
+        values: [1|H, 2R+1, d] relative vectors added to the values.
+        rotary_v, rotary_out: applied to the values, and to the result.
+    """
+
+    rotary_q: Rotary | None = None
+    rotary_k: Rotary | None = None
+    gain: Tensor | None = None
+    scale: float | None = None
+    bias: Tensor | None = None
+    gate: Tensor | None = None
+    clip: bool = False
+    decay: Tensor | None = None
+    bias_full: Tensor | None = None
+    score: Score | None = None
+    values: Tensor | None = None
+    weights: Softmax | Stick = field(default_factory=lambda: SOFTMAX)
+    lift: Lift | None = None
+    window: tuple[int | None, ...] | None = None
+    after: Tensor | None = None
+    rotary_v: Rotary | None = None
+    rotary_out: Rotary | None = None
