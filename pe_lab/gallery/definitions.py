@@ -97,8 +97,8 @@ class Definition:
         equals: encodings of conf/pe with the same numbers under a condition.
         published: encodings published under other names with the same numbers.
         claims: names among the claims of pe_lab.report.claims that speak about it.
-        sliders: options that change its curve over distance, and the values to offer, the default among them; None, where
-            it is the default, comes first.
+        sliders: options that change its curve over distance, and the values to offer, the default among them; None,
+            where it is the default, comes first.
     """
 
     name: str
