@@ -1,32 +1,55 @@
-"""Show what the benchmark has measured, or add the cells of a ledger to what the package ships.
+"""Show what the benchmark has measured, or write the score card of an encoding.
 
 python -m pe_lab.benchmark                     the score of every encoding on every task, and how many cells that are
+python -m pe_lab.benchmark pe=NAME             train NAME on every task, compare it with all others: its score card
 python -m pe_lab.benchmark --pack LEDGER       add the benchmark's cells of a ledger to those of the package
+
+NAME is any encoding of conf/pe, or of your own folder (--config-dir DIR), with its options as pe.<option>=<value>. What
+is shipped with the package is not trained again.
 """
 
+import argparse
+import sys
 from pathlib import Path
 
+from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
 
 
 def main() -> None:
-    """Read the arguments, and show or pack."""
+    """Read the arguments, and show, pack, or write a score card."""
     parser = Parser("pe_lab.benchmark", description=__doc__)
+    parser.add_argument("words", nargs="*", metavar="pe=NAME", help="the encoding, and its options")
+    parser.add_argument("--tasks", help="tasks, joined by commas (default: all)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of each task (default: 3)")
+    parser.add_argument("--ledger", default="ledger", help="where its cells are kept (default: ledger)")
+    parser.add_argument("--out", help="folder of card.html, card.md and card.csv (default: score_card/NAME)")
+    parser.add_argument("--workers", type=int, help="processes (default: one per core)")
     parser.add_argument("--pack", metavar="LEDGER", help="a ledger in which studies of the benchmark were trained")
-    arguments = parser.parse_args()
+    parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
-        if arguments.pack is not None:
-            from pe_lab.benchmark.pack import pack  # loads torch
-
-            for study, count in pack(Path(arguments.pack)).items():
-                print(f"{study}: {count} cells")
-        else:
-            from pe_lab.benchmark.coverage import coverage  # loads pandas
-
-            print(coverage())
+        with config.joining(sys.argv[1:]) as given:
+            _program(parser.parse_args(given))
 
     run_program(program, (ValueError, OSError))
+
+
+def _program(arguments: argparse.Namespace) -> None:
+    if arguments.pack is not None:
+        from pe_lab.benchmark.pack import pack  # loads torch
+
+        for study, count in pack(Path(arguments.pack)).items():
+            print(f"{study}: {count} cells")
+    elif arguments.words:
+        from pe_lab.benchmark.score_card import Asked, score_card  # loads torch
+
+        names = ("words", "tasks", "seeds", "ledger", "out", "workers")
+        print(score_card(Asked.of(*(getattr(arguments, name) for name in names))))
+    else:
+        from pe_lab.benchmark.coverage import coverage  # loads pandas
+
+        print(coverage())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from functools import cache
 from omegaconf import OmegaConf
 
 from pe_lab import config
+from pe_lab.results.statistics import Margin
 
 VERSION = 1
 NAME = f"pe-bench {VERSION}"  # another version has another set of tasks, or other settings of one: never the same rows
@@ -21,11 +22,13 @@ class Task:
         study: the name of its study, a file in conf/study.
         asks: for what an encoding is needed, in a few words.
         question: the question of the study, a sentence.
+        margin: the smallest difference of the loss that matters.
     """
 
     study: str
     asks: str
     question: str
+    margin: Margin
 
     @property
     def name(self) -> str:
@@ -41,8 +44,8 @@ def tasks() -> tuple[Task, ...]:
 
 
 def _task(study: str) -> Task:
-    """Read a task's first comment, "<what it asks>: <question>"."""
-    lines = (config.folder() / "study" / f"{study}.yaml").read_text().splitlines()
-    comment = next(line for line in lines if line.startswith("# ") and not line.startswith("# @"))
+    """Read a task's first comment, "<what it asks>: <question>", and its margin."""
+    text = (config.folder() / "study" / f"{study}.yaml").read_text()
+    comment = next(line for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @"))
     asks, _, question = comment.removeprefix("# ").partition(": ")
-    return Task(study, asks, question)
+    return Task(study, asks, question, Margin.parse(OmegaConf.create(text).margin))

@@ -8,7 +8,7 @@ from pe_lab import config
 from pe_lab.benchmark.tasks import STUDY, Task, tasks
 from pe_lab.encodings.named import encodings
 
-OF_TASKS = ("data", "epochs", "evaluate", "margin", "study_name", "pe", "optimizer.lr")
+OF_TASKS = ("data", "trainer.batch_size", "epochs", "evaluate", "margin", "study_name", "pe", "optimizer.lr")
 
 
 def test_every_file_of_the_benchmark_is_a_task_and_every_task_a_file() -> None:

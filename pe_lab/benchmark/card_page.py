@@ -1,0 +1,167 @@
+"""The page of a score card."""
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pe_lab.benchmark.card import Card
+from pe_lab.benchmark.tasks import NAME, STUDY, tasks
+from pe_lab.report.parts import Drawn, Part, Section, Table
+from pe_lab.report.standing import joined
+from pe_lab.results.plots import AS_WRITTEN, Plot
+from pe_lab.results.statistics.correction import BETTER, UNDECIDED, WORSE
+
+BASELINE = "rope"
+WORST = -0.5  # scores below are drawn there
+MOST_LIKE = 10  # encodings in the table of those that are alike
+COMPARED = ("task", "length", "other", "seeds", "difference", "low", "high", "margin", "verdict", "seeds_needed")
+MOST_SEEDS = 100  # that are recommended
+
+
+def sections(card: Card, like: pd.DataFrame, hardware: Mapping[str, Sequence[str]], minutes: float) -> list[Section]:
+    """Return the parts of the page.
+
+    Args:
+        card: the results.
+        like: from `resemblance`.
+        hardware: machines and versions of PyTorch, of the encoding's own cells and of the others.
+        minutes: that training and measuring took; 0: everything was there.
+    """
+    summary = card.summary()
+    parts: list[Part] = [sentences(card), f"{_made(hardware, minutes)}"]
+    parts += [f"**Note.** {task} is left out: {reason}" for task, reason in card.left_out.items()]
+    opening = Section(f"What is {card.pe} good for?", [*parts, _drawn(card)], opening=True)
+    return [
+        opening,
+        _tasks(card, summary),
+        _baseline(card),
+        _everyone(card),
+        _alike(card, like),
+        _costs(card),
+        _next(card),
+    ]
+
+
+def sentences(card: Card) -> str:
+    """Say where the encoding is better, worse, equivalent and undecided, against the baseline and against all."""
+    lines = card.lines[(card.lines["length"] == 1) & (card.lines["other"] == BASELINE)]
+    where = {word: list(lines["task"][_counted(lines) == word]) for word in (BETTER, WORSE, "equivalent", UNDECIDED)}
+    words = [f"{_as(word)} `{BASELINE}` on {joined(names)}" for word, names in where.items() if names]
+    against = f"`{card.pe}` is {'; '.join(words)}." if words else f"`{card.pe}` has no task with `{BASELINE}`."
+    all_ = _counted(card.lines).value_counts()
+    counts = [f"{all_.get(word, 0)} {word}" for word in (BETTER, WORSE, "equivalent", UNDECIDED)]
+    return f"{against} Of its {len(card.lines)} comparisons with all {len(card.others)} encodings, at all lengths, " + (
+        f"{joined(counts)}."
+    )
+
+
+def _as(word: str) -> str:
+    return {"equivalent": "equivalent to", UNDECIDED: "not decided against"}.get(word, f"{word} than")
+
+
+def _counted(lines: pd.DataFrame) -> pd.Series:
+    """Return each verdict as one of four words: a difference within the margin counts as equivalent."""
+    words = lines["verdict"].where(lines["verdict"].isin([BETTER, WORSE]), "equivalent")
+    return words.where(~lines["verdict"].isin([UNDECIDED, "one seed", "no shared seed"]), UNDECIDED)
+
+
+def _made(hardware: Mapping[str, Sequence[str]], minutes: float) -> str:
+    own = f"Its own cells: {joined(hardware['own'])}. The others: {joined(hardware['others'])}."
+    took = f" Training and measuring took {minutes:.1f} minutes." if minutes else ""
+    return f"{NAME}. Scores are shares of the way from a task's level without position to the best loss. {own}{took}"
+
+
+@mpl.rc_context(AS_WRITTEN)
+def _drawn(card: Card) -> Drawn:
+    """Draw the mean scores of all encodings on each task in grey, and those of this one with intervals in colour."""
+    lengths = sorted({length for _, length in card.tasks()})
+    summary = card.summary().set_index(["task", "length"])
+    names = list(dict.fromkeys(task for task, _ in card.tasks()))
+    figure = Figure(figsize=(3.4 + 2.4 * len(lengths), 1.2 + 0.28 * len(names)), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(lengths), sharey=True))
+    means = card.scores.groupby(["task", "length", "pe"], sort=False)["score"].mean()
+    for length, axes in zip(lengths, panels, strict=True):
+        for row, task in enumerate(names):
+            if (task, length) not in summary.index:
+                continue
+            values = means[task, length].drop(card.pe).clip(lower=WORST)
+            axes.plot(values, np.full(len(values), row), "|", color="#8A8A8A", markersize=9)
+            own = summary.loc[(task, length)]
+            ends = [
+                max(own[end], WORST) if np.isfinite(own[end]) else max(own["score"], WORST) for end in ("low", "high")
+            ]
+            axes.plot(ends, [row, row], "-", color="#0072B2", linewidth=2)
+            axes.plot(max(own["score"], WORST), row, "o", color="#0072B2")
+        axes.axvline(0, color="black", linewidth=0.6)
+        axes.set(title="training length" if length == 1 else f"{length:g} × the training length", xlabel="score")
+        axes.set_xlim(WORST - 0.05, 1.05)
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].invert_yaxis()
+    caption = f"Scores: {card.pe} (dot, with its 95 % interval) among all encodings (grey); below {WORST:g} drawn there"
+    return Drawn(Plot(figure, card.summary()), caption, "")
+
+
+def _tasks(card: Card, summary: pd.DataFrame) -> Section:
+    asks = {task.name: task.asks for task in tasks()}
+    shown = summary.assign(asks=summary["task"].map(asks))
+    caption = "Mean score over seeds with its 95 % t interval, its parts, and verdicts against all other encodings"
+    return Section("Every task", [Table(shown[["task", "asks", *summary.columns[1:]]], caption)])
+
+
+def _baseline(card: Card) -> Section:
+    lines = card.lines[card.lines["other"] == BASELINE]
+    caption = f"{card.pe} minus {BASELINE}: difference of losses in nats, paired by seed, with 95 % t interval"
+    return Section(f"Against {BASELINE}", [Table(lines[list(COMPARED)], caption)] if len(lines) else [])
+
+
+def _everyone(card: Card) -> Section:
+    """Count verdicts by other encoding; card.csv has every comparison."""
+    counts = pd.crosstab(card.lines["other"], _counted(card.lines)).reindex(card.others).fillna(0).astype(int)
+    words = [word for word in (BETTER, WORSE, "equivalent", UNDECIDED) if word in counts]
+    caption = f"On how many tasks and lengths {card.pe} is better than each encoding, worse, equivalent, or undecided"
+    text = "Each task is a family of comparisons with all encodings at all its lengths, corrected by Holm's method."
+    table = counts[words].reset_index(names="encoding")
+    return Section("Against each encoding", [text, Table(table, caption, "card.csv has every comparison")])
+
+
+def _alike(card: Card, like: pd.DataFrame) -> Section:
+    text = (
+        "Correlation of scores over tasks and lengths, each standardized over all encodings; and nearness of ranks in "
+        "the audit, whose measures need no training."
+    )
+    first = like.head(MOST_LIKE)
+    nearest = like.sort_values("properties", ascending=False, kind="stable").head(MOST_LIKE)
+    tables = [Table(first, "Most alike in scores"), Table(nearest, "Most alike in the audit")]
+    return Section(f"What {card.pe} is like", [text, *tables])
+
+
+def _costs(card: Card) -> Section:
+    order = [card.pe, *(name for name in (BASELINE, "none") if name in card.costs.index and name != card.pe)]
+    table = card.costs.loc[order].reset_index(names="encoding")
+    caption = "Median over its cells; seconds are those of the machine that trained them"
+    return Section("What it costs", [Table(table, caption)])
+
+
+def _next(card: Card) -> Section:
+    """List what to run for comparisons with the baseline that are undecided."""
+    lines = card.lines[(card.lines["other"] == BASELINE) & (card.lines["verdict"] == UNDECIDED)]
+    lines = lines.sort_values("seeds_needed", kind="stable")
+    if lines.empty:
+        return Section("What to run next", [f"Every comparison with `{BASELINE}` is decided, or cannot be with seeds."])
+    text = (
+        f"Undecided against `{BASELINE}`. The number of seeds is that which shows the observed difference with a power "
+        f"of 80 %, or, where that is fewer, equivalence; more than {MOST_SEEDS} are not worth it. A command adds "
+        "seeds, look by look, until it is decided; what is shipped is not trained again."
+    )
+    seeds = lines[["seeds_needed", "seeds_equivalent"]].min(axis=1)
+    words = [
+        f"python -m pe_lab.run -m +study={STUDY}_{task} pe={BASELINE},{card.pe.split()[0]} decide.seeds=3..24"
+        for task in lines["task"]
+    ]
+    table = pd.DataFrame(
+        {"task": lines["task"], "length": lines["length"], "seeds": seeds.where(seeds <= MOST_SEEDS), "command": words}
+    )
+    return Section("What to run next", [text, Table(table, "Fewest seeds first")])

@@ -1,0 +1,177 @@
+"""Train one encoding on the benchmark, compare it with what is shipped, and write its score card."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from hydra.utils import instantiate
+from joblib import Parallel, delayed
+from omegaconf import DictConfig
+
+from pe_lab import config
+from pe_lab.audit.measures import measure
+from pe_lab.audit.subject import Subject
+from pe_lab.benchmark.card import Card, card
+from pe_lab.benchmark.card_page import sections
+from pe_lab.benchmark.resemblance import resemblance
+from pe_lab.benchmark.tasks import Task, tasks
+from pe_lab.experiment.shipped import gathered
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.report.page import html, markdown
+from pe_lab.results import frame, shipped
+from pe_lab.results.shipped import Shipped
+from pe_lab.system.files import write_text
+
+FEWEST = 3  # seeds, as many as all shipped cells have
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a score card is asked for.
+
+    Attributes:
+        words: `pe=NAME` and `pe.<option>=<value>`, as in pe_lab.run.
+        tasks: the tasks to train on.
+        seeds: their number; the first of those that are shipped.
+        ledger: where its cells are kept.
+        out: the folder of the card.
+        workers: processes; None: one per core.
+    """
+
+    words: tuple[str, ...]
+    tasks: tuple[Task, ...]
+    seeds: int
+    ledger: Path
+    out: Path
+    workers: int | None = None
+
+    @classmethod
+    def of(
+        cls, words: Sequence[str], names: str | None, seeds: int, ledger: str, out: str | None, workers: int | None
+    ) -> "Asked":
+        """Check what is asked for.
+
+        Raises:
+            ValueError: a word, task, number of seeds or of workers cannot be used.
+        """
+        chosen = [word.removeprefix("pe=") for word in words if word.startswith("pe=")]
+        if len(chosen) != 1 or any(mark in chosen[0] for mark in ",*("):
+            raise ValueError(f"pe must be one encoding, as pe=rope, got {' '.join(words)}")
+        for word in words:
+            if not word.startswith(("pe=", "pe.")):
+                raise ValueError(f"only pe and its options can be chosen, all else is the benchmark's, got {word}")
+            if "," in word and not word.startswith("pe.parts"):
+                raise ValueError(f"an option must have one value, got {word}")
+        known = {task.name: task for task in tasks()}
+        wanted = list(known) if names is None else names.split(",")
+        for name in wanted:
+            if name not in known:
+                raise ValueError(f"--tasks must be among {', '.join(known)}, got {name!r}")
+        if seeds < FEWEST:
+            raise ValueError(f"--seeds must be at least {FEWEST}, so that differences have intervals, got {seeds}")
+        if workers is not None and workers < 1:
+            raise ValueError(f"--workers must be at least 1, got {workers}")
+        config.expand(list(words), multirun=False)
+        folder = Path(out) if out else Path("score_card") / chosen[0]
+        return cls(tuple(words), tuple(known[name] for name in wanted), seeds, Path(ledger), folder, workers)
+
+    def command(self, task: Task) -> list[str]:
+        """Return the arguments of pe_lab.run that train the encoding on a task, with its search."""
+        words = [f"+study={task.study}", *self.words, f"seed=range({self.seeds})"]
+        words += ["decide.baseline=null", "decide.seeds=3..24", f"ledger={self.ledger}", "logger=none"]
+        return [*config.flags(), "-m", *words, *([f"workers={self.workers}"] if self.workers else [])]
+
+
+def score_card(asked: Asked) -> Path:
+    """Train what is missing, and write card.html, card.md and card.csv; return the page.
+
+    Raises:
+        ValueError: nothing is shipped to compare with, or the encoding fits no task.
+        ChildProcessError: the training of a task ended with an error, which was printed.
+    """
+    others = {task: shipped.read(task.study) for task in asked.tasks if task.study in shipped.studies()}
+    if not others:
+        raise ValueError("a score card needs shipped results of these tasks, got none in this installation")
+    began = time.perf_counter()
+    own, left_out = {}, {}
+    for number, task in enumerate(asked.tasks, 1):
+        print(f"task {number} of {len(asked.tasks)}: {task.name}", file=sys.stderr)
+        cells = trained(asked, task)
+        if cells:
+            own[task] = cells
+        else:
+            left_out[task.name] = _reason(asked, task)
+    minutes = (time.perf_counter() - began) / 60
+    found = card(own, others, left_out)
+    like = resemblance(found.pe, found.scores, properties(found.pe, asked.words, found.others))
+    made = {"own": _hardware(own.values()), "others": _hardware(others.values())}
+    return write(found, like, made, minutes, asked.out)
+
+
+def trained(asked: Asked, task: Task) -> list[Shipped]:
+    """Train the encoding on a task unless that is done, and return its cells; none if it does not fit the task.
+
+    Raises:
+        ChildProcessError: training ended with an error.
+    """
+    command = [sys.executable, "-m", "pe_lab.run", *asked.command(task)]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
+    results = frame.load(asked.ledger, task.study) if _known(asked, task) else None
+    if done.returncode:
+        raise ChildProcessError(f"{task.name} was not trained, see above: python -m pe_lab.run {' '.join(command[3:])}")
+    if results is None or results.cells.empty:
+        return []
+    ledger = Ledger(asked.ledger)
+    return [gathered(ledger.named(run), epochs) for run, epochs in results.cells[["run", "epochs"]].to_numpy().tolist()]
+
+
+def _known(asked: Asked, task: Task) -> bool:
+    return (asked.ledger / "studies" / task.study / "rows.csv").is_file()
+
+
+def _reason(asked: Asked, task: Task) -> str:
+    """Return why an encoding has no cell on a task."""
+    if not _known(asked, task):
+        return "it does not fit the task"
+    skipped = frame.load(asked.ledger, task.study).skipped
+    return str(skipped["reason"].iloc[0]) if len(skipped) else "it has no cell"
+
+
+def properties(pe: str, words: Sequence[str], others: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Measure the audit's properties of an encoding and of others by the names of their configs."""
+    known = config.folders().names("pe")
+    cfgs = {pe: config.expand(list(words), multirun=False)[0]}
+    cfgs |= {name: config.expand([f"pe={name}"], multirun=False)[0] for name in others if name in known}
+    measured = Parallel(-1)(delayed(_measured)(cfg) for cfg in cfgs.values())
+    return dict(zip(cfgs, measured, strict=True))
+
+
+def _measured(cfg: DictConfig) -> dict[str, float]:
+    try:
+        return measure(Subject(cfg.pe.name, instantiate(cfg.pe)))[0]
+    except ValueError:  # it cannot be measured without a task, as one that reads marks of tokens
+        return {}
+
+
+def _hardware(groups: object) -> list[str]:
+    """Return machines and versions of PyTorch that cells were trained with."""
+    found = {
+        f"{cell.environment.get('device', 'unknown')}, torch {cell.environment.get('torch', 'unknown')}": None
+        for cells in groups  # type: ignore[attr-defined]
+        for cell in cells
+    }
+    return list(found)
+
+
+def write(found: Card, like: pd.DataFrame, made: dict[str, list[str]], minutes: float, out: Path) -> Path:
+    """Write card.html, card.md and card.csv into a folder, and return the page."""
+    parts = sections(found, like, made, minutes)
+    title = f"pe_lab: score card of {found.pe}"
+    write_text(out / "card.html", html(title, parts))
+    write_text(out / "card.md", markdown(title, parts))
+    write_text(out / "card.csv", found.lines.to_csv(index=False))
+    return out / "card.html"
