@@ -84,7 +84,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Definition:
-    """What the gallery says of an encoding.
+    """What the gallery says of an encoding. In texts, names of encodings and tasks stand between backticks.
 
     Attributes:
         name: the file stem in conf/pe.
@@ -97,7 +97,8 @@ class Definition:
         equals: encodings of conf/pe with the same numbers under a condition.
         published: encodings published under other names with the same numbers.
         claims: names among the claims of pe_lab.report.claims that speak about it.
-        sliders: options that change its curve over distance, and the values to offer.
+        sliders: options that change its curve over distance, and the values to offer, the default among them; None,
+            where it is the default, comes first.
     """
 
     name: str
