@@ -85,7 +85,10 @@ class Browser:
 
     def _note(self, event: str, given: dict[str, Any]) -> None:
         if event == "Runtime.exceptionThrown":
-            self.complaints.append(str(given["exceptionDetails"].get("exception", {}).get("description")))
+            thrown = given["exceptionDetails"]
+            self.complaints.append(
+                f"{thrown['text']} {thrown.get('exception')} {thrown.get('url')}:{thrown['lineNumber']}"
+            )
         elif event == "Runtime.consoleAPICalled" and given["type"] in ("error", "warning", "assert"):
             self.complaints.append(" ".join(str(one.get("value")) for one in given["args"]))
         elif event == "Log.entryAdded" and given["entry"]["level"] in ("error", "warning"):

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from hydra.utils import get_object, instantiate
+from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
 from pe_lab.attention import triton
@@ -92,9 +93,9 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
 
 def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], png: str, audited: bool) -> tuple[Portrait, bytes]:
     """Return a portrait and its picture."""
-    (cfg,) = config.expand([f"pe={name}"], multirun=False)
-    subject = Subject(name, instantiate(cfg.pe))
-    target, made = cfg.pe._target_, unwrap(get_object(cfg.pe._target_))
+    leaf = _leaf(name)
+    subject = Subject(name, instantiate(leaf))
+    target, made = leaf._target_, unwrap(get_object(leaf._target_))
     kind: Any = made if isinstance(made, type) else type(subject.model().encodings[0])
     properties, reasons = ({}, {}) if audited else measure(subject)
     found = Portrait(
@@ -103,7 +104,7 @@ def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], png: str, audited: 
         family=_family(kind),
         module=kind.__module__,
         code=getsource(kind),
-        options={key: value for key, value in config.flatten(config.resolved(cfg.pe)).items() if key[0] != "_"},
+        options={key: value for key, value in config.flatten(config.resolved(leaf)).items() if key[0] != "_"},
         causal_only=bool(subject.causal_only),
         on_grid=subject.on_grid,
         reads_marks=kind.reads_marks,
@@ -122,6 +123,17 @@ def _drawn(subject: Subject) -> bytes:
     figure.subplots_adjust(**PLACES)
     figure.savefig(content, format="png")
     return content.getvalue()
+
+
+def _leaf(name: str) -> DictConfig:
+    """Return the settings of an encoding; those that consist of others are composed, which takes longer."""
+    leaf = OmegaConf.load(config.folder() / "pe" / f"{name}.yaml")
+    assert isinstance(leaf, DictConfig)
+    if not {"defaults", "parts"} & set(leaf):
+        return leaf
+    (cfg,) = config.expand([f"pe={name}"], multirun=False)
+    composed: DictConfig = cfg.pe
+    return composed
 
 
 def _family(kind: type) -> str:

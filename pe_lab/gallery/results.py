@@ -111,9 +111,9 @@ class TaskResults:
     @cached_property
     def table(self) -> pd.DataFrame:
         """A line per encoding and length, the best mean first: pe, name, length, tokens, seeds; means of the values of
-        `lines`; low and high (95 % t interval of the score); rank_best and rank_worst (of those with three seeds or
-        more); verdict, difference, difference_low, difference_high, margin and look (of the sequential comparison with
-        the baseline, at the training length)."""
+        `lines`; low and high (95 % t interval of the score); order (the score, or minus the loss where there is none);
+        rank_best and rank_worst (of those with three seeds or more); verdict, difference, difference_low,
+        difference_high, margin and look (of the sequential comparison with the baseline, at the training length)."""
         groups = self.lines.astype(dict.fromkeys(VALUES, float)).groupby(["pe", "length"], sort=False)
         table = groups.agg(
             **{name: (name, "first") for name in ("name", "tokens")},
@@ -122,7 +122,8 @@ class TaskResults:
         ).reset_index()
         ends = [statistics.interval(part["score"].dropna()) for _, part in groups]
         table["low"], table["high"] = [low for low, _ in ends], [high for _, high in ends]
-        table = table.sort_values(["length", "score"], ascending=[True, False], kind="stable", ignore_index=True)
+        table["order"] = table["score"].fillna(-table["loss"])  # without a score, the loss says what is better
+        table = table.sort_values(["length", "order"], ascending=[True, False], kind="stable", ignore_index=True)
         keys = list(zip(table["pe"], table["length"], strict=True))
         ranks, compared = self._ranks, self.sequential
         for column in ("rank_best", "rank_worst"):
@@ -156,12 +157,41 @@ class TaskResults:
         return found
 
     def _compared(self, lines: pd.DataFrame, length: float) -> tuple[pd.DataFrame, str, Margin | None]:
-        """Return rows of cells, a metric and its margin: the loss as declared; beyond it, the share that remains."""
+        """Return rows of cells, a metric and its margin: the loss as declared; beyond it, the share that remains.
+
+        Without a score, the loss is compared beyond it too, with the default margin.
+        """
         if length == TRAINED:
             cells = [self.cells[pe, seed] for pe, seed in zip(lines["pe"], lines["seed"], strict=True)]
-            return self._rows(cells, list(lines["pe"])), LOSS, Margin.parse(self.settings.margin)
+            rows = self._rows(cells, list(lines["pe"]))
+            return rows, LOSS, self._margin(rows)
+        if not self.scored:
+            rows = lines[["pe", "seed"]].assign(data=self.task.name, test_loss=lines["loss"])
+            return rows[["pe", "data", "seed", "test_loss"]], LOSS, None
         rows = lines[["pe", "seed"]].assign(data=self.task.name, **{SHARE: 1 - lines["score"]})
         return rows[["pe", "data", "seed", SHARE]], REMAINING, None
+
+    @property
+    def scored(self) -> bool:
+        """Whether it has scores: its level is worse than the best loss. On a control, both are the same."""
+        return bool(self.lines["score"].notna().any())
+
+    def _margin(self, rows: pd.DataFrame) -> Margin | None:
+        """Return the declared margin; None, for the default of the task, where it has no meaning for these rows."""
+        declared = Margin.parse(self.settings.margin)
+        try:
+            declared.in_units(rows, LOSS)
+        except ValueError:
+            return None
+        return declared
+
+    @property
+    def margin(self) -> str:
+        """The margin in words."""
+        rows = self.ranked_rows()
+        if rows is None or self._margin(rows) is not None:
+            return self.settings.margin
+        return f"{statistics.margins(rows, LOSS).attrs['margin']}, the default, since {self.settings.margin} is 0 here"
 
     def _rows(self, cells: list[Shipped], names: list[str]) -> pd.DataFrame:
         """Return a row per cell, with the task as the only setting."""
@@ -207,11 +237,11 @@ class TaskResults:
         if baseline not in names or len(names) < 2:
             return {}
         cells = [self.cells[pe, seed] for pe, seed in self.cells if pe in names]
-        rows = score.rows(cells)
         values: dict[Any, float | str] = {
             (((), pe), seed): float(cell.summary["test"][LOSS]) for (pe, seed), cell in self.cells.items()
         }
-        margin = statistics.margins(rows, LOSS, Margin.parse(self.settings.margin))["margin"].astype(float)
+        rows = self._rows(cells, [pe for pe, _ in self.cells if pe in names])
+        margin = statistics.margins(rows, LOSS, self._margin(rows))["margin"].astype(float)
         question = Question([((), pe) for pe in names], str(baseline))
         lines = decide(question, _design(looks), values, {(): margin.iloc[0]}).lines
         return {line.pe: line for line in lines}
@@ -279,16 +309,17 @@ class Results:
 
     @cached_property
     def pooled(self) -> tuple[Standing | None, str]:
-        """Which encodings may be the best on average over all measured tasks, and what was averaged, in words.
+        """Which encodings may be the best on average over all tasks that have scores, and what was averaged, in words.
 
         None where fewer than two encodings have three seeds on every task.
         """
-        if len(self.measured) < 2:
+        scored = [found for found in self.measured if found.scored]
+        if len(scored) < 2:
             return None, "Fewer than two tasks are measured."
-        parts = [rows for found in self.measured if (rows := found.ranked_rows()) is not None]
-        pool = statistics.pool(pd.concat(parts, ignore_index=True), LOSS) if len(parts) > 1 else None
+        parts = [rows for found in scored if (rows := found.ranked_rows()) is not None]
+        pool = statistics.pool(pd.concat(parts, ignore_index=True), LOSS) if len(parts) == len(scored) else None
         if pool is None or pool.rows.empty:
-            return None, "No encoding has three seeds on every task." if pool is None else pool.note
+            return None, f"No encoding has {ENOUGH} seeds on every task." if pool is None else pool.note
         counts = pool.rows.groupby("pe", sort=False)["seed"].nunique()
         rows = pool.rows[pool.rows["pe"].isin(counts.index[counts >= ENOUGH])]
         if rows["pe"].nunique() < 2:

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="needs chromium, chromium-browser or google-chrome on the path"),
 ]
 KINDS = ("index", "needs", "encodings", "encodings/rope", "tasks/copy", "rows/copy", "claims", "tasks")
-FIRST = "[...document.querySelectorAll('#leaderboard tbody tr:not([hidden])')].map(row => row.dataset.name)"
+FIRST = "[...document.querySelectorAll('#table-leaderboard tbody tr:not([hidden])')].map(row => row.dataset.name)"
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def test_text_and_lines_stand_out_from_the_background(browser: Browser, site: Pa
 def test_a_table_is_sorted_by_its_headers(browser: Browser, site: Path) -> None:
     browser.open(site / "index.html")
     assert browser.evaluate(FIRST) == ["rope", "alibi", "none"]
-    click = "document.querySelectorAll('#leaderboard thead button')[{}].click()"
-    state = "document.querySelectorAll('#leaderboard thead th')[{}].getAttribute('aria-sort')"
+    click = "document.querySelectorAll('#table-leaderboard thead button')[{}].click()"
+    state = "document.querySelectorAll('#table-leaderboard thead th')[{}].getAttribute('aria-sort')"
     browser.evaluate(click.format(0))
     assert browser.evaluate(FIRST) == ["alibi", "none", "rope"]
     assert browser.evaluate(state.format(0)) == "ascending"
@@ -111,7 +111,7 @@ def test_tables_are_used_by_the_keyboard_alone(browser: Browser, site: Path) -> 
     focused = "document.activeElement.textContent.trim() || document.activeElement.name"
     for _ in range(30):
         browser.press("Tab")
-        if browser.evaluate("document.activeElement.closest('#leaderboard thead') !== null"):
+        if browser.evaluate("document.activeElement.closest('#table-leaderboard thead') !== null"):
             break
     assert browser.evaluate(focused) == "encoding"
     outline = "getComputedStyle(document.activeElement).outlineStyle"

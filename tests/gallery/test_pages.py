@@ -9,11 +9,14 @@ from urllib.parse import unquote
 
 import pytest
 
+import fabricated
+from pe_lab.benchmark.tasks import STUDY
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import Page, Section, fixed, number, slot
 from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task, task_rows
 from pe_lab.gallery.results import Results
 from pe_lab.gallery.site import write
+from pe_lab.results import shipped
 
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 
@@ -229,9 +232,16 @@ def test_markdown_is_filled_with_the_same_html(content: Content) -> None:
             if section.title:
                 assert f"## {section.title} {{#{section.id}}}" in text
         assert "<!-- gallery:" not in filled
+        heading = re.sub(r"[^\w]+", "-", page.title.lower()).strip("-")  # its id in the documentation
+        assert [one for one in Read(filled).ids if one == heading or one in page_ids(page)] == []
     assert "```python\nclass RoPE" in encoding(content, "rope").markdown()
     rows = task_rows(content, content.results.measured[0]).markdown()
     assert rows.startswith("---\nsearch:\n  exclude: true\n")
+
+
+def page_ids(page: Page) -> set[str]:
+    """The ids of the headings of a page."""
+    return {section.id for section in page.sections if section.title}
 
 
 def test_in_the_documentation_pages_link_to_its_other_pages(content: Content) -> None:
@@ -258,3 +268,14 @@ def test_numbers_are_shown_with_a_minus_sign_and_never_as_minus_zero() -> None:
         "1e-09",
         "",
     ]
+
+
+def test_pages_of_a_control_show_losses_in_place_of_scores(content: Content, tmp_path: Path) -> None:
+    names = ("rope", "none", "alibi")
+    cells = [fabricated.cell("bag", pe, seed, 0.5 + len(pe) / 20, gap=0.0) for pe in names for seed in range(3)]
+    shipped.write(f"{STUDY}_bag", cells, tmp_path)
+    found = Results.read(tmp_path)
+    for page in pages(replace(content, results=found)):
+        assert "nan" not in re.sub(r"<code>.*?</code>|<script.*?</script>", "", page.html(), flags=re.DOTALL).lower()
+    html = leaderboard(replace(content, results=found)).html()
+    assert html.count(">loss 0.") == 3

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pe_lab import config
 from pe_lab.audit.subject import Subject
 from pe_lab.encodings.bias import Alibi
 from pe_lab.gallery import portrait as made_by
@@ -60,3 +61,9 @@ def test_what_portraits_depend_on_has_all_that_they_are_made_of(monkeypatch: pyt
 def test_fused_kernels_are_those_that_have_a_place_for_all_of_it(name: str, lacks: str) -> None:
     found = made_by._fused(Subject.of(name))
     assert (lacks in found) if lacks else found == "", found
+
+
+@pytest.mark.parametrize("name", ["alibi", "heads", "dape", "randomized_rope", "rope_mixed"])
+def test_settings_are_those_that_are_composed(name: str) -> None:
+    (cfg,) = config.expand([f"pe={name}"], multirun=False)
+    assert made_by._leaf(name) == cfg.pe

@@ -175,3 +175,27 @@ def test_damaged_results_are_refused(results: Path, tmp_path: Path) -> None:
     (tmp_path / f"{STUDY}_copy.jsonl.gz").write_bytes(b"")
     with pytest.raises(LedgerError, match=r"they were changed"):
         Results.read(tmp_path)
+
+
+def test_a_control_has_no_score_and_is_ranked_by_its_loss(tmp_path: Path) -> None:
+    """On `bag` the level is the best loss; a margin in shares of the gap has no meaning there."""
+    fabricated.write(tmp_path, ("rope", "none", "alibi"), ["order", "copy"])
+    qualities = {"rope": 0.9, "alibi": 0.4, "none": 0.895}
+    cells = [fabricated.cell("bag", pe, seed, one, gap=0.0) for pe, one in qualities.items() for seed in range(4)]
+    shipped.write(f"{STUDY}_bag", cells, tmp_path)
+    read = Results.read(tmp_path)
+    found = of(read, "bag")
+    assert not found.scored
+    assert found.margin == "0.02 nats, the default, since 0.05 gap is 0 here"
+    assert found.at()["score"].isna().all()
+    assert list(found.at().index)[-1] == "alibi"
+    assert found.at().loc["alibi", ["rank_best", "rank_worst", "verdict"]].tolist() == [3, 3, "worse"]
+    for standing in found.standings.values():  # none is certainly behind, by 0.005 nats
+        assert (standing.open, standing.near, standing.behind) == (["rope"], ["none"], ["alibi"])
+    assert read.overall.set_index("pe").loc["rope", "score"] == pytest.approx(
+        (of(read, "order").at().loc["rope", "score"] + of(read, "copy").at().loc["rope", "score"]) / 2
+    )
+    pooled, note = read.pooled
+    assert pooled is not None
+    assert "Averaged over 2 tasks" in pooled.words()
+    assert "bag" not in note
