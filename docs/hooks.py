@@ -11,9 +11,16 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
+from pe_lab.gallery.content import Content
+from pe_lab.gallery.page import STATIC, Page
+from pe_lab.gallery.pages import pages
+from pe_lab.gallery.site import assets
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pe_lab"
 PICTURES = ROOT / "sweeps/results/audit/pictures"
+GALLERY = ROOT / "build/gallery-cache"  # pictures and curves, by what they depend on
+STYLES = {".js": "javascripts", ".css": "stylesheets"}  # folders of the site
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\((?!https?:|#)([^)\s]+)\)")
 PICTURE = re.compile(r"(!\[[^\]\n]*\])\((?:docs/)?([^)\s]+)\)")
@@ -29,6 +36,8 @@ PAGES = {
     "sweeps/results/audit/table.md": "audit.md",
 }
 
+gallery: dict[str, Page] = {}  # of the build that goes on, by source
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Replace the script for searching without a server, which the theme loads from the network, by our own."""
@@ -37,18 +46,36 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page of the API for each package, and the pictures of the audit."""
+    """Add a page of the API for each package, the pictures of the audit, and the gallery."""
     for package in sorted(path.parent for path in PACKAGE.glob("*/__init__.py")):
         files.append(File.generated(config, f"api/{package.name}.md", content=reference(package)))
     files.append(File.generated(config, "api/programs.md", content=programs()))
     for picture in PICTURES.glob("*.png"):
         files.append(File.generated(config, f"pictures/{picture.name}", abs_src_path=str(picture)))
+    for path, data in of_gallery().items():
+        files.append(File.generated(config, path, content=data))
     return files
+
+
+def of_gallery() -> dict[str, bytes | str]:
+    """Return the files of the gallery by path: pages as Markdown, pictures, tables, a script and a style sheet."""
+    content = Content.gather(cache=GALLERY, documented=True)
+    gallery.clear()
+    gallery.update({f"gallery/{page.path}.md": page for page in pages(content)})
+    found: dict[str, bytes | str] = {path: page.markdown() for path, page in gallery.items()}
+    found |= {f"gallery/{path}": data for path, data in assets(content, GALLERY).items()}
+    return found | {f"{STYLES[path.suffix]}/{path.name}": path.read_text() for path in STATIC.iterdir()}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Include files of the repository."""
     return INCLUDE.sub(lambda found: included(found[1]), markdown)
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Put the tables and curves of a page of the gallery in their places."""
+    found = gallery.get(page.file.src_uri)
+    return html if found is None else found.filled(html)
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:

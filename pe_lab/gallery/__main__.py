@@ -1,0 +1,48 @@
+"""Write the gallery as a static site: a page per encoding and task, a leaderboard, needs, claims.
+
+python -m pe_lab.gallery [--out build/gallery] [--results FOLDER] [--studies FOLDER] [--cache FOLDER]
+
+Open OUT/index.html in a browser: it needs no server and no network. `mkdocs build` makes the same pages as a part of
+the documentation.
+"""
+
+from pathlib import Path
+
+from pe_lab.system.arguments import Parser, run_program
+
+
+def main() -> None:
+    """Read the arguments and write the site."""
+    parser = Parser("pe_lab.gallery", description=__doc__)
+    parser.add_argument("--out", metavar="FOLDER", default="build/gallery", help="of the site (default: build/gallery)")
+    parser.add_argument("--results", metavar="FOLDER", help="of shipped results (default: those of the package)")
+    parser.add_argument(
+        "--studies", metavar="FOLDER", help="of studies on which claims are tested (default: sweeps/results, if there)"
+    )
+    parser.add_argument(
+        "--cache",
+        metavar="FOLDER",
+        default="build/gallery-cache",
+        help="of pictures and curves (default: build/gallery-cache)",
+    )
+
+    def program() -> None:
+        arguments = parser.parse_args()
+        results, studies = (None if name is None else Path(name) for name in (arguments.results, arguments.studies))
+        for name, folder in (("results", results), ("studies", studies)):
+            if folder is not None and not folder.is_dir():
+                raise ValueError(f"--{name} must be an existing folder, got {str(folder)!r}")
+        from pe_lab.gallery.content import STUDIES, Content  # loads torch
+        from pe_lab.gallery.site import write
+
+        cache, out = Path(arguments.cache), Path(arguments.out)
+        content = Content.gather(results, STUDIES if studies is None else studies, cache)
+        count = write(content, cache, out)
+        cells = sum(len(found.cells) for found in content.results.measured)
+        print(f"{out / 'index.html'}: {count} pages, from {cells} cells")
+
+    run_program(program, (ValueError, OSError, ModuleNotFoundError))
+
+
+if __name__ == "__main__":
+    main()

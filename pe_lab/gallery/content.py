@@ -1,0 +1,155 @@
+"""All that the pages of the gallery are made of."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from joblib import Parallel, cpu_count, delayed
+from markupsafe import Markup, escape
+
+from pe_lab.audit.report import legend
+from pe_lab.gallery.definitions import Definition, definitions
+from pe_lab.gallery.portrait import Portrait, portrait
+from pe_lab.gallery.results import TRAINED, Results, TaskResults
+from pe_lab.report.claims import CLAIMS, Studies, verdicts
+from pe_lab.report.claims.verdict import Verdict
+
+REPOSITORY = Path(__file__).parents[2]
+STUDIES = REPOSITORY / "sweeps" / "results"  # committed studies and the audit; not in an installed package
+CACHE = Path("build") / "gallery-cache"
+SIDE_BY_SIDE = 8  # portraits that pay for a process of their own
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A claim of the literature.
+
+    Attributes:
+        name: in definitions.
+        verdict: with its measurements; None: the studies that it is tested on are not there.
+        statement: the claim in words.
+    """
+
+    name: str
+    statement: str
+    verdict: Verdict | None
+
+
+@dataclass(frozen=True)
+class Content:
+    """All that the pages are made of.
+
+    Attributes:
+        definitions, portraits: of the encodings, by name.
+        results: of the benchmark.
+        claims: of the literature, by name.
+        audit: a row per encoding with a column per measure; may be empty.
+        documented: whether the pages stand in the documentation, and can link to its other pages.
+    """
+
+    definitions: dict[str, Definition]
+    portraits: dict[str, Portrait]
+    results: Results
+    claims: dict[str, Claimed]
+    audit: pd.DataFrame
+    documented: bool
+
+    @classmethod
+    def gather(
+        cls,
+        results: Path | None = None,
+        studies: Path | None = STUDIES,
+        cache: Path = CACHE,
+        documented: bool = False,
+        names: Iterable[str] | None = None,
+    ) -> "Content":
+        """Read results, claims and the audit, and make the portraits that are not in the cache.
+
+        Args:
+            results: the folder of shipped results; None: that of the package.
+            studies: the folder of the committed studies; None or a folder that is not there: no claim is tested.
+            cache: the folder of portraits.
+            documented: whether the pages stand in the documentation.
+            names: of encodings; None: all.
+
+        Raises:
+            ValueError: there is no folder of results, or a definition is damaged.
+            LedgerError: results were changed.
+        """
+        read = Results.read(results)
+        known = definitions()
+        chosen = {name: known[name] for name in (known if names is None else names)}
+        studies = studies if studies is not None and studies.is_dir() else None
+        table = None if studies is None else studies / "audit" / "table.csv"
+        audit = pd.read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
+        portraits = _portraits(chosen, set(audit.index), cache)
+        return cls(chosen, portraits, read, _claims(studies), audit, documented)
+
+    @cached_property
+    def names(self) -> set[str]:
+        """The encodings that have a page."""
+        return set(self.definitions)
+
+    def properties(self, name: str) -> list[tuple[str, Any, str]]:
+        """Return the audit of an encoding: column, value (None: there is none) and the reason or the legend."""
+        made, known = self.portraits[name], legend()
+        row = self.audit.loc[name].to_dict() if name in self.audit.index else made.properties
+        found = []
+        for column in self.audit.columns if name in self.audit.index else [*row, *made.reasons]:
+            value = row.get(column)
+            missing = value is None or value != value
+            words = known.get(column, known.get(re.sub(r"\d+$", "T", str(column)), ""))
+            reason = f"{made.reasons.get(column, 'does not apply')}. {words}" if missing else words
+            found.append((str(column), None if missing else value, reason))
+        return found
+
+    def on_tasks(self, name: str) -> list[tuple[TaskResults, pd.DataFrame]]:
+        """Return the lines of an encoding on every task, at every length."""
+        return [(found, found.table[found.table["name"] == name]) for found in self.results.tasks]
+
+    def needs(self) -> list[tuple[TaskResults, float]]:
+        """Return the tasks with the lengths at which encodings can be compared."""
+        return [(found, length) for found in self.results.measured for length in found.standings]
+
+    def facets(self, name: str) -> dict[str, str]:
+        """Return what tables are filtered by: family, where position enters, mask, kernels."""
+        made, said = self.portraits[name], self.definitions[name]
+        return {
+            "family": made.family,
+            "enters": "|".join(said.enters),
+            "mask": "causal only" if made.causal_only else "causal and bidirectional",
+            "kernels": "no" if made.fused else "yes",
+        }
+
+    def inline(self, text: str, root: str) -> Markup:
+        """Return text as HTML, with a link for each encoding that stands in backticks."""
+
+        def link(found: re.Match[str]) -> str:
+            name, code = found[1], f"<code>{found[1]}</code>"
+            return f'<a href="{root}encodings/{name}.html">{code}</a>' if name in self.names else code
+
+        return Markup(re.sub(r"`([^`]+)`", link, str(escape(text))))
+
+    def of_length(self, length: float) -> str:
+        """Return a length in words."""
+        return "the training length" if length == TRAINED else f"{length:g} × the training length"
+
+
+def _claims(studies: Path | None) -> dict[str, Claimed]:
+    found = verdicts(Studies(studies)) if studies is not None else [None] * len(CLAIMS)
+    return {
+        claim.measure.__name__: Claimed(claim.measure.__name__, claim.statement, verdict)
+        for claim, verdict in zip(CLAIMS, found, strict=True)
+    }
+
+
+def _portraits(chosen: dict[str, Definition], audited: set[str], cache: Path) -> dict[str, Portrait]:
+    """Make or read the portraits, on several processes if many are missing."""
+    jobs = [delayed(portrait)(name, dict(one.sliders), cache, name in audited) for name, one in chosen.items()]
+    known = len({path.name.rpartition("-")[0] for path in cache.glob("*.json")} & set(chosen))
+    workers = max(1, min(cpu_count(), (len(jobs) - known) // SIDE_BY_SIDE))
+    return dict(zip(chosen, Parallel(workers)(jobs), strict=True))

@@ -1,0 +1,64 @@
+"""Curves of encodings: the mean score of two equal tokens against their distance, for each value of some options."""
+
+from collections.abc import Mapping
+from functools import partial
+from itertools import product
+from typing import Any
+
+from pe_lab.audit.measures import by_distance
+from pe_lab.audit.subject import Subject, equal_tokens
+from pe_lab.encodings.terms import Stick
+
+DIGITS = 4  # significant digits of a score
+
+
+def curves(subject: Subject, sliders: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """Return a curve per head for each combination of values.
+
+    Args:
+        subject: the encoding with the options of conf/pe.
+        sliders: options with their values, the default among them; may be empty.
+
+    Returns:
+        sliders: a list of name, values and the index of the default; quantity: what the score is, in words; unit: logit
+        or weight; distances [n]; curves: by the indices of the values, as "0,2" ("" without sliders), a list of n
+        scores for each head, or a text that says why there is none. Logits are relative to that at distance 0.
+    """
+    listed = [_slider(subject, name, values) for name, values in sliders.items()]
+    stick = isinstance(subject.view(equal_tokens(2)).terms.weights, Stick)
+    found: dict[str, list[list[float]] | str] = {}
+    distances: list[int] = []
+    for indices in product(*(range(len(one["values"])) for one in listed)):
+        chosen = {one["name"]: one["values"][index] for one, index in zip(listed, indices, strict=True)}
+        key = ",".join(map(str, indices))
+        try:
+            distances, found[key] = _curve(_with(subject, chosen), relative=not stick)
+        except ValueError as error:
+            found[key] = str(error)
+    quantity = "attention weight" if stick else "logit, less that at distance 0"
+    unit = "weight" if stick else "logit"
+    return {"sliders": listed, "quantity": quantity, "unit": unit, "distances": distances, "curves": found}
+
+
+def _slider(subject: Subject, name: str, values: tuple[Any, ...]) -> dict[str, Any]:
+    """Return an option with its values and the index of its default."""
+    default = getattr(subject.make, "keywords", {}).get(name)
+    if default not in values:
+        raise ValueError(f"values of {subject.name}.{name} must have the default {default}, got {list(values)}")
+    return {"name": name, "values": list(values), "default": list(values).index(default)}
+
+
+def _with(subject: Subject, options: Mapping[str, Any]) -> Subject:
+    """Return the subject with other options."""
+    make = subject.make
+    assert isinstance(make, partial)  # that is what Hydra makes of conf/pe
+    return Subject(subject.name, partial(make.func, *make.args, **{**make.keywords, **options}))
+
+
+def _curve(subject: Subject, relative: bool) -> tuple[list[int], list[list[float]]]:
+    """Return distances, and the scores of each head at each; `relative`: less that at distance 0."""
+    distances, scores = by_distance(subject)
+    if relative:
+        scores = scores - scores[:, :1]
+    rounded = [[float(f"{value:.{DIGITS}g}") for value in head] for head in scores.tolist()]
+    return distances.tolist(), rounded

@@ -1,0 +1,221 @@
+"""The pages of the gallery: each made of a part of its content."""
+
+from typing import Any
+
+import pandas as pd
+
+from pe_lab.benchmark.coverage import ENOUGH
+from pe_lab.benchmark.tasks import NAME
+from pe_lab.gallery import rows
+from pe_lab.gallery.content import Content
+from pe_lab.gallery.definitions import mathml
+from pe_lab.gallery.page import Page, Section, rendered
+from pe_lab.gallery.results import TRAINED, TaskResults
+from pe_lab.report.decided import CAUTION
+from pe_lab.results.verdicts import MARKS
+
+FACETS = {
+    "family": "family",
+    "enters": "where it enters",
+    "mask": "defined for",
+    "kernels": "fused kernels",
+}
+
+
+def pages(content: Content) -> list[Page]:
+    """Return all pages: the overview, one per encoding, one per task, and the rows of each task that is measured."""
+    made = [leaderboard(content), needs(content), encodings(content), tasks(content), claims(content)]
+    made += [encoding(content, name) for name in content.definitions]
+    made += [task(content, found) for found in content.results.tasks]
+    return made + [task_rows(content, found) for found in content.results.measured]
+
+
+def leaderboard(content: Content) -> Page:
+    """Return the table of all encodings on all tasks."""
+    found = content.results
+    overall = found.overall[found.overall["name"].isin(content.names)]
+    tables = {one.task.name: one.at() for one in found.measured}
+    lines = [
+        {
+            "facets": content.facets(line["name"]),
+            "at": {task: _line(table, line["pe"]) for task, table in tables.items()},
+        }
+        | line
+        for line in overall.to_dict("records")
+    ]
+    html = rendered(
+        "leaderboard.html",
+        **_common(content, ""),
+        lines=lines,
+        measured=found.measured,
+        all_tasks=found.tasks,
+        missing=sorted(content.names - set(overall["name"])),
+        cells=sum(len(one.cells) for one in found.measured),
+        choices=_choices(content),
+        caution=CAUTION if any(one.sequential for one in found.measured) else "",
+    )
+    return Page("index", "Leaderboard", [Section("", html)], wide=True)
+
+
+def needs(content: Content) -> Page:
+    """Return which encoding may be the best for what is needed, and how sure that is."""
+    found = content.results
+    pooled, note = found.pooled
+    overall = {
+        "standing": pooled,
+        "note": note,
+        "free": _free(content, pooled),
+        "cheapest": found.cheapest(pooled.open) if pooled and pooled.open else "",
+    }
+    lines = []
+    for one, length in content.needs():
+        standing = one.standings[length]
+        table = one.at(length)
+        seeds = table.loc[list(standing.means), "seeds"]
+        lines.append(
+            {
+                "task": one.task,
+                "length": content.of_length(length),
+                "standing": standing,
+                "seeds": (int(seeds.min()), int(seeds.max())),
+                "few": [pe for pe in table.index if pe not in standing.means],
+                "cheapest": found.cheapest(standing.open, one) if standing.open else "",
+            }
+        )
+    unmeasured = [one.task for one in found.tasks if TRAINED not in one.standings]
+    html = rendered("needs.html", **_common(content, ""), lines=lines, overall=overall, unmeasured=unmeasured)
+    return Page("needs", "Which encoding for which need", [Section("", html)], wide=True)
+
+
+def encodings(content: Content) -> Page:
+    """Return the list of all encodings."""
+    scores = content.results.overall.groupby("name")["score"].max().to_dict()
+    lines = [
+        {
+            "name": name,
+            "said": said,
+            "made": content.portraits[name],
+            "facets": content.facets(name),
+            "parameters": _property(content, name, "parameters"),
+            "score": scores.get(name),
+        }
+        for name, said in content.definitions.items()
+    ]
+    html = rendered("encodings.html", **_common(content, ""), lines=lines, choices=_choices(content))
+    return Page("encodings", "Encodings", [Section("", html)], wide=True)
+
+
+def tasks(content: Content) -> Page:
+    """Return the list of all tasks."""
+    html = rendered("tasks.html", **_common(content, ""), tasks=content.results.tasks)
+    return Page("tasks", "Tasks", [Section("", html)], wide=True)
+
+
+def claims(content: Content) -> Page:
+    """Return the claims of the literature with their verdicts."""
+    about = {name: [pe for pe, said in content.definitions.items() if name in said.claims] for name in content.claims}
+    html = rendered("claims.html", **_common(content, ""), claims=list(content.claims.values()), about=about)
+    return Page("claims", "Claims and their verdicts", [Section("", html)], wide=True)
+
+
+def encoding(content: Content, name: str) -> Page:
+    """Return the page of an encoding."""
+    said, made = content.definitions[name], content.portraits[name]
+    values: dict[str, Any] = _common(content, "../") | {"name": name, "said": said, "made": made}
+    on_tasks = [(found, lines.to_dict("records")) for found, lines in content.on_tasks(name)]
+    parts: dict[str, dict[str, Any]] = {
+        "Definition": {"formulas": [mathml(one) for one in said.formula], "facets": content.facets(name)},
+        "Score against distance": {},
+        "Picture": {},
+        "Results": {"on_tasks": on_tasks},
+        "Properties": {"properties": content.properties(name), "audited": name in content.audit.index},
+        "Known failures": {},
+        "Claims": {"claims": [content.claims[one] for one in said.claims]},
+        "Equal to": {},
+        "Code": {},
+    }
+    sections = [
+        Section(title, rendered(f"encoding/{_file(title)}.html", **values, **more), made.code * (title == "Code"))
+        for title, more in parts.items()
+    ]
+    return Page(f"encodings/{name}", f"{said.title} ({name})", sections)
+
+
+def task(content: Content, found: TaskResults) -> Page:
+    """Return the page of a task."""
+    html = rendered(
+        "task.html",
+        **_common(content, "../"),
+        found=found,
+        tables={length: found.at(length).to_dict("records") for length in found.lengths},
+        choices=_choices(content),
+        facets=content.facets,
+    )
+    return Page(f"tasks/{found.task.name}", f"Task: {found.task.name}", [Section("", html)], wide=True)
+
+
+def task_rows(content: Content, found: TaskResults) -> Page:
+    """Return the rows of a task: every number of the gallery links to one of them."""
+    lines = table_of(content, found).to_dict("records")
+    first: set[str] = set()
+    for line in lines:
+        group = rows.anchor(line["pe"], line["length"])
+        line["group"] = "" if group in first else group
+        first.add(group)
+    html = rendered("rows.html", **_common(content, "../"), found=found, lines=lines)
+    path = f"rows/{found.task.name}"
+    return Page(path, f"Rows: {found.task.name}", [Section("", html)], searched=False, wide=True)
+
+
+def table_of(content: Content, found: TaskResults) -> pd.DataFrame:
+    """Return the rows of a task as a table, with their commands."""
+    return rows.table(found, {name: made.options for name, made in content.portraits.items()})
+
+
+def _common(content: Content, root: str) -> dict[str, Any]:
+    """Return what every template may need.
+
+    Args:
+        root: the way from the page to the gallery's folder.
+    """
+    return {
+        "content": content,
+        "root": root,
+        "docs": f"{root}../" if content.documented else "",
+        "anchor": rows.anchor,
+        "marks": MARKS,
+        "enough": ENOUGH,
+        "benchmark": NAME,
+        "trained": TRAINED,
+        "facet_names": FACETS,
+        "inline": lambda text: content.inline(text, root),
+    }
+
+
+def _choices(content: Content) -> dict[str, list[str]]:
+    """Return the values of each facet, in alphabetical order."""
+    values: dict[str, set[str]] = {facet: set() for facet in FACETS}
+    for name in content.names:
+        for facet, value in content.facets(name).items():
+            values[facet] |= set(value.split("|"))
+    return {facet: sorted(found) for facet, found in values.items()}
+
+
+def _line(table: pd.DataFrame, pe: str) -> dict[str, Any] | None:
+    return table.loc[pe].to_dict() if pe in table.index else None
+
+
+def _free(content: Content, standing: Any) -> list[str]:
+    """Return the encodings without parameters of their own among those that may be the best on average."""
+    if standing is None:
+        return []
+    costs = content.results.overall.set_index("pe")["positional_parameters"]
+    return [name for name in standing.open if costs.get(name) == 0]
+
+
+def _property(content: Content, name: str, column: str) -> Any:
+    return next((value for known, value, _ in content.properties(name) if known == column), None)
+
+
+def _file(title: str) -> str:
+    return title.lower().replace(" ", "_")

@@ -1,0 +1,194 @@
+"""What is known of an encoding before anything is trained: its class, its properties, its picture and its curves.
+
+A portrait takes a second or two. It is kept in a folder, by the hash of all that it depends on.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from inspect import getsource, unwrap
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.utils import get_object, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab import config
+from pe_lab.attention import triton
+from pe_lab.audit.measures import measure
+from pe_lab.audit.pictures import picture
+from pe_lab.audit.subject import LENGTH, Subject, random_tokens
+from pe_lab.gallery.kernels import curves
+from pe_lab.system.files import canonical, parse_json, write_text
+
+PACKAGE = Path(__file__).parents[1]
+READ = ("encodings", "attention/*.py", "attention/triton/__init__.py", "model", "audit", "data/base.py")
+PLACES = {"left": 0.04, "right": 0.99, "top": 0.87, "bottom": 0.07, "wspace": 0.28, "hspace": 0.38}  # of panels
+OF_DEVICES = ("CUDA", "GPU", "triton")  # in reasons that are about the machine, not about the encoding
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """What is known of an encoding before anything is trained.
+
+    Attributes:
+        name: in conf/pe.
+        target: import path of what makes it.
+        family: the first line of its module.
+        module: of its class.
+        code: the source of its class.
+        options: of conf/pe, by dotted name.
+        causal_only, on_grid, reads_marks: what it needs.
+        fused: an empty text if the Triton kernels have a place for all that it does; otherwise what they lack.
+        properties: of the audit.
+        reasons: why properties are missing, by column.
+        curves: see `kernels.curves`.
+        png: the file of its picture.
+    """
+
+    name: str
+    target: str
+    family: str
+    module: str
+    code: str
+    options: dict[str, Any]
+    causal_only: bool
+    on_grid: bool
+    reads_marks: bool
+    fused: str
+    properties: dict[str, float]
+    reasons: dict[str, str]
+    curves: dict[str, Any]
+    png: str
+
+
+def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, audited: bool = False) -> Portrait:
+    """Return the portrait of an encoding: from the folder, or made now and kept there.
+
+    Args:
+        sliders: options with the values for which curves are computed.
+        folder: of portraits.
+        audited: whether there is a table of properties already, so that they are not measured.
+    """
+    asked = f"{_sources()} {name} {audited} {json.dumps(canonical(dict(sliders)))}"
+    key = hashlib.sha256(asked.encode()).hexdigest()[:16]
+    path, png = folder / f"{name}-{key}.json", folder / f"{name}-{key}.png"
+    if path.is_file() and png.is_file():
+        return Portrait(**parse_json(path.read_text()))
+    with _one_thread():
+        made, drawn = _make(name, sliders, png.name, audited)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob(f"{name}-????????????????.json"), *folder.glob(f"{name}-????????????????.png")):
+        old.unlink()
+    png.write_bytes(drawn)
+    write_text(path, json.dumps(asdict(made)))
+    return made
+
+
+def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], png: str, audited: bool) -> tuple[Portrait, bytes]:
+    """Return a portrait and its picture."""
+    leaf = _leaf(name)
+    subject = Subject(name, instantiate(leaf))
+    target, made = leaf._target_, unwrap(get_object(leaf._target_))
+    kind: Any = made if isinstance(made, type) else type(subject.model().encodings[0])
+    properties, reasons = ({}, {}) if audited else measure(subject)
+    found = Portrait(
+        name=name,
+        target=target,
+        family=_family(kind),
+        module=kind.__module__,
+        code=getsource(kind),
+        options={key: value for key, value in config.flatten(config.resolved(leaf)).items() if key[0] != "_"},
+        causal_only=bool(subject.causal_only),
+        on_grid=subject.on_grid,
+        reads_marks=kind.reads_marks,
+        fused=_fused(subject),
+        properties=properties,
+        reasons=reasons,
+        curves=curves(subject, sliders),
+        png=png,
+    )
+    return found, _drawn(subject)
+
+
+def _drawn(subject: Subject) -> bytes:
+    """Return the picture of an encoding as PNG, in places that are fixed: to find them takes longer than to draw."""
+    figure, content = picture(subject, _none(), layout=None), BytesIO()
+    figure.subplots_adjust(**PLACES)
+    figure.savefig(content, format="png")
+    return content.getvalue()
+
+
+def _leaf(name: str) -> DictConfig:
+    """Return the settings of an encoding; those that consist of others are composed, which takes longer."""
+    leaf = OmegaConf.load(config.folder() / "pe" / f"{name}.yaml")
+    assert isinstance(leaf, DictConfig)
+    if not {"defaults", "parts"} & set(leaf):
+        return leaf
+    (cfg,) = config.expand([f"pe={name}"], multirun=False)
+    composed: DictConfig = cfg.pe
+    return composed
+
+
+def _family(kind: type) -> str:
+    """Return the first line of the docstring of a class's module."""
+    if kind.__module__ == "pe_lab.encodings.base":
+        return "No encoding"
+    return str(__import__(kind.__module__, fromlist=["_"]).__doc__).strip().splitlines()[0].rstrip(".")
+
+
+def _fused(subject: Subject) -> str:
+    """Return what of an encoding the Triton kernels have no place for; empty: nothing."""
+    view = subject.view(random_tokens(LENGTH).float())
+    with _interpreted():
+        reason = triton.refuses(view.q, view.terms, view.layout)
+    return "" if reason is None or any(word in reason for word in OF_DEVICES) else reason
+
+
+@contextmanager
+def _interpreted() -> Iterator[None]:
+    """Let the kernels answer for the CPU, as in Triton's interpreter; nothing is run."""
+    before = os.environ.get("TRITON_INTERPRET")
+    os.environ["TRITON_INTERPRET"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TRITON_INTERPRET"]
+        else:
+            os.environ["TRITON_INTERPRET"] = before
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: their number changes rounding."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@cache
+def _none() -> Subject:
+    return Subject.of("none")
+
+
+@cache
+def _sources() -> str:
+    """Return a hash of what portraits depend on: code, configuration of encodings, version of torch."""
+    found = hashlib.sha256(torch.__version__.encode())
+    files = [path for part in READ for path in (PACKAGE.glob(part) if "*" in part else [PACKAGE / part])]
+    files = [file for path in files for file in ([path] if path.is_file() else path.rglob("*.py"))]
+    for path in sorted(
+        [Path(__file__), Path(__file__).with_name("kernels.py"), *files, *(config.folder() / "pe").glob("*.yaml")]
+    ):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()

@@ -1,0 +1,176 @@
+// The tables and curves of the gallery. No dependency, no network: all data stands in the page.
+"use strict"
+;(() => {
+  const NONE = ""
+
+  // -- tables: sorted by the buttons of their headers, filtered by the form before them ------------------------------
+
+  function sortable(table) {
+    const headers = [...table.tHead.rows[0].cells]
+    headers.forEach((header, column) => {
+      const button = header.querySelector("button")
+      if (button) button.addEventListener("click", () => sort(table, headers, column))
+    })
+  }
+
+  function sort(table, headers, column) {
+    const header = headers[column]
+    const number = header.dataset.kind === "number"
+    const first = number ? "descending" : "ascending"
+    const before = header.getAttribute("aria-sort")
+    const order = before === null ? first : before === "ascending" ? "descending" : "ascending"
+    const sign = order === "ascending" ? 1 : -1
+    headers.forEach(other => other.removeAttribute("aria-sort"))
+    header.setAttribute("aria-sort", order)
+    const rows = [...table.tBodies[0].rows].map(row => [value(row.cells[column], number), row])
+    rows.sort(([a], [b]) => {
+      if (a === NONE || b === NONE) return (a === NONE) - (b === NONE) // what is missing stays last
+      return sign * (number ? a - b : a.localeCompare(b))
+    })
+    table.tBodies[0].append(...rows.map(([, row]) => row))
+  }
+
+  function value(cell, number) {
+    if (!cell) return NONE
+    const text = cell.dataset.sort ?? cell.textContent.trim()
+    if (!number) return text
+    const found = parseFloat(text.replace(/,/g, "").replace("−", "-"))
+    return Number.isNaN(found) ? NONE : found
+  }
+
+  function filtered(form) {
+    const table = document.getElementById(form.dataset.table)
+    const rows = [...table.tBodies[0].rows]
+    const output = form.querySelector("output")
+    const update = () => {
+      const wanted = [...form.querySelectorAll("select")].filter(select => select.value)
+      const text = form.elements.text.value.trim().toLowerCase()
+      let shown = 0
+      for (const row of rows) {
+        const fits =
+          (row.dataset.name ?? "").toLowerCase().includes(text) &&
+          wanted.every(select => matches((row.dataset[select.name] ?? "").split("|"), select.value))
+        row.hidden = !fits
+        shown += fits
+      }
+      output.textContent = `${shown} of ${rows.length}`
+    }
+    form.addEventListener("input", update)
+    form.addEventListener("submit", event => event.preventDefault())
+    form.addEventListener("reset", () => setTimeout(update))
+    update()
+  }
+
+  const matches = (values, wanted) => values.includes(wanted)
+
+  // -- curves: sliders choose one of those that the page has ---------------------------------------------------------
+
+  const SVG = "http://www.w3.org/2000/svg"
+  const HEIGHT = 260
+  const EDGE = { top: 12, right: 12, bottom: 40, left: 62 }
+
+  function curve(figure) {
+    const data = JSON.parse(figure.querySelector("script").textContent)
+    const inputs = [...figure.querySelectorAll("input")]
+    const outputs = [...figure.querySelectorAll(".gallery-slider output")]
+    const drawing = figure.querySelector(".gallery-drawing")
+    const caption = figure.querySelector("figcaption")
+    const update = () => {
+      const chosen = inputs.map((input, place) => data.sliders[place].values[Number(input.value)])
+      outputs.forEach((output, place) => (output.textContent = String(chosen[place])))
+      inputs.forEach((input, place) => input.setAttribute("aria-valuetext", String(chosen[place])))
+      const scores = data.curves[inputs.map(input => input.value).join(",")]
+      const options = chosen.map((one, place) => `${data.sliders[place].name}=${one}`).join(", ")
+      drawing.replaceChildren(typeof scores === "string" ? refused(scores) : draw(data, scores, drawing.clientWidth))
+      caption.textContent = described(data, scores, options)
+    }
+    inputs.forEach(input => input.addEventListener("input", update))
+    let width = drawing.clientWidth
+    new ResizeObserver(() => {
+      if (drawing.clientWidth !== width) {
+        width = drawing.clientWidth
+        update()
+      }
+    }).observe(drawing)
+    update()
+  }
+
+  function refused(reason) {
+    const text = document.createElement("p")
+    text.textContent = reason
+    return text
+  }
+
+  const same = scores => scores.every(head => head.every(score => Math.abs(score - head[0]) < 1e-9))
+
+  function described(data, scores, options) {
+    const which = options ? `${options}: ` : ""
+    if (typeof scores === "string") return `${which}no curve`
+    if (same(scores)) return `${which}the same at every distance`
+    const last = data.distances[data.distances.length - 1]
+    const ends = scores.map((head, place) => `head ${place} ${short(head[head.length - 1])}`)
+    return `${which}${data.unit} at distance ${last}: ${ends.join(", ")}`
+  }
+
+  const short = number => String(Number(number.toPrecision(3))).replace("-", "−")
+
+  function draw(data, scores, width) {
+    const all = scores.flat()
+    let [low, high] = [Math.min(...all), Math.max(...all)]
+    if (high - low < 1e-9) [low, high] = [low - 1, high + 1]
+    const last = data.distances[data.distances.length - 1]
+    const x = at => EDGE.left + (at / last) * (width - EDGE.left - EDGE.right)
+    const y = at => EDGE.top + ((high - at) / (high - low)) * (HEIGHT - EDGE.top - EDGE.bottom)
+    const svg = made("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img" })
+    svg.setAttribute("aria-label", `Mean ${data.quantity} of two equal tokens against their distance, a line per head`)
+    for (const tick of ticks(low, high, 5)) {
+      svg.append(made("path", { class: "grid", d: `M${EDGE.left} ${y(tick)}H${width - EDGE.right}` }))
+      svg.append(text(short(tick), { x: EDGE.left - 6, y: y(tick) + 4, "text-anchor": "end" }))
+    }
+    for (const tick of ticks(0, last, width < 420 ? 4 : 8)) {
+      svg.append(made("path", { class: "grid", d: `M${x(tick)} ${EDGE.top}V${HEIGHT - EDGE.bottom}` }))
+      svg.append(text(short(tick), { x: x(tick), y: HEIGHT - EDGE.bottom + 16, "text-anchor": "middle" }))
+    }
+    svg.append(text("distance", { x: (EDGE.left + width - EDGE.right) / 2, y: HEIGHT - 6, "text-anchor": "middle" }))
+    svg.append(text(data.unit, { transform: `translate(12 ${HEIGHT / 2 - 14}) rotate(-90)`, "text-anchor": "middle" }))
+    scores.forEach((head, place) => {
+      const points = head.map((score, at) => `${x(data.distances[at]).toFixed(1)} ${y(score).toFixed(1)}`)
+      svg.append(made("path", { class: `line head-${place}`, d: `M${points.join("L")}` }))
+      const left = width - EDGE.right - 70
+      const top = EDGE.top + 14 + 15 * place
+      svg.append(made("path", { class: `line head-${place}`, d: `M${left} ${top - 4}h20` }))
+      svg.append(text(`head ${place}`, { x: left + 25, y: top }))
+    })
+    return svg
+  }
+
+  function ticks(low, high, count) {
+    const raw = (high - low) / count
+    const power = 10 ** Math.floor(Math.log10(raw))
+    const step = power * [1, 2, 5, 10].find(factor => factor * power >= raw)
+    const found = []
+    for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Number(at.toPrecision(12)))
+    return found
+  }
+
+  function made(name, attributes) {
+    const element = document.createElementNS(SVG, name)
+    for (const [key, given] of Object.entries(attributes)) element.setAttribute(key, given)
+    return element
+  }
+
+  function text(words, attributes) {
+    const element = made("text", attributes)
+    element.textContent = words
+    return element
+  }
+
+  function start() {
+    document.querySelectorAll("table.gallery-table").forEach(sortable)
+    document.querySelectorAll("form.gallery-filters").forEach(filtered)
+    document.querySelectorAll("figure.gallery-curve").forEach(curve)
+  }
+
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start)
+  else start()
+})()

@@ -1,0 +1,49 @@
+"""A gallery of fabricated results, and of four encodings."""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import fabricated
+from pe_lab.gallery import pages as made_of
+from pe_lab.gallery.content import STUDIES, Content
+from pe_lab.gallery.site import write
+
+SHOWN = ("rope", "none", "alibi", "rope_2d")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _formulas() -> Iterator[None]:
+    """Without latex2mathml, which is in the extras test and docs, formulas are shown as they are written."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("latex2mathml") is None:
+            patch.setattr(made_of, "mathml", lambda formula: "<math><mi>formula</mi></math>")
+        yield
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of shipped results: seven encodings on three tasks."""
+    return fabricated.write(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of portraits."""
+    return tmp_path_factory.mktemp("portraits")
+
+
+@pytest.fixture(scope="session")
+def content(results: Path, cache: Path) -> Content:
+    """The content of a gallery of the fabricated results."""
+    return Content.gather(results, STUDIES, cache, names=SHOWN)
+
+
+@pytest.fixture(scope="session")
+def site(content: Content, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The gallery as files."""
+    folder = tmp_path_factory.mktemp("site")
+    write(content, cache, folder)
+    return folder

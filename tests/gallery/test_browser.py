@@ -1,0 +1,198 @@
+"""Pages in a browser: nothing is logged, tables sort and filter, sliders redraw, at two widths, light and dark."""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from browser import Browser, browsing, executable
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = executable()
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason="needs chromium, chromium-browser or google-chrome on the path"),
+]
+KINDS = ("index", "needs", "encodings", "encodings/rope", "tasks/copy", "rows/copy", "claims", "tasks")
+FIRST = "[...document.querySelectorAll('#table-leaderboard tbody tr:not([hidden])')].map(row => row.dataset.name)"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browsing(str(PROGRAM), tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [400, 1200])
+def test_pages_fit_and_log_nothing(browser: Browser, site: Path, width: int, scheme: str) -> None:
+    for kind in KINDS:
+        browser.open(site / f"{kind}.html", width, scheme)
+        wide = browser.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert wide == [width, width], kind
+        assert browser.complaints == [], kind
+    assert {address.split(":")[0] for address in browser.requested} <= {"file", "about", "data"}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_and_lines_stand_out_from_the_background(browser: Browser, site: Path, scheme: str) -> None:
+    browser.open(site / "encodings/rope.html", scheme=scheme)
+    seen = browser.evaluate(
+        "[...document.querySelectorAll('p, td a, .gallery-missing, .gallery-drawing text, .gallery-drawing .line')]"
+        ".map(one => [getComputedStyle(one)[one.matches('.line') ? 'stroke' : one.matches('text') ? 'fill' : 'color'],"
+        " one.matches('.line') ? 3 : 4.5])"
+    )
+    (background,) = {browser.evaluate("getComputedStyle(document.body).backgroundColor")}
+    assert luminance(background) > 0.9 if scheme == "light" else luminance(background) < 0.1
+    for colour, least in seen:
+        assert contrast(colour, background) >= least, colour
+    assert len({colour for colour, least in seen if least == 3}) == 4
+
+
+def test_a_table_is_sorted_by_its_headers(browser: Browser, site: Path) -> None:
+    browser.open(site / "index.html")
+    assert browser.evaluate(FIRST) == ["rope", "alibi", "none"]
+    click = "document.querySelectorAll('#table-leaderboard thead button')[{}].click()"
+    state = "document.querySelectorAll('#table-leaderboard thead th')[{}].getAttribute('aria-sort')"
+    browser.evaluate(click.format(0))
+    assert browser.evaluate(FIRST) == ["alibi", "none", "rope"]
+    assert browser.evaluate(state.format(0)) == "ascending"
+    browser.evaluate(click.format(0))
+    assert browser.evaluate(FIRST) == ["rope", "none", "alibi"]
+    assert browser.evaluate(state.format(0)) == "descending"
+    browser.evaluate(click.format(6))  # the score on recall, where alibi is the best
+    assert browser.evaluate(FIRST) == ["alibi", "rope", "none"]
+    assert browser.evaluate("document.querySelectorAll('[aria-sort]').length") == 1
+
+
+def test_numbers_are_sorted_as_numbers_and_what_is_missing_stays_last(browser: Browser, site: Path) -> None:
+    browser.open(site / "encodings/rope.html")
+    table = "#properties-table"
+    values = (
+        f"[...document.querySelectorAll('{table} tbody tr')].map(row => row.cells[1].dataset.sort"
+        " ?? row.cells[1].textContent.trim())"
+    )
+    for order in ("descending", "ascending"):
+        browser.evaluate(f"document.querySelectorAll('{table} thead button')[1].click()")
+        found = browser.evaluate(values)
+        numbers = [float(one) for one in found if re.fullmatch(r"-?[\d.]+(e-?\d+)?", one)]
+        assert numbers == sorted(numbers, reverse=order == "descending")
+        assert len(numbers) > 10
+        assert found[: len(numbers)] == [one for one in found if re.fullmatch(r"-?[\d.]+(e-?\d+)?", one)]
+
+
+def test_a_table_is_filtered_by_name_and_by_facets(browser: Browser, site: Path) -> None:
+    browser.open(site / "index.html")
+    count = "document.querySelector('.gallery-filters output').textContent"
+    assert browser.evaluate(count) == "3 of 3"
+    choose = (
+        "(() => {{ const select = document.querySelector('.gallery-filters select[name={}]'); select.value = '{}';"
+        " select.dispatchEvent(new Event('input', {{bubbles: true}})) }})()"
+    )
+    browser.evaluate(choose.format("enters", "logits"))
+    assert browser.evaluate(FIRST) == ["rope", "alibi"]
+    browser.evaluate("document.querySelector('.gallery-filters input').focus()")
+    browser.type("ALI")
+    assert browser.evaluate(FIRST) == ["alibi"]
+    assert browser.evaluate(count) == "1 of 3"
+    browser.evaluate("document.querySelector('.gallery-filters button').click()")
+    browser.evaluate("new Promise(done => setTimeout(done, 20))")
+    assert browser.evaluate(FIRST) == ["rope", "alibi", "none"]
+    assert browser.evaluate(count) == "3 of 3"
+
+
+def test_tables_are_used_by_the_keyboard_alone(browser: Browser, site: Path) -> None:
+    browser.open(site / "index.html")
+    focused = "document.activeElement.textContent.trim() || document.activeElement.name"
+    for _ in range(30):
+        browser.press("Tab")
+        if browser.evaluate("document.activeElement.closest('#table-leaderboard thead') !== null"):
+            break
+    assert browser.evaluate(focused) == "encoding"
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert browser.evaluate(outline) == "solid"
+    browser.press("Enter")
+    assert browser.evaluate(FIRST) == ["alibi", "none", "rope"]
+    browser.press("Space")
+    assert browser.evaluate(FIRST) == ["rope", "none", "alibi"]
+
+
+def test_a_slider_draws_another_curve_by_mouse_and_keyboard(browser: Browser, site: Path) -> None:
+    browser.open(site / "encodings/rope.html")
+    line = "document.querySelector('.gallery-drawing .line').getAttribute('d')"
+    output = "document.querySelector('.gallery-slider output').textContent"
+    caption = "document.querySelector('.gallery-curve figcaption').textContent"
+    before = browser.evaluate(line)
+    assert browser.evaluate(output) == "10000"
+    browser.evaluate("document.querySelector('.gallery-slider input').focus()")
+    browser.press("ArrowLeft")
+    assert browser.evaluate(output) == "1000"
+    assert browser.evaluate("document.querySelector('.gallery-slider input').getAttribute('aria-valuetext')") == "1000"
+    assert browser.evaluate(caption).startswith("theta=1000: logit at distance 55: head 0 ")
+    assert browser.evaluate(line) != before
+    browser.press("ArrowRight")
+    assert browser.evaluate(line) == before
+    assert browser.evaluate("document.querySelector('label[for=slider-1]').textContent") == "theta"
+
+
+def test_the_curve_is_that_of_the_data(browser: Browser, site: Path) -> None:
+    browser.open(site / "encodings/alibi.html")
+    drawn = browser.evaluate(
+        "[...document.querySelectorAll('.gallery-drawing .line')].map(line => line.getAttribute('d'))"
+    )
+    points = [[tuple(map(float, point.split())) for point in line[1:].split("L")] for line in drawn if "L" in line]
+    assert len(points) == 4
+    drops = [line[-1][1] - line[0][1] for line in points]
+    assert drops[0] > drops[1] > drops[2] > drops[3] > 0  # the slopes of the heads fall by a factor of 4
+    assert drops[0] / drops[1] == pytest.approx(4, rel=0.02)
+    browser.open(site / "encodings/none.html")
+    assert browser.evaluate("document.querySelector('figcaption').textContent") == "the same at every distance"
+
+
+def test_a_link_to_a_row_shows_which(browser: Browser, site: Path) -> None:
+    browser.open(site / "rows/copy.html", anchor="#rope-x2-s3")
+    marked = "[...document.querySelectorAll('tr')].filter(row => getComputedStyle(row.cells[1]).boxShadow !== 'none')"
+    assert browser.evaluate(f"{marked}.map(row => row.id)") == ["rope-x2-s3"]
+    browser.open(site / "rows/copy.html", anchor="#rope-x2")
+    assert browser.evaluate(f"{marked}.map(row => row.id)") == ["rope-x2-s0"]
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("latex2mathml") is None, reason="needs the extra docs")
+def test_pages_of_the_documentation_fit_and_log_nothing(browser: Browser, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr[-2000:]
+    for kind in ("index", "needs", "encodings", "encodings/rope", "tasks/copy", "claims"):
+        for width, scheme in ((400, "light"), (1200, "dark")):
+            browser.open(tmp_path / f"gallery/{kind}.html", width, scheme)
+            assert browser.evaluate("document.documentElement.scrollWidth") == width, kind
+            assert browser.complaints == [], kind
+    broken = []
+    for page in (tmp_path / "gallery").rglob("*.html"):
+        text = page.read_text()
+        for link in re.findall(r'href="((?!https?:|data:|#)[^"#]+)', text):
+            if not (page.parent / link).exists():
+                broken.append(f"{page.name}: {link}")
+    assert broken == []
+    shutil.rmtree(tmp_path)
+
+
+def luminance(colour: str) -> float:
+    """The relative luminance of rgb(...), as WCAG defines it."""
+    parts = [float(part) / 255 for part in re.findall(r"[\d.]+", colour)[:3]]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(colour: str, background: str) -> float:
+    """The contrast of two colours, as WCAG defines it; a transparent colour is laid on the background."""
+    numbers, under = (list(map(float, re.findall(r"[\d.]+", one))) for one in (colour, background))
+    alpha = numbers[3] if len(numbers) > 3 else 1.0
+    over = f"rgb({', '.join(str(alpha * a + (1 - alpha) * b) for a, b in zip(numbers[:3], under[:3], strict=True))})"
+    light, dark = sorted((luminance(over), luminance(background)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)

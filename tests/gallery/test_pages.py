@@ -1,0 +1,281 @@
+"""The pages of the gallery: links lead somewhere, every number has its row, nothing comes from the network."""
+
+import csv
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+import fabricated
+from pe_lab.benchmark.tasks import STUDY
+from pe_lab.gallery.content import Content
+from pe_lab.gallery.page import Page, Section, fixed, number, slot
+from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task, task_rows
+from pe_lab.gallery.results import Results
+from pe_lab.gallery.site import write
+from pe_lab.results import shipped
+
+LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
+
+
+class Read(HTMLParser):
+    """Links, ids, loaded addresses and the cells of tables on a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.loaded: list[str] = []
+        self.cells: list[tuple[str, list[str]]] = []  # text and links of each td
+        self._open: list[str] | None = None
+        self._text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if "id" in given:
+            self.ids.append(given["id"])
+        if tag == "a":
+            self.links.append(given["href"])
+            if self._open is not None:
+                self._open.append(given["href"])
+        if tag in LOADING and LOADING[tag] in given:
+            self.loaded.append(given[LOADING[tag]])
+        if tag == "td":
+            self._open, self._text = [], ""
+
+    def handle_data(self, data: str) -> None:
+        self._text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "td" and self._open is not None:
+            self.cells.append((" ".join(self._text.split()), self._open))
+            self._open = None
+
+
+@pytest.fixture(scope="module")
+def read(site: Path) -> dict[Path, Read]:
+    return {path: Read(path.read_text()) for path in site.rglob("*.html")}
+
+
+def test_there_is_a_page_for_everything(site: Path, read: dict[Path, Read]) -> None:
+    names = {path.relative_to(site).with_suffix("").as_posix() for path in read}
+    assert names >= {"index", "needs", "encodings", "tasks", "claims"}
+    assert {name for name in names if name.startswith("encodings/")} == {
+        f"encodings/{name}" for name in ("rope", "none", "alibi", "rope_2d")
+    }
+    assert sum(name.startswith("tasks/") for name in names) == 14
+    assert {name for name in names if name.startswith("rows/")} == {"rows/order", "rows/copy", "rows/recall"}
+
+
+def test_links_resolve_to_files_and_ids(site: Path, read: dict[Path, Read], content: Content) -> None:
+    for path, page in read.items():
+        for link in page.links:
+            if link.startswith("https:"):
+                continue
+            target, _, anchor = unquote(link).partition("#")
+            file = (path.parent / target).resolve() if target else path
+            beside = file.stem in set(content.results.overall["name"]) | {
+                one for said in content.definitions.values() for one in (equal.name for equal in said.equals)
+            }
+            if file.parent.name == "encodings" and beside and not file.exists():
+                continue  # an encoding that this small gallery leaves out
+            assert file.is_file(), f"{path.name}: {link}"
+            if anchor and file.suffix == ".html":
+                assert anchor in read[file].ids, f"{path.name}: {link}"
+
+
+def test_ids_are_unique_on_a_page(read: dict[Path, Read]) -> None:
+    for path, page in read.items():
+        twice = {one for one in page.ids if page.ids.count(one) > 1} if len(page.ids) < 500 else set()
+        assert not twice, path.name
+
+
+def test_pages_load_only_files_beside_them(site: Path, read: dict[Path, Read]) -> None:
+    for path, page in read.items():
+        for address in page.loaded:
+            assert address.startswith("data:") or (path.parent / address).resolve().is_file(), f"{path.name}: {address}"
+        text = path.read_text()
+        assert not re.search(r"@import|fetch\(|XMLHttpRequest|url\(\s*['\"]?(https?|file):", text), path.name
+        assert "file://" not in text
+    script = (site / "gallery.js").read_text()
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|fetch\(|import\(|XMLHttpRequest|file:", script)
+
+
+@pytest.mark.parametrize("name", ["index.html", "tasks/copy.html", "encodings/rope.html", "needs.html", "tasks.html"])
+def test_every_number_of_results_has_its_link(site: Path, read: dict[Path, Read], name: str) -> None:
+    numbers = [(text, links) for text, links in read[site / name].cells if re.match(r"−?\d+(\.\d+)?(?! ×)\b", text)]
+    if name == "encodings/rope.html":
+        text = (site / name).read_text()
+        numbers = [
+            (one, links)
+            for one, links in Read(text[text.index('id="results"') : text.index('id="properties"')]).cells
+            if re.match(r"−?\d[\d.]*$", one)
+        ]
+    assert len(numbers) > 3
+    assert [text for text, links in numbers if not links] == []
+
+
+def test_a_score_leads_to_the_rows_that_it_is_the_mean_of(site: Path, read: dict[Path, Read], content: Content) -> None:
+    score = fixed(
+        next(found for found in content.results.tasks if found.task.name == "copy").at(2.0).loc["rope", "score"]
+    )
+    assert (score, ["../rows/copy.html#rope-x2"]) in read[site / "tasks/copy.html"].cells
+    rows = (site / "rows/copy.html").read_text()
+    lines = [line for line in re.findall(r"<tr id=.*?</tr>", rows, re.DOTALL) if 'id="rope-x2-s' in line]
+    assert len(lines) == 4
+    assert 'id="rope-x2"' in lines[0]
+    for seed, line in enumerate(lines):
+        assert f"python -m pe_lab.run -m +study=pe_bench_1_copy pe=rope seed={seed} optimizer.lr=0.003" in line
+    with (site / "rows/copy.csv").open(newline="") as file:
+        table = [line for line in csv.DictReader(file) if (line["pe"], line["length"]) == ("rope", "2.0")]
+    assert fixed(sum(float(line["score"]) for line in table) / 4) == score
+    assert all(
+        float(line["score"])
+        == pytest.approx((float(line["level"]) - float(line["loss"])) / (float(line["level"]) - float(line["best"])))
+        for line in table
+    )
+
+
+def test_what_has_one_seed_is_said_not_to_be_ranked(content: Content) -> None:
+    found = next(one for one in content.results.tasks if one.task.name == "copy")
+    html = task(content, found).html()
+    line = next(one for one in re.findall(r"<tr data-name=.*?</tr>", html, re.DOTALL) if ">fire<" in one)
+    assert "not ranked: 1 seed" in line
+    assert "one seed" in line
+    assert "not compared" in line
+    assert ">better<" not in line.replace(" ", "")
+
+
+def test_the_leaderboard_has_what_it_is_filtered_by(content: Content) -> None:
+    html = leaderboard(content).html()
+    line = next(one for one in re.findall(r"<tr data-name=.*?</tr>", html, re.DOTALL) if 'data-name="rope"' in one)
+    for facet, value in {
+        "family": "Encodings that rotate queries and keys",
+        "enters": "logits",
+        "mask": "causal and bidirectional",
+        "kernels": "yes",
+    }.items():
+        assert f'data-{facet}="{value}"' in line
+        assert f"<option>{value}</option>" in html
+    assert "loss 0.636, level 1.25, best 0.25; 4 seeds" in line
+
+
+def test_needs_name_what_may_be_the_best_and_how_sure_that_is(content: Content) -> None:
+    html = needs(content).html()
+    assert "<code>t5</code> certainly has the lowest test loss, 0.458 nats" in html
+    assert "At 2 × the training length" in html
+    assert "Not measured yet with 3 seeds" in html
+    assert "Left out, with fewer than 3 seeds: 1." in html
+
+
+def test_a_page_of_an_encoding_has_all_its_parts(content: Content) -> None:
+    page = encoding(content, "rope")
+    titles = [section.title for section in page.sections]
+    assert titles == [
+        "Definition",
+        "Score against distance",
+        "Picture",
+        "Results",
+        "Properties",
+        "Known failures",
+        "Claims",
+        "Equal to",
+        "Code",
+    ]
+    html = page.html()
+    assert html.count("<math") >= len(content.definitions["rope"].formula)
+    assert "class RoPE(PositionalEncoding):" in html
+    assert 'type="range"' in html
+    assert "https://arxiv.org/abs/2104.09864" in html
+    assert f"{html.count('not measured yet')} tasks" == "11 tasks"
+
+
+def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> None:
+    html = claims(content).html()
+    for name, claim in content.claims.items():
+        part = html[html.index(f'id="{name}"') :]
+        part = part[: part.index("</section>")]
+        assert claim.verdict is not None
+        assert claim.verdict.verdict in part
+    assert 'href="encodings/rope.html"' in html
+
+
+def test_without_studies_claims_are_not_tested(content: Content) -> None:
+    untested = {name: replace(claim, verdict=None) for name, claim in content.claims.items()}
+    html = claims(replace(content, claims=untested)).html()
+    assert html.count("not tested here") == 10
+    assert "supported</strong>" not in html
+
+
+def test_without_results_pages_say_so(content: Content, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    empty = replace(content, results=Results.read(tmp_path / "none"))
+    write(empty, cache, tmp_path / "site")
+    assert "Not measured yet: no cell of pe-bench 1 is shipped." in (tmp_path / "site/index.html").read_text()
+    assert "Not measured yet." in (tmp_path / "site/tasks/copy.html").read_text()
+    assert "Not decided yet." in (tmp_path / "site/needs.html").read_text()
+    assert (tmp_path / "site/encodings/rope.html").read_text().count("not measured yet") == 14
+    assert not (tmp_path / "site/rows").exists()
+
+
+def test_markdown_is_filled_with_the_same_html(content: Content) -> None:
+    for page in pages(replace(content, documented=True)):
+        text = page.markdown()
+        filled = page.filled(text)
+        for number_, section in enumerate(page.sections):
+            assert (slot(number_) in text) == bool(section.html)
+            assert section.html in filled
+            if section.title:
+                assert f"## {section.title} {{#{section.id}}}" in text
+        assert "<!-- gallery:" not in filled
+        heading = re.sub(r"[^\w]+", "-", page.title.lower()).strip("-")  # its id in the documentation
+        assert [one for one in Read(filled).ids if one == heading or one in page_ids(page)] == []
+    assert "```python\nclass RoPE" in encoding(content, "rope").markdown()
+    rows = task_rows(content, content.results.measured[0]).markdown()
+    assert rows.startswith("---\nsearch:\n  exclude: true\n")
+
+
+def page_ids(page: Page) -> set[str]:
+    """The ids of the headings of a page."""
+    return {section.id for section in page.sections if section.title}
+
+
+def test_in_the_documentation_pages_link_to_its_other_pages(content: Content) -> None:
+    alone, inside = (encoding(replace(content, documented=one), "rope").html() for one in (False, True))
+    assert "../../audit.html" in inside
+    assert "../../audit.html" not in alone
+
+
+def test_text_of_others_is_escaped() -> None:
+    page = Page("a/b", "<b>", [Section("x & y", "<p>kept</p>", "if a < b: pass")])
+    html = page.html()
+    assert "<title>&lt;b&gt;" in html
+    assert '<h2 id="x-&-y">x &amp; y</h2>' in html
+    assert "if a &lt; b: pass" in html
+    assert 'href="../gallery.css"' in html
+
+
+def test_numbers_are_shown_with_a_minus_sign_and_never_as_minus_zero() -> None:
+    assert [fixed(value) for value in (-0.001, -0.25, 1, float("nan"), None)] == ["0.00", "−0.25", "1.00", "", ""]
+    assert [number(value) for value in (-0.0123456, 2004, 1234567.0, 1e-9, None)] == [
+        "−0.0123",
+        "2,004",
+        "1,234,567",
+        "1e-09",
+        "",
+    ]
+
+
+def test_pages_of_a_control_show_losses_in_place_of_scores(content: Content, tmp_path: Path) -> None:
+    names = ("rope", "none", "alibi")
+    cells = [fabricated.cell("bag", pe, seed, 0.5 + len(pe) / 20, gap=0.0) for pe in names for seed in range(3)]
+    shipped.write(f"{STUDY}_bag", cells, tmp_path)
+    found = Results.read(tmp_path)
+    for page in pages(replace(content, results=found)):
+        assert "nan" not in re.sub(r"<code>.*?</code>|<script.*?</script>", "", page.html(), flags=re.DOTALL).lower()
+    html = leaderboard(replace(content, results=found)).html()
+    assert html.count(">loss 0.") == 3

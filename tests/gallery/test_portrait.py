@@ -1,0 +1,69 @@
+"""Portraits say what an encoding is, and are kept until something that they depend on changes."""
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from pe_lab import config
+from pe_lab.audit.subject import Subject
+from pe_lab.encodings.bias import Alibi
+from pe_lab.gallery import portrait as made_by
+from pe_lab.gallery.content import Content
+from pe_lab.gallery.portrait import portrait
+
+
+def test_a_portrait_has_class_source_family_and_options(content: Content, cache: Path) -> None:
+    found = content.portraits["alibi"]
+    assert found.code == inspect.getsource(Alibi)
+    assert found.family == "Encodings that add a fixed function of distance to the logits"
+    assert found.options == {"name": "alibi", "slopes": "geometric"}
+    assert (found.causal_only, found.on_grid, found.reads_marks) == (False, False, False)
+    assert content.portraits["none"].family == "No encoding"
+    assert content.portraits["rope_2d"].on_grid
+    assert (cache / found.png).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_portrait_is_read_again_until_the_values_change(
+    cache: Path, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made_by, "_make", lambda *_: pytest.fail("made again"))
+    sliders = dict(content.definitions["alibi"].sliders)
+    assert portrait("alibi", sliders, cache, audited=True) == content.portraits["alibi"]
+    with pytest.raises(pytest.fail.Exception):
+        portrait("alibi", {"slopes": ("geometric", "harmonic", "other")}, cache, audited=True)
+    with pytest.raises(pytest.fail.Exception):
+        portrait("alibi", sliders, cache, audited=False)
+
+
+def test_a_portrait_is_made_again_when_code_changes(
+    cache: Path, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made_by, "_make", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(made_by, "_sources", lambda: "of another version")
+    with pytest.raises(pytest.fail.Exception):
+        portrait("alibi", dict(content.definitions["alibi"].sliders), cache, audited=True)
+
+
+def test_what_portraits_depend_on_has_all_that_they_are_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    bytes_of = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.as_posix()) or bytes_of(path))
+    made_by._sources.__wrapped__()
+    ends = ("encodings/bias.py", "attention/reference.py", "model/transformer.py", "audit/measures.py", "pe/alibi.yaml")
+    for end in (*ends, "gallery/kernels.py", "gallery/portrait.py", "attention/triton/__init__.py"):
+        assert any(path.endswith(end) for path in read), end
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"), [("alibi", ""), ("stick_breaking", ""), ("shaw", "score"), ("cope", "score")]
+)
+def test_fused_kernels_are_those_that_have_a_place_for_all_of_it(name: str, lacks: str) -> None:
+    found = made_by._fused(Subject.of(name))
+    assert (lacks in found) if lacks else found == "", found
+
+
+@pytest.mark.parametrize("name", ["alibi", "heads", "dape", "randomized_rope", "rope_mixed"])
+def test_settings_are_those_that_are_composed(name: str) -> None:
+    (cfg,) = config.expand([f"pe={name}"], multirun=False)
+    assert made_by._leaf(name) == cfg.pe

@@ -1,0 +1,62 @@
+"""The program that writes the gallery: what it prints, and its errors as one line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pe_lab.benchmark.tasks import STUDY
+from pe_lab.cli import COMMANDS
+from pe_lab.gallery import content as made_of
+from pe_lab.gallery.__main__ import main
+from pe_lab.gallery.definitions import definitions
+
+Program = Callable[..., tuple[int, list[str], str]]
+
+
+@pytest.fixture
+def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {name: definitions()[name] for name in ("rope", "none", "alibi", "rope_2d")}
+    monkeypatch.setattr(made_of, "definitions", lambda: few)
+
+
+@pytest.mark.usefixtures("_few", "content")
+def test_it_writes_a_site_and_says_where(program: Program, results: Path, cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "site"
+    status, lines, error = program(main, "--out", out, "--results", results, "--cache", cache)
+    assert (status, error) == (0, "")
+    assert lines == [f"{out / 'index.html'}: 26 pages, from 77 cells"]
+    assert (out / "index.html").is_file()
+    assert (out / "gallery.js").read_bytes() == (Path(made_of.__file__).parent / "static/gallery.js").read_bytes()
+
+
+@pytest.mark.usefixtures("_few", "content")
+def test_the_same_results_give_the_same_bytes(program: Program, results: Path, cache: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        program(main, "--out", tmp_path / name, "--results", results, "--cache", cache)
+    files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    assert len(files) > 26
+    assert all((tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes() for path in files)
+
+
+def test_damaged_results_give_one_line(program: Program, results: Path, tmp_path: Path) -> None:
+    for path in results.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    damaged = tmp_path / f"{STUDY}_copy.jsonl.gz"
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    status, lines, error = program(main, "--out", tmp_path / "site", "--results", tmp_path)
+    assert (status, lines) == (1, [])
+    assert error.count("\n") == 1
+    assert error.startswith(f"error: shipped results {damaged} must have the digest ")
+    assert not (tmp_path / "site").exists()
+
+
+@pytest.mark.parametrize("name", ["results", "studies"])
+def test_a_folder_that_is_not_there_gives_one_line(program: Program, tmp_path: Path, name: str) -> None:
+    status, _, error = program(main, f"--{name}", tmp_path / "none")
+    assert status == 1
+    assert error == f"error: --{name} must be an existing folder, got '{tmp_path / 'none'}'\n"
+
+
+def test_pe_lab_knows_the_command() -> None:
+    assert COMMANDS["gallery"][0] == "pe_lab.gallery.__main__"

@@ -1,0 +1,201 @@
+"""Scores, ranks and verdicts of the gallery are those of the statistics that reports use."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import fabricated
+from pe_lab.benchmark.tasks import STUDY
+from pe_lab.gallery.results import Results, Settings, TaskResults
+from pe_lab.results import shipped, statistics
+from pe_lab.results.shipped import Shipped
+from pe_lab.system.files import LedgerError, digest
+
+
+@pytest.fixture(scope="module")
+def read(results: Path) -> Results:
+    return Results.read(results)
+
+
+def of(results: Results, name: str) -> TaskResults:
+    return next(found for found in results.tasks if found.task.name == name)
+
+
+def test_a_line_is_the_mean_over_seeds_with_its_interval(read: Results) -> None:
+    line = of(read, "copy").at(2.0).loc["rope"]
+    losses = [
+        fabricated.cell("copy", "rope", seed, 0.9 - 0.7 * 3 / 7).summary["test"]["loss"] + 0.4 for seed in range(4)
+    ]
+    scores = pd.Series([1.25 - loss for loss in losses])
+    assert (line["seeds"], line["tokens"]) == (4, 70)
+    assert line["loss"] == pytest.approx(sum(losses) / 4)
+    assert line["score"] == pytest.approx(scores.mean())
+    assert (line["low"], line["high"]) == pytest.approx(statistics.interval(scores))
+    assert (line["level"], line["best"], line["flops_per_token"]) == (1.25, 0.25, 2004.0)
+
+
+def test_tasks_have_the_lengths_that_were_measured(read: Results) -> None:
+    assert of(read, "order").lengths == [1.0]
+    assert of(read, "copy").lengths == [1.0, 2.0]
+    assert of(read, "bag").lengths == []
+    assert [found.task.name for found in read.measured] == ["order", "copy", "recall"]
+
+
+def test_ranks_are_those_of_all_comparisons_at_a_length(read: Results) -> None:
+    found = of(read, "copy")
+    for length in found.lengths:
+        ranks = found.families[length].ranks().set_index("pe")
+        table = found.at(length)
+        assert set(ranks.index) == set(fabricated.NAMES) - {"fire"}
+        for pe, line in ranks.iterrows():
+            assert (table.loc[pe, "rank_best"], table.loc[pe, "rank_worst"]) == (line["best"], line["worst"])
+    assert found.at().loc["t5", "rank_best"] == found.at().loc["t5", "rank_worst"] == 1
+
+
+def test_what_has_fewer_than_three_seeds_is_shown_and_not_ranked(read: Results) -> None:
+    line = of(read, "copy").at().loc["fire"]
+    assert line["seeds"] == 1
+    assert pd.isna(line[["low", "high", "rank_best", "rank_worst"]].astype(float)).all()
+    assert line["verdict"] == ""
+    assert line["score"] == pytest.approx(0.9 - 0.7 * 4 / 7, abs=0.03)
+    assert "fire" not in of(read, "copy").standings[1.0].means
+    assert of(read, "order").at().loc["fire", "rank_best"] >= 1
+
+
+def test_two_seeds_are_not_ranked_and_three_are(tmp_path: Path) -> None:
+    cells = [
+        fabricated.cell("copy", pe, seed, 0.5)
+        for pe, count in (("rope", 3), ("t5", 2), ("none", 3))
+        for seed in range(count)
+    ]
+    shipped.write(f"{STUDY}_copy", cells, tmp_path)
+    table = of(Results.read(tmp_path), "copy").at()
+    assert table["rank_best"].notna().to_dict() == {"rope": True, "t5": False, "none": True}
+
+
+def test_verdicts_are_those_of_the_sequential_study(read: Results) -> None:
+    found = of(read, "copy")
+    table = found.at()
+    assert table.loc["t5", "verdict"] == "better"
+    assert table.loc["none", "verdict"] == "worse"
+    assert table.loc["rope", "verdict"] == ""
+    line = found.sequential["alibi"]
+    differences = [
+        found.cells["alibi", seed].summary["test"]["loss"] - found.cells["rope", seed].summary["test"]["loss"]
+        for seed in range(3)
+    ]
+    assert line.seeds == 3  # decided at the first look: the fourth seed is not looked at
+    assert line.difference == pytest.approx(sum(differences) / 3)
+    assert line.margin == pytest.approx(0.05)
+    assert set(found.sequential) == set(fabricated.NAMES) - {"rope", "fire"}
+
+
+def test_equal_encodings_are_said_to_be_equal(tmp_path: Path) -> None:
+    cells = [fabricated.cell("copy", pe, seed, 0.5) for pe in ("rope", "fire") for seed in range(3)]
+    shipped.write(f"{STUDY}_copy", cells, tmp_path)
+    found = of(Results.read(tmp_path), "copy")
+    assert found.at().loc["fire", "verdict"] == "equal"
+    assert set(found.standings[1.0].open) == {"rope", "fire"}
+
+
+def test_without_the_baseline_nothing_is_compared_with_it(tmp_path: Path) -> None:
+    fabricated.write(tmp_path, ("t5", "none", "alibi", "fire"), ["order"])
+    found = of(Results.read(tmp_path), "order")
+    assert found.sequential == {}
+    assert found.families[1.0].baseline in {"t5", "none", "alibi", "fire"}
+    assert "t5" in found.standings[1.0].open
+
+
+def test_the_mean_over_tasks_and_of_ranks(read: Results) -> None:
+    overall = read.overall.set_index("pe")
+    assert list(read.overall["score"]) == sorted(read.overall["score"], reverse=True)
+    scores = [of(read, name).at().loc["rope", "score"] for name in ("order", "copy", "recall")]
+    assert overall.loc["rope", "score"] == pytest.approx(sum(scores) / 3)
+    ends = [of(read, name).at().loc["rope", "rank_worst"] for name in ("order", "copy", "recall")]
+    assert overall.loc["rope", "rank_worst"] == pytest.approx(sum(ends) / 3)
+    assert overall.loc["fire", ["tasks", "ranked", "seeds"]].tolist() == [2, 1, 1]
+
+
+def test_the_average_leaves_out_what_lacks_a_task(read: Results) -> None:
+    standing, note = read.pooled
+    assert standing is not None
+    assert "fire" not in standing.means
+    assert "Not included: fire" in note
+    assert standing.open == ["sinusoidal"]
+    assert standing.means["sinusoidal"] == pytest.approx(1 - read.overall.set_index("pe").loc["sinusoidal", "score"])
+
+
+def test_one_task_has_no_average(tmp_path: Path) -> None:
+    fabricated.write(tmp_path, tasks=["order"])
+    assert Results.read(tmp_path).pooled == (None, "Fewer than two tasks are measured.")
+
+
+def test_the_cheapest_has_the_fewest_flops_then_the_fewest_parameters(read: Results) -> None:
+    found = of(read, "copy")
+    assert read.cheapest(["learnable", "t5", "alibi"], found) == "t5"  # 2002 FLOPs
+    assert read.cheapest(["none", "rope"]) == "none"
+
+
+def test_settings_are_those_that_the_study_declares(read: Results) -> None:
+    assert of(read, "copy").settings == Settings(4, "0.05 gap", "rope", (3, 4, 6, 8, 12))
+    assert of(read, "causal_text").settings.margin == "0.02 nats"
+
+
+def test_cells_of_other_numbers_of_epochs_are_left_out(tmp_path: Path) -> None:
+    cell = fabricated.cell("copy", "rope", 0, 0.5)
+    other = replace(cell, epochs=2, summary=cell.summary | {"epochs": 2})
+    shipped.write(f"{STUDY}_copy", [cell, other], tmp_path)
+    assert len(of(Results.read(tmp_path), "copy").lines) == 2  # one cell at two lengths
+
+
+def test_two_cells_of_one_encoding_and_seed_are_refused(tmp_path: Path) -> None:
+    def with_rate(rate: float) -> Shipped:
+        cell = fabricated.cell("copy", "rope", 0, 0.5)
+        identity = cell.identity | {"optimizer": {"name": "adam", "lr": rate}}
+        return replace(cell, identity=identity, summary=cell.summary | {"run": digest(identity)})
+
+    shipped.write(f"{STUDY}_copy", [with_rate(0.1), with_rate(0.2)], tmp_path)
+    with pytest.raises(ValueError, match=r"pe_bench_1_copy must have one cell per encoding and seed, got 2 cells of 1"):
+        Results.read(tmp_path)
+
+
+def test_no_results_are_no_tasks_measured(tmp_path: Path) -> None:
+    read = Results.read(tmp_path)
+    assert read.measured == []
+    assert len(read.tasks) == 14
+    assert read.overall.empty
+    assert read.pooled[0] is None
+
+
+def test_damaged_results_are_refused(results: Path, tmp_path: Path) -> None:
+    for path in results.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / f"{STUDY}_copy.jsonl.gz").write_bytes(b"")
+    with pytest.raises(LedgerError, match=r"they were changed"):
+        Results.read(tmp_path)
+
+
+def test_a_control_has_no_score_and_is_ranked_by_its_loss(tmp_path: Path) -> None:
+    """On `bag` the level is the best loss; a margin in shares of the gap has no meaning there."""
+    fabricated.write(tmp_path, ("rope", "none", "alibi"), ["order", "copy"])
+    qualities = {"rope": 0.9, "alibi": 0.4, "none": 0.895}
+    cells = [fabricated.cell("bag", pe, seed, one, gap=0.0) for pe, one in qualities.items() for seed in range(4)]
+    shipped.write(f"{STUDY}_bag", cells, tmp_path)
+    read = Results.read(tmp_path)
+    found = of(read, "bag")
+    assert not found.scored
+    assert found.margin == "0.02 nats, the default, since 0.05 gap is 0 here"
+    assert found.at()["score"].isna().all()
+    assert list(found.at().index)[-1] == "alibi"
+    assert found.at().loc["alibi", ["rank_best", "rank_worst", "verdict"]].tolist() == [3, 3, "worse"]
+    for standing in found.standings.values():  # none is certainly behind, by 0.005 nats
+        assert (standing.open, standing.near, standing.behind) == (["rope"], ["none"], ["alibi"])
+    assert read.overall.set_index("pe").loc["rope", "score"] == pytest.approx(
+        (of(read, "order").at().loc["rope", "score"] + of(read, "copy").at().loc["rope", "score"]) / 2
+    )
+    pooled, note = read.pooled
+    assert pooled is not None
+    assert "Averaged over 2 tasks" in pooled.words()
+    assert "bag" not in note

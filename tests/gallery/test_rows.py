@@ -1,0 +1,64 @@
+"""A row has the command that makes its cell, to the hash of its identity."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+import fabricated
+from pe_lab import config
+from pe_lab.benchmark.tasks import STUDY
+from pe_lab.config import flatten, resolved
+from pe_lab.experiment.cell import Cell
+from pe_lab.gallery.rows import anchor, command
+from pe_lab.system.files import digest
+
+
+def trained(study: str, *words: str) -> Cell:
+    """The cell that the words of a command line ask for."""
+    (cfg,) = config.expand(config.of_jobs([f"+study={study}", *words]), multirun=True)
+    return Cell.from_config(cfg)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pe=rope", "seed=2"],
+        ["pe=alibi", "pe.slopes=harmonic", "optimizer.lr=0.01", "seed=0"],
+        ["pe=learnable", "pe.std=0.14", "optimizer.lr=3e-4", "seed=1"],
+        ["pe=heads", "seed=1"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_command_of_a_row_makes_its_cell(words: list[str]) -> None:
+    alone = ["search=none", "decide.baseline=null", "decide.seeds=3..24"]
+    study = f"{STUDY}_copy"
+    cell = trained(study, *words, *alone)
+    shipped = replace(fabricated.cell("copy", "rope", 0, 0.5), identity=cell.identity)
+    (defaults,) = config.expand([words[0]], multirun=False)
+    found = shlex.split(command(study, shipped, flatten(resolved(defaults.pe))))
+    assert found[:4] == ["python", "-m", "pe_lab.run", "-m"]
+    assert "shipped=false" in found
+    again = trained(study, *(word for word in found[4:] if not word.startswith("+study")))
+    assert digest(again.identity) == digest(cell.identity)
+    assert again.epochs == 4
+
+
+def test_options_of_conf_pe_are_not_given_again() -> None:
+    cell = fabricated.cell("copy", "alibi", 3, 0.5, slopes="harmonic", revision=1)
+    given = command(f"{STUDY}_copy", cell, {"name": "alibi", "slopes": "harmonic"})
+    assert given.startswith("python -m pe_lab.run -m +study=pe_bench_1_copy pe=alibi seed=3 optimizer.lr=0.003 ")
+    other = command(f"{STUDY}_copy", cell, {"name": "alibi", "slopes": "geometric"})
+    assert " pe.slopes=harmonic seed=3 " in other
+
+
+def test_anchors_are_different_and_have_no_spaces() -> None:
+    names = [
+        anchor(pe, length, seed)
+        for pe in ("rope", "rope theta=100", "rope theta=10")
+        for length in (1, 2, 0.5)
+        for seed in (None, 0, 1)
+    ]
+    assert len(set(names)) == len(names)
+    assert all(" " not in name and "=" not in name for name in names)
+    assert anchor("rope", 2.0, 3) == "rope-x2-s3"
