@@ -11,7 +11,7 @@ from pe_lab.results.shipped import Shipped
 from pe_lab.system.files import digest
 
 NAMES = ("none", "rope", "alibi", "learnable", "sinusoidal", "t5", "fire")
-DATA = {"order": ("structured", 8), "copy": ("copy", 4), "recall": ("mqar", 2), "bag": ("bag", 8)}
+DATA = {"place": ("pattern", 2), "copy": ("copy", 2), "recall": ("mqar", 4), "bag": ("bag", 2)}
 FLOORS = {"bayes": {"loss": 0.25, "accuracy": 1.0}, "position_blind": {"loss": 1.25}, "prior": {"loss": 2.0}}
 
 
@@ -43,7 +43,7 @@ def cell(
 
 
 def write(
-    folder: Path, names: Sequence[str] = NAMES, tasks: Sequence[str] = ("order", "copy", "recall"), seeds: int = 4
+    folder: Path, names: Sequence[str] = NAMES, tasks: Sequence[str] = ("place", "copy", "recall"), seeds: int = 4
 ) -> Path:
     """Write results of encodings on tasks into a folder, and return it.
 

@@ -2,10 +2,11 @@
 
 python -m pe_lab.benchmark                     the score of every encoding on every task, and how many cells that are
 python -m pe_lab.benchmark pe=NAME             train NAME on every task, compare it with all others: its score card
+python -m pe_lab.benchmark --export FOLDER     write all rows as CSV and as JSON with a schema, for other programs
 python -m pe_lab.benchmark --pack LEDGER       add the benchmark's cells of a ledger to those of the package
 
 NAME is any encoding of conf/pe, or of your own folder (--config-dir DIR), with its options as pe.<option>=<value>. What
-is shipped with the package is not trained again.
+is shipped with the package is not trained again. --beside FILE puts other people's exported rows beside ours.
 """
 
 import argparse
@@ -25,6 +26,8 @@ def main() -> None:
     parser.add_argument("--ledger", default="ledger", help="where its cells are kept (default: ledger)")
     parser.add_argument("--out", help="folder of card.html, card.md and card.csv (default: score_card/NAME)")
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
+    parser.add_argument("--beside", metavar="FILE", action="append", default=[], help="exported rows of other people")
+    parser.add_argument("--export", metavar="FOLDER", help="write all rows there, those of --beside too")
     parser.add_argument("--pack", metavar="LEDGER", help="a ledger in which studies of the benchmark were trained")
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
@@ -44,12 +47,17 @@ def _program(arguments: argparse.Namespace) -> None:
     elif arguments.words:
         from pe_lab.benchmark.score_card import Asked, score_card  # loads torch
 
-        names = ("words", "tasks", "seeds", "ledger", "out", "workers")
+        names = ("words", "tasks", "seeds", "ledger", "out", "workers", "beside")
         print(score_card(Asked.of(*(getattr(arguments, name) for name in names))))
-    else:
-        from pe_lab.benchmark.coverage import coverage  # loads pandas
+    elif arguments.export is not None:
+        from pe_lab.benchmark.coverage import table  # loads pandas
+        from pe_lab.benchmark.export import write
 
-        print(coverage())
+        print(*write(table(arguments.beside), Path(arguments.export)), sep="\n")
+    else:
+        from pe_lab.benchmark.coverage import coverage, table  # loads pandas
+
+        print(coverage(table(arguments.beside)))
 
 
 if __name__ == "__main__":

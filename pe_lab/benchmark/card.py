@@ -1,17 +1,16 @@
 """The score card of an encoding: its results on every task, compared with those of all others, paired by seed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
-from pe_lab.benchmark.score import rows, scores
-from pe_lab.benchmark.tasks import Task
-from pe_lab.results.shipped import Key, Shipped
+from pe_lab.benchmark.tasks import tasks
 from pe_lab.results.statistics import add_equivalence, interval, seeds_needed, wide
 from pe_lab.results.statistics.correction import ALIKE, BETTER, UNDECIDED, WORSE, add_verdicts
 from pe_lab.results.statistics.paired import differences
 
+COSTS = ("positional_parameters", "parameters", "flops_per_token", "seconds")
 _SETTING = {"depth": 0, "epochs": 0}  # columns of a table of cells that have one value here
 
 
@@ -21,24 +20,26 @@ class Card:
 
     Attributes:
         pe: its name, with the options in which it differs from a shipped encoding of that name.
-        scores: of all encodings: task, and the columns of `scores`.
+        scores: of all encodings, a line per cell and length, as in `rows.table`.
         lines: a line per task, length and other encoding: task, length, pe, other, seeds (shared), difference (in loss,
             that of `pe` minus that of the other), low, high, margin, verdict on `pe`, seeds_needed, and more columns
             of `compare`. Each task is a family, corrected by Holm's method.
-        costs: by encoding: positional_parameters, parameters, flops_per_token, seconds (of training steps, median over
-            tasks of a cell's).
         left_out: tasks that the encoding does not fit, and why.
     """
 
     pe: str
     scores: pd.DataFrame
     lines: pd.DataFrame
-    costs: pd.DataFrame
     left_out: Mapping[str, str]
 
     @property
     def others(self) -> list[str]:
         return [pe for pe in self.scores["pe"].unique() if pe != self.pe]
+
+    def costs(self) -> pd.DataFrame:
+        """Return positional_parameters, parameters, flops_per_token and seconds by encoding: medians over its cells."""
+        trained = self.scores.drop_duplicates("run")
+        return trained.groupby("pe", sort=False)[list(COSTS)].median()
 
     def tasks(self) -> list[tuple[str, float]]:
         """Return the tasks and lengths on which the encoding was measured."""
@@ -71,53 +72,38 @@ def count_verdicts(verdicts: pd.Series) -> dict[str, int]:
     return {word: int(found.sum()) for word, found in counts.items()}
 
 
-def card(
-    own: Mapping[Task, Iterable[Shipped]], others: Mapping[Task, Iterable[Shipped]], left_out: Mapping[str, str]
-) -> Card:
+def card(table: pd.DataFrame, own: Collection[str], left_out: Mapping[str, str]) -> Card:
     """Compare the cells of an encoding with those of others.
 
     Args:
-        own: its cells by task.
-        others: those of other encodings, and perhaps of itself, which are left out here.
+        table: a line per cell and length, from `rows.table`.
+        own: the runs of the encoding.
         left_out: tasks without cells of its own, and why.
 
     Raises:
-        ValueError: it has no cell, or cells of several encodings are given as its own.
+        ValueError: it has no cell, or the runs are of several encodings.
     """
-    parts, lines, costs, names = [], [], [], set()
-    for task, cells in own.items():
-        mine = list(cells)
-        keys = {cell.key for cell in mine}
-        together = [*mine, *(cell for cell in others.get(task, ()) if cell.key not in keys)]
-        name, together = _named(together, keys)
-        names.add(name)
-        found = scores(together).assign(task=task.name)
-        parts.append(found)
-        lines.append(_lines(found, name, task))
-        costs.append(rows(together))
+    names = list(table.loc[table["run"].isin(own), "pe"].unique())
     if len(names) != 1:
         raise ValueError(f"a score card must be of one encoding, got {', '.join(sorted(names)) or 'no cell'}")
     (pe,) = names
-    return Card(pe, pd.concat(parts, ignore_index=True), pd.concat(lines, ignore_index=True), _costs(costs), left_out)
+    tasks_measured = table.loc[table["run"].isin(own), "task"].unique()
+    table = table[(table["run"].isin(own) | (table["pe"] != pe)) & table["task"].isin(tasks_measured)]
+    lines = [_lines(found, pe, str(task)) for task, found in table.groupby("task", sort=False)]
+    return Card(pe, table.reset_index(drop=True), pd.concat(lines, ignore_index=True), left_out)
 
 
-def _named(cells: list[Shipped], own: set[Key]) -> tuple[str, list[Shipped]]:
-    """Return the name of the cells with these keys, and all cells but others of that name."""
-    names = rows(cells)["pe"]
-    (name,) = {name for name, cell in zip(names, cells, strict=True) if cell.key in own}
-    return name, [cell for other, cell in zip(names, cells, strict=True) if other != name or cell.key in own]
-
-
-def _lines(found: pd.DataFrame, pe: str, task: Task) -> pd.DataFrame:
+def _lines(found: pd.DataFrame, pe: str, task: str) -> pd.DataFrame:
     """Return the comparisons of an encoding with all others on a task, as one family over its lengths."""
+    margin = next(one.margin for one in tasks() if one.name == task)
     parts = []
     for length, here in found.groupby("length"):
         table = wide(comparable(here))
         pairs = [(pe, other) for other in table.columns if other != pe]
-        tested = add_equivalence(differences(table, pairs), comparable(here), margin=task.margin)
+        tested = add_equivalence(differences(table, pairs), comparable(here), margin=margin)
         parts.append(tested.assign(length=length))
     lines = seeds_needed(add_verdicts(pd.concat(parts, ignore_index=True), "loss"))
-    lines = lines.rename(columns={"baseline": "other"}).assign(task=task.name)
+    lines = lines.rename(columns={"baseline": "other"}).assign(task=task)
     first = ["task", "length", "pe", "other"]
     return lines[[*first, *(name for name in lines if name not in (*first, *_SETTING, "data"))]]
 
@@ -130,9 +116,3 @@ def comparable(found: pd.DataFrame) -> pd.DataFrame:
         | {"seed": found["seed"], "test_loss": found["loss"]}
         | {"floor_bayes_loss": found["best"], "floor_position_blind_loss": found["level"]}
     )
-
-
-def _costs(tables: list[pd.DataFrame]) -> pd.DataFrame:
-    """Return the median costs of each encoding over its cells."""
-    names = ["positional_parameters", "parameters", "flops_per_token", "seconds"]
-    return pd.concat(tables, ignore_index=True).groupby("pe", sort=False)[names].median()

@@ -1,7 +1,5 @@
 """The page of a score card."""
 
-from collections.abc import Mapping, Sequence
-
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
@@ -18,20 +16,20 @@ BASELINE = "rope"
 WORST = -0.5  # scores below are drawn there
 MOST_LIKE = 10  # encodings in the table of those that are alike
 COMPARED = ("task", "length", "other", "seeds", "difference", "low", "high", "margin", "verdict", "seeds_needed")
+LEAST_MINUTES = 0.05  # that are named
 MOST_SEEDS = 100  # that are recommended
 
 
-def sections(card: Card, like: pd.DataFrame, hardware: Mapping[str, Sequence[str]], minutes: float) -> list[Section]:
+def sections(card: Card, like: pd.DataFrame, minutes: float) -> list[Section]:
     """Return the parts of the page.
 
     Args:
         card: the results.
         like: from `resemblance`.
-        hardware: machines and versions of PyTorch, of the encoding's own cells and of the others.
-        minutes: that training and measuring took; 0: everything was there.
+        minutes: that training and measuring took.
     """
     summary = card.summary()
-    parts: list[Part] = [sentences(card), f"{_made(hardware, minutes)}"]
+    parts: list[Part] = [sentences(card), _made(card, minutes)]
     parts += [f"**Note.** {task} is left out: {reason}" for task, reason in card.left_out.items()]
     opening = Section(f"What is {card.pe} good for?", [*parts, _drawn(card)], opening=True)
     return [
@@ -68,10 +66,20 @@ def _counted(lines: pd.DataFrame) -> pd.Series:
     return words.where(~lines["verdict"].isin([UNDECIDED, "one seed", "no shared seed"]), UNDECIDED)
 
 
-def _made(hardware: Mapping[str, Sequence[str]], minutes: float) -> str:
-    own = f"Its own cells: {joined(hardware['own'])}. The others: {joined(hardware['others'])}."
-    took = f" Training and measuring took {minutes:.1f} minutes." if minutes else ""
-    return f"{NAME}. Scores are shares of the way from a task's level without position to the best loss. {own}{took}"
+def _made(card: Card, minutes: float) -> str:
+    """Say what a score is, and with which machines and versions the cells were made."""
+    own = card.scores["pe"] == card.pe
+    where = [f"Its own cells: {_machines(card.scores[own])}.", f"The others: {_machines(card.scores[~own])}."]
+    took = [f"Training and measuring took {minutes:.1f} minutes."] if minutes >= LEAST_MINUTES else []
+    score = f"{NAME}. Scores are shares of the way from a task's level without position to the best loss."
+    return " ".join([score, *where, *took])
+
+
+def _machines(rows: pd.DataFrame) -> str:
+    """Return machines and versions of PyTorch, each once."""
+    known = rows[["hardware", "torch"]].astype(object)
+    pairs = dict.fromkeys(known.where(known.notna(), "unknown").itertuples(index=False, name=None))
+    return joined([f"{hardware}, torch {torch}" for hardware, torch in pairs]) or "none"
 
 
 @mpl.rc_context(AS_WRITTEN)
@@ -139,8 +147,8 @@ def _alike(card: Card, like: pd.DataFrame) -> Section:
 
 
 def _costs(card: Card) -> Section:
-    order = [card.pe, *(name for name in (BASELINE, "none") if name in card.costs.index and name != card.pe)]
-    table = card.costs.loc[order].reset_index(names="encoding")
+    order = [card.pe, *(name for name in (BASELINE, "none") if name in card.others)]
+    table = card.costs().loc[order].reset_index(names="encoding")
     caption = "Median over its cells; seconds are those of the machine that trained them"
     return Section("What it costs", [Table(table, caption)])
 

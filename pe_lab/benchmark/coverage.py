@@ -1,43 +1,39 @@
 """What of the benchmark is measured: scores, and pairs of encoding and task with their number of seeds."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
-from pe_lab.benchmark.score import scores
+from pe_lab.benchmark.export import read
+from pe_lab.benchmark.results import ENOUGH, TRAINED, Results
+from pe_lab.benchmark.rows import tables
 from pe_lab.benchmark.tasks import NAME, tasks
-from pe_lab.results import shipped
-
-ENOUGH = 3  # seeds of a pair that counts as measured
 
 
-def measured(folder: Path | None = None) -> pd.DataFrame:
-    """Return the scores of all shipped cells, with their task; see `scores`.
+def table(beside: Iterable[str | Path] = (), folder: Path | None = None) -> pd.DataFrame:
+    """Return all shipped rows as `rows.tables` does, and after them those of other people's files.
 
     Args:
         folder: of the shipped results; None: that of the package.
 
     Raises:
-        LedgerError: they were changed.
+        LedgerError: shipped results were changed.
+        ValueError: a file cannot be read, see `export.read`.
     """
-    present = set(shipped.studies(folder))
-    parts = [
-        scores(shipped.read(task.study, folder)).assign(task=task.name) for task in tasks() if task.study in present
-    ]
-    return pd.concat(parts, ignore_index=True) if parts else scores([]).assign(task="")
+    return pd.concat([tables(Results.read(folder).tasks), *(read(Path(path)) for path in beside)], ignore_index=True)
 
 
-def coverage(folder: Path | None = None) -> str:
-    """Return a table: a line per encoding, its mean score on each task at the training length, best mean first."""
-    found = measured(folder)
-    found = found[found["length"] == 1]
+def coverage(rows: pd.DataFrame) -> str:
+    """Return a table: a line per encoding, its mean score on each task at the training length, best mean rank first."""
+    found = rows[rows["length"] == TRAINED]
     if found.empty:
         return f"{NAME}: no cell is shipped yet"
-    table = found.pivot_table(index="pe", columns="task", values="score", aggfunc="mean", sort=False)
-    table = table[[task.name for task in tasks() if task.name in table]]
-    order = table.rank().mean(axis=1).sort_values(ascending=False, kind="stable").index
+    means = found.pivot_table(index="pe", columns="task", values="score", aggfunc="mean", sort=False)
+    means = means[[task.name for task in tasks() if task.name in means]]
+    order = means.rank(pct=True).mean(axis=1).sort_values(ascending=False, kind="stable").index
     seeds = found.groupby(["task", "pe"])["seed"].nunique()
     line = (
         f"{NAME}: {len(found)} cells, {(seeds >= ENOUGH).sum()} pairs of encoding and task with {ENOUGH} seeds or more"
     )
-    return f"{table.loc[order].round(3).fillna('').to_string()}\n\n{line}"
+    return f"{means.loc[order].round(3).to_string(na_rep='')}\n\n{line}"

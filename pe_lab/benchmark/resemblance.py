@@ -22,6 +22,7 @@ def resemblance(pe: str, scores: pd.DataFrame, properties: Mapping[str, Mapping[
         audit, as a share of all encodings: 1 is the same in each), measures (their number). NaN below 5.
     """
     means = scores.pivot_table(index=["task", "length"], columns="pe", values="score", aggfunc="mean", sort=False)
+    means = means.reindex(columns=scores["pe"].unique())  # those without a score too
     deviation = means.std(axis=1).replace(0, np.nan)
     standard = means.sub(means.mean(axis=1), axis=0).div(deviation, axis=0)
     ranks = pd.DataFrame(properties).rank(axis=1, pct=True)

@@ -17,7 +17,10 @@ from pe_lab.audit.measures import measure
 from pe_lab.audit.subject import Subject
 from pe_lab.benchmark.card import Card, card
 from pe_lab.benchmark.card_page import sections
+from pe_lab.benchmark.export import read
 from pe_lab.benchmark.resemblance import resemblance
+from pe_lab.benchmark.results import Settings, TaskResults
+from pe_lab.benchmark.rows import tables
 from pe_lab.benchmark.tasks import Task, tasks
 from pe_lab.experiment.shipped import gathered
 from pe_lab.ledger.ledger import Ledger
@@ -40,6 +43,7 @@ class Asked:
         ledger: where its cells are kept.
         out: the folder of the card.
         workers: processes; None: one per core.
+        beside: files of other people's rows.
     """
 
     words: tuple[str, ...]
@@ -48,10 +52,18 @@ class Asked:
     ledger: Path
     out: Path
     workers: int | None = None
+    beside: tuple[Path, ...] = ()
 
     @classmethod
     def of(
-        cls, words: Sequence[str], names: str | None, seeds: int, ledger: str, out: str | None, workers: int | None
+        cls,
+        words: Sequence[str],
+        tasks_: str | None,
+        seeds: int,
+        ledger: str,
+        out: str | None,
+        workers: int | None,
+        beside: Sequence[str] = (),
     ) -> "Asked":
         """Check what is asked for.
 
@@ -67,7 +79,7 @@ class Asked:
             if "," in word and not word.startswith("pe.parts"):
                 raise ValueError(f"an option must have one value, got {word}")
         known = {task.name: task for task in tasks()}
-        wanted = list(known) if names is None else names.split(",")
+        wanted = list(known) if tasks_ is None else tasks_.split(",")
         for name in wanted:
             if name not in known:
                 raise ValueError(f"--tasks must be among {', '.join(known)}, got {name!r}")
@@ -76,8 +88,8 @@ class Asked:
         if workers is not None and workers < 1:
             raise ValueError(f"--workers must be at least 1, got {workers}")
         config.expand(list(words), multirun=False)
-        folder = Path(out) if out else Path("score_card") / chosen[0]
-        return cls(tuple(words), tuple(known[name] for name in wanted), seeds, Path(ledger), folder, workers)
+        folder, files = Path(out) if out else Path("score_card") / chosen[0], tuple(map(Path, beside))
+        return cls(tuple(words), tuple(known[name] for name in wanted), seeds, Path(ledger), folder, workers, files)
 
     def command(self, task: Task) -> list[str]:
         """Return the arguments of pe_lab.run that train the encoding on a task, with its search."""
@@ -90,26 +102,28 @@ def score_card(asked: Asked) -> Path:
     """Train what is missing, and write card.html, card.md and card.csv; return the page.
 
     Raises:
-        ValueError: nothing is shipped to compare with, or the encoding fits no task.
+        ValueError: nothing is shipped to compare with, the encoding fits no task, or others' rows cannot be read.
         ChildProcessError: the training of a task ended with an error, which was printed.
     """
-    others = {task: shipped.read(task.study) for task in asked.tasks if task.study in shipped.studies()}
-    if not others:
+    if not any(task.study in shipped.studies() for task in asked.tasks):
         raise ValueError("a score card needs shipped results of these tasks, got none in this installation")
+    beside = [read(path) for path in asked.beside]
     began = time.perf_counter()
-    own, left_out = {}, {}
+    own, found, left_out = set(), [], {}
     for number, task in enumerate(asked.tasks, 1):
         print(f"task {number} of {len(asked.tasks)}: {task.name}", file=sys.stderr)
-        cells = trained(asked, task)
-        if cells:
-            own[task] = cells
-        else:
+        cells = {cell.key: cell for cell in trained(asked, task)}
+        if not cells:
             left_out[task.name] = _reason(asked, task)
+            continue
+        own |= {run for run, _ in cells}
+        known = shipped.read(task.study) if task.study in shipped.studies() else []
+        together = [*cells.values(), *(cell for cell in known if cell.key not in cells)]
+        found.append(TaskResults.of(task, Settings.of(task), together))
     minutes = (time.perf_counter() - began) / 60
-    found = card(own, others, left_out)
-    like = resemblance(found.pe, found.scores, properties(found.pe, asked.words, found.others))
-    made = {"own": _hardware(own.values()), "others": _hardware(others.values())}
-    return write(found, like, made, minutes, asked.out)
+    made = card(pd.concat([tables(found), *beside], ignore_index=True), own, left_out)
+    like = resemblance(made.pe, made.scores, properties(made.pe, asked.words, made.others))
+    return write(made, like, minutes, asked.out)
 
 
 def trained(asked: Asked, task: Task) -> list[Shipped]:
@@ -157,19 +171,9 @@ def _measured(cfg: DictConfig) -> dict[str, float]:
         return {}
 
 
-def _hardware(groups: object) -> list[str]:
-    """Return machines and versions of PyTorch that cells were trained with."""
-    found = {
-        f"{cell.environment.get('device', 'unknown')}, torch {cell.environment.get('torch', 'unknown')}": None
-        for cells in groups  # type: ignore[attr-defined]
-        for cell in cells
-    }
-    return list(found)
-
-
-def write(found: Card, like: pd.DataFrame, made: dict[str, list[str]], minutes: float, out: Path) -> Path:
+def write(found: Card, like: pd.DataFrame, minutes: float, out: Path) -> Path:
     """Write card.html, card.md and card.csv into a folder, and return the page."""
-    parts = sections(found, like, made, minutes)
+    parts = sections(found, like, minutes)
     title = f"pe_lab: score card of {found.pe}"
     write_text(out / "card.html", html(title, parts))
     write_text(out / "card.md", markdown(title, parts))

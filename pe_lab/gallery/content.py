@@ -12,9 +12,9 @@ from joblib import Parallel, cpu_count, delayed
 from markupsafe import Markup, escape
 
 from pe_lab.audit.report import legend
+from pe_lab.benchmark.results import TRAINED, Results, TaskResults
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.portrait import Portrait, portrait
-from pe_lab.gallery.results import TRAINED, Results, TaskResults
 from pe_lab.report.claims import CLAIMS, Studies, verdicts
 from pe_lab.report.claims.verdict import Verdict
 

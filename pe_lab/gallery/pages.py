@@ -4,13 +4,12 @@ from typing import Any
 
 import pandas as pd
 
-from pe_lab.benchmark.coverage import ENOUGH
+from pe_lab.benchmark import rows
+from pe_lab.benchmark.results import ENOUGH, TRAINED, TaskResults
 from pe_lab.benchmark.tasks import NAME
-from pe_lab.gallery import rows
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.definitions import mathml
 from pe_lab.gallery.page import Page, Section, rendered
-from pe_lab.gallery.results import TRAINED, TaskResults
 from pe_lab.report.decided import CAUTION
 from pe_lab.results.verdicts import MARKS
 
@@ -156,7 +155,7 @@ def task(content: Content, found: TaskResults) -> Page:
 
 def task_rows(content: Content, found: TaskResults) -> Page:
     """Return the rows of a task: every number of the gallery links to one of them."""
-    lines = table_of(content, found).to_dict("records")
+    lines = rows.table(found).to_dict("records")
     first: set[str] = set()
     for line in lines:
         group = rows.anchor(line["pe"], line["length"])
@@ -165,11 +164,6 @@ def task_rows(content: Content, found: TaskResults) -> Page:
     html = rendered("rows.html", **_common(content, "../"), found=found, lines=lines)
     path = f"rows/{found.task.name}"
     return Page(path, f"Rows: {found.task.name}", [Section("", html)], searched=False, wide=True)
-
-
-def table_of(content: Content, found: TaskResults) -> pd.DataFrame:
-    """Return the rows of a task as a table, with their commands."""
-    return rows.table(found, {name: made.options for name, made in content.portraits.items()})
 
 
 def _common(content: Content, root: str) -> dict[str, Any]:

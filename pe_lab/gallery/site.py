@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from pe_lab.benchmark.rows import table
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import STATIC
-from pe_lab.gallery.pages import pages, table_of
+from pe_lab.gallery.pages import pages
 from pe_lab.system.files import write_text
 
 
@@ -12,7 +13,7 @@ def assets(content: Content, cache: Path) -> dict[str, bytes]:
     """Return what the pages load or link to, by path: pictures, and the rows of each task."""
     found = {f"pictures/{name}.png": (cache / made.png).read_bytes() for name, made in content.portraits.items()}
     for one in content.results.measured:
-        found[f"rows/{one.task.name}.csv"] = table_of(content, one).to_csv(index=False).encode()
+        found[f"rows/{one.task.name}.csv"] = table(one).to_csv(index=False).encode()
     return found
 
 

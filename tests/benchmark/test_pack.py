@@ -14,6 +14,7 @@ from pe_lab.benchmark.pack import pack
 from pe_lab.benchmark.tasks import Task
 from pe_lab.experiment import sweep
 from pe_lab.results import shipped
+from pe_lab.results.statistics import Margin
 
 SMALL = [word for word in TINY if not word.startswith("data")]
 SMALL += ["data=copy", "data.train=64", "data.validation=16", "data.test=16", "logger=none"]
@@ -21,7 +22,7 @@ SMALL += ["data=copy", "data.train=64", "data.validation=16", "data.test=16", "l
 
 @pytest.fixture(autouse=True)
 def _two_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = (Task("one", "order", "?"), Task("two", "copying", "?"))
+    found = tuple(Task(name, "order", "?", Margin(0.05, "gap")) for name in ("one", "two"))
     monkeypatch.setattr(packing, "tasks", lambda: found)
 
 

@@ -10,11 +10,11 @@ from urllib.parse import unquote
 import pytest
 
 import fabricated
+from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.tasks import STUDY
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import Page, Section, fixed, number, slot
 from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task, task_rows
-from pe_lab.gallery.results import Results
 from pe_lab.gallery.site import write
 from pe_lab.results import shipped
 
@@ -68,7 +68,7 @@ def test_there_is_a_page_for_everything(site: Path, read: dict[Path, Read]) -> N
         f"encodings/{name}" for name in ("rope", "none", "alibi", "rope_2d")
     }
     assert sum(name.startswith("tasks/") for name in names) == 14
-    assert {name for name in names if name.startswith("rows/")} == {"rows/order", "rows/copy", "rows/recall"}
+    assert {name for name in names if name.startswith("rows/")} == {"rows/place", "rows/copy", "rows/recall"}
 
 
 def test_links_resolve_to_files_and_ids(site: Path, read: dict[Path, Read], content: Content) -> None:

@@ -16,7 +16,6 @@ from omegaconf import OmegaConf
 
 from pe_lab import config
 from pe_lab.benchmark import score
-from pe_lab.benchmark.coverage import ENOUGH
 from pe_lab.benchmark.tasks import Task, tasks
 from pe_lab.decisions.design import Design
 from pe_lab.decisions.looks import looks_of
@@ -29,6 +28,7 @@ from pe_lab.results.shipped import Shipped
 from pe_lab.results.statistics import GRID, Families, Margin
 
 LOSS = "loss"
+ENOUGH = 3  # seeds of an encoding on a task that counts as measured, and is ranked
 TRAINED = 1.0  # the training length, in training lengths
 COSTS = ("positional_parameters", "parameters", "flops_per_token", "seconds")
 VALUES = ("score", "loss", "level", "best", "accuracy", "exact_match", *COSTS)
@@ -41,13 +41,11 @@ class Settings:
 
     Attributes:
         epochs: of its cells.
-        margin: the smallest difference that matters, as text.
         baseline: the encoding that all others are compared with; None: there is none.
         looks: numbers of seeds at which it was looked at the results.
     """
 
     epochs: int
-    margin: str
     baseline: str | None
     looks: tuple[int, ...]
 
@@ -56,7 +54,7 @@ class Settings:
         """Read the settings of a task's study from its file."""
         cfg = OmegaConf.load(config.folder() / "study" / f"{task.study}.yaml")
         looks = looks_of(cfg.decide.seeds, cfg.decide.get("looks"))
-        return cls(cfg.epochs, str(cfg.margin), cfg.decide.baseline, looks)
+        return cls(cfg.epochs, cfg.decide.baseline, looks)
 
 
 @dataclass(frozen=True)
@@ -164,7 +162,7 @@ class TaskResults:
         if length == TRAINED:
             cells = [self.cells[pe, seed] for pe, seed in zip(lines["pe"], lines["seed"], strict=True)]
             rows = self._rows(cells, list(lines["pe"]))
-            return rows, LOSS, self._margin(rows)
+            return rows, LOSS, self.task.margin
         if not self.scored:
             rows = lines[["pe", "seed"]].assign(data=self.task.name, test_loss=lines["loss"])
             return rows[["pe", "data", "seed", "test_loss"]], LOSS, None
@@ -175,23 +173,6 @@ class TaskResults:
     def scored(self) -> bool:
         """Whether it has scores: its level is worse than the best loss. On a control, both are the same."""
         return bool(self.lines["score"].notna().any())
-
-    def _margin(self, rows: pd.DataFrame) -> Margin | None:
-        """Return the declared margin; None, for the default of the task, where it has no meaning for these rows."""
-        declared = Margin.parse(self.settings.margin)
-        try:
-            declared.in_units(rows, LOSS)
-        except ValueError:
-            return None
-        return declared
-
-    @property
-    def margin(self) -> str:
-        """The margin in words."""
-        rows = self.ranked_rows()
-        if rows is None or self._margin(rows) is not None:
-            return self.settings.margin
-        return f"{statistics.margins(rows, LOSS).attrs['margin']}, the default, since {self.settings.margin} is 0 here"
 
     def _rows(self, cells: list[Shipped], names: list[str]) -> pd.DataFrame:
         """Return a row per cell, with the task as the only setting."""
@@ -241,7 +222,7 @@ class TaskResults:
             (((), pe), seed): float(cell.summary["test"][LOSS]) for (pe, seed), cell in self.cells.items()
         }
         rows = self._rows(cells, [pe for pe, _ in self.cells if pe in names])
-        margin = statistics.margins(rows, LOSS, self._margin(rows))["margin"].astype(float)
+        margin = statistics.margins(rows, LOSS, self.task.margin)["margin"].astype(float)
         question = Question([((), pe) for pe in names], str(baseline))
         lines = decide(question, _design(looks), values, {(): margin.iloc[0]}).lines
         return {line.pe: line for line in lines}

@@ -1,0 +1,112 @@
+"""Rows go out as CSV and JSON, and other people's come in, if they are rows of this benchmark."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pe_lab.benchmark.coverage import coverage, table
+from pe_lab.benchmark.export import MEANING, read, schema, write
+from pe_lab.benchmark.rows import COLUMNS
+from scored import rows
+
+
+@pytest.fixture(scope="module")
+def shipped(results: Path) -> pd.DataFrame:
+    """Shipped rows of seven encodings on three tasks."""
+    return table(folder=results)
+
+
+def test_every_column_has_a_meaning_and_a_type() -> None:
+    assert set(MEANING) == set(COLUMNS)
+    assert set(schema()["properties"]["rows"]["items"]["properties"]) == set(COLUMNS)
+
+
+def test_csv_and_json_have_the_same_rows_and_come_back(shipped: pd.DataFrame, tmp_path: Path) -> None:
+    files = write(shipped, tmp_path)
+    assert [path.name for path in files] == ["pe-bench-1.csv", "pe-bench-1.json", "pe-bench-1.schema.json"]
+    first, second = read(files[0]), read(files[1])
+    pd.testing.assert_frame_equal(first, second, check_dtype=False)
+    assert len(first) == len(shipped) > 100
+    assert first["loss"].tolist() == shipped["loss"].tolist()
+    assert set(first["pe"]) == {f"{pe} (pe-bench-1)" for pe in shipped["pe"]}
+    assert json.loads(files[2].read_text()) == schema()
+
+
+def test_the_json_fits_the_schema(shipped: pd.DataFrame, tmp_path: Path) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    content = json.loads(write(shipped, tmp_path)[1].read_text())
+    jsonschema.validate(content, schema())
+    del content["rows"][0]["loss"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content, schema())
+
+
+def test_other_peoples_rows_stand_beside_ours(shipped: pd.DataFrame, results: Path, tmp_path: Path) -> None:
+    path = tmp_path / "paper.csv"
+    rows("new", [0.1, 0.2, 0.15]).to_csv(path, index=False)
+    both = table([path], results)
+    assert len(both) == len(shipped) + 3
+    text = coverage(both)
+    assert "new (paper)" in text
+    assert "rope" in text
+    assert both["hardware"].iloc[-1] == "the machine of new"
+
+
+def changed(**columns: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    return lambda table: table.assign(**columns)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.drop(columns="level"), "must have the columns of pe-bench-1.schema.json, got no level"),
+        (changed(speed=1), "must have the columns of pe-bench-1.schema.json, got speed"),
+        (changed(benchmark="pe-bench 2"), "must be of pe-bench 1, got 'pe-bench 2' in row 1"),
+        (changed(task="copies"), "must have tasks among place, .*, got 'copies' in row 1"),
+        (changed(loss=["0.1", "low", "0.2"]), "must have numbers in loss, got 'low' in row 2"),
+        (changed(loss=[0.1, None, 0.2], score=None), "must have values in loss, got nan in row 2"),
+        (changed(seed=[0, 1, 1.5]), "must have whole numbers from 0 on in seed, got 1.5 in row 3"),
+        (changed(seed=[0, 1, -1]), "must have whole numbers from 0 on in seed, got -1.0 in row 3"),
+        (changed(seed=[0, 1, 1]), "must have each cell once: task, pe, seed and length, got 'new' in row 3"),
+        (changed(length=0), "must have numbers above 0 in length, got 0.0 in row 1"),
+        (changed(score=0.99), "must have scores of their parts in score, got 0.99 in row 1"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(
+    change: Callable[[pd.DataFrame], pd.DataFrame], message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "theirs.csv"
+    change(rows("new", [0.1, 0.2, 0.15])).to_csv(path, index=False)
+    with pytest.raises(ValueError, match=message) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", "[1]"),
+        ("a.json", "{"),
+        ("a.json", '{"rows": [1]}'),
+        ("a.csv", ""),
+        ("b.csv", None),
+        ("c.csv", "\x00"),
+    ],
+)
+def test_files_that_are_no_tables_are_refused(name: str, content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=r"must (be a table of pe-bench 1|have the columns)") as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_scores_are_computed_where_they_are_not_given(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.csv"
+    rows("new", [0.1, 0.2]).drop(columns="score").to_csv(path, index=False)
+    assert read(path)["score"].tolist() == pytest.approx([0.9, 0.8])
