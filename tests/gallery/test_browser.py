@@ -172,12 +172,17 @@ def test_pages_of_the_documentation_fit_and_log_nothing(browser: Browser, tmp_pa
             browser.open(tmp_path / f"gallery/{kind}.html", width, scheme)
             assert browser.evaluate("document.documentElement.scrollWidth") == width, kind
             assert browser.complaints == [], kind
+    ids: dict[Path, set[str]] = {}
     broken = []
     for page in (tmp_path / "gallery").rglob("*.html"):
-        text = page.read_text()
-        for link in re.findall(r'href="((?!https?:|data:|#)[^"#]+)', text):
-            if not (page.parent / link).exists():
-                broken.append(f"{page.name}: {link}")
+        for link, anchor in set(
+            re.findall(r'href="((?!https?:|data:|javascript:)[^"#]*)(?:#([^"]+))?"', page.read_text())
+        ):
+            file = (page.parent / link).resolve() if link else page.resolve()
+            if file.suffix == ".html" and file.exists() and file not in ids:
+                ids[file] = set(re.findall(r'\bid="([^"]+)"', file.read_text()))
+            if not file.exists() or (anchor and file.suffix == ".html" and anchor not in ids[file]):
+                broken.append(f"{page.name}: {link}#{anchor}")
     assert broken == []
     shutil.rmtree(tmp_path)
 
