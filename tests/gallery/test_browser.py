@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="needs chromium, chromium-browser or google-chrome on the path"),
 ]
+LINK = re.compile(r'href="((?!https?:|data:|javascript:)[^"#]*)(?:#([^"]+))?"')
 KINDS = ("index", "needs", "encodings", "encodings/rope", "tasks/copy", "rows/copy", "claims", "tasks")
 FIRST = "[...document.querySelectorAll('#table-leaderboard tbody tr:not([hidden])')].map(row => row.dataset.name)"
 
