@@ -172,6 +172,8 @@ def test_pages_of_the_documentation_fit_and_log_nothing(browser: Browser, tmp_pa
         for width, scheme in ((400, "light"), (1200, "dark")):
             browser.open(tmp_path / f"gallery/{kind}.html", width, scheme)
             assert browser.evaluate("document.documentElement.scrollWidth") == width, kind
+            background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (luminance(background) > 0.5) == (scheme == "light"), kind
             assert browser.complaints == [], kind
     ids: dict[Path, set[str]] = {}
     broken = []
