@@ -16,6 +16,7 @@ from typing import Any
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
 QUIET = ("--disable-background-networking", "--disable-component-update", "--no-first-run", "--disable-sync")
+AS_THREE_AND_FOUR = 'read=$1 write=$2; shift 2; exec "$@" 3<&"$read" 4>&"$write"'  # where the browser expects its pipe
 PATIENCE = 60.0  # seconds for an answer
 KEYS = {"Tab": 9, "Enter": 13, "Space": 32, "ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35}
 
@@ -36,17 +37,15 @@ class Browser:
     def __init__(self, program: str, profile: Path) -> None:
         to_read, self._to = os.pipe()
         self._from, to_write = os.pipe()
-        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (to_read, to_write)]
-
-        def as_three_and_four() -> None:
-            for number, end in enumerate(high, 3):
-                os.dup2(end, number)
-
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 20) for end in (to_read, to_write)]  # neither is 3 or 4
         command = [program, *FLAGS, *QUIET, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
         self.process = subprocess.Popen(
-            command, preexec_fn=as_three_and_four, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ["bash", "-c", AS_THREE_AND_FOUR, "bash", *map(str, ends), *command],
+            pass_fds=ends,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
-        for end in (to_read, to_write, *high):
+        for end in (to_read, to_write, *ends):
             os.close(end)
         self._count, self._buffer, self._session = 0, b"", ""
         self.complaints: list[str] = []

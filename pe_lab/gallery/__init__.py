@@ -1,1 +1,1 @@
-"""A page for each positional encoding: its definition, its source, its known failures and what it is equal to."""
+"""The gallery: results, claims and a page for each encoding, as a part of the documentation or a site of its own."""

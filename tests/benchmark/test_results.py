@@ -54,6 +54,15 @@ def test_ranks_are_those_of_all_comparisons_at_a_length(read: Results) -> None:
     assert found.at().loc["t5", "rank_best"] == found.at().loc["t5", "rank_worst"] == 1
 
 
+def test_beyond_the_training_length_the_share_that_remains_is_compared(read: Results) -> None:
+    found = of(read, "copy")
+    standing, table = found.standings[2.0], found.at(2.0)
+    assert list(standing.means) == [pe for pe in table.index if pe != "fire"]
+    assert standing.means["t5"] == pytest.approx(1 - table.loc["t5", "score"])
+    assert standing.open == ["t5"]
+    assert standing.words().startswith("At 2 × the training length, `t5` certainly has the lowest share of the gap")
+
+
 def test_what_has_fewer_than_three_seeds_is_shown_and_not_ranked(read: Results) -> None:
     line = of(read, "copy").at().loc["fire"]
     assert line["seeds"] == 1

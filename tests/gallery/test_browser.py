@@ -18,6 +18,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(PROGRAM is None, reason="needs chromium, chromium-browser or google-chrome on the path"),
 ]
+LINK = re.compile(r'href="((?!https?:|data:|javascript:)[^"#]*)(?:#([^"]+))?"')
 KINDS = ("index", "needs", "encodings", "encodings/rope", "tasks/copy", "rows/copy", "claims", "tasks")
 FIRST = "[...document.querySelectorAll('#table-leaderboard tbody tr:not([hidden])')].map(row => row.dataset.name)"
 
@@ -171,13 +172,20 @@ def test_pages_of_the_documentation_fit_and_log_nothing(browser: Browser, tmp_pa
         for width, scheme in ((400, "light"), (1200, "dark")):
             browser.open(tmp_path / f"gallery/{kind}.html", width, scheme)
             assert browser.evaluate("document.documentElement.scrollWidth") == width, kind
+            background = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+            assert (luminance(background) > 0.5) == (scheme == "light"), kind
             assert browser.complaints == [], kind
+    ids: dict[Path, set[str]] = {}
     broken = []
     for page in (tmp_path / "gallery").rglob("*.html"):
-        text = page.read_text()
-        for link in re.findall(r'href="((?!https?:|data:|#)[^"#]+)', text):
-            if not (page.parent / link).exists():
-                broken.append(f"{page.name}: {link}")
+        for link, anchor in set(
+            re.findall(r'href="((?!https?:|data:|javascript:)[^"#]*)(?:#([^"]+))?"', page.read_text())
+        ):
+            file = (page.parent / link).resolve() if link else page.resolve()
+            if file.suffix == ".html" and file.exists() and file not in ids:
+                ids[file] = set(re.findall(r'\bid="([^"]+)"', file.read_text()))
+            if not file.exists() or (anchor and file.suffix == ".html" and anchor not in ids[file]):
+                broken.append(f"{page.name}: {link}#{anchor}")
     assert broken == []
     shutil.rmtree(tmp_path)
 

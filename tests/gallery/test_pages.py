@@ -200,6 +200,7 @@ def test_claims_have_their_verdicts_and_their_encodings(content: Content) -> Non
         part = html[html.index(f'id="{name}"') :]
         part = part[: part.index("</section>")]
         assert claim.verdict is not None
+        assert claim.verdict.claim == claim.statement
         assert claim.verdict.verdict in part
     assert 'href="encodings/rope.html"' in html
 
