@@ -1,0 +1,131 @@
+"""The program that writes score cards, and what it refuses before anything is trained."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from pe_lab import config
+from pe_lab.benchmark.results import Results
+from pe_lab.benchmark.rows import tables
+from pe_lab.benchmark.score_card import Asked, properties
+from pe_lab.benchmark.tasks import tasks
+from pe_lab.experiment import sweep
+from pe_lab.experiment.shipped import gathered
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.results import shipped
+
+NAMES = [task.name for task in tasks()]
+
+
+def asked(*words: str, names: str | None = None, seeds: int = 3, workers: int | None = None) -> Asked:
+    return Asked.of(words, names, seeds, "ledger", None, workers, ["theirs.csv"])
+
+
+def test_what_is_asked_for_becomes_a_command_for_each_task() -> None:
+    found = asked("pe=rope", "pe.theta=500", names="copy,bag", seeds=5, workers=1)
+    assert [task.name for task in found.tasks] == ["copy", "bag"]
+    assert (found.out, found.beside) == (Path("score_card/rope"), (Path("theirs.csv"),))
+    command = found.command(found.tasks[0])
+    assert command == [
+        *("-m", "+study=pe_bench_1_copy", "pe=rope", "pe.theta=500", "seed=range(5)"),
+        *("decide.baseline=null", "decide.seeds=3..24", "ledger=ledger", "logger=none", "workers=1"),
+    ]
+    assert [task.name for task in asked("pe=rope").tasks] == NAMES
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "message"),
+    [
+        (["pe=rope,alibi"], {}, r"pe must be one encoding, as pe=rope, got pe=rope,alibi"),
+        (["pe=glob(*)"], {}, r"pe must be one encoding"),
+        (["pe.theta=3"], {}, r"pe must be one encoding, as pe=rope, got pe.theta=3"),
+        (["pe=rope", "epochs=3"], {}, r"only pe and its options can be chosen, .*, got epochs=3"),
+        (["pe=rope", "pe.theta=1,2"], {}, r"an option must have one value, got pe.theta=1,2"),
+        (["pe=rope"], {"names": "copy,cpy"}, r"--tasks must be among place, .*, got 'cpy'"),
+        (["pe=rope"], {"seeds": 2}, r"--seeds must be at least 3, .*, got 2"),
+        (["pe=rope"], {"workers": 0}, r"--workers must be at least 1, got 0"),
+        (["pe=nope"], {}, r"pe must be one of abacus, .*, got 'nope'"),
+        (["pe=rope", "pe.theta=-1"], {}, r"theta"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(words: list[str], options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        asked(*words, **options)  # type: ignore[arg-type]
+
+
+def test_properties_are_measured_with_the_options_given() -> None:
+    found = properties("mine", ["pe=alibi"], ["alibi", "none", "alibi slopes=harmonic"])
+    assert set(found) == {"mine", "alibi", "none"}
+    assert found["mine"] == found["alibi"] != found["none"]
+
+
+def program(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, "-m", "pe_lab.benchmark", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+
+
+def test_errors_are_one_line(tmp_path: Path) -> None:
+    done = program("pe=rope", "--tasks=cpy", folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --tasks must be among")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_card_of_a_shipped_encoding_needs_no_training(tmp_path: Path) -> None:
+    """And all that `pe=rope` asks for is there: its search, its seeds, its lengths."""
+    done = program("pe=rope", "--tasks=copy", "--workers=1", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "score_card/rope/card.html"
+    folder = tmp_path / "score_card" / "rope"
+    lines = pd.read_csv(folder / "card.csv")
+    assert set(lines["length"]) == {1, 2}
+    assert set(lines["pe"]) == {"rope"}
+    assert {"none", "alibi"} <= set(lines["other"])
+    assert "What is rope good for?" in (folder / "card.html").read_text()
+    weights = list((tmp_path / "ledger").glob("*/*/*/weights.safetensors"))
+    assert weights == []
+    assert list((tmp_path / "ledger").glob("*/*/*/shipped.json"))
+
+
+def test_shipped_results_are_whole() -> None:
+    for study in shipped.studies():
+        assert shipped.read(study)
+
+
+@pytest.mark.exhaustive
+def test_a_random_sample_of_shipped_cells_is_trained_again_to_the_same_bits(tmp_path: Path) -> None:
+    """By the commands of their rows, on the processor and with the version of PyTorch that made them.
+
+    `PE_LAB_RETRAIN=10` trains ten of them, `PE_LAB_RETRAIN_FROM=3` others.
+    """
+    count, draw = (int(os.environ.get(name, "2")) for name in ("PE_LAB_RETRAIN", "PE_LAB_RETRAIN_FROM"))
+    known = Results.read()
+    rows = tables(known.tasks)
+    rows = rows[(rows["length"] == 1) & (rows["torch"] == torch.__version__)].drop_duplicates("run")
+    chosen = rows.sample(count, random_state=draw)
+    for line in chosen.itertuples():
+        words = shlex.split(line.command)[4:]
+        sweep.run(config.expand(config.of_jobs([*words, f"ledger={tmp_path}", "logger=none"]), multirun=True))
+        again = gathered(Ledger(tmp_path).named(line.run), line.epochs)
+        (found,) = (one for one in known.tasks if one.task.name == line.task)
+        shipped_cell = found.cells[line.pe, line.seed]
+        assert again.weights == shipped_cell.weights, line.command
+        assert again.validation == shipped_cell.validation
+        assert again.summary["test"] == shipped_cell.summary["test"]
+        assert again.records == shipped_cell.records
