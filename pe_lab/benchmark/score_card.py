@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 from hydra.utils import instantiate
-from joblib import Parallel, delayed
+from joblib import Parallel, cpu_count, delayed
 from omegaconf import DictConfig
 
 from pe_lab import config
@@ -73,6 +73,9 @@ class Asked:
         chosen = [word.removeprefix("pe=") for word in words if word.startswith("pe=")]
         if len(chosen) != 1 or any(mark in chosen[0] for mark in ",*("):
             raise ValueError(f"pe must be one encoding, as pe=rope, got {' '.join(words)}")
+        names = config.folders().names("pe")
+        if chosen[0].partition("[")[0] not in names:
+            raise ValueError(f"pe must be one of {', '.join(names)}, got {chosen[0]!r}")
         for word in words:
             if not word.startswith(("pe=", "pe.")):
                 raise ValueError(f"only pe and its options can be chosen, all else is the benchmark's, got {word}")
@@ -160,7 +163,8 @@ def properties(pe: str, words: Sequence[str], others: Sequence[str]) -> dict[str
     known = config.folders().names("pe")
     cfgs = {pe: config.expand(list(words), multirun=False)[0]}
     cfgs |= {name: config.expand([f"pe={name}"], multirun=False)[0] for name in others if name in known}
-    measured = Parallel(-1)(delayed(_measured)(cfg) for cfg in cfgs.values())
+    workers = max(1, min(cpu_count(), len(cfgs) // 8))  # starting a process takes as long as measuring some encodings
+    measured = Parallel(workers)(delayed(_measured)(cfg) for cfg in cfgs.values())
     return dict(zip(cfgs, measured, strict=True))
 
 
