@@ -1,10 +1,13 @@
 """The page of a score card."""
 
+import shlex
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from pe_lab import config
 from pe_lab.benchmark.card import Card
 from pe_lab.benchmark.tasks import NAME, STUDY, tasks
 from pe_lab.report.parts import Drawn, Part, Section, Table
@@ -17,6 +20,7 @@ WORST = -0.5  # scores below are drawn there
 MOST_LIKE = 10  # encodings in the table of those that are alike
 COMPARED = ("task", "length", "other", "seeds", "difference", "low", "high", "margin", "verdict", "seeds_needed")
 LEAST_MINUTES = 0.05  # that are named
+OTHERS_MOST = 12  # seeds of a shipped encoding, at most
 MOST_SEEDS = 100  # that are recommended
 
 
@@ -165,11 +169,23 @@ def _next(card: Card) -> Section:
         "seeds, look by look, until it is decided; what is shipped is not trained again."
     )
     seeds = lines[["seeds_needed", "seeds_equivalent"]].min(axis=1)
-    words = [
-        f"python -m pe_lab.run -m +study={STUDY}_{task} pe={BASELINE},{card.pe.split()[0]} decide.seeds=3..24"
-        for task in lines["task"]
-    ]
+    commands = [_command(card.pe, task) for task in lines["task"]]
     table = pd.DataFrame(
-        {"task": lines["task"], "length": lines["length"], "seeds": seeds.where(seeds <= MOST_SEEDS), "command": words}
+        {
+            "task": lines["task"],
+            "length": lines["length"],
+            "seeds": seeds.where(seeds <= MOST_SEEDS),
+            "command": commands,
+        }
     )
     return Section("What to run next", [text, Table(table, "Fewest seeds first")])
+
+
+def _command(pe: str, task: str) -> str:
+    """Return the command that adds seeds; with options, that gives the encoding as many as others may have."""
+    name, *options = pe.split()
+    if options:
+        words = [f"pe={name}", *(f"pe.{option}" for option in options), f"--tasks={task}", f"--seeds={OTHERS_MOST}"]
+        return shlex.join(["python", "-m", "pe_lab.benchmark", *config.flags(), *words])
+    words = [f"+study={STUDY}_{task}", f"pe={BASELINE},{name}", f"decide.seeds=3..{2 * OTHERS_MOST}"]
+    return shlex.join(["python", "-m", "pe_lab.run", *config.flags(), "-m", *words])

@@ -123,6 +123,12 @@ def test_undecided_comparisons_have_a_command_that_decides_them() -> None:
     assert "not decided against `rope` on copy" in text
 
 
+def test_an_encoding_with_options_is_named_with_them_in_commands() -> None:
+    found = of("rope theta=5 fast=true", rows("rope theta=5 fast=true", [0.5, 0.1, 0.4]), rows("rope", [0.4, 0.3, 0.3]))
+    command = "python -m pe_lab.benchmark pe=rope pe.theta=5 pe.fast=true --tasks=copy --seeds=12"
+    assert command in page_of(found)[1]
+
+
 def test_a_task_without_scores_has_a_page_too() -> None:
     equal = rows("mine", MINE, task="bag").assign(level=0.0, score=float("nan"))
     other = rows("rope", ROPE, task="bag").assign(level=0.0, score=float("nan"))
