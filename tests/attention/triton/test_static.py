@@ -113,6 +113,7 @@ def assert_sound(row: Row) -> None:
         assert 1 <= float(row["exponentials"]) <= 1.001 + rescaling, row
 
 
+@pytest.mark.slow  # 4 kernels in 18 s
 def test_kernels_of_common_encodings_are_sound_and_within_their_budget(tmp_path: Path) -> None:
     pattern = "^((forward|backward_keys|backward_queries) bfloat16 64 plain|forward bfloat16 64 table)$"
     rows = counted("sm_90", pattern, tmp_path / "static.csv")
