@@ -1,9 +1,13 @@
 """Make the results that come with the package from a ledger in which the benchmark was trained."""
 
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from pe_lab import config
 from pe_lab.benchmark.tasks import SEARCH, tasks
+from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.shipped import gathered
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.results import shipped
@@ -20,7 +24,8 @@ def pack(ledger: Path, folder: Path | None = None) -> dict[str, int]:
         folder: of the shipped results; None: that of the package.
 
     Raises:
-        ValueError: a cell is there with other results: the same identity must give the same bits.
+        ValueError: a cell is there with other results: the same identity must give the same bits. Or a cell was trained
+            with other settings than those of the study today.
         LedgerError: an entry of the ledger is damaged.
     """
     studies = {name for task in tasks() for name in (task.study, f"{task.study}{SEARCH}")}
@@ -32,10 +37,38 @@ def pack(ledger: Path, folder: Path | None = None) -> dict[str, int]:
             study = str(read_settings(run, epochs).get("study_name"))
             if study in studies and not run.is_shipped(epochs):
                 cell = gathered(run, epochs)
+                _require_todays(study, cell)
                 found[study][cell.key] = _agreed(cell, found[study].get(cell.key))
     for study, cells in sorted(found.items()):
         shipped.write(study, cells.values(), folder)
     return {study: len(cells) for study, cells in sorted(found.items())}
+
+
+def _require_todays(study: str, cell: Shipped) -> None:
+    """Require the settings that the study has today, so that rows of a task that changed are never mixed.
+
+    Raises:
+        ValueError: a setting differs.
+    """
+    wanted, found = settings_today(study.removesuffix(SEARCH)), _compared(cell.identity)
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise ValueError(
+                f"{name} of {study} must be {wanted.get(name)!r} as in its file, got {found.get(name)!r} in the run "
+                f"{cell.key[0]}: leave it out of the ledger"
+            )
+
+
+@cache
+def settings_today(study: str) -> dict[str, Any]:
+    """Return what the identities of a study's cells share, by dotted name: all but encoding, seed and rate."""
+    (cfg,) = config.expand(config.of_jobs([f"+study={study}", "pe=none"]), multirun=True)
+    return _compared(Cell.from_config(cfg).identity)
+
+
+def _compared(identity: dict[str, Any]) -> dict[str, Any]:
+    left_out = ("pe.", "seed", "optimizer.lr", "attention")
+    return {name: value for name, value in config.flatten(identity).items() if not name.startswith(left_out)}
 
 
 def _agreed(cell: Shipped, known: Shipped | None) -> Shipped:

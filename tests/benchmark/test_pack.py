@@ -13,9 +13,11 @@ from pe_lab.benchmark import pack as packing
 from pe_lab.benchmark.pack import pack
 from pe_lab.benchmark.tasks import Task
 from pe_lab.experiment import sweep
+from pe_lab.experiment.cell import Cell
 from pe_lab.results import shipped
 from pe_lab.results.statistics import Margin
 
+SETTINGS_TODAY = packing.settings_today
 SMALL = [word for word in TINY if not word.startswith("data")]
 SMALL += ["data=copy", "data.train=64", "data.validation=16", "data.test=16", "logger=none"]
 
@@ -24,11 +26,18 @@ SMALL += ["data=copy", "data.train=64", "data.validation=16", "data.test=16", "l
 def _two_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     found = tuple(Task(name, "order", "?", Margin(0.05, "gap")) for name in ("one", "two"))
     monkeypatch.setattr(packing, "tasks", lambda: found)
+    monkeypatch.setattr(packing, "settings_today", lambda study: today(study))
 
 
 def cells(ledger: Path, study: str, *overrides: str) -> list[DictConfig]:
     words = [*SMALL, f"ledger={ledger}", f"study_name={study}", *overrides]
     return config.expand(config.of_jobs(words), multirun=True)
+
+
+def today(study: str) -> dict[str, object]:
+    """What cells of these studies share."""
+    (cfg,) = cells(Path("ledger"), study, "pe=alibi", "seed=5")
+    return packing._compared(Cell.from_config(cfg).identity)
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +85,26 @@ def test_what_was_taken_from_the_package_is_not_packed_again(
     sweep.run(cells(other, "two", "pe=none", "seed=0", "epochs=1"))
     assert json.loads(next(other.glob("*/checkpoints/1/shipped.json")).read_text())["weights"]
     assert "two" not in pack(other)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["data.train=80"], r"data.train of one must be 64 as in its file, got 80 in the run \w{16}: leave it out"),
+        (["trainer.batch_size=2"], r"batch_size of one must be"),
+        (["model.depth=2"], r"model.depth of one must be 1 as in its file, got 2"),
+    ],
+)
+def test_cells_of_a_task_that_changed_are_refused(words: list[str], message: str, tmp_path: Path) -> None:
+    sweep.run(cells(tmp_path / "ledger", "one", "pe=none", "seed=0", "epochs=1", *words))
+    with pytest.raises(ValueError, match=message):
+        pack(tmp_path / "ledger", tmp_path / "package")
+    assert not (tmp_path / "package").exists()
+
+
+def test_the_rate_the_seed_and_the_encoding_are_no_settings_of_a_task() -> None:
+    shared = SETTINGS_TODAY("pe_bench_1_copy")
+    assert shared["data.train"] == 4000
+    assert shared["batch_size"] == 16
+    assert shared["optimizer.name"] == "adam"
+    assert not {"seed", "optimizer.lr", "pe.name"} & shared.keys()
