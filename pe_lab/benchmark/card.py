@@ -36,6 +36,11 @@ class Card:
     def others(self) -> list[str]:
         return [pe for pe in self.scores["pe"].unique() if pe != self.pe]
 
+    @property
+    def baseline(self) -> str:
+        """The encoding that it is first compared with: rope, and rope itself with none."""
+        return "none" if self.pe == "rope" else "rope"
+
     def costs(self) -> pd.DataFrame:
         """Return positional_parameters, parameters, flops_per_token and seconds by encoding: medians over its cells."""
         trained = self.scores.drop_duplicates("run")
@@ -51,14 +56,14 @@ class Card:
         found = []
         for task, length in self.tasks():
             here = self.scores[(self.scores["task"] == task) & (self.scores["length"] == length)]
-            own, means = here[here["pe"] == self.pe], here.groupby("pe", sort=False)["score"].mean()
+            own, means = here[here["pe"] == self.pe], here.groupby("pe", sort=False)["loss"].mean()
             low, high = interval(own["score"])
             lines = self.lines[(self.lines["task"] == task) & (self.lines["length"] == length)]
             found.append(
                 {"task": task, "length": length, "seeds": len(own), "score": own["score"].mean()}
                 | {"low": low, "high": high, "loss": own["loss"].mean()}
                 | {"level": own["level"].mean(), "best": own["best"].mean()}
-                | {"rank of mean": f"{int((means > means[self.pe]).sum()) + 1} of {len(means)}"}
+                | {"rank of mean": f"{int((means < means[self.pe]).sum()) + 1} of {len(means)}"}
                 | count_verdicts(lines["verdict"])
             )
         return pd.DataFrame(found)
@@ -100,7 +105,8 @@ def _lines(found: pd.DataFrame, pe: str, task: str) -> pd.DataFrame:
     for length, here in found.groupby("length"):
         table = wide(comparable(here))
         pairs = [(pe, other) for other in table.columns if other != pe]
-        tested = add_equivalence(differences(table, pairs), comparable(here), margin=margin)
+        apart = margin.unit != "gap" or (here["level"] > here["best"]).all()  # otherwise the default, in nats
+        tested = add_equivalence(differences(table, pairs), comparable(here), margin=margin if apart else None)
         parts.append(tested.assign(length=length))
     lines = seeds_needed(add_verdicts(pd.concat(parts, ignore_index=True), "loss"))
     lines = lines.rename(columns={"baseline": "other"}).assign(task=task)

@@ -15,7 +15,6 @@ from pe_lab.report.standing import joined
 from pe_lab.results.plots import AS_WRITTEN, Plot
 from pe_lab.results.statistics.correction import BETTER, UNDECIDED, WORSE
 
-BASELINE = "rope"
 WORST = -0.5  # scores below are drawn there
 MOST_LIKE = 10  # encodings in the table of those that are alike
 COMPARED = ("task", "length", "other", "seeds", "difference", "low", "high", "margin", "verdict", "seeds_needed")
@@ -49,10 +48,10 @@ def sections(card: Card, like: pd.DataFrame, minutes: float) -> list[Section]:
 
 def sentences(card: Card) -> str:
     """Say where the encoding is better, worse, equivalent and undecided, against the baseline and against all."""
-    lines = card.lines[(card.lines["length"] == 1) & (card.lines["other"] == BASELINE)]
+    lines = card.lines[(card.lines["length"] == 1) & (card.lines["other"] == card.baseline)]
     where = {word: list(lines["task"][_counted(lines) == word]) for word in (BETTER, WORSE, "equivalent", UNDECIDED)}
-    words = [f"{_as(word)} `{BASELINE}` on {joined(names)}" for word, names in where.items() if names]
-    against = f"`{card.pe}` is {'; '.join(words)}." if words else f"`{card.pe}` has no task with `{BASELINE}`."
+    words = [f"{_as(word)} `{card.baseline}` on {joined(names)}" for word, names in where.items() if names]
+    against = f"`{card.pe}` is {'; '.join(words)}." if words else f"`{card.pe}` has no task with `{card.baseline}`."
     all_ = _counted(card.lines).value_counts()
     counts = [f"{all_.get(word, 0)} {word}" for word in (BETTER, WORSE, "equivalent", UNDECIDED)]
     return f"{against} Of its {len(card.lines)} comparisons with all {len(card.others)} encodings, at all lengths, " + (
@@ -94,12 +93,13 @@ def _drawn(card: Card) -> Drawn:
     names = list(dict.fromkeys(task for task, _ in card.tasks()))
     figure = Figure(figsize=(3.4 + 2.4 * len(lengths), 1.2 + 0.28 * len(names)), layout="constrained")
     panels = np.atleast_1d(figure.subplots(1, len(lengths), sharey=True))
-    means = card.scores.groupby(["task", "length", "pe"], sort=False)["score"].mean()
+    others = card.scores[card.scores["pe"] != card.pe]
+    means = others.groupby(["task", "length", "pe"])["score"].mean()
     for length, axes in zip(lengths, panels, strict=True):
         for row, task in enumerate(names):
             if (task, length) not in summary.index:
                 continue
-            values = means[task, length].drop(card.pe).clip(lower=WORST)
+            values = means.loc[(task, length)].clip(lower=WORST)
             axes.plot(values, np.full(len(values), row), "|", color="#8A8A8A", markersize=9)
             own = summary.loc[(task, length)]
             ends = [
@@ -124,9 +124,9 @@ def _tasks(card: Card, summary: pd.DataFrame) -> Section:
 
 
 def _baseline(card: Card) -> Section:
-    lines = card.lines[card.lines["other"] == BASELINE]
-    caption = f"{card.pe} minus {BASELINE}: difference of losses in nats, paired by seed, with 95 % t interval"
-    return Section(f"Against {BASELINE}", [Table(lines[list(COMPARED)], caption)] if len(lines) else [])
+    lines = card.lines[card.lines["other"] == card.baseline]
+    caption = f"{card.pe} minus {card.baseline}: difference of losses in nats, paired by seed, with 95 % t interval"
+    return Section(f"Against {card.baseline}", [Table(lines[list(COMPARED)], caption)] if len(lines) else [])
 
 
 def _everyone(card: Card) -> Section:
@@ -151,7 +151,7 @@ def _alike(card: Card, like: pd.DataFrame) -> Section:
 
 
 def _costs(card: Card) -> Section:
-    order = [card.pe, *(name for name in (BASELINE, "none") if name in card.others)]
+    order = [card.pe, *(name for name in ("rope", "none") if name in card.others)]
     table = card.costs().loc[order].reset_index(names="encoding")
     caption = "Median over its cells; seconds are those of the machine that trained them"
     return Section("What it costs", [Table(table, caption)])
@@ -159,17 +159,19 @@ def _costs(card: Card) -> Section:
 
 def _next(card: Card) -> Section:
     """List what to run for comparisons with the baseline that are undecided."""
-    lines = card.lines[(card.lines["other"] == BASELINE) & (card.lines["verdict"] == UNDECIDED)]
+    lines = card.lines[(card.lines["other"] == card.baseline) & (card.lines["verdict"] == UNDECIDED)]
     lines = lines.sort_values("seeds_needed", kind="stable")
     if lines.empty:
-        return Section("What to run next", [f"Every comparison with `{BASELINE}` is decided, or cannot be with seeds."])
+        return Section(
+            "What to run next", [f"Every comparison with `{card.baseline}` is decided, or cannot be with seeds."]
+        )
     text = (
-        f"Undecided against `{BASELINE}`. The number of seeds is that which shows the observed difference with a power "
+        f"Undecided against `{card.baseline}`. The number of seeds is that which shows the observed difference with a power "
         f"of 80 %, or, where that is fewer, equivalence; more than {MOST_SEEDS} are not worth it. A command adds "
         "seeds, look by look, until it is decided; what is shipped is not trained again."
     )
     seeds = lines[["seeds_needed", "seeds_equivalent"]].min(axis=1)
-    commands = [_command(card.pe, task) for task in lines["task"]]
+    commands = [_command(card.pe, card.baseline, task) for task in lines["task"]]
     table = pd.DataFrame(
         {
             "task": lines["task"],
@@ -181,11 +183,11 @@ def _next(card: Card) -> Section:
     return Section("What to run next", [text, Table(table, "Fewest seeds first")])
 
 
-def _command(pe: str, task: str) -> str:
+def _command(pe: str, baseline: str, task: str) -> str:
     """Return the command that adds seeds; with options, that gives the encoding as many as others may have."""
     name, *options = pe.split()
     if options:
         words = [f"pe={name}", *(f"pe.{option}" for option in options), f"--tasks={task}", f"--seeds={OTHERS_MOST}"]
         return shlex.join(["python", "-m", "pe_lab.benchmark", *config.flags(), *words])
-    words = [f"+study={STUDY}_{task}", f"pe={BASELINE},{name}", f"decide.seeds=3..{2 * OTHERS_MOST}"]
+    words = [f"+study={STUDY}_{task}", f"pe={baseline},{name}", f"decide.seeds=3..{2 * OTHERS_MOST}"]
     return shlex.join(["python", "-m", "pe_lab.run", *config.flags(), "-m", *words])

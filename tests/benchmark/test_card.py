@@ -66,6 +66,13 @@ def test_the_margin_beyond_the_training_length_is_a_share_of_the_gap_there() -> 
     assert nats.lines["margin"].tolist() == pytest.approx([0.02, 0.02])
 
 
+def test_where_level_and_best_are_equal_beyond_the_training_length_the_margin_is_in_nats() -> None:
+    mine, rope = (rows(pe, losses, losses) for pe, losses in (("mine", MINE), ("rope", ROPE)))
+    parts = [part.assign(level=part["level"].where(part["length"] == 1, 0.0)) for part in (mine, rope)]
+    found = of("mine", *parts)
+    assert dict(zip(found.lines["length"], found.lines["margin"], strict=True)) == pytest.approx({1: 0.05, 2: 0.02})
+
+
 def test_shipped_cells_of_the_encoding_itself_are_no_others() -> None:
     table = together(rows("rope", ROPE), rows("none", MINE))
     found = card(table, {"rope-copy-0", "rope-copy-1", "rope-copy-2"}, {})
@@ -129,7 +136,16 @@ def test_an_encoding_with_options_is_named_with_them_in_commands() -> None:
     assert command in page_of(found)[1]
 
 
+def test_rope_itself_is_compared_with_none() -> None:
+    found = of("rope", rows("rope", ROPE), rows("none", MINE))
+    assert sentences(found).startswith("`rope` is worse than `none` on copy.")
+    assert "## Against none" in page_of(found)[1]
+
+
 def test_a_task_without_scores_has_a_page_too() -> None:
     equal = rows("mine", MINE, task="bag").assign(level=0.0, score=float("nan"))
     other = rows("rope", ROPE, task="bag").assign(level=0.0, score=float("nan"))
-    assert "bag" in page_of(of("mine", equal, other))[1]
+    found = of("mine", equal, other)
+    assert "bag" in page_of(found)[1]
+    assert found.summary()["rank of mean"].tolist() == ["1 of 2"]
+    assert of("rope", equal, other).summary()["rank of mean"].tolist() == ["2 of 2"]
