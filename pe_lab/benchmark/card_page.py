@@ -88,30 +88,24 @@ def _machines(rows: pd.DataFrame) -> str:
 @mpl.rc_context(AS_WRITTEN)
 def _drawn(card: Card) -> Drawn:
     """Draw the mean scores of all encodings on each task in grey, and those of this one with intervals in colour."""
-    lengths = sorted({length for _, length in card.tasks()})
-    summary = card.summary().set_index(["task", "length"])
-    names = list(dict.fromkeys(task for task, _ in card.tasks()))
-    figure = Figure(figsize=(3.4 + 2.4 * len(lengths), 1.2 + 0.28 * len(names)), layout="constrained")
-    panels = np.atleast_1d(figure.subplots(1, len(lengths), sharey=True))
+    summary = card.summary()
+    summary = summary[summary["score"].notna()]
     others = card.scores[card.scores["pe"] != card.pe]
     means = others.groupby(["task", "length", "pe"])["score"].mean()
-    for length, axes in zip(lengths, panels, strict=True):
-        for row, task in enumerate(names):
-            if (task, length) not in summary.index:
-                continue
-            values = means.loc[(task, length)].clip(lower=WORST)
-            axes.plot(values, np.full(len(values), row), "|", color="#8A8A8A", markersize=9)
-            own = summary.loc[(task, length)]
-            ends = [
-                max(own[end], WORST) if np.isfinite(own[end]) else max(own["score"], WORST) for end in ("low", "high")
-            ]
-            axes.plot(ends, [row, row], "-", color="#0072B2", linewidth=2)
-            axes.plot(max(own["score"], WORST), row, "o", color="#0072B2")
-        axes.axvline(0, color="black", linewidth=0.6)
-        axes.set(title="training length" if length == 1 else f"{length:g} × the training length", xlabel="score")
-        axes.set_xlim(WORST - 0.05, 1.05)
-    panels[0].set_yticks(range(len(names)), names)
-    panels[0].invert_yaxis()
+    figure = Figure(figsize=(5.2, 1.2 + 0.22 * len(summary)), layout="constrained")
+    axes, names = figure.subplots(), []
+    for row, own in enumerate(summary.itertuples()):
+        names.append(own.task if own.length == 1 else f"{own.task}, {own.length:g} × as long")
+        if (own.task, own.length) in means.index.droplevel("pe"):
+            values = means.loc[(own.task, own.length)].clip(lower=WORST)
+            axes.plot(values, np.full(len(values), row), "|", color="#8A8A8A", markersize=8)
+        ends = pd.Series([own.low, own.high], dtype=float).fillna(own.score).clip(lower=WORST)
+        axes.plot(ends, [row, row], "-", color="#0072B2", linewidth=2)
+        axes.plot(max(own.score, WORST), row, "o", color="#0072B2", markersize=5)
+    axes.axvline(0, color="black", linewidth=0.6)
+    axes.set(xlabel="score", xlim=(WORST - 0.05, 1.05))
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
     caption = f"Scores: {card.pe} (dot, with its 95 % interval) among all encodings (grey); below {WORST:g} drawn there"
     return Drawn(Plot(figure, card.summary()), caption, "")
 
@@ -166,8 +160,8 @@ def _next(card: Card) -> Section:
             "What to run next", [f"Every comparison with `{card.baseline}` is decided, or cannot be with seeds."]
         )
     text = (
-        f"Undecided against `{card.baseline}`. The number of seeds is that which shows the observed difference with a power "
-        f"of 80 %, or, where that is fewer, equivalence; more than {MOST_SEEDS} are not worth it. A command adds "
+        f"Undecided against `{card.baseline}`. The number of seeds is that which shows the observed difference with a "
+        f"power of 80 %, or, where that is fewer, equivalence; more than {MOST_SEEDS} are not worth it. A command adds "
         "seeds, look by look, until it is decided; what is shipped is not trained again."
     )
     seeds = lines[["seeds_needed", "seeds_equivalent"]].min(axis=1)
