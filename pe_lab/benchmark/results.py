@@ -157,13 +157,13 @@ class TaskResults:
     def _compared(self, lines: pd.DataFrame, length: float) -> tuple[pd.DataFrame, str, Margin | None]:
         """Return rows of cells, a metric and its margin: the loss as declared; beyond it, the share that remains.
 
-        Without a score, the loss is compared beyond it too, with the default margin.
+        At a length without scores, the loss is compared, with the default margin.
         """
         if length == TRAINED:
             cells = [self.cells[pe, seed] for pe, seed in zip(lines["pe"], lines["seed"], strict=True)]
             rows = self._rows(cells, list(lines["pe"]))
             return rows, LOSS, self.task.margin
-        if not self.scored:
+        if lines["score"].isna().all():
             rows = lines[["pe", "seed"]].assign(data=self.task.name, test_loss=lines["loss"])
             return rows[["pe", "data", "seed", "test_loss"]], LOSS, None
         rows = lines[["pe", "seed"]].assign(data=self.task.name, **{SHARE: 1 - lines["score"]})

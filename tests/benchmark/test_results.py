@@ -159,6 +159,28 @@ def test_cells_of_other_numbers_of_epochs_are_left_out(tmp_path: Path) -> None:
     assert len(of(Results.read(tmp_path), "copy").lines) == 2  # one cell at two lengths
 
 
+def test_at_a_length_without_scores_the_loss_is_ranked(tmp_path: Path) -> None:
+    """As on `sort`, where at twice the length the unordered tokens determine the answers."""
+    cells = []
+    for pe, quality in (("rope", 0.9), ("none", 0.2), ("alibi", 0.5)):
+        for seed in range(4):
+            cell = fabricated.cell("sort", pe, seed, quality)
+            (record,) = cell.records
+            rows = [
+                line | {"value": 0.25} if line["metric"] == "position_blind/loss" else line for line in record["rows"]
+            ]
+            cells.append(
+                replace(cell, epochs=2, records=[record | {"rows": rows}], summary=cell.summary | {"epochs": 2})
+            )
+    shipped.write(f"{STUDY}_sort", cells, tmp_path)
+    found = of(Results.read(tmp_path), "sort")
+    assert found.scored
+    assert found.at(2.0)["score"].isna().all()
+    assert found.at(2.0)["rank_best"].tolist() == [1, 2, 3]
+    assert list(found.at(2.0).index) == ["rope", "alibi", "none"]
+    assert found.standings[2.0].open == ["rope"]
+
+
 def test_two_cells_of_one_encoding_and_seed_are_refused(tmp_path: Path) -> None:
     def with_rate(rate: float) -> Shipped:
         cell = fabricated.cell("copy", "rope", 0, 0.5)

@@ -37,6 +37,7 @@ def test_tasks_have_one_model_one_training_and_one_search() -> None:
     assert found[0]["trainer.device"] == "cpu"
 
 
+@pytest.mark.slow  # it composes a config for each
 def test_glob_is_every_encoding_of_the_package() -> None:
     cfgs = config.expand(config.of_jobs([f"+study={tasks()[0].study}"]), multirun=True)
     assert {cfg.pe.name for cfg in cfgs} == set(encodings())
