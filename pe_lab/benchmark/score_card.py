@@ -1,5 +1,6 @@
 """Train one encoding on the benchmark, compare it with what is shipped, and write its score card."""
 
+import shlex
 import subprocess
 import sys
 import time
@@ -22,11 +23,14 @@ from pe_lab.benchmark.resemblance import resemblance
 from pe_lab.benchmark.results import Settings, TaskResults
 from pe_lab.benchmark.rows import tables
 from pe_lab.benchmark.tasks import Task, tasks
+from pe_lab.encodings.base import UnfitError
+from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.shipped import gathered
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.page import html, markdown
 from pe_lab.results import frame, shipped
 from pe_lab.results.shipped import Shipped
+from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import write_text
 
 FEWEST = 3  # seeds, as many as all shipped cells have
@@ -112,13 +116,15 @@ def score_card(asked: Asked) -> Path:
         raise ValueError("a score card needs shipped results of these tasks, got none in this installation")
     beside = [read(path) for path in asked.beside]
     began = time.perf_counter()
-    own, found, left_out = set(), [], {}
-    for number, task in enumerate(asked.tasks, 1):
-        print(f"task {number} of {len(asked.tasks)}: {task.name}", file=sys.stderr)
+    reasons = {task: unfit(asked, task) for task in asked.tasks}
+    left_out = {task.name: reason for task, reason in reasons.items() if reason}
+    fitting = [task for task, reason in reasons.items() if not reason]
+    if not fitting:
+        raise ValueError(f"{asked.words[0]} must fit one of the tasks, got {next(iter(left_out.values()))}")
+    own, found = set(), []
+    for number, task in enumerate(fitting, 1):
+        print(f"task {number} of {len(fitting)}: {task.name}", file=sys.stderr)
         cells = {cell.key: cell for cell in trained(asked, task)}
-        if not cells:
-            left_out[task.name] = _reason(asked, task)
-            continue
         own |= {run for run, _ in cells}
         known = shipped.read(task.study) if task.study in shipped.studies() else []
         together = [*cells.values(), *(cell for cell in known if cell.key not in cells)]
@@ -129,33 +135,28 @@ def score_card(asked: Asked) -> Path:
     return write(made, like, minutes, asked.out)
 
 
+def unfit(asked: Asked, task: Task) -> str:
+    """Return why the encoding is not defined for a task; empty: it is."""
+    (cfg,) = config.expand(config.of_jobs([f"+study={task.study}", *asked.words]), multirun=True)
+    try:
+        Cell.from_config(cfg)
+    except UnfitError as error:
+        return in_one_line(error)
+    return ""
+
+
 def trained(asked: Asked, task: Task) -> list[Shipped]:
-    """Train the encoding on a task unless that is done, and return its cells; none if it does not fit the task.
+    """Train the encoding on a task unless that is done, and return its cells.
 
     Raises:
-        ChildProcessError: training ended with an error.
+        ChildProcessError: training ended with an error, which was printed.
     """
-    command = [sys.executable, "-m", "pe_lab.run", *asked.command(task)]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, check=False)
-    results = frame.load(asked.ledger, task.study) if _known(asked, task) else None
+    command = asked.command(task)
+    done = subprocess.run([sys.executable, "-m", "pe_lab.run", *command], stdout=subprocess.DEVNULL, check=False)
     if done.returncode:
-        raise ChildProcessError(f"{task.name} was not trained, see above: python -m pe_lab.run {' '.join(command[3:])}")
-    if results is None or results.cells.empty:
-        return []
-    ledger = Ledger(asked.ledger)
-    return [gathered(ledger.named(run), epochs) for run, epochs in results.cells[["run", "epochs"]].to_numpy().tolist()]
-
-
-def _known(asked: Asked, task: Task) -> bool:
-    return (asked.ledger / "studies" / task.study / "rows.csv").is_file()
-
-
-def _reason(asked: Asked, task: Task) -> str:
-    """Return why an encoding has no cell on a task."""
-    if not _known(asked, task):
-        return "it does not fit the task"
-    skipped = frame.load(asked.ledger, task.study).skipped
-    return str(skipped["reason"].iloc[0]) if len(skipped) else "it has no cell"
+        raise ChildProcessError(f"{task.name} was not trained, see above: python -m pe_lab.run {shlex.join(command)}")
+    cells, ledger = frame.load(asked.ledger, task.study).cells, Ledger(asked.ledger)
+    return [gathered(ledger.named(run), epochs) for run, epochs in cells[["run", "epochs"]].to_numpy().tolist()]
 
 
 def properties(pe: str, words: Sequence[str], others: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -180,7 +180,8 @@ def test_where_it_failed_auto_takes_others_and_one_line_says_so(
         assert auto(Terms(gate=torch.ones(1, 17))) == "flex"
         assert auto(Terms(gate=torch.ones(1, 17, requires_grad=True))) == "reference"  # flex sums in no fixed order
         assert auto(Terms(weights=Stick())) == "reference"
-    assert [record.getMessage() for record in caplog.records] == [
+    own = [record for record in caplog.records if not record.name.startswith("wandb")]  # of other tests
+    assert [record.getMessage() for record in own] == [
         "Triton's kernels are not used on NVIDIA H100 80GB HBM3: the output errs by 3.0e-02 where 2.0e-05 is allowed "
         "(bias) (again: python -m pe_lab.attention selftest)"
     ]

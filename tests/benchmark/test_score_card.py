@@ -13,7 +13,7 @@ import torch
 from pe_lab import config
 from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.rows import tables
-from pe_lab.benchmark.score_card import Asked, properties
+from pe_lab.benchmark.score_card import Asked, properties, score_card, unfit
 from pe_lab.benchmark.tasks import tasks
 from pe_lab.experiment import sweep
 from pe_lab.experiment.shipped import gathered
@@ -57,6 +57,17 @@ def test_what_is_asked_for_becomes_a_command_for_each_task() -> None:
 def test_what_cannot_be_asked_for_is_refused(words: list[str], options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         asked(*words, **options)  # type: ignore[arg-type]
+
+
+def test_an_encoding_that_does_not_fit_a_task_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    found = asked("pe=forgetting", names="place,copy")
+    place, copy = found.tasks
+    assert unfit(found, place).startswith("forgetting is defined for causal attention only, this is bidirectional")
+    assert unfit(found, copy) == ""
+    alone = Asked.of(["pe=forgetting"], "place", 3, str(tmp_path / "ledger"), str(tmp_path / "out"), None)
+    with pytest.raises(ValueError, match=r"pe=forgetting must fit one of the tasks, got forgetting is defined for"):
+        score_card(alone)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_properties_are_measured_with_the_options_given() -> None:

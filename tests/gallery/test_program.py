@@ -31,6 +31,7 @@ def test_it_writes_a_site_and_says_where(program: Program, results: Path, cache:
 
 
 @pytest.mark.usefixtures("_few", "content")
+@pytest.mark.slow  # two sites
 def test_the_same_results_give_the_same_bytes(program: Program, results: Path, cache: Path, tmp_path: Path) -> None:
     for name in ("a", "b"):
         program(main, "--out", tmp_path / name, "--results", results, "--cache", cache)

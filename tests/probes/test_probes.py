@@ -84,7 +84,12 @@ def kinds(name: str) -> list[str]:
     return ["packed"] if made.causal_only else ["packed", "grid"]
 
 
-CASES = [(name, kind) for name in NAMES for kind in kinds(name)]
+# a second kind of data, of every encoding, is slow
+CASES = [
+    pytest.param(name, kind, marks=[pytest.mark.slow] if place else [])
+    for name in NAMES
+    for place, kind in enumerate(kinds(name))
+]
 
 
 def transformer(data: Toy | Structured, name: str = "none", dropout: float = 0.0) -> Transformer:

@@ -302,9 +302,8 @@ def test_a_graph_that_differs_in_one_bit_is_given_up_and_leaves_no_trace(
     assert stepped(checked, given) == stepped(made, given)
     reason = f"the captured step differs from the usual one in {name}"
     assert (checked.captured.given_up, checked.captured.replayed) == (reason, 0)
-    assert [record.getMessage() for record in caplog.records] == [
-        f"trainer.graph=auto trains without a graph: {reason}"
-    ]
+    own = [record.getMessage() for record in caplog.records if not record.name.startswith("wandb")]  # of other tests
+    assert own == [f"trainer.graph=auto trains without a graph: {reason}"]
     assert all(torch.equal(x, parameters(made)[name]) for name, x in parameters(checked).items())
 
 
