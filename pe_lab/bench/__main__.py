@@ -6,8 +6,9 @@ registers, spills and shared memory of the kernels, compiled for GPUs that need 
 instructions per pair, or choose blocks by them. tune: find the fastest blocks of the kernels. ledger: read a ledger of
 made-up cells, report it, and record one more. faults: kill, damage and starve sweeps, and count what is lost. export:
 run encodings in a plain model, compiled, exported and as ONNX. decisions: simulate studies that add seeds, and replay
-committed cells look by look. speed: time encodings in a plain model, on a CPU. gpu:
-run all that needs a GPU: the kernels' self-test and tests, a sanitizer, tune, kernels, and a sweep.
+committed cells look by look. variance: simulate comparisons whose variances are estimated together. speed: time
+encodings in a plain model, on a CPU. gpu: run all that needs a GPU: the kernels' self-test and tests, a sanitizer,
+tune, kernels, and a sweep.
 """
 
 import argparse
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 STUDY = ["+study=depth_epochs_pe"]
 RESULTS = Path("sweeps/results")
+CELLS = RESULTS / "all_encodings" / "rows.csv"  # whose residuals are noise of simulated studies
 
 
 def main() -> None:
@@ -85,6 +87,10 @@ def main() -> None:
     decisions.add_argument("--margin", help="of the replay, as '0.05 gap' (the default of each task)")
     decisions.add_argument("--to", type=Path, metavar="FILE", help="write the tables there too, as Markdown")
     decisions.set_defaults(run=_decisions)
+    variance = benches.add_parser("variance", help="simulate comparisons whose variances are estimated together")
+    variance.add_argument("--studies", type=int, default=1000, help="simulated per line of the table (%(default)s)")
+    variance.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as Markdown")
+    variance.set_defaults(run=_variance)
     gpu = benches.add_parser("gpu", help="run all that needs a GPU, within a budget of time")
     gpu.add_argument("--minutes", type=float, default=25, help="budget of all parts (%(default)s)")
     gpu.add_argument("--to", type=Path, default=RESULTS / "gpu", metavar="FOLDER", help="for the tables (%(default)s)")
@@ -191,15 +197,27 @@ def _export(arguments: argparse.Namespace) -> None:
     write_table(arguments.encodings, arguments.columns, arguments.to)
 
 
-def _decisions(arguments: argparse.Namespace) -> None:
-    from pe_lab.bench.decisions import write_tables
-    from pe_lab.bench.replay import replay
-
-    rows = arguments.replay or RESULTS / "all_encodings" / "rows.csv"
+def _simulated(arguments: argparse.Namespace, rows: Path) -> None:
+    """Require rows and a number of studies."""
     if not rows.is_file():
         raise ValueError(f"--replay must be the rows.csv of a study, got {str(rows)!r}")
     if arguments.studies < 1:
         raise ValueError(f"--studies must be at least 1, got {arguments.studies}")
+
+
+def _variance(arguments: argparse.Namespace) -> None:
+    from pe_lab.bench.variance import write_table
+
+    _simulated(arguments, CELLS)
+    write_table(CELLS, arguments.studies, arguments.to)
+
+
+def _decisions(arguments: argparse.Namespace) -> None:
+    from pe_lab.bench.decisions import write_tables
+    from pe_lab.bench.replay import replay
+
+    rows = arguments.replay or CELLS
+    _simulated(arguments, rows)
     if arguments.replay:
         print("\n\n".join(replay(rows, arguments.baseline, arguments.margin)))
     else:

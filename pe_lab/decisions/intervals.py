@@ -23,13 +23,14 @@ def tail(look: np.ndarray, looks: int, decided: np.ndarray | bool = True) -> np.
     return np.where(ended, LAST, np.where(look == 0, FIRST, MIDDLE))
 
 
-def half_width(deviation: np.ndarray, seeds: np.ndarray, tails: np.ndarray) -> np.ndarray:
+def half_width(deviation: np.ndarray, freedom: np.ndarray, seeds: np.ndarray, tails: np.ndarray) -> np.ndarray:
     """Return half the width of t intervals.
 
     Args:
-        deviation: standard deviations of the differences, with n - 1.
+        deviation: standard deviations of the differences.
+        freedom: their degrees of freedom.
         seeds: numbers of differences, from 2.
         tails: 1 - confidence.
     """
-    quantile: np.ndarray = special.stdtrit(seeds - 1, 1 - tails / 2)
+    quantile: np.ndarray = special.stdtrit(freedom, 1 - tails / 2)
     return quantile * deviation / np.sqrt(seeds)

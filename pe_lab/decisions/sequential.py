@@ -3,7 +3,7 @@
 A comparison has a p value at each look that is valid at whatever look it stops (a sequential p value: Liu & Anderson
 2008). Holm's method over these is valid under any stopping rule and any dependence between comparisons, so that the
 family-wise error holds although comparisons stop at different looks. What is decided gets no more seeds, and its p
-value stays.
+value stays. Variances of differences are estimated from all encodings of a setting together, see `shared_variance`.
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ import numpy as np
 from scipy import special
 
 from pe_lab.decisions.design import Design
+from pe_lab.decisions.shared_variance import NOTHING_KNOWN, Prior
 
 
 @dataclass(frozen=True)
@@ -53,24 +54,39 @@ class Stopped:
     equivalent: np.ndarray
 
 
-def nominal_p(differences: np.ndarray, looks: tuple[int, ...], margin: np.ndarray | float) -> NominalP:
+def nominal_p(
+    differences: np.ndarray, looks: tuple[int, ...], margin: np.ndarray | float, prior: Prior = NOTHING_KNOWN
+) -> NominalP:
     """Return p values of each look.
 
     Args:
         differences: paired by seed, [..., seeds], as many seeds as the last of the looks.
         looks: numbers of seeds.
         margin: [...], above 0.
+        prior: of the variances of these differences [...].
     """
     found = []
     for look in looks:
         part = differences[..., :look]
-        mean, error = part.mean(-1), part.std(-1, ddof=1) / np.sqrt(look)
-        error = np.where(equal_differences(part), 0.0, error)
+        deviation, freedom = deviations(part, prior)
+        mean, error = part.mean(-1), deviation / np.sqrt(look)
         with np.errstate(divide="ignore", invalid="ignore"):
             t = np.stack([-np.abs(mean), -(mean + margin), mean - margin]) / error
-        difference, above, below = special.stdtr(look - 1, np.where(np.isnan(t), 0.0, t))  # NaN: 0 / 0
+        difference, above, below = special.stdtr(freedom, np.where(np.isnan(t), 0.0, t))  # NaN: 0 / 0
         found.append((2 * difference, above, below))
     return NominalP(*np.moveaxis(np.array(found), 1, 0))
+
+
+def deviations(differences: np.ndarray, prior: Prior = NOTHING_KNOWN) -> tuple[np.ndarray, np.ndarray]:
+    """Return the standard deviation of the differences of each comparison, and its degrees of freedom.
+
+    Args:
+        differences: [..., seeds], at least two seeds.
+        prior: of their variances [...].
+    """
+    own = np.where(equal_differences(differences), 0.0, differences.var(-1, ddof=1))
+    variance, freedom = prior.moderate(own, np.full(own.shape, differences.shape[-1] - 1.0))
+    return np.sqrt(variance), freedom
 
 
 def equal_differences(differences: np.ndarray) -> np.ndarray:

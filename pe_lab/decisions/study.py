@@ -5,7 +5,7 @@ Results that no look asked for are not used.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -13,7 +13,8 @@ from pe_lab.decisions.design import Design
 from pe_lab.decisions.intervals import half_width, tail
 from pe_lab.decisions.question import BEST, Cell, Question, Setting
 from pe_lab.decisions.race import Race
-from pe_lab.decisions.sequential import equal_differences, holm, nominal_p
+from pe_lab.decisions.sequential import deviations, holm, nominal_p
+from pe_lab.decisions.shared_variance import Prior, prior_of
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,9 @@ class _State:
         look: index of the last look of each comparison; -1 before the first.
         p: sequential p values, of a difference and of equivalence [2, comparisons].
         samples: the differences of each comparison at its last look.
+        deviation, freedom: of these differences, with what all encodings of the setting say of their variances.
+        results: what was asked for so far, of each setting: [seeds, encodings], NaN where it was not or failed.
+        columns: of each cell in the results of its setting.
     """
 
     def __init__(self, question: Question, design: Design) -> None:
@@ -118,6 +122,10 @@ class _State:
         self.open, self.look, self.p = np.ones(size, bool), np.full(size, -1), np.ones((2, size))
         self.failed = np.zeros(size, bool)
         self.samples: list[np.ndarray] = [np.empty(0)] * size
+        self.deviation, self.freedom = np.zeros(size), np.zeros(size)
+        settings = question.settings
+        self.columns = {(setting, pe): column for setting, pes in settings.items() for column, pe in enumerate(pes)}
+        self.results = {setting: np.full((design.looks[-1], len(pes)), np.nan) for setting, pes in settings.items()}
         self.notes = [""] * size
         self.race = Race(question.settings, question.places) if question.baseline == BEST else None
 
@@ -129,6 +137,7 @@ class _State:
     def take(self, number: int, values: Values, margins: Mapping[Setting, float]) -> None:
         """Look at all open comparisons, each with the seeds of this look, and close those that are decided."""
         seeds = self.design.looks[number]
+        self._keep(self.cells_of_open(), seeds, values)
         for index in np.flatnonzero(self.open):
             setting, *pair = self.comparisons[index]
             failed = self._failed(setting, pair, seeds, values)
@@ -147,9 +156,21 @@ class _State:
     def _p_values(self, number: int, chosen: np.ndarray, margin: np.ndarray) -> np.ndarray:
         """Return the p values of one look, each as the overall level at which that look rejects."""
         design, samples = self.design, np.stack([self.samples[index] for index in chosen])
-        nominal = nominal_p(samples, design.looks[number : number + 1], margin)
+        priors = {setting: prior_of(results) for setting, results in self.results.items()}
+        own = [priors[self.comparisons[index][0]] for index in chosen]
+        prior = Prior(*(np.array([getattr(one, part.name) for one in own]) for part in fields(Prior)))
+        self.deviation[chosen], self.freedom[chosen] = deviations(samples, prior)
+        nominal = nominal_p(samples, design.looks[number : number + 1], margin, prior)
         one_sided = np.maximum(nominal.above[0], nominal.below[0])
         return np.stack([design.two_sided.at(number, nominal.difference[0]), design.one_sided.at(number, one_sided)])
+
+    def _keep(self, cells: Sequence[Cell], seeds: int, values: Values) -> None:
+        """Keep the results that a look asked for."""
+        for cell in cells:
+            for seed in range(seeds):
+                value = values[cell, seed]
+                known = not isinstance(value, str) and np.isfinite(value)
+                self.results[cell[0]][seed, self.columns[cell]] = value if known else np.nan
 
     def _failed(self, setting: Setting, pair: Sequence[str], seeds: int, values: Values) -> str:
         """Return which of the cells of a comparison failed first, and why; empty if none did."""
@@ -214,8 +235,8 @@ class _State:
             if len(sample) > 1:
                 tails = tail(self.look[index], len(self.design.looks), bool(decided[:, index].any()))
                 mean = float(sample.mean())
-                deviation = 0.0 if equal_differences(sample) else sample.std(ddof=1)
-                half = float(half_width(deviation, np.array(len(sample)), tails))
+                spread = self.deviation[index], self.freedom[index]
+                half = float(half_width(*spread, np.array(len(sample)), tails))
             p = (self.p[0, index], corrected[0, index], self.p[1, index], corrected[1, index])
             margin = float(margins.get(setting, np.nan))
             look, note = int(self.look[index]) + 1, self.notes[index]

@@ -538,7 +538,7 @@ def test_seeds_with_an_incomplete_grid_are_left_out_of_the_shares():
 
 def compared_with(differences: list[float], deviations: list[float], seeds: int, p: float = 0.5) -> pd.DataFrame:
     lines = {"pe": [f"pe{number}" for number in range(len(differences))], "difference": differences}
-    return pd.DataFrame(lines | {"deviation": deviations, "seeds": seeds, "p": p})
+    return pd.DataFrame(lines | {"deviation": deviations, "freedom": seeds - 1, "seeds": seeds, "p": p})
 
 
 def of_family(difference: float, deviation: float, seeds: int, size: int) -> pd.DataFrame:

@@ -30,16 +30,16 @@ def add_equivalence(
     found = margins(rows, metric, margin)
     known = dict(zip(keys_of(found, names), found["margin"], strict=True))
     lines = lines.assign(margin=[known[key] for key in keys_of(lines, names)])
-    difference, deviation, seeds, most = (
-        lines[name].to_numpy(float) for name in ("difference", "deviation", "seeds", "margin")
-    )
-    p = p_equivalent(difference, deviation, seeds, most)
+    columns = ("difference", "deviation", "freedom", "seeds", "margin")
+    p = p_equivalent(*(lines[name].to_numpy(float) for name in columns))
     lines = lines.assign(p_equivalent=np.where(lines["p"].notna(), p, np.nan))
     lines.attrs["margin"] = found.attrs["margin"]
     return lines
 
 
-def p_equivalent(difference: np.ndarray, deviation: np.ndarray, seeds: np.ndarray, margin: np.ndarray) -> np.ndarray:
+def p_equivalent(
+    difference: np.ndarray, deviation: np.ndarray, freedom: np.ndarray, seeds: np.ndarray, margin: np.ndarray
+) -> np.ndarray:
     """Return the p value of two one-sided paired t tests that a true difference lies within ± the margin.
 
     Schuirmann (1987): the larger of the p values of the test that it is above -margin and of the test that it is below
@@ -47,7 +47,8 @@ def p_equivalent(difference: np.ndarray, deviation: np.ndarray, seeds: np.ndarra
 
     Args:
         difference: means over seeds.
-        deviation: standard deviations of the differences, with n - 1.
+        deviation: standard deviations of the differences.
+        freedom: degrees of freedom of each; n - 1 where it was estimated from these differences alone.
         seeds: numbers of differences.
         margin: above 0, in the same unit.
 
@@ -58,5 +59,5 @@ def p_equivalent(difference: np.ndarray, deviation: np.ndarray, seeds: np.ndarra
         # from the nearer end of the range: its p value is the larger one
         t = (margin - np.abs(difference)) / (deviation / np.sqrt(seeds))
         t = np.where((deviation == 0) & (np.abs(difference) == margin), 0.0, t)  # 0 / 0: at the end itself
-        p: np.ndarray = stats.t.sf(t, seeds - 1)
+        p: np.ndarray = stats.t.sf(t, freedom)
     return np.where(seeds > 1, p, np.nan)

@@ -1,12 +1,12 @@
 """Differences between encodings, paired by seed, and the t test of each."""
 
-import warnings
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from pe_lab.decisions.shared_variance import NOTHING_KNOWN, Prior, prior_of
 from pe_lab.results.columns import metric_column, setting_columns, sort_by_setting
 from pe_lab.results.statistics.intervals import CONFIDENCE
 
@@ -41,43 +41,52 @@ def by_setting(table: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]
     return found
 
 
-def differences(table: pd.DataFrame, pairs: list[tuple[str, str]]) -> pd.DataFrame:
+def differences(table: pd.DataFrame, pairs: list[tuple[str, str]], shared_variance: bool = False) -> pd.DataFrame:
     """Return a line per setting and pair of encodings, with the uncorrected test of its differences.
 
     Args:
         table: from `wide`.
         pairs: an encoding and the one that is subtracted from it (column "baseline").
+        shared_variance: estimate deviations from all pairs of encodings in a setting, see `decisions.shared_variance`;
+            without, each from its own differences.
     """
     columns = [(table.columns.get_loc(pe), table.columns.get_loc(other)) for pe, other in pairs]
-    lines, samples = [], []
+    names = [*(name for name in table.index.names if name != "seed"), "pe", "baseline", "seeds"]
+    lines, tests = [], []
     for setting, part in by_setting(table):
-        values = part.to_numpy()
+        values, samples = part.to_numpy(), []
         for (pe, other), (first, second) in zip(pairs, columns, strict=True):
             sample = values[:, first] - values[:, second]
             samples.append(sample[np.isfinite(sample)])
             lines.append(setting | {"pe": pe, "baseline": other, "seeds": len(samples[-1])})
-    names = [*(name for name in table.index.names if name != "seed"), "pe", "baseline", "seeds"]
-    return pd.concat([pd.DataFrame(lines, columns=names), _t_tests(samples)], axis=1)
+        tests.append(_t_tests(samples, prior_of(values) if shared_variance else NOTHING_KNOWN))
+    tested = pd.concat(tests, ignore_index=True) if tests else _t_tests([], NOTHING_KNOWN)
+    return pd.concat([pd.DataFrame(lines, columns=names), tested], axis=1)
 
 
-def _t_tests(samples: list[np.ndarray]) -> pd.DataFrame:
-    """Return mean, t interval, standard deviation and p value of each sample; only the mean for one seed."""
+def _t_tests(samples: list[np.ndarray], prior: Prior) -> pd.DataFrame:
+    """Return mean, t interval, standard deviation, its degrees of freedom and p value of each sample.
+
+    Only the mean for one seed.
+    """
     sizes = np.array([len(sample) for sample in samples])
-    found = pd.DataFrame(np.nan, range(len(samples)), ["difference", "low", "high", "deviation", "p"])
+    found = pd.DataFrame(np.nan, range(len(samples)), ["difference", "low", "high", "deviation", "freedom", "p"])
     for size in np.unique(sizes[sizes > 0]):
         chosen = np.flatnonzero(sizes == size)
         stacked = np.stack([samples[number] for number in chosen])
         found.loc[chosen, "difference"] = stacked.mean(1)
         if size == 1:
             continue
-        found.loc[chosen, "deviation"] = stacked.std(1, ddof=1)
+        variance, freedom = prior.moderate(stacked.var(1, ddof=1), np.full(len(chosen), size - 1.0))
+        found.loc[chosen, "deviation"] = np.sqrt(variance)
+        found.loc[chosen, "freedom"] = freedom
         differ = stacked.any(1)  # equal to the bit: nothing to test
         found.loc[chosen[~differ], ["low", "high"]] = 0.0
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Precision loss", RuntimeWarning)  # all differences are the same
-            tested = stats.ttest_1samp(stacked[differ], 0, axis=1)
-        within = tested.confidence_interval(CONFIDENCE)
-        found.loc[chosen[differ], ["p", "low", "high"]] = np.stack([tested.pvalue, within.low, within.high], 1)
+        mean, error, freedom = stacked.mean(1)[differ], np.sqrt(variance[differ] / size), freedom[differ]
+        with np.errstate(divide="ignore"):  # all differences are the same, and nothing is known beforehand
+            p = 2 * stats.t.sf(np.abs(mean) / error, freedom)
+        half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
+        found.loc[chosen[differ], ["p", "low", "high"]] = np.stack([p, mean - half, mean + half], 1)
     return found
 
 

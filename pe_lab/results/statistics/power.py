@@ -31,7 +31,7 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
     level = (1 - CONFIDENCE) / max(1, count)
     counts = np.unique(np.r_[2:100, np.geomspace(100, MOST_SEEDS, 60).astype(int)])
     found: dict[str, list[float]] = {"seeds_needed": [], "seeds_equivalent": [], "separable": []}
-    least: dict[int, float] = {}
+    least: dict[tuple[int, float], float] = {}
     margins = compared["margin"] if "margin" in compared else np.full(len(compared), np.nan)
     for line, margin in zip(compared.itertuples(), margins, strict=True):
         if line.seeds < 2 or not line.deviation > 0:
@@ -39,12 +39,13 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
                 values.append(np.nan)
             continue
         effect, within = abs(line.difference) / line.deviation, margin / line.deviation
-        found["seeds_needed"].append(_first(counts, _power(effect, counts, level)))
-        equivalent = _first(counts, _power_of_equivalence(effect, within, counts, level))
+        prior = line.freedom - (line.seeds - 1)  # degrees of freedom that do not come from these seeds
+        found["seeds_needed"].append(_first(counts, _power(effect, counts, level, prior)))
+        equivalent = _first(counts, _power_of_equivalence(effect, within, counts, level, prior))
         found["seeds_equivalent"].append(np.nan if np.isnan(margin) else equivalent)
-        if line.seeds not in least:
-            least[line.seeds] = _smallest_effect(line.seeds, level)
-        found["separable"].append(least[line.seeds] * line.deviation)
+        if (line.seeds, prior) not in least:
+            least[line.seeds, prior] = _smallest_effect(line.seeds, level, prior)
+        found["separable"].append(least[line.seeds, prior] * line.deviation)
     return compared.assign(**found)
 
 
@@ -54,14 +55,21 @@ def _first(counts: np.ndarray, power: np.ndarray) -> float:
     return int(enough[0]) if len(enough) else np.inf
 
 
-def _power(effect: float, seeds: np.ndarray | int, level: float) -> np.ndarray:
-    """Return the power of a paired t test for a difference in units of its deviation; the far tail is neglected."""
-    critical = stats.t.isf(level / 2, seeds - 1)
-    power: np.ndarray = stats.nct.sf(critical, seeds - 1, np.minimum(effect * np.sqrt(seeds), MOST_NONCENTRALITY))
+def _power(effect: float, seeds: np.ndarray | int, level: float, prior: float) -> np.ndarray:
+    """Return the power of a paired t test for a difference in units of its deviation; the far tail is neglected.
+
+    Args:
+        prior: degrees of freedom of the deviation beside those of the seeds.
+    """
+    freedom = seeds - 1 + prior
+    critical = stats.t.isf(level / 2, freedom)
+    power: np.ndarray = stats.nct.sf(critical, freedom, np.minimum(effect * np.sqrt(seeds), MOST_NONCENTRALITY))
     return power
 
 
-def _power_of_equivalence(effect: float, margin: float, seeds: np.ndarray | int, level: float) -> np.ndarray:
+def _power_of_equivalence(
+    effect: float, margin: float, seeds: np.ndarray | int, level: float, prior: float
+) -> np.ndarray:
     """Return the power of two one-sided tests, approximately: t statistics of both ends have one deviation.
 
     The approximation by noncentral t distributions is a little low where the power is low.
@@ -69,19 +77,21 @@ def _power_of_equivalence(effect: float, margin: float, seeds: np.ndarray | int,
     Args:
         effect: the difference, in units of its deviation.
         margin: likewise.
+        prior: as in `_power`.
     """
-    critical = stats.t.isf(level, seeds - 1)
+    freedom = seeds - 1 + prior
+    critical = stats.t.isf(level, freedom)
     near, far = (
         np.clip(end * np.sqrt(seeds), -MOST_NONCENTRALITY, MOST_NONCENTRALITY)
         for end in (margin - effect, margin + effect)
     )
-    power: np.ndarray = stats.nct.sf(critical, seeds - 1, near) - stats.nct.cdf(critical, seeds - 1, far)
+    power: np.ndarray = stats.nct.sf(critical, freedom, near) - stats.nct.cdf(critical, freedom, far)
     return power
 
 
-def _smallest_effect(seeds: int, level: float) -> float:
+def _smallest_effect(seeds: int, level: float, prior: float) -> float:
     """Return the smallest difference, in units of its deviation, that has the power."""
     high = 1.0
-    while _power(high, seeds, level) < POWER:
+    while _power(high, seeds, level, prior) < POWER:
         high *= 2
-    return float(optimize.brentq(lambda effect: _power(effect, seeds, level) - POWER, 0, high))
+    return float(optimize.brentq(lambda effect: _power(effect, seeds, level, prior) - POWER, 0, high))

@@ -56,14 +56,15 @@ def test_the_p_value_is_that_of_statsmodels(number):
 
 def test_the_p_value_of_many_is_that_of_each_and_missing_where_nothing_is_known():
     difference, deviation = np.array([0.1, -0.1, 0.1, 0.1, np.nan]), np.array([0.2, 0.2, np.nan, 0.2, 0.2])
-    found = p_equivalent(difference, deviation, np.array([4, 4, 1, 4, 0]), np.array([0.3, 0.3, 0.3, np.nan, 0.3]))
+    seeds = np.array([4, 4, 1, 4, 0])
+    found = p_equivalent(difference, deviation, seeds - 1, seeds, np.array([0.3, 0.3, 0.3, np.nan, 0.3]))
     assert found[0] == found[1] == pytest.approx(stats.t.sf(0.2 / 0.1, 3))
     assert np.isnan(found[2:]).all()
 
 
 def test_a_difference_without_deviation_is_certain():
     seeds, deviation, margin = np.full(3, 4), np.zeros(3), np.full(3, 0.5)
-    assert p_equivalent(np.array([-0.4, 0.5, 0.6]), deviation, seeds, margin).tolist() == [0, 0.5, 1]
+    assert p_equivalent(np.array([-0.4, 0.5, 0.6]), deviation, seeds - 1, seeds, margin).tolist() == [0, 0.5, 1]
     rows = rows_of({"a": [1.0, 2.0, 3.0], "b": [1.25, 2.25, 3.25]})
     assert compare(rows, margin=NATS)["verdict"].tolist() == ["worse, within the margin"]
 
@@ -186,14 +187,14 @@ def test_an_encoding_does_not_rank_behind_one_that_is_better_within_the_margin()
 
 def test_the_seeds_that_show_equivalence_have_the_power_in_simulation():
     difference, deviation, margin = 0.2, 1.0, 1.0
-    line = {"pe": ["a"], "difference": [difference], "deviation": [deviation], "seeds": [5], "p": [0.5]}
+    line = {"pe": ["a"], "difference": [difference], "deviation": [deviation], "freedom": [4], "seeds": [5], "p": [0.5]}
     seeds = int(seeds_needed(pd.DataFrame(line | {"margin": [margin]}))["seeds_equivalent"].item())
     rng = np.random.default_rng(0)
 
     def power(count: int) -> float:
         samples = rng.normal(difference, deviation, (20_000, count))
         shape = np.full(len(samples), 1.0)
-        p = p_equivalent(samples.mean(1), samples.std(1, ddof=1), count * shape, margin * shape)
+        p = p_equivalent(samples.mean(1), samples.std(1, ddof=1), (count - 1) * shape, count * shape, margin * shape)
         return float((p < 0.05).mean())
 
     assert 0.79 <= power(seeds) <= 0.84
@@ -201,8 +202,8 @@ def test_the_seeds_that_show_equivalence_have_the_power_in_simulation():
 
 
 def test_a_difference_beyond_the_margin_is_never_shown_to_be_equivalent():
-    line = {"pe": list("abc"), "difference": [1.0, 2.0, 0.1], "deviation": [1.0, 1.0, 1.0], "seeds": [5] * 3}
-    lines = pd.DataFrame(line | {"p": [0.5] * 3, "margin": [1.0, 1.0, np.nan]})
+    line = {"pe": list("abc"), "difference": [1.0, 2.0, 0.1], "deviation": [1.0, 1.0, 1.0], "freedom": [4] * 3}
+    lines = pd.DataFrame(line | {"seeds": [5] * 3, "p": [0.5] * 3, "margin": [1.0, 1.0, np.nan]})
     found = seeds_needed(lines)["seeds_equivalent"]
     assert found[:2].tolist() == [np.inf, np.inf]
     assert np.isnan(found[2])
@@ -220,7 +221,8 @@ def studies(difference: float, number: int, count: int = 4000, pes: int = 8, see
     samples = (values[:, 1:] - values[:, :1] + difference).reshape(-1, seeds)
     lines = pd.DataFrame({"difference": samples.mean(1), "deviation": samples.std(1, ddof=1), "seeds": seeds})
     lines["p"] = stats.ttest_1samp(samples, 0, axis=1).pvalue
-    lines["p_equivalent"] = p_equivalent(*lines[["difference", "deviation", "seeds"]].to_numpy().T, 1.5)
+    lines["freedom"] = seeds - 1
+    lines["p_equivalent"] = p_equivalent(*lines[["difference", "deviation", "freedom", "seeds"]].to_numpy().T, 1.5)
     families = lines[["p", "p_equivalent"]].to_numpy().reshape(count, pes, 2)
     different, equivalent = (np.concatenate([holm(family[:, column]) for family in families]) for column in (0, 1))
     return add_verdicts(lines, "loss", different, equivalent).assign(study=np.repeat(np.arange(count), pes))

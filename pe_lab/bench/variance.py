@@ -1,0 +1,100 @@
+"""Simulate comparisons of every two encodings, with variances of their own and shared ones: errors, power, coverage."""
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from pe_lab.bench.noise import Noise, of_cells, spreads
+from pe_lab.decisions.shared_variance import NOTHING_KNOWN, SHARE, Prior, prior_of
+from pe_lab.results.frame import load
+from pe_lab.results.statistics.correction import holm
+from pe_lab.results.statistics.equivalence import p_equivalent
+from pe_lab.results.statistics.intervals import CONFIDENCE
+from pe_lab.results.table import as_markdown
+
+ENCODINGS = (5, 12, 30, 70)
+SEEDS = (3, 5)
+GROUPS = 4  # of encodings that are equal; between groups, true losses are a margin apart
+MARGIN = 4.4  # in deviations of a typical difference
+
+TEXT = """Every two of some encodings are compared, paired by seed. No difference: the share of studies in which any two
+are said to differ, where none do. Groups: a quarter of the encodings each has the same true loss, and groups are a
+margin apart (4.4 deviations of a typical difference); wrong: the share of studies that say better or worse within a
+group or in the wrong direction; equivalent: those that say it across groups; decided: the share of all pairs with a
+right verdict; coverage: the share of pairs whose 95 % interval, which is not corrected, contains the true difference.
+Each has three numbers: variances of each pair alone; shared, with half of the estimated degrees of freedom (used);
+shared, with all of them. {studies} studies per line. Variances of encodings: equal; of a scaled inverse chi-squared
+distribution; log-normal, their logarithms with a deviation of 1.5 or 3; one encoding with 25 times the deviation of the
+others; and deviations and residuals of committed cells, corrected as in decisions.md."""
+
+
+def write_table(rows: Path, studies: int, to: Path | None) -> None:
+    """Print the table of simulated studies, and write it.
+
+    Args:
+        rows: rows.csv of a study, whose residuals are noise too.
+        studies: number of simulated studies per line.
+        to: a Markdown file; None: only print.
+    """
+    noises = spreads() | {"cells": of_cells(load(rows.parent).cells)["cells"]}
+    lines = [line(name, noises[name], *sizes, studies) for name, *sizes in product(noises, ENCODINGS, SEEDS)]
+    text = (
+        f"# Variances of differences, shared\n\n`pe-lab bench variance --studies {studies} --to FILE` makes this file. "
+        f"{' '.join(TEXT.format(studies=studies).split())}\n\n{as_markdown(pd.DataFrame(lines), left=['noise'])}"
+    )
+    print(text)
+    if to:
+        to.write_text(text + "\n")
+
+
+def line(name: str, noise: Noise, encodings: int, seeds: int, studies: int) -> dict[str, object]:
+    """Simulate studies of one kind."""
+    groups = np.arange(encodings) * GROUPS // encodings * MARGIN
+    found = {
+        truth: np.mean([_study(rng, noise, means, seeds) for rng in np.random.default_rng(0).spawn(studies)], axis=0)
+        for truth, means in (("none", np.zeros(encodings)), ("groups", groups))
+    }
+    return {
+        "noise": name,
+        "encodings": encodings,
+        "seeds": seeds,
+        "no difference": _percent(found["none"][:, 0]),
+        "groups: wrong": _percent(found["groups"][:, 0]),
+        "equivalent": _percent(found["groups"][:, 1]),
+        "decided": _percent(found["groups"][:, 2], 0),
+        "coverage": _percent(found["groups"][:, 3]),
+    }
+
+
+def _percent(shares: np.ndarray, digits: int = 1) -> str:
+    return " / ".join(f"{100 * share:.{digits}f}" for share in shares) + " %"
+
+
+def _study(rng: np.random.Generator, noise: Noise, means: np.ndarray, seeds: int) -> list[tuple[float, ...]]:
+    """Return whether any difference and any equivalence is wrong, the shares of decided pairs and of right intervals.
+
+    For variances of each pair alone, shared ones as used, and shared ones with all estimated degrees of freedom.
+    """
+    values = means + noise(rng, (len(means), seeds)).T
+    first, second = np.triu_indices(len(means), 1)
+    differences, true = values[:, first] - values[:, second], means[first] - means[second]
+    used = prior_of(values)
+    whole = replace(used, freedom=used.freedom / SHARE)
+    return [_judge(differences, true, prior) for prior in (NOTHING_KNOWN, used, whole)]
+
+
+def _judge(differences: np.ndarray, true: np.ndarray, prior: Prior) -> tuple[float, ...]:
+    seeds, mean = len(differences), differences.mean(0)
+    variance, freedom = prior.moderate(differences.var(0, ddof=1), np.full(len(mean), seeds - 1.0))
+    error = np.sqrt(variance / seeds)
+    different = holm(2 * stats.t.sf(np.abs(mean) / error, freedom)) < 1 - CONFIDENCE
+    count, margin = np.full(len(mean), seeds), np.full(len(mean), MARGIN)
+    equivalent = holm(p_equivalent(mean, np.sqrt(variance), freedom, count, margin)) < 1 - CONFIDENCE
+    wrong, unequal = different & (np.sign(mean) != np.sign(true)), equivalent & (true != 0)
+    covered = np.abs(mean - true) <= stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
+    right = (different | equivalent) & ~wrong & ~unequal
+    return float(wrong.any()), float(unequal.any()), float(right.mean()), float(covered.mean())
