@@ -40,10 +40,12 @@ def main() -> None:
 
 def _program(arguments: argparse.Namespace) -> None:
     if arguments.pack is not None:
+        from pe_lab.benchmark import undefined
         from pe_lab.benchmark.pack import pack  # loads torch
 
         for study, count in pack(Path(arguments.pack)).items():
             print(f"{study}: {count} cells")
+        undefined.write()
     elif arguments.words:
         from pe_lab.benchmark.score_card import Asked, score_card  # loads torch
 

@@ -9,6 +9,7 @@ from pe_lab.benchmark.export import read
 from pe_lab.benchmark.results import ENOUGH, TRAINED, Results
 from pe_lab.benchmark.rows import tables
 from pe_lab.benchmark.tasks import NAME, tasks
+from pe_lab.benchmark.undefined import defined
 
 
 def table(beside: Iterable[str | Path] = (), folder: Path | None = None) -> pd.DataFrame:
@@ -33,7 +34,6 @@ def coverage(rows: pd.DataFrame) -> str:
     means = means[[task.name for task in tasks() if task.name in means]]
     order = means.rank(pct=True).mean(axis=1).sort_values(ascending=False, kind="stable").index
     seeds = found.groupby(["task", "pe"])["seed"].nunique()
-    line = (
-        f"{NAME}: {len(found)} cells, {(seeds >= ENOUGH).sum()} pairs of encoding and task with {ENOUGH} seeds or more"
-    )
+    pairs = f"{(seeds >= ENOUGH).sum()} pairs of encoding and task with {ENOUGH} seeds or more"
+    line = f"{NAME}: {len(found)} cells, {pairs}; {defined()} pairs of this package are defined"
     return f"{means.loc[order].round(3).to_string(na_rep='')}\n\n{line}"

@@ -23,14 +23,12 @@ from pe_lab.benchmark.resemblance import resemblance
 from pe_lab.benchmark.results import Settings, TaskResults
 from pe_lab.benchmark.rows import tables
 from pe_lab.benchmark.tasks import Task, tasks
-from pe_lab.encodings.base import UnfitError
-from pe_lab.experiment.cell import Cell
+from pe_lab.benchmark.undefined import unfit
 from pe_lab.experiment.shipped import gathered
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.page import html, markdown
 from pe_lab.results import frame, shipped
 from pe_lab.results.shipped import Shipped
-from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import write_text
 
 FEWEST = 3  # seeds, as many as all shipped cells have
@@ -98,6 +96,11 @@ class Asked:
         folder, files = Path(out) if out else Path("score_card") / chosen[0], tuple(map(Path, beside))
         return cls(tuple(words), tuple(known[name] for name in wanted), seeds, Path(ledger), folder, workers, files)
 
+    def cell(self, task: Task) -> DictConfig:
+        """Return the config of a cell of the encoding on a task."""
+        (cfg,) = config.expand(config.of_jobs([f"+study={task.study}", *self.words]), multirun=True)
+        return cfg
+
     def command(self, task: Task) -> list[str]:
         """Return the arguments of pe_lab.run that train the encoding on a task, with its search."""
         words = [f"+study={task.study}", *self.words, f"seed=range({self.seeds})"]
@@ -116,7 +119,7 @@ def score_card(asked: Asked) -> Path:
         raise ValueError("a score card needs shipped results of these tasks, got none in this installation")
     beside = [read(path) for path in asked.beside]
     began = time.perf_counter()
-    reasons = {task: unfit(asked, task) for task in asked.tasks}
+    reasons = {task: unfit(asked.cell(task)) for task in asked.tasks}
     left_out = {task.name: reason for task, reason in reasons.items() if reason}
     fitting = [task for task, reason in reasons.items() if not reason]
     if not fitting:
@@ -133,16 +136,6 @@ def score_card(asked: Asked) -> Path:
     made = card(pd.concat([tables(found), *beside], ignore_index=True), own, left_out)
     like = resemblance(made.pe, made.scores, properties(made.pe, asked.words, made.others))
     return write(made, like, minutes, asked.out)
-
-
-def unfit(asked: Asked, task: Task) -> str:
-    """Return why the encoding is not defined for a task; empty: it is."""
-    (cfg,) = config.expand(config.of_jobs([f"+study={task.study}", *asked.words]), multirun=True)
-    try:
-        Cell.from_config(cfg)
-    except UnfitError as error:
-        return in_one_line(error)
-    return ""
 
 
 def trained(asked: Asked, task: Task) -> list[Shipped]:

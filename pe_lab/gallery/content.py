@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from pe_lab.audit.report import legend
 from pe_lab.benchmark.results import TRAINED, Results, TaskResults
+from pe_lab.benchmark.undefined import undefined
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.portrait import Portrait, portrait
 from pe_lab.report.claims import CLAIMS, Studies, verdicts
@@ -110,6 +111,10 @@ class Content:
     def on_tasks(self, name: str) -> list[tuple[TaskResults, pd.DataFrame]]:
         """Return the lines of an encoding on every task, at every length."""
         return [(found, found.table[found.table["name"] == name]) for found in self.results.tasks]
+
+    def undefined(self, name: str) -> dict[str, str]:
+        """Return why an encoding is not defined for tasks, by task."""
+        return {task: reason for (pe, task), reason in undefined().items() if pe == name}
 
     def needs(self) -> list[tuple[TaskResults, float]]:
         """Return the tasks with the lengths at which encodings can be compared."""

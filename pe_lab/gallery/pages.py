@@ -126,7 +126,7 @@ def encoding(content: Content, name: str) -> Page:
         "Definition": {"formulas": [mathml(one) for one in said.formula], "facets": content.facets(name)},
         "Score against distance": {},
         "Picture": {},
-        "Results": {"on_tasks": on_tasks},
+        "Results": {"on_tasks": on_tasks, "undefined": content.undefined(name)},
         "Properties": {"properties": content.properties(name), "audited": name in content.audit.index},
         "Known failures": {},
         "Claims": {"claims": [content.claims[one] for one in said.claims]},

@@ -13,8 +13,9 @@ import torch
 from pe_lab import config
 from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.rows import tables
-from pe_lab.benchmark.score_card import Asked, properties, score_card, unfit
+from pe_lab.benchmark.score_card import Asked, properties, score_card
 from pe_lab.benchmark.tasks import tasks
+from pe_lab.benchmark.undefined import unfit
 from pe_lab.experiment import sweep
 from pe_lab.experiment.shipped import gathered
 from pe_lab.ledger.ledger import Ledger
@@ -62,8 +63,8 @@ def test_what_cannot_be_asked_for_is_refused(words: list[str], options: dict[str
 def test_an_encoding_that_does_not_fit_a_task_is_left_out_with_the_reason(tmp_path: Path) -> None:
     found = asked("pe=forgetting", names="place,copy")
     place, copy = found.tasks
-    assert unfit(found, place).startswith("forgetting is defined for causal attention only, this is bidirectional")
-    assert unfit(found, copy) == ""
+    assert unfit(found.cell(place)).startswith("forgetting is defined for causal attention only, this is bidirectional")
+    assert unfit(found.cell(copy)) == ""
     alone = Asked.of(["pe=forgetting"], "place", 3, str(tmp_path / "ledger"), str(tmp_path / "out"), None)
     with pytest.raises(ValueError, match=r"pe=forgetting must fit one of the tasks, got forgetting is defined for"):
         score_card(alone)

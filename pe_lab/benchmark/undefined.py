@@ -1,0 +1,67 @@
+"""Which encodings are not defined for which tasks of the benchmark, and why."""
+
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+from omegaconf import DictConfig
+
+from pe_lab import config
+from pe_lab.benchmark.tasks import tasks
+from pe_lab.system.errors import in_one_line
+from pe_lab.system.files import write_text
+
+FILE = Path(__file__).with_name("undefined.csv")
+COMBINATIONS = ("heads", "interleave", "sum")  # of encodings that one chooses; none is a part of the benchmark
+
+
+@cache
+def undefined() -> dict[tuple[str, str], str]:
+    """Return why encodings of the package are not defined for tasks, by encoding and task, as the package says it."""
+    lines = pd.read_csv(FILE, keep_default_na=False)
+    return {(line.pe, line.task): line.reason for line in lines.itertuples()}
+
+
+@cache
+def defined() -> int:
+    """Return how many pairs of an encoding of the package and a task are defined."""
+    names = [path.stem for path in (config.folder() / "pe").glob("*.yaml") if path.stem not in COMBINATIONS]
+    return len(names) * len(tasks()) - len(undefined())
+
+
+def write() -> None:
+    """Write the file of the package."""
+    write_text(FILE, measured().to_csv(index=False, lineterminator="\n"))
+
+
+def measured(names: list[str] | None = None) -> pd.DataFrame:
+    """Try every encoding on every task, without training, and return those that do not fit: pe, task, reason.
+
+    Args:
+        names: of encodings; None: those of the package.
+    """
+    if names is None:
+        names = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
+    encodings = {
+        name: config.expand([f"pe={name}"], multirun=False)[0].pe for name in names if name not in COMBINATIONS
+    }
+    lines = []
+    for task in tasks():
+        (cfg,) = config.expand(config.of_jobs([f"+study={task.study}", "pe=none"]), multirun=True)
+        for name, pe in encodings.items():
+            cfg.pe = pe
+            if reason := unfit(cfg):
+                lines.append({"pe": name, "task": task.name, "reason": reason})
+    return pd.DataFrame(lines, columns=["pe", "task", "reason"])
+
+
+def unfit(cfg: DictConfig) -> str:
+    """Return why the encoding of a config is not defined for its task; empty: it is."""
+    from pe_lab.encodings.base import UnfitError
+    from pe_lab.experiment.cell import Cell  # loads torch
+
+    try:
+        Cell.from_config(cfg)
+    except UnfitError as error:
+        return in_one_line(error)
+    return ""
