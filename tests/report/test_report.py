@@ -14,6 +14,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
 from pe_lab.report import answer, choice
 from pe_lab.report import page as page_module
@@ -28,6 +30,20 @@ from pe_lab.results.statistics import GRID, Margin
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}
 SEEDS = 5
+
+
+@pytest.fixture
+def unplaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the placing of names in figures of costs, half of the time of a page, where nobody looks."""
+    made = plots.make_panels
+    monkeypatch.setattr(plots, "name_points", lambda axes, places: None)
+
+    def without_layout(*args: Any, **options: Any) -> tuple[Figure, dict[str, Any]]:
+        figure, panels = made(*args, **options)
+        figure.set_layout_engine(PlaceHolderLayoutEngine(adjust_compatible=True, colorbar_gridspec=True))
+        return figure, panels
+
+    monkeypatch.setattr(plots, "make_panels", without_layout)
 
 
 def made_cells(pes: dict[str, float] = PES, seeds: int = SEEDS) -> pd.DataFrame:
@@ -337,6 +353,7 @@ def statements(shown: dict[str, Section]) -> dict[str, dict[frozenset[str], set[
     return said.found
 
 
+@pytest.mark.usefixtures("unplaced")
 @pytest.mark.parametrize("number", range(6))
 def test_no_two_statements_on_a_page_about_a_pair_in_a_setting_differ(number):
     found = {section.title: section for section in sections(question(made_study(number), baseline="pe0"))}
@@ -364,6 +381,7 @@ def test_the_studies_that_are_compared_have_something_to_differ_in():
     assert min(counts.values()) >= 5
 
 
+@pytest.mark.usefixtures("unplaced")
 def test_differences_are_those_of_the_families(study):
     results = frame.load(study)
     found = {section.title: section for section in sections(question(results))}
@@ -378,6 +396,7 @@ def test_differences_are_those_of_the_families(study):
     assert "21 comparisons with rope, and 21 of two other encodings (each setting 12 and 12; pooled over" in text
 
 
+@pytest.mark.usefixtures("unplaced")
 def test_tables_omit_constant_columns(cells):
     one = cells[cells["epochs"] == 4].assign(data="structured")
     one = one[["pe", "data", *(name for name in one if name not in ("pe", "data"))]]
@@ -464,6 +483,7 @@ def test_a_declared_margin_is_that_of_every_table_of_its_metric(cells):
     assert {lines["margin"].max() for lines in families(bare, records, "rope").lines.values()} == {0.02}
 
 
+@pytest.mark.usefixtures("unplaced")
 def test_a_study_that_added_seeds_is_noted(study):
     def notes() -> list[str]:
         found = {section.title: section for section in sections(question(frame.load(study)))}
@@ -512,6 +532,7 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
     )
 
 
+@pytest.mark.usefixtures("unplaced")
 def test_over_tasks_the_scale_of_a_tasks_losses_does_not_decide(cells):
     """In nats, the task with the largest losses would decide alone."""
     cells = cells[(cells["epochs"] == 4) & (cells["depth"] == 1)]
@@ -604,6 +625,7 @@ def test_cautions_name_the_problems_of_the_cells(cells):
     assert "several versions of PyTorch: 2.7.0, 2.13.0" in text
 
 
+@pytest.mark.usefixtures("unplaced")
 def test_learning_rates_are_compared(cells):
     rng = np.random.default_rng(0)
     slow, fast = (
@@ -633,6 +655,7 @@ def test_learning_rates_are_compared(cells):
     assert agreement["tau"].between(-1, 1).all()
 
 
+@pytest.mark.usefixtures("unplaced")
 @pytest.mark.parametrize("own", [False, True])
 def test_rates_of_a_search_are_shown_and_not_called_untuned(cells, tmp_path, own):
     """Also where the search chose the same rate for all, so that the cells have no column of rates."""
@@ -660,6 +683,7 @@ def test_rates_of_a_search_are_shown_and_not_called_untuned(cells, tmp_path, own
     assert "at the learning rate and starting scale that had" in first
 
 
+@pytest.mark.usefixtures("unplaced")
 def test_one_learning_rate_for_all_is_noted(cells):
     def program(rows: pd.DataFrame) -> list[str]:
         return [part for of in sections(question(results_of(rows))) for part in of.parts if isinstance(part, str)]
