@@ -150,6 +150,23 @@ def test_one_function_with_other_rounding_keeps_its_own_variance_and_does_not_sp
     assert 0 < line["deviation"] < 1e-6
 
 
+def test_nearly_the_same_function_keeps_its_own_variance_where_chance_does_not_explain_it():
+    values = drawn(13, seeds=5)
+    near = values[:, 0] + 0.003 * np.array([1, -1, 0.5, -0.5, 0.2])  # a thousandth of the typical variance
+    line = differences(wide(rows_of(np.c_[values, near])), [("e9", "e0")], shared_variance=True).iloc[0]
+    assert line["freedom"] == 4
+    assert line["deviation"] == pytest.approx(np.std(near - values[:, 0], ddof=1))
+    few = differences(wide(rows_of(np.c_[values, near][:3])), [("e9", "e0")], shared_variance=True).iloc[0]
+    assert few["freedom"] > 2  # of three seeds, chance explains it
+
+
+def test_five_encodings_share():
+    assert prior_of(drawn(1, encodings=5)).freedom > 0
+    missing = drawn(1, encodings=5)
+    missing[1:, 4] = np.nan
+    assert prior_of(missing) == NOTHING_KNOWN
+
+
 def test_many_settings_at_once_are_those_of_each():
     values = np.stack([drawn(number, seeds=5) for number in range(4)])
     values[1, 3:, 2] = np.nan
