@@ -156,6 +156,9 @@ def test_nearly_the_same_function_keeps_its_own_variance_where_chance_does_not_e
     line = differences(wide(rows_of(np.c_[values, near])), [("e9", "e0")], shared_variance=True).iloc[0]
     assert line["freedom"] == 4
     assert line["deviation"] == pytest.approx(np.std(near - values[:, 0], ddof=1))
+    several = np.c_[values, near, near + 1e-3, near - 1e-3]  # pairs of the four say nothing about the others
+    several[:, 10:] += 0.002 * np.array([[1, 0], [0, 1], [-1, 0], [0, -1], [0.5, 0.5]])
+    assert prior_of(several).freedom > 0.6 * prior_of(values).freedom
     few = differences(wide(rows_of(np.c_[values, near][:3])), [("e9", "e0")], shared_variance=True).iloc[0]
     assert few["freedom"] > 2  # of three seeds, chance explains it
 
