@@ -114,6 +114,10 @@ def test_equivalence_uses_the_shared_variance():
         assert line.p_equivalent == pytest.approx(stats.t.sf(t, line.freedom), rel=1e-9)
     alone = all_pairs(rows_of(values), margin=NATS)
     assert (lines["verdict"] != "undecided").sum() > (alone["verdict"] != "undecided").sum()
+    assert (lines["freedom"] > 2).all()
+    assert (alone["freedom"] == 2).all()
+    by_default = Families.of({GRID: (rows_of(values), "loss")}, margin=NATS).lines[GRID]
+    assert (by_default["freedom"] == 2).all()
 
 
 def test_each_setting_has_a_prior_of_its_own():
