@@ -49,8 +49,11 @@ class Prior:
 
     def least(self, freedom: np.ndarray) -> np.ndarray:
         """Return the sample variances, of so many degrees of freedom, up to which they are not moved."""
-        found: np.ndarray = self.variance * special.fdtri(freedom, np.maximum(self.freedom, 1e-3), self.chance)
-        return found
+        ratio = np.zeros(np.broadcast_shapes(freedom.shape, np.shape(self.freedom)))
+        for each in np.unique(freedom):  # few numbers of seeds, and many comparisons
+            quantile = special.fdtri(each, np.maximum(self.freedom, 1e-3), self.chance)
+            ratio = np.where(freedom == each, quantile, ratio)
+        return self.variance * ratio
 
 
 NOTHING_KNOWN = Prior(np.zeros(()), np.zeros(()), np.zeros(()))
@@ -96,11 +99,12 @@ def estimate(variances: np.ndarray, freedom: np.ndarray, encodings: np.ndarray |
 def _moments(variances: np.ndarray, freedom: np.ndarray, encodings: np.ndarray | int, used: np.ndarray) -> Prior:
     """Return the distribution by Smyth's estimators, from the variances that are used."""
     number = np.maximum(used.sum(-1), 2)
-    half = freedom / 2
-    logs = np.log(np.where(used, variances, 1.0)) - special.digamma(half) + np.log(half)
+    half, where = np.unique(freedom / 2, return_inverse=True)
+    where = where.reshape(freedom.shape)
+    logs = np.log(np.where(used, variances, 1.0)) - (special.digamma(half) - np.log(half))[where]
     mean = np.where(used, logs, 0.0).sum(-1) / number
     spread = (np.where(used, logs - mean[..., None], 0.0) ** 2).sum(-1) / (number - 1)
-    spread = spread - np.where(used, special.polygamma(1, half), 0.0).sum(-1) / number
+    spread = spread - np.where(used, special.polygamma(1, half)[where], 0.0).sum(-1) / number
     found = np.minimum(2 * _inverse_trigamma(np.maximum(spread, 1 / _MOST)), _MOST)
     scale = np.exp(mean + special.digamma(found / 2) - np.log(found / 2))
     enough = (np.asarray(encodings) >= FEWEST) & (used.sum(-1) > 1)
