@@ -243,6 +243,37 @@ MUTANTS = [
         ("self.is_first = sizes.layer == pattern.index(self.index)", "self.is_first = True"),
         ("for _ in range(count)]", "for _ in range(1)]"),
     ),
+    *of(
+        "abacus",
+        "marked.py",
+        "marked",
+        ("(place + drawn[:, None]).where(place > 0, 0)", "place + drawn[:, None]"),
+        ("place = marks.clamp(min=0)", "place = marks.clamp(min=1)"),
+        ("torch.randint(self.max_shift + 1, (1,), ", "torch.randint(max(1, self.max_shift), (1,), "),
+        ("(1,), generator=generator).expand(count)", "(count,), generator=generator)"),
+        ("return self.max_shift if self.training else 0", "return self.max_shift"),
+    ),
+    *of(
+        "coupled",
+        "marked.py",
+        "marked",
+        ("torch.ones_like(marks[:, :1])", "torch.zeros_like(marks[:, :1])"),
+        ("(marks + start).where(marks >= 0, 0)", "(marks + start).where(marks > 0, 0)"),
+        ("start = 1 + (drawn * room)", "start = (drawn * room)"),
+        ("marks.amax(1).clamp(min=0)", "marks.amax().clamp(min=0)"),
+        ("len(self.table) - 1 - marks.amax(1)", "len(self.table) - 2 - marks.amax(1)"),
+        ("torch.rand(count, ", "torch.rand(1, "),
+    ),
+    *of(
+        "drope",
+        "dropped.py",
+        "dropped",
+        ("done < self.drop_at", "done <= self.drop_at"),
+        ("done < self.drop_at", "done >= self.drop_at"),
+        (" * self.rotates.to(dtype)", ""),
+        ("self.rotates.fill_(1.0)", "self.rotates.fill_(0.0)"),
+        ('"rotates", torch.empty(()))', '"rotates", torch.empty(()), persistent=False)'),
+    ),
 ]
 
 

@@ -72,8 +72,9 @@ def test_before_the_drop_it_has_the_bits_of_rope_and_after_it_those_of_none(pair
     encoding, rope = (kind(SIZES, pairing=pairing) for kind in (DroPE, RoPE))
     h, q, k = torch.randn(B, T, H * d), *torch.randn(2, B, H, T, d)
     layout = layouts()[1]
-    for done, expected in ((0.0, rope), (0.8749, rope), (0.875, None), (0.99, None), (0.3, rope)):
-        encoding.advance(done)
+    for done, expected in ((None, rope), (0.0, rope), (0.8749, rope), (0.875, None), (0.99, None), (0.3, rope)):
+        if done is not None:  # as it is made, before the first step
+            encoding.advance(done)
         found, wanted = (
             attend(q, k, q, one.terms(h, layout), layout, "reference")
             for one in (encoding, expected or make("none", width=H * d, num_heads=H, depth=1, length=T).first)
