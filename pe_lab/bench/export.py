@@ -13,17 +13,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pe_lab.bench.plain import PlainModel, plain_model
+from pe_lab.bench.plain import MARKS, PlainModel, plain_model
 from pe_lab.bench.transformers_models import with_encoding
-from pe_lab.encodings import PaTH, Randomized
-from pe_lab.encodings.base import MissingMarksError
+from pe_lab.encodings import UNMARKED, PaTH, Randomized
 from pe_lab.encodings.named import encodings
 
 LENGTHS = (8, 12)  # of the traced input, and of another that the same program takes
 SHORTEST, LONGEST = 4, 512  # lengths that a program is exported for
 BATCH = 2
 FAILED = "failed:"  # begins the cell of an error that is no reason
-Run = Callable[[Tensor], Tensor]
+Run = Callable[..., Tensor]
 
 
 class NotApplicableError(ValueError):
@@ -35,16 +34,26 @@ def inputs(length: int, width: int = 16) -> Tensor:
     return torch.randn(BATCH, length, width, generator=torch.Generator().manual_seed(length))
 
 
-def seeded(run: Run, x: Tensor) -> Tensor:
-    """Return what is computed when random positions are drawn from a given seed."""
+def given(model: PlainModel, length: int) -> dict[str, Tensor]:
+    """Return the inputs of a model by name: token embeddings, and marks if its encoding reads them."""
+    made = {"x": inputs(length)}
+    if model.stack.first.reads_marks:
+        generator = torch.Generator().manual_seed(length)
+        made["marks"] = torch.randint(UNMARKED, MARKS + 1, (BATCH, length), generator=generator)
+    return made
+
+
+def seeded(run: Run, made: dict[str, Tensor]) -> Tensor:
+    """Return what is computed of inputs when random positions are drawn from a given seed."""
     torch.manual_seed(1)
-    return run(x)
+    return run(**made)
 
 
 @torch.no_grad()
 def at_lengths(model: PlainModel, run: Run) -> float:
     """Return the largest difference between a program and the model it was made from, at both lengths."""
-    return largest(difference(seeded(run, inputs(length)), seeded(model, inputs(length))) for length in LENGTHS)
+    made = [given(model, length) for length in LENGTHS]
+    return largest(difference(seeded(run, each), seeded(model, each)) for each in made)
 
 
 def difference(found: Tensor, expected: Tensor) -> float:
@@ -64,23 +73,24 @@ def plain(model: PlainModel) -> float:
     exact = PlainModel(deepcopy(model.stack), "reference", mlp=False)
     exact.layers.load_state_dict(model.layers.state_dict())
     exact.double()
-    return at_lengths(model, lambda x: exact(x.double()).float())
+    return at_lengths(model, lambda x, **marks: exact(x.double(), **marks).float())
 
 
 def compiled(model: PlainModel) -> float:
     """Compile the model in one graph: by inductor without gradients, and by aot_eager, with all gradients compared."""
     torch.compiler.reset()
-    x = inputs(LENGTHS[0])
+    made = given(model, LENGTHS[0])
     with torch.no_grad():
-        apart = difference(seeded(torch.compile(model, fullgraph=True), x), seeded(model, x))
+        apart = difference(seeded(torch.compile(model, fullgraph=True), made), seeded(model, made))
     torch.compiler.reset()
     run = torch.compile(model, fullgraph=True, backend="aot_eager")
     return largest([apart, *map(difference, _with_gradients(run, model), _with_gradients(model, model))])
 
 
 def _with_gradients(run: Run, model: PlainModel) -> list[Tensor]:
-    x = inputs(LENGTHS[0]).requires_grad_()
-    out = seeded(run, x)
+    made = given(model, LENGTHS[0])
+    x = made["x"].requires_grad_()
+    out = seeded(run, made)
     upstream = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)) / out.numel()
     leaves = [x, *(parameter for parameter in model.parameters() if parameter.requires_grad)]
     gradients = torch.autograd.grad(out, leaves, upstream, allow_unused=True)
@@ -94,7 +104,9 @@ def exported(model: PlainModel) -> float:
 
 def _program(model: PlainModel, strict: bool) -> torch.export.ExportedProgram:
     length = torch.export.Dim("T", min=SHORTEST, max=LONGEST)
-    return torch.export.export(model, (inputs(LENGTHS[0]),), dynamic_shapes=({1: length},), strict=strict)
+    made = given(model, LENGTHS[0])
+    shapes = {name: {1: length} for name in made}
+    return torch.export.export(model, (), made, dynamic_shapes=shapes, strict=strict)
 
 
 def onnx(model: PlainModel) -> float:
@@ -113,8 +125,11 @@ def onnx(model: PlainModel) -> float:
     buffer = io.BytesIO()
     program.save(buffer)
     session = onnxruntime.InferenceSession(buffer.getvalue(), providers=["CPUExecutionProvider"])
-    (name,) = (given.name for given in session.get_inputs())
-    return at_lengths(model, lambda x: torch.from_numpy(session.run(None, {name: x.numpy()})[0]))
+
+    def run(**made: Tensor) -> Tensor:
+        return torch.from_numpy(session.run(None, {name: value.numpy() for name, value in made.items()})[0])
+
+    return at_lengths(model, run)
 
 
 @torch.no_grad()
@@ -122,9 +137,11 @@ def cached(model: PlainModel) -> float:
     """Decode token by token with a cache, in float64, and compare with the whole sequences."""
     if reason := model.stack.first.whole_sequence:
         raise NotApplicableError(reason)
-    model, x, cache = model.double(), inputs(LENGTHS[-1]).double(), model.stack.cache()
-    parts = [model(x[:, [index]], cache=cache) for index in range(LENGTHS[-1])]
-    return difference(torch.cat(parts, 1), model(x))
+    model, made, cache = model.double(), given(model, LENGTHS[-1]), model.stack.cache()
+    made["x"] = made["x"].double()
+    tokens = ({name: value[:, [index]] for name, value in made.items()} for index in range(LENGTHS[-1]))
+    parts = [model(**token, cache=cache) for token in tokens]
+    return difference(torch.cat(parts, 1), model(**made))
 
 
 def in_transformers(kind: str) -> Callable[[PlainModel], float]:
@@ -170,7 +187,7 @@ def cell(name: str, column: str) -> str:
     """Return the largest difference of an encoding in a column, with two digits, or why there is none, in one line."""
     try:
         return f"{COLUMNS[column](plain_model(name)):.1e}"
-    except (NotApplicableError, MissingMarksError) as reason:
+    except NotApplicableError as reason:
         return str(reason)
     except Exception as error:  # of any part of PyTorch: the table shows it, and its test refuses it
         return f"{FAILED} {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -1,5 +1,7 @@
 """A transformer in plain PyTorch, as a user has one, with an encoding put into it by a Stack."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -51,13 +53,28 @@ class PlainModel(nn.Module):
         self.implementation = implementation
         self.layers = nn.ModuleList(PlainLayer(sizes.width, sizes.num_heads, mlp) for _ in range(stack.depth))
 
-    def forward(self, x: Tensor, layout: Layout | None = None, cache: Cache | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, layout: Layout | None = None, cache: Cache | None = None, marks: Tensor | None = None
+    ) -> Tensor:
+        """Return the states [B, T, D] after the last layer.
+
+        Args:
+            marks: [B, T], where the encoding reads marks of tokens; there is no padding then, and no `layout`.
+        """
+        if marks is not None:
+            earlier = None if cache is None else cache.layout
+            batch, length = marks.shape
+            here = Layout.whole(batch, length, True) if earlier is None else earlier.given.following(length)
+            layout = replace(here, marks=marks)
         x, positions = self.stack(x, layout, cache)
         for index, layer in enumerate(self.layers):
             h_qk, h_v, terms, of_layer = positions.layer(index, layer.norm(x))
             out = attend(*layer.project(h_qk, h_v), terms, of_layer, self.implementation)
             x = layer.add(x, out)
         return x
+
+
+MARKS = 5  # the largest mark of a token, for encodings that read marks
 
 
 def plain_model(name: str, width: int = 16, num_heads: int = 2, depth: int = 2, length: int = 8) -> PlainModel:
@@ -71,8 +88,9 @@ def plain_model(name: str, width: int = 16, num_heads: int = 2, depth: int = 2, 
     torch.manual_seed(0)
     made = encodings()[name]
     grid_width = 4 if getattr(made, "on_grid", False) else None
-    depth = max(depth, made(Sizes(width, num_heads, length, grid_width=grid_width), name=name).period)
-    stack = make(name, width=width, num_heads=num_heads, depth=depth, length=length, grid_width=grid_width)
+    marks = MARKS if getattr(made, "reads_marks", False) else None
+    depth = max(depth, made(Sizes(width, num_heads, length, grid_width=grid_width, marks=marks), name=name).period)
+    stack = make(name, width=width, num_heads=num_heads, depth=depth, length=length, grid_width=grid_width, marks=marks)
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

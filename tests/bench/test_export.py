@@ -42,16 +42,14 @@ RANDOM = "ONNX has no random permutation, from which positions are drawn"
 def reason(name: str, column: str) -> str | None:
     """Why a column does not apply to an encoding, at its beginning; None: it applies."""
     kind = getattr(encodings()[name], "func", encodings()[name])
-    if kind.reads_marks:
-        return f"{name} needs marks of tokens"
     if column == "onnx" and name.startswith("randomized"):
         return RANDOM
     if column == "onnx" and name == "path":
         return "ONNX solves no triangular equations"
-    if kind.reads_marks:
-        return f"{name} needs marks of tokens"
     if column == "cached":
         return kind.whole_sequence
+    if column in ("llama", "gpt2", "bert") and kind.reads_marks:
+        return f"{name} needs marks of tokens"
     if column in ("llama", "gpt2", "bert") and kind.on_grid:
         return f"{name} needs positions on a grid"
     if column == "bert" and kind.causal_only:
@@ -74,6 +72,8 @@ def sound(name: str, column: str, found: str) -> None:
         *(("rope", column) for column in ("plain", "cached", "llama", "bert", "export")),
         *(("alibi", column) for column in ("plain", "cached", "llama")),
         *(("randomized_rope", column) for column in ("plain", "cached", "bert", "export")),
+        *(("abacus", column) for column in ("plain", "cached", "llama")),
+        ("coupled", "export"),
     ],
 )
 def test_a_cell_is_the_largest_difference(name: str, column: str) -> None:

@@ -10,17 +10,20 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings import PADDING, Layout, Randomized, Rotary, Stack, make
+from pe_lab.encodings import PADDING, UNMARKED, Layout, Randomized, Rotary, Stack, make
 from pe_lab.encodings.layout import FACTS
 from pe_lab.encodings.named import encodings
 from pe_lab.encodings.rotary_scaled import document_lengths
 
-NAMES = sorted(name for name, made in encodings().items() if not getattr(made, "reads_marks", False))  # none are given
+NAMES = sorted(encodings())
 DEEP = {"rnope_swa": 4}  # layers that an encoding needs
 ON_GRID = [name for name in NAMES if getattr(encodings()[name], "on_grid", False)]
+MARKED = [name for name in NAMES if getattr(encodings()[name], "reads_marks", False)]
 # one for each place where a layout was read, or where PyTorch's compiler or exporter stopped
 FEW = [
+    "abacus",
     "alibi",
+    "coupled",
     "cpe",
     "fire",
     "learnable",
@@ -31,8 +34,9 @@ FEW = [
     "rse",
     "t5",
 ]
-COMPILED = ["cpe", "randomized_learnable", "rope_dynamic_ntk", "rse"]  # without slow tests, each of FEW is compiled
-STRICT = ["alibi", "fire", "learnable", "normalized", "rope", "t5"]  # once: in training, or for a strict export
+# without slow tests, each of FEW is compiled once: in training, or for a strict export
+COMPILED = ["abacus", "cpe", "randomized_learnable", "rope_dynamic_ntk", "rse"]
+STRICT = ["alibi", "coupled", "fire", "learnable", "normalized", "rope", "t5"]
 
 
 def slow_but_for(few: list[str]) -> list:
@@ -41,6 +45,7 @@ def slow_but_for(few: list[str]) -> list:
 
 ALL = slow_but_for(FEW)
 D, H, T = 16, 2, 8
+MOST = 5  # the largest mark
 EQUAL = {"rtol": 0, "atol": 1e-5}
 LENGTHS = torch.tensor([T, 5, 3])
 
@@ -70,18 +75,27 @@ class Model(nn.Module):
         return x
 
 
-class Padded(Model):
-    """Takes the lengths of sequences that are padded on the right."""
+class Marked(Model):
+    """Takes the marks of the tokens of whole sequences."""
 
-    def forward(self, x: Tensor, length: Tensor) -> Tensor:
+    def forward(self, x: Tensor, marks: Tensor) -> Tensor:
+        return super().forward(x, replace(Layout.whole(*x.shape[:2], self.stack.first.sizes.causal), marks=marks))
+
+
+class Padded(Model):
+    """Takes the lengths of sequences that are padded on the right, and the marks of their tokens, if they have any."""
+
+    def forward(self, x: Tensor, length: Tensor, marks: Tensor | None = None) -> Tensor:
         sizes = self.stack.first.sizes
-        return super().forward(x, Layout.of_lengths(length, x.shape[1], sizes.causal, sizes.grid_width))
+        layout = Layout.of_lengths(length, x.shape[1], sizes.causal, sizes.grid_width)
+        return super().forward(x, replace(layout, marks=marks))
 
 
 def stack(name: str, length: int = T, causal: bool = True) -> Stack:
     torch.manual_seed(0)
     depth, grid = DEEP.get(name, 2), 4 if name in ON_GRID else None
-    made = make(name, width=D, num_heads=H, depth=depth, length=length, causal=causal, grid_width=grid)
+    marks = MOST if name in MARKED else None
+    made = make(name, width=D, num_heads=H, depth=depth, length=length, causal=causal, grid_width=grid, marks=marks)
     with torch.no_grad():
         for parameter in made.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
@@ -91,6 +105,17 @@ def stack(name: str, length: int = T, causal: bool = True) -> Stack:
 
 def embeddings(batch: int = 3, length: int = T) -> Tensor:
     return torch.randn(batch, length, D, generator=torch.Generator().manual_seed(length))
+
+
+def marks_of(name: str, length: int = T, seed: int = 0) -> tuple[Tensor, ...]:
+    """The marks of tokens, where an encoding reads them; otherwise none."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randint(UNMARKED, MOST + 1, (3, length), generator=generator),) if name in MARKED else ()
+
+
+def whole(name: str) -> Model:
+    """A model of whole sequences."""
+    return (Marked if name in MARKED else Model)(stack(name))
 
 
 def seeded(model, *given) -> Tensor:
@@ -116,21 +141,22 @@ def dynamic(batch: bool = False) -> dict[int, object]:
 @torch.no_grad()
 def test_every_encoding_is_exported_for_any_length(name: str) -> None:
     """A program that was traced at 8 tokens equals the model at 12, beyond the training length too."""
-    model = Model(stack(name))
-    program = torch.export.export(model, (embeddings(),), dynamic_shapes=(dynamic(), None)[:1], strict=False).module()
+    model, traced = whole(name), (embeddings(), *marks_of(name))
+    shapes = (dynamic(),) * len(traced)
+    program = torch.export.export(model, traced, dynamic_shapes=shapes, strict=False).module()
     for length in (T, 12):
-        x = embeddings(length=length)
-        assert_close(seeded(program, x), seeded(model, x), **EQUAL)
+        given = (embeddings(length=length), *marks_of(name, length, seed=1))
+        assert_close(seeded(program, *given), seeded(model, *given), **EQUAL)
 
 
 @pytest.mark.parametrize("name", slow_but_for(COMPILED))
 def test_every_encoding_trains_compiled_in_one_graph(name: str) -> None:
     """The outputs, and the gradients of the input and of every parameter."""
-    model, found = Model(stack(name)), []
+    model, found, marks = whole(name), [], marks_of(name)
     upstream = torch.randn(3, T, D)
     for run in (model, torch.compile(model, fullgraph=True, backend="aot_eager")):
         x = embeddings().requires_grad_()
-        out = seeded(run, x)
+        out = seeded(run, x, *marks)
         leaves = [x, *(p for p in model.parameters() if p.requires_grad)]
         found.append([out.detach(), *torch.autograd.grad(out, leaves, upstream, allow_unused=True)])
     for expected, got in zip(*found, strict=True):
@@ -142,9 +168,9 @@ def test_every_encoding_trains_compiled_in_one_graph(name: str) -> None:
 @pytest.mark.parametrize("name", slow_but_for(STRICT))
 @torch.no_grad()
 def test_every_encoding_is_exported_strictly(name: str) -> None:
-    model, x = Model(stack(name)), embeddings()
-    program = torch.export.export(model, (x,), strict=True).module()
-    assert_close(seeded(program, x), seeded(model, x), **EQUAL)
+    model, given = whole(name), (embeddings(), *marks_of(name))
+    program = torch.export.export(model, given, strict=True).module()
+    assert_close(seeded(program, *given), seeded(model, *given), **EQUAL)
 
 
 @torch.no_grad()
@@ -192,11 +218,12 @@ def test_rotation_without_complex_numbers_is_the_rotation(pairing: str, dtype: t
 @pytest.mark.parametrize("name", ALL)
 @torch.no_grad()
 def test_padded_sequences_are_exported_with_their_lengths_as_an_input(name: str) -> None:
-    """The program was traced with other lengths."""
+    """The program was traced with other lengths, and other marks."""
     model, x = Padded(stack(name)), embeddings()
-    program = torch.export.export(model, (x, torch.tensor([2, 8, 7])), strict=False).module()
+    traced = (x, torch.tensor([2, 8, 7]), *marks_of(name))
+    program, given = torch.export.export(model, traced, strict=False).module(), (x, LENGTHS, *marks_of(name, seed=1))
     real = torch.arange(T) < LENGTHS[:, None]
-    assert_close(seeded(program, x, LENGTHS)[real], seeded(model, x, LENGTHS)[real], **EQUAL)
+    assert_close(seeded(program, *given)[real], seeded(model, *given)[real], **EQUAL)
 
 
 @torch.no_grad()
