@@ -154,7 +154,6 @@ def _costs(card: Card) -> Section:
 def _next(card: Card) -> Section:
     """List what to run for comparisons with the baseline that are undecided."""
     lines = card.lines[(card.lines["other"] == card.baseline) & (card.lines["verdict"] == UNDECIDED)]
-    lines = lines.sort_values("seeds_needed", kind="stable")
     if lines.empty:
         return Section(
             "What to run next", [f"Every comparison with `{card.baseline}` is decided, or cannot be with seeds."]
@@ -164,7 +163,8 @@ def _next(card: Card) -> Section:
         f"power of 80 %, or, where that is fewer, equivalence; more than {MOST_SEEDS} are not worth it. A command adds "
         "seeds, look by look, until it is decided; what is shipped is not trained again."
     )
-    seeds = lines[["seeds_needed", "seeds_equivalent"]].min(axis=1)
+    seeds = lines[["seeds_needed", "seeds_equivalent"]].min(axis=1).sort_values(kind="stable")
+    lines = lines.loc[seeds.index]
     commands = [_command(card.pe, card.baseline, task) for task in lines["task"]]
     table = pd.DataFrame(
         {

@@ -33,14 +33,34 @@ def test_csv_and_json_have_the_same_rows_and_come_back(shipped: pd.DataFrame, tm
     assert first["loss"].tolist() == shipped["loss"].tolist()
     assert set(first["pe"]) == {f"{pe} (pe-bench-1)" for pe in shipped["pe"]}
     assert json.loads(files[2].read_text()) == schema()
+    assert first["name"].isna().all()  # a page of the gallery is of an encoding that is ours
+    for back in (first, second):
+        assert {type(value) for value in back["commit"]} == {type(None)}
+    lines = json.loads(files[1].read_text())["rows"]
+    assert all(isinstance(line[column], int) for line in lines for column in ("seed", "tokens", "epochs"))
+
+
+def test_versions_are_texts(tmp_path: Path) -> None:
+    """2.10 is not 2.1, and a commit of digits has its zeros."""
+    path = tmp_path / "theirs.csv"
+    rows("new", [0.1, 0.2]).assign(torch="2.10", commit="0012345").to_csv(path, index=False)
+    assert read(path)[["torch", "commit"]].to_numpy().tolist() == [["2.10", "0012345"]] * 2
 
 
 def test_the_json_fits_the_schema(shipped: pd.DataFrame, tmp_path: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    content = json.loads(write(shipped, tmp_path)[1].read_text())
-    jsonschema.validate(content, schema())
-    del content["rows"][0]["loss"]
-    with pytest.raises(jsonschema.ValidationError):
+    text = write(shipped, tmp_path)[1].read_text()
+    jsonschema.validate(json.loads(text), schema())
+    for name, value in (
+        *(("loss", None), ("loss", "low"), ("seed", 0.5), ("tokens", 35.5), ("pe", 1)),
+        *(("benchmark", "pe-bench 2"), ("task", "copies"), ("speed", 1.0)),
+    ):
+        content = json.loads(text)
+        content["rows"][0][name] = value
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(content, schema())
+    del content["rows"][0]["speed"], content["rows"][0]["loss"]
+    with pytest.raises(jsonschema.ValidationError, match="'loss' is a required property"):
         jsonschema.validate(content, schema())
 
 
@@ -73,6 +93,8 @@ def changed(**columns: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
         (changed(seed=[0, 1, 1]), "must have each cell once: task, pe, seed and length, got 'new' in row 3"),
         (changed(length=0), "must have numbers above 0 in length, got 0.0 in row 1"),
         (changed(score=0.99), "must have scores of their parts in score, got 0.99 in row 1"),
+        (changed(score=[0.9, 0.79, 0.85]), "must have scores of their parts in score, got 0.79 in row 2"),
+        (changed(score=[0.9, 0.8, 0.85001]), "must have scores of their parts in score, got 0.85001 in row 3"),
     ],
 )
 def test_rows_that_cannot_be_are_refused(
@@ -110,3 +132,26 @@ def test_scores_are_computed_where_they_are_not_given(tmp_path: Path) -> None:
     path = tmp_path / "theirs.csv"
     rows("new", [0.1, 0.2]).drop(columns="score").to_csv(path, index=False)
     assert read(path)["score"].tolist() == pytest.approx([0.9, 0.8])
+
+
+def test_where_the_level_is_no_worse_than_the_best_there_is_no_score(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.csv"
+    rows("new", [0.1, 0.2]).assign(level=[0.0, -1.0], score=None).to_csv(path, index=False)
+    assert read(path)["score"].isna().all()
+
+
+def test_coverage_is_of_the_training_length_and_the_best_mean_rank_comes_first() -> None:
+    """Tasks in the order of the benchmark; pairs with three seeds are counted."""
+    given = [
+        *(rows("first", [0.1, 0.3, 0.2], [1.9] * 3, "copy"), rows("second", [0.3, 0.3], [0.0] * 2, "copy")),
+        *(rows("second", [0.4] * 4, task="place"), rows("first", [0.45] * 3, task="place")),
+        rows("third", [0.9] * 3, task="place"),
+    ]
+    first, *lines, _, last = coverage(pd.concat([given[0], *given[1:]], ignore_index=True)).splitlines()
+    assert first.split() == ["task", "place", "copy"]
+    assert [line.split() for line in lines[1:]] == [
+        ["first", "0.55", "0.8"],
+        ["second", "0.60", "0.7"],
+        ["third", "0.10"],
+    ]
+    assert last.startswith("pe-bench 1: 15 cells, 4 pairs of encoding and task with 3 seeds or more")

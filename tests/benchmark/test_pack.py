@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
+import fabricated
 from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.benchmark import pack as packing
@@ -108,3 +109,30 @@ def test_the_rate_the_seed_and_the_encoding_are_no_settings_of_a_task() -> None:
     assert shared["batch_size"] == 16
     assert shared["optimizer.name"] == "adam"
     assert not {"seed", "optimizer.lr", "pe.name"} & shared.keys()
+    assert not any(name.startswith("attention") for name in shared)
+
+
+def test_cells_of_a_search_have_the_settings_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    shared = today("one")
+
+    def settings(study: str) -> dict[str, object]:
+        asked.append(study)
+        return shared
+
+    monkeypatch.setattr(packing, "settings_today", settings)
+    cell = fabricated.cell("copy", "rope", 0, 0.5)
+    packing._require_todays("one-search", replace(cell, identity=shared | {"seed": 7, "optimizer.lr": 0.1}))
+    assert asked == ["one"]
+    with pytest.raises(ValueError, match="more of one-search must be None as in its file, got 1"):
+        packing._require_todays("one-search", replace(cell, identity=shared | {"more": 1}))
+
+
+def test_a_cell_that_is_there_keeps_its_measurements_once_and_must_have_its_weights() -> None:
+    cell = fabricated.cell("copy", "rope", 0, 0.5)
+    (record,) = cell.records
+    other = record | {"request": record["request"] | {"length": 4.0}}
+    assert packing._agreed(cell, cell).records == [record]
+    assert packing._agreed(replace(cell, records=[other, record]), cell).records == [record, other]
+    with pytest.raises(ValueError, match="rope-0 must have the results that are shipped, got others"):
+        packing._agreed(replace(cell, weights="0" * 64), cell)

@@ -34,10 +34,41 @@ def test_a_copy_is_the_likest_and_its_opposite_comes_last() -> None:
 
 
 def test_tasks_count_alike_whatever_their_spread() -> None:
-    wide = GIVEN.assign(score=GIVEN["score"].where(GIVEN["task"] != "a", GIVEN["score"] * 1000))
-    assert resemblance("mine", wide, {})["correlation"].tolist() == pytest.approx(
-        resemblance("mine", GIVEN, {})["correlation"].tolist()
-    )
+    """Only by half, the third one is like `mine`: the task that they agree on has no more weight than others."""
+    given = pd.concat([GIVEN, scores(third=[0.7, 0.8, 0.4, 0.9, 0.1, 0.6])])
+    expected = resemblance("mine", given, {}).set_index("pe")["correlation"]
+    for task in ("a", "d"):
+        wide = given.assign(score=given["score"].where(given["task"] != task, given["score"] * 1000))
+        found = resemblance("mine", wide, {}).set_index("pe")["correlation"]
+        assert found.to_dict() == pytest.approx(expected.to_dict())
+    assert -0.9 < expected["third"] < 0.9
+
+
+def test_means_over_seeds_are_compared_at_each_length() -> None:
+    """A task at twice its length is another one; an encoding without scores is listed."""
+    given = pd.concat([GIVEN, scores(third=[0.7, 0.8, 0.4, 0.9, 0.1, 0.6])], ignore_index=True)
+    beyond = scores(mine=[0.1] * 3, twin=[0.2] * 3, foe=[0.3] * 3, third=[0.25] * 3).assign(length=2)
+    change = pd.Series([0.4, -0.2, 0.3, 0.0, -0.4, 0.1] * 4).where(given["pe"] == "third", 0.0)
+    seeds = [given.assign(score=given["score"] + sign * change) for sign in (1, -1)]
+    found = resemblance("mine", pd.concat([*seeds, beyond, scores(none=[float("nan")] * 6)]), {}).set_index("pe")
+    assert found["tasks"].to_dict() == {"twin": 9, "foe": 9, "third": 9, "none": 0}
+    means = resemblance("mine", pd.concat([given, beyond]), {}).set_index("pe")["correlation"]
+    first = resemblance("mine", pd.concat([seeds[0], beyond]), {}).set_index("pe")["correlation"]
+    assert found["correlation"]["third"] == pytest.approx(means["third"])
+    assert abs(first["third"] - means["third"]) > 0.01
+
+
+def test_one_standardized_value_has_no_correlation() -> None:
+    found = resemblance("mine", scores(mine=[1.0] * 6, a=[0.0] * 6, b=[-1.0] * 6), {})
+    assert found["tasks"].tolist() == [6, 6]
+    assert found["correlation"].isna().all()
+
+
+def test_a_task_on_which_all_are_equal_says_nothing() -> None:
+    equal = scores(mine=[0.5], twin=[0.5], foe=[0.5]).assign(task="equal")
+    found = resemblance("mine", pd.concat([GIVEN, equal]), {})
+    assert found["tasks"].tolist() == [6, 6]
+    assert found["correlation"].iloc[0] == pytest.approx(1)
 
 
 def test_too_few_shared_tasks_or_one_value_have_no_correlation() -> None:
@@ -57,3 +88,8 @@ def test_properties_are_compared_by_rank() -> None:
     assert found.loc["foe", "properties"] == pytest.approx(0.5)  # ranks 1.5 and 3 of 3
     assert found.loc["foe", "measures"] == 5
     assert math.isnan(resemblance("mine", GIVEN, {"mine": {"a": 1.0}})["properties"].iloc[0])
+    four = {name: {key: value for key, value in first.items() if key != "e"} for name in ("mine", "twin")}
+    assert resemblance("mine", GIVEN, four).set_index("pe").loc["twin", ["properties", "measures"]].isna().tolist() == [
+        True,
+        False,
+    ]

@@ -9,8 +9,10 @@ import pytest
 import fabricated
 from pe_lab.benchmark.results import Results, Settings, TaskResults
 from pe_lab.benchmark.tasks import STUDY, tasks
+from pe_lab.decisions.shared_variance import prior_of
 from pe_lab.results import shipped, statistics
 from pe_lab.results.shipped import Shipped
+from pe_lab.results.statistics import GRID
 from pe_lab.system.files import LedgerError, digest
 
 
@@ -54,6 +56,19 @@ def test_ranks_are_those_of_all_comparisons_at_a_length(read: Results) -> None:
     assert found.at().loc["t5", "rank_best"] == found.at().loc["t5", "rank_worst"] == 1
 
 
+def test_variances_are_estimated_from_all_encodings_together(read: Results) -> None:
+    """At each length and on average over tasks: more degrees of freedom than four seeds give."""
+    found = of(read, "copy")
+    for length in found.lengths:
+        rows, metric = found.families[length].tables[GRID]
+        prior = prior_of(statistics.wide(rows, metric).to_numpy())
+        assert prior.freedom > 1
+        assert found.families[length].lines[GRID]["freedom"].max() == pytest.approx(3 + prior.freedom)
+    standing, _ = read.pooled
+    assert standing is not None
+    assert standing.lines["freedom"].max() > 4
+
+
 def test_beyond_the_training_length_the_share_that_remains_is_compared(read: Results) -> None:
     found = of(read, "copy")
     standing, table = found.standings[2.0], found.at(2.0)
@@ -80,8 +95,51 @@ def test_two_seeds_are_not_ranked_and_three_are(tmp_path: Path) -> None:
         for seed in range(count)
     ]
     shipped.write(f"{STUDY}_copy", cells, tmp_path)
-    table = of(Results.read(tmp_path), "copy").at()
-    assert table["rank_best"].notna().to_dict() == {"rope": True, "t5": False, "none": True}
+    found = of(Results.read(tmp_path), "copy")
+    assert found.at()["rank_best"].notna().to_dict() == {"rope": True, "t5": False, "none": True}
+    assert set(found.sequential) == {"none"}
+
+
+def made(task: str, qualities: dict[str, float], seeds: int = 4, **changes: float) -> TaskResults:
+    """The results of a task whose encodings have these scores."""
+    chosen = next(one for one in tasks() if one.name == task)
+    settings, cells = Settings.of(chosen), []
+    for pe, quality in qualities.items():
+        for seed in range(seeds):
+            cell = fabricated.cell(task, pe, seed, quality, **changes)
+            summary = cell.summary | {"epochs": settings.epochs}
+            cells.append(replace(cell, epochs=settings.epochs, summary=summary))
+    return TaskResults.of(chosen, settings, cells)
+
+
+def test_what_is_not_told_apart_shares_its_ranks() -> None:
+    table = made("copy", {"none": 0.1, "rope": 0.8, "t5": 0.805}).at()
+    ranks = {pe: (table.loc[pe, "rank_best"], table.loc[pe, "rank_worst"]) for pe in table.index}
+    assert ranks == {"t5": (1, 2), "rope": (1, 2), "none": (3, 3)}
+
+
+def test_a_margin_in_nats_is_that_of_the_loss_at_the_training_length() -> None:
+    """Beyond it, shares of the gap are compared, for which a margin in nats says nothing."""
+    found = made("causal_text", {"none": 0.1, "rope": 0.8, "alibi": 0.5})
+    assert str(found.task.margin) == found.families[1.0].margin == "0.02 nats"
+    assert found.families[2.0].margin != "0.02 nats"
+    assert found.sequential["none"].margin == pytest.approx(0.02)
+    assert found.families[1.0].baseline == found.families[2.0].baseline == "rope"
+
+
+def test_one_cell_without_a_score_leaves_the_scores_of_a_length_compared() -> None:
+    found = made("copy", {"none": 0.1, "rope": 0.8, "alibi": 0.5}, seeds=5)
+    found.lines.loc[found.lines["length"].eq(2) & found.lines["seed"].eq(4), "score"] = float("nan")
+    assert found.families[2.0].tables[GRID][1] == "remaining"
+
+
+def test_a_length_that_was_measured_twice_counts_once() -> None:
+    task = next(one for one in tasks() if one.name == "copy")
+    cell = fabricated.cell("copy", "rope", 0, 0.5)
+    (record,) = cell.records
+    request = {"kind": "length", "length": 2.0}
+    found = TaskResults.of(task, Settings.of(task), [replace(cell, records=[record, record | {"request": request}])])
+    assert found.lines["length"].tolist() == [1.0, 2.0]
 
 
 def test_verdicts_are_those_of_the_sequential_study(read: Results) -> None:
@@ -99,6 +157,12 @@ def test_verdicts_are_those_of_the_sequential_study(read: Results) -> None:
     assert line.difference == pytest.approx(sum(differences) / 3)
     assert line.margin == pytest.approx(0.05)
     assert set(found.sequential) == set(fabricated.NAMES) - {"rope", "fire"}
+    row = table.loc["alibi"]
+    assert (row["difference_low"], row["difference_high"]) == (line.low, line.high)
+    assert row["difference_low"] < row["difference"] < row["difference_high"]
+    beyond = found.at(2.0)
+    assert set(beyond["verdict"]) == {""}
+    assert beyond[["difference", "margin", "look"]].isna().all(axis=None)
 
 
 def test_equal_encodings_are_said_to_be_equal(tmp_path: Path) -> None:
@@ -134,6 +198,16 @@ def test_the_average_leaves_out_what_lacks_a_task(read: Results) -> None:
     assert "Not included: fire" in note
     assert standing.open == ["sinusoidal"]
     assert standing.means["sinusoidal"] == pytest.approx(1 - read.overall.set_index("pe").loc["sinusoidal", "score"])
+
+
+def test_the_average_needs_three_seeds_that_all_tasks_have(tmp_path: Path) -> None:
+    for task, moved in (("place", 0), ("copy", 1)):
+        cells = [fabricated.cell(task, pe, seed, 0.5) for pe in ("rope", "none") for seed in range(4)]
+        cells += [fabricated.cell(task, "t5", seed + moved, 0.5) for seed in range(3)]
+        shipped.write(f"{STUDY}_{task}", cells, tmp_path)
+    standing, _ = Results.read(tmp_path).pooled
+    assert standing is not None
+    assert set(standing.means) == {"rope", "none"}
 
 
 def test_one_task_has_no_average(tmp_path: Path) -> None:

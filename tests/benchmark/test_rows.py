@@ -2,15 +2,18 @@
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import fabricated
 from pe_lab import config
-from pe_lab.benchmark.rows import anchor, command
-from pe_lab.benchmark.tasks import STUDY
+from pe_lab.benchmark.results import Results, Settings, TaskResults
+from pe_lab.benchmark.rows import COLUMNS, anchor, command, tables
+from pe_lab.benchmark.tasks import STUDY, tasks
 from pe_lab.config import flatten, resolved
 from pe_lab.experiment.cell import Cell
+from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.files import digest
 
 
@@ -24,7 +27,7 @@ def trained(study: str, *words: str) -> Cell:
     "words",
     [
         ["pe=rope", "seed=2"],
-        ["pe=alibi", "pe.slopes=harmonic", "optimizer.lr=0.01", "seed=0"],
+        ["pe=alibi", "pe.slopes=harmonic", "optimizer.lr=0.0123", "seed=0"],
         ["pe=learnable", "pe.std=0.14", "optimizer.lr=3e-4", "seed=1"],
         ["pe=heads", "seed=1"],
     ],
@@ -50,6 +53,30 @@ def test_options_of_conf_pe_are_not_given_again() -> None:
     assert given.startswith("python -m pe_lab.run -m +study=pe_bench_1_copy pe=alibi seed=3 optimizer.lr=0.003 ")
     other = command(f"{STUDY}_copy", cell, {"name": "alibi", "slopes": "geometric"})
     assert " pe.slopes=harmonic seed=3 " in other
+    cell = fabricated.cell("copy", "nape", 0, 0.5, shares=None, deep=True)
+    given = command(f"{STUDY}_copy", cell, {"name": "nape", "shares": 0.5, "deep": False})
+    assert " pe=nape pe.shares=null pe.deep=true seed=0 " in given
+
+
+def test_a_row_has_the_settings_and_the_command_of_its_cell(results: Path) -> None:
+    found = tables(Results.read(results).tasks)
+    assert tuple(found) == COLUMNS
+    assert found["task"].unique().tolist() == ["place", "copy", "recall"]
+    assert found.groupby("task", sort=False)["epochs"].unique().str[0].to_dict() == {"place": 2, "copy": 2, "recall": 4}
+    assert (found["seed"].dtype, found["epochs"].dtype, set(found["torch"])) == (int, int, {"2.13.0"})
+    for line in found.itertuples():
+        begins = f"python -m pe_lab.run -m +study=pe_bench_1_{line.task} pe={line.pe} seed={line.seed} "
+        assert line.command.startswith(begins)
+    assert tuple(tables([])) == COLUMNS
+
+
+def test_environment_is_that_in_which_a_cell_was_trained() -> None:
+    environment = {name: f"the {name}" for name in ENVIRONMENT.values()}
+    task = next(one for one in tasks() if one.name == "copy")
+    cells = [replace(fabricated.cell("copy", "rope", seed, 0.5), environment=environment) for seed in (0, 1)]
+    found = tables([TaskResults.of(task, Settings.of(task), cells)])
+    for column, name in ENVIRONMENT.items():
+        assert set(found[column]) == {f"the {name}"}
 
 
 def test_anchors_are_different_and_have_no_spaces() -> None:

@@ -47,6 +47,11 @@ def test_a_line_per_cell_and_length_with_floors_of_its_own() -> None:
     assert math.isnan(found["exact_match"].tolist()[1])
 
 
+def test_lines_are_of_their_encodings_in_the_order_given() -> None:
+    found = scores([cell(pe, 0, {"loss": loss}, FLOORS, []) for pe, loss in (("alibi", 0.5), ("rope", 0.25))])
+    assert found.set_index("pe")["loss"].to_dict() == {"alibi": 0.5, "rope": 0.25}
+
+
 @pytest.mark.parametrize("changes", [{"policy": "yarn"}, {"offset": 64}, {"kind": "probe"}, {"kind": "decode"}])
 def test_other_measurements_have_no_score(changes: dict[str, Any]) -> None:
     assert len(scores([cell("rope", 0, {"loss": 0.5}, FLOORS, [record(2, 1.0, **changes)])])) == 1
