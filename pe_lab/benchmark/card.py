@@ -106,7 +106,7 @@ def _lines(found: pd.DataFrame, pe: str, task: str) -> pd.DataFrame:
         table = wide(comparable(here))
         pairs = [(pe, other) for other in table.columns if other != pe]
         apart = margin.unit != "gap" or (here["level"] > here["best"]).all()  # otherwise the default, in nats
-        tested = differences(table, pairs, shared_variance=True)
+        tested = differences(table, pairs)
         tested = add_equivalence(tested, comparable(here), margin=margin if apart else None)
         parts.append(tested.assign(length=length))
     lines = seeds_needed(add_verdicts(pd.concat(parts, ignore_index=True), "loss"))

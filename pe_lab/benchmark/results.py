@@ -151,7 +151,7 @@ class TaskResults:
                 chosen = self.lines[(self.lines["length"] == length) & self.lines["pe"].isin(names)]
                 baseline = self.settings.baseline if self.settings.baseline in names else None
                 rows, metric, margin = self._compared(chosen, length)
-                found[length] = Families.of({GRID: (rows, metric)}, baseline, margin, shared_variance=True)
+                found[length] = Families.of({GRID: (rows, metric)}, baseline, margin)
         return found
 
     def _compared(self, lines: pd.DataFrame, length: float) -> tuple[pd.DataFrame, str, Margin | None]:
@@ -305,7 +305,7 @@ class Results:
         rows = pool.rows[pool.rows["pe"].isin(counts.index[counts >= ENOUGH])]
         if rows["pe"].nunique() < 2:
             return None, f"Fewer than two encodings have {ENOUGH} seeds on every task."
-        compared = Families.of({GRID: (rows, pool.metric)}, shared_variance=True)
+        compared = Families.of({GRID: (rows, pool.metric)})
         where = f"Averaged over {len(parts)} tasks"
         what = "share of the gap in test loss that remains"
         return Standing.of(compared.ranks(), compared.lines[GRID], pool.metric, what, where), pool.note

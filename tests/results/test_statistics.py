@@ -138,8 +138,8 @@ def test_a_difference_that_is_separable_alone_is_not_so_in_a_large_family():
     values["b"] = [value + extra for value, extra in zip(values["a"], (0.1, 0.2, 0.3, 0.1, 0.05), strict=True)]
     alone = compare(rows_of({pe: values[pe] for pe in ("a", "b")})).iloc[0]
     among = line(compare(rows_of(values)), pe="b")
-    assert alone["p"] == pytest.approx(among["p"], rel=1e-9)
-    assert alone["p"] < 0.05 < among["p_holm"]
+    assert alone["p"] < 0.05
+    assert among["p"] < 0.05 < among["p_holm"]
     assert (alone["verdict"], among["verdict"]) == ("worse", "undecided")
 
 

@@ -30,11 +30,11 @@ def compare(
 
     Returns:
         A line per setting and encoding: setting columns (settings, their number, if pooled), pe, baseline; seeds
-        (shared); difference, low, high (t interval), deviation (standard, of the differences); p (two-sided paired t
-        test); margin (in the unit of the metric); p_equivalent (two one-sided tests against it); p_holm,
-        p_equivalent_holm (each corrected over all lines that have it); verdict, see `add_verdicts`: lines that are
-        equal have no p and are not part of the family. Its attribute "family" describes the comparisons in words,
-        "comparisons" is their number, "margin" the margin in words.
+        (shared); difference, low, high (t interval), deviation (standard, of the differences), freedom (its degrees
+        of freedom, see `differences`); p (two-sided paired t test); margin (in the unit of the metric); p_equivalent
+        (two one-sided tests against it); p_holm, p_equivalent_holm (each corrected over all lines that have it);
+        verdict, see `add_verdicts`: lines that are equal have no p and are not part of the family. Its attribute
+        "family" describes the comparisons in words, "comparisons" is their number, "margin" the margin in words.
 
     Raises:
         ValueError: there is no such encoding or metric, or the margin does not fit the metric or a setting.

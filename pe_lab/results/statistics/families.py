@@ -43,7 +43,6 @@ class Families:
         tables: dict[str, tuple[pd.DataFrame, str]],
         baseline: str | None = None,
         margin: Margins = None,
-        shared_variance: bool = False,
     ) -> "Families":
         """Compare every two encodings in every setting of every table.
 
@@ -52,7 +51,6 @@ class Families:
             baseline: None: the first encoding of the first table.
             margin: the smallest difference that matters in the metric of the first table, or margins by metric. A
                 metric without one has the default of each task, see `default_margin`.
-            shared_variance: estimate variances of differences from all pairs of a setting, see `differences`.
 
         Raises:
             ValueError: there is no such encoding or metric, or a margin does not fit its metric or a setting.
@@ -63,9 +61,7 @@ class Families:
         for name, (rows, metric) in tables.items():
             table = wide(rows, metric)
             pairs = [(b, a) if a == baseline else (a, b) for a, b in combinations(table.columns, 2)]
-            tested[name] = add_equivalence(
-                differences(table, pairs, shared_variance), rows, metric, declared.get(metric)
-            )
+            tested[name] = add_equivalence(differences(table, pairs), rows, metric, declared.get(metric))
         p = np.concatenate([lines[["p", "p_equivalent"]].to_numpy(float) for lines in tested.values()])
         first = np.concatenate([lines["baseline"] == baseline for lines in tested.values()])
         corrected = np.full(p.shape, np.nan)

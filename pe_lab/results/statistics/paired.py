@@ -41,14 +41,15 @@ def by_setting(table: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]
     return found
 
 
-def differences(table: pd.DataFrame, pairs: list[tuple[str, str]], shared_variance: bool = False) -> pd.DataFrame:
+def differences(table: pd.DataFrame, pairs: list[tuple[str, str]]) -> pd.DataFrame:
     """Return a line per setting and pair of encodings, with the uncorrected test of its differences.
+
+    Deviations are estimated from all encodings of a setting together, see `decisions.shared_variance`: each pair's
+    deviation depends on which encodings the table has. Fewer than five encodings share nothing.
 
     Args:
         table: from `wide`.
         pairs: an encoding and the one that is subtracted from it (column "baseline").
-        shared_variance: estimate deviations from all pairs of encodings in a setting, see `decisions.shared_variance`;
-            without, each from its own differences.
     """
     columns = [(table.columns.get_loc(pe), table.columns.get_loc(other)) for pe, other in pairs]
     names = [*(name for name in table.index.names if name != "seed"), "pe", "baseline", "seeds"]
@@ -59,7 +60,7 @@ def differences(table: pd.DataFrame, pairs: list[tuple[str, str]], shared_varian
             sample = values[:, first] - values[:, second]
             samples.append(sample[np.isfinite(sample)])
             lines.append(setting | {"pe": pe, "baseline": other, "seeds": len(samples[-1])})
-        tests.append(_t_tests(samples, prior_of(values) if shared_variance else NOTHING_KNOWN))
+        tests.append(_t_tests(samples, prior_of(values)))
     tested = pd.concat(tests, ignore_index=True) if tests else _t_tests([], NOTHING_KNOWN)
     return pd.concat([pd.DataFrame(lines, columns=names), tested], axis=1)
 

@@ -9,7 +9,7 @@ import pytest
 from scipy import special, stats
 
 from pe_lab.decisions.shared_variance import NOTHING_KNOWN, estimate, prior_of
-from pe_lab.results.statistics import Families, Margin, all_pairs, seeds_needed, wide
+from pe_lab.results.statistics import Families, Margin, all_pairs, compare, seeds_needed, wide
 from pe_lab.results.statistics.correction import holm
 from pe_lab.results.statistics.families import GRID
 from pe_lab.results.statistics.paired import differences
@@ -81,17 +81,17 @@ def test_equal_variances_count_as_many_degrees_of_freedom_as_half_the_encodings(
 def test_few_encodings_share_nothing(encodings):
     values = drawn(1, encodings=encodings)
     assert prior_of(values) == NOTHING_KNOWN
-    rows = rows_of(values)
-    pd.testing.assert_frame_equal(
-        differences(wide(rows), [("e1", "e0")], shared_variance=True), differences(wide(rows), [("e1", "e0")])
-    )
+    line = differences(wide(rows_of(values)), [("e1", "e0")]).iloc[0]
+    expected = stats.ttest_rel(values[:, 1], values[:, 0])
+    assert (line["p"], line["freedom"]) == pytest.approx((expected.pvalue, expected.df))
+    assert (line["low"], line["high"]) == pytest.approx(tuple(expected.confidence_interval(0.95)))
 
 
 def test_a_line_is_the_moderated_t_test():
     values = drawn(5)
     prior = prior_of(values)
     pairs = [("e4", "e1"), ("e0", "e8")]
-    lines = differences(wide(rows_of(values)), pairs, shared_variance=True)
+    lines = differences(wide(rows_of(values)), pairs)
     for line, (first, second) in zip(lines.itertuples(), [(4, 1), (0, 8)], strict=True):
         own = values[:, first] - values[:, second]
         mean, freedom = sum(own) / 3, prior.freedom + 2
@@ -108,24 +108,32 @@ def test_a_line_is_the_moderated_t_test():
 
 def test_equivalence_uses_the_shared_variance():
     values = drawn(6)
-    lines = Families.of({GRID: (rows_of(values), "loss")}, margin=NATS, shared_variance=True).lines[GRID]
+    lines = Families.of({GRID: (rows_of(values), "loss")}, margin=NATS).lines[GRID]
     for line in lines.itertuples():
         t = (0.5 - abs(line.difference)) / (line.deviation / math.sqrt(3))
         assert line.p_equivalent == pytest.approx(stats.t.sf(t, line.freedom), rel=1e-9)
-    alone = all_pairs(rows_of(values), margin=NATS)
-    assert (lines["verdict"] != "undecided").sum() > (alone["verdict"] != "undecided").sum()
     assert (lines["freedom"] > 2).all()
-    assert (alone["freedom"] == 2).all()
-    by_default = Families.of({GRID: (rows_of(values), "loss")}, margin=NATS).lines[GRID]
-    assert (by_default["freedom"] == 2).all()
+    own = [stats.ttest_rel(values[:, a], values[:, b]).pvalue for a, b in combinations(range(values.shape[1]), 2)]
+    assert (lines["verdict"] != "undecided").sum() > (holm(np.array(own)) < 0.05).sum()
+
+
+def test_every_comparison_shares_variances():
+    rows = rows_of(drawn(6))
+    families = Families.of({GRID: (rows, "loss")}, "e0", NATS)
+    for lines in (compare(rows, "e0", margin=NATS), families.compare()):
+        one = lines.set_index("pe").loc["e4"]
+        assert one["freedom"] > 2
+        assert one["deviation"] == differences(wide(rows), [("e4", "e0")])["deviation"].item()
+    pairs = all_pairs(rows, margin=NATS)
+    assert pairs["deviation"].equals(families.lines[GRID]["deviation"])
 
 
 def test_each_setting_has_a_prior_of_its_own():
     quiet, loud = drawn(7), 10 * drawn(8)
     rows = pd.concat([rows_of(quiet), rows_of(loud).assign(depth=4)], ignore_index=True)
-    lines = differences(wide(rows), [("e1", "e0")], shared_variance=True)
+    lines = differences(wide(rows), [("e1", "e0")])
     for values, (_, line) in zip((quiet, loud), lines.iterrows(), strict=True):
-        alone = differences(wide(rows_of(values)), [("e1", "e0")], shared_variance=True).iloc[0]
+        alone = differences(wide(rows_of(values)), [("e1", "e0")]).iloc[0]
         assert line["deviation"] == alone["deviation"]
 
 
@@ -135,7 +143,7 @@ def test_equal_encodings_stay_equal_and_missing_seeds_are_left_out():
     values[1:, 2] = np.nan  # one seed
     values[3, 3] = np.nan
     lines = all_pairs(rows_of(values), margin=NATS)
-    shared = Families.of({GRID: (rows_of(values), "loss")}, "e8", NATS, shared_variance=True).lines[GRID]
+    shared = Families.of({GRID: (rows_of(values), "loss")}, "e8", NATS).lines[GRID]
     by_pair = {frozenset((line.pe, line.baseline)): line for line in shared.itertuples()}
     assert by_pair[frozenset(("e0", "e1"))].verdict == "equal"
     assert by_pair[frozenset(("e0", "e2"))].verdict == "one seed"
@@ -149,7 +157,7 @@ def test_one_function_with_other_rounding_keeps_its_own_variance_and_does_not_sp
     copied = np.c_[values, values[:, 0]]
     for with_copy in (again, copied):
         assert prior_of(with_copy).freedom > 0.6 * prior_of(values).freedom  # a tenth, if its variance counted
-    line = differences(wide(rows_of(again)), [("e9", "e0")], shared_variance=True).iloc[0]
+    line = differences(wide(rows_of(again)), [("e9", "e0")]).iloc[0]
     assert line["freedom"] == 2
     assert 0 < line["deviation"] < 1e-6
 
@@ -157,13 +165,13 @@ def test_one_function_with_other_rounding_keeps_its_own_variance_and_does_not_sp
 def test_nearly_the_same_function_keeps_its_own_variance_where_chance_does_not_explain_it():
     values = drawn(13, seeds=5)
     near = values[:, 0] + 0.003 * np.array([1, -1, 0.5, -0.5, 0.2])  # a thousandth of the typical variance
-    line = differences(wide(rows_of(np.c_[values, near])), [("e9", "e0")], shared_variance=True).iloc[0]
+    line = differences(wide(rows_of(np.c_[values, near])), [("e9", "e0")]).iloc[0]
     assert line["freedom"] == 4
     assert line["deviation"] == pytest.approx(np.std(near - values[:, 0], ddof=1))
     several = np.c_[values, near, near + 1e-3, near - 1e-3]  # pairs of the four say nothing about the others
     several[:, 10:] += 0.002 * np.array([[1, 0], [0, 1], [-1, 0], [0, -1], [0.5, 0.5]])
     assert prior_of(several).freedom > 0.6 * prior_of(values).freedom
-    few = differences(wide(rows_of(np.c_[values, near][:3])), [("e9", "e0")], shared_variance=True).iloc[0]
+    few = differences(wide(rows_of(np.c_[values, near][:3])), [("e9", "e0")]).iloc[0]
     assert few["freedom"] > 2  # of three seeds, chance explains it
 
 
