@@ -8,7 +8,7 @@ from pe_lab.results.columns import lower_is_better
 from pe_lab.results.statistics.correction import ALIKE, BETTER, WORSE, add_verdicts
 from pe_lab.results.statistics.equivalence import add_equivalence
 from pe_lab.results.statistics.margin import Margin
-from pe_lab.results.statistics.paired import by_setting, differences, wide
+from pe_lab.results.statistics.paired import by_setting, differences, pairing_in_words, wide
 from pe_lab.results.statistics.pooling import pool
 
 
@@ -129,7 +129,7 @@ def _with_family(lines: pd.DataFrame, description: str) -> pd.DataFrame:
     count = int(lines["p"].notna().sum())
     lines.attrs["comparisons"] = count
     lines.attrs["family"] = (
-        f"{count} comparisons: {description}, paired over shared seeds; Holm's correction over all of them, for "
+        f"{count} comparisons: {description}, {pairing_in_words(lines)}; Holm's correction over all of them, for "
         f"differences and for equivalence within {lines.attrs['margin']}"
     )
     return lines

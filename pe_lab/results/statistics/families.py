@@ -12,7 +12,7 @@ from pe_lab.results.statistics.comparisons import rank_ranges, require_baseline
 from pe_lab.results.statistics.correction import ALIKE, add_verdicts, holm
 from pe_lab.results.statistics.equivalence import add_equivalence
 from pe_lab.results.statistics.margin import Margins, margins_by_metric
-from pe_lab.results.statistics.paired import differences, wide
+from pe_lab.results.statistics.paired import differences, pairing_in_words, wide
 
 GRID = "each setting"  # name of the table of the cells themselves
 
@@ -78,8 +78,9 @@ class Families:
         first, second = self.sizes()
         places = "; ".join(f"{name} {' and '.join(map(str, self.sizes(name)))}" for name in self.tables)
         return (
-            f"{first} comparisons with {self.baseline}, and {second} of two other encodings ({places}), paired over "
-            "shared seeds; Holm's correction over each of the two, for differences and for equivalence within "
+            f"{first} comparisons with {self.baseline}, and {second} of two other encodings ({places}), "
+            f"{pairing_in_words(pd.concat(self.lines.values()))}; "
+            "Holm's correction over each of the two, for differences and for equivalence within "
             f"{self.margin}"
         )
 

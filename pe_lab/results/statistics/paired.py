@@ -65,6 +65,12 @@ def differences(table: pd.DataFrame, pairs: list[tuple[str, str]]) -> pd.DataFra
     return pd.concat([pd.DataFrame(lines, columns=names), tested], axis=1)
 
 
+def pairing_in_words(lines: pd.DataFrame) -> str:
+    """Say how the comparisons of some lines are made: over which runs, and whether they share variances."""
+    shared = (lines["freedom"] > lines["seeds"] - 1).any()
+    return f"paired over shared seeds{', with variances from all encodings of a setting' if shared else ''}"
+
+
 def _t_tests(samples: list[np.ndarray], prior: Prior) -> pd.DataFrame:
     """Return mean, t interval, standard deviation, its degrees of freedom and p value of each sample.
 

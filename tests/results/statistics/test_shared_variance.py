@@ -126,6 +126,12 @@ def test_every_comparison_shares_variances():
         assert one["deviation"] == differences(wide(rows), [("e4", "e0")])["deviation"].item()
     pairs = all_pairs(rows, margin=NATS)
     assert pairs["deviation"].equals(families.lines[GRID]["deviation"])
+    words = "paired over shared seeds, with variances from all encodings of a setting; Holm"
+    assert words in pairs.attrs["family"]
+    assert words in str(families)
+    two = rows[rows["pe"].isin(["e0", "e4"])]
+    assert "paired over shared seeds; Holm" in compare(two, margin=NATS).attrs["family"]
+    assert "paired over shared seeds; Holm" in str(Families.of({GRID: (two, "loss")}, margin=NATS))
 
 
 def test_each_setting_has_a_prior_of_its_own():
