@@ -18,7 +18,7 @@ with suppress(ModuleNotFoundError):  # a machine with a GPU may have no more tha
 
     # max_examples counts what is only composed; tests that train take a part of it
     SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-    settings.register_profile("suite", max_examples=50, derandomize=True, deadline=None, suppress_health_check=SLOW)
+    settings.register_profile("suite", max_examples=35, derandomize=True, deadline=None, suppress_health_check=SLOW)
     settings.register_profile("thorough", max_examples=2400, database=None, deadline=None, suppress_health_check=SLOW)
     settings.load_profile("suite")
 

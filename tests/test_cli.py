@@ -106,6 +106,7 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "epochs=1"]
 TINY += ["data=bag", "data.train=64", "logger=none"]
 
 
+@pytest.mark.slow  # two programs
 def test_one_cell_is_trained_by_the_script_as_by_the_module(tmp_path, monkeypatch, program) -> None:
     done = ran("pe_lab", "run", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

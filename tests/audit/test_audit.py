@@ -312,7 +312,9 @@ def test_an_empty_cell_is_empty_and_has_its_reason() -> None:
     assert report.render(table, 1000).splitlines()[2].split() == ["a", "0", "sdpa"]
 
 
-@pytest.mark.parametrize("name", ["rope_2d", "cope", "rse", "learnable"])
+@pytest.mark.parametrize(
+    "name", ["rope_2d", "cope", *(pytest.param(name, marks=pytest.mark.slow) for name in ("rse", "learnable"))]
+)
 def test_a_picture_is_drawn(name: str, tmp_path: Path) -> None:
     draw(subject(name), subject("none"), tmp_path / "pictures" / f"{name}.png")
     assert (tmp_path / "pictures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")

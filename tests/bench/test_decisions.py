@@ -31,7 +31,7 @@ def test_a_contradiction_is_a_difference_in_the_other_direction():
         assert not replay.contradicts(one, other)
 
 
-@pytest.mark.parametrize("count", [8, 40])
+@pytest.mark.parametrize("count", [pytest.param(8, marks=pytest.mark.slow), 40])
 def test_error_and_coverage_of_a_small_simulation(count):
     """300 studies; the 10,000 of sweeps/results/decisions.md take an hour."""
     for effect, margin in ((0.0, 0.5), (1.0, 1.0), (4.0, 1.0)):

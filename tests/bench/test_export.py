@@ -80,7 +80,7 @@ def test_a_cell_is_the_largest_difference(name: str, column: str) -> None:
     small(column, name)
 
 
-@pytest.mark.parametrize("name", ["t5", "rope"])
+@pytest.mark.parametrize("name", [pytest.param("t5", marks=pytest.mark.slow), "rope"])
 def test_a_cell_of_onnx_is_run_by_onnxruntime(name: str) -> None:
     """t5 adds a trained mask to the logits, for which PyTorch runs another kernel when gradients are computed."""
     without_onnx("onnx")

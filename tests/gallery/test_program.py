@@ -21,6 +21,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_few", "content")
+@pytest.mark.slow  # `site` writes one in the fast tests
 def test_it_writes_a_site_and_says_where(program: Program, results: Path, cache: Path, tmp_path: Path) -> None:
     out = tmp_path / "site"
     status, lines, error = program(main, "--out", out, "--results", results, "--cache", cache)

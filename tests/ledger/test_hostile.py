@@ -56,6 +56,7 @@ def test_readers_of_a_ledger_resolve_import_and_instantiate_nothing():
     assert found == []
 
 
+@pytest.mark.slow  # two programs, the first of which trains again
 def test_pickles_in_the_place_of_weights_and_states_are_not_opened(ledger, tmp_path, sound, evil, sign):
     marker = tmp_path / "executed"
     pickled = evil(marker)

@@ -394,7 +394,8 @@ def test_the_claims_are_written_and_printed(tmp_path, capsys):
     assert (tmp_path / "claims.html").is_file()
 
 
-@pytest.mark.parametrize("budget", ["small", pytest.param("full", marks=pytest.mark.slow)])
+@pytest.mark.slow  # it composes hundreds of cells
+@pytest.mark.parametrize("budget", ["small", "full"])
 def test_every_study_of_the_claims_composes(budget):
     lists = studies(["-m", "+study=claims", f"budget={budget}", "trainer.device=cpu", "pe=none,rope"])
     names = set()

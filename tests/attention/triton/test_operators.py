@@ -63,7 +63,12 @@ def queries_keys_values(strided: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     return rand(B, T, 3, H, d).permute(2, 0, 3, 1, 4).unbind() if strided else rand(3, B, H, T, d).unbind()
 
 
-@pytest.mark.parametrize("case", TERMS)
+SLOW = ("gate_and_bias", "decay_and_dropout", "window")  # "several" has their terms
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in TERMS]
+)
 def test_softmax_attention_is_a_sound_operator(case: str) -> None:
     given = (*queries_keys_values(case == "strided"), *TERMS[case]())
     torch.library.opcheck(softmax_attention, leaves(given))
