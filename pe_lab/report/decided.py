@@ -2,7 +2,6 @@
 
 import pandas as pd
 
-from pe_lab.report.effort import study_folder
 from pe_lab.report.standing import Standing, in_words
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.frame import Results
@@ -28,7 +27,7 @@ def decisions(results: Results) -> pd.DataFrame | None:
     Raises:
         ValueError: the table lacks a column, or compares seeds of an encoding or a setting that the cells do not have.
     """
-    path = study_folder(results) / FILE
+    path = results.folder / FILE
     if not path.is_file() or results.cells.empty:
         return None
     found = pd.read_csv(path, dtype={"pe": str, "baseline": str, "data": str}, keep_default_na=False, na_values=[""])

@@ -1,7 +1,5 @@
 """How fair a comparison was: whether each encoding had a learning rate of its own, and from which search."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 
@@ -34,17 +32,12 @@ def rates_in_words(results: Results) -> str:
     return "at one learning rate" if alone else "at one learning rate for all, not tuned for each"
 
 
-def study_folder(results: Results) -> Path:
-    """Return the folder of the study's tables."""
-    return results.source / "studies" / results.study if results.study else results.source
-
-
 def searched_rates(results: Results) -> pd.DataFrame | None:
     """Return the rates of a search, a line per encoding and setting, if they are those of the cells; otherwise None.
 
     Encodings of which all cells failed were searched too, and are left out.
     """
-    path = study_folder(results) / "rates.csv"
+    path = results.folder / "rates.csv"
     if not path.is_file():
         return None
     rates, cells = pd.read_csv(path, dtype={"pe": str, "data": str}), results.cells

@@ -60,7 +60,12 @@ class Results:
 
     @cached_property
     def declared(self) -> Declared:
-        return Declared() if self.study is None else declared.read(self.source / "studies" / self.study)
+        return Declared() if self.study is None else declared.read(self.folder)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the study's tables; of a whole ledger, its own."""
+        return self.source / "studies" / self.study if self.study else self.source
 
     @property
     def name(self) -> str:
@@ -80,9 +85,9 @@ class Stored(Results):
         path = self.source / "records.csv"
         return require_records(_csv(path), path)
 
-    @cached_property
-    def declared(self) -> Declared:
-        return declared.read(self.source)
+    @property
+    def folder(self) -> Path:
+        return self.source
 
 
 def load(source: str | Path, study: str | None = None) -> Results:

@@ -1,12 +1,15 @@
 """What is said of learning rates and seeds is what rows and files support."""
 
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from pe_lab.report.effort import rates_in_words, study_folder
-from pe_lab.results.frame import Results
+from pe_lab.report.decided import decisions
+from pe_lab.report.effort import rates_in_words
+from pe_lab.results import frame
+from pe_lab.results.frame import Results, Stored
 from pe_lab.results.rates import LR
 
 
@@ -100,8 +103,16 @@ def test_an_encoding_whose_cells_all_failed_hides_no_search(tmp_path) -> None:
 
 
 def test_the_folder_of_a_study_is_in_the_ledger_or_given(tmp_path) -> None:
-    assert study_folder(Results(tmp_path, None, cells(OWN))) == tmp_path
-    assert study_folder(Results(tmp_path, "mine", cells(OWN))) == tmp_path / "studies/mine"
+    assert Results(tmp_path, None, cells(OWN)).folder == tmp_path
+    assert Results(tmp_path, "mine", cells(OWN)).folder == tmp_path / "studies/mine"
+    assert Stored(tmp_path, tmp_path.name, cells(OWN)).folder == tmp_path
+
+
+def test_a_copied_study_keeps_its_search_and_its_verdicts(tmp_path) -> None:
+    committed = Path(__file__).parents[2] / "sweeps/results/fair_depth_epochs_pe"
+    copied = frame.load(shutil.copytree(committed, tmp_path / "copied"))
+    assert rates_in_words(copied).startswith("each encoding at learning rates and starting scales from a search of its")
+    assert len(decisions(copied)) == len(pd.read_csv(committed / "decisions.csv"))
 
 
 def test_a_search_for_some_of_the_encodings_is_no_search_for_all(tmp_path) -> None:
