@@ -13,8 +13,11 @@ from math import comb
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.columns import REMAINING, lower_is_better
-from pe_lab.results.statistics.comparisons import compare, require_baseline
+from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
+from pe_lab.results.statistics.comparisons import require_baseline
+from pe_lab.results.statistics.correction import add_verdicts
+from pe_lab.results.statistics.equivalence import add_equivalence
+from pe_lab.results.statistics.margin import keys_of
 from pe_lab.results.statistics.paired import differences, wide
 from pe_lab.results.statistics.pooling import remaining
 from pe_lab.results.verdicts import ALIKE, BETTER, WORSE, direction
@@ -117,7 +120,7 @@ def sensitivity(
     """Compare two encodings in every setting, paired over shared seeds.
 
     Args:
-        rows: the cells, from frame.load.
+        rows: the cells, from frame.load, of all encodings: five or more share variances, see `differences`.
         pe: an encoding.
         baseline: another one, which is subtracted.
         metric: a test metric.
@@ -131,13 +134,14 @@ def sensitivity(
         require_baseline(rows, name)
     if pe == baseline:
         raise ValueError(f"sensitivity needs two encodings, got {pe} twice")
-    two = rows[rows["pe"].isin((pe, baseline))]
-    compared = compare(two, baseline, metric) if compared is None else compared
+    rows, columns = _settings_of(rows, (pe, baseline)), setting_columns(rows)
+    if compared is None:
+        compared = differences(wide(rows, metric), [(pe, baseline)])
+        compared = add_verdicts(add_equivalence(compared, rows, metric), metric)
     of_two = (compared["pe"] == pe) & (compared["baseline"] == baseline)
-    scaled = remaining(two, metric)
-    two, unit = (two, metric) if scaled is None else (scaled, REMAINING)
-    table = wide(two, unit)
-    columns = [name for name in table.index.names if name != "seed"]
+    scaled = remaining(rows, metric)
+    rows, unit = (rows, metric) if scaled is None else (scaled, REMAINING)
+    table = wide(rows, unit)
     lines = differences(table, [(pe, baseline)]).drop(columns=["pe", "baseline", "p", "deviation"])
     lines = _with_verdicts(lines, compared[of_two], columns)
     lines["margin"] = lines["margin"] if unit == metric else np.nan
@@ -232,6 +236,13 @@ def _shapley(models: _Models, factors: list[str], name: str) -> tuple[float, flo
             squares += weight * (together[0] - without[0])
             freedom += weight * (together[1] - without[1])
     return squares, freedom
+
+
+def _settings_of(rows: pd.DataFrame, encodings: tuple[str, str]) -> pd.DataFrame:
+    """Return the cells of all encodings, in the settings that have a cell of these."""
+    names = setting_columns(rows)
+    known = set(keys_of(rows[rows["pe"].isin(encodings)], names))
+    return rows[[key in known for key in keys_of(rows, names)]]
 
 
 def _with_verdicts(lines: pd.DataFrame, verdicts: pd.DataFrame, columns: list[str]) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from pe_lab.results.columns import floors, levels, metric_column, setting_column
 from pe_lab.results.statistics.comparisons import compare
 from pe_lab.results.statistics.intervals import interval
 from pe_lab.results.statistics.margin import Margin, keys_of
+from pe_lab.results.statistics.paired import differences, wide
 
 TESTED = ["p_holm", "p_equivalent_holm", "margin", "verdict"]  # columns of `compare` that a table takes over
 
@@ -26,16 +27,14 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
 
     Returns:
         seeds, the mean (called loss), its t interval, the floors, and the paired difference from the baseline over
-        shared seeds with its t interval. Its attribute "floors" names the columns of floors, "baseline" the encoding.
+        shared seeds with its t interval, as `compare` has them; none if a cell occurs twice. Its attribute "floors"
+        names the columns of floors, "baseline" the encoding.
     """
     baseline = baseline or rows["pe"].iloc[0]
     if baseline not in set(rows["pe"]):
         raise ValueError(f"baseline must be one of {', '.join(rows['pe'].unique())}, got {baseline!r}")
     known, settings, measured = floors(rows, metric), setting_columns(rows), metric_column(rows, metric)
-    references = {
-        tuple(map(_present, key)): group.set_index("seed")[measured]
-        for key, group in rows[rows["pe"] == baseline].groupby(settings, sort=False, dropna=False)
-    }
+    compared = _differences(rows, baseline, metric)
     lines = []
     for key, group in rows.groupby(["pe", *settings], sort=False, dropna=False):
         losses = group.set_index("seed")[measured]
@@ -43,14 +42,23 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
         line = dict(zip(["pe", *settings], key, strict=True))
         line |= {"seeds": len(losses), "loss": losses.mean(), "low": low, "high": high}
         line |= {floor: group[f"floor_{floor}_{metric}"].mean() for floor in known}
-        reference = references.get(tuple(map(_present, key[1:])))
-        if key[0] != baseline and reference is not None and len(difference := (losses - reference).dropna()):
-            low, high = interval(difference)
-            line |= {"difference": difference.mean(), "difference_low": low, "difference_high": high}
-        lines.append(line)
+        lines.append(line | compared.get(tuple(map(_present, key)), {}))
     table = _sorted(pd.DataFrame(lines), settings, list(rows["pe"].unique()))
     table.attrs = {"baseline": baseline, "floors": known}
     return table
+
+
+def _differences(rows: pd.DataFrame, baseline: str, metric: str) -> dict[tuple[Any, ...], dict[str, float]]:
+    """Return the differences from the baseline that are known, with their intervals, by encoding and setting."""
+    settings = setting_columns(rows)
+    if rows.duplicated(["pe", *settings, "seed"]).any():
+        return {}
+    others = [pe for pe in rows["pe"].unique() if pe != baseline]
+    found = differences(wide(rows, metric), [(pe, baseline) for pe in others])
+    found = found[found["seeds"] > 0]
+    columns = {"difference": "difference", "low": "difference_low", "high": "difference_high"}
+    shown = found[list(columns)].rename(columns=columns).to_dict("records")
+    return dict(zip(keys_of(found, ["pe", *settings]), shown, strict=True))
 
 
 def with_verdicts(

@@ -9,6 +9,7 @@ import pytest
 from pe_lab.results import statistics
 from pe_lab.results.columns import REMAINING
 from pe_lab.results.sensitivity import sensitivity, shares
+from pe_lab.results.statistics import correction
 
 SEEDS = 4
 LEVELS = {"depth": (1, 4, 16), "epochs": (1, 4), "optimizer.lr": (1e-3, 1e-2)}
@@ -145,6 +146,53 @@ def test_verdicts_can_be_those_of_a_larger_family() -> None:
     assert found.lines.set_index(list(LEVELS))["verdict"].to_dict() == expected.to_dict()
     assert found.lines["difference"].tolist() == alone.lines["difference"].tolist()
     assert (found.lines["verdict"] == "better").sum() < (alone.lines["verdict"] == "better").sum()
+
+
+def among_others(noise: float = 0.1) -> pd.DataFrame:
+    """Return cells of `rope` and `alibi` as in `cells`, with six other encodings, which have one more setting."""
+    noises = [noise, *np.linspace(0.5, 2, 6) * noise]
+    parts = [cells(by_depth, each, pes=("rope", f"e{number}")) for number, each in enumerate(noises)]
+    rows = pd.concat([parts[0], *(part[part["pe"] != "rope"] for part in parts[1:])], ignore_index=True)
+    rows["pe"] = rows["pe"].replace("e0", "alibi")
+    alone = rows[~rows["pe"].isin(["rope", "alibi"]) & (rows["depth"] == 16)].assign(depth=32)
+    return pd.concat([rows, alone], ignore_index=True)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_among_many_encodings_intervals_are_those_of_the_comparisons_whose_verdicts_are_shown(given: bool) -> None:
+    """Variances are shared over all encodings of a setting, whichever two are followed."""
+    rows = among_others()
+    compared = statistics.compare(rows, "rope")
+    found = sensitivity(rows, "alibi", "rope", compared=compared if given else None)
+    assert len(found.lines) == 12
+    assert set(found.lines["depth"]) == {1, 4, 16}
+    both = found.lines.merge(compared[compared["pe"] == "alibi"], on=list(LEVELS), suffixes=("", "_compared"))
+    assert (both["freedom"] > SEEDS - 1).all()
+    for name in ("seeds", "difference", "low", "high", "margin"):
+        assert both[name].tolist() == both[f"{name}_compared"].tolist()
+    if given:
+        assert both["verdict"].tolist() == both["verdict_compared"].tolist()
+    else:  # a family of its own
+        alone = statistics.compare(rows, "rope").query("pe == 'alibi' and depth != 32")
+        expected = correction.holm(alone["p"].to_numpy()) < 0.05
+        decided = found.lines.set_index(list(LEVELS))["verdict"].str.startswith(("better", "worse"))
+        assert decided.loc[list(alone[list(LEVELS)].itertuples(index=False, name=None))].tolist() == expected.tolist()
+
+
+def test_among_many_encodings_shares_of_the_gap_have_the_same_intervals_but_for_their_unit() -> None:
+    rows = among_others().query("depth != 32")
+    rows = pd.concat([rows.assign(data="copy"), rows.assign(data="sort")], ignore_index=True)
+    rows = rows[["pe", "data", *LEVELS, "seed", "test_loss"]]
+    rows["floor_bayes_loss"], rows["floor_position_blind_loss"] = 0.0, rows["data"].map({"copy": 2.0, "sort": 4.0})
+    compared = statistics.compare(rows, "rope")
+    found = sensitivity(rows, "alibi", "rope", compared=compared)
+    assert found.metric == REMAINING
+    both = found.lines.merge(
+        compared[compared["pe"] == "alibi"], on=["data", *LEVELS], suffixes=("", "_compared"), validate="one_to_one"
+    )
+    gap = both["data"].map({"copy": 2.0, "sort": 4.0})
+    for name in ("difference", "low", "high"):
+        assert both[name].tolist() == pytest.approx((both[f"{name}_compared"] / gap).tolist())
 
 
 def test_bad_input_is_named() -> None:

@@ -328,6 +328,39 @@ def test_verdicts_are_those_of_the_comparisons_with_the_baseline() -> None:
     pd.testing.assert_frame_equal(found[list(table)], table)
 
 
+def test_among_many_encodings_intervals_are_those_of_the_comparisons() -> None:
+    """From five encodings on, their variances are shared, in the interval and in the verdict beside it."""
+    rng = np.random.default_rng(0)
+    names = ("rope", "alibi", "none", "learnable", "sinusoidal", "t5")
+    losses = {pe: tuple(0.4 + rng.normal(0, 0.1, 4)) for pe in names}
+    cells = [*sweep(losses), *sweep(losses, "model.depth=1")]
+    cells = [made for made in cells if (made[0].pe.name, made[0].model.depth, made[0].seed) != ("t5", 1, 3)]
+    rows, table = tabulate(cells)
+    compared = compare(rows, "rope")
+    assert (compared["freedom"] > compared["seeds"] - 1).all()
+    for one in compared.to_dict("records"):
+        here = line(table, pe=one["pe"], depth=one["depth"])
+        assert here["difference"] == one["difference"]
+        assert (here["difference_low"], here["difference_high"]) == (one["low"], one["high"])
+    assert f"[{compared['low'].iloc[0]:.4f}, {compared['high'].iloc[0]:.4f}]" in render(with_verdicts(table, rows))
+
+
+def test_a_diverged_seed_is_in_no_difference() -> None:
+    losses = LOSSES | {"alibi": (0.52, float("inf"), 0.49, float("nan"))}
+    _, table = tabulate(sweep(losses))
+    differences = [losses["alibi"][seed] - losses["rope"][seed] for seed in (0, 2)]
+    one = line(table, pe="alibi")
+    assert one["difference"] == pytest.approx(np.mean(differences))
+    assert (one["difference_low"], one["difference_high"]) == pytest.approx(t_interval(differences), rel=1e-12)
+
+
+def test_cells_that_occur_twice_have_means_and_no_differences() -> None:
+    rows, _ = tabulate(sweep(LOSSES))
+    table = summarise(pd.concat([rows, rows.head(1)], ignore_index=True))
+    assert list(table["pe"]) == list(LOSSES)
+    assert "difference" not in table
+
+
 def test_one_seed_has_no_verdicts() -> None:
     rows, table = tabulate(sweep({pe: losses[:1] for pe, losses in LOSSES.items()}))
     assert "verdict" not in with_verdicts(table, rows)
