@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+COLUMNS = ["pe", "correlation", "tasks", "properties", "measures"]
 LEAST = 5  # tasks and lengths, or measures, that two encodings must share
 
 
@@ -33,7 +34,8 @@ def resemblance(pe: str, scores: pd.DataFrame, properties: Mapping[str, Mapping[
         shared = ranks[[pe, other]].dropna() if {pe, other} <= set(ranks) else ranks.iloc[:0, :0]
         near = 1 - (shared[pe] - shared[other]).abs().mean() if len(shared) >= LEAST else float("nan")
         found.append(line | {"properties": near, "measures": len(shared)})
-    return pd.DataFrame(found).sort_values("correlation", ascending=False, kind="stable", ignore_index=True)
+    lines = pd.DataFrame(found, columns=COLUMNS)
+    return lines.sort_values("correlation", ascending=False, kind="stable", ignore_index=True)
 
 
 def _correlation(both: pd.DataFrame) -> float:

@@ -93,3 +93,10 @@ def test_properties_are_compared_by_rank() -> None:
         True,
         False,
     ]
+
+
+def test_without_another_encoding_the_table_has_its_columns_and_no_line() -> None:
+    alone = GIVEN[GIVEN["pe"] == "mine"]
+    found = resemblance("mine", alone, {"mine": {"order": 1.0}})
+    assert found.empty
+    assert list(found) == list(resemblance("mine", GIVEN, {}))
