@@ -325,3 +325,13 @@ def test_what_to_run_next_is_what_needs_the_fewest_seeds_first() -> None:
     assert [f"+study=pe_bench_1_{task} " in text for text, (task, _) in zip(table["command"], shown, strict=True)] == [
         True
     ] * 4
+
+
+def test_an_encoding_without_another_has_a_page_that_compares_nothing() -> None:
+    """As on a task of which nothing is shipped."""
+    found = of("mine", rows("mine", MINE))
+    assert found.others == []
+    assert found.lines.empty
+    for page in page_of(found):
+        assert "0 comparisons with all 0 encodings" in page
+        assert "nan" not in page.lower().split()
