@@ -63,12 +63,12 @@ def write_tables(rows: Path, studies: int, to: Path | None) -> None:
 
 TEXTS = {
     "errors": """The share of studies with at least one wrong verdict. No difference: better or worse, where nothing
-differs; beside it, the same with 5 seeds at once and the variance of each comparison alone, as studies with a fixed
-number of seeds are tested. Half differ: better or worse among those that do not. At the margin: equivalent, where all
-differ by exactly the margin, in deviations of a typical difference. Noise: `cells` has deviations and residuals of
-committed cells; `residuals` only their shape, corrected for having been divided by a deviation of 5 values;
-`residuals as they are` is not corrected: its tails are lighter. The others are normal, with deviations of encodings as
-named; and t with 3 degrees of freedom.""",
+differs; beside it, the same with 5 seeds at once and the variance of each comparison alone, as fewer than five
+encodings with a fixed number of seeds are tested. Half differ: better or worse among those that do not. At the margin:
+equivalent, where all differ by exactly the margin, in deviations of a typical difference. Noise: `cells` has deviations
+and residuals of committed cells; `residuals` only their shape, corrected for having been divided by a deviation of 5
+values; `residuals as they are` is not corrected: its tails are lighter. The others are normal, with deviations of
+encodings as named; and t with 3 degrees of freedom.""",
     "power": """Seeds per encoding, and the share of encodings that are decided as different or as equivalent, with the
 variance of each comparison alone and with shared ones. `mixture`: effects and margins as between rope and the other
 encodings of the replayed rows; otherwise an effect, or a margin without an effect, in deviations of a typical

@@ -116,17 +116,7 @@ def seeds(asked: Question) -> Section:
 
 def methods(asked: Question) -> Section:
     """Return how comparisons are made, and a simulation of how often intervals contain the truth."""
-    cells = asked.results.cells
-    residuals = statistics.deviations(cells, asked.metric) if cells["pe"].nunique() > 1 else np.array([])
-    noises = {"normal noise": np.random.default_rng(0).standard_normal(100_000)}
-    if len(residuals) >= 20:
-        noises[f"the {len(residuals)} scaled residuals of these differences"] = residuals
-    lines = []
-    for count in sorted({3, 5, *(int(n) for n in cells.groupby("pe")["seed"].nunique().unique() if n > 1)}):
-        for name, noise in noises.items():
-            t = statistics.coverage(count, noise, statistics.t_intervals)
-            bootstrap = statistics.coverage(count, noise, statistics.percentile_bootstraps, 2000)
-            lines.append({"seeds": count, "noise": name, "t interval": t, "percentile bootstrap": bootstrap})
+    simulated, caption = _simulated(asked), "How often a 95 % interval contains the truth"
     text = [
         "Cells of one seed share data, order and all weights that are not positional, so encodings are compared "
         "within seeds, and seeds are the independent units. Checkpoints of one training after several epochs are "
@@ -143,7 +133,32 @@ def methods(asked: Question) -> Section:
         "that any verdict of better or worse is wrong is at most 5 %, and so is the chance that any verdict of "
         "equivalent is. Another baseline or margin makes other verdicts: choose them before looking at the results.",
     ]
-    return Section("Methods", [*text, Table(pd.DataFrame(lines), "How often a 95 % interval contains the truth")])
+    if asked.compared.share_variances:
+        text.insert(
+            2,
+            "Where a setting has five encodings or more, the variance of each difference is estimated from all of "
+            "them together (the moderated t test), in intervals and in verdicts. The simulation below is of intervals "
+            "that know the variance of their own sample only; `pe-lab bench variance` simulates those with variances "
+            "of all.",
+        )
+        caption += ", with the variance of its own sample"
+    return Section("Methods", [*text, Table(simulated, caption)])
+
+
+def _simulated(asked: Question) -> pd.DataFrame:
+    """Return how often intervals contain the truth, for the numbers of seeds and the residuals of the cells."""
+    cells = asked.results.cells
+    residuals = statistics.deviations(cells, asked.metric) if cells["pe"].nunique() > 1 else np.array([])
+    noises = {"normal noise": np.random.default_rng(0).standard_normal(100_000)}
+    if len(residuals) >= 20:
+        noises[f"the {len(residuals)} scaled residuals of these differences"] = residuals
+    lines = []
+    for count in sorted({3, 5, *(int(n) for n in cells.groupby("pe")["seed"].nunique().unique() if n > 1)}):
+        for name, noise in noises.items():
+            t = statistics.coverage(count, noise, statistics.t_intervals)
+            bootstrap = statistics.coverage(count, noise, statistics.percentile_bootstraps, 2000)
+            lines.append({"seeds": count, "noise": name, "t interval": t, "percentile bootstrap": bootstrap})
+    return pd.DataFrame(lines)
 
 
 def choices(asked: Question) -> Section:

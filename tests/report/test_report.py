@@ -21,6 +21,7 @@ from pe_lab.report import answer, choice
 from pe_lab.report import page as page_module
 from pe_lab.report.__main__ import main
 from pe_lab.report.choice import POOLED, choices, families
+from pe_lab.report.comparing import methods
 from pe_lab.report.page import as_text, html, markdown
 from pe_lab.report.parts import Drawn, Section, Table
 from pe_lab.report.question import Question, cautions
@@ -126,6 +127,22 @@ def question(
 def run(monkeypatch, *words: object) -> None:
     monkeypatch.setattr(sys, "argv", ["pe_lab.report", *map(str, words)])
     main()
+
+
+def test_the_methods_say_whether_variances_are_shared(cells) -> None:
+    """From five encodings on; what is simulated has the variance of each sample alone."""
+    few = methods(question(results_of(cells)))
+    assert cells["pe"].nunique() < 5
+    assert "moderated" not in "".join(part for part in few.parts if isinstance(part, str))
+    assert few.parts[-1].caption == "How often a 95 % interval contains the truth"
+    rng, noises = np.random.default_rng(0), range(3)
+    more = [cells[cells["pe"] == "rope"].assign(pe=f"e{number}") for number in noises]
+    more = [part.assign(test_loss=part["test_loss"] + rng.normal(0, 0.05, len(part))) for part in more]
+    many = methods(question(results_of(pd.concat([cells, *more], ignore_index=True))))
+    (said,) = (part for part in many.parts if isinstance(part, str) and "moderated t test" in part)
+    assert "variance of their own sample only" in said
+    assert many.parts[-1].caption.endswith("contains the truth, with the variance of its own sample")
+    assert len(many.parts) == len(few.parts) + 1
 
 
 @pytest.fixture

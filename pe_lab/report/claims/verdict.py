@@ -13,12 +13,13 @@ from pe_lab.report.parts import Section, Table
 from pe_lab.system.files import write_text
 
 METHOD = (
-    "A claim is a set of parts. Each part is tested over seeds by a t test: of a mean, or of a difference paired by "
-    f"seed, against 0, a claimed figure or a margin of {MARGIN}, which was declared before. That a mean is near "
-    "a figure, or close to another mean, is tested by two one-sided tests against that margin. All tests of a claim "
-    "are one family, corrected by Holm: a part holds or is contradicted if its corrected p is below 0.05, and is open "
-    "otherwise. A claim is supported if every part holds, refuted if one is contradicted, undecided otherwise, and not "
-    "testable at this budget if what it needs was not trained, or has only one seed. Brackets are 95 % t intervals "
+    "A claim is a set of parts. Each part is tested over seeds by a t test with the variance of its own values, not "
+    "shared with other encodings: of a mean, or of a difference paired by seed, against 0, a claimed figure or a "
+    f"margin of {MARGIN}, which was declared before. That a mean is near a figure, or close to another mean, is tested "
+    "by two one-sided tests against that margin. All tests of a claim are one family, corrected by Holm: a part holds "
+    "or is contradicted if its corrected p is below 0.05, and is open otherwise. A claim is supported if every part "
+    "holds, refuted if one is contradicted, undecided otherwise, and not testable at this budget if what it needs was "
+    "not trained, or has only one seed. Brackets are 95 % t intervals "
     "of single means, without correction: one that does not contain 0 can belong to an open part. Values without a p "
     "were computed exactly, or are given for comparison."
 )

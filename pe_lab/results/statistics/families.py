@@ -12,7 +12,7 @@ from pe_lab.results.statistics.comparisons import rank_ranges, require_baseline
 from pe_lab.results.statistics.correction import ALIKE, add_verdicts, holm
 from pe_lab.results.statistics.equivalence import add_equivalence
 from pe_lab.results.statistics.margin import Margins, margins_by_metric
-from pe_lab.results.statistics.paired import differences, pairing_in_words, wide
+from pe_lab.results.statistics.paired import differences, pairing_in_words, share_variances, wide
 
 GRID = "each setting"  # name of the table of the cells themselves
 
@@ -83,6 +83,11 @@ class Families:
             "Holm's correction over each of the two, for differences and for equivalence within "
             f"{self.margin}"
         )
+
+    @property
+    def share_variances(self) -> bool:
+        """Whether any variance is estimated from all encodings of a setting."""
+        return any(share_variances(lines) for lines in self.lines.values())
 
     @property
     def margin(self) -> str:

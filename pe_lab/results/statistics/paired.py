@@ -67,8 +67,13 @@ def differences(table: pd.DataFrame, pairs: list[tuple[str, str]]) -> pd.DataFra
 
 def pairing_in_words(lines: pd.DataFrame) -> str:
     """Say how the comparisons of some lines are made: over which runs, and whether they share variances."""
-    shared = (lines["freedom"] > lines["seeds"] - 1).any()
-    return f"paired over shared seeds{', with variances from all encodings of a setting' if shared else ''}"
+    shared = ", with variances from all encodings of a setting" if share_variances(lines) else ""
+    return f"paired over shared seeds{shared}"
+
+
+def share_variances(lines: pd.DataFrame) -> bool:
+    """Return whether the variance of any line is estimated from more than its own differences."""
+    return bool((lines["freedom"] > lines["seeds"] - 1).any())
 
 
 def _t_tests(samples: list[np.ndarray], prior: Prior) -> pd.DataFrame:
