@@ -194,9 +194,9 @@ def test_one_seed_has_no_interval_and_no_difference() -> None:
     assert "0.5000" in text
 
 
-@pytest.mark.parametrize(("values", "expected"), [([], (np.nan, np.nan)), ([0.5], (np.nan, np.nan))])
-def test_fewer_than_two_values_have_no_interval(values: list[float], expected: tuple[float, float]) -> None:
-    assert interval(pd.Series(values, dtype=float)) == pytest.approx(expected, nan_ok=True)
+@pytest.mark.parametrize("values", [[], [0.5], [0.5, np.inf, 0.7], [0.5, np.nan], [np.inf, np.inf]])
+def test_fewer_than_two_values_and_diverged_ones_have_no_interval(values: list[float]) -> None:
+    assert interval(pd.Series(values, dtype=float)) == pytest.approx((np.nan, np.nan), nan_ok=True)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ CONFIDENCE = 0.95
 
 
 def interval(values: pd.Series) -> tuple[float, float]:
-    """Return the t interval of the mean; NaN for fewer than two values."""
-    if len(values) < 2:
+    """Return the t interval of the mean; NaN for fewer than two values, and where one is not finite."""
+    if len(values) < 2 or not np.isfinite(values.to_numpy(float)).all():
         return float("nan"), float("nan")
     error = float(stats.sem(values))
     if error == 0 or values.nunique() == 1:
