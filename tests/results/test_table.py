@@ -354,6 +354,23 @@ def test_a_diverged_seed_is_in_no_difference() -> None:
     assert (one["difference_low"], one["difference_high"]) == pytest.approx(t_interval(differences), rel=1e-12)
 
 
+def test_a_setting_without_a_value_has_differences_too() -> None:
+    rows, _ = tabulate(sweep(LOSSES))
+    rows.insert(list(rows).index("seed"), "model.norm", [None] * len(rows))
+    other = rows.assign(**{"model.norm": "pre", "test_loss": rows["test_loss"] ** 2})
+    table = summarise(pd.concat([rows, other], ignore_index=True))
+    expected = line(summarise(rows), pe="alibi")["difference"]
+    assert table[table["model.norm"].isna() & (table["pe"] == "alibi")]["difference"].item() == expected
+    assert table["difference"].notna().sum() == 4
+
+
+def test_one_shared_seed_has_a_difference_without_an_interval() -> None:
+    _, table = tabulate(sweep(LOSSES | {"alibi": LOSSES["alibi"][:1]}))
+    one = line(table, pe="alibi")
+    assert one["difference"] == pytest.approx(LOSSES["alibi"][0] - LOSSES["rope"][0])
+    assert one[["difference_low", "difference_high"]].isna().all()
+
+
 def test_cells_that_occur_twice_have_means_and_no_differences() -> None:
     rows, _ = tabulate(sweep(LOSSES))
     table = summarise(pd.concat([rows, rows.head(1)], ignore_index=True))
