@@ -209,8 +209,8 @@ class TaskResults:
     def sequential(self) -> dict[str, Line]:
         """The comparison of each encoding with the baseline, as the study decides it, by encoding.
 
-        The family are the encodings that have the seeds of the first look. What a later look needs and is not there
-        yet leaves its comparisons undecided.
+        The family are the encodings that have the seeds of the first look. A comparison goes on as long as its own two
+        encodings have the seeds of the next look, whatever others lack.
         """
         looks, baseline = self.settings.looks, self.settings.baseline
         seeds = {pe: {seed for name, seed in self.cells if name == pe} for pe, _ in self.cells}
@@ -224,7 +224,7 @@ class TaskResults:
         rows = self._rows(cells, [pe for pe, _ in self.cells if pe in names])
         margin = statistics.margins(rows, LOSS, self.task.margin)["margin"].astype(float)
         question = Question([((), pe) for pe in names], str(baseline))
-        lines = decide(question, _design(looks), values, {(): margin.iloc[0]}).lines
+        lines = decide(question, _design(looks), values, {(): margin.iloc[0]}, wait=False).lines
         return {line.pe: line for line in lines}
 
 

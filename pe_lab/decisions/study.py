@@ -4,7 +4,7 @@ All looks are gone through anew each time, so that a study decides the same wher
 Results that no look asked for are not used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -77,7 +77,12 @@ Values = Mapping[tuple[Cell, int], float | str]  # by cell and seed: the metric,
 
 
 def decide(
-    question: Question, design: Design, values: Values, margins: Mapping[Setting, float], most: int | None = None
+    question: Question,
+    design: Design,
+    values: Values,
+    margins: Mapping[Setting, float],
+    most: int | None = None,
+    wait: bool = True,
 ) -> Decision:
     """Go through the looks of a study as far as the results allow.
 
@@ -86,13 +91,17 @@ def decide(
             there, and are ignored.
         margins: above 0, in the unit of the metric; not needed before the first look is complete.
         most: number of looks after which the budget ends; None: no budget.
+        wait: whether a look waits for all cells that it needs. Otherwise comparisons that lack cells stay as they were
+            at the look before, and the others go on: their p values hold at whatever look each of them stops.
     """
     state = _State(question, design)
     for number, seeds in enumerate(design.looks[:most]):
         cells = state.cells_of_open()
         needed = [(cell, seed) for cell in cells for seed in range(seeds) if (cell, seed) not in values]
-        if needed:
+        if needed and wait:
             return Decision(number + 1, needed, state.lines(margins), state.places())
+        state.leave({cell for cell, _ in needed})
+        cells = state.cells_of_open()
         if not cells:
             break
         state.take(number, values, margins)
@@ -133,6 +142,13 @@ class _State:
         """Return the cells of open comparisons, each once."""
         chosen = [self.comparisons[number] for number in np.flatnonzero(self.open)]
         return list(dict.fromkeys((setting, pe) for setting, *pair in chosen for pe in reversed(pair)))
+
+    def leave(self, cells: Collection[Cell]) -> None:
+        """Leave the open comparisons of some cells at the look before."""
+        for index in np.flatnonzero(self.open):
+            setting, *pair = self.comparisons[index]
+            if lacking := [pe for pe in pair if (setting, pe) in cells]:
+                self.open[index], self.notes[index] = False, f"the next look needs seeds of {' and '.join(lacking)}"
 
     def take(self, number: int, values: Values, margins: Mapping[Setting, float]) -> None:
         """Look at all open comparisons, each with the seeds of this look, and close those that are decided."""

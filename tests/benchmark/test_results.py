@@ -165,6 +165,21 @@ def test_verdicts_are_those_of_the_sequential_study(read: Results) -> None:
     assert beyond[["difference", "margin", "look"]].isna().all(axis=None)
 
 
+def test_seeds_added_to_one_encoding_decide_it(tmp_path: Path) -> None:
+    """The looks are at 3, 4, 6, ... seeds; the others have three."""
+    noise = (0.02, -0.03, 0.01, 0.03, -0.02, 0.0)
+    cells = [
+        fabricated.cell("copy", pe, seed, loss + noise[(seed + place) % 6])
+        for place, (pe, loss, seeds) in enumerate([("rope", 0.5, 6), ("fire", 0.62, 6), ("none", 0.5, 3)])
+        for seed in range(seeds)
+    ]
+    shipped.write(f"{STUDY}_copy", cells, tmp_path)
+    lines = of(Results.read(tmp_path), "copy").sequential
+    assert (lines["none"].verdict, lines["none"].seeds) == ("undecided", 3)
+    assert lines["fire"].seeds == 6
+    assert lines["fire"].verdict == "better"
+
+
 def test_equal_encodings_are_said_to_be_equal(tmp_path: Path) -> None:
     cells = [fabricated.cell("copy", pe, seed, 0.5) for pe in ("rope", "fire") for seed in range(3)]
     shipped.write(f"{STUDY}_copy", cells, tmp_path)

@@ -54,6 +54,35 @@ def test_only_the_undecided_and_their_baseline_get_seeds():
     assert end.undecided == ["t5"]
 
 
+def test_comparisons_go_on_without_waiting_for_the_seeds_of_others():
+    results = draw({"rope": 0.0, "alibi": 2.0, "t5": 0.4, "none": 0.2}, noise=0.7)
+    known = {((s, pe), seed): v for ((s, pe), seed), v in results.items() if pe in ("rope", "alibi") or seed < 3}
+    waiting = decide(question(), DESIGN, known, {SETTING: 0.01})
+    assert {line.pe: (line.verdict, line.seeds) for line in waiting.lines} == dict.fromkeys(
+        ("alibi", "t5", "none"), ("undecided", 3)
+    )
+    assert {pe for (_, pe), _ in waiting.needed} == {"t5", "none"}
+    decision = decide(question(), DESIGN, known, {SETTING: 0.01}, wait=False)
+    assert decision.needed == []
+    lines = {line.pe: line for line in decision.lines}
+    assert lines["alibi"].verdict == "worse"
+    assert lines["alibi"].seeds > 3
+    for pe in ("t5", "none"):
+        assert (lines[pe].verdict, lines[pe].seeds, lines[pe].look) == ("undecided", 3, 1)
+        assert lines[pe].note == f"the next look needs seeds of {pe}"
+    assert {line.pe: line.p for line in waiting.lines}["t5"] == lines["t5"].p
+    assert decide(question(), DESIGN, results, {SETTING: 0.01}, wait=False) == decide(
+        question(), DESIGN, results, {SETTING: 0.01}
+    )
+
+
+def test_without_the_baseline_s_seeds_nothing_goes_on():
+    results = draw({"rope": 0.0, "alibi": 2.0, "t5": 0.4, "none": 0.2}, noise=0.7)
+    known = {((s, pe), seed): v for ((s, pe), seed), v in results.items() if pe != "rope" or seed < 3}
+    lines = decide(question(), DESIGN, known, {SETTING: 0.01}, wait=False).lines
+    assert {(line.seeds, line.note) for line in lines} == {(3, "the next look needs seeds of rope")}
+
+
 def test_higher_is_better_for_an_accuracy():
     results = draw({"rope": 0.0, "alibi": 300.0, "t5": 300.0, "none": -300.0})
     end, _ = run(question(lower_is_better=False), results)
