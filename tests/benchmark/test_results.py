@@ -169,8 +169,8 @@ def test_seeds_added_to_one_encoding_decide_it(tmp_path: Path) -> None:
     """The looks are at 3, 4, 6, ... seeds; the others have three."""
     noise = (0.02, -0.03, 0.01, 0.03, -0.02, 0.0)
     cells = [
-        fabricated.cell("copy", pe, seed, loss + noise[(seed + place) % 6])
-        for place, (pe, loss, seeds) in enumerate([("rope", 0.5, 6), ("fire", 0.62, 6), ("none", 0.5, 3)])
+        fabricated.cell("copy", pe, seed, quality + noise[(seed + place) % 6])
+        for place, (pe, quality, seeds) in enumerate([("rope", 0.5, 6), ("fire", 0.62, 6), ("none", 0.5, 3)])
         for seed in range(seeds)
     ]
     shipped.write(f"{STUDY}_copy", cells, tmp_path)
