@@ -256,8 +256,9 @@ def test_a_scale_may_be_swept_if_it_is_not_searched(served: Served) -> None:
 
 
 def test_a_rate_that_is_given_beside_the_search_is_refused_for_one_cell_too() -> None:
-    with pytest.raises(ValueError, match="optimizer.lr must be left to the search, got 0.01: leave it out"):
-        config.expand(["search=fair", "optimizer.lr=1e-2"], multirun=False)
+    for prefix in ("", "++"):
+        with pytest.raises(ValueError, match="optimizer.lr must be left to the search, got 0.01: leave it out"):
+            config.expand(["search=fair", f"{prefix}optimizer.lr=1e-2"], multirun=False)
     assert config.expand(["search=none", "optimizer.lr=1e-2"], multirun=False)[0].optimizer.lr == 1e-2
 
 
