@@ -46,6 +46,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
             if whole.decide.baseline is not None:
                 raise ValueError(f"decide.baseline={whole.decide.baseline} needs a sweep: add -m, got no -m")
             _require_rate_unset([whole], _keys(given))
+            _require_base_used([whole], _keys(given))
             return [whole]
         cfgs = _compose_jobs([f"{key}={value}" for key, value in params.items()] + overrides, loader, known)
     for setting in OF_SWEEPS:
@@ -54,6 +55,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
             raise ValueError(f"{setting} must be the same for all cells of a sweep, got {', '.join(values)}")
     keys = [*params, *_keys(given)]
     _require_rate_unset(cfgs, keys)
+    _require_base_used(cfgs, _keys(given))
     if cfgs[0].decide.baseline is not None and "seed" in keys:
         raise ValueError(
             "seed must not be given beside decide, which begins with the first seeds of decide.seeds and adds others: "
@@ -64,7 +66,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
 
 def _keys(given: list[Any]) -> list[str]:
     """Return the settings that overrides set, without those that they delete."""
-    return [override.get_key_element() for override in given if not override.is_delete()]
+    return [override.get_key_element().lstrip("+") for override in given if not override.is_delete()]
 
 
 def _require_rate_unset(cfgs: list[DictConfig], keys: list[str]) -> None:
@@ -72,6 +74,14 @@ def _require_rate_unset(cfgs: list[DictConfig], keys: list[str]) -> None:
     if cfgs[0].search is not None and "optimizer.lr" in keys:
         rates = ", ".join(dict.fromkeys(f"{cfg.optimizer.lr:g}" for cfg in cfgs))
         raise ValueError(f"optimizer.lr must be left to the search, got {rates}: leave it out, or use search=none")
+
+
+def _require_base_used(cfgs: list[DictConfig], keys: list[str]) -> None:
+    """Raise ValueError if a base of mup is given on the command line where no cell uses it; files may state it."""
+    if all(cfg.model.parametrization != "mup" for cfg in cfgs):
+        for setting in ("model.base_width", "model.base_head_dim"):
+            if setting in keys:
+                raise ValueError(f"{setting} needs model.parametrization=mup, got {cfgs[0].model.parametrization}")
 
 
 def _compose_jobs(overrides: list[str], loader: Any, known: Folders) -> list[DictConfig]:

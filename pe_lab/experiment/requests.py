@@ -47,7 +47,7 @@ def requests(cfg: DictConfig) -> list[dict[str, Any]]:
 
 
 def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes], PositionalEncoding]) -> None:
-    """Raise ValueError if the dataset or the encoding does not have a length, policy or offset that is asked for."""
+    """Raise ValueError if the dataset or the encoding lacks a length, policy or offset, or what a probe reads."""
     if cfg.evaluate.decode != "none" and not dataset.generates:
         raise ValueError(
             f"evaluate.decode={cfg.evaluate.decode} needs a task whose answer is written token by token, as copy or "
@@ -59,11 +59,12 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
             raise ValueError(f"evaluate.lengths must lead to at most {LONGEST} tokens, got {factor:g} times {length}")
     longer: dict[float, Dataset] = {1: dataset}
     for request in requests(cfg):
-        if request["kind"] == "probe":
-            continue
-        factor = request["length"]
+        factor = request.get("length", 1)
         if factor not in longer:
             longer[factor] = dataset.longer(factor)
+        if request["kind"] == "probe":
+            probe_class(request["probe"], cfg.probe[request["probe"]]).require(longer[factor])
+            continue
         task = longer[factor].task
         layout = task.example(task.length)
         try:

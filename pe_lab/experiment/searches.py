@@ -151,6 +151,11 @@ class Search:
             raise NoRateError(f"{error}: pe={self.cfg.pe.name}, data={self.cfg.data.name}") from None
 
 
+def diverged(failure: str) -> bool:
+    """Return whether a cell failed because a loss was not finite, as it would again."""
+    return _DIVERGED.match(failure) is not None
+
+
 def validation_loss(outcome: Outcome) -> float:
     """Return the validation loss of a cell at its last epoch; infinity if its training diverged.
 
@@ -160,7 +165,7 @@ def validation_loss(outcome: Outcome) -> float:
     """
     cfg = outcome.cfg
     if outcome.failure is not None:
-        if _DIVERGED.match(outcome.failure):
+        if diverged(outcome.failure):
             return math.inf
         raise CellsMissingError(
             f"the search needs pe={cfg.pe.name} with {LR}={cfg.optimizer.lr:g}, seed={cfg.seed}, epochs={cfg.epochs}: "

@@ -149,16 +149,18 @@ class _Rounds:
             CellsMissingError: cells of this round were not reached, and another depends on them.
         """
         jobs, self.rounds = self.jobs_of(current.cfgs), self.rounds + 1
+        wanted = jobs
         if not self.train and jobs and (self.rounds > 1 or current.text):
-            _require_trained([job.cell for job in jobs])
-        _prepare(jobs, self.workers.elsewhere)
+            wanted = [job for job in jobs if not (current.text and _diverged(job.cell))]  # which is its outcome
+            _require_trained([job.cell for job in wanted])
+        _prepare(wanted, self.workers.elsewhere)
         if self.train:
-            _take_shipped(jobs)
+            _take_shipped(wanted)
         if self.rounds == 1:
             _write_unfit(self.unfit, self.ledger, self.study)
-        if not (current.text and jobs) or any(job.missing for job in jobs):  # earlier looks are not told again
-            with _requesting(jobs):
-                self._train(current, jobs)
+        if not (current.text and jobs) or any(job.missing for job in wanted):  # earlier looks are not told again
+            with _requesting(wanted):
+                self._train(current, wanted)
         if not current.text:
             return []
         require_complete(jobs)
@@ -253,8 +255,19 @@ def _write_unfit(unfit: list[Unfit], ledger: Path, study: str | None) -> None:
         Tree(ledger).write(ledger / "studies" / study / "skipped.csv", text.getvalue())
 
 
+def _diverged(cell: Cell) -> bool:
+    """Return whether the ledger says that a cell's training ended with a loss that is not finite."""
+    from pe_lab.experiment.searches import diverged
+
+    run = Ledger(cell.cfg.ledger).find(cell.identity)
+    failure = None if run.done(cell.epochs) else run.failure(cell.epochs)
+    return failure is not None and diverged(failure["reason"])
+
+
 def _require_trained(cells: list[Cell]) -> None:
     """Raise ValueError if a cell is not in the ledger, or damaged. Nothing is written."""
+    if not cells:
+        return
     ledger = Ledger(cells[0].cfg.ledger)
     untrained = [cell.name() for cell in cells if not ledger.find(cell.identity).done(cell.epochs)]
     if untrained:

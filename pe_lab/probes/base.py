@@ -55,6 +55,14 @@ class Probe(ABC):
     revision: ClassVar[int] = 1
     neutral: ClassVar[dict[str, object]] = {}
 
+    @classmethod  # noqa: B027 most probes read what every dataset has
+    def require(cls, dataset: Dataset) -> None:
+        """Raise ValueError if a dataset lacks what the probe reads. Called before anything is trained.
+
+        Args:
+            dataset: as in a call.
+        """
+
     @abstractmethod
     def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
         """Return what was measured.

@@ -15,7 +15,8 @@ ALPHAS = np.logspace(-2, 5, 8)  # ridge penalties to choose from; features have 
 class PositionProbe(Probe):
     """Predicts a token's position from its hidden state by ridge regression (Alain and Bengio 2017, arXiv:1610.01644).
 
-    The regression is fitted on sequences of the train split and scored on sequences of the test split. The position is
+    The regression is fitted on sequences of the train split and scored on sequences of the test split; on longer
+    problems that are all in the test split, it is fitted on one half of that and scored on the other. The position is
     that in the token's document; on a grid it is row and column, and scores are averaged over both. Features are
     standardised. The penalty is chosen among ALPHAS by leave-one-out error over the tokens of the fitting sequences.
 
@@ -35,8 +36,19 @@ class PositionProbe(Probe):
     There are no rows where all tokens have the same position on some axis.
     """
 
+    @classmethod
+    def require(cls, dataset: Dataset) -> None:
+        if not dataset.size("train") and dataset.size("test") < 2:
+            raise ValueError(
+                f"probe=position at evaluate.lengths above 1 needs 2 test sequences of data={dataset.name}, one to fit "
+                f"and one to score, got {dataset.size('test')}: set data.test"
+            )
+
     def __call__(self, model: Transformer, dataset: Dataset, seed: int) -> list[Row]:
-        fitting, scoring = (capture(model, dataset, split, seed) for split in ("train", "test"))
+        if dataset.size("train"):
+            fitting, scoring = (capture(model, dataset, split, seed) for split in ("train", "test"))
+        else:
+            fitting, scoring = (capture(model, dataset, "test", seed, half=half) for half in range(2))
         if (scoring.pos == scoring.pos[0]).all(0).any():
             return []
         axes = fitting.pos.shape[1]

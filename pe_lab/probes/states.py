@@ -69,37 +69,52 @@ def watching(model: Transformer) -> Iterator[list[Tensor]]:
             handle.remove()
 
 
-def sample(model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0) -> Iterator[Batch]:
+def sample(
+    model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0, half: int | None = None
+) -> Iterator[Batch]:
     """Yield batches of sequences of a split that the seed chooses: all, or as many as SEQUENCES and TOKENS allow.
 
     They are on the model's device. Use it within `at_rest`: torch's generators and the layout are seeded before each
-    batch, so that random draws of an encoding depend only on (seed, split, batch).
+    batch, so that random draws of an encoding depend only on (seed, split, half, batch).
 
     Args:
         offset: added to all positions; on a grid, to the rows.
+        half: 0 or 1: of the split, halved at random, so that none is in both; None: the whole split.
+
+    Raises:
+        ValueError: there are no sequences.
     """
     device, length, size = model.tokens.weight.device, dataset.task.length, dataset.size(split)
     count = min(SEQUENCES, max(FEWEST, TOKENS // length))
-    index = torch.randperm(size, generator=generator(seed, "probe", split))[:count]
+    index = torch.randperm(size, generator=generator(seed, "probe", split))
+    index = (index if half is None else index[half::2])[:count]
+    if not len(index):
+        raise ValueError(
+            f"a probe must have sequences to read, got none of {length} tokens in the {split} split of "
+            f"data={dataset.name}"
+        )
+    part = () if half is None else ("half", half)
     chunk = max(1, min(CHUNK, PAIRS // length**2))
     for number, batch in enumerate(in_batches(dataset, split, index, chunk)):
-        draw = derive(seed, "probe", split, number)
+        draw = derive(seed, "probe", split, *part, number)
         batch = replace(batch, layout=replace(batch.layout.shifted(offset), seed=draw))
         seed_all(draw, device)
         yield batch.to(device)
 
 
-def capture(model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0) -> States:
-    """Return the hidden states of the sequences of `sample`.
+def capture(
+    model: Transformer, dataset: Dataset, split: str, seed: int, offset: int = 0, half: int | None = None
+) -> States:
+    """Return the hidden states of the sequences of `sample`, which has the same arguments.
 
     Raises:
-        ValueError: the encoding does not have the positions.
+        ValueError: there are no sequences, or the encoding does not have the positions.
         FloatingPointError: a state is not finite.
     """
     parts: list[tuple[Tensor, ...]] = []
     seen = 0
     with torch.no_grad(), at_rest(model), watching(model) as hidden:
-        for batch in sample(model, dataset, split, seed, offset):
+        for batch in sample(model, dataset, split, seed, offset, half):
             model(batch.tokens, batch.layout)
             segment, pos = batch.layout.segment, batch.layout.pos
             real = segment != PADDING

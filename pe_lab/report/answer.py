@@ -80,9 +80,7 @@ def sentences(asked: Question) -> tuple[str, str]:
         return _alone(asked), f"It was trained with {_seeds(seeds)}, {rates_in_words(asked.results)}."
     if (decided := asked.decided) is not None:
         each = sequential(asked.compared, decided)
-        if not each:
-            return "No setting has results of two encodings.", _against(asked, decided)
-        first = each[0].words() if len(each) == 1 else in_each_setting(each, ", each decided on its own")
+        first = each[0].words() if len(each) == 1 else in_each_setting(each, "each decided on its own")
         return first, _against(asked, decided)
     found = overall(asked.compared)
     first = in_each_setting(by_setting(asked.compared)) if found is None else found.words()

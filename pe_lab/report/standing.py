@@ -1,6 +1,7 @@
 """Which encodings may be the best, by the verdicts of a report's families, and how to say it."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any
@@ -191,24 +192,41 @@ def by_setting(compared: Families) -> list[Standing]:
     return found
 
 
-def in_each_setting(found: list[Standing], why: str = " that cannot be averaged") -> str:
-    """Say in how many settings which encodings are the best or may be, in one sentence.
+def in_each_setting(found: list[Standing], why: str = "which cannot be averaged") -> str:
+    """Say which encodings are the best or may be in settings that are not averaged, in one sentence.
 
     Args:
-        why: after the number of settings, why they are not averaged.
+        found: what is open in each setting that has two encodings or more.
+        why: they are not averaged.
     """
-    alone: dict[str, int] = {}
-    for one in found:
-        if len(one.open) == 1:
-            alone[one.open[0]] = alone.get(one.open[0], 0) + 1
-    several = len(found) - sum(alone.values())
-    always = [name for name in (found[0].open if found else []) if all(name in one.open for one in found)]
-    parts = [f"`{name}` alone can be the best in {count}" for name, count in alone.items()]
-    parts += [f"several can be {'' if alone else 'the best '}in {several}"] * bool(several)
-    text = f"Of {len(found)} settings{why}, {', '.join(parts)}"
-    if several or len(alone) > 1:
-        text += f"; {'none' if not always else listed(always, None)} can be the best in all of them"
-    return f"{text}."
+    if not found:
+        return "No setting has results of two encodings."
+    if len(found) == 1:
+        return replace(found[0], where="In the only setting with two encodings or more").words()
+    count = len(found)
+    alone = Counter(one.open[0] for one in found if len(one.open) == 1)
+    if set(alone.values()) == {count}:
+        return f"In each of {count} settings, {why}, only `{next(iter(alone))}` can be the best."
+    text = f"In none of {count} settings, {why}, is it clear which encoding is the best"
+    if alone:
+        (first, most), *others = alone.items()
+        parts = [
+            f"only `{first}` can be the best in {most}",
+            *(f"only `{name}` in {number}" for name, number in others),
+        ]
+        text = f"Of {count} settings, {why}, {joined(parts)}"
+        if unclear := count - alone.total():
+            text += f", and in {unclear} it is not clear which encoding is the best"
+    return f"{text}; {_in_all(found)}."
+
+
+def _in_all(found: list[Standing]) -> str:
+    """Say which encodings can be the best in all of two or more settings."""
+    where = "both" if len(found) == 2 else f"all {len(found)}"
+    always = [name for name in found[0].open if all(name in one.open for one in found)]
+    if len(always) == 1:
+        return f"`{always[0]}` is the only encoding that can be the best in {where}"
+    return f"{listed(always, None) if always else 'no encoding'} can be the best in {where}"
 
 
 def in_words(metric: str) -> str:

@@ -104,6 +104,22 @@ def test_a_sweep_with_one_bad_cell_is_refused_whole(overrides):
     complaint(*overrides, multirun=True)
 
 
+@pytest.mark.parametrize("multirun", [False, True])
+@pytest.mark.parametrize("prefix", ["", "++"])
+@pytest.mark.parametrize("setting", ["model.base_width", "model.base_head_dim"])
+def test_a_base_of_mup_is_refused_where_nothing_uses_it(setting, prefix, multirun):
+    line = f"{setting} needs model.parametrization=mup, got standard"
+    assert complaint("model=base", f"{prefix}{setting}=32", multirun=multirun).endswith(line)
+    (cfg,) = config.expand([f"{prefix}{setting}=32", "model.parametrization=mup"], multirun)
+    assert OmegaConf.select(cfg, setting) == 32
+
+
+def test_a_base_of_mup_is_taken_where_some_cells_of_a_sweep_use_it():
+    cfgs = config.expand(["model.base_width=32", "model.parametrization=standard,mup"], multirun=True)
+    assert [cfg.model.base_width for cfg in cfgs] == [32, 32]
+    assert "model.base_width needs" in complaint("model.base_width=32,64", "seed=0,1", multirun=True)
+
+
 def test_a_sweep_has_the_cells_hydra_makes_of_it():
     cfgs = config.expand(["+study=depth_epochs_pe"], multirun=True)
     cells = [(cfg.pe.name, cfg.model.depth, cfg.epochs, cfg.seed) for cfg in cfgs]

@@ -101,6 +101,15 @@ def test_every_group_of_the_package_takes_names(tmp_path: Path) -> None:
         assert all("added" in config.folders().names(group) for group in groups)
 
 
+def test_files_may_state_a_base_of_mup_that_nothing_uses(project: Path) -> None:
+    study = "# @package _global_\nhydra:\n  sweeper:\n    params:\n      model.base_width: 32\n      seed: 0,1\n"
+    write(project / "conf", {"study/one.yaml": study, "model/wide.yaml": "defaults: [base]\nbase_head_dim: 8\n"})
+    with config.joining([f"--config-dir={project / 'conf'}"]):
+        cfgs = config.expand(["+study=one", "model=wide"], multirun=True)
+        (cfg,) = config.expand(["model=wide"], multirun=False)
+    assert [(one.model.base_width, one.model.base_head_dim) for one in (*cfgs, cfg)] == [(32, 8), (32, 8), (64, 8)]
+
+
 def test_a_study_of_a_folder_is_a_sweep_like_those_of_the_package(project: Path) -> None:
     study = (
         "# @package _global_\nstudy_name: mine\nhydra:\n  sweeper:\n    params:\n      pe: mine,rope\n      seed: 0,1\n"

@@ -115,8 +115,6 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         "pe.theta=1e4",
         "optimizer.lr=0.001",
         "model.dropout=0",
-        "model.base_width=128",  # mup alone uses them
-        "model.base_head_dim=8",
         "evaluate.lengths=[1,2]",
         "evaluate.policy=[raw,yarn]",
         "evaluate.offset=[0,64]",

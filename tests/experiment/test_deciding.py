@@ -159,12 +159,12 @@ def test_cells_that_others_trained_are_used_up_to_the_look_that_decides(done, tm
 
 
 def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_path, monkeypatch, capsys):
-    train = Job._train
+    train, reason = Job._train, "the train loss must be finite, got nan at step 3"
 
     def diverges(job: Job) -> None:
         if (job.cell.cfg.pe.name, job.cell.cfg.seed) == ("rope", 1):
-            job.run.fail(job.cell.epochs, "the loss is not finite", 3)
-            raise RuntimeError("the loss is not finite")
+            job.run.fail(job.cell.epochs, reason, 3)
+            raise RuntimeError(reason)
         train(job)
 
     monkeypatch.setattr(Job, "_train", diverges)
@@ -172,9 +172,13 @@ def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_pa
         start(tmp_path)
     found = pd.read_csv(tmp_path / "studies" / "s" / "decisions.csv").set_index("pe")
     assert found.loc["rope", "verdict"] == "undecided"
-    assert found.loc["rope", "note"] == "seed 1 of rope failed: the loss is not finite"
+    assert found.loc["rope", "note"] == f"seed 1 of rope failed: {reason}"
     assert found.loc["sinusoidal", "seeds"] == 6
-    assert "missing: rope-bag-d1-e1-s1: the loss is not finite" in capsys.readouterr().err
+    assert f"missing: rope-bag-d1-e1-s1: {reason}" in capsys.readouterr().err
+    monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained"))
+    with pytest.raises(tables.CellsMissingError, match="1 of 15 cells"):  # evaluated: that it diverged is its outcome
+        sweep.run(in_ledger(tmp_path, *STUDY), train=False)
+    assert pd.read_csv(tmp_path / "studies" / "s" / "decisions.csv").set_index("pe").equals(found)
 
 
 def test_a_cell_that_was_not_reached_ends_the_study_before_anything_depends_on_it(tmp_path, monkeypatch, capsys):

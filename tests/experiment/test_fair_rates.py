@@ -21,7 +21,9 @@ from pe_lab.experiment import sweep
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.chosen_rates import FILE, edges, table
 from pe_lab.experiment.fair_rates import fair_rates
+from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, Round, drive, with_settings
+from pe_lab.experiment.search import NoRateError
 from pe_lab.experiment.searches import searches_of, starting_scale, validation_loss
 from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.ledger.ledger import Ledger
@@ -256,8 +258,9 @@ def test_a_scale_may_be_swept_if_it_is_not_searched(served: Served) -> None:
 
 
 def test_a_rate_that_is_given_beside_the_search_is_refused_for_one_cell_too() -> None:
-    with pytest.raises(ValueError, match="optimizer.lr must be left to the search, got 0.01: leave it out"):
-        config.expand(["search=fair", "optimizer.lr=1e-2"], multirun=False)
+    for prefix in ("", "++"):
+        with pytest.raises(ValueError, match="optimizer.lr must be left to the search, got 0.01: leave it out"):
+            config.expand(["search=fair", f"{prefix}optimizer.lr=1e-2"], multirun=False)
     assert config.expand(["search=none", "optimizer.lr=1e-2"], multirun=False)[0].optimizer.lr == 1e-2
 
 
@@ -391,6 +394,36 @@ def test_a_training_that_really_diverges_is_recognised(ledger: Path) -> None:
     searched(ledger, "pe=rope", "search.rates=[1e-3,1e-2,1e30]", "seed=0")
     (rate,) = pd.read_csv(ledger / "studies" / "mine" / FILE)["optimizer.lr"]
     assert rate in (1e-3, 1e-2)
+
+
+def test_a_diverged_candidate_is_a_result_when_the_study_is_evaluated(
+    ledger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("pe=rope", "search.rates=[1e-3,1e-2,1e30]", "seed=0")
+    searched(ledger, *words)
+    (failed,) = ledger.glob("*/failed/*.json")
+    before, rates = failed.read_text(), (ledger / "studies" / "mine" / FILE).read_text()
+    capsys.readouterr()
+    monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained"))
+    searched(ledger, *words, "evaluate.lengths=[1,2]", train=False)
+    assert "round 1" not in capsys.readouterr().err  # nothing of the search is asked for again
+    assert failed.read_text() == before
+    assert len(list(ledger.glob("*/records/4/*/rows.csv"))) == 1
+    assert (ledger / "studies" / "mine" / FILE).read_text() == rates
+
+    failed.write_text(before.replace("loss must be finite", "process was killed"))  # says nothing about the rate
+    with pytest.raises(ValueError, match=r"1 of 3 cells are not in the ledger .*: train them with"):
+        searched(ledger, *words, train=False)
+    failed.unlink()
+    with pytest.raises(ValueError, match=r"1 of 3 cells are not in the ledger .*: train them with"):
+        searched(ledger, *words, train=False)
+
+
+def test_where_every_candidate_diverged_evaluating_says_what_running_says(ledger: Path) -> None:
+    words = ("pe=rope", "search.rates=[1e28,1e29,1e30]", "seed=0")
+    for train in (True, False):
+        with pytest.raises(NoRateError, match="pe=rope, data=pattern"):
+            searched(ledger, *words, train=train)
 
 
 def test_the_budget_of_a_study_that_decides_pays_for_its_search(tmp_path: Path) -> None:

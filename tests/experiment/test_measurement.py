@@ -207,6 +207,16 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RankProbe, "__call__", fail)
 
 
+def test_positions_are_probed_on_longer_problems_which_are_all_in_the_test_split(tmp_path):
+    sizes = ["data=addition", "data.train=512", "data.validation=8", "data.test=40"]
+    made = serve(cell(tmp_path, *sizes, "evaluate.lengths=[1,2]", "probe=[position]"))
+    assert not made.missing
+    found = [request for request in made.cell.requests if request["kind"] == "probe"]
+    assert [request.get("length") for request in found] == [None, 2]
+    for request in found:
+        assert {"r2", "r2_permuted", "r2_from_token"} <= set(made.records.get(request)["metric"])
+
+
 def test_what_cannot_be_measured_keeps_nothing_else_from_being_trained_or_measured(tmp_path, monkeypatch):
     broken(monkeypatch)
     one = cell(tmp_path, "probe=[rank,position]", "evaluate.lengths=[2]", "epochs=1")
@@ -293,6 +303,11 @@ def test_two_processes_measure_once(start, tmp_path):
         (["pe=learnable", "evaluate.lengths=[4]", "pe.max_len=63"], "learnable has positions 0 to 62"),
         (["evaluate.decode=beam"], "evaluate.decode must be one of none, greedy, got 'beam'"),
         (["evaluate.decode=greedy"], "evaluate.decode=greedy needs a task whose answer is written token by token"),
+        (
+            ["probe=[position]", "data=addition", "data.train=512", "data.test=1", "evaluate.lengths=[1,2]"],
+            "probe=position at evaluate.lengths above 1 needs 2 test sequences of data=addition, one to fit and one to "
+            "score, got 1: set data.test",
+        ),
         (["probe=[weather]"], "probe must be one of attention, position, rank, subspace, got ['weather']"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import math
 import re
+from copy import deepcopy
 
 import hydra
 import pytest
@@ -238,12 +239,15 @@ def test_scaled_tokens_are_those_of_the_base_width() -> None:
     assert [model(w, "standard", scale_tokens=True).token_scale for w in (64, 256)] == [8.0, 16.0]
 
 
-def identity(*overrides: str) -> str:
-    return digest(Cell.from_config(composed("pe=rope", "trainer.device=cpu", *overrides)).identity)
+def identity(*overrides: str, **changes: int) -> str:
+    cfg = deepcopy(composed("pe=rope", "trainer.device=cpu", *overrides))
+    OmegaConf.set_readonly(cfg, False)
+    cfg.model.update(changes)
+    return digest(Cell.from_config(cfg).identity)
 
 
 def test_the_base_is_part_of_an_identity_only_where_it_is_used() -> None:
-    assert identity() == identity("model.base_width=128", "model.base_head_dim=8", "model.parametrization=standard")
+    assert identity() == identity(base_width=128, base_head_dim=8)  # as a file may state them
     mup = "model.parametrization=mup"
     assert (
         len({identity(), identity(mup), identity(mup, "model.base_width=128"), identity(mup, "model.base_head_dim=8")})

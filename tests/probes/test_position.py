@@ -9,7 +9,8 @@ from torch import Tensor
 
 from configs import pe_settings
 from pe_lab.config import Model
-from pe_lab.data.base import Batch, Floors, InMemory, Task
+from pe_lab.data.arithmetic import Addition
+from pe_lab.data.base import Batch, Dataset, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
 from pe_lab.model import Transformer
@@ -50,7 +51,7 @@ class Words(InMemory):
         return {}
 
 
-def transformer(data: Words | Structured, name: str) -> Transformer:
+def transformer(data: Dataset, name: str) -> Transformer:
     encoding = hydra.utils.instantiate(pe_settings(name))
     model = Transformer(Model(2, WIDTH, 2, 2, "pre", 0.0, 1.0, False), encoding, data.task)
     initialise(model, 0)
@@ -244,3 +245,33 @@ def test_the_fitting_sequences_are_of_the_train_split_and_the_scoring_ones_of_th
     monkeypatch.setattr(position, "capture", lambda *given: asked.append(given[2]) or true(*given))
     PositionProbe()(transformer(data, "none"), data, 0)
     assert asked == ["train", "test"]
+
+
+@pytest.mark.parametrize("name", ["rope", "randomized_learnable"])
+def test_on_longer_problems_it_is_fitted_and_scored_on_halves_of_the_test_split(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Addition(0, train=64, validation=8, test=80).longer(2)
+    assert (data.size("train"), data.size("test")) == (0, 80)
+    asked: list[States] = []
+    true = position.capture
+
+    def noting(*given, **named) -> States:
+        asked.append(true(*given, **named))
+        return asked[-1]
+
+    monkeypatch.setattr(position, "capture", noting)
+    found = named(PositionProbe()(transformer(data, name), data, 0))
+    assert all(np.isfinite(value) for value in found.values())
+    assert {layer for layer, _ in found} == {None, 0, 1, 2}
+    fitting, scoring = ({tuple(line) for line in one.tokens.view(40, -1).tolist()} for one in asked)
+    assert len(fitting) == len(scoring) == 40
+    assert not fitting & scoring
+
+
+def test_one_longer_problem_cannot_be_both_fitted_and_scored() -> None:
+    data = Addition(0, train=64, validation=8, test=1)
+    PositionProbe.require(data)
+    PositionProbe.require(Addition(0, train=64, validation=8, test=2).longer(2))
+    with pytest.raises(ValueError, match="needs 2 test sequences of data=addition, one to fit and one to score, got 1"):
+        PositionProbe.require(data.longer(2))

@@ -13,7 +13,8 @@ from torch.testing import assert_close
 from configs import NAMES, composed, pe_class, pe_settings
 from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
-from pe_lab.data.base import IGNORE, Batch, Floors, InMemory, Task
+from pe_lab.data.arithmetic import Addition
+from pe_lab.data.base import IGNORE, Batch, Dataset, Floors, InMemory, Task
 from pe_lab.data.seeding import generator, initialise
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.layout import PADDING, Layout
@@ -92,7 +93,7 @@ CASES = [
 ]
 
 
-def transformer(data: Toy | Structured, name: str = "none", dropout: float = 0.0) -> Transformer:
+def transformer(data: Dataset, name: str = "none", dropout: float = 0.0) -> Transformer:
     """Return a model whose encoding is not at its initial values."""
     model = Transformer(
         Model(DEEP.get(name, DEPTH), WIDTH, HEADS, 2, "pre", dropout, 1.0, False),
@@ -307,6 +308,37 @@ def test_the_sample_is_bounded_and_drawn_by_the_seed() -> None:
     assert not torch.equal(tokens[0], tokens[2])
     everything = {tuple(line) for line in data.whole("test").tokens.tolist()}
     assert {tuple(line) for line in tokens[0].tolist()} <= everything
+
+
+def test_the_halves_of_a_split_have_no_sequence_in_common_and_random_draws_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = Structured(0)
+    model, size = transformer(data), data.size("test")
+
+    def halves(seed: int) -> list[list[Batch]]:
+        with at_rest(model):
+            return [list(sample(model, data, "test", seed, half=half)) for half in range(2)]
+
+    def lines(of_half: list[Batch]) -> set[tuple[int, ...]]:
+        return {tuple(line) for batch in of_half for line in batch.tokens.tolist()}
+
+    one, other = halves(0)
+    assert len(lines(one)) == len(lines(other)) == states.SEQUENCES < size
+    assert not lines(one) & lines(other)
+    assert lines(halves(1)[0]) != lines(one) == lines(halves(0)[0])
+    seeds = [batch.layout.seed for batch in (*one, *other)]
+    assert len(set(seeds)) == len(seeds)
+    monkeypatch.setattr(states, "SEQUENCES", size)
+    assert len(set.union(*map(lines, halves(0)))) == size
+
+
+def test_a_split_without_sequences_is_named() -> None:
+    data = Addition(0, train=64, validation=8, test=8).longer(2)
+    with pytest.raises(
+        ValueError, match="sequences to read, got none of 23 tokens in the train split of data=addition"
+    ):
+        capture(transformer(data), data, "train", 0)
 
 
 def test_there_are_fewer_sequences_where_they_are_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -222,7 +222,7 @@ def test_settings_that_cannot_be_averaged_have_the_figure_of_one_that_is_named()
     rows = pd.concat([cells(depths=(1,), data="copy"), cells(depths=(1,), data="sort")], ignore_index=True)
     question = asked(rows.drop(columns=list(FLOORS)))
     first, _ = sentences(question)
-    assert first.startswith("Of 2 settings that cannot be averaged, `alibi` alone can be the best in 2")
+    assert first.startswith("In each of 2 settings, which cannot be averaged, only `alibi` can be the best.")
     (figure,) = (part for part in answer(question).parts if isinstance(part, Drawn))
     assert "at sort, one of 2 settings, which are not averaged" in figure.caption
     assert set(figure.plot.data["setting"]) <= {"depth 1, epochs 4", "sort", "all settings"}

@@ -73,7 +73,7 @@ def test_encodings_that_were_not_compared_are_not_called_alike(tmp_path) -> None
 def test_several_settings_are_answered_one_by_one(tmp_path) -> None:
     table = lines(verdicts=("better", "worse"))
     first, second = answer.sentences(asked(tmp_path, cells(), table))
-    assert first == "Of 2 settings, each decided on its own, `alibi` alone can be the best in 2."
+    assert first == "In each of 2 settings, each decided on its own, only `alibi` can be the best."
     assert second.startswith("Of 4 comparisons with `rope` (2 encodings in 2 settings), 2 end better and 2 worse, ")
 
 

@@ -167,22 +167,64 @@ def families(rows: pd.DataFrame) -> Families:
 def test_settings_that_cannot_be_averaged_are_counted_one_by_one() -> None:
     compared = families(cells())
     assert overall(compared) is None
-    assert (
-        in_each_setting(by_setting(compared))
-        == "Of 2 settings that cannot be averaged, `a` alone can be the best in 2."
-    )
+    why = "settings, which cannot be averaged,"
+    assert in_each_setting(by_setting(compared)) == f"In each of 2 {why} only `a` can be the best."
     turned = in_each_setting(by_setting(families(cells(turned=True))))
     assert turned == (
-        "Of 2 settings that cannot be averaged, `a` alone can be the best in 1, `c` alone can be the best in 1; none "
-        "can be the best in all of them."
+        f"Of 2 {why} only `a` can be the best in 1 and only `c` in 1; no encoding can be the best in both."
     )
     rows = cells()
     rows.loc[rows["data"] == "sort", "test_loss"] = np.random.default_rng(1).normal(1, 0.3, 15)
-    assert in_each_setting(by_setting(families(rows))).endswith(
-        "`a` alone can be the best in 1, several can be in 1; `a` can be the best in all of them."
+    assert in_each_setting(by_setting(families(rows))) == (
+        f"Of 2 {why} only `a` can be the best in 1, and in 1 it is not clear which encoding is the best; `a` is the "
+        f"only encoding that can be the best in both."
     )
     rows["test_loss"] = np.random.default_rng(2).normal(1, 0.3, len(rows))
-    assert " several can be the best in 2; `a`, " in in_each_setting(by_setting(families(rows)))
+    assert in_each_setting(by_setting(families(rows))) == (
+        f"In none of 2 {why} is it clear which encoding is the best; `a`, `c` and `b` can be the best in both."
+    )
+
+
+def left_open(*names: str) -> Standing:
+    """Return what is open in a setting where these encodings can be the best."""
+    return Standing("loss", "test loss", "", dict.fromkeys(names, 1.0), pd.DataFrame(), list(names), [], [])
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (["a", "a", "a"], "In each of 3 settings, W, only `a` can be the best."),
+        (
+            ["a", "a", "c", "ab", "ab", ""],
+            "Of 6 settings, W, only `a` can be the best in 2 and only `c` in 1, and in 3 it is not clear which "
+            "encoding is the best; no encoding can be the best in all 6.",
+        ),
+        (
+            ["ab", "ca", "bca"],
+            "In none of 3 settings, W, is it clear which encoding is the best; `a` is the only encoding that can be "
+            "the best in all 3.",
+        ),
+        (
+            ["ab", "cd"],
+            "In none of 2 settings, W, is it clear which encoding is the best; no encoding can be the best in both.",
+        ),
+        (
+            ["abcdefgh"] * 3,
+            "In none of 3 settings, W, is it clear which encoding is the best; `a`, `b`, `c` and 5 more can be the "
+            "best in all 3.",
+        ),
+        ([], "No setting has results of two encodings."),
+    ],
+)
+def test_settings_are_summed_up_in_one_sentence(found: list[str], expected: str) -> None:
+    assert in_each_setting([left_open(*names) for names in found], "W") == expected
+
+
+def test_of_settings_with_one_encoding_each_nothing_is_said() -> None:
+    rows = cells()
+    of_one = rows["data"] == "sort"
+    alone = in_each_setting(by_setting(families(rows[~of_one | (rows["pe"] == "a")])))
+    assert alone.startswith("In the only setting with two encodings or more, `a` certainly has the lowest test loss, ")
 
 
 def test_one_setting_is_not_averaged_and_several_are() -> None:
