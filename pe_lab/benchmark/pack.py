@@ -67,7 +67,8 @@ def settings_today(study: str) -> dict[str, Any]:
 
 
 def _compared(identity: dict[str, Any]) -> dict[str, Any]:
-    left_out = ("pe.", "seed", "optimizer.lr", "attention")
+    """Return the settings that all cells of a task share, by dotted name; epochs stand only in some identities."""
+    left_out = ("pe.", "seed", "optimizer.lr", "attention", "epochs")
     return {name: value for name, value in config.flatten(identity).items() if not name.startswith(left_out)}
 
 

@@ -124,6 +124,7 @@ def test_cells_of_a_search_have_the_settings_of_its_task(monkeypatch: pytest.Mon
     cell = fabricated.cell("copy", "rope", 0, 0.5)
     packing._require_todays("one-search", replace(cell, identity=shared | {"seed": 7, "optimizer.lr": 0.1}))
     assert asked == ["one"]
+    packing._require_todays("one-search", replace(cell, identity=shared | {"epochs": 1}))  # as of `drope`
     with pytest.raises(ValueError, match="more of one-search must be None as in its file, got 1"):
         packing._require_todays("one-search", replace(cell, identity=shared | {"more": 1}))
 
