@@ -145,6 +145,7 @@ def test_no_secret_of_the_environment_is_stored(tmp_path):
         assert [name for name, secret in SECRETS.items() if secret.encode() in content] == [], path
 
 
+@pytest.mark.slow  # a program that trains again
 def test_training_does_not_continue_from_a_state_of_another_run(ledger, tmp_path, sound):
     """Its digest and shapes fit: otherwise one seed's weights would pass as another's."""
     runs = {run.summary(4)["name"]: run for run in Ledger(ledger).runs()}

@@ -147,6 +147,7 @@ def layers(place: Path, r2: float, rank: float, cosine: float, moved: float) -> 
     save(place, "layers", cells, records)
 
 
+@pytest.mark.slow  # it trains with probes
 def test_probes_decide_claims_on_layers(tmp_path):
     layers(tmp_path, r2=0.2, rank=5.0, cosine=0.3, moved=0.01)
     assert [verdict(tmp_path, name) for name in ("fades", "collapses", "harmless")] == ["supported"] * 3
