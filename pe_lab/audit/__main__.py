@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, ValidationError
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
@@ -58,10 +58,7 @@ def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
         key, _, value = override.partition("=")
         if key not in known or not value:
             raise ValueError(f"the audit takes {'=…, '.join(known)}=… and pe.<option>=…: got {override!r}")
-    try:
-        settings = Settings(**OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(own)))
-    except ValidationError as error:
-        raise ValueError(f"{error.full_key}: {str(error).splitlines()[0]}") from None
+    settings = Settings(**OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(own)))
     if settings.seconds <= 0:
         raise ValueError(f"seconds must be positive, got {settings.seconds}")
     names_known = config.folders().names("pe")

@@ -363,7 +363,7 @@ def test_options_reach_the_encodings_and_pictures_can_be_left_out(tmp_path: Path
         ("pe=", "error: the audit takes pe=…, out=…, pictures=…, seconds=… and pe.<option>=…: got 'pe='"),
         ("depth=2", "error: the audit takes pe=…, out=…, pictures=…, seconds=… and pe.<option>=…: got 'depth=2'"),
         ("pe.nothing=1", "nothing"),
-        ("seconds=soon", "error: seconds: "),
+        ("seconds=soon", "error: seconds must be a number, got "),
         ("seconds=0", "error: seconds must be positive, got 0.0"),
     ],
 )
