@@ -1,6 +1,6 @@
 """Show what the benchmark has measured, or write the score card of an encoding.
 
-python -m pe_lab.benchmark                     the score of every encoding on every task, and how many cells that are
+python -m pe_lab.benchmark                     every score, and how many pairs of encodings each task tells apart
 python -m pe_lab.benchmark pe=NAME             train NAME on every task, compare it with all others: its score card
 python -m pe_lab.benchmark --export FOLDER     write all rows as CSV and as JSON with a schema, for other programs
 python -m pe_lab.benchmark --pack LEDGER       add the benchmark's cells of a ledger to those of the package
@@ -57,9 +57,10 @@ def _program(arguments: argparse.Namespace) -> None:
 
         print(*write(table(arguments.beside), Path(arguments.export)), sep="\n")
     else:
-        from pe_lab.benchmark.coverage import coverage, table  # loads pandas
+        from pe_lab.benchmark.coverage import coverage, decided, table  # loads pandas
+        from pe_lab.benchmark.results import Results
 
-        print(coverage(table(arguments.beside)))
+        print(coverage(table(arguments.beside)), decided(Results.read().measured), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from pe_lab.benchmark.export import read
-from pe_lab.benchmark.results import ENOUGH, TRAINED, Results
+from pe_lab.benchmark.results import ENOUGH, TRAINED, Results, TaskResults
 from pe_lab.benchmark.rows import tables
 from pe_lab.benchmark.tasks import NAME, tasks
 from pe_lab.benchmark.undefined import defined
@@ -37,3 +37,25 @@ def coverage(rows: pd.DataFrame) -> str:
     pairs = f"{(seeds >= ENOUGH).sum()} pairs of encoding and task with {ENOUGH} seeds or more"
     line = f"{NAME}: {len(found)} cells, {pairs}; {defined()} pairs of this package are defined"
     return f"{means.loc[order].round(3).to_string(na_rep='')}\n\n{line}"
+
+
+def decided(measured: Iterable[TaskResults]) -> str:
+    """Return a table: for each task and length, how many pairs of encodings are decided; "" without pairs."""
+    lines = [
+        {
+            "task": found.task.name,
+            "length": f"{length:g} x",
+            "encodings": pairs.encodings,
+            "pairs": pairs.all,
+            "differ": pairs.differ,
+            "equivalent": pairs.equivalent,
+            "undecided": pairs.undecided,
+            "decided": f"{pairs.decided:.0%}",
+        }
+        for found in measured
+        for length, pairs in found.pairs.items()
+    ]
+    if not lines:
+        return ""
+    table = pd.DataFrame(lines).to_string(index=False)
+    return f"Pairs of encodings with {ENOUGH} seeds or more, by task and length:\n{table}"

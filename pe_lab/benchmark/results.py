@@ -26,6 +26,7 @@ from pe_lab.results import shipped, statistics
 from pe_lab.results.columns import REMAINING, setting_columns
 from pe_lab.results.shipped import Shipped
 from pe_lab.results.statistics import GRID, Families, Margin
+from pe_lab.results.verdicts import EQUAL, EQUIVALENT, UNDECIDED
 
 LOSS = "loss"
 ENOUGH = 3  # seeds of an encoding on a task that counts as measured, and is ranked
@@ -55,6 +56,40 @@ class Settings:
         cfg = OmegaConf.load(config.folder() / "study" / f"{task.study}.yaml")
         looks = looks_of(cfg.decide.seeds, cfg.decide.get("looks"))
         return cls(cfg.epochs, cfg.decide.baseline, looks)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """How many of all pairs of encodings are decided at one length of a task.
+
+    Attributes:
+        encodings: with enough seeds to be compared.
+        differ: pairs of which one is certainly better.
+        equivalent: pairs that are equivalent within the margin, or equal to the bit.
+        undecided: all others.
+    """
+
+    encodings: int
+    differ: int
+    equivalent: int
+    undecided: int
+
+    @property
+    def all(self) -> int:
+        """The number of pairs."""
+        return self.differ + self.equivalent + self.undecided
+
+    @property
+    def decided(self) -> float:
+        """The share of pairs that are decided, 0 to 1."""
+        return 1 - self.undecided / self.all
+
+    def words(self) -> str:
+        """Return a sentence."""
+        return (
+            f"Of {self.all:,} pairs of {self.encodings} encodings {self.decided:.0%} are decided: "
+            f"{self.differ:,} differ, {self.equivalent:,} are equivalent."
+        )
 
 
 @dataclass(frozen=True)
@@ -152,6 +187,17 @@ class TaskResults:
                 baseline = self.settings.baseline if self.settings.baseline in names else None
                 rows, metric, margin = self._compared(chosen, length)
                 found[length] = Families.of({GRID: (rows, metric)}, baseline, margin)
+        return found
+
+    @cached_property
+    def pairs(self) -> dict[float, Pairs]:
+        """How many pairs of encodings are decided, by length; a length with fewer than two encodings has none."""
+        found = {}
+        for length, compared in self.families.items():
+            verdicts = compared.lines[GRID]["verdict"]
+            alike, undecided = verdicts.isin([EQUIVALENT, EQUAL]).sum(), (verdicts == UNDECIDED).sum()
+            differ = len(verdicts) - alike - undecided
+            found[length] = Pairs(len(self.ranked[length]), int(differ), int(alike), int(undecided))
         return found
 
     def _compared(self, lines: pd.DataFrame, length: float) -> tuple[pd.DataFrame, str, Margin | None]:

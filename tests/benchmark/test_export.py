@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pe_lab.benchmark.coverage import coverage, table
+from pe_lab.benchmark.coverage import coverage, decided, table
 from pe_lab.benchmark.export import MEANING, read, schema, write
+from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.rows import COLUMNS
 from scored import rows
 
@@ -155,3 +156,20 @@ def test_coverage_is_of_the_training_length_and_the_best_mean_rank_comes_first()
         ["third", "0.10"],
     ]
     assert last.startswith("pe-bench 1: 15 cells, 4 pairs of encoding and task with 3 seeds or more")
+
+
+def test_decided_pairs_are_listed_by_task_and_length(results: Path, tmp_path: Path) -> None:
+    measured = Results.read(results).measured
+    title, head, *lines = decided(measured).splitlines()
+    assert title == "Pairs of encodings with 3 seeds or more, by task and length:"
+    assert head.split() == ["task", "length", "encodings", "pairs", "differ", "equivalent", "undecided", "decided"]
+    pairs = {(found.task.name, length): found.pairs[length] for found in measured for length in found.pairs}
+    assert [line.split() for line in lines] == [
+        [
+            *(task, f"{length:g}", "x", str(one.encodings), str(one.all)),
+            *(str(one.differ), str(one.equivalent), str(one.undecided), f"{one.decided:.0%}"),
+        ]
+        for (task, length), one in pairs.items()
+    ]
+    assert ("copy", 2.0) in pairs
+    assert decided([]) == ""

@@ -56,6 +56,23 @@ def test_ranks_are_those_of_all_comparisons_at_a_length(read: Results) -> None:
     assert found.at().loc["t5", "rank_best"] == found.at().loc["t5", "rank_worst"] == 1
 
 
+def test_pairs_are_counted_by_their_verdicts(read: Results) -> None:
+    """Of all pairs of the encodings with enough seeds; equal to the bit counts as equivalent."""
+    found = of(read, "copy")
+    for length, pairs in found.pairs.items():
+        verdicts = list(found.families[length].lines[GRID]["verdict"])
+        assert pairs.encodings == len(found.ranked[length]) == 6
+        assert pairs.all == len(verdicts) == 15
+        assert pairs.differ == sum("better" in word or "worse" in word for word in verdicts)
+        assert pairs.equivalent == sum(word.startswith("equ") for word in verdicts)
+        assert pairs.decided == pytest.approx(1 - sum(word == "undecided" for word in verdicts) / 15)
+    assert found.pairs[1.0].differ > 0
+    cells = [fabricated.cell("copy", pe, seed, 0.5 + 0.01 * seed) for pe in ("alibi", "none") for seed in range(3)]
+    twins = TaskResults.of(found.task, found.settings, cells)
+    assert twins.pairs[1.0].words() == "Of 1 pairs of 2 encodings 100% are decided: 0 differ, 1 are equivalent."
+    assert TaskResults.of(found.task, found.settings, cells[:3]).pairs == {}
+
+
 def test_variances_are_estimated_from_all_encodings_together(read: Results) -> None:
     """At each length and on average over tasks: more degrees of freedom than four seeds give."""
     found = of(read, "copy")

@@ -15,6 +15,7 @@ from pe_lab.benchmark.tasks import STUDY, tasks
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import Page, Section, fixed, number, slot
 from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task, task_rows
+from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
 from pe_lab.results import shipped
 
@@ -138,6 +139,15 @@ def test_a_score_leads_to_the_rows_that_it_is_the_mean_of(site: Path, read: dict
         == pytest.approx((float(line["level"]) - float(line["loss"])) / (float(line["level"]) - float(line["best"])))
         for line in table
     )
+
+
+def test_the_share_of_decided_pairs_stands_with_each_task(content: Content) -> None:
+    found = next(one for one in content.results.tasks if one.task.name == "copy")
+    html = task(content, found).html()
+    assert [found.pairs[length].words() in html for length in found.lengths] == [True, True]
+    line = re.search(r'<tr data-name="copy">.*?</tr>', tasks_page(content).html(), re.DOTALL)
+    assert line is not None
+    assert f">{100 * found.pairs[1.0].decided:.0f} %</a>" in line[0]
 
 
 def test_what_has_one_seed_is_said_not_to_be_ranked(content: Content) -> None:
