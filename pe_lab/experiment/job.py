@@ -11,6 +11,7 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
+from pe_lab.system.allocator import return_freed_memory
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
 from pe_lab.tracking.wandb_mode import agent_run
@@ -165,6 +166,7 @@ class Job:
             executor.train_requested()
         finally:
             self.logged = self.logged or executor.logs.delivered
+            return_freed_memory()
 
     @property
     def _agent_waits(self) -> bool:

@@ -12,6 +12,7 @@ from pe_lab.experiment.measurement import Datasets, measure, trained
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
+from pe_lab.system.allocator import keep_freed_memory
 from pe_lab.system.files import digest
 from pe_lab.system.termination import sigterm_raises
 from pe_lab.tracking.events import log_records, log_stored
@@ -20,9 +21,10 @@ from pe_lab.tracking.pictures import LONGEST, Picture, attention_picture, encodi
 
 
 def prepare(cell: Cell) -> None:
-    """Set up this process for a cell: one CPU thread, and the logger's imports done before time is counted."""
+    """Set up this process for a cell: one CPU thread, freed memory kept, imports of loggers before time is counted."""
     if cell.device.type == "cpu":
         torch.set_num_threads(1)  # two threads do not reproduce their own result
+        keep_freed_memory()
     load(cell.cfg)
 
 

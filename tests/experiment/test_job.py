@@ -4,6 +4,8 @@ import gc
 
 from pe_lab import config
 from pe_lab.data.base import InMemory
+from pe_lab.experiment import job as jobs_module
+from pe_lab.experiment import logs
 from pe_lab.experiment.job import Job
 from pe_lab.training.module import Training
 
@@ -29,3 +31,15 @@ def test_a_sweep_keeps_its_jobs_and_neither_their_sequences_nor_their_models(tmp
     assert len(datasets) == len(jobs)
     assert not any(one.__dict__.get("_made") for one in datasets)
     assert not [one for one in kept(Training) if id(one) not in before]
+
+
+def test_memory_that_steps_free_is_kept_during_a_training_and_returned_after_it(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(logs, "keep_freed_memory", lambda: calls.append("keep"))
+    monkeypatch.setattr(jobs_module, "return_freed_memory", lambda: calls.append(f"return {job.trained}"))
+    (cfg,) = config.expand([*TINY, "epochs=1", "logger=none", f"ledger={tmp_path}"], multirun=False)
+    job = Job.from_config(cfg)
+    job.request()
+    job.serve(wait=True)
+    job.withdraw()
+    assert calls == ["keep", "return True"]
