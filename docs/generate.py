@@ -33,6 +33,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "first_study": first_study,
         "verdicts": verdicts,
         "export": export,
+        "benchmark": benchmark,
     }
 
 
@@ -147,6 +148,17 @@ def export() -> str:
         header, *rows = csv.reader(file)
     lines = [f"| {' | '.join(header)} |", f"| :--- |{' ---: |' * (len(header) - 1)}"]
     return "\n".join([*lines, *(f"| `{name}` | {' | '.join(cells)} |" for name, *cells in rows)])
+
+
+def benchmark() -> str:
+    """Return a table of how many encodings are measured on each task of the benchmark, and the share of all pairs."""
+    from pe_lab.benchmark.coverage import covered, table
+
+    found = covered(table())
+    lines = ["| task | encodings measured | of | seeds of each, at least |", "| :--- | ---: | ---: | ---: |"]
+    lines += [f"| `{one.task}` | {one.encodings} | {one.defined} | {one.seeds or ''} |" for one in found.itertuples()]
+    pairs, defined = found["encodings"].sum(), found["defined"].sum()
+    return "\n".join([*lines, f"| all | {pairs} | {defined} ({pairs / defined:.0%}) | |"])
 
 
 def filled(text: str) -> str:

@@ -9,7 +9,7 @@ from pe_lab.benchmark.export import read
 from pe_lab.benchmark.results import ENOUGH, TRAINED, Results, TaskResults
 from pe_lab.benchmark.rows import tables
 from pe_lab.benchmark.tasks import NAME, tasks
-from pe_lab.benchmark.undefined import defined
+from pe_lab.benchmark.undefined import defined, named
 
 
 def table(beside: Iterable[str | Path] = (), folder: Path | None = None) -> pd.DataFrame:
@@ -33,10 +33,31 @@ def coverage(rows: pd.DataFrame) -> str:
     means = found.pivot_table(index="pe", columns="task", values="score", aggfunc="mean", sort=False)
     means = means[[task.name for task in tasks() if task.name in means]]
     order = means.rank(pct=True).mean(axis=1).sort_values(ascending=False, kind="stable").index
-    seeds = found.groupby(["task", "pe"])["seed"].nunique()
-    pairs = f"{(seeds >= ENOUGH).sum()} pairs of encoding and task with {ENOUGH} seeds or more"
-    line = f"{NAME}: {len(found)} cells, {pairs}; {defined()} pairs of this package are defined"
+    counts = covered(rows)
+    pairs = f"{counts['encodings'].sum()} of {counts['defined'].sum()} pairs of encoding and task that are defined"
+    line = f"{NAME}: {len(found)} cells; {pairs} have {ENOUGH} seeds or more"
     return f"{means.loc[order].round(3).to_string(na_rep='')}\n\n{line}"
+
+
+def covered(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a line per task: how many encodings of the package are defined there, and have seeds enough.
+
+    Args:
+        rows: from `table`.
+
+    Returns:
+        Columns task, defined, encodings, and seeds: the fewest that one of these has, 0 without any.
+    """
+    names = named()
+    lines = []
+    for task in tasks():
+        fitting = defined(task.name)
+        here = rows[(rows["task"] == task.name) & (rows["length"] == TRAINED) & (rows["pe"].isin(names))]
+        seeds = here.groupby("pe")["seed"].nunique()
+        enough = seeds[(seeds >= ENOUGH) & seeds.index.isin(fitting)]
+        fewest = int(enough.min()) if len(enough) else 0
+        lines.append({"task": task.name, "defined": len(fitting), "encodings": len(enough), "seeds": fewest})
+    return pd.DataFrame(lines)
 
 
 def decided(measured: Iterable[TaskResults]) -> str:

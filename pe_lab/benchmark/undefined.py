@@ -22,11 +22,15 @@ def undefined() -> dict[tuple[str, str], str]:
     return {(line.pe, line.task): line.reason for line in lines.itertuples()}
 
 
-@cache
-def defined() -> int:
-    """Return how many pairs of an encoding of the package and a task are defined."""
-    names = [path.stem for path in (config.folder() / "pe").glob("*.yaml") if path.stem not in COMBINATIONS]
-    return len(names) * len(tasks()) - len(undefined())
+def named() -> list[str]:
+    """Return the names of the encodings of the benchmark: those of the package that are no combinations."""
+    found = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
+    return [name for name in found if name not in COMBINATIONS]
+
+
+def defined(task: str) -> list[str]:
+    """Return the names of the encodings of the benchmark that are defined for a task."""
+    return [name for name in named() if (name, task) not in undefined()]
 
 
 def write() -> None:
@@ -38,13 +42,9 @@ def measured(names: list[str] | None = None) -> pd.DataFrame:
     """Try every encoding on every task, without training, and return those that do not fit: pe, task, reason.
 
     Args:
-        names: of encodings; None: those of the package.
+        names: of encodings; None: those of the benchmark.
     """
-    if names is None:
-        names = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
-    encodings = {
-        name: config.expand([f"pe={name}"], multirun=False)[0].pe for name in names if name not in COMBINATIONS
-    }
+    encodings = {name: config.expand([f"pe={name}"], multirun=False)[0].pe for name in names or named()}
     lines = []
     for task in tasks():
         (cfg,) = config.expand(config.of_jobs([f"+study={task.study}", "pe=none"]), multirun=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pe_lab.benchmark.coverage import coverage, decided, table
+from pe_lab.benchmark.coverage import coverage, covered, decided, table
 from pe_lab.benchmark.export import MEANING, read, schema, write
 from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.rows import COLUMNS
@@ -142,7 +142,7 @@ def test_where_the_level_is_no_worse_than_the_best_there_is_no_score(tmp_path: P
 
 
 def test_coverage_is_of_the_training_length_and_the_best_mean_rank_comes_first() -> None:
-    """Tasks in the order of the benchmark; pairs with three seeds are counted."""
+    """Tasks in the order of the benchmark."""
     given = [
         *(rows("first", [0.1, 0.3, 0.2], [1.9] * 3, "copy"), rows("second", [0.3, 0.3], [0.0] * 2, "copy")),
         *(rows("second", [0.4] * 4, task="place"), rows("first", [0.45] * 3, task="place")),
@@ -155,7 +155,25 @@ def test_coverage_is_of_the_training_length_and_the_best_mean_rank_comes_first()
         ["second", "0.60", "0.7"],
         ["third", "0.10"],
     ]
-    assert last.startswith("pe-bench 1: 15 cells, 4 pairs of encoding and task with 3 seeds or more")
+    assert last == "pe-bench 1: 15 cells; 0 of 750 pairs of encoding and task that are defined have 3 seeds or more"
+
+
+def test_what_is_covered_are_encodings_of_the_package_with_three_seeds_where_they_are_defined() -> None:
+    given = [
+        *(
+            rows("rope", [0.1] * 4, task="copy"),
+            rows("alibi", [0.2] * 3, task="copy"),
+            rows("t5", [0.3] * 2, task="copy"),
+        ),
+        *(rows("mine", [0.3] * 3, task="copy"), rows("rope", [0.3] * 2, task="place")),
+        rows("forgetting", [0.3] * 3, task="place"),  # causal: not defined there
+    ]
+    table = pd.concat(given, ignore_index=True)
+    found = covered(pd.concat([table, table.assign(length=2.0, seed=table["seed"] + 9)])).set_index("task")
+    assert found.loc["copy"].tolist() == [60, 2, 3]
+    assert found.loc["place"].tolist() == [51, 0, 0]
+    assert found[["encodings", "seeds"]].sum().tolist() == [2, 3]
+    assert coverage(table).splitlines()[-1].startswith("pe-bench 1: 17 cells; 2 of 750 pairs ")
 
 
 def test_decided_pairs_are_listed_by_task_and_length(results: Path, tmp_path: Path) -> None:
