@@ -24,10 +24,12 @@ def pack(ledger: Path, folder: Path | None = None) -> dict[str, int]:
         folder: of the shipped results; None: that of the package.
 
     Raises:
-        ValueError: a cell is there with other results: the same identity must give the same bits. Or a cell was trained
-            with other settings than those of the study today.
+        ValueError: there is no such ledger. Or a cell is there with other results: the same identity must give the same
+            bits. Or a cell was trained with other settings than those of the study today.
         LedgerError: an entry of the ledger is damaged.
     """
+    if not ledger.is_dir():
+        raise ValueError(f"--pack must be an existing folder, got {str(ledger)!r}")
     studies = {name for task in tasks() for name in (task.study, f"{task.study}{SEARCH}")}
     found: dict[str, dict[Key, Shipped]] = defaultdict(dict)
     for study in set(shipped.studies(folder)) & studies:

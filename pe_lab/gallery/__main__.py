@@ -6,6 +6,7 @@ Open OUT/index.html in a browser: it needs no server and no network. `mkdocs bui
 the documentation.
 """
 
+import os
 from pathlib import Path
 
 from pe_lab.system.arguments import Parser, run_program
@@ -32,10 +33,14 @@ def main() -> None:
         for name, folder in (("results", results), ("studies", studies)):
             if folder is not None and not folder.is_dir():
                 raise ValueError(f"--{name} must be an existing folder, got {str(folder)!r}")
+        out, cache = Path(arguments.out), Path(arguments.cache)
+        for name, folder in (("out", out), ("cache", cache)):
+            existing = next(part for part in (folder, *folder.absolute().parents) if part.exists())
+            if not existing.is_dir() or not os.access(existing, os.W_OK):
+                raise ValueError(f"--{name} must be a folder that can be written to, got {str(folder)!r}")
         from pe_lab.gallery.content import STUDIES, Content  # loads torch
         from pe_lab.gallery.site import write
 
-        cache, out = Path(arguments.cache), Path(arguments.out)
         content = Content.gather(results, STUDIES if studies is None else studies, cache)
         count = write(content, cache, out)
         cells = sum(len(found.cells) for found in content.results.measured)

@@ -137,3 +137,9 @@ def test_a_cell_that_is_there_keeps_its_measurements_once_and_must_have_its_weig
     assert packing._agreed(replace(cell, records=[other, record]), cell).records == [record, other]
     with pytest.raises(ValueError, match="rope-0 must have the results that are shipped, got others"):
         packing._agreed(replace(cell, weights="0" * 64), cell)
+
+
+def test_a_ledger_that_is_not_there_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="--pack must be an existing folder, got '.*nowhere'"):
+        pack(tmp_path / "nowhere", tmp_path / "results")
+    assert not list(tmp_path.iterdir())

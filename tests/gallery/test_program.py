@@ -60,5 +60,16 @@ def test_a_folder_that_is_not_there_gives_one_line(program: Program, tmp_path: P
     assert error == f"error: --{name} must be an existing folder, got '{tmp_path / 'none'}'\n"
 
 
+@pytest.mark.parametrize("name", ["out", "cache"])
+def test_a_folder_that_cannot_be_made_gives_one_line_before_anything_is_computed(
+    program: Program, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        status, lines, error = program(main, f"--{name}", folder)
+        assert (status, lines) == (1, [])
+        assert error == f"error: --{name} must be a folder that can be written to, got '{folder}'\n"
+
+
 def test_pe_lab_knows_the_command() -> None:
     assert COMMANDS["gallery"][0] == "pe_lab.gallery.__main__"
