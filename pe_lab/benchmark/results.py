@@ -25,7 +25,8 @@ from pe_lab.report.standing import Standing
 from pe_lab.results import shipped, statistics
 from pe_lab.results.columns import REMAINING, setting_columns
 from pe_lab.results.shipped import Shipped
-from pe_lab.results.statistics import GRID, Families, Margin
+from pe_lab.results.statistics import CONFIDENCE, GRID, Families, Margin
+from pe_lab.results.statistics.correction import benjamini_hochberg
 from pe_lab.results.verdicts import EQUAL, EQUIVALENT, UNDECIDED
 
 LOSS = "loss"
@@ -59,36 +60,56 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Counts:
+    """Numbers of pairs of encodings that differ, and that are equivalent within the margin or equal to the bit."""
+
+    differ: int
+    equivalent: int
+
+    def words(self) -> str:
+        """Return both numbers."""
+        return f"{self.differ:,} differ, {self.equivalent:,} equivalent"
+
+
+@dataclass(frozen=True)
 class Pairs:
     """How many of all pairs of encodings are decided at one length of a task.
 
     Attributes:
         encodings: with enough seeds to be compared.
-        differ: pairs of which one is certainly better.
-        equivalent: pairs that are equivalent within the margin, or equal to the bit.
-        undecided: all others.
+        all: the number of pairs.
+        certain: decided with a family-wise error of 5 %: any wrong one among all pairs is unlikely. These are the
+            verdicts that stand elsewhere.
+        discovered: decided at a false discovery rate of 5 %, of each of the two questions: at most one in twenty of
+            them is expected to be wrong.
     """
 
     encodings: int
-    differ: int
-    equivalent: int
-    undecided: int
+    all: int
+    certain: Counts
+    discovered: Counts
 
-    @property
-    def all(self) -> int:
-        """The number of pairs."""
-        return self.differ + self.equivalent + self.undecided
+    @classmethod
+    def of(cls, encodings: int, lines: pd.DataFrame) -> "Pairs":
+        """Count the lines of a family of all pairs."""
+        verdicts = lines["verdict"]
+        alike, equal = verdicts.isin([EQUIVALENT, EQUAL]), verdicts == EQUAL
+        differ = benjamini_hochberg(lines["p"].to_numpy()) < 1 - CONFIDENCE
+        similar = benjamini_hochberg(lines["p_equivalent"].to_numpy()) < 1 - CONFIDENCE
+        certain = Counts(int((~alike & (verdicts != UNDECIDED)).sum()), int(alike.sum()))
+        return cls(encodings, len(lines), certain, Counts(int(differ.sum()), int((equal | (similar & ~differ)).sum())))
 
-    @property
-    def decided(self) -> float:
-        """The share of pairs that are decided, 0 to 1."""
-        return 1 - self.undecided / self.all
+    def share(self, counts: Counts) -> float:
+        """Return the share of all pairs that is counted, 0 to 1."""
+        return (counts.differ + counts.equivalent) / self.all
 
     def words(self) -> str:
-        """Return a sentence."""
+        """Return two sentences."""
         return (
-            f"Of {self.all:,} pairs of {self.encodings} encodings {self.decided:.0%} are decided: "
-            f"{self.differ:,} differ, {self.equivalent:,} are equivalent."
+            f"Of {self.all:,} pairs of {self.encodings} encodings {self.share(self.discovered):.0%} are decided at a "
+            f"false discovery rate of 5 %: {self.discovered.words()}; at most one in twenty of these is expected to be "
+            f"wrong. {self.share(self.certain):.0%} are decided with a family-wise error of 5 %: "
+            f"{self.certain.words()}; any wrong one among these is unlikely."
         )
 
 
@@ -194,10 +215,7 @@ class TaskResults:
         """How many pairs of encodings are decided, by length; a length with fewer than two encodings has none."""
         found = {}
         for length, compared in self.families.items():
-            verdicts = compared.lines[GRID]["verdict"]
-            alike, undecided = verdicts.isin([EQUIVALENT, EQUAL]).sum(), (verdicts == UNDECIDED).sum()
-            differ = len(verdicts) - alike - undecided
-            found[length] = Pairs(len(self.ranked[length]), int(differ), int(alike), int(undecided))
+            found[length] = Pairs.of(len(self.ranked[length]), compared.lines[GRID])
         return found
 
     def _compared(self, lines: pd.DataFrame, length: float) -> tuple[pd.DataFrame, str, Margin | None]:

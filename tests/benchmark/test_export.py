@@ -179,13 +179,15 @@ def test_what_is_covered_are_encodings_of_the_package_with_three_seeds_where_the
 def test_decided_pairs_are_listed_by_task_and_length(results: Path, tmp_path: Path) -> None:
     measured = Results.read(results).measured
     title, head, *lines = decided(measured).splitlines()
-    assert title == "Pairs of encodings with 3 seeds or more, by task and length:"
-    assert head.split() == ["task", "length", "encodings", "pairs", "differ", "equivalent", "undecided", "decided"]
+    assert title.startswith("Pairs of encodings with 3 seeds or more, by task and length: decided at a false discovery")
+    counted = "{0} decided {0} differ {0} equivalent"
+    assert " ".join(head.split()) == f"task length encodings pairs {counted.format('FDR')} {counted.format('FWER')}"
     pairs = {(found.task.name, length): found.pairs[length] for found in measured for length in found.pairs}
     assert [line.split() for line in lines] == [
         [
             *(task, f"{length:g}", "x", str(one.encodings), str(one.all)),
-            *(str(one.differ), str(one.equivalent), str(one.undecided), f"{one.decided:.0%}"),
+            *(f"{one.share(one.discovered):.0%}", str(one.discovered.differ), str(one.discovered.equivalent)),
+            *(f"{one.share(one.certain):.0%}", str(one.certain.differ), str(one.certain.equivalent)),
         ]
         for (task, length), one in pairs.items()
     ]

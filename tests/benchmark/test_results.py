@@ -3,11 +3,13 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import fabricated
-from pe_lab.benchmark.results import Results, Settings, TaskResults
+from pe_lab.benchmark.results import Counts, Pairs, Results, Settings, TaskResults
 from pe_lab.benchmark.tasks import STUDY, tasks
 from pe_lab.decisions.shared_variance import prior_of
 from pe_lab.results import shipped, statistics
@@ -56,21 +58,36 @@ def test_ranks_are_those_of_all_comparisons_at_a_length(read: Results) -> None:
     assert found.at().loc["t5", "rank_best"] == found.at().loc["t5", "rank_worst"] == 1
 
 
-def test_pairs_are_counted_by_their_verdicts(read: Results) -> None:
+def test_pairs_are_counted_by_their_verdicts_and_by_false_discovery_rate(read: Results) -> None:
     """Of all pairs of the encodings with enough seeds; equal to the bit counts as equivalent."""
     found = of(read, "copy")
     for length, pairs in found.pairs.items():
-        verdicts = list(found.families[length].lines[GRID]["verdict"])
+        lines = found.families[length].lines[GRID]
+        verdicts = list(lines["verdict"])
         assert pairs.encodings == len(found.ranked[length]) == 6
         assert pairs.all == len(verdicts) == 15
-        assert pairs.differ == sum("better" in word or "worse" in word for word in verdicts)
-        assert pairs.equivalent == sum(word.startswith("equ") for word in verdicts)
-        assert pairs.decided == pytest.approx(1 - sum(word == "undecided" for word in verdicts) / 15)
-    assert found.pairs[1.0].differ > 0
+        assert pairs.certain.differ == sum("better" in word or "worse" in word for word in verdicts)
+        assert pairs.certain.equivalent == sum(word.startswith("equ") for word in verdicts)
+        assert pairs.share(pairs.certain) == pytest.approx(1 - sum(word == "undecided" for word in verdicts) / 15)
+        differ, alike = (stats.false_discovery_control(lines[name]) < 0.05 for name in ("p", "p_equivalent"))
+        assert pairs.discovered == Counts(differ.sum(), (alike & ~differ).sum())
+        assert pairs.discovered.differ >= pairs.certain.differ
+    assert found.pairs[1.0].certain.differ > 0
     cells = [fabricated.cell("copy", pe, seed, 0.5 + 0.01 * seed) for pe in ("alibi", "none") for seed in range(3)]
     twins = TaskResults.of(found.task, found.settings, cells)
-    assert twins.pairs[1.0].words() == "Of 1 pairs of 2 encodings 100% are decided: 0 differ, 1 are equivalent."
+    assert twins.pairs[1.0] == Pairs(2, 1, Counts(0, 1), Counts(0, 1))
+    assert twins.pairs[1.0].words() == (
+        "Of 1 pairs of 2 encodings 100% are decided at a false discovery rate of 5 %: 0 differ, 1 equivalent; at most "
+        "one in twenty of these is expected to be wrong. 100% are decided with a family-wise error of 5 %: 0 differ, "
+        "1 equivalent; any wrong one among these is unlikely."
+    )
     assert TaskResults.of(found.task, found.settings, cells[:3]).pairs == {}
+
+
+def test_a_pair_that_is_both_different_and_within_the_margin_is_counted_as_different_once() -> None:
+    lines = {"p": [0.001, 0.02, 0.9, np.nan], "p_equivalent": [0.001, 0.9, 0.001, np.nan]}
+    verdicts = ["better, within the margin", "undecided", "undecided", "equal"]
+    assert Pairs.of(4, pd.DataFrame({**lines, "verdict": verdicts})) == Pairs(4, 4, Counts(1, 1), Counts(2, 2))
 
 
 def test_variances_are_estimated_from_all_encodings_together(read: Results) -> None:

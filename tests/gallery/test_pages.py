@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 
 import fabricated
-from pe_lab.benchmark.results import Results
+from pe_lab.benchmark.results import Counts, Pairs, Results
 from pe_lab.benchmark.tasks import STUDY, tasks
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import Page, Section, fixed, number, slot
@@ -147,7 +147,19 @@ def test_the_share_of_decided_pairs_stands_with_each_task(content: Content) -> N
     assert [found.pairs[length].words() in html for length in found.lengths] == [True, True]
     line = re.search(r'<tr data-name="copy">.*?</tr>', tasks_page(content).html(), re.DOTALL)
     assert line is not None
-    assert f">{100 * found.pairs[1.0].decided:.0f} %</a>" in line[0]
+    pairs = found.pairs[1.0]
+    assert f">{100 * pairs.share(pairs.discovered):.0f} %</a>" in line[0]
+
+
+def test_the_share_in_the_list_of_tasks_is_at_a_false_discovery_rate(content: Content) -> None:
+    found = next(one for one in content.results.tasks if one.task.name == "copy")
+    twelve = Pairs(6, 15, certain=Counts(3, 0), discovered=Counts(11, 1))
+    changed = replace(found)
+    changed.__dict__["pairs"] = dict.fromkeys(found.lengths, twelve)
+    results = replace(content.results, tasks=[changed if one is found else one for one in content.results.tasks])
+    line = re.search(r'<tr data-name="copy">.*?</tr>', tasks_page(replace(content, results=results)).html(), re.DOTALL)
+    assert line is not None
+    assert '<td data-sort="0.8"><a href="tasks/copy.html">80 %</a></td>' in line[0]
 
 
 def test_what_has_one_seed_is_said_not_to_be_ranked(content: Content) -> None:

@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
+from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
 from pe_lab.results import statistics
@@ -24,6 +25,7 @@ from pe_lab.results.statistics import (
     seeds_needed,
     wide,
 )
+from pe_lab.results.statistics.correction import benjamini_hochberg
 
 Values = dict[str, dict[int, float] | list[float]]
 
@@ -118,6 +120,16 @@ def test_differences_and_intervals_are_those_of_a_paired_t_test():
         assert found.deviation == pytest.approx(np.std(a - b, ddof=1), rel=1e-12)
         assert found.p == pytest.approx(expected.pvalue, rel=1e-12)
         assert (found.low, found.high) == pytest.approx((within.low, within.high), rel=1e-12)
+
+
+def test_false_discovery_rates_are_those_of_statsmodels_and_leave_out_what_has_no_p_value():
+    p = np.random.default_rng(0).random(30) ** 3
+    np.testing.assert_allclose(benjamini_hochberg(p), multipletests(p, method="fdr_bh")[1], rtol=1e-12)
+    known = np.r_[p[:4], np.nan, p[4:]]
+    found = benjamini_hochberg(known)
+    assert np.isnan(found[4])
+    np.testing.assert_allclose(np.delete(found, 4), benjamini_hochberg(p))
+    assert benjamini_hochberg(np.array([])).size == 0
 
 
 def test_p_values_are_corrected_by_holm_over_the_whole_family():
