@@ -77,8 +77,8 @@ def test_pairs_are_counted_by_their_verdicts_and_by_false_discovery_rate(read: R
     twins = TaskResults.of(found.task, found.settings, cells)
     assert twins.pairs[1.0] == Pairs(2, 1, Counts(0, 1), Counts(0, 1))
     assert twins.pairs[1.0].words() == (
-        "Of 1 pairs of 2 encodings 100% are decided at a false discovery rate of 5 %: 0 differ, 1 equivalent; at most "
-        "one in twenty of these is expected to be wrong. 100% are decided with a family-wise error of 5 %: 0 differ, "
+        "Of 1 pairs of 2 encodings 100 % are decided at a false discovery rate of 5 %: 0 differ, 1 equivalent; at most "
+        "one in twenty of these is expected to be wrong. 100 % are decided with a family-wise error of 5 %: 0 differ, "
         "1 equivalent; any wrong one among these is unlikely."
     )
     assert TaskResults.of(found.task, found.settings, cells[:3]).pairs == {}
