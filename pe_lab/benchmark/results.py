@@ -107,9 +107,9 @@ class Pairs:
         """Return two sentences."""
         found, certain = (f"{100 * self.share(counts):.0f} %" for counts in (self.discovered, self.certain))
         return (
-            f"Of {self.all:,} pairs of {self.encodings} encodings {found} are decided at a false discovery rate of 5 %: "
-            f"{self.discovered.words()}; at most one in twenty of these is expected to be wrong. {certain} are decided "
-            f"with a family-wise error of 5 %: {self.certain.words()}; any wrong one among these is unlikely."
+            f"Of {self.all:,} pairs of {self.encodings} encodings {found} are decided at a false discovery rate of 5 "
+            f"%: {self.discovered.words()}; at most one in twenty of these is expected to be wrong. {certain} are "
+            f"decided with a family-wise error of 5 %: {self.certain.words()}; any wrong one among these is unlikely."
         )
 
 
