@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from pe_lab.benchmark.export import read
-from pe_lab.benchmark.results import ENOUGH, TRAINED, Counts, Pairs, Results, TaskResults
+from pe_lab.benchmark.results import ALMOST_ALL, ENOUGH, TRAINED, Counts, Pairs, Results, TaskResults
 from pe_lab.benchmark.rows import tables
 from pe_lab.benchmark.tasks import NAME, tasks
 from pe_lab.benchmark.undefined import defined, named
@@ -26,13 +26,17 @@ def table(beside: Iterable[str | Path] = (), folder: Path | None = None) -> pd.D
 
 
 def coverage(rows: pd.DataFrame) -> str:
-    """Return a table: a line per encoding, its mean score on each task at the training length, best mean rank first."""
+    """Return a table: a line per encoding, its mean score on each task at the training length.
+
+    The best mean rank over the tasks on which almost all are measured comes first; who lacks one of them comes last.
+    """
     found = rows[rows["length"] == TRAINED]
     if found.empty:
         return f"{NAME}: no cell is shipped yet"
     means = found.pivot_table(index="pe", columns="task", values="score", aggfunc="mean", sort=False)
     means = means[[task.name for task in tasks() if task.name in means]]
-    order = means.rank(pct=True).mean(axis=1).sort_values(ascending=False, kind="stable").index
+    common = means.loc[:, means.notna().mean() >= ALMOST_ALL]
+    order = common.rank().mean(axis=1, skipna=False).sort_values(ascending=False, kind="stable").index
     counts = covered(rows)
     pairs = f"{counts['encodings'].sum()} of {counts['defined'].sum()} pairs of encoding and task that are defined"
     line = f"{NAME}: {len(found)} cells; {pairs} have {ENOUGH} seeds or more"

@@ -30,6 +30,7 @@ from pe_lab.results.statistics.correction import benjamini_hochberg
 from pe_lab.results.verdicts import EQUAL, EQUIVALENT, UNDECIDED
 
 LOSS = "loss"
+ALMOST_ALL = 0.85  # of the encodings that are ranked on any task: a task with fewer is not averaged over
 ENOUGH = 3  # seeds of an encoding on a task that counts as measured, and is ranked
 TRAINED = 1.0  # the training length, in training lengths
 COSTS = ("positional_parameters", "parameters", "flops_per_token", "seconds")
@@ -291,6 +292,11 @@ class TaskResults:
         lines = decide(question, _design(looks), values, {(): margin.iloc[0]}, wait=False).lines
         return {line.pe: line for line in lines}
 
+    @property
+    def seeds_added(self) -> bool:
+        """Whether a comparison with the baseline went on after its first look."""
+        return any(line.look > 1 for line in self.sequential.values())
+
 
 _OF_LINES = {
     "difference": "difference",
@@ -337,28 +343,45 @@ class Results:
         return [found for found in self.tasks if len(found.lines)]
 
     @cached_property
+    def common(self) -> list[TaskResults]:
+        """The tasks that means over tasks are of: those with scores on which almost all encodings are ranked.
+
+        A mean over few easy tasks is not compared with one over many: encodings that lack one of these have no mean.
+        Tasks with attention to both sides are not among them, since some encodings are defined for causal attention.
+        """
+        ranked = {one.task.name: set(one.ranked.get(TRAINED, ())) for one in self.measured if one.scored}
+        least = max(1, ALMOST_ALL * len(set().union(*ranked.values())))
+        return [one for one in self.measured if len(ranked.get(one.task.name, ())) >= least]
+
+    @cached_property
     def overall(self) -> pd.DataFrame:
-        """A line per encoding, the best mean score first: pe, name, tasks (measured), score (their mean at the training
-        length), ranked (the number of tasks on which it is ranked), rank_best and rank_worst (the means of the ends of
-        its ranges there), costs (means), seeds (the fewest)."""
+        """A line per encoding, the best mean score first: pe, name, tasks (measured), score (the mean over the common
+        tasks, at the training length), ranked (the number of common tasks on which it is ranked), rank_best and
+        rank_worst (the means of the ends of its ranges there), costs (means over the tasks that it is measured on),
+        seeds (the fewest). Without all common tasks there is no mean score, without a rank on each no mean rank."""
         parts = [found.at().reset_index(drop=True).assign(task=found.task.name) for found in self.measured]
+        common = [found.task.name for found in self.common]
         lines = []
         for pe, part in pd.concat(parts, ignore_index=True).groupby("pe", sort=False) if parts else []:
-            ranked = part[part["rank_best"].notna()]
-            line = {"pe": pe, "name": part["name"].iloc[0], "tasks": len(part), "score": part["score"].mean()}
+            there = part[part["task"].isin(common)]
+            ranked = there[there["rank_best"].notna()]
+            score = there["score"].mean() if len(there) == len(common) else float("nan")
+            line = {"pe": pe, "name": part["name"].iloc[0], "tasks": len(part), "score": score}
             line |= {"ranked": len(ranked), "seeds": int(part["seeds"].min())}
-            line |= {name: ranked[name].astype(float).mean() for name in ("rank_best", "rank_worst")}
+            everywhere = ranked if len(ranked) == len(common) else ranked.head(0)
+            line |= {name: everywhere[name].astype(float).mean() for name in ("rank_best", "rank_worst")}
             lines.append(line | {name: part[name].astype(float).mean() for name in COSTS})
         columns = ["pe", "name", "tasks", "score", "ranked", "seeds", "rank_best", "rank_worst", *COSTS]
-        return pd.DataFrame(lines, columns=columns).sort_values("score", ascending=False, ignore_index=True)
+        found = pd.DataFrame(lines, columns=columns)
+        return found.sort_values(["score", "tasks"], ascending=False, ignore_index=True, kind="stable")
 
     @cached_property
     def pooled(self) -> tuple[Standing | None, str]:
-        """Which encodings may be the best on average over all tasks that have scores, and what was averaged, in words.
+        """Which encodings may be the best on average over the common tasks, and what was averaged, in words.
 
-        None where fewer than two encodings have three seeds on every task.
+        None where fewer than two encodings have three seeds on every one of them.
         """
-        scored = [found for found in self.measured if found.scored]
+        scored = self.common
         if len(scored) < 2:
             return None, "Fewer than two tasks are measured."
         parts = [rows for found in scored if (rows := found.ranked_rows()) is not None]

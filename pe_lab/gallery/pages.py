@@ -10,7 +10,6 @@ from pe_lab.benchmark.tasks import NAME
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.definitions import mathml
 from pe_lab.gallery.page import Page, Section, rendered
-from pe_lab.report.decided import CAUTION
 from pe_lab.results.verdicts import MARKS
 
 FACETS = {
@@ -47,13 +46,22 @@ def leaderboard(content: Content) -> Page:
         **_common(content, ""),
         lines=lines,
         measured=found.measured,
+        common=found.common,
+        average=_average([one.task.name for one in found.common]),
         all_tasks=found.tasks,
         missing=sorted(content.names - set(overall["name"])),
         cells=sum(len(one.cells) for one in found.measured),
         choices=_choices(content),
-        caution=CAUTION if any(one.sequential for one in found.measured) else "",
+        caution=any(one.seeds_added for one in found.measured),
     )
     return Page("index", "Leaderboard", [Section("", html)], wide=True)
+
+
+def _average(names: list[str]) -> str:
+    """Return what means over tasks are of, in words."""
+    if len(names) < 2:
+        return f"the task {names[0]}" if names else "tasks that have scores"
+    return f"the {len(names)} tasks on which almost all are measured ({', '.join(names)})"
 
 
 def needs(content: Content) -> Page:

@@ -146,16 +146,16 @@ def test_coverage_is_of_the_training_length_and_the_best_mean_rank_comes_first()
     given = [
         *(rows("first", [0.1, 0.3, 0.2], [1.9] * 3, "copy"), rows("second", [0.3, 0.3], [0.0] * 2, "copy")),
         *(rows("second", [0.4] * 4, task="place"), rows("first", [0.45] * 3, task="place")),
-        rows("third", [0.9] * 3, task="place"),
+        *(rows("third", [0.9] * 3, task="place"), rows("third", [0.25] * 3, task="copy")),
+        rows("fourth", [0.1] * 3, task="sort"),  # hardly any other: it counts for nothing
+        *(rows(f"{number}", [0.95] * 3, task=task) for number in range(4) for task in ("copy", "place")),
     ]
     first, *lines, _, last = coverage(pd.concat([given[0], *given[1:]], ignore_index=True)).splitlines()
-    assert first.split() == ["task", "place", "copy"]
-    assert [line.split() for line in lines[1:]] == [
-        ["first", "0.55", "0.8"],
-        ["second", "0.60", "0.7"],
-        ["third", "0.10"],
-    ]
-    assert last == "pe-bench 1: 15 cells; 0 of 750 pairs of encoding and task that are defined have 3 seeds or more"
+    assert first.split() == ["task", "place", "copy", "sort"]
+    found = [line.split() for line in lines[1:]]
+    assert found[:3] == [["first", "0.55", "0.80"], ["second", "0.60", "0.70"], ["third", "0.10", "0.75"]]
+    assert found[-1] == ["fourth", "0.9"]
+    assert last == "pe-bench 1: 45 cells; 0 of 750 pairs of encoding and task that are defined have 3 seeds or more"
 
 
 def test_what_is_covered_are_encodings_of_the_package_with_three_seeds_where_they_are_defined() -> None:

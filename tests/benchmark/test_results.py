@@ -232,12 +232,37 @@ def test_without_the_baseline_nothing_is_compared_with_it(tmp_path: Path) -> Non
 
 def test_the_mean_over_tasks_and_of_ranks(read: Results) -> None:
     overall = read.overall.set_index("pe")
-    assert list(read.overall["score"]) == sorted(read.overall["score"], reverse=True)
+    assert list(read.overall["score"][:-1]) == sorted(read.overall["score"][:-1], reverse=True)
+    assert read.overall["pe"].iloc[-1] == "fire"
     scores = [of(read, name).at().loc["rope", "score"] for name in ("place", "copy", "recall")]
     assert overall.loc["rope", "score"] == pytest.approx(sum(scores) / 3)
     ends = [of(read, name).at().loc["rope", "rank_worst"] for name in ("place", "copy", "recall")]
     assert overall.loc["rope", "rank_worst"] == pytest.approx(sum(ends) / 3)
     assert overall.loc["fire", ["tasks", "ranked", "seeds"]].tolist() == [2, 1, 1]
+    assert overall.loc["fire", ["score", "rank_best", "rank_worst"]].isna().all()  # it lacks a task
+
+
+def test_means_are_over_the_tasks_on_which_almost_all_are_measured(tmp_path: Path) -> None:
+    """Otherwise an encoding that is measured on few easy tasks would stand before one that is measured on all."""
+    names = ["none", "rope", "alibi", "learnable", "sinusoidal", "t5", "shaw", "cope", "bam", "fire"]
+    qualities = {"copy": 0.9, "recall": 0.8, "place": 0.1}
+    ranked = {"copy": names, "recall": names[:9], "place": names[:8]}
+    for task, quality in qualities.items():
+        cells = [fabricated.cell(task, pe, seed, quality) for pe in ranked[task] for seed in range(3)]
+        shipped.write(f"{STUDY}_{task}", cells, tmp_path)
+    read = Results.read(tmp_path)
+    assert [found.task.name for found in read.common] == ["copy", "recall"]
+    overall = read.overall.set_index("pe")
+    for pe in ("rope", "bam"):  # the second is not measured on place
+        scores = [of(read, task).at().loc[pe, "score"] for task in ("copy", "recall")]
+        assert overall.loc[pe, "score"] == pytest.approx(sum(scores) / 2)
+    assert overall.loc["rope", ["tasks", "ranked"]].tolist() == [3, 2]
+    assert np.isnan(overall.loc["fire", "score"])
+    standing, note = read.pooled
+    assert standing is not None
+    assert "Averaged over 2 tasks" in standing.words()
+    assert set(standing.means) == set(names) - {"fire"}
+    assert "place" not in note
 
 
 def test_the_average_leaves_out_what_lacks_a_task(read: Results) -> None:
@@ -333,7 +358,7 @@ def test_damaged_results_are_refused(results: Path, tmp_path: Path) -> None:
 
 def test_a_control_has_no_score_and_is_ranked_by_its_loss(tmp_path: Path) -> None:
     """On `bag` the level is the best loss, so that its margin is in nats."""
-    fabricated.write(tmp_path, ("rope", "none", "alibi"), ["place", "copy"])
+    fabricated.write(tmp_path, tasks=["place", "copy"])
     qualities = {"rope": 0.9, "alibi": 0.4, "none": 0.895}
     cells = [fabricated.cell("bag", pe, seed, one, gap=0.0) for pe, one in qualities.items() for seed in range(4)]
     shipped.write(f"{STUDY}_bag", cells, tmp_path)

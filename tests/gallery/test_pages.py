@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import pytest
 
 import fabricated
-from pe_lab.benchmark.results import Counts, Pairs, Results
+from pe_lab.benchmark.results import Counts, Pairs, Results, TaskResults
 from pe_lab.benchmark.tasks import STUDY, tasks
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import Page, Section, fixed, number, slot
@@ -170,6 +170,29 @@ def test_what_has_one_seed_is_said_not_to_be_ranked(content: Content) -> None:
     assert "one seed" in line
     assert "not compared" in line
     assert ">better<" not in line.replace(" ", "")
+
+
+def test_the_leaderboard_says_what_its_means_are_of(content: Content) -> None:
+    definitions, portraits = (said | {"fire": said["alibi"]} for said in (content.definitions, content.portraits))
+    html = leaderboard(replace(content, definitions=definitions, portraits=portraits)).html()
+    assert "The mean score and the mean rank are over the 3 tasks on which almost all are measured" in " ".join(
+        html.split()
+    )
+    line = re.search(r'<tr data-name="fire".*?</tr>', html, re.DOTALL)
+    assert line is not None
+    assert "ranked on 1 of 3" in line[0]
+    one = TaskResults.of(content.results.tasks[0].task, content.results.tasks[0].settings, [])
+    empty = replace(content, results=replace(content.results, tasks=[one]))
+    assert "Not measured yet" in leaderboard(empty).html()
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(3, False), (4, True)])
+def test_the_leaderboard_says_where_seeds_were_added(content: Content, tmp_path: Path, seeds: int, said: bool) -> None:
+    qualities = {"rope": 0.5, "alibi": 0.52, "none": 0.1}
+    cells = [fabricated.cell("copy", pe, seed, one) for pe, one in qualities.items() for seed in range(seeds)]
+    shipped.write(f"{STUDY}_copy", cells, tmp_path)
+    html = leaderboard(replace(content, results=Results.read(tmp_path))).html()
+    assert ("Seeds were added look by look." in html) == said
 
 
 def test_the_leaderboard_has_what_it_is_filtered_by(content: Content) -> None:
