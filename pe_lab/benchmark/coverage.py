@@ -6,8 +6,10 @@ from pathlib import Path
 import pandas as pd
 
 from pe_lab.benchmark.export import read
-from pe_lab.benchmark.results import ALMOST_ALL, ENOUGH, TRAINED, Counts, Pairs, Results, TaskResults
+from pe_lab.benchmark.pairs import Counts, Pairs
+from pe_lab.benchmark.results import ALMOST_ALL, Results
 from pe_lab.benchmark.rows import tables
+from pe_lab.benchmark.task_results import ENOUGH, TRAINED, TaskResults
 from pe_lab.benchmark.tasks import NAME, tasks
 from pe_lab.benchmark.undefined import defined, named
 

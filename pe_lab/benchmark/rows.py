@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab import config
-from pe_lab.benchmark.results import TaskResults
+from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.tasks import NAME
 from pe_lab.config import flatten, resolved
 from pe_lab.results.columns import ENVIRONMENT

@@ -20,8 +20,8 @@ from pe_lab.benchmark.card import Card, card
 from pe_lab.benchmark.card_page import sections
 from pe_lab.benchmark.export import read
 from pe_lab.benchmark.resemblance import resemblance
-from pe_lab.benchmark.results import Settings, TaskResults
 from pe_lab.benchmark.rows import tables
+from pe_lab.benchmark.task_results import Settings, TaskResults
 from pe_lab.benchmark.tasks import Task, tasks
 from pe_lab.benchmark.undefined import unfit
 from pe_lab.experiment.shipped import gathered

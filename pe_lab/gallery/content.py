@@ -12,7 +12,8 @@ from joblib import Parallel, cpu_count, delayed
 from markupsafe import Markup, escape
 
 from pe_lab.audit.report import legend
-from pe_lab.benchmark.results import TRAINED, Results, TaskResults
+from pe_lab.benchmark.results import Results
+from pe_lab.benchmark.task_results import TRAINED, TaskResults
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.portrait import Portrait, portrait

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.benchmark import rows
-from pe_lab.benchmark.results import ENOUGH, TRAINED, TaskResults
+from pe_lab.benchmark.task_results import ENOUGH, TRAINED, TaskResults
 from pe_lab.benchmark.tasks import NAME
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.definitions import mathml

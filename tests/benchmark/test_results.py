@@ -9,7 +9,9 @@ import pytest
 from scipy import stats
 
 import fabricated
-from pe_lab.benchmark.results import Counts, Pairs, Results, Settings, TaskResults
+from pe_lab.benchmark.pairs import Counts, Pairs
+from pe_lab.benchmark.results import Results
+from pe_lab.benchmark.task_results import Settings, TaskResults
 from pe_lab.benchmark.tasks import STUDY, tasks
 from pe_lab.decisions.shared_variance import prior_of
 from pe_lab.results import shipped, statistics

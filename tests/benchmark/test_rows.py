@@ -8,8 +8,9 @@ import pytest
 
 import fabricated
 from pe_lab import config
-from pe_lab.benchmark.results import Results, Settings, TaskResults
+from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.rows import COLUMNS, anchor, command, tables
+from pe_lab.benchmark.task_results import Settings, TaskResults
 from pe_lab.benchmark.tasks import STUDY, tasks
 from pe_lab.config import flatten, resolved
 from pe_lab.experiment.cell import Cell

@@ -10,7 +10,9 @@ from urllib.parse import unquote
 import pytest
 
 import fabricated
-from pe_lab.benchmark.results import Counts, Pairs, Results, TaskResults
+from pe_lab.benchmark.pairs import Counts, Pairs
+from pe_lab.benchmark.results import Results
+from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.tasks import STUDY, tasks
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import Page, Section, fixed, number, slot
