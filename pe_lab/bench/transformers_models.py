@@ -70,10 +70,12 @@ def _mask(length: int, on_left: bool) -> list[int]:
 
 
 def _token_by_token(model: Any, tokens: Tensor) -> Tensor:
-    parts, cache = [], None
+    from pe_lab.hf.cache import cache_name
+
+    parts, cache, name = [], None, cache_name(model)
     for index in range(tokens.shape[1]):
-        out = model(tokens[:, [index]], past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
+        out = model(tokens[:, [index]], **{name: cache}, use_cache=True)
+        cache = out[name]
         parts.append(out.logits[0])
     return torch.cat(parts)
 

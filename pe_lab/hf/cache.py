@@ -1,15 +1,18 @@
 """The cache of transformers with what the lab keeps of earlier tokens: rotated keys, and what encodings need."""
 
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.cache_utils import CacheLayerMixin
 
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.stack import Stack
+
+OLD_NAME = "past_key_values"  # of the cache among a model's arguments, before transformers 5.24
 
 
 @dataclass
@@ -81,6 +84,11 @@ class Layer(CacheLayerMixin):
             self.reorder_cache(rows.repeat_interleave(repeats))
 
 
+def cache_name(model: nn.Module) -> str:
+    """Return the name that the cache has among the arguments of a model or a part of one."""
+    return "cache" if "cache" in signature(model.forward).parameters else OLD_NAME
+
+
 def new_cache(tokens: Tokens, cross_attention: bool) -> DynamicCache | EncoderDecoderCache:
     """Return a cache of transformers for these tokens.
 
@@ -101,20 +109,18 @@ def tokens_in(past: object, stack: Stack) -> Tokens:
     own = past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past
     if not isinstance(own, DynamicCache) or own.offloading:
         kind = "one with offloading" if isinstance(own, DynamicCache) else type(own).__name__
-        raise ValueError(f"past_key_values must be a DynamicCache, got {kind}")
+        raise ValueError(f"the cache must be a DynamicCache, got {kind}")
     layers = own.layers
     if not (layers and isinstance(layers[0], Layer)):
         if own.get_seq_length():
-            raise ValueError(
-                f"past_key_values must be a cache of this model, got {own.get_seq_length()} tokens of another"
-            )
+            raise ValueError(f"the cache must be of this model, got {own.get_seq_length()} tokens of another")
         tokens = Tokens(stack, stack.cache())
         _fill(own, tokens)
         return tokens
     if layers[0].tokens.stack is not stack:
-        raise ValueError("past_key_values must be a cache of this model, got that of another replaced model")
+        raise ValueError("the cache must be of this model, got that of another replaced model")
     if layers[0].tokens.why is not None:
-        raise ValueError(f"past_key_values must be a cache that keeps tokens: {layers[0].tokens.why}")
+        raise ValueError(f"the cache must keep tokens: {layers[0].tokens.why}")
     return layers[0].tokens
 
 

@@ -12,7 +12,7 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions, Stack
 from pe_lab.encodings.terms import Terms
 from pe_lab.hf.attention import NAME, Given
-from pe_lab.hf.cache import Tokens, new_cache, tokens_in
+from pe_lab.hf.cache import OLD_NAME, Tokens, cache_name, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of
 
 WITHOUT_GRADIENTS = "a cache is for decoding, without gradients: call within torch.no_grad()"
@@ -42,12 +42,15 @@ class InputHook:
             return None  # the model says what it needs
         shape, device = (ids.shape, ids.device) if x is None else (x.shape[:2], x.device)
         self._require(given, shape)
-        past = given.get("past_key_values")
+        name = cache_name(part)
+        if name not in given and OLD_NAME in given:
+            given[name] = given.pop(OLD_NAME)
+        past = given.get(name)
         tokens = None if past is None else self._tokens(past)
         layout = self._layout(given, tuple(shape), tokens)
         if tokens is None and self._wants_cache(part, given):
             tokens = self._new_tokens(layout, asked=bool(given.get("use_cache")))
-            given["past_key_values"] = new_cache(tokens, given.get("encoder_hidden_states") is not None)
+            given[name] = new_cache(tokens, given.get("encoder_hidden_states") is not None)
         x = part.get_input_embeddings()(ids) if x is None else x
         x, positions = self.stack(x, layout.to(device), None if tokens is None else tokens.cache)
         if self.passes_zeros:

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import transformers
 from transformers import PreTrainedModel
 
 from pe_lab.attention import IMPLEMENTATIONS
@@ -12,8 +11,6 @@ from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import NAME
 from pe_lab.hf.families import Family, family_of
 from pe_lab.hf.hooks import AttentionHook, InputHook
-
-NEWER = (5, 24)  # its models take the cache by another name, which the hooks here do not know
 
 
 def replace(
@@ -43,13 +40,9 @@ def replace(
         options: of the encoding, as its class documents them.
 
     Raises:
-        ValueError: transformers is too new, the type of the model is unknown, the encoding is not defined for it, an
-            option is out of range, or positions were replaced already. The model is unchanged then.
+        ValueError: the type of the model is unknown, the encoding is not defined for it, an option is out of range, or
+            positions were replaced already. The model is unchanged then.
     """
-    if tuple(map(int, transformers.__version__.split(".")[:2])) >= NEWER:
-        raise ValueError(
-            f"transformers must be older than 5.24, got {transformers.__version__}: pip install 'transformers<5.24'"
-        )
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"model must be a PreTrainedModel of transformers, got {type(model).__name__}")
     family = family_of(model)

@@ -22,9 +22,11 @@ from hf_models import (
     tokens,
 )
 from pe_lab.hf import replace, stacks
-from pe_lab.hf.cache import Layer
+from pe_lab.hf.cache import Layer, cache_name
 
 CACHED = [(kind, name) for kind in CAUSAL_KINDS for name in NAMES if takes(kind, name) and name not in WHOLE]
+# the old name of the cache, which transformers renames, so that it is tested with each version
+pytestmark = pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
 KEEPING = ["rope", "cpe", "forgetting", "learnable"]  # what is kept: keys and values alone, embeddings, gates
 
 
@@ -38,6 +40,16 @@ def in_parts(model: PreTrainedModel, ids: Tensor, borders: list[int], mask: Tens
         made.append(out.logits)
     assert past.get_seq_length() == ids.shape[1]
     return torch.cat(made, 1)
+
+
+@pytest.mark.parametrize("kind", CAUSAL_KINDS)
+@torch.no_grad()
+def test_the_cache_has_the_name_that_the_model_gives_it(kind: str) -> None:
+    model, ids = replaced(kind, "rope"), tokens()
+    for name in (cache_name(model), "past_key_values"):
+        past = output(model, ids[:, :5], use_cache=True)[cache_name(model)]
+        rest = output(model, ids[:, 5:], use_cache=True, **{name: past}).logits
+        assert_close(rest, logits(model, ids, use_cache=False)[:, 5:], **CLOSE)
 
 
 @pytest.mark.parametrize(("kind", "name"), CACHED)
@@ -179,7 +191,7 @@ def test_encodings_of_whole_sequences_generate_without_a_cache_only(name: str) -
         model.generate(ids, max_new_tokens=3, do_sample=False)
     with (
         torch.no_grad(),
-        pytest.raises(ValueError, match=f"must be a cache that keeps tokens: {name} cannot use a cache"),
+        pytest.raises(ValueError, match=f"the cache must keep tokens: {name} cannot use a cache"),
     ):
         model(ids[:, :1], past_key_values=out.past_key_values)
     assert not ran
@@ -217,10 +229,10 @@ def test_caches_that_are_not_those_of_this_model_or_batch_are_refused() -> None:
     ran = layers_run(model)
     for past, message in (
         (of_another_batch, "the cache must be that of this batch: it holds 3 sequences, got 2"),
-        (of_another, "past_key_values must be a cache of this model, got that of another replaced model"),
-        (of_the_original, "past_key_values must be a cache of this model, got 9 tokens of another"),
-        (static, "past_key_values must be a DynamicCache, got StaticCache"),
-        (DynamicCache(offloading=True), "past_key_values must be a DynamicCache, got one with offloading"),
+        (of_another, "the cache must be of this model, got that of another replaced model"),
+        (of_the_original, "the cache must be of this model, got 9 tokens of another"),
+        (static, "the cache must be a DynamicCache, got StaticCache"),
+        (DynamicCache(offloading=True), "the cache must be a DynamicCache, got one with offloading"),
     ):
         with torch.no_grad(), pytest.raises(ValueError, match=message):
             model(tokens()[:, :1], past_key_values=past)
@@ -238,14 +250,14 @@ def test_gradients_and_padding_on_the_right_make_a_cache_that_nobody_can_use() -
     with pytest.raises(ValueError, match=r"^a cache is for decoding, .*: call within torch.no_grad\(\)$"):
         model(ids[:, :1], past_key_values=filled(replaced("llama", "rope")))
     with torch.no_grad():
-        with pytest.raises(ValueError, match="must be a cache that keeps tokens: a cache is for decoding, without"):
+        with pytest.raises(ValueError, match="the cache must keep tokens: a cache is for decoding, without"):
             model(ids[:, :1], past_key_values=made)
         for inputs in ({"use_cache": True}, {"past_key_values": DynamicCache()}):
             with pytest.raises(ValueError, match="^sequences that are decoded must be padded on the left"):
                 model(ids, attention_mask=mask, **inputs)
         assert not ran
         padded = model(ids, attention_mask=mask).past_key_values
-        with pytest.raises(ValueError, match="must be a cache that keeps tokens: sequences that are decoded must"):
+        with pytest.raises(ValueError, match="the cache must keep tokens: sequences that are decoded must"):
             model(ids[:, :1], past_key_values=padded)
 
 

@@ -266,12 +266,3 @@ def test_without_transformers_one_line_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
     assert last == 'ModuleNotFoundError: pe_lab.hf needs transformers: pip install "pe_lab[hf]"'
-
-
-@pytest.mark.parametrize("version", ["5.24.0", "5.24.0.dev0", "5.30.1", "6.0"])
-def test_a_version_of_transformers_that_names_the_cache_otherwise_is_refused(
-    monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
-    monkeypatch.setattr("transformers.__version__", version)
-    with pytest.raises(ValueError, match=rf"^transformers must be older than 5\.24, got {version}: pip install"):
-        replaced("llama", "rope")
