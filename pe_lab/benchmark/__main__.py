@@ -22,8 +22,8 @@ def main() -> None:
     parser = Parser("pe_lab.benchmark", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="pe=NAME", help="the encoding, and its options")
     parser.add_argument("--tasks", help="tasks, joined by commas (default: all)")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds of each task (default: 3)")
-    parser.add_argument("--ledger", default="ledger", help="where its cells are kept (default: ledger)")
+    parser.add_argument("--seeds", type=int, help="seeds of each task (default: 3)")
+    parser.add_argument("--ledger", help="where its cells are kept (default: ledger)")
     parser.add_argument("--out", help="folder of card.html, card.md and card.csv (default: score_card/NAME)")
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
     parser.add_argument("--beside", metavar="FILE", action="append", default=[], help="exported rows of other people")
@@ -38,7 +38,23 @@ def main() -> None:
     run_program(program, (ValueError, OSError))
 
 
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise ValueError if something that is given would have no effect."""
+    whats = {"pe=NAME": bool(arguments.words), "--export": arguments.export is not None}
+    whats["--pack"] = arguments.pack is not None
+    chosen = [what for what, is_given in whats.items() if is_given]
+    if len(chosen) > 1:
+        raise ValueError(f"one of pe=NAME, --export and --pack must be given, got {' and '.join(chosen)}")
+    options = ("tasks", "seeds", "ledger", "out", "workers")
+    unused = [f"--{name}" for name in options if getattr(arguments, name) is not None and not arguments.words]
+    if unused:
+        raise ValueError(f"{', '.join(unused)} must be given with pe=NAME, of whose score card they are, got none")
+    if arguments.beside and arguments.pack is not None:
+        raise ValueError("--beside must not be given with --pack, which reads a ledger alone, got both")
+
+
 def _program(arguments: argparse.Namespace) -> None:
+    _check(arguments)
     if arguments.pack is not None:
         from pe_lab.benchmark import undefined
         from pe_lab.benchmark.pack import pack  # loads torch
@@ -49,8 +65,9 @@ def _program(arguments: argparse.Namespace) -> None:
     elif arguments.words:
         from pe_lab.benchmark.score_card import Asked, score_card  # loads torch
 
+        given = {"seeds": 3, "ledger": "ledger"} | {k: v for k, v in vars(arguments).items() if v is not None}
         names = ("words", "tasks", "seeds", "ledger", "out", "workers", "beside")
-        print(score_card(Asked.of(*(getattr(arguments, name) for name in names))))
+        print(score_card(Asked.of(*(given.get(name) for name in names))))
     elif arguments.export is not None:
         from pe_lab.benchmark.coverage import table  # loads pandas
         from pe_lab.benchmark.export import write
@@ -60,7 +77,9 @@ def _program(arguments: argparse.Namespace) -> None:
         from pe_lab.benchmark.coverage import coverage, decided, table  # loads pandas
         from pe_lab.benchmark.results import Results
 
-        print(coverage(table(arguments.beside)), decided(Results.read().measured), sep="\n\n")
+        results = Results.read()
+        common = [found.task.name for found in results.common]
+        print(coverage(table(arguments.beside), common), decided(results.measured), sep="\n\n")
 
 
 if __name__ == "__main__":

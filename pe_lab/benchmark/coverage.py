@@ -7,7 +7,7 @@ import pandas as pd
 
 from pe_lab.benchmark.export import read
 from pe_lab.benchmark.pairs import Counts, Pairs
-from pe_lab.benchmark.results import ALMOST_ALL, Results
+from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.rows import tables
 from pe_lab.benchmark.task_results import ENOUGH, TRAINED, TaskResults
 from pe_lab.benchmark.tasks import NAME, tasks
@@ -27,22 +27,25 @@ def table(beside: Iterable[str | Path] = (), folder: Path | None = None) -> pd.D
     return pd.concat([tables(Results.read(folder).tasks), *(read(Path(path)) for path in beside)], ignore_index=True)
 
 
-def coverage(rows: pd.DataFrame) -> str:
+def coverage(rows: pd.DataFrame, common: Iterable[str]) -> str:
     """Return a table: a line per encoding, its mean score on each task at the training length.
 
-    The best mean rank over the tasks on which almost all are measured comes first; who lacks one of them comes last.
+    Args:
+        rows: from `table`.
+        common: tasks: the best mean rank over these comes first, and an encoding that lacks one of them last.
     """
     found = rows[rows["length"] == TRAINED]
     if found.empty:
         return f"{NAME}: no cell is shipped yet"
     means = found.pivot_table(index="pe", columns="task", values="score", aggfunc="mean", sort=False)
     means = means[[task.name for task in tasks() if task.name in means]]
-    common = means.loc[:, means.notna().mean() >= ALMOST_ALL]
-    order = common.rank().mean(axis=1, skipna=False).sort_values(ascending=False, kind="stable").index
+    ordering = [task for task in means if task in set(common)]
+    order = means[ordering].rank().mean(axis=1, skipna=False).sort_values(ascending=False, kind="stable").index
     counts = covered(rows)
     pairs = f"{counts['encodings'].sum()} of {counts['defined'].sum()} pairs of encoding and task that are defined"
     line = f"{NAME}: {len(found)} cells; {pairs} have {ENOUGH} seeds or more"
-    return f"{means.loc[order].round(3).to_string(na_rep='')}\n\n{line}"
+    by = f"The best mean rank over {', '.join(ordering)} comes first." if ordering else "In no order."
+    return f"{means.loc[order].round(3).to_string(na_rep='')}\n\n{by}\n{line}"
 
 
 def covered(rows: pd.DataFrame) -> pd.DataFrame:
@@ -82,8 +85,8 @@ def decided(measured: Iterable[TaskResults]) -> str:
     table = pd.DataFrame(lines).to_string(index=False)
     return (
         f"Pairs of encodings with {ENOUGH} seeds or more, by task and length: decided at a false discovery rate of 5 % "
-        f"(FDR: at most one in twenty of these is expected to be wrong) and with a family-wise error of 5 % (FWER: any "
-        f"wrong one among them is unlikely)\n{table}"
+        "(FDR: at most about one in twenty of each is expected to be wrong) and with a family-wise error of 5 % (FWER: "
+        f"of each, any wrong one is unlikely)\n{table}"
     )
 
 

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from pe_lab.benchmark.rows import COLUMNS
@@ -91,19 +92,23 @@ def read(path: Path) -> pd.DataFrame:
         what = f"no {', '.join(missing)}" if missing else f"{', '.join(map(str, unknown))}"
         raise ValueError(f"{path} must have the columns of {STEM}.schema.json, got {what}")
     table = table.reindex(columns=list(COLUMNS))
+    texts = table[list(_TEXTS)].astype(object)
+    for name in _TEXTS:
+        is_text = texts[name].map(lambda value: isinstance(value, str | None) or value != value)
+        _require(path, is_text, "have texts in", name, texts[name])
+    table[list(_TEXTS)] = texts.where(texts.notna(), None)
     _require(path, table["benchmark"] == NAME, "be of", NAME, table["benchmark"])
     known = [task.name for task in tasks()]
     _require(path, table["task"].isin(known), "have tasks among", ", ".join(known), table["task"])
     for name in (name for name in COLUMNS if name not in _TEXTS):
         numbers = pd.to_numeric(table[name], errors="coerce").astype(float)
-        _require(path, table[name].isna() | numbers.notna(), "have numbers in", name, table[name])
+        finite = numbers.notna() & np.isfinite(numbers) & ~table[name].map(lambda value: isinstance(value, bool))
+        _require(path, table[name].isna() | finite, "have finite numbers in", name, table[name])
         table[name] = numbers
-    texts = table[list(_TEXTS)].astype(object)
-    table[list(_TEXTS)] = texts.where(texts.notna(), None)
     for name in _NEEDED:
         _require(path, table[name].notna(), "have values in", name, table[name])
-    whole = (table["seed"] >= 0) & (table["seed"] % 1 == 0)
-    _require(path, whole, "have whole numbers from 0 on in", "seed", table["seed"])
+    whole = table["seed"].between(0, 2**53) & (table["seed"] % 1 == 0)
+    _require(path, whole, "have whole numbers from 0 to 2^53 in", "seed", table["seed"])
     table["seed"] = table["seed"].astype(int)
     _require(path, table["length"] > 0, "have numbers above 0 in", "length", table["length"])
     twice = table.duplicated(["task", "pe", "seed", "length"])

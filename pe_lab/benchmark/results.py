@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from pe_lab.benchmark.task_results import COSTS, ENOUGH, LOSS, TRAINED, Settings, TaskResults
+from pe_lab.benchmark.leaderboard import Leaderboard
+from pe_lab.benchmark.task_results import ENOUGH, LOSS, TRAINED, Settings, TaskResults
 from pe_lab.benchmark.tasks import tasks
 from pe_lab.report.standing import Standing
 from pe_lab.results import shipped, statistics
 from pe_lab.results.statistics import GRID, Families
-
-ALMOST_ALL = 0.85  # of the encodings that are ranked on any task: a task with fewer is not averaged over
 
 
 @dataclass(frozen=True)
@@ -52,37 +51,20 @@ class Results:
         return [found for found in self.tasks if len(found.lines)]
 
     @cached_property
+    def leaderboards(self) -> dict[float, Leaderboard]:
+        """The table of all encodings on all tasks, at the training length and at each longer one."""
+        lengths = {TRAINED}.union(*(found.lengths for found in self.measured))
+        return {length: Leaderboard(length, self.measured) for length in sorted(lengths)}
+
+    @property
     def common(self) -> list[TaskResults]:
-        """The tasks that means over tasks are of: those with scores on which almost all encodings are ranked.
+        """The tasks that means over tasks are of, at the training length."""
+        return self.leaderboards[TRAINED].common
 
-        A mean over few easy tasks is not compared with one over many: encodings that lack one of these have no mean.
-        Tasks with attention to both sides are not among them, since some encodings are defined for causal attention.
-        """
-        ranked = {one.task.name: set(one.ranked.get(TRAINED, ())) for one in self.measured if one.scored}
-        least = max(1, ALMOST_ALL * len(set().union(*ranked.values())))
-        return [one for one in self.measured if len(ranked.get(one.task.name, ())) >= least]
-
-    @cached_property
+    @property
     def overall(self) -> pd.DataFrame:
-        """A line per encoding, the best mean score first: pe, name, tasks (measured), score (the mean over the common
-        tasks, at the training length), ranked (the number of common tasks on which it is ranked), rank_best and
-        rank_worst (the means of the ends of its ranges there), costs (means over the tasks that it is measured on),
-        seeds (the fewest). Without all common tasks there is no mean score, without a rank on each no mean rank."""
-        parts = [found.at().reset_index(drop=True).assign(task=found.task.name) for found in self.measured]
-        common = [found.task.name for found in self.common]
-        lines = []
-        for pe, part in pd.concat(parts, ignore_index=True).groupby("pe", sort=False) if parts else []:
-            there = part[part["task"].isin(common)]
-            ranked = there[there["rank_best"].notna()]
-            score = there["score"].mean() if len(there) == len(common) else float("nan")
-            line = {"pe": pe, "name": part["name"].iloc[0], "tasks": len(part), "score": score}
-            line |= {"ranked": len(ranked), "seeds": int(part["seeds"].min())}
-            everywhere = ranked if len(ranked) == len(common) else ranked.head(0)
-            line |= {name: everywhere[name].astype(float).mean() for name in ("rank_best", "rank_worst")}
-            lines.append(line | {name: part[name].astype(float).mean() for name in COSTS})
-        columns = ["pe", "name", "tasks", "score", "ranked", "seeds", "rank_best", "rank_worst", *COSTS]
-        found = pd.DataFrame(lines, columns=columns)
-        return found.sort_values(["score", "tasks"], ascending=False, ignore_index=True, kind="stable")
+        """The table of all encodings at the training length."""
+        return self.leaderboards[TRAINED].table
 
     @cached_property
     def pooled(self) -> tuple[Standing | None, str]:
@@ -92,7 +74,7 @@ class Results:
         """
         scored = self.common
         if len(scored) < 2:
-            return None, "Fewer than two tasks are measured."
+            return None, "Almost all encodings are measured on fewer than two tasks."
         parts = [rows for found in scored if (rows := found.ranked_rows()) is not None]
         pool = statistics.pool(pd.concat(parts, ignore_index=True), LOSS) if len(parts) == len(scored) else None
         if pool is None or pool.rows.empty:

@@ -1,6 +1,7 @@
 """The results of the benchmark as a tidy table: a line per cell and length, with the command that makes it."""
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
@@ -43,8 +44,8 @@ def command(study: str, cell: Shipped, defaults: Mapping[str, Any]) -> str:
     ]
     words = [f"+study={study}", f"pe={given['name']}", *options, f"seed={cell.identity['seed']}"]
     lr = cell.identity.get("optimizer", {}).get("lr")
-    words += [f"optimizer.lr={lr:g}"] if lr is not None else []
-    return " ".join(["python -m pe_lab.run -m", *words, ONE_CELL])
+    words += [f"optimizer.lr={lr!r}"] if lr is not None else []
+    return " ".join(["python -m pe_lab.run -m", *map(shlex.quote, words), ONE_CELL])
 
 
 def table(found: TaskResults) -> pd.DataFrame:

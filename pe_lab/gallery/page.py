@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 STATIC = Path(__file__).with_name("static")
 NAV = (
     ("index", "Leaderboard"),
+    ("longer", "Longer sequences"),
     ("needs", "Needs"),
     ("encodings", "Encodings"),
     ("tasks", "Tasks"),

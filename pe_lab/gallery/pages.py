@@ -5,6 +5,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.benchmark import rows
+from pe_lab.benchmark.leaderboard import Leaderboard
 from pe_lab.benchmark.task_results import ENOUGH, TRAINED, TaskResults
 from pe_lab.benchmark.tasks import NAME
 from pe_lab.gallery.content import Content
@@ -12,6 +13,7 @@ from pe_lab.gallery.definitions import mathml
 from pe_lab.gallery.page import Page, Section, rendered
 from pe_lab.results.verdicts import MARKS
 
+LONGER = 2.0  # the length beyond training of the benchmark's tasks, in training lengths
 FACETS = {
     "family": "family",
     "enters": "where it enters",
@@ -22,17 +24,24 @@ FACETS = {
 
 def pages(content: Content) -> list[Page]:
     """Return all pages: the overview, one per encoding, one per task, and the rows of each task that is measured."""
-    made = [leaderboard(content), needs(content), encodings(content), tasks(content), claims(content)]
+    made = [
+        leaderboard(content),
+        leaderboard(content, LONGER),
+        needs(content),
+        encodings(content),
+        tasks(content),
+        claims(content),
+    ]
     made += [encoding(content, name) for name in content.definitions]
     made += [task(content, found) for found in content.results.tasks]
     return made + [task_rows(content, found) for found in content.results.measured]
 
 
-def leaderboard(content: Content) -> Page:
-    """Return the table of all encodings on all tasks."""
-    found = content.results
-    overall = found.overall[found.overall["name"].isin(content.names)]
-    tables = {one.task.name: one.at() for one in found.measured}
+def leaderboard(content: Content, length: float = TRAINED) -> Page:
+    """Return the table of all encodings on all tasks at one length."""
+    found = content.results.leaderboards.get(length) or Leaderboard(length, [])
+    overall = found.table[found.table["name"].isin(content.names)]
+    tables = {one.task.name: one.at(length) for one in found.tasks}
     lines = [
         {
             "facets": content.facets(line["name"]),
@@ -45,16 +54,20 @@ def leaderboard(content: Content) -> Page:
         "leaderboard.html",
         **_common(content, ""),
         lines=lines,
-        measured=found.measured,
+        length=length,
+        longer=LONGER,
+        measured=found.tasks,
         common=found.common,
         average=_average([one.task.name for one in found.common]),
-        all_tasks=found.tasks,
+        all_tasks=content.results.tasks,
         missing=sorted(content.names - set(overall["name"])),
-        cells=sum(len(one.cells) for one in found.measured),
+        cells=sum(len(one.cells) for one in found.tasks),
         choices=_choices(content),
-        caution=any(one.seeds_added for one in found.measured),
+        caution=any(one.seeds_added for one in found.tasks),
     )
-    return Page("index", "Leaderboard", [Section("", html)], wide=True)
+    if length == TRAINED:
+        return Page("index", "Leaderboard", [Section("", html)], wide=True)
+    return Page("longer", f"Leaderboard at {content.of_length(length)}", [Section("", html)], wide=True)
 
 
 def _average(names: list[str]) -> str:
@@ -96,7 +109,9 @@ def needs(content: Content) -> Page:
 
 def encodings(content: Content) -> Page:
     """Return the list of all encodings."""
-    scores = content.results.overall.groupby("name")["score"].max().to_dict()
+    overall = content.results.overall
+    usual = overall[(overall["pe"] == overall["name"]) | ~overall["name"].duplicated(keep=False)]
+    scores = usual.set_index("name")["score"].to_dict()
     lines = [
         {
             "name": name,
@@ -105,10 +120,12 @@ def encodings(content: Content) -> Page:
             "facets": content.facets(name),
             "parameters": _property(content, name, "parameters"),
             "score": scores.get(name),
+            "measured": name in set(overall["name"]),
         }
         for name, said in content.definitions.items()
     ]
-    html = rendered("encodings.html", **_common(content, ""), lines=lines, choices=_choices(content))
+    average = _average([one.task.name for one in content.results.common])
+    html = rendered("encodings.html", **_common(content, ""), lines=lines, choices=_choices(content), average=average)
     return Page("encodings", "Encodings", [Section("", html)], wide=True)
 
 

@@ -70,7 +70,7 @@ def test_other_peoples_rows_stand_beside_ours(shipped: pd.DataFrame, results: Pa
     rows("new", [0.1, 0.2, 0.15]).to_csv(path, index=False)
     both = table([path], results)
     assert len(both) == len(shipped) + 3
-    text = coverage(both)
+    text = coverage(both, ["copy"])
     assert "new (paper)" in text
     assert "rope" in text
     assert both["hardware"].iloc[-1] == "the machine of new"
@@ -87,10 +87,14 @@ def changed(**columns: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
         (changed(speed=1), "must have the columns of pe-bench-1.schema.json, got speed"),
         (changed(benchmark="pe-bench 2"), "must be of pe-bench 1, got 'pe-bench 2' in row 1"),
         (changed(task="copies"), "must have tasks among place, .*, got 'copies' in row 1"),
-        (changed(loss=["0.1", "low", "0.2"]), "must have numbers in loss, got 'low' in row 2"),
+        (changed(loss=["0.1", "low", "0.2"]), "must have finite numbers in loss, got 'low' in row 2"),
+        (changed(level=[1.0, float("inf"), 1.0], score=None), "must have finite numbers in level, got inf in row 2"),
+        (changed(best=[0.0, float("-inf"), 0.0], score=None), "must have finite numbers in best, got -inf in row 2"),
+        (changed(length=float("inf")), "must have finite numbers in length, got inf in row 1"),
         (changed(loss=[0.1, None, 0.2], score=None), "must have values in loss, got nan in row 2"),
-        (changed(seed=[0, 1, 1.5]), "must have whole numbers from 0 on in seed, got 1.5 in row 3"),
-        (changed(seed=[0, 1, -1]), "must have whole numbers from 0 on in seed, got -1.0 in row 3"),
+        (changed(seed=[0, 1, 1.5]), "must have whole numbers from 0 to 2\\^53 in seed, got 1.5 in row 3"),
+        (changed(seed=[0, 1, -1]), "must have whole numbers from 0 to 2\\^53 in seed, got -1.0 in row 3"),
+        (changed(seed=[0, 1, 1e30]), "must have whole numbers from 0 to 2\\^53 in seed, got 1e\\+30 in row 3"),
         (changed(seed=[0, 1, 1]), "must have each cell once: task, pe, seed and length, got 'new' in row 3"),
         (changed(length=0), "must have numbers above 0 in length, got 0.0 in row 1"),
         (changed(score=0.99), "must have scores of their parts in score, got 0.99 in row 1"),
@@ -107,6 +111,25 @@ def test_rows_that_cannot_be_are_refused(
         read(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("pe", ["new"], r"must have texts in pe, got \['new'\] in row 2"),
+        ("task", {"copy": 1}, r"must have texts in task, got \{'copy': 1\} in row 2"),
+        ("hardware", 3, "must have texts in hardware, got 3 in row 2"),
+        ("seed", True, "must have finite numbers in seed, got True in row 2"),
+        ("loss", [0.1], r"must have finite numbers in loss, got \[0.1\] in row 2"),
+    ],
+)
+def test_values_of_another_type_in_json_are_refused(name: str, value: object, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "theirs.json"
+    lines = json.loads(rows("new", [0.1, 0.2, 0.15]).to_json(orient="records"))
+    lines[1][name] = value
+    path.write_text(json.dumps({"rows": lines}))
+    with pytest.raises(ValueError, match=message):
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -150,11 +173,13 @@ def test_coverage_is_of_the_training_length_and_the_best_mean_rank_comes_first()
         rows("fourth", [0.1] * 3, task="sort"),  # hardly any other: it counts for nothing
         *(rows(f"{number}", [0.95] * 3, task=task) for number in range(4) for task in ("copy", "place")),
     ]
-    first, *lines, _, last = coverage(pd.concat([given[0], *given[1:]], ignore_index=True)).splitlines()
+    table = pd.concat(given, ignore_index=True)
+    first, *lines, _, order, last = coverage(table, ["place", "copy", "recall"]).splitlines()
     assert first.split() == ["task", "place", "copy", "sort"]
     found = [line.split() for line in lines[1:]]
     assert found[:3] == [["first", "0.55", "0.80"], ["second", "0.60", "0.70"], ["third", "0.10", "0.75"]]
     assert found[-1] == ["fourth", "0.9"]
+    assert order == "The best mean rank over place, copy comes first."
     assert last == "pe-bench 1: 45 cells; 0 of 750 pairs of encoding and task that are defined have 3 seeds or more"
 
 
@@ -173,7 +198,8 @@ def test_what_is_covered_are_encodings_of_the_package_with_three_seeds_where_the
     assert found.loc["copy"].tolist() == [60, 2, 3]
     assert found.loc["place"].tolist() == [51, 0, 0]
     assert found[["encodings", "seeds"]].sum().tolist() == [2, 3]
-    assert coverage(table).splitlines()[-1].startswith("pe-bench 1: 17 cells; 2 of 750 pairs ")
+    assert coverage(table, []).splitlines()[-2] == "In no order."
+    assert coverage(table, []).splitlines()[-1].startswith("pe-bench 1: 17 cells; 2 of 750 pairs ")
 
 
 def test_decided_pairs_are_listed_by_task_and_length(results: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import gc
 
+import pytest
+
 from pe_lab import config
 from pe_lab.data.base import InMemory
 from pe_lab.experiment import job as jobs_module
@@ -43,3 +45,15 @@ def test_memory_that_steps_free_is_kept_during_a_training_and_returned_after_it(
     job.serve(wait=True)
     job.withdraw()
     assert calls == ["keep", "return True"]
+
+
+def test_memory_is_returned_after_a_training_that_failed(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(jobs_module, "return_freed_memory", lambda: calls.append("return"))
+    monkeypatch.setattr("pe_lab.experiment.executor.Executor.train_requested", lambda _: 1 / 0)
+    (cfg,) = config.expand([*TINY, "epochs=1", "logger=none", f"ledger={tmp_path}"], multirun=False)
+    job = Job.from_config(cfg)
+    job.request()
+    with pytest.raises(ZeroDivisionError):
+        job.serve(wait=True)
+    assert calls == ["return"]

@@ -17,6 +17,7 @@ from pe_lab.benchmark.tasks import STUDY, tasks
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import Page, Section, fixed, number, slot
 from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task, task_rows
+from pe_lab.gallery.pages import encodings as encodings_page
 from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
 from pe_lab.results import shipped
@@ -66,7 +67,7 @@ def read(site: Path) -> dict[Path, Read]:
 
 def test_there_is_a_page_for_everything(site: Path, read: dict[Path, Read]) -> None:
     names = {path.relative_to(site).with_suffix("").as_posix() for path in read}
-    assert names >= {"index", "needs", "encodings", "tasks", "claims"}
+    assert names >= {"index", "needs", "encodings", "tasks", "claims", "longer"}
     assert {name for name in names if name.startswith("encodings/")} == {
         f"encodings/{name}" for name in ("rope", "none", "alibi", "rope_2d")
     }
@@ -188,13 +189,68 @@ def test_the_leaderboard_says_what_its_means_are_of(content: Content) -> None:
     assert "Not measured yet" in leaderboard(empty).html()
 
 
-@pytest.mark.parametrize(("seeds", "said"), [(3, False), (4, True)])
-def test_the_leaderboard_says_where_seeds_were_added(content: Content, tmp_path: Path, seeds: int, said: bool) -> None:
+@pytest.mark.parametrize(("seeds", "said"), [((3, 3, 3), False), ((4, 4, 3), True), ((5, 5, 5), False)])
+def test_the_leaderboard_says_where_seeds_were_added(
+    content: Content, tmp_path: Path, seeds: tuple[int, int, int], said: bool
+) -> None:
+    """Not where all encodings have the same number, as in a study of fixed seeds."""
     qualities = {"rope": 0.5, "alibi": 0.52, "none": 0.1}
-    cells = [fabricated.cell("copy", pe, seed, one) for pe, one in qualities.items() for seed in range(seeds)]
+    cells = [
+        fabricated.cell("copy", pe, seed, one)
+        for (pe, one), count in zip(qualities.items(), seeds, strict=True)
+        for seed in range(count)
+    ]
     shipped.write(f"{STUDY}_copy", cells, tmp_path)
     html = leaderboard(replace(content, results=Results.read(tmp_path))).html()
     assert ("Seeds were added look by look." in html) == said
+
+
+def test_longer_sequences_have_a_leaderboard_of_their_own(content: Content, tmp_path: Path) -> None:
+    page = leaderboard(content, 2.0)
+    html = page.html()
+    assert (page.path, page.title) == ("longer", "Leaderboard at 2 × the training length")
+    copy = next(found for found in content.results.tasks if found.task.name == "copy")
+    for pe in ("rope", "alibi"):
+        assert f'<a href="rows/copy.html#{pe}-x2" title="loss' in html
+        line = re.search(rf'<tr data-name="{pe}".*?</tr>', html, re.DOTALL)
+        assert line is not None
+        assert f">{fixed(copy.at(2.0).loc[pe, 'score'])}</a>" in line[0]
+        scores = [one.at(2.0).loc[pe, "score"] for one in content.results.measured if 2.0 in one.lengths]
+        assert f">{fixed(sum(scores) / 2)}</a>" in line[0]
+    assert "rows/place.html" not in html  # measured at the training length alone
+    assert "over the 2 tasks on which almost all are measured (copy, recall)" in html
+    assert 'href="longer.html"' in leaderboard(content).html()
+    fabricated.write(tmp_path, tasks=["place"])
+    empty = leaderboard(replace(content, results=Results.read(tmp_path)), 2.0).html()
+    assert "Not measured yet" in empty
+
+
+def test_an_encoding_without_a_mean_is_not_said_to_have_too_few_seeds(content: Content, tmp_path: Path) -> None:
+    """Ranked on a task that few others have: that is no task which means are of."""
+    fabricated.write(tmp_path, ("none", "alibi", "t5", "sinusoidal"), ["place", "copy"])
+    cells = [fabricated.cell("digits", pe, seed, 0.5, longer=False) for pe in ("rope", "shaw") for seed in range(3)]
+    shipped.write(f"{STUDY}_digits", cells, tmp_path)
+    html = leaderboard(replace(content, results=Results.read(tmp_path))).html()
+    line = re.search(r'<tr data-name="rope".*?</tr>', html, re.DOTALL)
+    assert line is not None
+    assert "ranked on 0 of 0" in line[0]
+    assert "not ranked: fewer" not in line[0]
+    assert "There are no means: no task has almost all encodings." in html
+
+
+def test_the_mean_of_an_encoding_is_that_of_its_usual_options(content: Content, tmp_path: Path) -> None:
+    cells = [fabricated.cell("copy", "alibi", seed, 0.3, slopes="harmonic") for seed in range(3)]
+    cells += [fabricated.cell("copy", "alibi", seed, 0.8, slopes="geometric") for seed in range(3)]
+    cells += [fabricated.cell("copy", pe, seed, 0.4) for pe in ("rope", "none") for seed in range(3)]
+    shipped.write(f"{STUDY}_copy", cells, tmp_path)
+    read = Results.read(tmp_path)
+    assert set(read.overall["pe"]) >= {"rope", "none"}
+    html = encodings_page(replace(content, results=read)).html()
+    line = re.search(r'<tr data-name="alibi .*?</tr>', html, re.DOTALL)
+    assert line is not None
+    usual = read.overall[read.overall["pe"] == "alibi"]["score"]
+    assert (fixed(usual.iloc[0]) if len(usual) else "no mean yet") in line[0]
+    assert fixed(0.8) not in line[0]
 
 
 def test_the_leaderboard_has_what_it_is_filtered_by(content: Content) -> None:

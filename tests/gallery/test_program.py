@@ -1,5 +1,6 @@
 """The program that writes the gallery: what it prints, and its errors as one line."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,18 @@ def test_a_folder_that_cannot_be_made_gives_one_line_before_anything_is_computed
         status, lines, error = program(main, f"--{name}", folder)
         assert (status, lines) == (1, [])
         assert error == f"error: --{name} must be a folder that can be written to, got '{folder}'\n"
+
+
+@pytest.mark.parametrize("name", ["out", "cache"])
+def test_a_folder_without_permission_gives_one_line(
+    program: Program, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "no" and allowed(path, mode))
+    (tmp_path / "no").mkdir()
+    status, lines, error = program(main, f"--{name}", tmp_path / "no" / "below")
+    assert (status, lines) == (1, [])
+    assert error == f"error: --{name} must be a folder that can be written to, got '{tmp_path / 'no' / 'below'}'\n"
 
 
 def test_pe_lab_knows_the_command() -> None:
