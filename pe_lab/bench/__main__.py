@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STUDY = ["+study=depth_epochs_pe"]
 RESULTS = Path("sweeps/results")
-CELLS = RESULTS / "all_encodings" / "rows.csv"  # whose residuals are noise of simulated studies
+CELLS = RESULTS / "all_encodings_41" / "rows.csv"  # whose residuals are noise of simulated studies
 
 
 def main() -> None:

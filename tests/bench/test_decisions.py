@@ -12,7 +12,7 @@ from pe_lab.decisions.question import Question
 from pe_lab.decisions.study import decide
 from pe_lab.results.frame import load
 
-ROWS = Path(__file__).parents[2] / "sweeps" / "results" / "all_encodings" / "rows.csv"
+ROWS = Path(__file__).parents[2] / "sweeps" / "results" / "all_encodings_41" / "rows.csv"
 
 
 def test_the_replay_of_committed_cells_contradicts_no_verdict_of_all_seeds_at_once(program):
