@@ -402,3 +402,55 @@ def test_a_control_has_no_score_and_is_ranked_by_its_loss(tmp_path: Path) -> Non
     assert pooled is not None
     assert "Averaged over 2 tasks" in pooled.words()
     assert "bag" not in note
+
+
+def test_a_control_is_not_averaged_over_even_with_all_encodings(tmp_path: Path) -> None:
+    """It has no scores, and its ranks say nothing about encodings."""
+    fabricated.write(tmp_path, ("none", "rope", "alibi", "t5", "shaw"), ["place", "copy"])
+    cells = [
+        fabricated.cell("bag", pe, seed, 0.5, gap=0.0) for pe in ("none", "rope", "alibi", "t5") for seed in range(3)
+    ]
+    shipped.write(f"{STUDY}_bag", cells, tmp_path)
+    read = Results.read(tmp_path)
+    assert [found.task.name for found in read.common] == ["place", "copy"]
+    assert read.overall.set_index("pe").loc["rope", "ranked"] == 2
+
+
+def test_of_equal_means_the_one_with_more_tasks_comes_first(tmp_path: Path) -> None:
+    names = ("alibi", "rope", "none")
+    cells = [fabricated.cell("copy", pe, seed, 0.5 if pe == "none" else 0.7) for pe in names for seed in range(3)]
+    same = [replace(cell, summary=cell.summary | {"test": {"loss": 0.55}}) for cell in cells]
+    shipped.write(f"{STUDY}_copy", same, tmp_path)
+    shipped.write(f"{STUDY}_recall", [fabricated.cell("recall", "rope", seed, 0.2) for seed in range(3)], tmp_path)
+    overall = Results.read(tmp_path).overall
+    assert overall["score"].nunique() == 1
+    assert overall["pe"].iloc[0] == "rope"
+    assert overall.set_index("pe").loc["rope", "tasks"] == 2
+
+
+def test_each_length_has_means_over_the_tasks_that_were_measured_there(read: Results) -> None:
+    boards = read.leaderboards
+    assert list(boards) == [1.0, 2.0]
+    assert [[one.task.name for one in board.common] for board in boards.values()] == [
+        ["place", "copy", "recall"],
+        ["copy", "recall"],
+    ]
+    longer = boards[2.0].table.set_index("pe")
+    scores = [of(read, name).at(2.0).loc["rope", "score"] for name in ("copy", "recall")]
+    assert longer.loc["rope", "score"] == pytest.approx(sum(scores) / 2)
+    assert longer.loc["rope", "score"] < read.overall.set_index("pe").loc["rope", "score"]
+
+
+def test_almost_all_are_nine_of_ten_or_all_but_one(tmp_path: Path) -> None:
+    names = [f"learnable{number}" for number in range(20)]
+    counts = {"copy": (20, 17), "recall": (18, 18), "place": (17, 17)}  # at the training length, and at twice that too
+    for task, (count, longer) in counts.items():
+        cells = [
+            fabricated.cell(task, pe, seed, 0.5, longer=number < longer)
+            for number, pe in enumerate(names[:count])
+            for seed in range(3)
+        ]
+        shipped.write(f"{STUDY}_{task}", cells, tmp_path)
+    boards = Results.read(tmp_path).leaderboards
+    assert [found.task.name for found in boards[1.0].common] == ["copy", "recall"]
+    assert [found.task.name for found in boards[2.0].common] == ["place", "copy", "recall"]  # 17 of 18

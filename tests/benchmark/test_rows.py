@@ -59,6 +59,14 @@ def test_options_of_conf_pe_are_not_given_again() -> None:
     assert " pe=nape pe.shares=null pe.deep=true seed=0 " in given
 
 
+def test_words_of_a_command_are_quoted_and_rates_are_whole() -> None:
+    cell = fabricated.cell("copy", "sum", 0, 0.5, parts=["alibi", "none"], layers=[1, 3])
+    cell.identity["optimizer"]["lr"] = 0.00123456789
+    given = command(f"{STUDY}_copy", cell, {"name": "sum", "parts": ["rope", "alibi"], "layers": None})
+    assert "pe.layers=[1, 3]" in shlex.split(given)
+    assert "optimizer.lr=0.00123456789" in shlex.split(given)
+
+
 def test_a_row_has_the_settings_and_the_command_of_its_cell(results: Path) -> None:
     found = tables(Results.read(results).tasks)
     assert tuple(found) == COLUMNS

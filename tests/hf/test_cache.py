@@ -42,6 +42,14 @@ def in_parts(model: PreTrainedModel, ids: Tensor, borders: list[int], mask: Tens
     return torch.cat(made, 1)
 
 
+@torch.no_grad()
+def test_a_part_of_a_model_takes_the_cache_by_its_old_name() -> None:
+    part, ids = replaced("llama", "rope").model, tokens()
+    past = part(input_ids=ids[:, :5], use_cache=True)[cache_name(part)]
+    rest = part(input_ids=ids[:, 5:], use_cache=True, past_key_values=past).last_hidden_state
+    assert_close(rest, part(input_ids=ids, use_cache=False).last_hidden_state[:, 5:], **CLOSE)
+
+
 @pytest.mark.parametrize("kind", CAUSAL_KINDS)
 @torch.no_grad()
 def test_the_cache_has_the_name_that_the_model_gives_it(kind: str) -> None:
