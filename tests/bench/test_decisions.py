@@ -1,5 +1,7 @@
 """The bench of sequential studies: small simulations, and the replay of the committed cells."""
 
+import csv
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,8 @@ from pe_lab.decisions.question import Question
 from pe_lab.decisions.study import decide
 from pe_lab.results.frame import load
 
-ROWS = Path(__file__).parents[2] / "sweeps" / "results" / "all_encodings_41" / "rows.csv"
+RESULTS = Path(__file__).parents[2] / "sweeps" / "results"
+ROWS = RESULTS / "all_encodings_41" / "rows.csv"
 
 
 def test_the_replay_of_committed_cells_contradicts_no_verdict_of_all_seeds_at_once(program):
@@ -22,6 +25,21 @@ def test_the_replay_of_committed_cells_contradicts_no_verdict_of_all_seeds_at_on
     assert "388 of 410 cells were needed, 22 (5 %) were saved. 0 verdicts are contradicted." in out[0]
     written = (ROWS.parents[1] / "decisions.md").read_text()
     assert "\n".join(out) in written
+
+
+def test_a_study_that_added_seeds_contradicts_no_verdict_of_twelve_seeds_at_once(program):
+    """The cells of `all_encodings` with one layer: a real study, and afterwards all seeds of all encodings."""
+    code, out, _ = program(bench.main, "decisions", "--replay", RESULTS / "all_encodings_12/rows.csv")
+    assert code == 0
+    assert "533 of 744 cells were needed, 211 (28 %) were saved. 0 verdicts are contradicted." in out[0]
+    assert "61 comparisons" in out[0]
+    with (RESULTS / "all_encodings_sequential/decisions.csv").open() as file:
+        verdicts = Counter(line["verdict"] for line in csv.DictReader(file))
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in "\n".join(out).splitlines() if "| " in line
+    ]
+    replayed = {first: sum(map(int, numbers)) for first, *numbers in cells[2:]}
+    assert replayed == verdicts
 
 
 def test_a_contradiction_is_a_difference_in_the_other_direction():
