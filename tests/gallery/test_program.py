@@ -27,7 +27,7 @@ def test_it_writes_a_site_and_says_where(program: Program, results: Path, cache:
     out = tmp_path / "site"
     status, lines, error = program(main, "--out", out, "--results", results, "--cache", cache)
     assert (status, error) == (0, "")
-    assert lines == [f"{out / 'index.html'}: 25 pages, from 77 cells"]
+    assert lines == [f"{out / 'index.html'}: 26 pages, from 77 cells"]
     assert (out / "index.html").is_file()
     assert (out / "gallery.js").read_bytes() == (Path(made_of.__file__).parent / "static/gallery.js").read_bytes()
 
