@@ -44,7 +44,7 @@ def _check(arguments: argparse.Namespace) -> None:
     whats["--pack"] = arguments.pack is not None
     chosen = [what for what, is_given in whats.items() if is_given]
     if len(chosen) > 1:
-        raise ValueError(f"one of pe=NAME, --export and --pack must be given, got {' and '.join(chosen)}")
+        raise ValueError(f"only one of pe=NAME, --export and --pack can be given, got {' and '.join(chosen)}")
     options = ("tasks", "seeds", "ledger", "out", "workers")
     unused = [f"--{name}" for name in options if getattr(arguments, name) is not None and not arguments.words]
     if unused:

@@ -55,7 +55,6 @@ def leaderboard(content: Content, length: float = TRAINED) -> Page:
         **_common(content, ""),
         lines=lines,
         length=length,
-        longer=LONGER,
         measured=found.tasks,
         common=found.common,
         average=_average([one.task.name for one in found.common]),

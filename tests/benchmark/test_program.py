@@ -7,7 +7,7 @@ import pytest
 
 from pe_lab.benchmark.__main__ import main
 
-ONE = "one of pe=NAME, --export and --pack must be given, got"
+ONE = "only one of pe=NAME, --export and --pack can be given, got"
 Program = Callable[..., tuple[int, list[str], str]]
 
 
