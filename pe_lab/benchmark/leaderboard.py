@@ -32,7 +32,7 @@ class Leaderboard:
         """The tasks that means over tasks are of: those with scores on which almost all encodings are ranked.
 
         A mean over few easy tasks is not compared with one over many: encodings that lack one of these have no mean.
-        Tasks with attention to both sides are not among them: one encoding in seven is defined for causal attention.
+        Tasks with attention to both sides are not among them: one encoding in seven is causal alone.
         """
         ranked = {one.task.name: set(one.ranked.get(self.length, ())) for one in self.tasks if one.scored}
         count = len(set().union(*ranked.values()))
