@@ -6,10 +6,10 @@ Open OUT/index.html in a browser: it needs no server and no network. `mkdocs bui
 the documentation.
 """
 
-import os
 from pathlib import Path
 
 from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.files import writable
 
 
 def main() -> None:
@@ -35,8 +35,7 @@ def main() -> None:
                 raise ValueError(f"--{name} must be an existing folder, got {str(folder)!r}")
         out, cache = Path(arguments.out), Path(arguments.cache)
         for name, folder in (("out", out), ("cache", cache)):
-            existing = next(part for part in (folder, *folder.absolute().parents) if part.exists())
-            if not existing.is_dir() or not os.access(existing, os.W_OK):
+            if not writable(folder) and not (name == "cache" and folder.is_dir()):  # it may have all that is needed
                 raise ValueError(f"--{name} must be a folder that can be written to, got {str(folder)!r}")
         from pe_lab.gallery.content import STUDIES, Content  # loads torch
         from pe_lab.gallery.site import write

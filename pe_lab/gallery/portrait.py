@@ -25,7 +25,7 @@ from pe_lab.audit.measures import measure
 from pe_lab.audit.pictures import picture
 from pe_lab.audit.subject import LENGTH, Subject, random_tokens
 from pe_lab.gallery.kernels import curves
-from pe_lab.system.files import canonical, parse_json, write_text
+from pe_lab.system.files import canonical, parse_json, writable, write_text
 
 PACKAGE = Path(__file__).parents[1]
 READ = ("encodings", "attention/*.py", "attention/triton/__init__.py", "model", "audit", "data/base.py")
@@ -75,12 +75,17 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
         sliders: options with the values for which curves are computed.
         folder: of portraits.
         audited: whether there is a table of properties already, so that they are not measured.
+
+    Raises:
+        ValueError: the folder lacks it and cannot be written to.
     """
     asked = f"{_sources()} {name} {audited} {json.dumps(canonical(dict(sliders)))}"
     key = hashlib.sha256(asked.encode()).hexdigest()[:16]
     path, png = folder / f"{name}-{key}.json", folder / f"{name}-{key}.png"
     if path.is_file() and png.is_file():
         return Portrait(**parse_json(path.read_text()))
+    if not writable(folder):
+        raise ValueError(f"--cache lacks {name}, and must be a folder that can be written to, got {str(folder)!r}")
     with _one_thread():
         made, drawn = _make(name, sliders, png.name, audited)
     folder.mkdir(parents=True, exist_ok=True)

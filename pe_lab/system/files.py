@@ -139,6 +139,12 @@ def _kind(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "a device")
 
 
+def writable(folder: Path) -> bool:
+    """Return whether files can be written into a folder, or the folder be made where there is none."""
+    existing = next(part for part in (folder, *folder.absolute().parents) if part.exists())
+    return existing.is_dir() and os.access(existing, os.W_OK)
+
+
 @contextmanager
 def open_file(path: Path) -> Iterator[BufferedReader]:
     """Open a file for reading, without following a link or waiting for a FIFO.

@@ -1,6 +1,8 @@
 """Portraits say what an encoding is, and are kept until something that they depend on changes."""
 
 import inspect
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,14 @@ def test_fused_kernels_are_those_that_have_a_place_for_all_of_it(name: str, lack
 def test_settings_are_those_that_are_composed(name: str) -> None:
     (cfg,) = config.expand([f"pe={name}"], multirun=False)
     assert made_by._leaf(name) == cfg.pe
+
+
+def test_a_folder_without_permission_is_read_and_named_where_it_lacks_a_portrait(
+    cache: Path, content: Content, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: path != cache)
+    sliders = dict(content.definitions["alibi"].sliders)
+    assert portrait("alibi", sliders, cache, audited=True) == content.portraits["alibi"]
+    message = f"--cache lacks alibi, and must be a folder that can be written to, got '{cache}'"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        portrait("alibi", {"slopes": ("geometric", "harmonic")}, cache, audited=True)

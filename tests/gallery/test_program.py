@@ -72,6 +72,17 @@ def test_a_folder_that_cannot_be_made_gives_one_line_before_anything_is_computed
         assert error == f"error: --{name} must be a folder that can be written to, got '{folder}'\n"
 
 
+@pytest.mark.usefixtures("_few", "content")
+@pytest.mark.slow  # a site
+def test_a_cache_without_permission_is_read(
+    program: Program, results: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != cache and allowed(path, mode))
+    status, _, error = program(main, "--out", tmp_path / "site", "--results", results, "--cache", cache)
+    assert (status, error) == (0, "")
+
+
 @pytest.mark.parametrize("name", ["out", "cache"])
 def test_a_folder_without_permission_gives_one_line(
     program: Program, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
