@@ -14,7 +14,7 @@ from pe_lab.decisions.boundaries import power
 from pe_lab.decisions.design import Design
 from pe_lab.decisions.intervals import half_width, tail
 from pe_lab.decisions.question import BEST, Question
-from pe_lab.decisions.sequential import deviations, holm, nominal_p
+from pe_lab.decisions.sequential import alike, deviations, holm, nominal_p
 from pe_lab.decisions.shared_variance import NOTHING_KNOWN, Prior, prior_of
 from pe_lab.decisions.study import Decision, decide
 from pe_lab.results.frame import load
@@ -136,7 +136,7 @@ def simulate(runs: np.ndarray, margin: np.ndarray, design: Design = DESIGN, shar
     """
     runs = runs[..., : design.looks[-1]]
     known, shape = np.full(runs.shape, np.nan), margin.shape
-    look, open_, p = np.zeros(shape, int), np.ones(shape, bool), np.ones((2, *shape))
+    look, open_, p, least = np.zeros(shape, int), np.ones(shape, bool), np.ones((2, *shape)), np.ones((3, *shape))
     mean, deviation, freedom = np.zeros(shape), np.zeros(shape), np.ones(shape)
     for number, seeds in enumerate(design.looks):
         asked = np.concatenate([open_, open_.any(-1, keepdims=True)], -1)
@@ -146,9 +146,11 @@ def simulate(runs: np.ndarray, margin: np.ndarray, design: Design = DESIGN, shar
         differences = runs[here, :-1, :seeds] - runs[here, -1:, :seeds]
         nominal = nominal_p(differences, (seeds,), margin[here], prior)
         ends = np.maximum(nominal.above[0], nominal.below[0])
-        latest = design.two_sided.at(number, nominal.difference[0]), design.one_sided.at(number, ends)
-        still = open_[here]
-        p[:, here] = np.where(still, np.minimum(p[:, here], np.stack(latest)), p[:, here])
+        difference, equivalence = design.two_sided.at(number, nominal.difference[0]), design.one_sided.at(number, ends)
+        still, said = open_[here], nominal.says[0]
+        latest = np.where(said, np.stack([difference, difference, equivalence]), 1.0)
+        least[:, here] = np.minimum(least[:, here], latest)
+        p[:, here] = np.where(still, np.stack(alike(least[:, here], said)), p[:, here])
         for kept, new in zip(
             (mean, deviation, freedom), (differences.mean(-1), *deviations(differences, prior)), strict=True
         ):

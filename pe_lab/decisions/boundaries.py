@@ -82,11 +82,6 @@ class Boundaries:
         found: np.ndarray = np.exp(p)
         return found
 
-    def p_values(self, nominal_p: np.ndarray) -> np.ndarray:
-        """Return sequential p values: nominal p values [looks, ...] to [looks, ...], not increasing along the looks."""
-        found = np.stack([self.at(look, p) for look, p in enumerate(nominal_p)])
-        return np.minimum.accumulate(found, axis=0)
-
 
 def _bounds(mass: np.ndarray, due: np.ndarray) -> np.ndarray:
     """Return z above which each distribution has the probability that is due: [levels, grid], [levels] to [levels]."""

@@ -31,16 +31,18 @@ class Question:
     lower_is_better: bool = True
 
     def __post_init__(self) -> None:
-        for encodings in self.settings.values():
+        settings = self.settings
+        for setting, encodings in settings.items():
+            where = f" in setting {', '.join(map(str, setting))}" if len(settings) > 1 else ""
             if len(encodings) < 2:
-                raise ValueError(f"decide needs at least two encodings, got {', '.join(encodings)}")
+                raise ValueError(f"decide needs at least two encodings{where}, got {', '.join(encodings)}")
             if self.baseline not in (ALL_PAIRS, BEST, *encodings):
                 raise ValueError(
-                    f"decide.baseline must be one of {', '.join(encodings)}, '{ALL_PAIRS}' or {BEST}, "
+                    f"decide.baseline must be one of {', '.join(encodings)}, '{ALL_PAIRS}' or {BEST}{where}, "
                     f"got {self.baseline!r}"
                 )
             if self.baseline == BEST and not 1 <= self.places < len(encodings):
-                raise ValueError(f"decide.best must be in 1 ... {len(encodings) - 1}, got {self.best}")
+                raise ValueError(f"decide.best must be in 1 ... {len(encodings) - 1}{where}, got {self.best}")
         if self.best is not None and self.baseline != BEST:
             raise ValueError(f"decide.best={self.best} needs decide.baseline={BEST}, got {self.baseline!r}")
 

@@ -22,16 +22,21 @@ class NominalP:
     Attributes:
         difference: two-sided t test that the mean is 0.
         above, below: one-sided t tests that the mean is at most -margin, at least +margin.
+        says: see `says`: [looks, 3, ...].
     """
 
     difference: np.ndarray
     above: np.ndarray
     below: np.ndarray
+    says: np.ndarray
 
 
 @dataclass(frozen=True)
 class SequentialP:
-    """Sequential p values for a difference and for equivalence: [looks, ...], not increasing along the looks."""
+    """Sequential p values for a difference and for equivalence: [looks, ...].
+
+    That of a look is the smallest of all looks so far that say the same as it does, see `says`.
+    """
 
     difference: np.ndarray
     equivalence: np.ndarray
@@ -65,7 +70,7 @@ def nominal_p(
         margin: [...], above 0.
         prior: of the variances of these differences [...].
     """
-    found = []
+    found, sides = [], []
     for look in looks:
         part = differences[..., :look]
         deviation, freedom = deviations(part, prior)
@@ -74,7 +79,30 @@ def nominal_p(
             t = np.stack([-np.abs(mean), -(mean + margin), mean - margin]) / error
         difference, above, below = special.stdtr(freedom, np.where(np.isnan(t), 0.0, t))  # NaN: 0 / 0
         found.append((2 * difference, above, below))
-    return NominalP(*np.moveaxis(np.array(found), 1, 0))
+        sides.append(says(mean, margin))
+    return NominalP(*np.moveaxis(np.array(found), 1, 0), np.array(sides))
+
+
+def says(mean: np.ndarray, margin: np.ndarray | float) -> np.ndarray:
+    """Return whether a mean lies above 0, below 0, and within the margin: [3, ...].
+
+    A comparison may end later than at the look that made it certain, when others have left its family. By then more
+    seeds can have moved its mean. A small p value of a difference is evidence for the direction that the mean had, and
+    one of equivalence for nothing once the mean lies beyond the margin. So a look counts only where it says what the
+    last one says. This makes p values larger, never smaller.
+    """
+    return np.stack([mean > 0, mean < 0, np.abs(mean) < margin])
+
+
+def alike(least: np.ndarray, said: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sequential p values of a difference and of equivalence.
+
+    Args:
+        least: the smallest p values of all looks that say each of three things [3, ...].
+        said: what the last look says [3, ...].
+    """
+    above, below, within = np.where(said, least, 1.0)
+    return np.minimum(above, below), within
 
 
 def deviations(differences: np.ndarray, prior: Prior = NOTHING_KNOWN) -> tuple[np.ndarray, np.ndarray]:
@@ -101,8 +129,13 @@ def equal_differences(differences: np.ndarray) -> np.ndarray:
 
 def sequential_p(nominal: NominalP, design: Design) -> SequentialP:
     """Return sequential p values. Of equivalence: a look rejects where both of its one-sided tests do."""
-    equivalence = design.one_sided.p_values(np.maximum(nominal.above, nominal.below))
-    return SequentialP(design.two_sided.p_values(nominal.difference), equivalence)
+    found, least = [], np.ones(nominal.says.shape[1:])
+    for look, said in enumerate(nominal.says):
+        difference = design.two_sided.at(look, nominal.difference[look])
+        equivalence = design.one_sided.at(look, np.maximum(nominal.above[look], nominal.below[look]))
+        least = np.minimum(least, np.where(said, np.stack([difference, difference, equivalence]), 1.0))
+        found.append(alike(least, said))
+    return SequentialP(*np.moveaxis(np.array(found), 1, 0))
 
 
 def holm(p: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from pe_lab.decisions.design import Design
 from pe_lab.decisions.intervals import half_width, tail
 from pe_lab.decisions.question import BEST, Cell, Question, Setting
 from pe_lab.decisions.race import Race
-from pe_lab.decisions.sequential import deviations, holm, nominal_p
+from pe_lab.decisions.sequential import alike, deviations, holm, nominal_p, says
 from pe_lab.decisions.shared_variance import Prior, prior_of
 
 
@@ -94,7 +94,7 @@ def decide(
         wait: whether a look waits for all cells that it needs. Otherwise comparisons that lack cells stay as they were
             at the look before, and the others go on: their p values hold at whatever look each of them stops.
     """
-    state = _State(question, design)
+    state, last = _State(question, design), 0
     for number, seeds in enumerate(design.looks[:most]):
         cells = state.cells_of_open()
         needed = [(cell, seed) for cell in cells for seed in range(seeds) if (cell, seed) not in values]
@@ -105,9 +105,10 @@ def decide(
         if not cells:
             break
         state.take(number, values, margins)
+        last = number + 1
     if most is not None and most < len(design.looks):
         state.end_budget()
-    return Decision(int(state.look.max()) + 1, [], state.lines(margins), state.places())
+    return Decision(last, [], state.lines(margins), state.places())
 
 
 class _State:
@@ -117,6 +118,7 @@ class _State:
         open: which comparisons are still undecided.
         failed: which ended because a cell failed; they stay undecided, whatever their p values.
         look: index of the last look of each comparison; -1 before the first.
+        least: the smallest p values of all looks that say each of three things, see `says` [3, comparisons].
         p: sequential p values, of a difference and of equivalence [2, comparisons].
         samples: the differences of each comparison at its last look.
         deviation, freedom: of these differences, with what all encodings of the setting say of their variances.
@@ -129,6 +131,7 @@ class _State:
         self.comparisons = question.comparisons
         size = len(self.comparisons)
         self.open, self.look, self.p = np.ones(size, bool), np.full(size, -1), np.ones((2, size))
+        self.least = np.ones((3, size))
         self.failed = np.zeros(size, bool)
         self.samples: list[np.ndarray] = [np.empty(0)] * size
         self.deviation, self.freedom = np.zeros(size), np.zeros(size)
@@ -164,7 +167,11 @@ class _State:
             self.samples[index], self.look[index] = first - second, number
         if (chosen := np.flatnonzero(self.open)).size:
             margin = np.array([margins[self.comparisons[index][0]] for index in chosen])
-            self.p[:, chosen] = np.minimum(self.p[:, chosen], self._p_values(number, chosen, margin))
+            difference, equivalence = self._p_values(number, chosen, margin)
+            said = says(np.array([self.samples[index].mean() for index in chosen]), margin)
+            found = np.where(said, np.stack([difference, difference, equivalence]), 1.0)
+            self.least[:, chosen] = np.minimum(self.least[:, chosen], found)
+            self.p[:, chosen] = alike(self.least[:, chosen], said)
         self.open &= ~self._decided().any(0)
         if self.race:
             self._run_race()
@@ -190,17 +197,14 @@ class _State:
 
     def _failed(self, setting: Setting, pair: Sequence[str], seeds: int, values: Values) -> str:
         """Return which of the cells of a comparison failed first, and why; empty if none did."""
+        reasons = []
         for pe in pair:
-            for seed in range(seeds):
-                if isinstance(value := values[(setting, pe), seed], str):
-                    if self.race:
-                        self.race.withdraw((setting, pe))
-                    return f"seed {seed} of {pe} failed: {value}"
-                if not np.isfinite(value):
-                    if self.race:
-                        self.race.withdraw((setting, pe))
-                    return f"seed {seed} of {pe} has no finite value"
-        return ""
+            of_pe = (_reason(pe, seed, values[(setting, pe), seed]) for seed in range(seeds))
+            if reason := next(filter(None, of_pe), ""):
+                reasons.append(reason)
+                if self.race:
+                    self.race.withdraw((setting, pe))
+        return reasons[0] if reasons else ""
 
     def _decided(self) -> np.ndarray:
         """Return whether each comparison is decided as a difference and as equivalent: [2, comparisons]."""
@@ -273,6 +277,13 @@ class _State:
                 )
             )
         return found
+
+
+def _reason(pe: str, seed: int, value: float | str) -> str:
+    """Return why a cell has no result; empty if it has one."""
+    if isinstance(value, str):
+        return f"seed {seed} of {pe} failed: {value}"
+    return "" if np.isfinite(value) else f"seed {seed} of {pe} has no finite value"
 
 
 def _verdict(sample: np.ndarray, different: bool, equivalent: bool, sign: float) -> str:

@@ -8,7 +8,7 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.rounds import outcome
+from pe_lab.experiment.rounds import cost_of, outcome
 from pe_lab.experiment.searches import LR, Search
 from pe_lab.ledger.tree import Tree
 from pe_lab.results.rows import describe, settings_of
@@ -27,8 +27,8 @@ def table(searches: Sequence[Search], cfgs: Sequence[DictConfig]) -> pd.DataFram
     Returns:
         pe and the settings, as in the rows of the study; optimizer.lr; start_scale, empty where it was not searched;
         at_edge: whether either is the lowest or highest that was tried; validation_loss, the mean over the seeds of the
-        search; seeds, their number; tried, the number of candidates; core_seconds, of the runs of this search. A run
-        that two searches share, because they differ in their epochs only, counts in both.
+        search; seeds, their number; tried, the number of candidates; core_seconds, of training steps of this search. A
+        run that two searches share, because they differ in their epochs only, counts in both.
     """
     described = describe([settings_of(cfg) for cfg in cfgs]).drop(columns="seed")
     first = {id(search): index for index, search in reversed(list(enumerate(searches)))}
@@ -56,7 +56,9 @@ def edges(searches: Sequence[Search]) -> str:
     """Return a line that names the choices which stand at the edge of what was tried."""
     distinct = list(dict.fromkeys(searches))
     at_edge = [
-        f"{search.cfg.pe.name} ({' and '.join(search.result.edges)})" for search in distinct if search.result.edges
+        f"{search.cfg.pe.name} ({' and '.join(search.result.edges)}{_setting(search, distinct)})"
+        for search in distinct
+        if search.result.edges
     ]
     if not at_edge:
         return f"the choices of all {len(distinct)} searches stand inside of what was tried"
@@ -66,8 +68,16 @@ def edges(searches: Sequence[Search]) -> str:
     )
 
 
+def _setting(search: Search, searches: Sequence[Search]) -> str:
+    """Return the values of the settings in which searches differ, for a message."""
+    described = describe([settings_of(one.cfg) for one in searches]).drop(columns=["pe", "seed"])
+    differ = [name for name in described if described[name].nunique() > 1]
+    values = described.iloc[list(searches).index(search)]
+    return "".join(f", {name} {values[name]}" for name in differ)
+
+
 def print_costs(searched: Sequence[Job], own: Sequence[Job]) -> None:
-    """Print the cost of a search beside that of the study.
+    """Print the cost of a search beside that of the study, in training steps.
 
     Args:
         searched: cells of the search.
@@ -75,6 +85,8 @@ def print_costs(searched: Sequence[Job], own: Sequence[Job]) -> None:
     """
     parts = []
     for name, jobs in (("the search of learning rates", searched), ("the study", own)):
-        spent = {job.run.name: outcome(job).core_seconds for job in jobs}
-        parts.append(f"{name} {sum(spent.values()):,.0f} core-seconds in {len(spent)} runs")
-    print(f"\ncost: {', '.join(parts)}")
+        outcomes = [outcome(job) for job in jobs]
+        spent, shipped = cost_of(outcomes), {one.run for one in outcomes if one.shipped}
+        came = f", {len(shipped)} of which came with the package" if shipped else ""
+        parts.append(f"{name} {sum(spent.values()):,.0f} core-seconds in {len(spent)} runs{came}")
+    print(f"\ncost of training steps: {'; '.join(parts)}")

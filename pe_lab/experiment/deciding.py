@@ -1,6 +1,5 @@
 """The stage of a study that adds seeds, look by look, to encodings that are still undecided."""
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -9,13 +8,13 @@ from typing import Any
 import pandas as pd
 from omegaconf import DictConfig
 
-from pe_lab.config import resolved
+from pe_lab.config import flatten, resolved
 from pe_lab.decisions.design import Design
 from pe_lab.decisions.looks import looks_of
 from pe_lab.decisions.question import Cell, Question
 from pe_lab.decisions.study import Decision, decide
 from pe_lab.experiment.declaration import METRIC
-from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
+from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of, with_settings
 from pe_lab.ledger.tree import Tree
 from pe_lab.results.columns import lower_is_better
 from pe_lab.results.rows import describe, settings_of
@@ -78,6 +77,7 @@ class _Study:
         self.cfgs: dict[Cell, DictConfig] = {
             (key, pe): cfg for key, pe, cfg in zip(keys, self.described["pe"], cfgs, strict=True)
         }
+        self._require_one_cell_each(cfgs, keys)
         self.margin = None if cfgs[0].margin is None else Margin.parse(cfgs[0].margin)
         self.budget = cfgs[0].budget
         self.settings = resolved(cfgs[0].decide)
@@ -91,6 +91,19 @@ class _Study:
         self.margins: dict[tuple[Any, ...], float] = {}
         self.margin_in_words = ""
         self.ended_before: int | None = None
+
+    def _require_one_cell_each(self, cfgs: list[DictConfig], keys: list[Any]) -> None:
+        """Raise ValueError if two cells are one encoding in one setting: they differ in what is measured."""
+        first: dict[Cell, DictConfig] = {}
+        for key, pe, cfg in zip(keys, self.described["pe"], cfgs, strict=True):
+            other = first.setdefault((key, pe), cfg)
+            mine, before = (flatten(resolved(one)) for one in (cfg, other))
+            for name in sorted(mine.keys() | before.keys()):
+                if name != "seed" and mine.get(name) != before.get(name):
+                    raise ValueError(
+                        f"{name} must be the same for all cells of an encoding in a study that adds seeds, got "
+                        f"{before.get(name)} and {mine.get(name)} for {pe}"
+                    )
 
     def decide(self) -> Decision:
         most = None if self.ended_before is None else self.ended_before - 1
@@ -134,20 +147,29 @@ class _Study:
 
     @property
     def spent(self) -> float:
-        """Return the core-hours of all runs so far, those of a search included, each counted once."""
-        own = {one.run: one.core_seconds for one in self.outcomes.values()}
-        return sum((self.searched | own).values()) / HOUR
+        """Return the core-hours of training of all runs so far, those of a search included, each counted once."""
+        return sum((self.searched | cost_of(self.outcomes.values())).values()) / HOUR
 
     def exceeds_budget(self, decision: Decision) -> bool:
-        """Return whether the next look would cost more than is left, at the cost of its encodings' seeds so far."""
+        """Return whether the next look would cost more than is left, at the cost of its encodings' seeds so far.
+
+        Cells that are checkpoints of one run with one seed are with every seed: such a run costs what its last costs.
+        """
         if self.budget is None or not self.outcomes:
             return False
         costs: dict[Cell, list[float]] = {}
-        shared = Counter(found.run for found in self.outcomes.values())
         for (cell, _), found in self.outcomes.items():
-            costs.setdefault(cell, []).append(found.core_seconds / shared[found.run] / HOUR)
-        ahead = sum(sum(costs[cell]) / len(costs[cell]) for cell, _ in decision.needed)
-        return bool(self.spent + ahead > self.budget)
+            costs.setdefault(cell, []).append(found.core_seconds)
+        mean = {cell: sum(of_seeds) / len(of_seeds) for cell, of_seeds in costs.items()}
+        run = {cell: found.run for (cell, seed), found in self.outcomes.items() if seed == 0}
+        there: dict[tuple[str, int], float] = {}
+        for cell, seed in self.outcomes:
+            there[run[cell], seed] = max(there.get((run[cell], seed), 0.0), mean[cell])
+        then = dict(there)
+        for cell, seed in decision.needed:
+            then[run[cell], seed] = max(then.get((run[cell], seed), 0.0), mean[cell])
+        ahead = sum(then.values()) - sum(there.values())
+        return bool(self.spent + ahead / HOUR > self.budget)
 
     # -- what is shown and written ------------------------------------------------------------------------------------
 
@@ -170,12 +192,13 @@ class _Study:
         search = sum(self.searched.values()) / HOUR
         of_search = f", {search:.3g} of them for the search of learning rates" if self.searched else ""
         cells = f"{len(self.asked)} cells on {len(runs)} runs instead of {fixed} cells"
-        return f"{cells}, {self.spent:.3g} core-hours{of_search}"
+        return f"{cells}, {self.spent:.3g} core-hours of training{of_search}"
 
     def write(self, decision: Decision) -> None:
         """Print the verdicts, and write them into the study's folder, if it has one."""
         text = self.text(decision)
-        words = f"Margin: {self.margin_in_words}. {text[0].upper()}{text[1:]}."
+        margin = self.margin_in_words or ("the default of the task" if self.margin is None else str(self.margin))
+        words = f"Margin: {margin}. {text[0].upper()}{text[1:]}."
         files, printed = tables(decision, self.names, words)
         print(printed)
         cfg = next(iter(self.cfgs.values()))

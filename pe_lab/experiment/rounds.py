@@ -16,7 +16,7 @@ order in which cells finished, no random numbers without a fixed seed. Started a
 those that are complete cost no training. A stage writes its own tables into the study's folder, if there is one.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +51,9 @@ class Outcome:
         failure: why it is not in the ledger; None: it is.
         test: metrics on the test split; empty if it failed.
         floors: of the metrics, by floor and metric; empty if it failed.
-        core_seconds: spent on the whole run so far, by all processes, times their threads.
+        core_seconds: in training steps, from the start of its run to this checkpoint, times threads; of a cell that
+            failed, in all steps of its run.
+        shipped: whether it came with the package, so that it cost nothing here.
     """
 
     cfg: DictConfig
@@ -61,6 +63,7 @@ class Outcome:
     test: dict[str, float] = field(default_factory=dict)
     floors: dict[str, dict[str, float]] = field(default_factory=dict)
     core_seconds: float = 0.0
+    shipped: bool = False
 
 
 Stage = Generator[Round, list[Outcome], list[DictConfig]]
@@ -105,13 +108,18 @@ def outcome(job: Job) -> Outcome:
     checkpoint = run.checkpoint(job.cell.epochs)
     if not job.trained:
         reason = str((failure or {"reason": "not reached"})["reason"])
-        return Outcome(job.cell.cfg, run.name, checkpoint, reason, core_seconds=_seconds(job))
+        seconds = run.cost()["steps"] if job.refused is None else 0.0  # refused: the ledger cannot be used for it
+        return Outcome(job.cell.cfg, run.name, checkpoint, reason, core_seconds=seconds)
     summary = read(run, job.cell.epochs)
     threads = summary["environment"].get("threads")
-    seconds = _seconds(job) * (threads if type(threads) is int else 1)
-    return Outcome(job.cell.cfg, run.name, checkpoint, None, summary["test"], summary["floors"], seconds)
+    seconds = summary["seconds"] * (threads if type(threads) is int else 1)
+    shipped = run.is_shipped(job.cell.epochs)
+    return Outcome(job.cell.cfg, run.name, checkpoint, None, summary["test"], summary["floors"], seconds, shipped)
 
 
-def _seconds(job: Job) -> float:
-    """Return the seconds that a run has cost; none if the ledger cannot be used for it."""
-    return job.run.cost()["total"] if job.refused is None else 0.0
+def cost_of(outcomes: Iterable[Outcome]) -> dict[str, float]:
+    """Return the core-seconds of each run by its name: up to its last checkpoint among these; 0 of a shipped one."""
+    cost: dict[str, float] = {}
+    for one in outcomes:
+        cost[one.run] = max(cost.get(one.run, 0.0), 0.0 if one.shipped else one.core_seconds)
+    return cost

@@ -74,6 +74,12 @@ def starting_scale(leaf: DictConfig, path: str = "pe") -> str | None:
     return next(filter(None, inner), None)
 
 
+def _phased(leaf: DictConfig) -> bool:
+    """Return whether an encoding, or one that it is made of, changes in the course of the training."""
+    inner = [leaf[key] for key in leaf if _is_encoding(leaf[key])] + list(leaf.get("parts") or ())
+    return bool(getattr(get_class(leaf["_target_"]), "phased", False)) or any(map(_phased, inner))
+
+
 def _is_encoding(value: Any) -> bool:
     return OmegaConf.is_dict(value) and "_target_" in value
 
@@ -86,7 +92,7 @@ class Search:
         cfg: of the first of them.
         scale: the setting of the starting scale, if it is searched.
         rung: whose cells are needed now; None: the search has ended.
-        cost: core-seconds of each run of the search.
+        cost: core-seconds of each run of the search, up to the epochs that it needed, wherever it was trained.
     """
 
     cfg: DictConfig
@@ -104,7 +110,7 @@ class Search:
     @property
     def epochs(self) -> int:
         """The epochs of training that the search needs before extensions."""
-        shared = self.cfg.optimizer.schedule != "cosine"
+        shared = self.cfg.optimizer.schedule != "cosine" and not _phased(self.cfg.pe)
         return epochs_needed(self.plan, self.cfg.epochs, self.scale is not None, shared)
 
     @property
@@ -148,7 +154,12 @@ class Search:
         except StopIteration as end:
             self.rung, self.choice = None, end.value
         except NoRateError as error:
-            raise NoRateError(f"{error}: pe={self.cfg.pe.name}, data={self.cfg.data.name}") from None
+            raise NoRateError(f"{error}: {_where(self.cfg)}") from None
+
+
+def _where(cfg: DictConfig) -> str:
+    """Return the encoding and the setting of a search, for a message."""
+    return f"pe={cfg.pe.name}, data={cfg.data.name}, model.depth={cfg.model.depth}, model.width={cfg.model.width}"
 
 
 def diverged(failure: str) -> bool:
@@ -168,7 +179,7 @@ def validation_loss(outcome: Outcome) -> float:
         if diverged(outcome.failure):
             return math.inf
         raise CellsMissingError(
-            f"the search needs pe={cfg.pe.name} with {LR}={cfg.optimizer.lr:g}, seed={cfg.seed}, epochs={cfg.epochs}: "
+            f"the search needs {_where(cfg)} with {LR}={cfg.optimizer.lr:g}, seed={cfg.seed}, epochs={cfg.epochs}: "
             f"{outcome.failure}"
         )
     from pe_lab.results.from_ledger import validation  # loads pandas
@@ -197,6 +208,7 @@ def searches_of(cfgs: list[DictConfig]) -> list[Search]:
                     f"chosen for its noise; search.first_seed moves them"
                 )
         scale = starting_scale(cfg.pe) if plan.scales else None
+        _require_no_scale_in_parts(cfg, plan)
         search = by_setting.setdefault(_common(cfg, scale), Search(cfg, plan, scale))
         for setting in (LR, scale):
             if setting and OmegaConf.select(cfg, setting) != (first := OmegaConf.select(search.cfg, setting)):
@@ -223,6 +235,16 @@ def _require_scale_unset(search: Search) -> None:
         raise ValueError(
             f"{search.scale} must be left to the search, got {leaf[option]:g}: leave it out, or add search.scales=[]"
         )
+
+
+def _require_no_scale_in_parts(cfg: DictConfig, plan: Plan) -> None:
+    """Raise ValueError if an encoding is made of several of which one has a starting scale, which is not searched."""
+    for part in cfg.pe.get("parts") or () if plan.scales else ():
+        if (scale := starting_scale(part, part.name)) is not None:
+            raise ValueError(
+                f"search.scales must be [] where a part of pe={cfg.pe.name} has a starting scale, which is not "
+                f"searched, got {list(plan.scales)}, and {scale}"
+            )
 
 
 def _seeds(cfg: DictConfig) -> Iterable[int]:

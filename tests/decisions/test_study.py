@@ -10,7 +10,7 @@ from pe_lab.decisions.design import Design
 from pe_lab.decisions.intervals import FIRST, LAST, MIDDLE, half_width, tail
 from pe_lab.decisions.question import Cell, Question
 from pe_lab.decisions.sequential import holm, nominal_p, sequential_p, stop
-from pe_lab.decisions.study import Decision, Values, decide
+from pe_lab.decisions.study import Decision, Line, Values, decide
 
 DESIGN = Design((3, 4, 6, 8))
 SETTING = (4,)
@@ -128,6 +128,47 @@ def test_a_study_of_few_encodings_tests_each_comparison_alone():
         np.testing.assert_allclose([line.p_equivalent_holm for line in lines], fast.p_equivalence[0], rtol=1e-9)
         decided = [line.verdict != "undecided" for line in lines]
         assert decided == (fast.different | fast.equivalent)[0].tolist()
+
+
+def test_of_two_that_fail_in_a_race_both_are_said_to_have_failed():
+    values = {((SETTING, pe), seed): "diverged" for pe in ("a", "b") for seed in range(3)}
+    end = decide(Question([(SETTING, pe) for pe in ("a", "b")], "best"), DESIGN, values, {SETTING: 1.0})
+    assert set(end.places.values()) == {"undecided: a cell failed"}
+    assert end.look == 1
+
+
+def test_errors_name_the_setting_where_there_are_several():
+    cells = [(("digits",), "rope"), (("digits",), "rope_2d"), (("structured",), "rope")]
+    with pytest.raises(ValueError, match="decide needs at least two encodings in setting structured, got rope"):
+        Question(cells, "rope")
+    with pytest.raises(ValueError, match="must be one of rope, rope_2d, .* in setting digits, got 'alibi'"):
+        Question(cells, "alibi")
+
+
+def drifting(first: list[float], later: float, other: float, margin: float) -> Line:
+    """The line of an encoding whose differences move after three seeds, beside one that leaves the family later."""
+    rng = np.random.default_rng(0)
+    spread = 0.7 * rng.standard_normal(8)
+    moving = [*first, *(later + 0.3 * rng.standard_normal(5))]
+    runs = {"base": np.zeros(8), "moves": np.array(moving), "other": other + spread - spread[:6].mean()}
+    values = {((SETTING, pe), seed): x for pe, row in runs.items() for seed, x in enumerate(row)}
+    return decide(Question([(SETTING, pe) for pe in runs], "base"), DESIGN, values, {SETTING: margin}).lines[0]
+
+
+@pytest.mark.parametrize("epsilon", [0.16, 0.18, 0.2])
+def test_early_evidence_for_one_direction_decides_nothing_once_the_mean_has_the_other(epsilon):
+    line = drifting([-1.0, -1.0 - epsilon, -1.0 + epsilon], 3.6, 1.0, margin=0.05)
+    assert line.difference > 0
+    assert line.verdict == "undecided"
+    assert line.p > 0.05
+
+
+@pytest.mark.parametrize("epsilon", [0.24, 0.27])
+def test_early_evidence_of_equivalence_decides_nothing_once_the_mean_is_beyond_the_margin(epsilon):
+    line = drifting([0.0, -epsilon, epsilon], 3.2, 0.3, margin=1.0)
+    assert abs(line.difference) > 1
+    assert "equivalent" not in line.verdict
+    assert line.p_equivalent == 1
 
 
 def test_equivalence_within_the_margin_is_decided_and_a_certain_small_difference_is_both():

@@ -18,7 +18,7 @@ from pe_lab import config, run, status
 from pe_lab.experiment import sweep, tables
 from pe_lab.experiment.deciding import add_seeds
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.rounds import Outcome, Round, drive, with_settings
+from pe_lab.experiment.rounds import Outcome, Round, cost_of, drive, with_settings
 from pe_lab.results.frame import load
 
 STUDY = [
@@ -250,7 +250,7 @@ def test_the_budget_pays_for_the_search_too():
         serve, rounds = outcomes(losses)
         drive(add_seeds(with_budget(budget), searched), serve)
         assert len([one for one in rounds if one.cfgs]) == looks, budget
-    assert rounds[-1].text.endswith("2 core-hours, 0.5 of them for the search of learning rates")
+    assert rounds[-1].text.endswith("2 core-hours of training, 0.5 of them for the search of learning rates")
 
 
 def test_a_run_with_several_checkpoints_is_paid_once():
@@ -260,6 +260,66 @@ def test_a_run_with_several_checkpoints_is_paid_once():
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
     drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2", "budget=1.15")), serve)
     assert len([one for one in rounds if one.cfgs]) == 2  # 0.9 core-hours, and 0.2 for four cells on two runs
+
+
+def per_epoch(losses: dict[str, float], shipped: int = 0) -> tuple:
+    """Serve cells at a core-hour per epoch, of runs that go on; the first seeds came with the package."""
+    rounds = []
+
+    def serve(current: Round) -> list[Outcome]:
+        rounds.append(current)
+        found = []
+        for cfg in current.cfgs:
+            loss = losses[cfg.pe.name] + (1e-4 + 0.1 * (cfg.epochs == 16)) * cfg.seed * (cfg.pe.name == "rope")
+            run = f"{cfg.pe.name}{cfg.seed}"
+            test = {"loss": loss}
+            found.append(Outcome(cfg, run, Path(run), None, test, {}, 3600.0 * cfg.epochs, cfg.seed < shipped))
+        return found
+
+    return serve, rounds
+
+
+@pytest.mark.parametrize("epochs", ["epochs=16,4,1", "epochs=1,4,16"])
+def test_a_look_costs_the_longest_checkpoint_that_it_needs_of_each_run(epochs):
+    """Only after 16 epochs is anything undecided: each new seed of two encodings costs 32 core-hours."""
+    for budget, looks in ((127, 1), (128, 2), (191, 2), (192, 3)):
+        serve, rounds = per_epoch({"none": 1.0, "rope": 1.0})
+        drive(add_seeds(expand("pe=none,rope", "margin=0.01 nats", epochs, f"budget={budget}")), serve)
+        asked = [one for one in rounds if one.cfgs]
+        assert len(asked) == looks, budget
+        assert {cfg.epochs for one in asked[1:] for cfg in one.cfgs} <= {16}
+
+
+def test_shipped_cells_cost_nothing_and_say_what_others_will():
+    for budget, looks in ((1, 1), (31, 1), (32, 2), (95, 2), (96, 3)):
+        serve, rounds = per_epoch({"none": 1.0, "rope": 1.0}, shipped=3)
+        drive(add_seeds(expand("pe=none,rope", "margin=0.01 nats", "epochs=16", f"budget={budget}")), serve)
+        assert len([one for one in rounds if one.cfgs]) == looks, budget
+    assert ", 96 core-hours of training" in rounds[-1].text
+
+
+def test_the_cost_of_a_run_is_that_of_its_last_checkpoint_in_any_order():
+    (cfg,) = expand("pe=rope", "decide.baseline=null", "decide.seeds=3..24")
+    one = [Outcome(cfg, "a", Path("a"), core_seconds=seconds) for seconds in (4.0, 16.0, 1.0)]
+    two = [Outcome(cfg, "b", Path("b"), core_seconds=9.0, shipped=True), Outcome(cfg, "b", Path("b"), core_seconds=2.0)]
+    assert cost_of([*one, *two]) == {"a": 16.0, "b": 2.0}
+
+
+def test_cells_that_differ_in_measurements_alone_are_refused():
+    message = (
+        "evaluate.lengths must be the same for all cells of an encoding in a study that adds seeds, got [1.0] and "
+        "[1.0, 2.0] for none"
+    )
+    with pytest.raises(ValueError, match=re.escape(message)):
+        next(add_seeds(expand("evaluate.lengths=[1.0],[1.0,2.0]")))
+
+
+def test_a_study_whose_cells_all_fail_ends_at_its_first_look_with_its_margin(capsys):
+    def serve(current: Round) -> list[Outcome]:
+        return [Outcome(cfg, "run", Path("none"), "the train loss must be finite") for cfg in current.cfgs]
+
+    drive(add_seeds(expand("margin=0.1 nats")), serve)
+    assert "Margin: 0.1 nats. Ended at look 1 of 3: 0 of 2 comparisons decided" in capsys.readouterr().out
 
 
 def test_a_race_writes_what_became_of_each_encoding(capsys):

@@ -172,14 +172,19 @@ def test_diverged_candidates_are_worse_than_all_others(tmp_path: Path) -> None:
     served = Served(tmp_path, {"rope": (1.0, 1.0)}, diverges=1e-2)
     (chosen,) = drive(fair_rates(cells("pe=rope")), served)
     assert chosen.optimizer.lr == 3e-3
-    with pytest.raises(ValueError, match=r"search.rates must have a rate .*: pe=rope, data=pattern"):
+    with pytest.raises(
+        ValueError, match=r"search.rates must have a rate .*: pe=rope, data=pattern, model.depth=1, model.width="
+    ):
         drive(fair_rates(cells("pe=rope")), Served(tmp_path, {"rope": (1.0, 1.0)}, diverges=0))
 
 
 def test_another_failure_is_no_verdict_on_a_rate(tmp_path: Path) -> None:
     (cfg,) = cells("pe=rope")
     failed = Outcome(cfg, "run", tmp_path, "the process that trained or measured it was killed three times")
-    with pytest.raises(CellsMissingError, match=r"the search needs pe=rope with optimizer.lr=0.001, .* killed three"):
+    with pytest.raises(
+        CellsMissingError,
+        match=r"the search needs pe=rope, data=pattern, model.depth=1, .* with optimizer.lr=0.001, .*: ",
+    ):
         validation_loss(failed)
 
 
@@ -376,8 +381,8 @@ def test_a_study_is_trained_at_the_rates_that_its_search_chose(
             cfg.seed = seed
             # an ordinary cell with that rate: found in the ledger
             assert Ledger(ledger).find(Cell.from_config(cfg).identity).done(4)
-    assert "cost: the search of learning rates " in out.out
-    assert " core-seconds in 12 runs, the study " in out.out  # 3 rates, and 3 rates with 3 scales, one seed
+    assert "cost of training steps: the search of learning rates " in out.out
+    assert " core-seconds in 12 runs; the study " in out.out  # 3 rates, and 3 rates with 3 scales, one seed
     before = sorted(path for path in ledger.glob("*/checkpoints/*"))
     searched(ledger)
     searched(ledger, "evaluate.lengths=[1,2]", train=False)
@@ -446,7 +451,42 @@ def test_the_budget_of_a_study_that_decides_pays_for_its_search(tmp_path: Path) 
     assert looks(search + 8 * cell + 1)[0] == 8
     count, text = looks(search + 100 * cell)
     assert count == 12
-    assert text.endswith("0.04 core-hours, 0.02 of them for the search of learning rates")
+    assert text.endswith("0.04 core-hours of training, 0.02 of them for the search of learning rates")
+
+
+def test_searches_that_share_runs_cost_the_longest_in_any_order(tmp_path: Path) -> None:
+    totals = []
+    for epochs in ("epochs=16,4,1", "epochs=1,4,16"):
+        cost: dict[str, float] = {}
+        served = Served(tmp_path, {"rope": (1e-2, 1.0)})
+        drive(fair_rates(cells("pe=rope", epochs), cost), served)
+        longest: dict[str, int] = {}
+        for one in served.rounds:
+            for cfg in one.cfgs:
+                run = f"{cfg.optimizer.lr}-{cfg.seed}"
+                longest[run] = max(longest.get(run, 0), cfg.epochs)
+        assert sum(cost.values()) == 1.5 * sum(longest.values())
+        totals.append(sum(cost.values()))
+    assert totals[0] == totals[1]
+
+
+def test_a_phased_encoding_trains_each_rung_anew() -> None:
+    epochs = {name: searches_of(cells(f"pe={name}"))[0].epochs for name in ("rope", "drope")}
+    (both,) = searches_of(cells("pe=sum", "pe.parts=[drope,alibi]"))
+    assert epochs["drope"] == both.epochs > epochs["rope"]
+
+
+def test_a_starting_scale_of_a_part_is_refused_where_scales_are_searched() -> None:
+    given = ("pe=sum", "pe.parts=[learnable,rope]")
+    with pytest.raises(ValueError, match=r"search.scales must be \[\] where a part of pe=.* and learnable.std"):
+        searches_of(cells(*given))
+    assert len(searches_of(cells(*given, "search.scales=[]"))) == 1
+
+
+def test_choices_at_an_edge_are_named_with_their_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    served = Served(tmp_path, {"rope": (1e3, 1.0)})
+    drive(fair_rates(cells("pe=rope", "model.depth=1,2", "search.extensions=1")), served)
+    assert "rope (rate, depth 1), rope (rate, depth 2)" in capsys.readouterr().out
 
 
 def test_edges_and_tables_need_ended_searches() -> None:
