@@ -5,7 +5,7 @@ from itertools import islice
 from omegaconf import DictConfig
 
 from pe_lab.experiment.chosen_rates import write_rates
-from pe_lab.experiment.rounds import Round, Stage, cost_of
+from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of
 from pe_lab.experiment.searches import Search, searches_of
 
 
@@ -24,16 +24,17 @@ def fair_rates(cfgs: list[DictConfig], cost: dict[str, float] | None = None) -> 
     cost = {} if cost is None else cost
     of_cells = searches_of(cfgs)
     searches, number = list(dict.fromkeys(of_cells)), 0
+    taken: list[Outcome] = []
     while waiting := [search for search in searches if search.rung is not None]:
         number += 1
         parts = [search.cells() for search in waiting]
         cells = [cfg for part in parts for cfg in part]
         outcomes = yield Round(cells, _progress(number, searches, len(waiting), len(cells)))
-        for run, seconds in cost_of(outcomes).items():  # a run that searches share: up to the most epochs of any
-            cost[run] = max(cost.get(run, 0.0), seconds)
+        taken += outcomes
         rest = iter(outcomes)
         for search, part in zip(waiting, parts, strict=True):
             search.take(list(islice(rest, len(part))))
+    cost.update(cost_of(taken))
     chosen = [search.chosen(cfg) for search, cfg in zip(of_cells, cfgs, strict=True)]
     write_rates(of_cells, chosen)
     return chosen
