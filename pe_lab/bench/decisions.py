@@ -14,7 +14,7 @@ from pe_lab.decisions.boundaries import power
 from pe_lab.decisions.design import Design
 from pe_lab.decisions.intervals import half_width, tail
 from pe_lab.decisions.question import BEST, Question
-from pe_lab.decisions.sequential import alike, deviations, holm, nominal_p
+from pe_lab.decisions.sequential import after_look, deviations, holm, nominal_p
 from pe_lab.decisions.shared_variance import NOTHING_KNOWN, Prior, prior_of
 from pe_lab.decisions.study import Decision, decide
 from pe_lab.results.frame import load
@@ -146,11 +146,10 @@ def simulate(runs: np.ndarray, margin: np.ndarray, design: Design = DESIGN, shar
         differences = runs[here, :-1, :seeds] - runs[here, -1:, :seeds]
         nominal = nominal_p(differences, (seeds,), margin[here], prior)
         ends = np.maximum(nominal.above[0], nominal.below[0])
-        difference, equivalence = design.two_sided.at(number, nominal.difference[0]), design.one_sided.at(number, ends)
-        still, said = open_[here], nominal.says[0]
-        latest = np.where(said, np.stack([difference, difference, equivalence]), 1.0)
-        least[:, here] = np.minimum(least[:, here], latest)
-        p[:, here] = np.where(still, np.stack(alike(least[:, here], said)), p[:, here])
+        latest = design.two_sided.at(number, nominal.difference[0]), design.one_sided.at(number, ends)
+        still = open_[here]
+        least[:, here], found = after_look(least[:, here], nominal.says[0], *latest)
+        p[:, here] = np.where(still, found, p[:, here])
         for kept, new in zip(
             (mean, deviation, freedom), (differences.mean(-1), *deviations(differences, prior)), strict=True
         ):

@@ -94,15 +94,22 @@ def says(mean: np.ndarray, margin: np.ndarray | float) -> np.ndarray:
     return np.stack([mean > 0, mean < 0, np.abs(mean) < margin])
 
 
-def alike(least: np.ndarray, said: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sequential p values of a difference and of equivalence.
+def after_look(
+    least: np.ndarray, said: np.ndarray, difference: np.ndarray, equivalence: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Add a look; return the smallest p values so far, and the sequential ones of a difference and of equivalence.
 
     Args:
-        least: the smallest p values of all looks that say each of three things [3, ...].
-        said: what the last look says [3, ...].
+        least: the smallest p values of the looks before that say each of three things [3, ...]; 1 before the first.
+        said: what this look says [3, ...].
+        difference, equivalence: p values of this look [...].
+
+    Returns:
+        Smallest p values [3, ...]; sequential p values [2, ...].
     """
+    least = np.minimum(least, np.where(said, np.stack([difference, difference, equivalence]), 1.0))
     above, below, within = np.where(said, least, 1.0)
-    return np.minimum(above, below), within
+    return least, np.stack([np.minimum(above, below), within])
 
 
 def deviations(differences: np.ndarray, prior: Prior = NOTHING_KNOWN) -> tuple[np.ndarray, np.ndarray]:
@@ -133,8 +140,8 @@ def sequential_p(nominal: NominalP, design: Design) -> SequentialP:
     for look, said in enumerate(nominal.says):
         difference = design.two_sided.at(look, nominal.difference[look])
         equivalence = design.one_sided.at(look, np.maximum(nominal.above[look], nominal.below[look]))
-        least = np.minimum(least, np.where(said, np.stack([difference, difference, equivalence]), 1.0))
-        found.append(alike(least, said))
+        least, p = after_look(least, said, difference, equivalence)
+        found.append(p)
     return SequentialP(*np.moveaxis(np.array(found), 1, 0))
 
 

@@ -13,7 +13,7 @@ from pe_lab.decisions.design import Design
 from pe_lab.decisions.intervals import half_width, tail
 from pe_lab.decisions.question import BEST, Cell, Question, Setting
 from pe_lab.decisions.race import Race
-from pe_lab.decisions.sequential import alike, deviations, holm, nominal_p, says
+from pe_lab.decisions.sequential import after_look, deviations, holm, nominal_p
 from pe_lab.decisions.shared_variance import Prior, prior_of
 
 
@@ -167,17 +167,16 @@ class _State:
             self.samples[index], self.look[index] = first - second, number
         if (chosen := np.flatnonzero(self.open)).size:
             margin = np.array([margins[self.comparisons[index][0]] for index in chosen])
-            difference, equivalence = self._p_values(number, chosen, margin)
-            said = says(np.array([self.samples[index].mean() for index in chosen]), margin)
-            found = np.where(said, np.stack([difference, difference, equivalence]), 1.0)
-            self.least[:, chosen] = np.minimum(self.least[:, chosen], found)
-            self.p[:, chosen] = alike(self.least[:, chosen], said)
+            p_and_said = self._p_values(number, chosen, margin)
+            self.least[:, chosen], self.p[:, chosen] = after_look(self.least[:, chosen], *p_and_said)
         self.open &= ~self._decided().any(0)
         if self.race:
             self._run_race()
 
-    def _p_values(self, number: int, chosen: np.ndarray, margin: np.ndarray) -> np.ndarray:
-        """Return the p values of one look, each as the overall level at which that look rejects."""
+    def _p_values(
+        self, number: int, chosen: np.ndarray, margin: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what one look says, and its p values, each as the overall level at which that look rejects."""
         design, samples = self.design, np.stack([self.samples[index] for index in chosen])
         priors = {setting: prior_of(results) for setting, results in self.results.items()}
         own = [priors[self.comparisons[index][0]] for index in chosen]
@@ -185,7 +184,8 @@ class _State:
         self.deviation[chosen], self.freedom[chosen] = deviations(samples, prior)
         nominal = nominal_p(samples, design.looks[number : number + 1], margin, prior)
         one_sided = np.maximum(nominal.above[0], nominal.below[0])
-        return np.stack([design.two_sided.at(number, nominal.difference[0]), design.one_sided.at(number, one_sided)])
+        p = design.two_sided.at(number, nominal.difference[0]), design.one_sided.at(number, one_sided)
+        return nominal.says[0], *p
 
     def _keep(self, cells: Sequence[Cell], seeds: int, values: Values) -> None:
         """Keep the results that a look asked for."""

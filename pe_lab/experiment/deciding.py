@@ -97,6 +97,8 @@ class _Study:
         first: dict[Cell, DictConfig] = {}
         for key, pe, cfg in zip(keys, self.described["pe"], cfgs, strict=True):
             other = first.setdefault((key, pe), cfg)
+            if other is cfg:
+                continue
             mine, before = (flatten(resolved(one)) for one in (cfg, other))
             for name in sorted(mine.keys() | before.keys()):
                 if name != "seed" and mine.get(name) != before.get(name):

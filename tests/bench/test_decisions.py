@@ -49,6 +49,18 @@ def test_a_contradiction_is_a_difference_in_the_other_direction():
         assert not replay.contradicts(one, other)
 
 
+@pytest.mark.parametrize("epsilon", [0.16, 0.18, 0.2])
+def test_a_simulated_study_forgets_early_evidence_for_the_other_direction(epsilon):
+    """See the tests of `decide`: certain at three seeds but for its family, then the mean changes its sign."""
+    rng = np.random.default_rng(0)
+    spread = 0.7 * rng.standard_normal(8)
+    moving = [-1.0, -1.0 - epsilon, -1.0 + epsilon, *(3.6 + 0.3 * rng.standard_normal(5))]
+    runs = np.stack([np.array(moving), 1 + spread - spread[:6].mean(), np.zeros(8)])[None]
+    found = decisions.simulate(runs, np.full((1, 2), 0.05), Design((3, 4, 6, 8)), shared=False)
+    assert found.mean[0, 0] > 0
+    assert not found.different[0, 0]
+
+
 @pytest.mark.parametrize("count", [pytest.param(8, marks=pytest.mark.slow), 40])
 def test_error_and_coverage_of_a_small_simulation(count):
     """300 studies; the 10,000 of sweeps/results/decisions.md take an hour."""

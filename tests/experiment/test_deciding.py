@@ -18,7 +18,7 @@ from pe_lab import config, run, status
 from pe_lab.experiment import sweep, tables
 from pe_lab.experiment.deciding import add_seeds
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.rounds import Outcome, Round, cost_of, drive, with_settings
+from pe_lab.experiment.rounds import Outcome, Round, cost_of, drive, outcome, with_settings
 from pe_lab.results.frame import load
 
 STUDY = [
@@ -303,6 +303,19 @@ def test_the_cost_of_a_run_is_that_of_its_last_checkpoint_in_any_order():
     one = [Outcome(cfg, "a", Path("a"), core_seconds=seconds) for seconds in (4.0, 16.0, 1.0)]
     two = [Outcome(cfg, "b", Path("b"), core_seconds=9.0, shipped=True), Outcome(cfg, "b", Path("b"), core_seconds=2.0)]
     assert cost_of([*one, *two]) == {"a": 16.0, "b": 2.0}
+
+
+def test_the_cost_of_a_cell_does_not_change_when_its_run_goes_on(tmp_path):
+    def cost(epochs: int) -> float:
+        words = [word for word in STUDY if not word.startswith(("decide", "margin", "study_name", "epochs", "pe="))]
+        cfgs = in_ledger(tmp_path, *words, "pe=rope", "seed=0", f"epochs={epochs}")
+        sweep.run(cfgs, ["-m"])
+        (job,) = (Job.from_config(with_settings(cfg, {"epochs": 1})) for cfg in cfgs)
+        return outcome(job).core_seconds
+
+    first = cost(1)
+    assert first > 0
+    assert cost(3) == first
 
 
 def test_cells_that_differ_in_measurements_alone_are_refused():
