@@ -164,14 +164,10 @@ class _Study:
             costs.setdefault(cell, []).append(found.core_seconds)
         mean = {cell: sum(of_seeds) / len(of_seeds) for cell, of_seeds in costs.items()}
         run = {cell: found.run for (cell, seed), found in self.outcomes.items() if seed == 0}
-        there: dict[tuple[str, int], float] = {}
-        for cell, seed in self.outcomes:
-            there[run[cell], seed] = max(there.get((run[cell], seed), 0.0), mean[cell])
-        then = dict(there)
+        ahead: dict[tuple[str, int], float] = {}  # by run and seed; seeds of a look are new to all cells
         for cell, seed in decision.needed:
-            then[run[cell], seed] = max(then.get((run[cell], seed), 0.0), mean[cell])
-        ahead = sum(then.values()) - sum(there.values())
-        return bool(self.spent + ahead / HOUR > self.budget)
+            ahead[run[cell], seed] = max(ahead.get((run[cell], seed), 0.0), mean[cell])
+        return bool(self.spent + sum(ahead.values()) / HOUR > self.budget)
 
     # -- what is shown and written ------------------------------------------------------------------------------------
 

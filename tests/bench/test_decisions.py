@@ -11,6 +11,7 @@ from pe_lab.bench import __main__ as bench
 from pe_lab.bench import decisions, noise, replay, spending
 from pe_lab.decisions.design import Design
 from pe_lab.decisions.question import Question
+from pe_lab.decisions.sequential import nominal_p
 from pe_lab.decisions.study import decide
 from pe_lab.results.frame import load
 
@@ -59,6 +60,24 @@ def test_a_simulated_study_forgets_early_evidence_for_the_other_direction(epsilo
     found = decisions.simulate(runs, np.full((1, 2), 0.05), Design((3, 4, 6, 8)), shared=False)
     assert found.mean[0, 0] > 0
     assert not found.different[0, 0]
+
+
+def test_simulated_studies_end_as_studies_do():
+    """Two encodings, so that one may end later than at the look that made it certain."""
+    rng, design = np.random.default_rng(4), Design((3, 4, 6, 8))
+    ends_later = 0
+    for _ in range(300):
+        runs = rng.standard_normal((3, 8)) + rng.choice([0.0, 2.0, 6.0], size=(3, 1))
+        found = decisions.simulate(runs[None], np.full((1, 2), 2.0), design, shared=False)
+        values = {(((), f"e{column}"), seed): x for column, row in enumerate(runs) for seed, x in enumerate(row)}
+        lines = decide(Question([((), f"e{column}") for column in (2, 0, 1)], "e2"), design, values, {(): 2.0}).lines
+        assert found.look[0].tolist() == [line.look - 1 for line in lines]
+        assert found.different[0].tolist() == ["better" in line.verdict or "worse" in line.verdict for line in lines]
+        seeds = lines[0].seeds
+        nominal = nominal_p((runs[0] - runs[2])[:seeds], (seeds,), 2.0)
+        alone = design.two_sided.at(lines[0].look - 1, nominal.difference[0])
+        ends_later += bool(alone > lines[0].p * 1.001)
+    assert ends_later > 5
 
 
 @pytest.mark.parametrize("count", [pytest.param(8, marks=pytest.mark.slow), 40])
