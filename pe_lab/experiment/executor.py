@@ -24,8 +24,9 @@ from pe_lab.system.termination import sigterm_raises
 from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors, log_metrics
 from pe_lab.tracking.loggers import closing, delivered
 from pe_lab.training import state
+from pe_lab.training.divergence import NotFiniteError
 from pe_lab.training.metrics import evaluate
-from pe_lab.training.module import NotFiniteError, Recorder, Training
+from pe_lab.training.module import Recorder, Training
 
 
 class AbandonedError(Exception):

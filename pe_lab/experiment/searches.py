@@ -5,7 +5,6 @@ their noise too. Its cells are ordinary cells of the ledger, without measurement
 """
 
 import math
-import re
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -21,6 +20,7 @@ from pe_lab.experiment.search import Candidate, Choice, NoRateError, Plan, Rung,
 from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.results.rows import STARTING_SCALES
 from pe_lab.system.files import LedgerError, canonical
+from pe_lab.training.divergence import diverged
 
 LR = "optimizer.lr"
 # of the cells of a search: they are trained and validated, and nothing else
@@ -32,7 +32,6 @@ _UNMEASURED: dict[str, Any] = {
     "evaluate.offset": [0],
     "evaluate.decode": "none",
 }
-_DIVERGED = re.compile(r"the \w+ loss must be finite, ")  # how the failure of such a training begins
 # settings in which the cells of one search may differ, or that say nothing about a training
 _NOT_SETTINGS = (
     "seed",
@@ -160,11 +159,6 @@ class Search:
 def _where(cfg: DictConfig) -> str:
     """Return the encoding and the setting of a search, for a message."""
     return f"pe={cfg.pe.name}, data={cfg.data.name}, model.depth={cfg.model.depth}, model.width={cfg.model.width}"
-
-
-def diverged(failure: str) -> bool:
-    """Return whether a cell failed because a loss was not finite, as it would again."""
-    return _DIVERGED.match(failure) is not None
 
 
 def validation_loss(outcome: Outcome) -> float:

@@ -25,6 +25,7 @@ from pe_lab.ledger.progress import write_command
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import settle_wandb
+from pe_lab.training.divergence import diverged
 
 AGAIN = 3  # times that a round is served, while other processes clear failures of its cells
 
@@ -257,8 +258,6 @@ def _write_unfit(unfit: list[Unfit], ledger: Path, study: str | None) -> None:
 
 def _diverged(cell: Cell) -> bool:
     """Return whether the ledger says that a cell's training ended with a loss that is not finite."""
-    from pe_lab.experiment.searches import diverged
-
     run = Ledger(cell.cfg.ledger).find(cell.identity)
     failure = None if run.done(cell.epochs) else run.failure(cell.epochs)
     return failure is not None and diverged(failure["reason"])

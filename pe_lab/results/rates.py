@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.statistics.intervals import interval
+from pe_lab.training.divergence import diverged
 
 LR = "optimizer.lr"
 
@@ -19,8 +21,9 @@ class Tuned:
     Attributes:
         rates: a line per encoding and setting: the rate with the lowest mean validation loss over seeds, at_edge (it is
             the lowest or highest that was tried), validation_loss, test_loss (mean at that rate) with low, high, seeds.
+            A rate at which a seed diverged was tried, and is not chosen. An encoding with no other rate has no line.
         agreement: a line per setting and rate: Kendall's tau between the ranking of encodings by test loss at that rate
-            for all, and at each one's tuned rate; the best encoding of each.
+            for all, where those that diverged come last, and at each one's tuned rate; the best encoding of each.
     """
 
     rates: pd.DataFrame
@@ -40,15 +43,15 @@ def tuned(results: Results) -> Tuned:
         raise ValueError(f"tuning needs validation curves, got none in {results.name}")
     settings = [name for name in setting_columns(cells) if name != LR]
     keys = ["pe", *settings, LR]
-    both = _with_validation(cells, results.curves, keys)
+    both = _with_validation(cells, results.curves, settings)
     means = both.groupby(keys, sort=False, dropna=False).agg(
         validation_loss=("value", lambda losses: losses.mean(skipna=False)),
         test_loss=("test_loss", "mean"),
         seeds=("seed", "size"),
     )
-    means = means.reset_index()
-    by_encoding = means.dropna(subset="validation_loss").groupby(["pe", *settings], sort=False, dropna=False)
-    best = means.loc[by_encoding["validation_loss"].idxmin()]
+    means = _with_diverged(means.reset_index(), results.failed, keys)
+    usable = means[np.isfinite(means["validation_loss"])].groupby(["pe", *settings], sort=False, dropna=False)
+    best = means.loc[usable["validation_loss"].idxmin()]
     tried = means.groupby(["pe", *settings], sort=False, dropna=False)[LR]
     edge = best[LR].eq(tried.transform("min")[best.index]) | best[LR].eq(tried.transform("max")[best.index])
     spread = both.groupby(keys, sort=False, dropna=False)["test_loss"].agg(interval).iloc[best.index]
@@ -57,12 +60,33 @@ def tuned(results: Results) -> Tuned:
     return Tuned(best[columns].reset_index(drop=True), _agreement(means, best, settings))
 
 
-def _with_validation(cells: pd.DataFrame, curves: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Return test loss and last validation loss (column "value") of each cell."""
-    last = curves[(curves["metric"] == "loss") & (curves["epoch"] <= curves["epochs"])]
-    last = last.sort_values("epoch", kind="stable")
-    last = last.drop_duplicates(["pe", *setting_columns(cells), "seed"], keep="last")
-    return cells[[*keys, "seed", "test_loss"]].merge(last[[*keys, "seed", "value"]], on=[*keys, "seed"])
+def _with_validation(cells: pd.DataFrame, curves: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
+    """Return test loss and last validation loss (column "value") of each cell.
+
+    The curves have the validations of each run once, up to the longest of its cells.
+    """
+    keys = ["pe", *settings, LR, "seed"]
+    longest = cells.groupby("run")["epochs"].transform("max")
+    losses = curves.loc[curves["metric"] == "loss", [*keys, "epoch", "value"]].rename(columns={"epochs": "longest"})
+    where = [name if name != "epochs" else "longest" for name in keys]
+    both = cells[[*keys, "test_loss"]].assign(longest=longest).merge(losses, on=where)
+    both = both[both["epoch"] <= both["epochs"]].sort_values("epoch", kind="stable")
+    last = both.drop_duplicates(keys, keep="last")
+    return cells[keys].merge(last, on=keys)  # in the order of the cells
+
+
+def _with_diverged(means: pd.DataFrame, failed: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Return a line per encoding, setting and rate, also of the rates at which all seeds diverged.
+
+    The losses of a rate at which any seed diverged are infinite: the mean of the others says nothing about it.
+    """
+    if not set(keys) <= set(failed):
+        return means
+    lost = failed.loc[failed["reason"].map(diverged).astype(bool), keys].drop_duplicates().astype(means[keys].dtypes)
+    some = means.merge(lost, how="left", indicator=True)["_merge"].eq("both")
+    means.loc[some, ["validation_loss", "test_loss"]] = np.inf
+    all_seeds = lost.merge(means[keys], how="left", indicator=True).query("_merge == 'left_only'")[keys]
+    return pd.concat([means, all_seeds.assign(validation_loss=np.inf, test_loss=np.inf, seeds=0)], ignore_index=True)
 
 
 def edges(rates: pd.DataFrame) -> str:
@@ -80,9 +104,10 @@ def _agreement(means: pd.DataFrame, best: pd.DataFrame, settings: list[str]) -> 
         here = best
         for name in settings:
             here = here[here[name].eq(setting[name]) | (here[name].isna() & pd.isna(setting[name]))]
-        at_one = group.set_index("pe")["test_loss"].dropna()
-        at_own = here.set_index("pe")["test_loss"].reindex(at_one.index)
-        if len(at_one) > 1:
+        at_own = here.set_index("pe")["test_loss"].dropna()
+        at_one = group.set_index("pe")["test_loss"].reindex(at_own.index).dropna()
+        at_own = at_own[at_one.index]
+        if len(at_one) > 1 and np.isfinite(at_one).any():
             tau = float(stats.kendalltau(at_one, at_own).statistic)
             lines.append(setting | {"tau": tau, "best here": at_one.idxmin(), "best when tuned": at_own.idxmin()})
     return pd.DataFrame(lines)

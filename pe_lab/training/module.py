@@ -15,19 +15,12 @@ from pe_lab import config
 from pe_lab.data.base import Batch, Dataset, epoch_order, in_batches
 from pe_lab.data.seeding import derive, seed_all
 from pe_lab.model import Transformer
+from pe_lab.training.divergence import NotFiniteError
 from pe_lab.training.graph import CapturedStep, used
 from pe_lab.training.metrics import answers, batch_metrics, cross_entropy
 from pe_lab.training.optimization import Optimization
 
 HEARTBEAT = 1.0  # seconds between two heartbeats
-
-
-class NotFiniteError(ArithmeticError):
-    """A loss is not finite."""
-
-    def __init__(self, which: str, step: int, value: float) -> None:
-        super().__init__(f"the {which} loss must be finite, got {value} at step {step}")
-        self.step = step
 
 
 class Training(L.LightningModule):

@@ -15,7 +15,8 @@ from pe_lab.encodings.bias_learned import KerpleLog
 from pe_lab.experiment.executor import Executor, build
 from pe_lab.experiment.job import Job
 from pe_lab.model.blocks import Attention
-from pe_lab.training.module import NotFiniteError, Training
+from pe_lab.training.divergence import NotFiniteError
+from pe_lab.training.module import Training
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 TIMED = {"tokens_per_second"}  # rows that differ between two runs

@@ -656,7 +656,8 @@ def test_learning_rates_are_compared(cells):
     columns = ["pe", "depth", "epochs", "seed", "optimizer.lr"]
     both = both[columns + [name for name in both if name not in columns]]
     results = results_of(both)
-    curves = pd.concat([both[columns].assign(epoch=both["epochs"], metric="loss", value=both["test_loss"])])
+    longest = both.groupby("run")["epochs"].transform("max")  # of whose checkpoint a run's validations are
+    curves = both[columns].assign(epoch=both["epochs"], epochs=longest, metric="loss", value=both["test_loss"])
     results.__dict__["curves"] = curves
     found = rates.tuned(results)
     chosen = found.rates.set_index(["pe", "depth", "epochs"])["optimizer.lr"]
