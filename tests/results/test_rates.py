@@ -96,6 +96,12 @@ def test_the_seeds_that_did_not_diverge_do_not_speak_for_their_rate(reason: str,
     assert found.agreement.set_index(LR).loc[1e-2, "best here"] == ("none" if reason == DIVERGED else "rope")
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_an_encoding_that_diverged_at_every_rate_has_no_line(seeds: int):
+    failed = tuple(("none", rate, seed, DIVERGED) for rate in RATES for seed in range(seeds))
+    assert list(tuned(results(failed=failed)).rates["pe"]) == ["rope"]
+
+
 def test_a_rate_at_which_all_encodings_diverged_ranks_nothing():
     failed = tuple((pe, 1e-2, seed, DIVERGED) for pe in TEST for seed in range(3))
     found = tuned(results(failed=failed))
