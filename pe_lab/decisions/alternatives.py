@@ -1,6 +1,7 @@
 """Other sequential tests, for comparison: Bonferroni's correction over looks, and t tests that are always valid.
 
-They are not used by studies: docs/decisions.md has the numbers.
+They are not used by studies: docs/decisions.md has the numbers. Their p value is the smallest of all looks so far,
+whatever a look says. The rule of studies (`pe_lab.decisions.sequential.says`) would make them larger, or the same.
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
 """Group-sequential t tests: the nominal level of each look, for every overall level.
 
 The overall level is spent look by look (Lan & DeMets 1983), along a function of the share of the seeds. For all levels
-at once this makes, at any look, a sequential p value: the smallest overall level at which a look so far rejects.
+at once this makes a p value of each look: the smallest overall level at which that look rejects. From those of the
+looks so far comes a sequential p value, see `pe_lab.decisions.sequential`.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """Sequential tests of many comparisons at once: for a difference, and for equivalence within a margin.
 
-A comparison has a p value at each look that is valid at whatever look it stops (a sequential p value: Liu & Anderson
-2008). Holm's method over these is valid under any stopping rule and any dependence between comparisons, so that the
+A comparison has a p value at each look that is valid at whatever look it stops: the smallest overall level at which a
+look so far rejects (a sequential p value: Liu & Anderson 2008), of those looks that say the same as the last (`says`).
+Holm's method over these is valid under any stopping rule and any dependence between comparisons, so that the
 family-wise error holds although comparisons stop at different looks. What is decided gets no more seeds, and its p
 value stays. Variances of differences are estimated from all encodings of a setting together, see `shared_variance`.
 """

@@ -55,9 +55,11 @@ def write_rates(searches: Sequence[Search], cfgs: Sequence[DictConfig]) -> None:
 def edges(searches: Sequence[Search]) -> str:
     """Return a line that names the choices which stand at the edge of what was tried."""
     distinct = list(dict.fromkeys(searches))
+    described = describe([settings_of(search.cfg) for search in distinct]).drop(columns="seed")
+    differ = [name for name in described.columns[1:] if described[name].nunique(dropna=False) > 1]
     at_edge = [
-        f"{search.cfg.pe.name} ({' and '.join(search.result.edges)}{_setting(search, distinct)})"
-        for search in distinct
+        f"{row['pe']} ({' and '.join(search.result.edges)}{''.join(f', {name} {row[name]}' for name in differ)})"
+        for search, (_, row) in zip(distinct, described.iterrows(), strict=True)
         if search.result.edges
     ]
     if not at_edge:
@@ -66,14 +68,6 @@ def edges(searches: Sequence[Search]) -> str:
         f"{len(at_edge)} of {len(distinct)} choices stand at the edge after search.extensions="
         f"{distinct[0].plan.extensions} steps beyond it, the best may lie further: {', '.join(at_edge)}"
     )
-
-
-def _setting(search: Search, searches: Sequence[Search]) -> str:
-    """Return the values of the settings in which searches differ, for a message."""
-    described = describe([settings_of(one.cfg) for one in searches]).drop(columns=["pe", "seed"])
-    differ = [name for name in described if described[name].nunique() > 1]
-    values = described.iloc[list(searches).index(search)]
-    return "".join(f", {name} {values[name]}" for name in differ)
 
 
 def print_costs(searched: Sequence[Job], own: Sequence[Job]) -> None:
@@ -86,7 +80,8 @@ def print_costs(searched: Sequence[Job], own: Sequence[Job]) -> None:
     parts = []
     for name, jobs in (("the search of learning rates", searched), ("the study", own)):
         outcomes = [outcome(job) for job in jobs]
-        spent, shipped = cost_of(outcomes), {one.run for one in outcomes if one.shipped}
+        spent = cost_of(outcomes)
+        shipped = spent.keys() - {one.run for one in outcomes if not one.shipped}
         came = f", {len(shipped)} of which came with the package" if shipped else ""
         parts.append(f"{name} {sum(spent.values()):,.0f} core-seconds in {len(spent)} runs{came}")
     print(f"\ncost of training steps: {'; '.join(parts)}")

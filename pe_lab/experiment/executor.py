@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Dataset, Floors
@@ -84,7 +85,7 @@ class Executor:
                 repeats = isinstance(error, (NotFiniteError, ValueError))
                 step = error.step if isinstance(error, NotFiniteError) else training.step if training else None
                 for epochs in requested if repeats else [self.cell.epochs]:
-                    self.run.fail(epochs, in_one_line(error), step)
+                    self.run.fail(epochs, in_one_line(error), step, self.seconds * torch.get_num_threads())
                 raise
 
     def _better_start(self, training: Training, target: int) -> bool:
@@ -132,9 +133,7 @@ class Executor:
         """Run Lightning's loop to the target, recording metrics, states and heartbeats on the way."""
 
         def log(split: str, metrics: dict[str, float]) -> None:
-            place = {"split": split, "step": training.step, "epoch": round(training.epoch, 6)}
-            self.rows += [place | {"metric": name, "value": value} for name, value in metrics.items()]
-            log_metrics(self.loggers, split, metrics, training.step, training.epoch)
+            self.rows += self._log(training, split, metrics)
 
         def count(seconds: float) -> None:
             self.seconds += seconds
@@ -158,6 +157,12 @@ class Executor:
             raise KeyboardInterrupt from None
         training.model.to(self.cell.device)
 
+    def _log(self, training: Training, split: str, metrics: dict[str, float]) -> list[dict[str, Any]]:
+        """Log metrics, and return their rows."""
+        log_metrics(self.loggers, split, metrics, training.step, training.epoch)
+        place = {"split": split, "step": training.step, "epoch": round(training.epoch, 6)}
+        return [place | {"metric": name, "value": value} for name, value in metrics.items()]
+
     def _evaluate(self, training: Training, split: str) -> dict[str, float]:
         began = time.perf_counter()
         metrics = evaluate(training.model, self.datasets.at(), split, self.cell.autocast())
@@ -167,10 +172,17 @@ class Executor:
         return metrics
 
     def _finish(self, training: Training, target: int) -> None:
-        """Evaluate on the test split, write the checkpoint and log it."""
+        """Evaluate on the validation split, unless that was done there, and the test split; write the checkpoint.
+
+        The validation belongs to the checkpoint and not to the run: other checkpoints of it do not depend on which
+        were requested.
+        """
+        rows = self.rows
+        if not any(row["split"] == "validation" and row["step"] == training.step for row in rows):
+            rows = rows + self._log(training, "validation", self._evaluate(training, "validation"))
         test = self._evaluate(training, "test")
         checkpoint = Checkpoint(
-            self.cell, self.run, target, training, test, self.floors, self.rows, self.seconds, self.flops_per_token
+            self.cell, self.run, target, training, test, self.floors, rows, self.seconds, self.flops_per_token
         )
         checkpoint.write()
         self.spent["checkpoints"] += 1

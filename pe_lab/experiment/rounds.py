@@ -51,8 +51,8 @@ class Outcome:
         failure: why it is not in the ledger; None: it is.
         test: metrics on the test split; empty if it failed.
         floors: of the metrics, by floor and metric; empty if it failed.
-        core_seconds: in training steps, from the start of its run to this checkpoint, times threads; of a cell that
-            failed, in all steps of its run.
+        core_seconds: in training steps, from the start of its run to this checkpoint, or to where it failed, times
+            threads.
         shipped: whether it came with the package, so that it cost nothing here.
     """
 
@@ -107,9 +107,11 @@ def outcome(job: Job) -> Outcome:
     failure, run = job.failure, job.run
     checkpoint = run.checkpoint(job.cell.epochs)
     if not job.trained:
-        reason = str((failure or {"reason": "not reached"})["reason"])
-        seconds = run.cost()["steps"] if job.refused is None else 0.0  # refused: the ledger cannot be used for it
-        return Outcome(job.cell.cfg, run.name, checkpoint, reason, core_seconds=seconds)
+        failure = failure or {"reason": "not reached"}
+        seconds = failure.get("core_seconds")
+        if type(seconds) is not float:  # it was killed, or an earlier version recorded it
+            seconds = run.cost()["steps"] if job.refused is None else 0.0  # refused: the ledger cannot be used for it
+        return Outcome(job.cell.cfg, run.name, checkpoint, str(failure["reason"]), core_seconds=seconds)
     summary = read(run, job.cell.epochs)
     threads = summary["environment"].get("threads")
     seconds = summary["seconds"] * (threads if type(threads) is int else 1)

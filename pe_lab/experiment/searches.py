@@ -5,7 +5,7 @@ their noise too. Its cells are ordinary cells of the ledger, without measurement
 """
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -18,7 +18,8 @@ from pe_lab.decisions.looks import looks_of
 from pe_lab.experiment.rounds import Outcome, with_settings
 from pe_lab.experiment.search import Candidate, Choice, NoRateError, Plan, Rung, epochs_needed, halving
 from pe_lab.experiment.tables import CellsMissingError
-from pe_lab.results.rows import STARTING_SCALES
+from pe_lab.results.from_ledger import validation
+from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
 from pe_lab.system.files import LedgerError, canonical
 from pe_lab.training.divergence import diverged
 
@@ -90,6 +91,7 @@ class Search:
     Attributes:
         cfg: of the first of them.
         scale: the setting of the starting scale, if it is searched.
+        name: the encoding and the setting, as among the other searches of the study; for messages.
         rung: whose cells are needed now; None: the search has ended.
         cost: core-seconds of each run of the search, up to the epochs that it needed, wherever it was trained.
     """
@@ -97,6 +99,7 @@ class Search:
     cfg: DictConfig
     plan: Plan
     scale: str | None
+    name: str = ""
     choice: Choice | None = None
     cost: dict[str, float] = field(default_factory=dict)
     searching: Generator[Rung, list[float], Choice] = field(init=False)
@@ -145,7 +148,7 @@ class Search:
             CellsMissingError: a cell failed for another reason.
         """
         self.cost |= {one.run: one.core_seconds for one in outcomes}
-        losses = [validation_loss(one) for one in outcomes]
+        losses = [self.validation_loss(one) for one in outcomes]
         count = self.plan.seeds
         means = [fmean(losses[first : first + count]) for first in range(0, len(losses), count)]
         try:
@@ -153,35 +156,29 @@ class Search:
         except StopIteration as end:
             self.rung, self.choice = None, end.value
         except NoRateError as error:
-            raise NoRateError(f"{error}: {_where(self.cfg)}") from None
+            raise NoRateError(f"{error}: {self.name}") from None
 
+    def validation_loss(self, outcome: Outcome) -> float:
+        """Return the validation loss of a cell at its last epoch; infinity if its training diverged.
 
-def _where(cfg: DictConfig) -> str:
-    """Return the encoding and the setting of a search, for a message."""
-    return f"pe={cfg.pe.name}, data={cfg.data.name}, model.depth={cfg.model.depth}, model.width={cfg.model.width}"
-
-
-def validation_loss(outcome: Outcome) -> float:
-    """Return the validation loss of a cell at its last epoch; infinity if its training diverged.
-
-    Raises:
-        CellsMissingError: it failed for another reason, which says nothing about its rate.
-        LedgerError: its metrics are damaged, or lack the validation.
-    """
-    cfg = outcome.cfg
-    if outcome.failure is not None:
+        Raises:
+            CellsMissingError: it failed for another reason, which says nothing about its rate.
+            LedgerError: its metrics are damaged, or lack the validation.
+        """
+        cfg = outcome.cfg
+        if outcome.failure is None:
+            for epoch, metric, value in validation(outcome.checkpoint):
+                if metric == "loss" and epoch == cfg.epochs:
+                    return value
+            raise LedgerError(
+                f"ledger entry {outcome.checkpoint} must have the validation at its end, got none: with another "
+                f"ledger=, it is trained again"
+            )
         if diverged(outcome.failure):
             return math.inf
-        raise CellsMissingError(
-            f"the search needs {_where(cfg)} with {LR}={cfg.optimizer.lr:g}, seed={cfg.seed}, epochs={cfg.epochs}: "
-            f"{outcome.failure}"
-        )
-    from pe_lab.results.from_ledger import validation  # loads pandas
-
-    for epoch, metric, value in validation(outcome.checkpoint):
-        if metric == "loss" and epoch == cfg.epochs:
-            return value
-    raise LedgerError(f"ledger entry {outcome.checkpoint} must have the validation at its end, got none")
+        settings = [LR, *([self.scale] if self.scale else []), "seed", "epochs"]
+        cell = ", ".join(f"{setting}={OmegaConf.select(cfg, setting):g}" for setting in settings)
+        raise CellsMissingError(f"the search for {self.name} needs the cell with {cell}: {outcome.failure}")
 
 
 def searches_of(cfgs: list[DictConfig]) -> list[Search]:
@@ -211,9 +208,21 @@ def searches_of(cfgs: list[DictConfig]) -> list[Search]:
                     f"{OmegaConf.select(cfg, setting)}"
                 )
         found.append(search)
-    for search in by_setting.values():
+    searches = list(by_setting.values())
+    for search, name in zip(searches, _names([search.cfg for search in searches]), strict=True):
+        search.name = name
         _require_scale_unset(search)
     return found
+
+
+def _names(cfgs: list[DictConfig]) -> list[str]:
+    """Return the encoding and the settings of each search, for messages."""
+    described = describe([settings_of(cfg) for cfg in cfgs]).drop(columns="seed")
+    settings = {"depth": "model.depth"}  # columns of rows that have another name in a config
+    return [
+        ", ".join(f"{settings.get(str(name), name)}={value}" for name, value in row.items())
+        for _, row in described.iterrows()
+    ]
 
 
 def _require_scale_unset(search: Search) -> None:
@@ -233,12 +242,23 @@ def _require_scale_unset(search: Search) -> None:
 
 def _require_no_scale_in_parts(cfg: DictConfig, plan: Plan) -> None:
     """Raise ValueError if an encoding is made of several of which one has a starting scale, which is not searched."""
-    for part in cfg.pe.get("parts") or () if plan.scales else ():
-        if (scale := starting_scale(part, part.name)) is not None:
-            raise ValueError(
-                f"search.scales must be [] where a part of pe={cfg.pe.name} has a starting scale, which is not "
-                f"searched, got {list(plan.scales)}, and {scale}"
-            )
+    if plan.scales and (scale := next(_scales_in_parts(cfg.pe), None)) is not None:
+        raise ValueError(
+            f"search.scales must be [] where a part of pe={cfg.pe.name} has a starting scale, which is not "
+            f"searched, got {list(plan.scales)}, and {scale}"
+        )
+
+
+def _scales_in_parts(leaf: DictConfig, path: str = "pe") -> Iterator[str]:
+    """Yield the settings that are starting scales of the parts that an encoding, or one within it, is made of."""
+    for key in leaf:
+        if _is_encoding(leaf[key]):
+            yield from _scales_in_parts(leaf[key], f"{path}.{key!s}")
+    for index, part in enumerate(leaf.get("parts") or ()):
+        inner = f"{path}.parts[{index}]"
+        if (scale := starting_scale(part, inner)) is not None:
+            yield f"{scale} of {part.name}"
+        yield from _scales_in_parts(part, inner)
 
 
 def _seeds(cfg: DictConfig) -> Iterable[int]:

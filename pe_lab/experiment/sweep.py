@@ -150,9 +150,9 @@ class _Rounds:
             CellsMissingError: cells of this round were not reached, and another depends on them.
         """
         jobs, self.rounds = self.jobs_of(current.cfgs), self.rounds + 1
-        wanted = jobs
+        # that a cell diverged is its outcome: it would diverge again
+        wanted = [job for job in jobs if not (current.text and _diverged(job.cell))]
         if not self.train and jobs and (self.rounds > 1 or current.text):
-            wanted = [job for job in jobs if not (current.text and _diverged(job.cell))]  # which is its outcome
             _require_trained([job.cell for job in wanted])
         _prepare(wanted, self.workers.elsewhere)
         if self.train:
@@ -238,7 +238,8 @@ def fitting(cfgs: list[DictConfig]) -> tuple[list[Cell], list[Unfit]]:
         except UnfitError as error:
             unfit.append(Unfit(cfg.pe.name, cfg.data.name, in_one_line(error)))
     if not cells:
-        raise UnfitError(unfit[0].reason)
+        pe, data, reason = unfit[0]
+        raise UnfitError(f"pe={pe} does not fit data={data}: {reason}")
     return cells, list(dict.fromkeys(unfit))
 
 

@@ -69,9 +69,15 @@ class Run(LeasedFolder):
                 requested.add(int(epochs))
         return sorted(epochs for epochs in requested if not self.done(epochs) and self.failure(epochs) is None)
 
-    def fail(self, epochs: int, reason: str, step: int | None) -> None:
-        """Record why a checkpoint could not be reached."""
+    def fail(self, epochs: int, reason: str, step: int | None, core_seconds: float | None = None) -> None:
+        """Record why a checkpoint could not be reached.
+
+        Args:
+            step: at which the training ended, if it began.
+            core_seconds: in training steps, from the start of the run to there, whatever was trained twice.
+        """
         failure = {"reason": reason, "step": step, "time": time.time(), "host": socket.gethostname()}
+        failure |= {} if core_seconds is None else {"core_seconds": core_seconds}
         self.tree.write_json(self._failure_file(epochs), failure)
 
     def failure(self, epochs: int) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from scipy import stats
 from pe_lab.decisions import boundaries, chain
 from pe_lab.decisions.boundaries import LEVELS, Boundaries, obrien_fleming, pocock, power
 from pe_lab.decisions.design import Design
+from pe_lab.decisions.sequential import SequentialP, nominal_p, sequential_p
 
 LOOKS = (3, 4, 6, 8)
 
@@ -72,13 +73,38 @@ def test_nominal_levels_grow_with_the_overall_level_so_that_p_values_exist():
         assert (np.diff(Boundaries(LOOKS, spending).nominal, axis=1) >= 0).all()
 
 
-def test_sequential_p_values_never_grow_and_are_never_below_the_least_level():
-    nominal = np.array([[0.5, 1e-30], [1e-4, 1.0], [0.9, 1.0], [0.01, 0.5]])
-    found = p_values(Boundaries(LOOKS, power(1)), nominal)
-    assert (np.diff(found, axis=0) <= 0).all()
-    assert found[0, 1] == pytest.approx(boundaries.LEVELS[0])
-    assert found[2, 0] == found[1, 0]
-    assert found[0, 0] == 1  # above the level of this look at every overall level
+def test_p_values_of_a_look_lie_between_the_least_level_and_one():
+    found = Boundaries(LOOKS, power(1)).at(0, np.array([1e-300, 1e-30, 1e-4, 0.5, 1.0]))
+    assert found[:2] == pytest.approx([boundaries.LEVELS[0]] * 2)
+    assert boundaries.LEVELS[0] < found[2] < 1
+    assert found[3:].tolist() == [1, 1]  # above the level of this look at every overall level
+
+
+def sequential(means: np.ndarray, margin: float = 1.0) -> SequentialP:
+    """Sequential p values of comparisons whose seeds have these means from one look to the next: [looks, ...]."""
+    noise = np.random.default_rng(3).standard_normal((*means.shape[1:], LOOKS[-1]))
+    counts = np.diff(LOOKS, prepend=0)
+    differences = np.repeat(np.moveaxis(means, 0, -1), counts, axis=-1) + 0.3 * noise
+    return sequential_p(nominal_p(differences, LOOKS, margin), Design(LOOKS))
+
+
+def test_sequential_p_values_never_grow_while_the_looks_say_the_same():
+    away, near = sequential(np.full((4, 50), 2.0)), sequential(np.full((4, 50), 0.1), margin=2.0)
+    for p in (away.difference, near.equivalence):
+        assert (np.diff(p, axis=0) <= 0).all()
+        assert (np.diff(p, axis=0) < 0).any()
+        assert (p >= boundaries.LEVELS[0]).all()
+
+
+def test_a_look_that_says_something_else_does_not_inherit_the_p_value_of_those_before():
+    turned = sequential(np.array([2.0, 2.0, -9.0, 40.0])[:, None])
+    first, second, third, last = turned.difference[:, 0]
+    assert second <= first < 0.2
+    assert third > 10 * second  # the mean has changed its sign
+    assert last <= second  # and back
+    left = sequential(np.array([0.0, 0.0, 9.0, 9.0])[:, None], margin=2.0)
+    assert left.equivalence[1, 0] < 0.05
+    assert left.equivalence[2:, 0].tolist() == [1, 1]  # the mean lies beyond the margin
 
 
 def test_looks_are_checked():

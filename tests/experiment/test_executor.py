@@ -60,8 +60,10 @@ def test_16_epochs_after_4_after_1_are_the_bits_of_16_alone(tmp_path, pe):
 
 
 def test_checkpoints_requested_together_are_made_in_one_training(tmp_path):
-    together = serve(tmp_path / "together", "epochs=3,1,2")
-    for epochs in (1, 2, 3):
+    together = serve(tmp_path / "together", "epochs=5,1,3")
+    for epochs, validated in ((1, [1]), (3, [1, 2, 3]), (5, [1, 2, 4, 5])):
+        rows = pd.read_csv(together.run.checkpoint(epochs) / "metrics.csv").query("split == 'validation'")
+        assert rows.query("metric == 'loss'")["epoch"].tolist() == validated
         assert outcome(together, epochs) == outcome(serve(tmp_path / str(epochs), f"epochs={epochs}"), epochs)
     spent = together.run.cost()
     assert spent["checkpoints"] == 3
@@ -159,10 +161,10 @@ def test_a_checkpoint_says_why_it_was_trained_without_a_graph(tmp_path):
     assert environment["graph"] == "trainer.graph=auto; none: needs a CUDA device, got cpu"
 
 
-def test_validation_is_at_the_powers_of_two(tmp_path):
+def test_validation_is_at_the_powers_of_two_and_at_the_end(tmp_path):
     job = serve(tmp_path, "epochs=5")
     rows = pd.read_csv(job.run.checkpoint(5) / "metrics.csv")
-    assert sorted(rows[rows["split"] == "validation"]["epoch"].unique()) == [1, 2, 4]
+    assert sorted(rows[rows["split"] == "validation"]["epoch"].unique()) == [1, 2, 4, 5]
 
 
 def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Each encoding's own learning rate: what is trained for it, what is read of it, and what the study's cells become."""
 
 import inspect
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +25,12 @@ from pe_lab.experiment.fair_rates import fair_rates
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, Round, drive, with_settings
 from pe_lab.experiment.search import NoRateError
-from pe_lab.experiment.searches import searches_of, starting_scale, validation_loss
+from pe_lab.experiment.searches import searches_of, starting_scale
 from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.tree import Tree
 from pe_lab.results.frame import load
+from pe_lab.results.from_ledger import validation
 from pe_lab.results.rows import describe, settings_of
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
@@ -77,7 +79,8 @@ class Served:
         if rate >= self.diverges:
             reason = "the validation loss must be finite, got nan at step 3"
             return Outcome(cfg, run, self.folder / "none", reason, Unread(), {}, 0.5)
-        lines = [f"validation,{4 * epoch},{epoch},loss,{off + 1 / epoch}" for epoch in range(1, cfg.epochs + 1)]
+        validated = [epoch for epoch in range(1, cfg.epochs + 1) if epoch in (1, 2, 4, 8, 16, cfg.epochs)]
+        lines = [f"validation,{4 * epoch},{epoch},loss,{off + 1 / epoch}" for epoch in validated]
         lines += [f"validation,{4 * cfg.epochs},{cfg.epochs},accuracy,{-off}", f"test,4,{cfg.epochs},loss,{-off}"]
         lines.insert(0, f"train,{4 * cfg.epochs},{cfg.epochs},loss,{-off}")
         checkpoint = self.folder / f"{run}-{cfg.epochs}"
@@ -173,7 +176,7 @@ def test_diverged_candidates_are_worse_than_all_others(tmp_path: Path) -> None:
     (chosen,) = drive(fair_rates(cells("pe=rope")), served)
     assert chosen.optimizer.lr == 3e-3
     with pytest.raises(
-        ValueError, match=r"search.rates must have a rate .*: pe=rope, data=pattern, model.depth=1, model.width="
+        ValueError, match=r"search.rates must have a rate .*: pe=rope, data=pattern, model.depth=1, epochs=4$"
     ):
         drive(fair_rates(cells("pe=rope")), Served(tmp_path, {"rope": (1.0, 1.0)}, diverges=0))
 
@@ -181,19 +184,41 @@ def test_diverged_candidates_are_worse_than_all_others(tmp_path: Path) -> None:
 def test_another_failure_is_no_verdict_on_a_rate(tmp_path: Path) -> None:
     (cfg,) = cells("pe=rope")
     failed = Outcome(cfg, "run", tmp_path, "the process that trained or measured it was killed three times")
-    with pytest.raises(
-        CellsMissingError,
-        match=r"the search needs pe=rope, data=pattern, model.depth=1, .* with optimizer.lr=0.001, .* killed three",
-    ):
-        validation_loss(failed)
+    with pytest.raises(CellsMissingError) as caught:
+        searches_of([cfg])[0].validation_loss(failed)
+    assert str(caught.value) == (
+        "the search for pe=rope, data=pattern, model.depth=1, epochs=4 needs the cell with optimizer.lr=0.001, seed=0, "
+        "epochs=4: the process that trained or measured it was killed three times"
+    )
+    (cfg,) = cells("pe=learnable")
+    failed = Outcome(cfg, "run", tmp_path, "the process that trained or measured it was killed three times")
+    with pytest.raises(CellsMissingError, match="needs the cell with optimizer.lr=0.001, pe.std=0.02, seed=0,"):
+        searches_of([cfg])[0].validation_loss(failed)
 
 
 def test_a_checkpoint_without_its_last_validation_is_refused(served: Served) -> None:
     (cfg,) = cells("pe=rope")
     outcome = served.outcome(cfg)
     cfg.epochs = 5
-    with pytest.raises(LedgerError, match="must have the validation at its end"):
-        validation_loss(outcome)
+    with pytest.raises(LedgerError, match="must have the validation at its end, got none: with another ledger="):
+        searches_of([cfg])[0].validation_loss(outcome)
+
+
+def test_searches_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
+    cfgs = cells("pe=rope", "pe.theta=100,10000", "epochs=4,8", "model.width=32,64")
+    assert {search.name for search in searches_of(cfgs)} == {
+        f"pe=rope theta={theta}, data=pattern, model.depth=1, epochs={epochs}, model.width={width}"
+        for theta in (100, 10000)
+        for epochs in (4, 8)
+        for width in (32, 64)
+    }
+    served = Served(tmp_path, {"rope": (1e3, 1.0)})
+    searches = searches_of(cells("pe=rope", "pe.theta=100,10000", "epochs=4,8"))
+    for search in searches:
+        while search.rung is not None:
+            search.take([served.outcome(cfg) for cfg in search.cells()])
+    places = [f"rope theta={theta} (rate, epochs {epochs})" for epochs in (4, 8) for theta in (100, 10000)]
+    assert edges(searches).endswith(f"beyond it, the best may lie further: {', '.join(places)}")
 
 
 def test_the_table_has_a_row_per_search(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
@@ -424,6 +449,42 @@ def test_a_diverged_candidate_is_a_result_when_the_study_is_evaluated(
         searched(ledger, *words, train=False)
 
 
+@pytest.mark.parametrize("given", [("epochs=3",), ("epochs=9", "search.factor=3")])
+def test_rungs_may_end_at_any_epoch(given: tuple[str, ...], ledger: Path) -> None:
+    searched(ledger, "pe=rope", "seed=0", *given)
+    (chosen,) = pd.read_csv(ledger / "studies" / "mine" / FILE)["validation_loss"]
+    epochs = int(given[0].rpartition("=")[2])
+    losses = []
+    for checkpoint in ledger.glob(f"*/checkpoints/{epochs}"):
+        if OmegaConf.load(checkpoint / "config.yaml").seed == 1000:
+            losses += [value for at, metric, value in validation(checkpoint) if (at, metric) == (epochs, "loss")]
+    assert len(losses) >= 2
+    assert chosen == pytest.approx(min(losses))
+
+
+def test_what_diverged_is_not_trained_again_and_costs_the_same(
+    ledger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A study of which a candidate diverged says, decides and costs the same when it is run a second time."""
+    given = ["search.rates=[1e-3,1e-2,1e30]", "decide.baseline=none", "decide.seeds=3..4", "budget=1"]
+    words = [*SMALL, "search.extensions=0", "pe=rope,none", "epochs=4", *given]
+    sweep.run(in_ledger(ledger, *config.of_jobs(words)))
+    files = sorted((ledger / "studies" / "mine").glob("*.csv"))
+    assert {path.name for path in files} >= {FILE, "decisions.csv"}
+    first, contents = capsys.readouterr().out, [path.read_text() for path in files]
+    failures = {path: path.read_text() for path in ledger.glob("*/failed/*.json")}
+    assert len(failures) == 2
+    for text in failures.values():
+        assert json.loads(text)["core_seconds"] > 0
+    for path in ledger.glob("*/cost.json"):  # of earlier attempts: no part of what a cell costs
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": 1e9}))
+    monkeypatch.setattr(Job, "_train", lambda job: pytest.fail("trained"))
+    sweep.run(in_ledger(ledger, *config.of_jobs(words)))
+    assert capsys.readouterr().out == first
+    assert [path.read_text() for path in files] == contents
+    assert {path: path.read_text() for path in failures} == failures
+
+
 def test_where_every_candidate_diverged_evaluating_says_what_running_says(ledger: Path) -> None:
     words = ("pe=rope", "search.rates=[1e28,1e29,1e30]", "seed=0")
     for train in (True, False):
@@ -478,9 +539,30 @@ def test_a_phased_encoding_trains_each_rung_anew() -> None:
 
 def test_a_starting_scale_of_a_part_is_refused_where_scales_are_searched() -> None:
     given = ("pe=sum", "pe.parts=[learnable,rope]")
-    with pytest.raises(ValueError, match=r"search.scales must be \[\] where a part of pe=.* and learnable.std"):
+    with pytest.raises(ValueError, match=r"search.scales must be \[\] where a part of pe=.* and pe.parts\[0\].std of"):
         searches_of(cells(*given))
     assert len(searches_of(cells(*given, "search.scales=[]"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        (("pe=sum", "pe.parts=[rope,randomized_learnable]"), "pe.parts[1].encoding.std of randomized_learnable"),
+        (("pe=dape", "pe@pe.encoding=sum", "pe.encoding.parts=[alibi,learnable]"), "pe.encoding.parts[1].std of"),
+    ],
+)
+def test_a_starting_scale_is_found_at_any_depth(given: tuple[str, ...], path: str) -> None:
+    with pytest.raises(ValueError, match="search.scales must be") as caught:
+        searches_of(cells(*given))
+    assert f"and {path}" in str(caught.value)
+
+
+def test_a_starting_scale_of_a_part_of_a_part_is_found() -> None:
+    (inner,) = cells("pe=heads", "pe.parts=[learnable,none]")
+    (outer,) = cells("pe=sum", "pe.parts=[rope,alibi]")
+    outer.pe.parts[0] = inner.pe
+    with pytest.raises(ValueError, match=r"and pe.parts\[0\].parts\[0\].std of learnable"):
+        searches_of([outer])
 
 
 def test_choices_at_an_edge_are_named_with_their_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
