@@ -21,7 +21,7 @@ def main() -> None:
     """Read the arguments, and show, pack, or write a score card."""
     parser = Parser("pe_lab.benchmark", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="pe=NAME", help="the encoding, and its options")
-    parser.add_argument("--tasks", help="tasks, joined by commas (default: all)")
+    parser.add_argument("--tasks", help="tasks joined by commas, or all (default: those with shipped results)")
     parser.add_argument("--seeds", type=int, help="seeds of each task (default: 3)")
     parser.add_argument("--ledger", help="where its cells are kept (default: ledger)")
     parser.add_argument("--out", help="folder of card.html, card.md and card.csv (default: score_card/NAME)")

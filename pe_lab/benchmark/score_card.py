@@ -30,6 +30,7 @@ from pe_lab.report.page import html, markdown
 from pe_lab.results import frame, shipped
 from pe_lab.results.shipped import Shipped
 from pe_lab.system.files import write_text
+from pe_lab.system.names import did_you_mean
 
 FEWEST = 3  # seeds, as many as all shipped cells have
 
@@ -77,17 +78,19 @@ class Asked:
             raise ValueError(f"pe must be one encoding, as pe=rope, got {' '.join(words)}")
         names = config.folders().names("pe")
         if chosen[0].partition("[")[0] not in names:
-            raise ValueError(f"pe must be one of {', '.join(names)}, got {chosen[0]!r}")
+            raise ValueError(f"pe must be one of {', '.join(names)}, got {chosen[0]!r}{did_you_mean(chosen[0], names)}")
         for word in words:
             if not word.startswith(("pe=", "pe.")):
                 raise ValueError(f"only pe and its options can be chosen, all else is the benchmark's, got {word}")
             if "," in word and not word.startswith("pe.parts"):
                 raise ValueError(f"an option must have one value, got {word}")
         known = {task.name: task for task in tasks()}
-        wanted = list(known) if tasks_ is None else tasks_.split(",")
+        measured = shipped.studies()
+        default = [name for name, task in known.items() if task.study in measured]
+        wanted = default if tasks_ is None else list(known) if tasks_ == "all" else tasks_.split(",")
         for name in wanted:
             if name not in known:
-                raise ValueError(f"--tasks must be among {', '.join(known)}, got {name!r}")
+                raise ValueError(f"--tasks must be all, or among {', '.join(known)}, got {name!r}")
         if seeds < FEWEST:
             raise ValueError(f"--seeds must be at least {FEWEST}, so that differences have intervals, got {seeds}")
         if workers is not None and workers < 1:

@@ -10,6 +10,7 @@ from pe_lab.config.parts import fill_parts
 from pe_lab.config.rules import check
 from pe_lab.config.schema import folder
 from pe_lab.config.users import Folders, add_to_path, beside_configs, folders, tell_hydra
+from pe_lab.encodings.options import shown
 
 # settings of a sweep, not of its cells
 OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "search", "shipped")
@@ -33,6 +34,11 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         loader = GlobalHydra.instance().config_loader()
         _require_new_names(known, loader)
         given = parsed(overrides, loader)
+        for override in [] if multirun else given:
+            if override.is_sweep_override():
+                raise ValueError(
+                    f"{shown(override.input_line)} is a sweep: add -m, or write [...] for a list, got no -m"
+                )
         fixed = [override.input_line for override in given if not (multirun and override.is_sweep_override())]
         whole = compose("config", fixed, return_hydra_config=True)
         params = whole.hydra.sweeper.params or {}

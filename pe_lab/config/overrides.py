@@ -11,6 +11,7 @@ from pe_lab.config.users import FLAGS, folders
 from pe_lab.encodings.options import SHOWN, shown
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.names import did_you_mean
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
 LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe")
@@ -30,10 +31,10 @@ def as_lists(overrides: list[str]) -> list[str]:
 def studies(words: list[str]) -> list[list[str]]:
     """Return the studies that a study consists of, each as overrides; none if it has no parts, or no study is chosen.
 
-    Its file lists them under `studies`, by budget; other words are added to each.
+    Its file lists them under `studies`, by size; other words are added to each.
 
     Raises:
-        ValueError: there is no such budget; it is not asked for as a sweep.
+        ValueError: there is no such size; it is not asked for as a sweep.
     """
     chosen = [word for word in words if word.startswith("+study=")]
     file = folders().file("study", chosen[0].partition("=")[2]) if len(chosen) == 1 else None
@@ -44,16 +45,16 @@ def studies(words: list[str]) -> list[list[str]]:
         return []
     if {"-m", "--multirun"}.isdisjoint(words):
         raise ValueError(f"{chosen[0]} is made of sweeps: add -m, got no -m")
-    budget = "small"
+    size = "small"
     others = []
     for word in words:
-        if word.startswith("budget="):
-            budget = word.partition("=")[2]
+        if word.startswith("size="):
+            size = word.partition("=")[2]
         elif word not in (*chosen, "-m", "--multirun"):
             others.append(word)
-    if budget not in made_of:
-        raise ValueError(f"budget must be one of {', '.join(made_of)}, got {budget!r}")
-    return [[*as_lists(one.split()), *others] for one in made_of[budget]]
+    if size not in made_of:
+        raise ValueError(f"size must be one of {', '.join(made_of)}, got {size!r}{did_you_mean(size, made_of)}")
+    return [[*as_lists(one.split()), *others] for one in made_of[size]]
 
 
 def of_jobs(overrides: list[str]) -> list[str]:
@@ -101,7 +102,9 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
             if not all(isinstance(name, str) and "${" not in name for name in names) or (
                 isinstance(value, list) and not set(names) <= set(known)
             ):
-                raise ValueError(f"{key} must be one of {', '.join(known)}, got {shown(value)}")
+                raise ValueError(
+                    f"{key} must be one of {', '.join(known)}, got {shown(value)}{did_you_mean(value, known)}"
+                )
         parsed.append(override)
     if math.prod(sizes.values()) > MOST:
         raise ValueError(f"a sweep must have at most {MOST:,} cells, got more with {', '.join(sizes)}")

@@ -7,6 +7,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from pe_lab.config.users import Folders
 from pe_lab.encodings.options import OptionError, shown
+from pe_lab.system.names import did_you_mean
 
 PARTS = "parts"  # the option
 
@@ -45,16 +46,20 @@ def _filled(part: Any, path: str, known: Folders, written: Callable[[str], DictC
     assert isinstance(given, dict)
     name = given.pop("name", None)
     if not isinstance(name, str) or known.file("pe", name) is None:
+        names = known.names("pe")
         raise OptionError(
             f"{path} must be an encoding, or {{name: an encoding, and settings of it}}, got "
-            f"{shown(OmegaConf.to_container(part) if OmegaConf.is_config(part) else part)}: there are "
-            f"{', '.join(known.names('pe'))}"
+            f"{shown(OmegaConf.to_container(part) if OmegaConf.is_config(part) else part)}"
+            f"{did_you_mean(name, names) or ': there are ' + ', '.join(names)}"
         )
     settings = written(name)
     for key, value in given.items():
         if key not in settings or str(key)[0] == "_":
-            allowed = ", ".join(str(key) for key in settings if str(key)[0] != "_" and key != "name") or "none"
-            raise OptionError(f"{path} has the settings {allowed}: got {key}")
+            allowed = [str(key) for key in settings if str(key)[0] != "_" and key != "name"]
+            raise OptionError(
+                f"{path}={name} has the settings {', '.join(allowed) or 'none'}: got {key}={shown(value)}"
+                f"{did_you_mean(key, allowed)}"
+            )
         if OmegaConf.is_dict(settings[key]) and "_target_" in settings[key]:  # another encoding
             value = _filled(
                 OmegaConf.create(value) if isinstance(value, dict) else value, f"{path}.{key}", known, written

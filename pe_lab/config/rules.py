@@ -18,6 +18,7 @@ from pe_lab.config.users import Folders, folders
 from pe_lab.decisions.looks import looks_of
 from pe_lab.encodings import options
 from pe_lab.encodings.options import shown
+from pe_lab.system.errors import unknown_setting
 from pe_lab.system.plain import complaint
 
 
@@ -179,8 +180,7 @@ def _require_known(given: DictConfig, leaf: str, names: set[str]) -> None:
     """Raise ValueError unless the settings of a leaf are exactly these."""
     for key in given:
         if key not in names:
-            settings = ", ".join(sorted(name for name in names if name[0] != "_"))
-            raise ValueError(f"{leaf or 'the config'} has the settings {settings}: got {key}")
+            raise ValueError(unknown_setting(given, leaf, str(key), names, shown(_plain(given[key]))))
     for key in sorted(names):
         if key not in given:
             raise ValueError(f"{leaf}{'.' if leaf else ''}{key} must be set, got nothing")

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +23,7 @@ from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import folder
 from pe_lab.encodings.options import shown
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.names import did_you_mean
 
 VARIABLE = "PE_LAB_CONFIG_DIR"  # folders, joined like those of PATH; processes started by this one inherit it
 ENTRY_POINTS = "pe_lab.conf"
@@ -218,10 +218,11 @@ def _users_files(place: Path, source: str, groups: list[str]) -> Iterator[Path]:
     for file in _files(place):
         group, empty = _group(place, file), False
         if group not in groups:
-            near = get_close_matches(group, groups, n=1)
-            meant = f": did you mean {near[0]}?" if near else ""
             where = shown(group) if group else "no group"
-            raise ValueError(f"{file} must be in the folder of a group, one of {', '.join(groups)}, got {where}{meant}")
+            raise ValueError(
+                f"{file} must be in the folder of a group, one of {', '.join(groups)}, got {where}"
+                f"{did_you_mean(group, groups)}"
+            )
         _check_file(file, group)
         yield file
     if empty:

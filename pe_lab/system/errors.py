@@ -1,7 +1,13 @@
 """Print errors as one line."""
 
 import re
-from typing import NoReturn
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pe_lab.system.names import did_you_mean
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
 
 KINDS = {"Integer": "an integer", "Float": "a number", "Boolean": "true or false", "String": "text"}
 KINDS |= {
@@ -9,6 +15,8 @@ KINDS |= {
     "DictConfig": "a group of settings",
 }  # by OmegaConf's kinds of nodes
 LOCATING = re.compile(r"Error locating target '(\S+)', set env var .*full_key: (\S+)", re.DOTALL)  # hydra's words
+
+APPEND = re.compile(r"To append to your config use \+[^=\s]+=(.*)")  # hydra's words, about an unknown setting
 
 
 def refuse(reason: str) -> NoReturn:
@@ -27,12 +35,14 @@ def in_one_line(error: BaseException) -> str:
 
     if isinstance(error, MissingConfigException) and error.options is not None and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        return f"{group or 'config'} must be one of {', '.join(error.options)}, got {name!r}"
+        hint = did_you_mean(name, error.options)
+        return f"{group or 'config'} must be one of {', '.join(error.options)}, got {name!r}{hint}"
     cause = error.__cause__
     if cause is not None and (located := LOCATING.match(str(error))):
         reason = (str(cause).splitlines() or [""])[:2][-1]  # the second line has the error of the import
         return printable(f"{located[2]}._target_ must be a class that can be imported, got {located[1]!r}: {reason}")
-    if line := _of_setting(error) or _of_setting(cause):
+    appended = APPEND.search(str(error))
+    if line := _of_setting(error) or _of_setting(cause, appended[1] if appended else ""):
         return printable(line)
     key = getattr(cause, "full_key", None)
     text = str(cause).strip().partition("\n")[0] if key and cause is not None else str(error)
@@ -43,15 +53,46 @@ def in_one_line(error: BaseException) -> str:
     return printable(f"{key}: {line}" if key and key not in line else line)
 
 
-def _of_setting(error: BaseException | None) -> str:
-    """Return what the type of a setting requires and the value that it was given; "" for other errors."""
+def unknown_setting(leaf: "DictConfig", group: str, name: str, known: Iterable[Any], given: str = "") -> str:
+    """Return a message about a setting that does not exist: those that do, the value, and the nearest name.
+
+    Args:
+        leaf: the settings of the group, in their config.
+        group: its place in the config; "": the config itself.
+        known: names of the settings of the group.
+        given: the value, as it was written; "": it is not known.
+    """
+    chosen = leaf.get("name") if group else None  # a name of conf/pe, conf/data, ...
+    names = sorted(one for one in map(str, known) if one[0] != "_" and not (chosen and one == "name"))
+    hint = did_you_mean(name, names) or did_you_mean(name, _others(leaf._get_root(), f"{group}.{name}".lstrip(".")))
+    owner = f"{group}={chosen}" if chosen else group or "the config"
+    value = f"={given}" if given else ""
+    return f"{owner} has the settings {', '.join(names) or 'none'}: got {name}{value}{hint}"
+
+
+def _others(leaf: Any, unknown: str, path: str = "") -> Iterator[str]:
+    """Yield the dotted names of the settings below a group, without Hydra's and without an unknown one."""
+    for key in leaf:
+        name = f"{path}.{key}" if path else str(key)
+        value = leaf._get_node(key)
+        if hasattr(value, "items"):
+            yield from () if name == "hydra" or value._is_none() else _others(value, unknown, name)
+        elif str(key)[0] != "_" and name != unknown:
+            yield name
+
+
+def _of_setting(error: BaseException | None, given: str = "") -> str:
+    """Return what the type of a setting requires and the value that it was given; "" for other errors.
+
+    Args:
+        given: the value of an unknown setting, as it was written, if it is known.
+    """
     from omegaconf.errors import ConfigAttributeError, ConfigKeyError, ValidationError
 
     key = getattr(error, "full_key", None)
     if isinstance(error, ConfigAttributeError | ConfigKeyError) and key and error.parent_node is not None:
-        known = sorted(str(name) for name in error.parent_node if str(name)[0] != "_")
         group, _, name = key.rpartition(".")
-        return f"{group or 'the config'} has the settings {', '.join(known)}: got {name}"
+        return unknown_setting(error.parent_node, group, name, list(error.parent_node), given)
     if not (isinstance(error, ValidationError) and key):
         return ""
     kind = type(error.child_node).__name__.removesuffix("Node")

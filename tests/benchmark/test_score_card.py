@@ -45,7 +45,7 @@ def test_what_is_asked_for_becomes_a_command_for_each_task() -> None:
         *("-m", "+study=pe_bench_1_copy", "pe=rope", "pe.theta=500", "seed=range(5)"),
         *("decide.baseline=null", "decide.seeds=3..24", "ledger=ledger", "logger=none", "workers=1"),
     ]
-    assert [task.name for task in asked("pe=rope").tasks] == NAMES
+    assert [task.name for task in asked("pe=rope", names="all").tasks] == NAMES
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_what_is_asked_for_becomes_a_command_for_each_task() -> None:
         (["pe.theta=3"], {}, r"pe must be one encoding, as pe=rope, got pe.theta=3"),
         (["pe=rope", "epochs=3"], {}, r"only pe and its options can be chosen, .*, got epochs=3"),
         (["pe=rope", "pe.theta=1,2"], {}, r"an option must have one value, got pe.theta=1,2"),
-        (["pe=rope"], {"names": "copy,cpy"}, r"--tasks must be among place, .*, got 'cpy'"),
+        (["pe=rope"], {"names": "copy,cpy"}, r"--tasks must be all, or among place, .*, got 'cpy'"),
         (["pe=rope"], {"seeds": 2}, r"--seeds must be at least 3, .*, got 2"),
         (["pe=rope"], {"workers": 0}, r"--workers must be at least 1, got 0"),
         (["pe=nope"], {}, r"pe must be one of abacus, .*, got 'nope'"),
@@ -66,6 +66,13 @@ def test_what_is_asked_for_becomes_a_command_for_each_task() -> None:
 def test_what_cannot_be_asked_for_is_refused(words: list[str], options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         asked(*words, **options)  # type: ignore[arg-type]
+
+
+def test_tasks_are_those_that_are_shipped_unless_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "studies", lambda: ["pe_bench_1_copy", "pe_bench_1_sort"])
+    assert [task.name for task in asked("pe=rope").tasks] == ["copy", "sort"]
+    assert [task.name for task in asked("pe=rope", names="addition,copy").tasks] == ["addition", "copy"]
+    assert len(asked("pe=rope", names="all").tasks) == len(tasks())
 
 
 def test_an_encoding_that_does_not_fit_a_task_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -177,7 +184,7 @@ def program(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_errors_are_one_line(tmp_path: Path) -> None:
     done = program("pe=rope", "--tasks=cpy", folder=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("error: --tasks must be among")
+    assert done.stderr.startswith("error: --tasks must be all, or among")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

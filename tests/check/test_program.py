@@ -98,7 +98,7 @@ def test_what_keeps_its_promises_ends_with_status_0(program) -> None:
         (["pe=rope", "pe.theta"], "a check of pe takes settings of pe and model, got 'pe.theta'"),
         (["data=bag", "pe.theta=1"], "a check of data takes settings of data and seed, got 'pe.theta=1'"),
         (["pe=rope", "pe.theta=-1"], "pe.theta must be a positive number, got -1"),
-        (["pe=rope", "pe.foo=1"], "pe has the settings"),
+        (["pe=rope", "pe.foo=1"], "pe=rope has the settings"),
         (["pe=rope", "model.width=15"], "model.width must be divisible by model.num_heads, got model.width=15"),
         (["data=bag", "data.vocabulary=1", "data.length=1"], "data.length and vocabulary must allow for"),
         (["pe=rope", "--config-dir=nowhere"], "--config-dir must be a folder of configs, got 'nowhere'"),

@@ -42,7 +42,7 @@ def test_a_part_takes_another_encoding_by_its_name_or_with_settings_of_it() -> N
     assert found == dape | {"width": 8, "encoding": alibi | {"slopes": "harmonic"}}
     for wrong, says in (
         ("encoding:nothing", r"^pe\.parts\[0\]\.encoding must be an encoding, or .*, got 'nothing': there are "),
-        ("encoding:{name:alibi,theta:3}", r"^pe\.parts\[0\]\.encoding has the settings slopes: got theta$"),
+        ("encoding:{name:alibi,theta:3}", r"^pe\.parts\[0\]\.encoding=alibi has the settings slopes: got theta=3$"),
     ):
         with pytest.raises(ValueError, match=says):
             parts(f"pe.parts=[{{name:dape,{wrong}}}]")
@@ -67,11 +67,20 @@ def test_a_users_encoding_can_be_a_part(tmp_path: Path) -> None:
     [
         ("pe.parts=[]", "pe.parts must be a list that is not empty, got []"),
         ("pe.parts=rope", "pe.parts must be a list that is not empty, got 'rope'"),
-        ("pe.parts=[ropee,alibi]", "pe.parts[0] must be an encoding, or {name: an encoding, and settings of it}, got "),
+        (
+            "pe.parts=[ropee,alibi]",
+            "pe.parts[0] must be an encoding, or {name: an encoding, and settings of it}, got 'ropee': did you mean",
+        ),
         ("pe.parts=[rope,3]", "pe.parts[1] must be an encoding, or {name: an encoding, and settings of it}, got 3"),
         ("pe.parts=[{theta:3}]", "pe.parts[0] must be an encoding, or {name: an encoding, and settings of it}, got {"),
-        ("pe.parts=[{name:rope,thet:3}]", "pe.parts[0] has the settings theta, pairing: got thet"),
-        ("pe.parts=[{name:rope,_partial_:false}]", "pe.parts[0] has the settings theta, pairing: got _partial_"),
+        (
+            "pe.parts=[{name:rope,thet:3}]",
+            "pe.parts[0]=rope has the settings theta, pairing: got thet=3: did you mean theta?",
+        ),
+        (
+            "pe.parts=[{name:rope,_partial_:false}]",
+            "pe.parts[0]=rope has the settings theta, pairing: got _partial_=False",
+        ),
         ("pe.parts=[{name:rope,theta:-3}]", "pe.parts[0].theta must be a positive number, got -3"),
         ("pe.parts=[{name:sum,parts:[{name:rope,theta:0}]}]", "pe.parts[0].parts[0].theta must be a positive number, "),
     ],

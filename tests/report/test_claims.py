@@ -396,9 +396,9 @@ def test_the_claims_are_written_and_printed(tmp_path, capsys):
 
 
 @pytest.mark.slow  # it composes hundreds of cells
-@pytest.mark.parametrize("budget", ["small", "full"])
-def test_every_study_of_the_claims_composes(budget):
-    lists = studies(["-m", "+study=claims", f"budget={budget}", "trainer.device=cpu", "pe=none,rope"])
+@pytest.mark.parametrize("size", ["small", "full"])
+def test_every_study_of_the_claims_composes(size):
+    lists = studies(["-m", "+study=claims", f"size={size}", "trainer.device=cpu", "pe=none,rope"])
     names = set()
     for words in lists:
         cfgs = expand(of_jobs(words), multirun=True)
@@ -409,11 +409,11 @@ def test_every_study_of_the_claims_composes(budget):
     assert names == expected
 
 
-def test_a_study_of_studies_is_a_sweep_with_a_budget():
+def test_a_study_of_studies_is_a_sweep_of_a_size():
     assert studies(["-m", "+study=bag"]) == []
     assert studies(["pe=rope"]) == []
     with pytest.raises(ValueError, match="is made of sweeps: add -m"):
         studies(["+study=claims"])
-    with pytest.raises(ValueError, match="budget must be one of small, full, got 'huge'"):
-        studies(["-m", "+study=claims", "budget=huge"])
+    with pytest.raises(ValueError, match="size must be one of small, full, got 'huge'"):
+        studies(["-m", "+study=claims", "size=huge"])
     assert (folder() / "study" / "claims.yaml").is_file()
