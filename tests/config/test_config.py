@@ -64,6 +64,7 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["pe=none", "pe.theta=5"], ["pe=none has the settings none: got theta=5"]),
         (["++pe.thet=3"], ["pe=rope has the settings pairing, theta: got thet=3: did you mean theta?"]),
         (["+study=depth_epoch_pe"], ["study must be one of", "did you mean depth_epochs_pe?"]),
+        (["optimizer.rl=3"], ["optimizer=adam has the settings", "got rl=3"]),
         (["~logger"], ["logger must be set"]),
         (["pe._target_=my.Encoding"], ["pe._target_ must be pe_lab.encodings.rotary.RoPE"]),
         (["logger.project=a/b"], ["logger.project must be a name"]),
@@ -109,6 +110,13 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
 def test_bad_input_is_named_in_one_line(overrides, parts):
     line = complaint(*overrides)
     assert [part for part in parts if part not in line] == [], line
+
+
+@pytest.mark.parametrize("override", ["+foo=1", "foo=1", "+model.foo=1", "+pe.sweeper=1"])
+def test_a_name_that_is_near_no_other_gets_no_proposal(override):
+    """Not itself, which the config has by then, and no setting of Hydra's."""
+    key, _, value = override.rpartition("=")
+    assert complaint(override).endswith(f"got {key.rpartition('.')[2].lstrip('+')}={value}")
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import Learnable
-from pe_lab.experiment import sweep
+from pe_lab.experiment import chosen_rates, sweep
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.chosen_rates import FILE, edges, table
+from pe_lab.experiment.chosen_rates import FILE, edges, print_costs, table
 from pe_lab.experiment.fair_rates import fair_rates
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, Round, drive, with_settings
@@ -569,6 +569,20 @@ def test_choices_at_an_edge_are_named_with_their_setting(tmp_path: Path, capsys:
     served = Served(tmp_path, {"rope": (1e3, 1.0)})
     drive(fair_rates(cells("pe=rope", "model.depth=1,2", "search.extensions=1")), served)
     assert "rope (rate, depth 1), rope (rate, depth 2)" in capsys.readouterr().out
+
+
+def test_a_run_of_which_a_part_was_trained_did_not_come_with_the_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cfg,) = cells("pe=rope")
+    first, part = (Outcome(cfg, run, Path(run), core_seconds=9.0, shipped=True) for run in "ab")
+    rest = Outcome(cfg, "b", Path("b"), core_seconds=2.0)
+    monkeypatch.setattr(chosen_rates, "outcome", lambda job: job)
+    print_costs([first, part, rest], [first])  # type: ignore[list-item]
+    assert capsys.readouterr().out.endswith(
+        "the search of learning rates 2 core-seconds in 2 runs, 1 of which came with the package; "
+        "the study 0 core-seconds in 1 runs, 1 of which came with the package\n"
+    )
 
 
 def test_edges_and_tables_need_ended_searches() -> None:
