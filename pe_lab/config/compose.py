@@ -36,9 +36,8 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         given = parsed(overrides, loader)
         for override in [] if multirun else given:
             if override.is_sweep_override():
-                raise ValueError(
-                    f"{shown(override.input_line)} is a sweep: add -m, or write [...] for a list, got no -m"
-                )
+                line = shown(override.input_line)
+                raise ValueError(f"{line} is a sweep, which needs -m of pe-lab run; a list is written in [...]")
         fixed = [override.input_line for override in given if not (multirun and override.is_sweep_override())]
         whole = compose("config", fixed, return_hydra_config=True)
         params = whole.hydra.sweeper.params or {}

@@ -50,6 +50,8 @@ def studies(words: list[str]) -> list[list[str]]:
     for word in words:
         if word.startswith("size="):
             size = word.partition("=")[2]
+        elif word.startswith("budget=") and word.partition("=")[2] in made_of:
+            raise ValueError(f"budget must be a number of core-hours, got {word}: did you mean size={word[7:]}?")
         elif word not in (*chosen, "-m", "--multirun"):
             others.append(word)
     if size not in made_of:

@@ -1,8 +1,7 @@
 """A cell: the parts that a config names, checked against each other, and the identity of the result."""
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from pe_lab.attention import IMPLEMENTATIONS, Choice, choose, resolve
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import resolved
 from pe_lab.data.base import Dataset
-from pe_lab.encodings.base import MissingMarksError, PositionalEncoding
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack, require_depth
@@ -98,7 +97,7 @@ class Cell:
         encoding = _partial(cfg, "pe", sizes)
         budget = MemoryBudget(device)  # before the encoding is made, which may be large
         budget.need_weights(cfg, dataset, WEIGHT)
-        with within("pe"), _naming(cfg):
+        with within("pe"):
             budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
             made = encoding(sizes).to(device)
         require_depth(made, cfg.model.depth)
@@ -189,15 +188,6 @@ class Cell:
             requested=epochs == self.epochs,
             best=directions(self.dataset),
         )
-
-
-@contextmanager
-def _naming(cfg: DictConfig) -> Iterator[None]:
-    """Name the encoding and the dataset, if tokens of the dataset lack marks that the encoding reads."""
-    try:
-        yield
-    except MissingMarksError as error:
-        raise MissingMarksError(f"pe={cfg.pe.name} data={cfg.data.name}: {error}") from None
 
 
 def _dataset(cfg: DictConfig) -> Dataset:

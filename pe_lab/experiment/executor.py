@@ -25,7 +25,7 @@ from pe_lab.system.termination import sigterm_raises
 from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors, log_metrics
 from pe_lab.tracking.loggers import closing, delivered
 from pe_lab.training import state
-from pe_lab.training.divergence import NotFiniteError
+from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
 from pe_lab.training.module import Recorder, Training
 
@@ -80,13 +80,21 @@ class Executor:
                 self._train_to(training, target)
             except AbandonedError:
                 return
+            except CheckpointNotFiniteError as error:  # the training itself may go on
+                self._fail([target], error, error.step)
+                if target == self.cell.epochs:
+                    raise
             except Exception as error:
                 # an error that every attempt would repeat fails all later checkpoints too; others fail this cell
                 repeats = isinstance(error, (NotFiniteError, ValueError))
                 step = error.step if isinstance(error, NotFiniteError) else training.step if training else None
-                for epochs in requested if repeats else [self.cell.epochs]:
-                    self.run.fail(epochs, in_one_line(error), step, self.seconds * torch.get_num_threads())
+                self._fail(requested if repeats else [self.cell.epochs], error, step)
                 raise
+
+    def _fail(self, checkpoints: list[int], error: Exception, step: int | None) -> None:
+        """Record why checkpoints are not reached, and what training to there has cost."""
+        for epochs in checkpoints:
+            self.run.fail(epochs, in_one_line(error), step, self.seconds * torch.get_num_threads())
 
     def _better_start(self, training: Training, target: int) -> bool:
         """Return whether the training is past the target, or a stored state lies between it and the target."""
@@ -163,12 +171,15 @@ class Executor:
         place = {"split": split, "step": training.step, "epoch": round(training.epoch, 6)}
         return [place | {"metric": name, "value": value} for name, value in metrics.items()]
 
-    def _evaluate(self, training: Training, split: str) -> dict[str, float]:
+    def _evaluate(
+        self, training: Training, split: str, error: type[NotFiniteError] = NotFiniteError
+    ) -> dict[str, float]:
+        """Return the metrics on a split; raise the error if its loss is not finite."""
         began = time.perf_counter()
         metrics = evaluate(training.model, self.datasets.at(), split, self.cell.autocast())
         self.spent["evaluation"] += time.perf_counter() - began
         if not math.isfinite(metrics["loss_all"]):
-            raise NotFiniteError(split, training.step, metrics["loss_all"])
+            raise error(split, training.step, metrics["loss_all"])
         return metrics
 
     def _finish(self, training: Training, target: int) -> None:
@@ -179,8 +190,9 @@ class Executor:
         """
         rows = self.rows
         if not any(row["split"] == "validation" and row["step"] == training.step for row in rows):
-            rows = rows + self._log(training, "validation", self._evaluate(training, "validation"))
-        test = self._evaluate(training, "test")
+            validation = self._evaluate(training, "validation", CheckpointNotFiniteError)
+            rows = rows + self._log(training, "validation", validation)
+        test = self._evaluate(training, "test", CheckpointNotFiniteError)
         checkpoint = Checkpoint(
             self.cell, self.run, target, training, test, self.floors, rows, self.seconds, self.flops_per_token
         )

@@ -176,8 +176,9 @@ class Search:
             )
         if diverged(outcome.failure):
             return math.inf
-        settings = [LR, *([self.scale] if self.scale else []), "seed", "epochs"]
-        cell = ", ".join(f"{setting}={OmegaConf.select(cfg, setting):g}" for setting in settings)
+        tried = [LR, *([self.scale] if self.scale else [])]
+        cell = "".join(f"{setting}={OmegaConf.select(cfg, setting):g}, " for setting in tried)
+        cell += f"seed={cfg.seed}, epochs={cfg.epochs}"
         raise CellsMissingError(f"the search for {self.name} needs the cell with {cell}: {outcome.failure}")
 
 

@@ -239,7 +239,7 @@ def fitting(cfgs: list[DictConfig]) -> tuple[list[Cell], list[Unfit]]:
             unfit.append(Unfit(cfg.pe.name, cfg.data.name, in_one_line(error)))
     if not cells:
         pe, data, reason = unfit[0]
-        raise UnfitError(f"pe={pe} does not fit data={data}: {reason}")
+        raise UnfitError(f"pe={pe} data={data}: {reason}")
     return cells, list(dict.fromkeys(unfit))
 
 

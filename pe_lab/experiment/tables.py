@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.tree import Tree
+from pe_lab.training.divergence import diverged
 
 
 class CellsMissingError(RuntimeError):
@@ -45,9 +46,14 @@ def _name(absent: list[Job]) -> list[Job]:
 
 
 def _missing(absent: list[Job], jobs: list[Job]) -> CellsMissingError:
-    return CellsMissingError(
-        f"{len(absent)} of {len(jobs)} cells are missing; the same command, run again, trains what is missing"
-    )
+    """Return the error; of cells that diverged it does not say that training them again helps."""
+    line = f"{len(absent)} of {len(jobs)} cells are missing"
+    lost = sum(job.failure is not None and diverged(job.failure["reason"]) for job in absent)
+    if lost:
+        line += f", {lost} of which diverged: they would do so again"
+    if lost < len(absent):
+        line += f"; the same command, run again, trains {'the others' if lost else 'what is missing'}"
+    return CellsMissingError(line)
 
 
 def _write_tables(present: list[Job], failed: list[Job]) -> None:

@@ -16,7 +16,8 @@ KINDS |= {
 }  # by OmegaConf's kinds of nodes
 LOCATING = re.compile(r"Error locating target '(\S+)', set env var .*full_key: (\S+)", re.DOTALL)  # hydra's words
 
-APPEND = re.compile(r"To append to your config use \+[^=\s]+=(.*)")  # hydra's words, about an unknown setting
+LONGEST = 80  # characters of a value in a message
+APPEND = re.compile(r"To append to your config use \+([^=\s]+)=(.*)")  # hydra's words, about an unknown setting
 
 
 def refuse(reason: str) -> NoReturn:
@@ -42,7 +43,7 @@ def in_one_line(error: BaseException) -> str:
         reason = (str(cause).splitlines() or [""])[:2][-1]  # the second line has the error of the import
         return printable(f"{located[2]}._target_ must be a class that can be imported, got {located[1]!r}: {reason}")
     appended = APPEND.search(str(error))
-    if line := _of_setting(error) or _of_setting(cause, appended[1] if appended else ""):
+    if line := _of_setting(error) or _of_setting(cause, *(appended.groups() if appended else ())):
         return printable(line)
     key = getattr(cause, "full_key", None)
     text = str(cause).strip().partition("\n")[0] if key and cause is not None else str(error)
@@ -60,38 +61,41 @@ def unknown_setting(leaf: "DictConfig", group: str, name: str, known: Iterable[A
         leaf: the settings of the group, in their config.
         group: its place in the config; "": the config itself.
         known: names of the settings of the group.
-        given: the value, as it was written; "": it is not known.
+        given: the value, as text; "": it is not known.
     """
     chosen = leaf.get("name") if group else None  # a name of conf/pe, conf/data, ...
-    names = sorted(one for one in map(str, known) if one[0] != "_" and not (chosen and one == "name"))
-    hint = did_you_mean(name, names) or did_you_mean(name, _others(leaf._get_root(), f"{group}.{name}".lstrip(".")))
+    names = sorted(one for one in map(str, known) if not one.startswith("_") and not (chosen and one == "name"))
     owner = f"{group}={chosen}" if chosen else group or "the config"
-    value = f"={given}" if given else ""
-    return f"{owner} has the settings {', '.join(names) or 'none'}: got {name}{value}{hint}"
+    full = f"{group}.{name}".lstrip(".")
+    hint = did_you_mean(name, names, [one for one in _settings(leaf._get_root()) if one != full])
+    value = f"={given[:LONGEST]}{'...' if len(given) > LONGEST else ''}" if given else ""
+    has = f"has the settings {', '.join(names)}" if names else "has no settings"
+    has += f" before {group}=NAME is given" if group in ("search", "probe") and not names else ""
+    return f"{owner} {has}: got {full}{value}{hint}"
 
 
-def _others(leaf: Any, unknown: str, path: str = "") -> Iterator[str]:
-    """Yield the dotted names of the settings below a group, without Hydra's and without an unknown one."""
+def _settings(leaf: Any, path: str = "") -> Iterator[str]:
+    """Yield the dotted names of the settings below a group, without Hydra's."""
     for key in leaf:
-        name = f"{path}.{key}" if path else str(key)
-        value = leaf._get_node(key)
-        if hasattr(value, "items"):
-            yield from () if name == "hydra" or value._is_none() else _others(value, unknown, name)
-        elif str(key)[0] != "_" and name != unknown:
+        name, value = f"{path}.{key}" if path else str(key), leaf._get_node(key)
+        if name != "hydra":
             yield name
+            yield from _settings(value, name) if hasattr(value, "items") and not value._is_none() else ()
 
 
-def _of_setting(error: BaseException | None, given: str = "") -> str:
+def _of_setting(error: BaseException | None, override: str = "", given: str = "") -> str:
     """Return what the type of a setting requires and the value that it was given; "" for other errors.
 
     Args:
-        given: the value of an unknown setting, as it was written, if it is known.
+        override: an unknown setting as it was written, and its value, if known.
     """
     from omegaconf.errors import ConfigAttributeError, ConfigKeyError, ValidationError
 
     key = getattr(error, "full_key", None)
     if isinstance(error, ConfigAttributeError | ConfigKeyError) and key and error.parent_node is not None:
         group, _, name = key.rpartition(".")
+        if override.startswith(f"{key}."):  # a setting within one that does not exist
+            name += override.removeprefix(key)
         return unknown_setting(error.parent_node, group, name, list(error.parent_node), given)
     if not (isinstance(error, ValidationError) and key):
         return ""

@@ -4,13 +4,21 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
+def did_you_mean(name: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
     """Return the end of a message about an unknown name: the nearest of those that are known, or "" if none is near.
 
-    A setting of another group is near if its last word is the name: `depth` stands for `model.depth`.
+    Args:
+        name: what was given.
+        known: the names that can stand there.
+        elsewhere: dotted names of settings in other groups. Where the last word of one is the name, it is meant:
+            `depth` stands for `model.depth`.
     """
     if not isinstance(name, str):
         return ""
-    known = list(known)
-    near = [one for one in known if one.endswith(f".{name}")] or get_close_matches(name, known, 1)
-    return f": did you mean {near[0]}?" if near else ""
+    lower, known = name.casefold(), list(known)
+    word = lower.rpartition(".")[2]
+    same = [one for one in known if one.casefold() == lower]
+    same = same or [one for one in elsewhere if one.casefold().rpartition(".")[2] == word]
+    by_lower = {one.casefold(): one for one in known}
+    near = same[:2] or [by_lower[one] for one in get_close_matches(lower, by_lower, 1)]
+    return f": did you mean {' or '.join(near)}?" if near else ""

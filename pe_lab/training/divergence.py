@@ -13,6 +13,10 @@ class NotFiniteError(ArithmeticError):
         self.step = step
 
 
+class CheckpointNotFiniteError(NotFiniteError):
+    """A loss is not finite that is computed for a checkpoint only: later checkpoints do not depend on it."""
+
+
 def diverged(reason: str) -> bool:
     """Return whether a cell failed because a loss was not finite.
 

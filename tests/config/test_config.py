@@ -49,22 +49,28 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["evaluate.lengths=[1,long]"], ["evaluate.lengths[1] must be a number, got 'long'"]),
         (
             ["decide.margin=0.1"],
-            ["decide has the settings baseline, best, looks, seeds: got margin=0.1: did you"],
+            ["decide has the settings baseline, best, looks, seeds: got decide.margin=0.1: did"],
         ),
         (["epochs=-1"], ["epochs must be an integer of at least 1, got -1"]),
         (["foo=1"], ["the config has the settings attention,", "got foo=1"]),
-        (["pe.foo=1"], ["pe=rope has the settings pairing, theta: got foo=1"]),
+        (["pe.foo=1"], ["pe=rope has the settings pairing, theta: got pe.foo=1"]),
         (["+foo=1"], ["the config has the settings", "epochs", "got foo"]),
-        (["+model.foo=1"], ["model has the settings", "depth", "got foo=1"]),
-        (["+pe.foo=1"], ["pe=rope has the settings pairing, theta: got foo=1"]),
+        (["+model.foo=1"], ["model has the settings", "depth", "got model.foo=1"]),
+        (["+pe.foo=1"], ["pe=rope has the settings pairing, theta: got pe.foo=1"]),
         (["epoch=3"], ["got epoch=3: did you mean epochs?"]),
         (["depth=3"], ["got depth=3: did you mean model.depth?"]),
-        (["model.dept=3"], ["got dept=3: did you mean depth?"]),
-        (["pe=alibi", "pe.theta=5"], ["pe=alibi has the settings slopes: got theta=5"]),
-        (["pe=none", "pe.theta=5"], ["pe=none has the settings none: got theta=5"]),
-        (["++pe.thet=3"], ["pe=rope has the settings pairing, theta: got thet=3: did you mean theta?"]),
+        (["model.dept=3"], ["got model.dept=3: did you mean depth?"]),
+        (["pe=alibi", "pe.theta=5"], ["pe=alibi has the settings slopes: got pe.theta=5"]),
+        (["pe=none", "pe.theta=5"], ["pe=none has no settings: got pe.theta=5"]),
+        (["modle.depth=3"], ["got modle.depth=3: did you mean model.depth?"]),
+        (["optimizer.epochs=3"], ["got optimizer.epochs=3: did you mean epochs?"]),
+        (["device=cpu"], ["got device=cpu: did you mean trainer.device?"]),
+        (["pe=RoPE"], ["got 'RoPE': did you mean rope?"]),
+        (["search.rates=[1]"], ["search has no settings before search=NAME is given: got search.rates=[1]"]),
+        (["foo=" + 100 * "x"], ["got foo=" + 80 * "x" + "..."]),
+        (["++pe.thet=3"], ["pe=rope has the settings pairing, theta: got pe.thet=3: did you mean theta?"]),
         (["+study=depth_epoch_pe"], ["study must be one of", "did you mean depth_epochs_pe?"]),
-        (["optimizer.rl=3"], ["optimizer=adam has the settings", "got rl=3"]),
+        (["optimizer.rl=3"], ["optimizer=adam has the settings", "got optimizer.rl=3"]),
         (["~logger"], ["logger must be set"]),
         (["pe._target_=my.Encoding"], ["pe._target_ must be pe_lab.encodings.rotary.RoPE"]),
         (["logger.project=a/b"], ["logger.project must be a name"]),
@@ -78,7 +84,10 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["trainer.graph=maybe"], ["trainer.graph must be true, false or auto, got 'maybe'"]),
         (["model.dropout=1"], ["model.dropout must be in [0, 1)"]),
         (["ledger="], ["ledger must be the path of a folder"]),
-        (["model.depth=1,2"], ["'model.depth=1,2' is a sweep: add -m, or write [...] for a list, got no -m"]),
+        (
+            ["model.depth=1,2"],
+            ["'model.depth=1,2' is a sweep, which needs -m of pe-lab run; a list is"],
+        ),
         (["+study=depth_epochs_pe"], ["+study=depth_epochs_pe is a sweep: add -m"]),
         (["hydra/launcher=ray"], ["hydra/launcher must be one of", "basic", "cores"]),
         (["pe=5"], ["pe must be one of", "alibi", "got 5"]),
@@ -115,8 +124,7 @@ def test_bad_input_is_named_in_one_line(overrides, parts):
 @pytest.mark.parametrize("override", ["+foo=1", "foo=1", "+model.foo=1", "+pe.sweeper=1"])
 def test_a_name_that_is_near_no_other_gets_no_proposal(override):
     """Not itself, which the config has by then, and no setting of Hydra's."""
-    key, _, value = override.rpartition("=")
-    assert complaint(override).endswith(f"got {key.rpartition('.')[2].lstrip('+')}={value}")
+    assert complaint(override).endswith(f"got {override.lstrip('+')}")
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_a_file_may_begin_with_another_of_its_group(project: Path) -> None:
             "theta": 500_000.0,
             "pairing": "interleaved",
         }
-        with pytest.raises(ValueError, match=r"pe=long has the settings pairing, theta: got foo=1"):
+        with pytest.raises(ValueError, match=r"pe=long has the settings pairing, theta: got pe.foo=1"):
             config.expand(["pe=long", "+pe.foo=1"], multirun=False)
         with pytest.raises(ValueError, match=r"pe\._target_ must be pe_lab\.encodings\.rotary\.RoPE for pe=long"):
             config.expand(["pe=long", "pe._target_=mine_module.Mine"], multirun=False)
@@ -146,7 +146,7 @@ def test_a_file_may_begin_with_another_of_its_group(project: Path) -> None:
     ("overrides", "part"),
     [
         (["pe=mine", "pe.rate=-1"], "pe.rate must be a positive number, got -1"),
-        (["pe=mine", "+pe.foo=1"], "pe=mine has the settings rate: got foo=1"),
+        (["pe=mine", "+pe.foo=1"], "pe=mine has the settings rate: got pe.foo=1"),
         (["pe=mine", "~pe.rate"], "pe.rate must be set, got nothing"),
         (["pe=mine", "pe._target_=other.Mine"], "pe._target_ must be mine_module.Mine for pe=mine"),
         (["pe=mines"], "pe must be one of abacus, "),

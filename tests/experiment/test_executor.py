@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from configs import in_ledger
 from pe_lab.data.seeding import derive
 from pe_lab.encodings.bias_learned import KerpleLog
+from pe_lab.experiment import executor
 from pe_lab.experiment.executor import Executor, build
 from pe_lab.experiment.job import Job
 from pe_lab.model.blocks import Attention
@@ -167,6 +168,24 @@ def test_validation_is_at_the_powers_of_two_and_at_the_end(tmp_path):
     assert sorted(rows[rows["split"] == "validation"]["epoch"].unique()) == [1, 2, 4, 5]
 
 
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_an_evaluation_of_a_checkpoint_that_is_not_finite_fails_that_checkpoint_alone(tmp_path, monkeypatch, split):
+    evaluate, seen = executor.evaluate, []
+    third_epoch = {"validation": 3, "test": 1}[split]  # which evaluation on that split it is
+
+    def lost(model, dataset, of, context):
+        seen.extend([of] if of == split else [])
+        metrics = evaluate(model, dataset, of, context)
+        return metrics | ({"loss_all": float("inf")} if of == split and len(seen) == third_epoch else {})
+
+    monkeypatch.setattr(executor, "evaluate", lost)
+    job = serve(tmp_path / "both", "epochs=5,3")
+    assert job.run.checkpoints() == [5]
+    assert job.run.failure(3)["reason"].startswith(f"the {split} loss must be finite, got inf at step ")
+    monkeypatch.setattr(executor, "evaluate", evaluate)
+    assert outcome(job) == outcome(serve(tmp_path / "alone", "epochs=5"))
+
+
 def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monkeypatch):
     training_step = Training.training_step
 
@@ -183,6 +202,7 @@ def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monke
     assert job.run.checkpoints() == [1]
     for epochs in (2, 4):
         assert job.run.failure(epochs)["step"] == 13
+        assert job.run.failure(epochs)["core_seconds"] > 0
     monkeypatch.setattr(Training, "training_step", training_step)
     serve(tmp_path, "epochs=1,2,4")
     assert job.run.checkpoints() == [1, 2, 4]

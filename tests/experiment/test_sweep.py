@@ -112,7 +112,7 @@ def test_pairs_that_cannot_be_are_left_out_of_a_sweep_and_listed(tmp_path, capsy
 
 def test_a_sweep_in_which_nothing_fits_is_refused_as_one_cell_is(tmp_path):
     for words, multirun in ((["pe=cope", "data=pattern"], False), (["pe=cope,forgetting", "data=pattern"], True)):
-        with pytest.raises(ValueError, match="^pe=cope does not fit data=pattern: cope is defined for causal"):
+        with pytest.raises(ValueError, match="^pe=cope data=pattern: cope is defined for causal attention only"):
             sweep.run(config.expand([*words, f"ledger={tmp_path / 'none'}"], multirun))
     assert not (tmp_path / "none").exists()
 

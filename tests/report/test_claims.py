@@ -416,4 +416,6 @@ def test_a_study_of_studies_is_a_sweep_of_a_size():
         studies(["+study=claims"])
     with pytest.raises(ValueError, match="size must be one of small, full, got 'huge'"):
         studies(["-m", "+study=claims", "size=huge"])
+    with pytest.raises(ValueError, match="must be a number of core-hours, got budget=full: did you mean size=full"):
+        studies(["-m", "+study=claims", "budget=full"])
     assert (folder() / "study" / "claims.yaml").is_file()
