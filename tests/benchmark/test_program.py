@@ -33,7 +33,7 @@ Program = Callable[..., tuple[int, list[str], str]]
             ["--pack", "ledger", "--beside", "a.csv"],
             "--beside must not be given with --pack, which reads a ledger alone, got both",
         ),
-        (["pe=rope", "--tasks", "copies"], "--tasks must be among place, reverse, copy, "),
+        (["pe=rope", "--tasks", "copies"], "--tasks must be all, or among place, reverse, copy, "),
         (["pe=rope", "--seeds", "2"], "--seeds must be at least 3, so that differences have intervals, got 2"),
     ],
 )
