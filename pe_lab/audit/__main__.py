@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.names import did_you_mean
+from pe_lab.system.names import unknown_name
 
 
 @dataclass
@@ -66,9 +66,7 @@ def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
     names = names_known if settings.pe is None else list(dict.fromkeys(settings.pe.split(",")))
     for name in names:
         if name not in names_known:
-            raise ValueError(
-                f"pe must be one of {', '.join(names_known)}, got {name!r}{did_you_mean(name, names_known)}"
-            )
+            raise ValueError(unknown_name("pe", names_known, name))
     return settings, [config.expand([f"pe={name}", *options], multirun=False)[0] for name in names]
 
 

@@ -1,7 +1,7 @@
 """Show what the benchmark has measured, or write the score card of an encoding.
 
 python -m pe_lab.benchmark                     every score, and how many pairs of encodings each task tells apart
-python -m pe_lab.benchmark pe=NAME             train NAME on every task, compare it with all others: its score card
+python -m pe_lab.benchmark pe=NAME             train NAME on all tasks with shipped results: its score card
 python -m pe_lab.benchmark --export FOLDER     write all rows as CSV and as JSON with a schema, for other programs
 python -m pe_lab.benchmark --pack LEDGER       add the benchmark's cells of a ledger to those of the package
 

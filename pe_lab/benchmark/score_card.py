@@ -30,7 +30,7 @@ from pe_lab.report.page import html, markdown
 from pe_lab.results import frame, shipped
 from pe_lab.results.shipped import Shipped
 from pe_lab.system.files import write_text
-from pe_lab.system.names import did_you_mean
+from pe_lab.system.names import unknown_name
 
 FEWEST = 3  # seeds, as many as all shipped cells have
 
@@ -78,7 +78,7 @@ class Asked:
             raise ValueError(f"pe must be one encoding, as pe=rope, got {' '.join(words)}")
         names = config.folders().names("pe")
         if chosen[0].partition("[")[0] not in names:
-            raise ValueError(f"pe must be one of {', '.join(names)}, got {chosen[0]!r}{did_you_mean(chosen[0], names)}")
+            raise ValueError(unknown_name("pe", names, chosen[0]))
         for word in words:
             if not word.startswith(("pe=", "pe.")):
                 raise ValueError(f"only pe and its options can be chosen, all else is the benchmark's, got {word}")

@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.names import did_you_mean
+from pe_lab.system.names import unknown_name
 
 SMALL = ["model.width=16", "model.num_heads=2"]  # each overridden by one that is given
 TAKEN = {"pe": ("pe", "model"), "data": ("data", "seed")}  # the settings of each kind of check
@@ -55,7 +55,7 @@ def read(overrides: list[str]) -> tuple[str, list[DictConfig]]:
     listed, known = list(dict.fromkeys(names.split(","))), config.folders().names(kind)
     for name in listed:
         if name not in known:
-            raise ValueError(f"{kind} must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}")
+            raise ValueError(unknown_name(kind, known, name))
     return kind, [config.expand([*SMALL, f"{kind}={name}", *others], multirun=False)[0] for name in listed]
 
 

@@ -11,7 +11,7 @@ from pe_lab.config.users import FLAGS, folders
 from pe_lab.encodings.options import SHOWN, shown
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.names import did_you_mean
+from pe_lab.system.names import did_you_mean, unknown_name
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
 LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe")
@@ -55,7 +55,7 @@ def studies(words: list[str]) -> list[list[str]]:
         elif word not in (*chosen, "-m", "--multirun"):
             others.append(word)
     if size not in made_of:
-        raise ValueError(f"size must be one of {', '.join(made_of)}, got {size!r}{did_you_mean(size, made_of)}")
+        raise ValueError(unknown_name("size", made_of, size))
     return [[*as_lists(one.split()), *others] for one in made_of[size]]
 
 

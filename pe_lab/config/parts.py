@@ -56,10 +56,8 @@ def _filled(part: Any, path: str, known: Folders, written: Callable[[str], DictC
     for key, value in given.items():
         if key not in settings or str(key)[0] == "_":
             allowed = [str(key) for key in settings if str(key)[0] != "_" and key != "name"]
-            raise OptionError(
-                f"{path}={name} has the settings {', '.join(allowed) or 'none'}: got {key}={shown(value)}"
-                f"{did_you_mean(key, allowed)}"
-            )
+            has = f"has the settings {', '.join(allowed)}" if allowed else "has no settings"
+            raise OptionError(f"{path}={name} {has}: got {key}={shown(value)}{did_you_mean(key, allowed)}")
         if OmegaConf.is_dict(settings[key]) and "_target_" in settings[key]:  # another encoding
             value = _filled(
                 OmegaConf.create(value) if isinstance(value, dict) else value, f"{path}.{key}", known, written

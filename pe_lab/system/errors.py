@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pe_lab.system.names import did_you_mean
+from pe_lab.system.names import did_you_mean, unknown_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -36,8 +36,7 @@ def in_one_line(error: BaseException) -> str:
 
     if isinstance(error, MissingConfigException) and error.options is not None and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
-        hint = did_you_mean(name, error.options)
-        return f"{group or 'config'} must be one of {', '.join(error.options)}, got {name!r}{hint}"
+        return unknown_name(group or "config", error.options, name)
     cause = error.__cause__
     if cause is not None and (located := LOCATING.match(str(error))):
         reason = (str(cause).splitlines() or [""])[:2][-1]  # the second line has the error of the import

@@ -4,6 +4,12 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
+def unknown_name(what: str, known: Iterable[str], name: str) -> str:
+    """Return a message about a name that is not one of those that can stand there."""
+    known = list(known)
+    return f"{what} must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+
+
 def did_you_mean(name: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
     """Return the end of a message about an unknown name: the nearest of those that are known, or "" if none is near.
 
