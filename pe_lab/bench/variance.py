@@ -32,10 +32,15 @@ shared, with all of them. These are with a family-wise error of 5 %. At a false 
 variances as they are used: false: the mean share of wrong ones among the differences that are found, without a
 difference (where all are wrong, so that this is the share of studies that find any) and in groups; false equivalent:
 likewise, in groups, among the equivalences of pairs that are not found to differ; found: the share of all pairs with a
-right verdict, in groups. {studies} studies per line. Variances of encodings: equal; of a scaled inverse chi-squared
-distribution; log-normal, their logarithms with a deviation of 1.5 or 3; one encoding with 25 times the deviation of the
-others; deviations and residuals of committed cells, corrected as in decisions.md; and solved or not: each run fails, by
-4.2 deviations, with a probability that all encodings of a study share and that is drawn from 0 to 0.6."""
+right verdict, in groups. Ranks, likewise with shared variances as they are used, the comparisons of each encoding with
+all others corrected by Holm's method, without a difference and in groups: wrong: the share of encodings whose range of
+ranks does not contain all of their true ranks (equal encodings share theirs); best excluded: the share of the truly
+best that another one is said to be better than; ranks: the mean width of the ranges in groups, as a share of the number
+of encodings (a quarter at best). {studies} studies per line. Variances of encodings: equal; of a scaled inverse
+chi-squared distribution; log-normal, their logarithms with a deviation of 1.5 or 3; one encoding with 25 times the
+deviation of the others; deviations and residuals of committed cells, corrected as in decisions.md; and solved or not:
+each run fails, by 4.2 deviations, with a probability that all encodings of a study share and that is drawn from 0 to
+0.6."""
 
 
 def write_table(rows: Path, studies: int, to: Path | None) -> None:
@@ -76,6 +81,9 @@ def line(name: str, noise: Noise, encodings: int, seeds: int, studies: int) -> d
         "FDR: false": _percent([found["none"][1, 4], found["groups"][1, 4]]),
         "false equivalent": _percent(found["groups"][1:2, 5]),
         "found": _percent(found["groups"][1:2, 6], 0),
+        "ranks: wrong": _percent([found[truth][1, 7] for truth in found]),
+        "best excluded": _percent([found[truth][1, 8] for truth in found]),
+        "ranks": _percent(found["groups"][1:2, 9], 0),
     }
 
 
@@ -86,7 +94,7 @@ def _percent(shares: Sequence[float] | np.ndarray, digits: int = 1) -> str:
 def _study(rng: np.random.Generator, noise: Noise, means: np.ndarray, seeds: int) -> list[tuple[float, ...]]:
     """Return, of one study: whether any difference and any equivalence is wrong, the shares of decided pairs and of
     right intervals; then, at a false discovery rate, the shares of wrong differences and equivalences among those that
-    are found, and of pairs with a right verdict.
+    are found, and of pairs with a right verdict; then what `_ranks` returns.
 
     For variances of each pair alone, shared ones as used, and shared ones with all estimated degrees of freedom.
     """
@@ -95,14 +103,42 @@ def _study(rng: np.random.Generator, noise: Noise, means: np.ndarray, seeds: int
     differences, true = values[:, first] - values[:, second], means[first] - means[second]
     used = prior_of(values)
     whole = replace(used, freedom=used.freedom / SHARE)
-    return [_judge(differences, true, prior) for prior in (NOTHING_KNOWN, used, whole)]
+    found = []
+    for prior in (NOTHING_KNOWN, used, whole):
+        mean, _, _, p = _tested(differences, prior)
+        found.append((*_judge(differences, true, prior), *_ranks(len(means), mean, p, true)))
+    return found
+
+
+def _tested(differences: np.ndarray, prior: Prior) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return means, variances, degrees of freedom and p values of differences [seeds, pairs]."""
+    seeds, mean = len(differences), differences.mean(0)
+    variance, freedom = prior.moderate(differences.var(0, ddof=1), np.full(len(mean), seeds - 1.0))
+    return mean, variance, freedom, 2 * stats.t.sf(np.abs(mean) / np.sqrt(variance / seeds), freedom)
+
+
+def _ranks(encodings: int, mean: np.ndarray, p: np.ndarray, true: np.ndarray) -> tuple[float, float, float]:
+    """Return the shares of encodings with a wrong range of ranks and of the best that another is said to beat, and
+    the mean width of the ranges as a share of the encodings. Lower is better.
+
+    Args:
+        mean, p, true: of each pair, the first minus the second, in the order of np.triu_indices.
+    """
+    first, second = np.triu_indices(encodings, 1)
+    square = np.zeros((3, encodings, encodings))
+    square[:, first, second], square[:, second, first] = (mean, p, true), (-mean, p, -true)
+    others = ~np.eye(encodings, dtype=bool)
+    observed, values, exact = (one[others].reshape(encodings, -1) for one in square)
+    certain = np.apply_along_axis(holm, 1, values) < 1 - CONFIDENCE
+    wrong = (certain & (np.sign(observed) != np.sign(exact))).any(1)
+    behind, best = (certain & (observed > 0)).any(1), (exact <= 0).all(1)
+    return float(wrong.mean()), float(behind[best].mean()), 1 - float(certain.sum(1).mean()) / encodings
 
 
 def _judge(differences: np.ndarray, true: np.ndarray, prior: Prior) -> tuple[float, ...]:
-    seeds, mean = len(differences), differences.mean(0)
-    variance, freedom = prior.moderate(differences.var(0, ddof=1), np.full(len(mean), seeds - 1.0))
+    seeds = len(differences)
+    mean, variance, freedom, p = _tested(differences, prior)
     error = np.sqrt(variance / seeds)
-    p = 2 * stats.t.sf(np.abs(mean) / error, freedom)
     count, margin = np.full(len(mean), seeds), np.full(len(mean), MARGIN)
     alike = p_equivalent(mean, np.sqrt(variance), freedom, count, margin)
     covered = np.abs(mean - true) <= stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error

@@ -5,7 +5,10 @@ from functools import cached_property
 
 import pandas as pd
 
-from pe_lab.benchmark.task_results import COSTS, TaskResults
+from pe_lab.benchmark.task_results import COSTS, ENOUGH, SHARE, TRAINED, TaskResults
+from pe_lab.report.standing import Standing
+from pe_lab.results.columns import REMAINING
+from pe_lab.results.statistics import GRID, Families, interval
 
 ALMOST_ALL = 0.9  # of the encodings that are ranked on any task, or all but one: others are not averaged over
 
@@ -29,34 +32,77 @@ class Leaderboard:
 
     @cached_property
     def common(self) -> list[TaskResults]:
-        """The tasks that means over tasks are of: those with scores on which almost all encodings are ranked.
+        """The tasks that means over tasks are of: those with scores at this length on which almost all are ranked.
 
         A mean over few easy tasks is not compared with one over many: encodings that lack one of these have no mean.
         Tasks with attention to both sides are not among them: one encoding in seven is causal alone.
         """
-        ranked = {one.task.name: set(one.ranked.get(self.length, ())) for one in self.tasks if one.scored}
+        scored = [one for one in self.tasks if one.at(self.length)["score"].notna().any()]
+        ranked = {one.task.name: set(one.ranked.get(self.length, ())) for one in scored}
         count = len(set().union(*ranked.values()))
         least = max(1, min(count - 1, ALMOST_ALL * count))
         return [one for one in self.tasks if len(ranked.get(one.task.name, ())) >= least]
 
     @cached_property
+    def means(self) -> pd.DataFrame:
+        """A line per encoding and seed with scores on all common tasks: pe, seed, score (their mean)."""
+        parts = [one.lines[one.lines["length"] == self.length] for one in self.common]
+        lines = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["pe", "seed", "score"])
+        scores = lines.dropna(subset="score").groupby(["pe", "seed"], sort=False)["score"]
+        return scores.mean()[scores.size() == len(parts)].reset_index()
+
+    @cached_property
+    def compared(self) -> Families | None:
+        """The comparisons of means of every two encodings; None: fewer than two have three seeds on all common tasks.
+
+        Tested is the share of the gap that remains, 1 minus the mean score of a seed.
+        """
+        counts = self.means.groupby("pe")["seed"].size()
+        chosen = self.means[self.means["pe"].isin(counts.index[counts >= ENOUGH])]
+        if chosen["pe"].nunique() < 2:
+            return None
+        rows = chosen[["pe", "seed"]].assign(data="mean", **{SHARE: 1 - chosen["score"]})
+        return Families.of({GRID: (rows, REMAINING)})
+
+    @cached_property
+    def _ranked(self) -> pd.DataFrame:
+        """The ranks of the means, by encoding."""
+        if self.compared is None:
+            return pd.DataFrame(columns=["best", "worst"])
+        return self.compared.ranks(own=True).set_index("pe", drop=False)
+
+    @cached_property
+    def standing(self) -> Standing | None:
+        """Which encodings may be the best on average over the common tasks; None: no two can be compared."""
+        if self.compared is None:
+            return None
+        count = len(self.common)
+        where = f"Averaged over {count} tasks" if count > 1 else "On the only task that almost all are measured on"
+        if self.length != TRAINED:
+            where += f", at {self.length:g} × the training length"
+        what = "share of the gap in test loss that remains"
+        return Standing.of(self._ranked, self.compared.lines[GRID], REMAINING, what, where, own=True)
+
+    @cached_property
     def table(self) -> pd.DataFrame:
-        """A line per encoding, the best mean score first: pe, name, tasks (measured), score (the mean over the common
-        tasks), ranked (the number of common tasks on which it is ranked), rank_best and rank_worst (the means of the
-        ends of its ranges there), costs (means over the tasks that it is measured on), seeds (the fewest). Without all
-        common tasks there is no mean score, without a rank on each no mean rank."""
+        """A line per encoding, the best mean score first.
+
+        Columns: pe, name, tasks (measured), common (the number of common tasks that it is measured on), seeds (with
+        scores on all of them), score (the mean over these), low and high (its 95 % t interval), rank_best and
+        rank_worst (of the mean, with three seeds or more), and costs (means over the tasks that it is measured on).
+        """
         parts = [one.at(self.length).reset_index(drop=True).assign(task=one.task.name) for one in self.tasks]
-        common = [one.task.name for one in self.common]
+        common, means = [one.task.name for one in self.common], dict(list(self.means.groupby("pe")["score"]))
         lines = []
         for pe, part in pd.concat(parts, ignore_index=True).groupby("pe", sort=False) if parts else []:
-            there = part[part["task"].isin(common)]
-            ranked = there[there["rank_best"].notna()]
-            score = there["score"].mean() if len(there) == len(common) else float("nan")
-            line = {"pe": pe, "name": part["name"].iloc[0], "tasks": len(part), "score": score}
-            line |= {"ranked": len(ranked), "seeds": int(part["seeds"].min())}
-            everywhere = ranked if len(ranked) == len(common) else ranked.head(0)
-            line |= {name: everywhere[name].astype(float).mean() for name in ("rank_best", "rank_worst")}
+            scores = means.get(pe, pd.Series(dtype=float))
+            low, high = interval(scores)
+            line = {"pe": pe, "name": part["name"].iloc[0], "tasks": len(part)}
+            line |= {"common": int(part["task"].isin(common).sum()), "seeds": len(scores)}
+            line |= {"score": scores.mean(), "low": low, "high": high}
+            for column, end in (("rank_best", "best"), ("rank_worst", "worst")):
+                line[column] = int(self._ranked.loc[pe, end]) if pe in self._ranked.index else None
             lines.append(line | {name: part[name].astype(float).mean() for name in COSTS})
-        columns = ["pe", "name", "tasks", "score", "ranked", "seeds", "rank_best", "rank_worst", *COSTS]
+        columns = ["pe", "name", "tasks", "common", "seeds", "score", "low", "high", "rank_best", "rank_worst", *COSTS]
         found = pd.DataFrame(lines, columns=columns)
         return found.sort_values(["score", "tasks"], ascending=False, ignore_index=True, kind="stable")

@@ -1,4 +1,4 @@
-"""What shipped results say over all tasks of the benchmark: means, and what may be the best on average."""
+"""What shipped results say over all tasks of the benchmark."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +8,9 @@ from pathlib import Path
 import pandas as pd
 
 from pe_lab.benchmark.leaderboard import Leaderboard
-from pe_lab.benchmark.task_results import ENOUGH, LOSS, TRAINED, Settings, TaskResults
+from pe_lab.benchmark.task_results import TRAINED, Settings, TaskResults
 from pe_lab.benchmark.tasks import tasks
-from pe_lab.report.standing import Standing
-from pe_lab.results import shipped, statistics
-from pe_lab.results.statistics import GRID, Families
+from pe_lab.results import shipped
 
 
 @dataclass(frozen=True)
@@ -65,28 +63,6 @@ class Results:
     def overall(self) -> pd.DataFrame:
         """The table of all encodings at the training length."""
         return self.leaderboards[TRAINED].table
-
-    @cached_property
-    def pooled(self) -> tuple[Standing | None, str]:
-        """Which encodings may be the best on average over the common tasks, and what was averaged, in words.
-
-        None where fewer than two encodings have three seeds on every one of them.
-        """
-        scored = self.common
-        if len(scored) < 2:
-            return None, "Almost all encodings are measured on fewer than two tasks."
-        parts = [rows for found in scored if (rows := found.ranked_rows()) is not None]
-        pool = statistics.pool(pd.concat(parts, ignore_index=True), LOSS) if len(parts) == len(scored) else None
-        if pool is None or pool.rows.empty:
-            return None, f"No encoding has {ENOUGH} seeds on every task." if pool is None else pool.note
-        counts = pool.rows.groupby("pe", sort=False)["seed"].nunique()
-        rows = pool.rows[pool.rows["pe"].isin(counts.index[counts >= ENOUGH])]
-        if rows["pe"].nunique() < 2:
-            return None, f"Fewer than two encodings have {ENOUGH} seeds on every task."
-        compared = Families.of({GRID: (rows, pool.metric)})
-        where = f"Averaged over {len(parts)} tasks"
-        what = "share of the gap in test loss that remains"
-        return Standing.of(compared.ranks(), compared.lines[GRID], pool.metric, what, where), pool.note
 
     def cheapest(self, names: Sequence[str], found: TaskResults | None = None) -> str:
         """Return the encoding with the fewest FLOPs per token, then the fewest parameters of its own."""

@@ -32,7 +32,7 @@ from pe_lab.results.shipped import Shipped
 from pe_lab.system.files import write_text
 from pe_lab.system.names import unknown_name
 
-FEWEST = 3  # seeds, as many as all shipped cells have
+FEWEST = 3  # seeds, as many as every shipped encoding has at least
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What shipped results say of one task: scores with intervals, ranks, verdicts, and what may be the best.
 
-Nothing is tested here that a report does not test: intervals, families, ranks and sequential verdicts are those of
-`pe_lab.results.statistics`, `pe_lab.report` and `pe_lab.decisions`.
+Intervals, ranks and sequential verdicts are those of `pe_lab.results.statistics`, `pe_lab.report` and
+`pe_lab.decisions`. The comparisons of each encoding with all others are a family of their own: a range of ranks has
+95 % confidence, as the interval of a score has.
 """
 
 from collections.abc import Sequence
@@ -183,20 +184,10 @@ class TaskResults:
         rows = lines[["pe", "seed"]].assign(data=self.task.name, **{SHARE: 1 - lines["score"]})
         return rows[["pe", "data", "seed", SHARE]], REMAINING, None
 
-    @property
-    def scored(self) -> bool:
-        """Whether it has scores: its level is worse than the best loss. On a control, both are the same."""
-        return bool(self.lines["score"].notna().any())
-
     def _rows(self, cells: list[Shipped], names: list[str]) -> pd.DataFrame:
         """Return a row per cell, with the task as the only setting."""
         rows = score.rows(cells).assign(pe=names, data=self.task.name)
         return rows.drop(columns=[name for name in setting_columns(rows) if name != "data"])
-
-    def ranked_rows(self) -> pd.DataFrame | None:
-        """Return a row per cell of the encodings with enough seeds at the training length; None: there are none."""
-        chosen = [(pe, cell) for (pe, _), cell in self.cells.items() if pe in self.ranked.get(TRAINED, ())]
-        return self._rows([cell for _, cell in chosen], [pe for pe, _ in chosen]) if chosen else None
 
     @cached_property
     def standings(self) -> dict[float, Standing]:
@@ -206,17 +197,21 @@ class TaskResults:
             metric = compared.tables[GRID][1]
             what = "test loss" if metric == LOSS else "share of the gap in test loss that remains"
             where = "" if length == TRAINED else f"At {length:g} × the training length"
-            ranked = compared.ranks()
+            ranked = self._ranked[length]
             if len(ranked) > 1:
-                found[length] = Standing.of(ranked, compared.lines[GRID], metric, what, where)
+                found[length] = Standing.of(ranked, compared.lines[GRID], metric, what, where, own=True)
         return found
+
+    @cached_property
+    def _ranked(self) -> dict[float, pd.DataFrame]:
+        return {length: compared.ranks(own=True) for length, compared in self.families.items()}
 
     @cached_property
     def _ranks(self) -> dict[tuple[str, float], dict[str, int]]:
         return {
             (line.pe, length): {"rank_best": int(line.best), "rank_worst": int(line.worst)}
-            for length, compared in self.families.items()
-            for line in compared.ranks().itertuples()
+            for length, ranked in self._ranked.items()
+            for line in ranked.itertuples()
         }
 
     @cached_property

@@ -79,13 +79,7 @@ def _average(names: list[str]) -> str:
 def needs(content: Content) -> Page:
     """Return which encoding may be the best for what is needed, and how sure that is."""
     found = content.results
-    pooled, note = found.pooled
-    overall = {
-        "standing": pooled,
-        "note": note,
-        "free": _free(content, pooled),
-        "cheapest": found.cheapest(pooled.open) if pooled and pooled.open else "",
-    }
+    boards = [_on_average(content, board) for board in found.leaderboards.values()]
     lines = []
     for one, length in content.needs():
         standing = one.standings[length]
@@ -102,7 +96,7 @@ def needs(content: Content) -> Page:
             }
         )
     unmeasured = [one.task for one in found.tasks if TRAINED not in one.standings]
-    html = rendered("needs.html", **_common(content, ""), lines=lines, overall=overall, unmeasured=unmeasured)
+    html = rendered("needs.html", **_common(content, ""), lines=lines, boards=boards, unmeasured=unmeasured)
     return Page("needs", "Which encoding for which need", [Section("", html)], wide=True)
 
 
@@ -223,12 +217,18 @@ def _line(table: pd.DataFrame, pe: str) -> dict[str, Any] | None:
     return table.loc[pe].to_dict() if pe in table.index else None
 
 
-def _free(content: Content, standing: Any) -> list[str]:
-    """Return the encodings without parameters of their own among those that may be the best on average."""
+def _on_average(content: Content, board: Leaderboard) -> dict[str, Any]:
+    """Return which encodings may be the best on average at one length, the cheapest of them, and those that are free.
+
+    Free are encodings without parameters of their own.
+    """
+    standing = board.standing
+    found = {"length": board.length, "standing": standing, "average": _average([one.task.name for one in board.common])}
     if standing is None:
-        return []
+        return found
     costs = content.results.overall.set_index("pe")["positional_parameters"]
-    return [name for name in standing.open if costs.get(name) == 0]
+    free = [name for name in standing.open if costs.get(name) == 0]
+    return found | {"cheapest": content.results.cheapest(standing.open), "free": free}
 
 
 def _property(content: Content, name: str, column: str) -> Any:

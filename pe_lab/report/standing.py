@@ -11,6 +11,7 @@ import pandas as pd
 from pe_lab.report.choice import POOLED
 from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
 from pe_lab.results.statistics import GRID, Families
+from pe_lab.results.statistics.comparisons import verdicts_on
 from pe_lab.results.verdicts import (
     ALIKE,
     BETTER,
@@ -19,6 +20,7 @@ from pe_lab.results.verdicts import (
     ONE_SEED,
     UNDECIDED,
     WITHIN,
+    WORSE,
     direction,
     reverse,
 )
@@ -52,7 +54,9 @@ class Standing:
     behind: list[str]
 
     @classmethod
-    def of(cls, ranked: pd.DataFrame, lines: pd.DataFrame, metric: str, what: str, where: str = "") -> "Standing":
+    def of(
+        cls, ranked: pd.DataFrame, lines: pd.DataFrame, metric: str, what: str, where: str = "", own: bool = False
+    ) -> "Standing":
         """Sort the encodings of one setting by what their comparisons leave open.
 
         Args:
@@ -61,13 +65,13 @@ class Standing:
             metric: of the table.
             what: the metric in words.
             where: what it is averaged over, in words.
+            own: whether an encoding is behind by the verdicts of a family of its own, see `comparisons.own_family`.
         """
         means = dict(zip(ranked["pe"], ranked["mean"], strict=True))
         lines = lines[lines["pe"].isin(means) & lines["baseline"].isin(means)]
-        beaten: dict[str, list[str]] = {name: [] for name in means}  # verdicts by which others are ahead
-        for pe, other, verdict in zip(lines["pe"], lines["baseline"], lines["verdict"], strict=True):
-            if word := direction(verdict):
-                beaten[other if word == BETTER else pe].append(verdict)
+        beaten = {}  # verdicts by which others are ahead
+        for name in means:
+            beaten[name] = [one for one in verdicts_on(name, lines, metric, own) if direction(one) == WORSE]
         near = [name for name, found in beaten.items() if found and all(word.endswith(WITHIN) for word in found)]
         undefeated = [name for name, found in beaten.items() if not found]
         behind = [name for name in means if name not in (*near, *undefeated)]

@@ -12,6 +12,8 @@ from pe_lab.results.statistics.correction import (
     UNDECIDED,
     WITHIN,
     WORSE,
+    direction,
+    reverse,
 )
 
 __all__ = [
@@ -58,15 +60,3 @@ MARKS = {
     ONE_SEED: Mark("×", "#595959", "x", False),
     NO_SEED: Mark("·", "#595959", ".", False),
 }
-
-
-def direction(verdict: str) -> str:
-    """Return better or worse for a difference that is certain, whatever its size; otherwise an empty text."""
-    word = verdict.removesuffix(WITHIN)
-    return word if word in (BETTER, WORSE) else ""
-
-
-def reverse(verdict: str) -> str:
-    """Return the verdict on the same two encodings in the other order."""
-    word = direction(verdict)
-    return verdict.replace(word, WORSE if word == BETTER else BETTER) if word else verdict

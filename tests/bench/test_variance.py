@@ -32,6 +32,23 @@ def test_wrong_and_right_pairs_are_counted_by_hand() -> None:
     assert share == pytest.approx(3 / 8)
 
 
+def test_wrong_ranges_of_ranks_are_counted_by_hand() -> None:
+    """Four encodings, the first two truly equal and best. The comparisons of each are a family of three."""
+    #               0-1    0-2   0-3    1-2   1-3   2-3
+    true = np.array([0.0, -1.0, -2.0, -1.0, -2.0, -1.0])
+    mean = np.array([0.3, -1.0, -2.0, 0.5, -2.0, -1.0])
+    nothing = np.full(6, 0.9)
+    assert variance._ranks(4, mean, nothing, true) == (0.0, 0.0, 1.0)
+    right = np.array([0.9, 0.001, 0.001, 0.9, 0.001, 0.001])
+    assert variance._ranks(4, mean, right, true) == (0.0, 0.0, 1 - 8 / 16)
+    apart = np.array([0.001, 0.9, 0.9, 0.9, 0.9, 0.9])  # 0 is said to be behind 1, though they are equal
+    assert variance._ranks(4, mean, apart, true) == (2 / 4, 1 / 2, 1 - 2 / 16)
+    turned = np.array([0.9, 0.9, 0.9, 0.001, 0.9, 0.9])  # 1 is said to be behind 2, which is worse
+    assert variance._ranks(4, mean, turned, true) == (2 / 4, 1 / 2, 1 - 2 / 16)
+    weak = np.array([0.9, 0.9, 0.9, 0.9, 0.9, 0.02])
+    assert variance._ranks(4, mean, weak, true)[2] == 1.0  # times 3
+
+
 def test_nothing_is_wrong_where_all_is_right() -> None:
     mean, spread, true = map(np.array, zip(*[PAIRS[0], PAIRS[3]], strict=True))
     found = variance._judge(mean + SEEDS[:, None] * spread, true, NOTHING_KNOWN)

@@ -51,10 +51,10 @@ def test_tasks_have_the_lengths_that_were_measured(read: Results) -> None:
     assert [found.task.name for found in read.measured] == ["place", "copy", "recall"]
 
 
-def test_ranks_are_those_of_all_comparisons_at_a_length(read: Results) -> None:
+def test_ranks_are_those_of_a_family_of_comparisons_for_each_encoding(read: Results) -> None:
     found = of(read, "copy")
     for length in found.lengths:
-        ranks = found.families[length].ranks().set_index("pe")
+        ranks = found.families[length].ranks(own=True).set_index("pe")
         table = found.at(length)
         assert set(ranks.index) == set(fabricated.NAMES) - {"fire"}
         for pe, line in ranks.iterrows():
@@ -115,7 +115,7 @@ def test_variances_are_estimated_from_all_encodings_together(read: Results) -> N
         prior = prior_of(statistics.wide(rows, metric).to_numpy())
         assert prior.freedom > 1
         assert found.families[length].lines[GRID]["freedom"].max() == pytest.approx(3 + prior.freedom)
-    standing, _ = read.pooled
+    standing = read.leaderboards[1.0].standing
     assert standing is not None
     assert standing.lines["freedom"].max() > 4
 
@@ -247,16 +247,26 @@ def test_without_the_baseline_nothing_is_compared_with_it(tmp_path: Path) -> Non
     assert "t5" in found.standings[1.0].open
 
 
-def test_the_mean_over_tasks_and_of_ranks(read: Results) -> None:
+def test_the_mean_over_tasks_with_its_interval_and_ranks(read: Results) -> None:
     overall = read.overall.set_index("pe")
     assert list(read.overall["score"][:-1]) == sorted(read.overall["score"][:-1], reverse=True)
     assert read.overall["pe"].iloc[-1] == "fire"
-    scores = [of(read, name).at().loc["rope", "score"] for name in ("place", "copy", "recall")]
-    assert overall.loc["rope", "score"] == pytest.approx(sum(scores) / 3)
-    ends = [of(read, name).at().loc["rope", "rank_worst"] for name in ("place", "copy", "recall")]
-    assert overall.loc["rope", "rank_worst"] == pytest.approx(sum(ends) / 3)
-    assert overall.loc["fire", ["tasks", "ranked", "seeds"]].tolist() == [2, 1, 1]
-    assert overall.loc["fire", ["score", "rank_best", "rank_worst"]].isna().all()  # it lacks a task
+    lines = [of(read, name).lines for name in ("place", "copy", "recall")]
+    chosen = [one[one["pe"].eq("rope") & one["length"].eq(1)].set_index("seed")["score"] for one in lines]
+    means = sum(chosen) / 3
+    assert overall.loc["rope", "score"] == pytest.approx(means.mean())
+    assert tuple(overall.loc["rope", ["low", "high"]]) == pytest.approx(statistics.interval(means))
+    values = read.leaderboards[1.0].means.pivot_table(index="seed", columns="pe", values="score")
+    assert values["rope"].tolist() == pytest.approx(means.tolist())
+    compared = read.leaderboards[1.0].compared
+    assert compared is not None
+    ranks = compared.ranks(own=True).set_index("pe")
+    assert set(ranks.index) == set(overall.index) - {"fire"}
+    for pe, line in ranks.iterrows():
+        assert line["mean"] == pytest.approx(1 - overall.loc[pe, "score"])
+        assert (line["best"], line["worst"]) == (overall.loc[pe, "rank_best"], overall.loc[pe, "rank_worst"])
+    assert overall.loc["fire", ["tasks", "common", "seeds"]].tolist() == [2, 2, 0]
+    assert overall.loc["fire", ["score", "low", "rank_best", "rank_worst"]].isna().all()  # it lacks a task
 
 
 def test_tasks_of_attention_to_both_sides_have_too_few_encodings_for_a_mean() -> None:
@@ -280,20 +290,18 @@ def test_means_are_over_the_tasks_on_which_almost_all_are_measured(tmp_path: Pat
     for pe in ("rope", "bam"):  # the second is not measured on place
         scores = [of(read, task).at().loc[pe, "score"] for task in ("copy", "recall")]
         assert overall.loc[pe, "score"] == pytest.approx(sum(scores) / 2)
-    assert overall.loc["rope", ["tasks", "ranked"]].tolist() == [3, 2]
+    assert overall.loc["rope", ["tasks", "common"]].tolist() == [3, 2]
     assert np.isnan(overall.loc["fire", "score"])
-    standing, note = read.pooled
+    standing = read.leaderboards[1.0].standing
     assert standing is not None
-    assert "Averaged over 2 tasks" in standing.words()
+    assert standing.words().startswith("Averaged over 2 tasks, ")
     assert set(standing.means) == set(names) - {"fire"}
-    assert "place" not in note
 
 
 def test_the_average_leaves_out_what_lacks_a_task(read: Results) -> None:
-    standing, note = read.pooled
+    standing = read.leaderboards[1.0].standing
     assert standing is not None
     assert "fire" not in standing.means
-    assert "Not included: fire" in note
     assert standing.open == ["sinusoidal"]
     assert standing.means["sinusoidal"] == pytest.approx(1 - read.overall.set_index("pe").loc["sinusoidal", "score"])
 
@@ -303,14 +311,21 @@ def test_the_average_needs_three_seeds_that_all_tasks_have(tmp_path: Path) -> No
         cells = [fabricated.cell(task, pe, seed, 0.5) for pe in ("rope", "none") for seed in range(4)]
         cells += [fabricated.cell(task, "t5", seed + moved, 0.5) for seed in range(3)]
         shipped.write(f"{STUDY}_{task}", cells, tmp_path)
-    standing, _ = Results.read(tmp_path).pooled
-    assert standing is not None
-    assert set(standing.means) == {"rope", "none"}
+    board = Results.read(tmp_path).leaderboards[1.0]
+    assert board.standing is not None
+    assert set(board.standing.means) == {"rope", "none"}
+    few = board.table.set_index("pe").loc["t5"]
+    assert (few["seeds"], few["common"]) == (2, 2)
+    assert pd.isna(few["rank_best"])
 
 
-def test_one_task_has_no_average(tmp_path: Path) -> None:
+def test_the_average_of_one_task_is_that_task(tmp_path: Path) -> None:
     fabricated.write(tmp_path, tasks=["place"])
-    assert Results.read(tmp_path).pooled == (None, "Almost all encodings are measured on fewer than two tasks.")
+    read = Results.read(tmp_path)
+    standing = read.leaderboards[1.0].standing
+    assert standing is not None
+    assert standing.words().startswith("On the only task that almost all are measured on, ")
+    assert standing.open == of(read, "place").standings[1.0].open
 
 
 def test_the_cheapest_has_the_fewest_flops_then_the_fewest_parameters(read: Results) -> None:
@@ -346,9 +361,11 @@ def test_at_a_length_without_scores_the_loss_is_ranked(tmp_path: Path) -> None:
             )
     shipped.write(f"{STUDY}_sort", cells, tmp_path)
     found = of(Results.read(tmp_path), "sort")
-    assert found.scored
     assert found.at(2.0)["score"].isna().all()
     assert found.at(2.0)["rank_best"].tolist() == [1, 2, 3]
+    boards = Results.read(tmp_path).leaderboards
+    assert ([len(boards[length].common) for length in (1.0, 2.0)]) == [1, 0]
+    assert boards[2.0].table["score"].isna().all()
     assert list(found.at(2.0).index) == ["rope", "alibi", "none"]
     assert found.standings[2.0].open == ["rope"]
 
@@ -369,7 +386,7 @@ def test_no_results_are_no_tasks_measured(tmp_path: Path) -> None:
     assert read.measured == []
     assert len(read.tasks) == len(tasks())
     assert read.overall.empty
-    assert read.pooled[0] is None
+    assert read.leaderboards[1.0].standing is None
 
 
 def test_damaged_results_are_refused(results: Path, tmp_path: Path) -> None:
@@ -388,7 +405,6 @@ def test_a_control_has_no_score_and_is_ranked_by_its_loss(tmp_path: Path) -> Non
     shipped.write(f"{STUDY}_bag", cells, tmp_path)
     read = Results.read(tmp_path)
     found = of(read, "bag")
-    assert not found.scored
     assert str(found.task.margin) == "0.02 nats"
     assert found.at()["score"].isna().all()
     assert list(found.at().index)[-1] == "alibi"
@@ -398,10 +414,7 @@ def test_a_control_has_no_score_and_is_ranked_by_its_loss(tmp_path: Path) -> Non
     assert read.overall.set_index("pe").loc["rope", "score"] == pytest.approx(
         (of(read, "place").at().loc["rope", "score"] + of(read, "copy").at().loc["rope", "score"]) / 2
     )
-    pooled, note = read.pooled
-    assert pooled is not None
-    assert "Averaged over 2 tasks" in pooled.words()
-    assert "bag" not in note
+    assert [one.task.name for one in read.common] == ["place", "copy"]
 
 
 def test_a_control_is_not_averaged_over_even_with_all_encodings(tmp_path: Path) -> None:
@@ -413,7 +426,7 @@ def test_a_control_is_not_averaged_over_even_with_all_encodings(tmp_path: Path) 
     shipped.write(f"{STUDY}_bag", cells, tmp_path)
     read = Results.read(tmp_path)
     assert [found.task.name for found in read.common] == ["place", "copy"]
-    assert read.overall.set_index("pe").loc["rope", "ranked"] == 2
+    assert read.overall.set_index("pe").loc["rope", "common"] == 2
 
 
 def test_of_equal_means_the_one_with_more_tasks_comes_first(tmp_path: Path) -> None:

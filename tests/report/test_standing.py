@@ -250,3 +250,17 @@ def test_a_setting_with_one_encoding_says_nothing() -> None:
     rows = rows[(rows["data"] == "copy") | (rows["pe"] == "b")]
     assert len(by_setting(families(rows))) == 1
     assert set(families(rows).tables) == {GRID}
+
+
+def test_an_encoding_can_be_behind_by_a_family_of_its_own_alone() -> None:
+    """Of 30 encodings, `far` is behind all others: certain among its 29 comparisons, not among all of two others."""
+    rng = np.random.default_rng(3)
+    names = [*(f"pe{number}" for number in range(29)), "far"]
+    values = [(pe, 1, seed, 0.25 * (pe == "far") + 0.1 * rng.normal()) for pe in names for seed in range(5)]
+    compared = Families.of({GRID: (pd.DataFrame(values, columns=["pe", "depth", "seed", "test_loss"]), "loss")})
+    usual, own = (
+        Standing.of(compared.ranks(own=each), compared.lines[GRID], "loss", "test loss", own=each)
+        for each in (False, True)
+    )
+    assert "far" in usual.open
+    assert (own.behind, len(own.open)) == (["far"], 29)

@@ -5,7 +5,7 @@ from itertools import combinations
 import pandas as pd
 
 from pe_lab.results.columns import lower_is_better
-from pe_lab.results.statistics.correction import ALIKE, BETTER, WORSE, add_verdicts
+from pe_lab.results.statistics.correction import ALIKE, BETTER, WORSE, add_verdicts, reverse
 from pe_lab.results.statistics.equivalence import add_equivalence
 from pe_lab.results.statistics.margin import Margin
 from pe_lab.results.statistics.paired import by_setting, differences, pairing_in_words, wide
@@ -75,36 +75,62 @@ def ranks(rows: pd.DataFrame, metric: str = "loss", margin: Margin | None = None
     return rank_ranges(wide(rows, metric), all_pairs(rows, metric, margin), metric)
 
 
-def rank_ranges(table: pd.DataFrame, lines: pd.DataFrame, metric: str) -> pd.DataFrame:
+def rank_ranges(table: pd.DataFrame, lines: pd.DataFrame, metric: str, own: bool = False) -> pd.DataFrame:
     """Return the ranks of `ranks`.
 
     Args:
         table: from `wide`.
-        lines: verdicts of every pair of the table's encodings, setting by setting.
+        lines: comparisons of every pair of the table's encodings, setting by setting.
+        own: whether verdicts are those of `own_family`; otherwise those of the lines.
     """
     sign = 1 if lower_is_better(metric) else -1
     size, found = table.shape[1] * (table.shape[1] - 1) // 2, []
     for number, (setting, part) in enumerate(by_setting(table)):
         means = (sign * part.mean()).sort_values(kind="stable").dropna()
-        better: dict[str, set[str]] = {name: set() for name in means.index}  # those better than each encoding
-        alike = dict.fromkeys(means.index, 0)  # numbers of equivalent encodings
         here = lines.iloc[number * size : (number + 1) * size]
-        for pe, other, verdict in zip(here["pe"], here["baseline"], here["verdict"], strict=True):
-            if verdict == BETTER:
-                better[other].add(pe)
-            elif verdict == WORSE:
-                better[pe].add(other)
-            elif verdict in ALIKE:
-                alike[pe] += 1
-                alike[other] += 1
         for name in means.index:
-            best = 1 + len(better[name])
-            worst = len(means) - sum(name in others for others in better.values())
+            verdicts = verdicts_on(name, here, metric, own)
+            best, worst = 1 + (verdicts == WORSE).sum(), len(means) - (verdicts == BETTER).sum()
             line = {"pe": name, "mean": sign * means[name], "seeds": int(part[name].notna().sum())}
-            line |= {"best": best, "worst": worst, "tied": worst - best, "equivalent": alike[name]}
+            line |= {"best": best, "worst": worst, "tied": worst - best, "equivalent": verdicts.isin(ALIKE).sum()}
             found.append(setting | line)
     settings = [name for name in table.index.names if name != "seed"]
     return pd.DataFrame(found, columns=[*settings, "pe", "mean", "seeds", "best", "worst", "tied", "equivalent"])
+
+
+def verdicts_on(pe: str, lines: pd.DataFrame, metric: str, own: bool = False) -> pd.Series:
+    """Return the verdicts on an encoding against each other one, in one setting.
+
+    Args:
+        lines: comparisons of every pair.
+        own: whether its comparisons are corrected as a family of their own, see `own_family`.
+    """
+    if own:
+        return own_family(pe, lines, metric)["verdict"]
+    first, second = lines["pe"] == pe, lines["baseline"] == pe
+    return pd.concat([lines.loc[first, "verdict"], lines.loc[second, "verdict"].map(reverse)])
+
+
+def own_family(pe: str, lines: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the comparisons of an encoding with all others, corrected by Holm's method as a family of their own.
+
+    The range of ranks that follows contains the true rank of this encoding with 95 % confidence: it is a marginal
+    confidence set, as the interval of a mean is (Mogstad, Romano, Shaikh and Wilhelm 2024, doi:10.1093/restud/rdad006).
+    With the same confidence the true best is among the encodings that no other is better than.
+
+    Args:
+        lines: comparisons of every pair, in one setting.
+
+    Returns:
+        Lines as of `add_verdicts`, with the encoding as pe and each other one as baseline.
+    """
+    turned = lines["baseline"] == pe
+    found = lines[turned | (lines["pe"] == pe)].copy()
+    turned = turned[found.index]
+    found.loc[turned, "baseline"], found["pe"] = found.loc[turned, "pe"], pe
+    found.loc[turned, "difference"] *= -1
+    found.loc[turned, ["low", "high"]] = -found.loc[turned, ["high", "low"]].to_numpy()
+    return add_verdicts(found, metric)
 
 
 def require_baseline(rows: pd.DataFrame, name: str | None) -> str:

@@ -66,3 +66,15 @@ def add_verdicts(
     found.loc[found["seeds"] == 0, "verdict"] = NO_SEED
     found.loc[(found["seeds"] > 1) & found["p"].isna(), "verdict"] = EQUAL
     return found
+
+
+def direction(verdict: str) -> str:
+    """Return better or worse for a difference that is certain, whatever its size; otherwise an empty text."""
+    word = verdict.removesuffix(WITHIN)
+    return word if word in (BETTER, WORSE) else ""
+
+
+def reverse(verdict: str) -> str:
+    """Return the verdict on the same two encodings in the other order."""
+    word = direction(verdict)
+    return verdict.replace(word, WORSE if word == BETTER else BETTER) if word else verdict

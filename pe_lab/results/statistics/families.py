@@ -123,15 +123,16 @@ class Families:
         pairs = zip(lines["pe"], lines["baseline"], strict=True)
         return [one if other == pe else other for one, other in pairs if pe in (one, other)]
 
-    def ranks(self, name: str = GRID, among: Collection[str] | None = None) -> pd.DataFrame:
+    def ranks(self, name: str = GRID, among: Collection[str] | None = None, own: bool = False) -> pd.DataFrame:
         """Return ranks as `comparisons.ranks` does, by the verdicts of these families.
 
         Args:
             among: only these encodings; None: all.
+            own: by verdicts of a family for each encoding, see `comparisons.own_family`.
         """
         (rows, metric), lines = self.tables[name], self.lines[name]
         table = wide(rows, metric)
         if among is not None:
             table = table[[pe for pe in table if pe in among]]
             lines = lines[lines["pe"].isin(among) & lines["baseline"].isin(among)]
-        return rank_ranges(table, lines, metric)
+        return rank_ranges(table, lines, metric, own)
