@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pe_lab.gallery.formulas import balanced
 from pe_lab.system.plain import complaint, read_yaml
 
 FILE = Path(__file__).with_name("encodings.yaml")
@@ -148,25 +149,6 @@ def read(content: bytes) -> dict[str, Definition]:
     return {name: _with_both_ends(one, made) for name, one in made.items()}
 
 
-def mathml(formula: str) -> str:
-    """Return a LaTeX formula as a displayed <math> element.
-
-    Raises:
-        ModuleNotFoundError: latex2mathml is not installed.
-        ValueError: latex2mathml cannot read the formula.
-    """
-    try:
-        from latex2mathml.converter import convert
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "formulas are typeset by latex2mathml, which is not installed: pip install 'pe_lab[docs]'"
-        ) from None
-    try:
-        return str(convert(formula, display="block"))
-    except Exception as error:  # its errors have no base class of their own
-        raise ValueError(f"a formula must be LaTeX that latex2mathml reads, got {formula} ({error!r})") from None
-
-
 def _with_both_ends(one: Definition, made: Mapping[str, Definition]) -> Definition:
     """Add the equalities that stand at the other encoding."""
     back = [
@@ -182,7 +164,8 @@ def _definition(name: str, entry: Any) -> Definition:
     given = _fields(name, entry, REQUIRED, OPTIONAL)
     formula = _texts(f"{name}.formula", given["formula"])
     for one in formula:
-        _require_balanced(f"{name}.formula", one)
+        if not balanced(one):
+            raise _wrong(f"{name}.formula", "must have balanced braces", one)
     return Definition(
         name=name,
         title=_text(f"{name}.title", given["title"]),
@@ -308,17 +291,6 @@ def _url(place: str, value: Any) -> str:
     if not _text(place, value).startswith("https://") or any(part.isspace() for part in value):
         raise _wrong(place, "must begin with https:// and have no space", value)
     return str(value)
-
-
-def _require_balanced(place: str, formula: str) -> None:
-    """Raise ValueError unless the braces of a formula are balanced; those with a backslash are signs of the formula."""
-    depth, bare = 0, formula.replace("\\\\", "").replace("\\{", "").replace("\\}", "")
-    for sign in bare:
-        depth += (sign == "{") - (sign == "}")
-        if depth < 0:
-            break
-    if depth:
-        raise _wrong(place, "must have balanced braces", formula)
 
 
 def _wrong(place: str, requirement: str, got: Any) -> ValueError:

@@ -9,7 +9,7 @@ from pe_lab.benchmark.leaderboard import Leaderboard
 from pe_lab.benchmark.task_results import ENOUGH, TRAINED, TaskResults
 from pe_lab.benchmark.tasks import NAME
 from pe_lab.gallery.content import Content
-from pe_lab.gallery.definitions import mathml
+from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.page import Page, Section, rendered
 from pe_lab.results.verdicts import MARKS
 

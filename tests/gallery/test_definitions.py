@@ -25,7 +25,8 @@ from pe_lab.encodings.named import make
 from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.table import Learnable
 from pe_lab.gallery import definitions as gallery
-from pe_lab.gallery.definitions import FILE, Definition, definitions, mathml, read
+from pe_lab.gallery.definitions import FILE, Definition, definitions, read
+from pe_lab.gallery.formulas import mathml
 from pe_lab.report.claims import CLAIMS
 
 ROOT = Path(__file__).parents[2]
