@@ -49,7 +49,7 @@ def test_means_over_seeds_are_compared_at_each_length() -> None:
     given = pd.concat([GIVEN, scores(third=[0.7, 0.8, 0.4, 0.9, 0.1, 0.6])], ignore_index=True)
     beyond = scores(mine=[0.1] * 3, twin=[0.2] * 3, foe=[0.3] * 3, third=[0.25] * 3).assign(length=2)
     change = pd.Series([0.4, -0.2, 0.3, 0.0, -0.4, 0.1] * 4).where(given["pe"] == "third", 0.0)
-    seeds = [given.assign(score=given["score"] + sign * change) for sign in (1, -1)]
+    seeds = [given.assign(score=given["score"] + part * change) for part in (1, 1, -2)]
     found = resemblance("mine", pd.concat([*seeds, beyond, scores(none=[float("nan")] * 6)]), {}).set_index("pe")
     assert found["tasks"].to_dict() == {"twin": 9, "foe": 9, "third": 9, "none": 0}
     means = resemblance("mine", pd.concat([given, beyond]), {}).set_index("pe")["correlation"]
@@ -76,6 +76,8 @@ def test_too_few_shared_tasks_or_one_value_have_no_correlation() -> None:
     found = resemblance("mine", few, {}).set_index("pe")
     assert math.isnan(found.loc["few", "correlation"])
     assert found.loc["few", "tasks"] == 4
+    five = pd.concat([GIVEN, scores(five=[0.3, 0.2, 0.1, 0.4, 0.9])])
+    assert -1 < resemblance("mine", five, {}).set_index("pe").loc["five", "correlation"] < 1
     flat = GIVEN[GIVEN["pe"] == "mine"]
     assert resemblance("mine", pd.concat([flat, flat.assign(pe="twin")]), {})["correlation"].isna().all()
 

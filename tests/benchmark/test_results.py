@@ -429,6 +429,20 @@ def test_a_control_is_not_averaged_over_even_with_all_encodings(tmp_path: Path) 
     assert read.overall.set_index("pe").loc["rope", "common"] == 2
 
 
+def test_costs_are_means_over_all_tasks_that_an_encoding_is_measured_on(tmp_path: Path) -> None:
+    """Also over one that hardly any other is measured on, of which no mean score is."""
+    names = ("alibi", "rope", "none")
+    shipped.write(
+        f"{STUDY}_copy", [fabricated.cell("copy", pe, seed, 0.5) for pe in names for seed in range(3)], tmp_path
+    )
+    slow = [fabricated.cell("place", "rope", seed, 0.5) for seed in range(3)]
+    slow = [replace(cell, summary=cell.summary | {"seconds": 6.5}) for cell in slow]
+    shipped.write(f"{STUDY}_place", slow, tmp_path)
+    read = Results.read(tmp_path)
+    assert [found.task.name for found in read.common] == ["copy"]
+    assert read.overall.set_index("pe")["seconds"].to_dict() == {"alibi": 3.5, "rope": 5.0, "none": 3.5}
+
+
 def test_of_equal_means_the_one_with_more_tasks_comes_first(tmp_path: Path) -> None:
     names = ("alibi", "rope", "none")
     cells = [fabricated.cell("copy", pe, seed, 0.5 if pe == "none" else 0.7) for pe in names for seed in range(3)]

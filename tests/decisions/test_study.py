@@ -163,10 +163,11 @@ def test_early_evidence_for_one_direction_decides_nothing_once_the_mean_has_the_
     assert line.p > 0.05
 
 
+@pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("epsilon", [0.24, 0.27])
-def test_early_evidence_of_equivalence_decides_nothing_once_the_mean_is_beyond_the_margin(epsilon):
-    line = drifting([0.0, -epsilon, epsilon], 3.2, 0.3, margin=1.0)
-    assert abs(line.difference) > 1
+def test_early_evidence_of_equivalence_decides_nothing_once_the_mean_is_beyond_the_margin(epsilon, sign):
+    line = drifting([0.0, -epsilon, epsilon], 3.2 * sign, 0.3, margin=1.0)
+    assert line.difference * sign > 1
     assert "equivalent" not in line.verdict
     assert line.p_equivalent == 1
 
@@ -397,3 +398,13 @@ def test_an_e_value_is_the_mixture_of_likelihood_ratios_that_it_is_derived_from(
 
     ratio = (density(effects[None]) * weights).sum() / density(np.zeros((1, 1)))[0]
     assert log_e_value(sample, 0.0, prior) == pytest.approx(np.log(ratio), abs=1e-4)
+
+
+def test_bonferroni_multiplies_the_smallest_p_value_so_far_by_the_number_of_all_looks():
+    from pe_lab.decisions.alternatives import bonferroni
+
+    nominal = nominal_p(np.random.default_rng(4).standard_normal((5, 8)) + 0.5, DESIGN.looks, 1.5)
+    found, ends = bonferroni(nominal), np.maximum(nominal.above, nominal.below)
+    for corrected, p in ((found.difference, nominal.difference), (found.equivalence, ends)):
+        assert (corrected < 1).any()
+        np.testing.assert_allclose(corrected, np.minimum(4 * np.minimum.accumulate(p), 1))

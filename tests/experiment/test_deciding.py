@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from configs import in_ledger
 from faults.sweeps import TINY
@@ -308,17 +309,42 @@ def test_the_cost_of_a_run_is_that_of_its_last_checkpoint_in_any_order():
     assert cost_of([*one, *two]) == {"a": 16.0, "b": 2.0}
 
 
-def test_the_cost_of_a_cell_does_not_change_when_its_run_goes_on(tmp_path):
+def test_the_cost_of_a_cell_is_that_of_all_threads_and_does_not_change_when_its_run_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # as beside a GPU
+
     def cost(epochs: int) -> float:
         words = [word for word in STUDY if not word.startswith(("decide", "margin", "study_name", "epochs", "pe="))]
         cfgs = in_ledger(tmp_path, *words, "pe=rope", "seed=0", f"epochs={epochs}")
         sweep.run(cfgs, ["-m"])
         (job,) = (Job.from_config(with_settings(cfg, {"epochs": 1})) for cfg in cfgs)
+        assert outcome(job).core_seconds == 3 * job.run.summary(1)["seconds"]
         return outcome(job).core_seconds
 
     first = cost(1)
     assert first > 0
     assert cost(3) == first
+
+
+def test_a_cell_that_failed_costs_what_its_failure_says_and_one_that_was_killed_what_its_run_did(tmp_path):
+    (cfg,) = in_ledger(tmp_path, *(word for word in STUDY if not word.startswith(("decide", "pe="))), "pe=rope")
+    job = Job.from_config(cfg)
+    job.run.account({"steps": 5.0})
+    job.fail("the process that trained or measured it was killed three times")
+    assert outcome(job).core_seconds == 5
+    job.run.fail(1, "the training loss must be finite, got nan at step 3", 3, 2.0)
+    assert outcome(job).core_seconds == 2
+    job.refused = "ledger entry cannot be read"
+    assert outcome(job).core_seconds == 0
+
+
+@pytest.mark.parametrize("more", ["", "random"])
+def test_eight_undecided_encodings_are_named_and_others_are_counted(more):
+    names = ["sinusoidal", "alibi", "lrope", "kerple_log", "kerple_power", "normalized", "sandwich", "carope"]
+    chosen = [*names, *filter(None, [more])]
+    serve, rounds = outcomes(dict.fromkeys(("none", *chosen), 1.0))
+    drive(add_seeds(expand(f"pe=none,{','.join(chosen)}", "margin=0.001 nats")), serve)
+    end = f"undecided: pe {', '.join(names)}{' and 1 more' if more else ''}"
+    assert rounds[1].text.endswith(end)
 
 
 def test_cells_that_differ_in_measurements_alone_are_refused():

@@ -16,7 +16,7 @@ from pe_lab.experiment import executor
 from pe_lab.experiment.executor import Executor, build
 from pe_lab.experiment.job import Job
 from pe_lab.model.blocks import Attention
-from pe_lab.training.divergence import NotFiniteError
+from pe_lab.training.divergence import NotFiniteError, diverged
 from pe_lab.training.module import Training
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
@@ -182,8 +182,39 @@ def test_an_evaluation_of_a_checkpoint_that_is_not_finite_fails_that_checkpoint_
     job = serve(tmp_path / "both", "epochs=5,3")
     assert job.run.checkpoints() == [5]
     assert job.run.failure(3)["reason"].startswith(f"the {split} loss must be finite, got inf at step ")
+    assert diverged(job.run.failure(3)["reason"])
     monkeypatch.setattr(executor, "evaluate", evaluate)
     assert outcome(job) == outcome(serve(tmp_path / "alone", "epochs=5"))
+
+
+def test_an_evaluation_of_the_last_checkpoint_that_is_not_finite_ends_the_cell(tmp_path, monkeypatch):
+    evaluate = executor.evaluate
+
+    def lost(model, dataset, of, context):
+        return evaluate(model, dataset, of, context) | ({"loss_all": float("inf")} if of == "test" else {})
+
+    monkeypatch.setattr(executor, "evaluate", lost)
+    with pytest.raises(NotFiniteError, match="the test loss must be finite, got inf at step 9"):
+        serve(tmp_path, "epochs=1")
+
+
+def test_an_error_that_may_not_come_again_leaves_later_checkpoints_to_their_cells(tmp_path, monkeypatch):
+    training_step, failures = Training.training_step, iter([OSError("no space")])
+
+    def fail(self, *arguments):
+        if self.step == 13 and (error := next(failures, None)):
+            raise error
+        return training_step(self, *arguments)
+
+    monkeypatch.setattr(Training, "training_step", fail)
+    first, second = made = cells(tmp_path, "epochs=1,2")
+    for job in made:
+        job.request()
+    with pytest.raises(OSError, match="no space"):
+        first.serve(wait=True)
+    assert (first.run.checkpoints(), second.failure) == ([1], None)
+    second.serve(wait=True)
+    assert second.run.checkpoints() == [1, 2]
 
 
 def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monkeypatch):
@@ -196,13 +227,15 @@ def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monke
         return loss
 
     monkeypatch.setattr(Training, "training_step", diverge)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # as beside a GPU
     with pytest.raises(NotFiniteError, match="the training loss must be finite, got nan at step 13"):
         serve(tmp_path, "epochs=1,2,4")
     (job,) = cells(tmp_path, "epochs=4")
     assert job.run.checkpoints() == [1]
+    assert job.run.cost()["steps"] > 0
     for epochs in (2, 4):
         assert job.run.failure(epochs)["step"] == 13
-        assert job.run.failure(epochs)["core_seconds"] > 0
+        assert job.run.failure(epochs)["core_seconds"] == pytest.approx(3 * job.run.cost()["steps"])
     monkeypatch.setattr(Training, "training_step", training_step)
     serve(tmp_path, "epochs=1,2,4")
     assert job.run.checkpoints() == [1, 2, 4]

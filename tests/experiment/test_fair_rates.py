@@ -181,6 +181,17 @@ def test_diverged_candidates_are_worse_than_all_others(tmp_path: Path) -> None:
         drive(fair_rates(cells("pe=rope")), Served(tmp_path, {"rope": (1.0, 1.0)}, diverges=0))
 
 
+def test_a_rate_at_which_one_of_three_seeds_diverged_is_not_chosen(tmp_path: Path) -> None:
+    class OneDiverges(Served):
+        def outcome(self, cfg: DictConfig) -> Outcome:
+            self.diverges = 1e-2 if cfg.seed == 1001 else math.inf
+            return super().outcome(cfg)
+
+    served = OneDiverges(tmp_path, {"rope": (1e-2, 1.0)})
+    (chosen,) = drive(fair_rates(cells("pe=rope", "search.seeds=3")), served)
+    assert chosen.optimizer.lr == 3e-3
+
+
 def test_another_failure_is_no_verdict_on_a_rate(tmp_path: Path) -> None:
     (cfg,) = cells("pe=rope")
     failed = Outcome(cfg, "run", tmp_path, "the process that trained or measured it was killed three times")

@@ -4,6 +4,7 @@ import _thread
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -87,6 +88,7 @@ def test_what_starts_no_worker_is_not_tried_again(cells, capsys):
     assert capsys.readouterr().err == "the launcher stopped: there is no such launcher\n"
 
 
+LOST = "the training loss must be finite, got nan at step 2"
 PAIRS = ["pe=none,cope,rope_2d", "data=copy,pattern", "model.depth=1", "logger=none"]
 
 
@@ -130,6 +132,23 @@ def test_a_list_of_left_out_pairs_is_not_that_of_an_earlier_command(tmp_path, ca
     sweep.run(config.expand([*words, "pe=none"], multirun=True))
     assert "skipped" not in capsys.readouterr().err
     assert (tmp_path / "studies" / "s" / "skipped.csv").read_text() == "pe,data,reason\n"
+
+
+@pytest.mark.parametrize(
+    ("reasons", "line"),
+    [
+        ((None, "OSError: no space"), "2 of 3 cells are missing; the same command, run again, trains what is missing"),
+        ((LOST, LOST), "2 of 3 cells are missing, 2 of which diverged: they would do so again"),
+        (
+            (LOST, None),
+            "2 of 3 cells are missing, 1 of which diverged: they would do so again; the same command, run again, "
+            "trains the others",
+        ),
+    ],
+)
+def test_it_is_said_of_which_missing_cells_training_again_helps(reasons: tuple[str | None, ...], line: str) -> None:
+    absent = [SimpleNamespace(failure=None if reason is None else {"reason": reason}) for reason in reasons]
+    assert str(tables._missing(absent, [*absent, SimpleNamespace()])) == line
 
 
 def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not(tmp_path):
