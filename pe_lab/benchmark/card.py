@@ -52,18 +52,22 @@ class Card:
         return list(dict.fromkeys(zip(own["task"], own["length"], strict=True)))
 
     def summary(self) -> pd.DataFrame:
-        """Return a line per task and length: score with interval, its parts, rank of the mean, and verdicts counted."""
+        """Return a line per task and length: score with interval, its parts, rank of the mean, and verdicts counted.
+
+        The rank is among encodings with shared seeds, each compared over these.
+        """
         found = []
         for task, length in self.tasks():
             here = self.scores[(self.scores["task"] == task) & (self.scores["length"] == length)]
-            own, means = here[here["pe"] == self.pe], here.groupby("pe", sort=False)["loss"].mean()
+            own = here[here["pe"] == self.pe]
             low, high = interval(own["score"])
             lines = self.lines[(self.lines["task"] == task) & (self.lines["length"] == length)]
+            rank, of = int((lines["difference"] > 0).sum()) + 1, int((lines["seeds"] > 0).sum()) + 1
             found.append(
                 {"task": task, "length": length, "seeds": len(own), "score": own["score"].mean()}
                 | {"low": low, "high": high, "loss": own["loss"].mean()}
                 | {"level": own["level"].mean(), "best": own["best"].mean()}
-                | {"rank of mean": f"{int((means < means[self.pe]).sum()) + 1} of {len(means)}"}
+                | {"rank of mean": f"{rank} of {of}"}
                 | count_verdicts(lines["verdict"])
             )
         return pd.DataFrame(found)

@@ -19,7 +19,7 @@ WORST = -0.5  # scores below are drawn there
 MOST_LIKE = 10  # encodings in the table of those that are alike
 COMPARED = ("task", "length", "other", "seeds", "difference", "low", "high", "margin", "verdict", "seeds_needed")
 LEAST_MINUTES = 0.05  # that are named
-OTHERS_MOST = 12  # seeds of a shipped encoding, at most
+DECIDED_WITH = "3..24"  # seeds of a comparison: twice as many as its study adds
 MOST_SEEDS = 100  # that are recommended
 
 
@@ -158,14 +158,18 @@ def _next(card: Card) -> Section:
         return Section(
             "What to run next", [f"Every comparison with `{card.baseline}` is decided, or cannot be with seeds."]
         )
+    adds = (
+        f"A command adds the seeds that `{card.baseline}` has; where none stands, it has no more."
+        if " " in card.pe
+        else "A command adds seeds, look by look, until it is decided; what is shipped is not trained again."
+    )
     text = (
         f"Undecided against `{card.baseline}`. The number of seeds is that which shows the observed difference with a "
-        f"power of 80 %, or, where that is fewer, equivalence; more than {MOST_SEEDS} are not worth it. A command adds "
-        "seeds, look by look, until it is decided; what is shipped is not trained again."
+        f"power of 80 %, or, where that is fewer, equivalence; more than {MOST_SEEDS} are not worth it. {adds}"
     )
     seeds = lines[["seeds_needed", "seeds_equivalent"]].min(axis=1).sort_values(kind="stable")
     lines = lines.loc[seeds.index]
-    commands = [_command(card.pe, card.baseline, task) for task in lines["task"]]
+    commands = [_command(card, task) for task in lines["task"]]
     table = pd.DataFrame(
         {
             "task": lines["task"],
@@ -177,11 +181,15 @@ def _next(card: Card) -> Section:
     return Section("What to run next", [text, Table(table, "Fewest seeds first")])
 
 
-def _command(pe: str, baseline: str, task: str) -> str:
-    """Return the command that adds seeds; with options, that gives the encoding as many as others may have."""
-    name, *options = pe.split()
+def _command(card: Card, task: str) -> str:
+    """Return the command that adds seeds; with options, up to those of the baseline, and none if it has no more."""
+    name, *options = card.pe.split()
     if options:
-        words = [f"pe={name}", *(f"pe.{option}" for option in options), f"--tasks={task}", f"--seeds={OTHERS_MOST}"]
+        here = card.scores[card.scores["task"] == task]
+        own, others = (here.loc[here["pe"] == pe, "seed"].nunique() for pe in (card.pe, card.baseline))
+        if others <= own:
+            return ""
+        words = [f"pe={name}", *(f"pe.{option}" for option in options), f"--tasks={task}", f"--seeds={others}"]
         return shlex.join(["python", "-m", "pe_lab.benchmark", *config.flags(), *words])
-    words = [f"+study={STUDY}_{task}", f"pe={baseline},{name}", f"decide.seeds=3..{2 * OTHERS_MOST}"]
+    words = [f"+study={STUDY}_{task}", f"pe={card.baseline},{name}", f"decide.seeds={DECIDED_WITH}"]
     return shlex.join(["python", "-m", "pe_lab.run", *config.flags(), "-m", *words])

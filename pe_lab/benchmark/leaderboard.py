@@ -80,7 +80,7 @@ class Leaderboard:
         where = f"Averaged over {count} tasks" if count > 1 else "On the only task that almost all are measured on"
         if self.length != TRAINED:
             where += f", at {self.length:g} × the training length"
-        what = "share of the gap in test loss that remains"
+        what = "share of the gap in test loss that remains (1 minus the mean score)"
         return Standing.of(self._ranked, self.compared.lines[GRID], REMAINING, what, where, own=True)
 
     @cached_property

@@ -39,7 +39,8 @@ class Counts:
 class Pairs:
     """How many of all pairs of encodings are decided at one length of a task.
 
-    All pairs are one family; the verdicts of reports and the ranks have two, one of comparisons with the baseline.
+    All pairs are one family; the verdicts of reports have two, one of comparisons with the baseline, and the ranks of
+    the benchmark have one for each encoding.
 
     Attributes:
         encodings: with enough seeds to be compared.

@@ -16,6 +16,8 @@ from pe_lab.encodings.terms import Terms
 
 ODD = Range("an odd integer of at least 1", lambda x: is_integer(x) and x >= 1 and x % 2 == 1, most=255)
 
+INHERITED = ("reads_content", "reads_positions", "reads_marks", "draws_each_pass", "phased", "on_grid", "period")
+
 
 @dataclass(frozen=True)
 class Adapted:
@@ -132,7 +134,7 @@ class Dape(PositionalEncoding):
             self.encoding = encoding(sizes)
         self.owner: tuple[Dape, ...] = ()
         inner = self.encoding
-        for nature in ("reads_content", "reads_positions", "whole_sequence", "on_grid", "period"):
+        for nature in (*INHERITED, "whole_sequence"):
             setattr(self, nature, getattr(inner, nature))
         self.causal_only = self.causal_only or inner.causal_only
         terms = None if inner.draws_positions else _terms_of_one_token(encoding, sizes)

@@ -228,7 +228,7 @@ def _on_average(content: Content, board: Leaderboard) -> dict[str, Any]:
         return found
     costs = content.results.overall.set_index("pe")["positional_parameters"]
     free = [name for name in standing.open if costs.get(name) == 0]
-    return found | {"cheapest": content.results.cheapest(standing.open), "free": free}
+    return found | {"cheapest": content.results.cheapest(standing.open) if standing.open else "", "free": free}
 
 
 def _property(content: Content, name: str, column: str) -> Any:

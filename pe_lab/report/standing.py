@@ -38,7 +38,8 @@ class Standing:
         what: the metric in words.
         where: what it is averaged over, in words; empty for one setting.
         means: by encoding, the best first.
-        lines: the comparisons of every two.
+        lines: the comparisons of every two; their verdicts say that encodings are equivalent, or the first certainly
+            the best.
         open: encodings that no other is certainly better than: the best is one of them.
         near: encodings that are certainly behind others, and each time by less than the margin.
         behind: the rest: another one is certainly better, and not within the margin.
@@ -119,7 +120,7 @@ class Standing:
             )
         if not self.open:
             return f"No best encoding can be named: {mean}, but comparisons over unequal seeds contradict each other."
-        if all(self.line(first, other)["verdict"] == BETTER for other in names[1:]):
+        if self.open == [first] and all(self.line(first, other)["verdict"] == BETTER for other in names[1:]):
             return self._certain()
         if len(self.open) == 1:
             sure = f"only `{self.open[0]}` can be the best"

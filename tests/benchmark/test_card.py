@@ -195,9 +195,21 @@ def test_undecided_comparisons_have_a_command_that_decides_them() -> None:
 
 
 def test_an_encoding_with_options_is_named_with_them_in_commands() -> None:
-    found = of("rope theta=5 fast=true", rows("rope theta=5 fast=true", [0.5, 0.1, 0.4]), rows("rope", [0.4, 0.3, 0.3]))
-    command = "python -m pe_lab.benchmark pe=rope pe.theta=5 pe.fast=true --tasks=copy --seeds=12"
-    assert command in page_of(found)[1]
+    """Up to the seeds of the baseline; where that has no more, there is nothing to run."""
+    own = rows("rope theta=5 fast=true", [0.5, 0.1, 0.4])
+    found = of("rope theta=5 fast=true", own, rows("rope", [0.4, 0.3, 0.3, 0.2, 0.5]))
+    command = "python -m pe_lab.benchmark pe=rope pe.theta=5 pe.fast=true --tasks=copy --seeds="
+    assert f"{command}5" in page_of(found)[1]
+    page = page_of(of("rope theta=5 fast=true", own, rows("rope", [0.4, 0.3, 0.3])))[1]
+    assert command not in page
+    assert "where none stands, it has no more" in page
+
+
+def test_the_rank_is_by_differences_over_shared_seeds() -> None:
+    """The two seeds that only the others have are harder for all."""
+    own = rows("mine", [0.5, 0.5, 0.5])
+    others = [rows("rope", [0.4, 0.4, 0.4, 0.9, 0.9]), rows("alibi", [0.6, 0.6, 0.6, 0.9, 0.9])]
+    assert of("mine", own, *others).summary()["rank of mean"].tolist() == ["2 of 3"]
 
 
 def test_rope_itself_is_compared_with_none() -> None:

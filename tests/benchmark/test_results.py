@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import fabricated
-from pe_lab.benchmark.leaderboard import ALMOST_ALL
+from pe_lab.benchmark.leaderboard import ALMOST_ALL, Leaderboard
 from pe_lab.benchmark.pairs import Counts, Pairs
 from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.task_results import Settings, TaskResults
@@ -60,6 +60,32 @@ def test_ranks_are_those_of_a_family_of_comparisons_for_each_encoding(read: Resu
         for pe, line in ranks.iterrows():
             assert (table.loc[pe, "rank_best"], table.loc[pe, "rank_worst"]) == (line["best"], line["worst"])
     assert found.at().loc["t5", "rank_best"] == found.at().loc["t5", "rank_worst"] == 1
+
+
+def test_ranks_and_the_best_are_by_families_of_their_own_on_tasks_and_on_average(tmp_path: Path) -> None:
+    """With 25 encodings the two rules differ: `none` is behind all others, certainly so only among its own 24."""
+    names = ["none", "rope", *(f"learnable{number}" for number in range(23))]
+    for number, task in enumerate(("copy", "recall")):
+        noise = np.random.default_rng(number).normal(0, 0.1, (len(names), 5))
+        cells = [
+            fabricated.cell(task, pe, seed, (0.6 if pe == "none" else 0.8) + noise[place, seed])
+            for place, pe in enumerate(names)
+            for seed in range(5)
+        ]
+        shipped.write(f"{STUDY}_{task}", cells, tmp_path)
+    read = Results.read(tmp_path)
+    board = read.leaderboards[1.0]
+    assert board.compared is not None
+    for compared, table, standing in (
+        *((found.families[1.0], found.at(), found.standings[1.0]) for found in read.measured),
+        (board.compared, board.table.set_index("pe"), board.standing),
+    ):
+        own, usual = (compared.ranks(own=each).set_index("pe") for each in (True, False))
+        assert table["rank_worst"].astype(int).to_dict() == own["worst"].to_dict()
+        assert table["rank_best"].astype(int).to_dict() == own["best"].to_dict()
+        assert own["best"]["none"] > usual["best"]["none"]
+        assert standing is not None
+        assert set(standing.open) == set(own.index[own["best"] == 1])
 
 
 def test_pairs_are_counted_by_their_verdicts_and_by_false_discovery_rate(read: Results) -> None:
@@ -427,6 +453,18 @@ def test_a_control_is_not_averaged_over_even_with_all_encodings(tmp_path: Path) 
     read = Results.read(tmp_path)
     assert [found.task.name for found in read.common] == ["place", "copy"]
     assert read.overall.set_index("pe").loc["rope", "common"] == 2
+
+
+def test_a_seed_without_a_score_on_one_of_the_tasks_has_no_mean() -> None:
+    first, second = (made(task, {"none": 0.1, "rope": 0.8, "alibi": 0.5}) for task in ("copy", "recall"))
+    lost = second.lines["pe"].eq("rope") & second.lines["seed"].eq(1) & second.lines["length"].eq(1)
+    second.lines.loc[lost, "score"] = float("nan")
+    means = Leaderboard(1.0, [first, second]).means
+    assert {pe: sorted(seeds) for pe, seeds in means.groupby("pe")["seed"]} == {
+        "none": [0, 1, 2, 3],
+        "alibi": [0, 1, 2, 3],
+        "rope": [0, 2, 3],
+    }
 
 
 def test_costs_are_means_over_all_tasks_that_an_encoding_is_measured_on(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["optimizer.epochs=3"], ["got optimizer.epochs=3: did you mean epochs?"]),
         (["device=cpu"], ["got device=cpu: did you mean trainer.device?"]),
         (["pe=RoPE"], ["got 'RoPE': did you mean rope?"]),
+        (["model.Depth=3"], ["got model.Depth=3: did you mean depth?"]),
         (["search=fair", "seeds=3"], ["got seeds=3: did you mean decide.seeds or search.seeds?"]),
         (["search.rates=[1]"], ["search has no settings before search=NAME is given: got search.rates=[1]"]),
         (["foo=" + 100 * "x"], ["got foo=" + 80 * "x" + "..."]),

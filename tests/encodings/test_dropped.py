@@ -88,6 +88,7 @@ def test_parts_and_wrapped_encodings_drop_too() -> None:
         make("sum", parts=["alibi", "drope"], **sizes),
         make("interleave", parts=["none", "drope"], **sizes),
         make("randomized_rope", encoding=DroPE, **sizes),
+        make("dape", encoding=DroPE, **sizes),
     ):
         (inner,) = [module for module in stack.modules() if isinstance(module, DroPE)]
         assert stack.first.phased

@@ -259,6 +259,26 @@ def test_a_shorter_and_a_longer_training_start_from_the_newest_state_before_them
         serve(tmp_path, "epochs=1,5")
     assert steps == [*range(9), *range(36, 45)]
     assert job.run.checkpoints() == [1, 4, 5]
+    seconds = [job.run.summary(epochs)["seconds"] for epochs in (1, 5)]
+    assert sum(seconds) == pytest.approx(job.run.cost()["steps"])  # each from the start of the run
+
+
+def test_a_checkpoint_that_is_requested_once_training_is_past_it_costs_what_reaching_it_does(tmp_path, monkeypatch):
+    long, short = cells(tmp_path, "epochs=3,1")
+    training_step = Training.training_step
+
+    def ask(self, *arguments):
+        if self.step == 20:
+            short.request()
+        return training_step(self, *arguments)
+
+    monkeypatch.setattr(Training, "training_step", ask)
+    long.request()
+    long.serve(wait=True)
+    assert long.run.checkpoints() == [1, 3]
+    seconds = [long.run.summary(epochs)["seconds"] for epochs in (1, 3)]
+    assert sum(seconds) == pytest.approx(long.run.cost()["steps"])
+    assert outcome(short) == outcome(serve(tmp_path / "one", "epochs=1"))
 
 
 def test_nothing_is_trained_that_no_live_process_requests(tmp_path, monkeypatch):

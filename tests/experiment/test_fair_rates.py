@@ -275,6 +275,7 @@ def test_with_a_schedule_that_depends_on_the_end_rungs_are_trainings_of_their_ow
         (["seed=0,1000"], "seed must not be one of the search, 1000 ... 1001, got 1000"),
         (["seed=7", "search.first_seed=6"], "seed must not be one of the search, 6 ... 7, got 7"),
         (["decide.baseline=rope", "search.first_seed=20"], "seed must not be one of the search, 20 ... 21, got 20"),
+        (["decide.baseline=rope", "search.first_seed=23"], "seed must not be one of the search, 23 ... 24, got 23"),
         (["optimizer.lr=1e-3,1e-2"], "optimizer.lr must be left to the search, got 0.001, 0.01: leave it out"),
         (["optimizer.lr=1e-3"], "optimizer.lr must be left to the search, got 0.001: leave it out"),
         (["pe=learnable", "pe.std=0.5"], "pe.std must be left to the search, got 0.5: leave it out"),
@@ -545,7 +546,8 @@ def test_searches_that_share_runs_cost_the_longest_in_any_order(tmp_path: Path) 
 def test_a_phased_encoding_trains_each_rung_anew() -> None:
     epochs = {name: searches_of(cells(f"pe={name}"))[0].epochs for name in ("rope", "drope")}
     (both,) = searches_of(cells("pe=sum", "pe.parts=[drope,alibi]"))
-    assert epochs["drope"] == both.epochs > epochs["rope"]
+    (within,) = searches_of(cells("pe=randomized_rope", "pe@pe.encoding=drope"))
+    assert epochs["drope"] == both.epochs == within.epochs > epochs["rope"]
 
 
 def test_a_starting_scale_of_a_part_is_refused_where_scales_are_searched() -> None:

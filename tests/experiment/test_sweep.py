@@ -151,6 +151,15 @@ def test_it_is_said_of_which_missing_cells_training_again_helps(reasons: tuple[s
     assert str(tables._missing(absent, [*absent, SimpleNamespace()])) == line
 
 
+def test_a_cell_that_diverged_is_trained_again_where_no_other_depends_on_it(cells, monkeypatch):
+    cells[0].run.fail(1, LOST, 2)
+    served = []
+    monkeypatch.setattr(Job, "serve", lambda job, wait: served.append((job.cell.cfg.seed, job.failure)))
+    with pytest.raises(tables.CellsMissingError):
+        sweep.run([job.cell.cfg for job in cells])
+    assert served == [(0, None), (1, None), (2, None)]
+
+
 def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not(tmp_path):
     def line(left: float | None) -> str:
         return watch._line(Snapshot([], [], [], [], [], 0.0, left), 3)

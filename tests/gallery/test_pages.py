@@ -220,7 +220,7 @@ def test_longer_sequences_have_a_leaderboard_of_their_own(content: Content, tmp_
     assert 'href="longer.html"' in leaderboard(content).html()
     fabricated.write(tmp_path, tasks=["place"])
     empty = leaderboard(replace(content, results=Results.read(tmp_path)), 2.0).html()
-    assert "Not measured yet" in empty
+    assert "No task is measured at 2 × the training length." in empty
 
 
 def test_an_encoding_without_a_mean_is_not_said_to_have_too_few_seeds(content: Content, tmp_path: Path) -> None:
@@ -310,6 +310,24 @@ def test_without_studies_claims_are_not_tested(content: Content) -> None:
     html = claims(replace(content, claims=untested)).html()
     assert html.count("not tested here") == 10
     assert "supported</strong>" not in html
+
+
+def test_an_average_without_a_best_has_a_page(content: Content, tmp_path: Path) -> None:
+    """Each of three encodings is certainly better than the next over the seeds that the two share, in a circle."""
+    circle = ("rope", "alibi", "t5")
+    for name in ("copy", "recall"):
+        cells = []
+        for place, pe in enumerate(circle):
+            for seed in range(3 * place, 3 * place + 3):
+                cells += [fabricated.cell(name, pe, seed, 0.9), fabricated.cell(name, circle[place - 2], seed, 0.5)]
+        shipped.write(f"{STUDY}_{name}", cells, tmp_path)
+    read = Results.read(tmp_path)
+    standing = read.leaderboards[1.0].standing
+    assert standing is not None
+    assert standing.open == []
+    page = needs(replace(content, results=read)).html()
+    assert "no best encoding can be named" in page
+    assert "The cheapest that may be the best is" not in page
 
 
 def test_without_results_pages_say_so(content: Content, cache: Path, tmp_path: Path) -> None:

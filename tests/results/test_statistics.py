@@ -397,12 +397,10 @@ def test_ranks_are_those_of_the_families(number):
 
 @pytest.mark.parametrize("number", range(3))
 def test_the_ranks_of_an_encoding_follow_from_a_family_of_its_own(number):
-    """As if only its comparisons had been made; corrected with fewer others, they decide as much or more."""
+    """As if only its comparisons had been made."""
     compared, tables = families(number)
     for name, (rows, metric) in tables.items():
         ranked = compared.ranks(name, own=True)
-        narrower = compared.ranks(name)
-        assert (ranked["tied"] <= narrower["tied"]).all()
         for pe in ("pe0", "pe1", "pe2", "pe3"):
             for place, here in rows.groupby("depth") if name == GRID else [(None, rows)]:
                 table, lines = wide(here, metric), compared.lines[name]
