@@ -95,7 +95,8 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
             )
         if key == "hydra.searchpath":
             raise ValueError(f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {shown(text)}")
-        of = next((name for name in LISTS if name != "probe" and key.startswith(f"{name}.")), "")  # which has messages of its own
+        numbers = [name for name in LISTS if name != "probe"]  # whose messages are elsewhere
+        of = next((name for name in numbers if key.startswith(f"{name}.")), "")
         if of and not key.removeprefix(f"{of}.").partition(".")[0].isdecimal():
             raise ValueError(f"{of} must be a list, as {of}=[...], got {shown(text)}")
         if override.is_sweep_override():
