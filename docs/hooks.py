@@ -63,7 +63,7 @@ def of_gallery() -> dict[str, bytes | str]:
     gallery.clear()
     gallery.update({f"gallery/{page.path}.md": page for page in pages(content)})
     found: dict[str, bytes | str] = {path: page.markdown() for path, page in gallery.items()}
-    found |= {f"gallery/{path}": data for path, data in assets(content, GALLERY).items()}
+    found |= {f"gallery/{path}": data for path, data in assets(content).items()}
     return found | {f"{STYLES[path.suffix]}/{path.name}": path.read_text() for path in STATIC.iterdir()}
 
 

@@ -41,7 +41,7 @@ def main() -> None:
         from pe_lab.gallery.site import write
 
         content = Content.gather(results, STUDIES if studies is None else studies, cache)
-        count = write(content, cache, out)
+        count = write(content, out)
         cells = sum(len(found.cells) for found in content.results.measured)
         print(f"{out / 'index.html'}: {count} pages, from {cells} cells")
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, TypedDict
 
 from pe_lab.audit.measures import by_distance
 from pe_lab.audit.subject import Subject, equal_tokens
@@ -12,17 +12,38 @@ from pe_lab.encodings.terms import Stick
 DIGITS = 4  # significant digits of a score
 
 
-def curves(subject: Subject, sliders: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+class Slider(TypedDict):
+    """An option with its values, and the index of the default among them."""
+
+    name: str
+    values: list[Any]
+    default: int
+
+
+class Curves(TypedDict):
+    """A curve per head for each combination of values.
+
+    Attributes:
+        quantity: what the score is, in words.
+        unit: logit or weight. Logits are relative to that at distance 0.
+        distances: [n].
+        curves: by the indices of the values, as "0,2" ("" without sliders), a list of n scores for each head, or a text
+            that says why there is none.
+    """
+
+    sliders: list[Slider]
+    quantity: str
+    unit: str
+    distances: list[int]
+    curves: dict[str, list[list[float]] | str]
+
+
+def curves(subject: Subject, sliders: Mapping[str, tuple[Any, ...]]) -> Curves:
     """Return a curve per head for each combination of values.
 
     Args:
         subject: the encoding with the options of conf/pe.
         sliders: options with their values, the default among them; may be empty.
-
-    Returns:
-        sliders: a list of name, values and the index of the default; quantity: what the score is, in words; unit: logit
-        or weight; distances [n]; curves: by the indices of the values, as "0,2" ("" without sliders), a list of n
-        scores for each head, or a text that says why there is none. Logits are relative to that at distance 0.
     """
     listed = [_slider(subject, name, values) for name, values in sliders.items()]
     stick = isinstance(subject.view(equal_tokens(2)).terms.weights, Stick)
@@ -40,7 +61,7 @@ def curves(subject: Subject, sliders: Mapping[str, tuple[Any, ...]]) -> dict[str
     return {"sliders": listed, "quantity": quantity, "unit": unit, "distances": distances, "curves": found}
 
 
-def _slider(subject: Subject, name: str, values: tuple[Any, ...]) -> dict[str, Any]:
+def _slider(subject: Subject, name: str, values: tuple[Any, ...]) -> Slider:
     """Return an option with its values and the index of its default."""
     default = getattr(subject.make, "keywords", {}).get(name)
     if default not in values:

@@ -1,5 +1,6 @@
 """A page of the gallery, as Markdown for the documentation and as an HTML file of its own."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -71,7 +72,7 @@ class Page:
         for number, section in enumerate(self.sections):
             parts += [f"## {section.title} {{#{section.id}}}"] if section.title else []
             parts += [slot(number)] if section.html else []
-            parts += [f"```python\n{section.code.rstrip()}\n```"] if section.code else []
+            parts += [_fenced(section.code)] if section.code else []
         return "\n\n".join(parts) + "\n"
 
     def filled(self, html: str) -> str:
@@ -91,6 +92,12 @@ class Page:
             code = f'<pre class="gallery-scroll" tabindex="0"><code>{escape(section.code)}</code></pre>'
             parts.append(f"{heading}{section.html}{code if section.code else ''}")
         return rendered("page.html", page=self, parts=parts, nav=NAV)
+
+
+def _fenced(code: str) -> str:
+    """Return Python source as a block of Markdown, whose fence is longer than any in the source."""
+    fence = "`" * max([3, *(len(found) + 1 for found in re.findall("`{3,}", code))])
+    return f"{fence}python\n{code.rstrip()}\n{fence}"
 
 
 def slot(number: int) -> str:

@@ -3,17 +3,19 @@
 A portrait takes a second or two. It is kept in a folder, by the hash of all that it depends on.
 """
 
+import base64
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from inspect import getsource, unwrap
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from hydra.utils import get_object, instantiate
@@ -24,8 +26,9 @@ from pe_lab.attention import triton
 from pe_lab.audit.measures import measure
 from pe_lab.audit.pictures import picture
 from pe_lab.audit.subject import LENGTH, Subject, random_tokens
-from pe_lab.gallery.kernels import curves
-from pe_lab.system.files import canonical, parse_json, writable, write_text
+from pe_lab.gallery.kernels import Curves, curves
+from pe_lab.system.files import canonical, digest, parse_json, read_bytes, writable, write_json
+from pe_lab.system.plain import is_of
 
 PACKAGE = Path(__file__).parents[1]
 READ = ("encodings", "attention/*.py", "attention/triton/__init__.py", "model", "audit", "data/base.py")
@@ -49,7 +52,7 @@ class Portrait:
         properties: of the audit.
         reasons: why properties are missing, by column.
         curves: see `kernels.curves`.
-        png: the file of its picture.
+        png: its picture.
     """
 
     name: str
@@ -64,8 +67,8 @@ class Portrait:
     fused: str
     properties: dict[str, float]
     reasons: dict[str, str]
-    curves: dict[str, Any]
-    png: str
+    curves: Curves
+    png: bytes
 
 
 def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, audited: bool = False) -> Portrait:
@@ -81,29 +84,50 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
     """
     asked = f"{_sources()} {name} {audited} {json.dumps(canonical(dict(sliders)))}"
     key = hashlib.sha256(asked.encode()).hexdigest()[:16]
-    path, png = folder / f"{name}-{key}.json", folder / f"{name}-{key}.png"
-    if path.is_file() and png.is_file():
-        return Portrait(**parse_json(path.read_text()))
+    path = folder / f"{name}-{key}.json"
+    if (kept := _read(path, name)) is not None:
+        return kept
     if not writable(folder):
         raise ValueError(f"--cache lacks {name}, and must be a folder that can be written to, got {str(folder)!r}")
     with _one_thread():
-        made, drawn = _make(name, sliders, png.name, audited)
+        made = _make(name, sliders, audited)
     folder.mkdir(parents=True, exist_ok=True)
-    for old in (*folder.glob(f"{name}-????????????????.json"), *folder.glob(f"{name}-????????????????.png")):
+    for old in folder.glob(f"{name}-????????????????.*"):
         old.unlink()
-    png.write_bytes(drawn)
-    write_text(path, json.dumps(asdict(made)))
+    value = asdict(replace(made, png=b"")) | {"png": base64.b64encode(made.png).decode()}
+    write_json(path, {"portrait": value, "digest": digest(value)})
     return made
 
 
-def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], png: str, audited: bool) -> tuple[Portrait, bytes]:
-    """Return a portrait and its picture."""
+def _read(path: Path, name: str) -> Portrait | None:
+    """Return the portrait in a file, or None, with a message if there is one that is damaged.
+
+    The file is data that somebody else may have written. It names no other file, and has all that is read of it.
+    """
+    try:
+        entry = parse_json(read_bytes(path))
+        value, expected = entry["portrait"], entry["digest"]
+        if digest(value) == expected and value["name"] == name:
+            value["png"] = base64.b64decode(value["png"], validate=True)
+            hints = get_type_hints(Portrait)
+            if all(is_of(value[key], kind) for key, kind in hints.items()):
+                return Portrait(**value)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        pass
+    print(f"--cache: {path} does not have what was written; it is made again", file=sys.stderr)
+    return None
+
+
+def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], audited: bool) -> Portrait:
+    """Return a portrait that is made now."""
     leaf = _leaf(name)
     subject = Subject(name, instantiate(leaf))
     target, made = leaf._target_, unwrap(get_object(leaf._target_))
     kind: Any = made if isinstance(made, type) else type(subject.model().encodings[0])
     properties, reasons = ({}, {}) if audited else measure(subject)
-    found = Portrait(
+    return Portrait(
         name=name,
         target=target,
         family=_family(kind),
@@ -117,9 +141,8 @@ def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], png: str, audited: 
         properties=properties,
         reasons=reasons,
         curves=curves(subject, sliders),
-        png=png,
+        png=_drawn(subject),
     )
-    return found, _drawn(subject)
 
 
 def _drawn(subject: Subject) -> bytes:

@@ -9,15 +9,15 @@ from pe_lab.gallery.pages import pages
 from pe_lab.system.files import write_text
 
 
-def assets(content: Content, cache: Path) -> dict[str, bytes]:
+def assets(content: Content) -> dict[str, bytes]:
     """Return what the pages load or link to, by path: pictures, and the rows of each task."""
-    found = {f"pictures/{name}.png": (cache / made.png).read_bytes() for name, made in content.portraits.items()}
+    found = {f"pictures/{name}.png": made.png for name, made in content.portraits.items()}
     for one in content.results.measured:
         found[f"rows/{one.task.name}.csv"] = table(one).to_csv(index=False).encode()
     return found
 
 
-def write(content: Content, cache: Path, out: Path) -> int:
+def write(content: Content, out: Path) -> int:
     """Write the gallery as a site of its own, that needs no server and no network, and return the number of pages.
 
     Files of pages that are no longer made stay.
@@ -25,7 +25,7 @@ def write(content: Content, cache: Path, out: Path) -> int:
     made = pages(content)
     for page in made:
         write_text(out / f"{page.path}.html", page.html())
-    files = assets(content, cache) | {path.name: path.read_bytes() for path in STATIC.iterdir()}
+    files = assets(content) | {path.name: path.read_bytes() for path in STATIC.iterdir()}
     for path, data in files.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_bytes(data)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab.results.statistics.margin import Margin
+from pe_lab.system.files import read_json
 
 NAME = "declared.json"
 
@@ -36,10 +37,9 @@ def read(folder: Path) -> Declared:
         ValueError: the file is not a declaration.
     """
     path = folder / NAME
-    if not path.is_file():
-        return Declared()
     try:
-        found = json.loads(path.read_text())
+        if (found := read_json(path)) is None:
+            return Declared()
         texts = (found.get("margin") or {}) if isinstance(found, dict) else None
         if not isinstance(texts, dict):
             raise ValueError(f"{json.dumps(found if texts is None else texts)}, not settings")

@@ -6,7 +6,8 @@ would act on are refused: interpolations (OmegaConf) and addresses of artifacts 
 
 import re
 from collections.abc import Callable
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import yaml
 
@@ -47,6 +48,25 @@ def complaint(value: Any) -> str | None:
         elif not isinstance(part, (int, float, type(None))):
             return f"must have numbers, texts, lists and dicts, got {_shown(part)}{_in(place)}"
     return None
+
+
+def is_of(value: Any, kind: Any) -> bool:
+    """Return whether plain data is of a type: a class, a TypedDict, a union, or a dict or list of these."""
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return True
+    if origin is UnionType:
+        return any(is_of(value, one) for one in args)
+    if origin is list:
+        return isinstance(value, list) and all(is_of(item, args[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(is_of(k, args[0]) and is_of(v, args[1]) for k, v in value.items())
+    if is_typeddict(kind):
+        hints = get_type_hints(kind)
+        return (
+            isinstance(value, dict) and value.keys() == hints.keys() and all(is_of(value[k], hints[k]) for k in hints)
+        )
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 def _refused(text: str) -> str | None:

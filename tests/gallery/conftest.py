@@ -42,8 +42,8 @@ def content(results: Path, cache: Path) -> Content:
 
 
 @pytest.fixture(scope="session")
-def site(content: Content, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(content: Content, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The gallery as files."""
     folder = tmp_path_factory.mktemp("site")
-    write(content, cache, folder)
+    write(content, folder)
     return folder

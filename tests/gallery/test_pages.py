@@ -330,10 +330,10 @@ def test_an_average_without_a_best_has_a_page(content: Content, tmp_path: Path) 
     assert "The cheapest that may be the best is" not in page
 
 
-def test_without_results_pages_say_so(content: Content, cache: Path, tmp_path: Path) -> None:
+def test_without_results_pages_say_so(content: Content, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     empty = replace(content, results=Results.read(tmp_path / "none"))
-    write(empty, cache, tmp_path / "site")
+    write(empty, tmp_path / "site")
     assert "Not measured yet: no cell of pe-bench 1 is shipped." in (tmp_path / "site/index.html").read_text()
     assert "Not measured yet." in (tmp_path / "site/tasks/copy.html").read_text()
     assert "Nothing is decided on average at the training length" in (tmp_path / "site/needs.html").read_text()
@@ -367,6 +367,11 @@ def test_in_the_documentation_pages_link_to_its_other_pages(content: Content) ->
     alone, inside = (encoding(replace(content, documented=one), "rope").html() for one in (False, True))
     assert "../../audit.html" in inside
     assert "../../audit.html" not in alone
+
+
+def test_source_with_a_fence_stays_in_its_block() -> None:
+    text = Page("a", "a", [Section("Code", "", '"""```\n<script>\n"""')]).markdown()
+    assert text.endswith('````python\n"""```\n<script>\n"""\n````\n')
 
 
 def test_text_of_others_is_escaped() -> None:

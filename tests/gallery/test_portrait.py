@@ -1,9 +1,13 @@
 """Portraits say what an encoding is, and are kept until something that they depend on changes."""
 
 import inspect
+import json
 import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +16,11 @@ from pe_lab.audit.subject import Subject
 from pe_lab.encodings.bias import Alibi
 from pe_lab.gallery import portrait as made_by
 from pe_lab.gallery.content import Content
-from pe_lab.gallery.portrait import portrait
+from pe_lab.gallery.portrait import Portrait, portrait
+from pe_lab.system.files import digest
 
 
-def test_a_portrait_has_class_source_family_and_options(content: Content, cache: Path) -> None:
+def test_a_portrait_has_class_source_family_and_options(content: Content) -> None:
     found = content.portraits["alibi"]
     assert found.code == inspect.getsource(Alibi)
     assert found.family == "Encodings that add a fixed function of distance to the logits"
@@ -23,7 +28,7 @@ def test_a_portrait_has_class_source_family_and_options(content: Content, cache:
     assert (found.causal_only, found.on_grid, found.reads_marks) == (False, False, False)
     assert content.portraits["none"].family == "No encoding"
     assert content.portraits["rope_2d"].on_grid
-    assert (cache / found.png).read_bytes().startswith(b"\x89PNG")
+    assert found.png.startswith(b"\x89PNG")
 
 
 def test_a_portrait_is_read_again_until_the_values_change(
@@ -80,3 +85,66 @@ def test_a_folder_without_permission_is_read_and_named_where_it_lacks_a_portrait
     message = f"--cache lacks alibi, and must be a folder that can be written to, got '{cache}'"
     with pytest.raises(ValueError, match=re.escape(message)):
         portrait("alibi", {"slopes": ("geometric", "harmonic")}, cache, audited=True)
+
+
+def _with(**more: Any) -> Callable[[Path], None]:
+    """Change the entry of a portrait, and give it the digest of what it has then."""
+
+    def change(path: Path) -> None:
+        value = json.loads(path.read_text())["portrait"] | more
+        value = {key: one for key, one in value.items() if one is not None}
+        path.write_text(json.dumps({"portrait": value, "digest": digest(value)}))
+
+    return change
+
+
+def _linked(path: Path) -> None:
+    path.rename(path.with_suffix(".moved"))
+    path.symlink_to(path.with_suffix(".moved"))
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _with(png="../../../../etc/passwd"),
+        _with(extra=1),
+        _with(code=None),
+        _with(code=["x"]),
+        _with(name="rope"),
+        _with(properties={"a": "b"}),
+        _with(curves={}),
+        _with(curves={"sliders": [], "quantity": "", "unit": "", "distances": [0], "curves": {"": [["x"]]}}),
+        lambda path: path.write_text(path.read_text().replace("class Alibi", "class Other")),
+        lambda path: path.write_text("[]"),
+        lambda path: path.write_bytes(path.read_bytes()[:-9]),
+        _linked,
+        _fifo,
+    ],
+)
+def test_an_entry_that_is_not_what_was_written_is_made_anew(
+    damage: Callable[[Path], None],
+    content: Content,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (entry,) = cache.glob("alibi-*.json")
+    path = Path(shutil.copy(entry, tmp_path))
+    damage(path)
+    expected = content.portraits["alibi"]
+    monkeypatch.setattr(made_by, "_make", lambda *_: expected)
+    assert _read(tmp_path, content) == expected
+    assert capsys.readouterr().err.count(str(path)) == 1
+    monkeypatch.setattr(made_by, "_make", lambda *_: pytest.fail("made again"))
+    assert _read(tmp_path, content) == expected
+    assert capsys.readouterr().err == ""
+
+
+def _read(folder: Path, content: Content) -> Portrait:
+    return portrait("alibi", dict(content.definitions["alibi"].sliders), folder, audited=True)

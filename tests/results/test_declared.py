@@ -1,6 +1,7 @@
 """The declaration of a study is read, or refused in a line that names the file."""
 
 import json
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -70,6 +71,17 @@ def test_a_damaged_declaration_is_one_line(changed, line, tmp_path):
 @pytest.mark.parametrize("content", ["", "{", "[]", "3", "null", "\x00"])
 def test_what_is_no_declaration_is_one_line(content, tmp_path):
     (tmp_path / "declared.json").write_text(content)
+    with pytest.raises(ValueError, match="declared.json must be a declaration, got ") as error:
+        read(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", ["[" * 10**6, '{"search": {"points": NaN}}', None])
+def test_a_declaration_that_python_alone_would_read_or_wait_for_is_one_line(content, tmp_path):
+    if content is None:
+        os.mkfifo(tmp_path / "declared.json")
+    else:
+        (tmp_path / "declared.json").write_text(content)
     with pytest.raises(ValueError, match="declared.json must be a declaration, got ") as error:
         read(tmp_path)
     assert "\n" not in str(error.value)

@@ -55,6 +55,8 @@ def damage(entry: Path) -> str | None:
         expected = None
     if not isinstance(expected, dict) or not expected:
         return f"does not have its {CHECKSUMS}"
+    if expected.keys() != {path.name for path in entry.iterdir()} - {CHECKSUMS}:
+        return f"does not have the files of its {CHECKSUMS}"
     for name, digest in expected.items():
         file = entry / name
         try:

@@ -105,6 +105,17 @@ def test_a_damaged_file_is_made_again_and_that_is_said(
         assert capsys.readouterr().err == ""
 
 
+def test_checksums_of_other_files_are_none(place: Path, sound: tuple[Path, Found]) -> None:
+    """An entry whose checksums name no file of it is not sound, whatever they name elsewhere."""
+    text = place / "text.txt"
+    for file in (file for file in files(place) if file.name != "checksums.json"):
+        (place / file).unlink()
+        write_json(
+            place / file.parent / "checksums.json", {os.path.relpath(text, place / file.parent): file_digest(text)}
+        )
+        assert found(place) == sound[1], file
+
+
 @pytest.mark.parametrize("kind", INSTEAD)
 def test_what_stands_where_a_folder_was_is_replaced_or_named(
     kind: str, place: Path, sound: tuple[Path, Found], capsys: pytest.CaptureFixture
