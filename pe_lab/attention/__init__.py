@@ -20,9 +20,11 @@ class Implementation(Protocol):
 
     Attributes:
         revision: increased when its numbers change; part of the identity of a result.
+        low_revision: that of numbers in bfloat16 and float16.
     """
 
     revision: int
+    low_revision: int
 
     def refuses(self, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
         """Return the reason why these terms cannot be computed here, or None."""

@@ -21,6 +21,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
+low_revision = revision
 BLOCK = 128  # tokens of a tile of the mask
 SMALLEST_HEAD = 16  # head dimensions of the compiled kernels
 MOST_VARIANTS = 256  # compiled in a process: terms, dtypes, head dimensions; PyTorch allows 8

@@ -15,6 +15,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
+low_revision = revision
 
 
 def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:

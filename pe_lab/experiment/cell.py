@@ -141,7 +141,8 @@ class Cell:
             "attention": self.implementation,
             "precision": cfg.trainer.precision,
         }
-        revision = IMPLEMENTATIONS[self.implementation].revision
+        module = IMPLEMENTATIONS[self.implementation]
+        revision = module.low_revision if cfg.trainer.precision == "bf16-mixed" else module.revision
         if revision > 1:
             identity["attention_revision"] = revision
         if self.graph:  # learning rates are rounded to float32

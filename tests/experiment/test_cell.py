@@ -165,6 +165,13 @@ def test_a_revision_is_part_of_the_identity(part, tmp_path, monkeypatch):
     assert run(tmp_path) != before
 
 
+def test_a_revision_in_low_precision_is_part_of_the_identity_there(tmp_path, monkeypatch):
+    full, low = run(tmp_path), run(tmp_path, "trainer.precision=bf16-mixed")
+    monkeypatch.setattr(sdpa, "low_revision", sdpa.low_revision + 1)
+    assert run(tmp_path) == full
+    assert run(tmp_path, "trainer.precision=bf16-mixed") != low
+
+
 def test_an_encoding_within_an_encoding_is_hashed_in_the_same_way(tmp_path, monkeypatch):
     before = run(tmp_path, "pe=randomized_sinusoidal")
     assert run(tmp_path, "pe=randomized_sinusoidal", "pe.encoding.theta=1e4", "pe.encoding.at=input") == before

@@ -19,6 +19,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 
 revision = 3  # increased when the numbers change; part of the identity of a result
+low_revision = revision
 LARGEST_HEAD = 128  # head dimensions
 LARGEST_WINDOW = 2**30  # keys, which is as good as no limit
 MOST_HEADS = 65535  # of all sequences together: the second axis of a grid

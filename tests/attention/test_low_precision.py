@@ -1,0 +1,123 @@
+"""In bfloat16 every implementation is about as exact as the reference, however large a bias is."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import hydra
+import pytest
+import torch
+from torch import Tensor
+
+from configs import NAMES, pe_settings
+from pe_lab.attention import IMPLEMENTATIONS, attend
+from pe_lab.attention.selftest import INTERPRETED
+from pe_lab.check.case import COLUMNS, MARKS, marked, real
+from pe_lab.encodings.base import PositionalEncoding, UnfitError
+from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.sizes import Sizes
+from pe_lab.encodings.terms import Terms
+
+B, H = 2, 2
+# tables as training leaves them: softmax does not see a constant, so that nothing keeps them near 0
+PUSHED = ("relative_bias", "t5", "tupe", "fire")
+LENGTH = 49
+BIASES: dict[str, Callable[[], Terms]] = {
+    "high": lambda: Terms(bias=torch.randn(H, 2 * LENGTH - 1) + 300),
+    "low": lambda: Terms(bias=torch.randn(H, 2 * LENGTH - 1) - 300),
+    "high for some queries": lambda: Terms(
+        bias_full=torch.randn(1, H, LENGTH, LENGTH) + 300 * (torch.arange(LENGTH) % 2)[:, None]
+    ),
+}
+
+
+def made(name: str, width: int, heads: int, length: int, causal: bool) -> PositionalEncoding:
+    make = hydra.utils.instantiate(pe_settings(name))
+    try:
+        return make(Sizes(width, heads, length, causal, marks=MARKS)).eval()
+    except UnfitError:
+        return make(Sizes(width, heads, length, causal, COLUMNS, marks=MARKS)).eval()
+
+
+def in_float64(terms: Terms) -> Terms:
+    """The same terms; of what a score computes, the reference is the judge."""
+
+    def wider(value: object) -> object:
+        if isinstance(value, Tensor):
+            return value.double()
+        if hasattr(value, "cos"):
+            return replace(value, cos=value.cos.double(), sin=value.sin.double())
+        return value
+
+    return Terms(**{field: wider(value) for field, value in vars(terms).items() if not field.startswith("_")})
+
+
+def errors(inputs: Tensor, terms: Terms, layout: Layout, implementation: str) -> tuple[Tensor, Tensor]:
+    """Return the relative error of an implementation, and that of the reference."""
+    truth = attend(*inputs.double(), in_float64(terms), layout, "reference")
+    kept = real(layout)[:, None, :, None]
+    both = (attend(*inputs, terms, layout, which) for which in (implementation, "reference"))
+    error, own = (((x - truth) * kept).norm() / (truth * kept).norm() for x in both)
+    return error, own
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "flex"])
+@pytest.mark.parametrize("width", [64, 768])
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_bfloat16_costs_an_encoding_no_more_than_twice_what_it_costs_the_reference(
+    name: str, width: int, implementation: str
+) -> None:
+    length, heads = 129, max(H, width // 64)
+    for causal in (True, False):
+        try:
+            encoding = made(name, width, heads, length, causal)
+        except UnfitError:  # it is causal only
+            continue
+        if name in PUSHED:
+            for parameter in encoding.parameters():
+                parameter += 3
+        columns = COLUMNS if encoding.on_grid else None
+        layout = encoding.locate(marked(Layout.whole(B, length, causal, columns)))
+        terms = encoding.terms(torch.randn(B, length, width).bfloat16(), layout)
+        inputs = torch.randn(3, B, heads, length, width // heads).bfloat16()
+        if not IMPLEMENTATIONS[implementation].refuses(inputs[0], terms, layout):
+            error, own = errors(inputs, terms, layout, implementation)
+            assert error <= 2 * own
+
+
+@pytest.mark.parametrize(
+    ("implementation", "size"),
+    [(name, size) for name in ("sdpa", "flex", "triton") for size in BIASES if name == "sdpa" or "some" not in size],
+)
+@pytest.mark.parametrize("causal", [True, False])
+@torch.no_grad()
+def test_a_bias_that_is_large_for_every_key_costs_nothing(implementation: str, size: str, causal: bool) -> None:
+    layout = Layout.of_lengths(torch.tensor([LENGTH, 30]), LENGTH, causal)
+    error, own = errors(torch.randn(3, B, H, LENGTH, 32).bfloat16(), BIASES[size](), layout, implementation)
+    assert error <= 2 * own * (INTERPRETED if implementation == "triton" else 1)
+
+
+@torch.no_grad()
+def test_a_large_bias_costs_the_only_query_of_a_step_nothing() -> None:
+    layout = Layout.whole(B, 64, True)
+    last = replace(layout.last(1), keys=layout)
+    q, (k, v) = torch.randn(B, H, 1, 32).bfloat16(), torch.randn(2, B, H, 64, 32).bfloat16()
+    terms = Terms(bias=torch.randn(H, 127) + 300)
+    truth = attend(q.double(), k.double(), v.double(), in_float64(terms), last, "reference")
+    error, own = ((attend(q, k, v, terms, last, which) - truth).norm() for which in ("sdpa", "reference"))
+    assert error <= 2 * own
+
+
+def test_the_gradient_of_a_large_bias_is_as_exact_as_that_of_the_reference() -> None:
+    length, d = 64, 32
+    layout, table = Layout.whole(B, length, True), torch.randn(H, 2 * length - 1) + 100
+    inputs, upstream = torch.randn(3, B, H, length, d).bfloat16(), torch.randn(B, H, length, d)
+
+    def gradient(dtype: torch.dtype, implementation: str) -> Tensor:
+        bias = table.to(torch.promote_types(dtype, torch.float32)).requires_grad_()
+        out = attend(*inputs.to(dtype), Terms(bias=bias), layout, implementation)
+        return torch.autograd.grad(out, bias, upstream.to(dtype))[0].double()
+
+    truth = gradient(torch.float64, "reference")
+    error, own = ((gradient(torch.bfloat16, which) - truth).norm() for which in ("sdpa", "reference"))
+    assert error <= 2 * own
