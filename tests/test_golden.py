@@ -33,10 +33,14 @@ def made(*overrides: str) -> DictConfig:
 
 
 def of_encoding(name: str) -> DictConfig:
-    """The config of an encoding: on `structured`, `addition` if it reads marks, or `digits` if it needs a grid."""
+    """The config of an encoding: on `structured_heldout`, `addition` if it reads marks, `digits` if it needs a grid.
+
+    The first of these has its old name, under which its numbers were written.
+    """
     kind = pe_class(name)
-    task = "digits" if kind.on_grid else "addition" if kind.reads_marks else "structured"
+    task = "digits" if kind.on_grid else "addition" if kind.reads_marks else "structured_heldout"
     cfg = made("pe=none", f"data={task}")
+    cfg.data.name = task.removesuffix("_heldout")
     cfg.pe = deepcopy(pe_settings(name))
     return cfg
 

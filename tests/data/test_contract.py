@@ -28,7 +28,7 @@ from pe_lab.data.flip_flop import FlipFlop
 from pe_lab.data.induction import Induction
 from pe_lab.data.mqar import MQAR
 from pe_lab.data.problem import Problems
-from pe_lab.data.structured import Structured, pairs
+from pe_lab.data.structured import Structured, StructuredHeldout
 
 NAMES = sorted(path.stem for path in (folder() / "data").glob("*.yaml"))
 # wherever a dataset has one of these options
@@ -179,9 +179,10 @@ def frequent() -> Everything:
     return data, batch, torch.ones(len(tokens), dtype=torch.float64)
 
 
-def progressions() -> Everything:
-    data = Structured(0)
-    batch = data._write(pairs())
+def progressions(kind: type[Structured]) -> Everything:
+    data = kind(0)
+    sequences = list(product(range(128), [s for s in range(-8, 9) if s], range(4, 9)))
+    batch = data._write([(a, s, tail) for a, s, tail in sequences if 0 <= a + 11 * s < 128])
     return data, batch, torch.ones(len(batch), dtype=torch.float64)
 
 
@@ -217,7 +218,8 @@ def blocks() -> Everything:
 
 FEW = {"train": 300, "validation": 50, "test": 50}
 EVERYTHING: dict[str, Callable[[], Everything]] = {
-    "structured": progressions,
+    "structured": lambda: progressions(Structured),
+    "structured_heldout": lambda: progressions(StructuredHeldout),
     "copy": lambda: problems("copy", symbols=3, longest=6, **FEW),
     "reverse": lambda: problems("reverse", symbols=3, longest=6, **FEW),
     "sort": lambda: problems("sort", symbols=9, longest=4, **FEW),

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from configs import composed
 from pe_lab.data.base import IGNORE, Batch, epoch_order, in_batches
-from pe_lab.data.structured import END, MID, PAD, START, VALUES, Structured, pairs
+from pe_lab.data.structured import END, MID, PAD, START, VALUES, Structured, StructuredHeldout, pairs
 from pe_lab.encodings.layout import PADDING
 
+TASKS = {"structured": Structured, "structured_heldout": StructuredHeldout}
 SPLITS = ("train", "validation", "test")
 SEEDS = (0, 1, 7, 12345)
 ROLES = ("first", "second", "middle", "continuation", "end")
+every_task = pytest.mark.parametrize("name", TASKS)
 # float64 sums of at most 1e5 numbers below 10
 EXACT = {"rel": 0, "abs": 1e-12}
 
@@ -58,8 +60,8 @@ def role_of(number: int, token: int) -> str:
 
 
 @cache
-def dataset(seed: int) -> Structured:
-    return Structured(seed)
+def dataset(seed: int, name: str) -> Structured:
+    return TASKS[name](seed)
 
 
 def whole(data: Structured, split: str) -> Batch:
@@ -71,46 +73,54 @@ def unpadded(tokens: Tensor) -> list[tuple[int, ...]]:
 
 
 @cache
-def chosen_pairs(seed: int, split: str) -> frozenset[tuple[int, int]]:
+def chosen_pairs(seed: int, split: str, name: str = "structured_heldout") -> frozenset[tuple[int, int]]:
     """Return the (a, s) of sequences."""
-    return frozenset((row[1], row[2] - row[1]) for row in whole(dataset(seed), split).tokens.tolist())
+    return frozenset((row[1], row[2] - row[1]) for row in whole(dataset(seed, name), split).tokens.tolist())
 
 
 def fingerprint(tokens: Tensor) -> str:
     return hashlib.sha256(tokens.numpy().astype("<i8").tobytes()).hexdigest()
 
 
-def test_there_are_1256_pairs_and_6280_sequences() -> None:
+@every_task
+def test_there_are_1256_pairs_and_6280_sequences(name: str) -> None:
     assert len(population()) == 6280
     assert {(a, s) for a, s, _ in population().values()} == set(pairs())
     assert len(pairs()) == 1256
-    assert sum(dataset(0).size(split) for split in SPLITS) == 6280
+    assert sum(dataset(0, name).size(split) for split in SPLITS) == 6280
 
 
 def test_the_vocabulary_is_128_terms_and_four_marks() -> None:
     assert VALUES == 128
     assert {START, MID, END, PAD} == {128, 129, 130, 131}
-    assert dataset(0).task.vocabulary == 132
+    assert dataset(0, "structured_heldout").task.vocabulary == 132
 
 
-def test_the_config_is_the_task_of_the_specification() -> None:
-    cfg = composed("data=structured")
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("structured", [4522, 502, 1256]), ("structured_heldout", [4525, 500, 1255])]
+)
+def test_the_config_is_the_task_of_the_specification(name: str, sizes: list[int]) -> None:
+    cfg = composed(f"data={name}")
     data = hydra.utils.instantiate(cfg.data)(seed=0)
-    assert (data.name, data.task.length, data.task.causal, data.roles) == ("structured", 16, True, ROLES)
-    assert whole(data, "test").tokens.shape == (251 * 5, 16)
+    assert type(data) is TASKS[name]
+    assert (data.name, data.task.length, data.task.causal, data.roles) == (name, 16, True, ROLES)
+    assert [data.size(split) for split in SPLITS] == sizes
+    assert whole(data, "test").tokens.shape == (sizes[2], 16)
     assert (cfg.model.width, cfg.model.num_heads, cfg.model.mlp_ratio, cfg.trainer.batch_size) == (64, 4, 4, 64)
 
 
+@every_task
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_splits_are_together_all_sequences_each_once(seed: int) -> None:
-    sequences = [row for split in SPLITS for row in unpadded(whole(dataset(seed), split).tokens)]
+def test_the_splits_are_together_all_sequences_each_once(name: str, seed: int) -> None:
+    sequences = [row for split in SPLITS for row in unpadded(whole(dataset(seed, name), split).tokens)]
     assert sorted(sequences) == sorted(population())
 
 
+@every_task
 @pytest.mark.parametrize("length", [15, 16, 21])
-def test_padding_fills_the_end_and_nothing_else(length: int) -> None:
+def test_padding_fills_the_end_and_nothing_else(name: str, length: int) -> None:
     for split in SPLITS:
-        batch = whole(Structured(0, length=length), split)
+        batch = whole(TASKS[name](0, length=length), split)
         assert batch.tokens.shape[1] == length
         for row, segment in zip(batch.tokens.tolist(), batch.layout.segment.tolist(), strict=True):
             count = length - segment.count(PADDING)
@@ -124,7 +134,7 @@ def test_padding_fills_the_end_and_nothing_else(length: int) -> None:
         assert torch.equal(batch.layout.pos, torch.arange(length)[None])
         assert batch.layout.causal
         assert not batch.layout.packed
-        assert unpadded(batch.tokens) == unpadded(whole(dataset(0), split).tokens)
+        assert unpadded(batch.tokens) == unpadded(whole(dataset(0, name), split).tokens)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -136,9 +146,10 @@ def test_no_pair_is_in_two_splits(seed: int) -> None:
     assert train | validation | test == set(pairs())
 
 
+@every_task
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_sequence_is_in_two_splits(seed: int) -> None:
-    train, validation, test = (set(unpadded(whole(dataset(seed), split).tokens)) for split in SPLITS)
+def test_no_sequence_is_in_two_splits(name: str, seed: int) -> None:
+    train, validation, test = (set(unpadded(whole(dataset(seed, name), split).tokens)) for split in SPLITS)
     assert not train & validation
     assert not train & test
     assert not validation & test
@@ -149,55 +160,109 @@ def test_a_fifth_of_the_pairs_is_for_the_test_and_a_tenth_of_the_rest_for_valida
     train, validation, test = (len(chosen_pairs(seed, split)) for split in SPLITS)
     assert abs(test - 0.2 * 1256) <= 0.5
     assert abs(validation - 0.1 * (train + validation)) <= 0.5
-    assert [dataset(seed).size(split) for split in SPLITS] == [5 * train, 5 * validation, 5 * test]
+    assert [dataset(seed, "structured_heldout").size(split) for split in SPLITS] == [
+        5 * train,
+        5 * validation,
+        5 * test,
+    ]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_pair_of_a_split_has_all_lengths(seed: int) -> None:
     for split in SPLITS:
-        tails = Counter(population()[row][2] for row in unpadded(whole(dataset(seed), split).tokens))
+        tails = Counter(
+            population()[row][2] for row in unpadded(whole(dataset(seed, "structured_heldout"), split).tokens)
+        )
         assert tails == dict.fromkeys((4, 5, 6, 7, 8), len(chosen_pairs(seed, split)))
 
 
-def test_the_split_depends_on_the_seed() -> None:
+@every_task
+def test_the_split_depends_on_the_seed(name: str) -> None:
     for split in SPLITS:
-        assert len({chosen_pairs(seed, split) for seed in SEEDS}) == len(SEEDS)
+        assert len({frozenset(unpadded(whole(dataset(seed, name), split).tokens)) for seed in SEEDS}) == len(SEEDS)
 
 
-def test_the_split_has_pairs_of_every_step() -> None:
+@every_task
+def test_the_split_has_pairs_of_every_step(name: str) -> None:
     """A split in the order of enumeration would hold out whole steps; a random one does not."""
     for seed in SEEDS:
         for split in SPLITS:
-            assert len({step for _, step in chosen_pairs(seed, split)}) == 16
+            assert len({step for _, step in chosen_pairs(seed, split, name)}) == 16
 
 
-def test_the_sequences_are_the_same_in_every_process_and_on_every_machine() -> None:
-    assert {split: fingerprint(whole(Structured(0), split).tokens) for split in SPLITS} == {
-        "train": "67c1e5360515ace2fce1c107b8b8da317bc7a04cd1219818b824ae05dd993d57",
-        "validation": "1237ce395befcf28f2f036c17e5fd319bc18e5160bcef803e8521ab3ad010313",
-        "test": "509dd31a4dd181e8e5037a82f189a137fee6d463c381d833e89eb32f8c35993e",
-    }
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "structured",
+            [
+                "80ddd781c4fc29d90460f9748df0ae271f749791fdb072db7bd1350d431b9307",
+                "3cc56fb156e96708d48c9db6c1d6dd54bc6ce923b665acd5d66ea2f5b4dd6b85",
+                "1889b7fd5dc263bfb0cb65dc639ea850e31ec90c302fb2fe85530dbc943a235f",
+            ],
+        ),
+        (
+            "structured_heldout",
+            [
+                "67c1e5360515ace2fce1c107b8b8da317bc7a04cd1219818b824ae05dd993d57",
+                "1237ce395befcf28f2f036c17e5fd319bc18e5160bcef803e8521ab3ad010313",
+                "509dd31a4dd181e8e5037a82f189a137fee6d463c381d833e89eb32f8c35993e",
+            ],
+        ),
+    ],
+)
+def test_the_sequences_are_the_same_in_every_process_and_on_every_machine(name: str, expected: list[str]) -> None:
+    assert [fingerprint(whole(TASKS[name](0), split).tokens) for split in SPLITS] == expected
 
 
-def test_the_sequences_do_not_depend_on_the_global_generator() -> None:
+@pytest.mark.parametrize(("seed", "shared"), [(0, 1247), (1, 1248), (2, 1250)])
+def test_nearly_every_test_sequence_has_a_training_sequence_of_the_same_progression(seed: int, shared: int) -> None:
+    """As the task's description says: the source's split measures memory of progressions as well."""
+    train = chosen_pairs(seed, "train", "structured")
+    test = unpadded(whole(dataset(seed, "structured"), "test").tokens)
+    assert sum((row[1], row[2] - row[1]) in train for row in test) == shared
+    assert shared / len(test) > 0.99
+
+
+@every_task
+@pytest.mark.parametrize("factor", [2, 4])
+def test_a_longer_test_is_the_test_with_more_terms_as_far_as_they_stay_in_range(name: str, factor: int) -> None:
+    more = 16 * factor - 16
+    expected = set()
+    for row in unpadded(whole(dataset(0, name), "test").tokens):
+        first, step, tail = population()[row]
+        if 0 <= first + (11 + more) * step <= 127:
+            terms = [first + n * step for n in range(4 + tail + more)]
+            expected.add((START, *terms[:4], MID, *terms[4:], END))
+    longer = dataset(0, name).longer(factor)
+    found = unpadded(whole(longer, "test").tokens)
+    assert type(longer) is TASKS[name]
+    assert set(found) == expected
+    assert len(found) == len(expected) == longer.size("test")
+
+
+@every_task
+def test_the_sequences_do_not_depend_on_the_global_generator(name: str) -> None:
     before = torch.random.get_rng_state()
-    whole(Structured(3), "train")
+    whole(TASKS[name](3), "train")
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_a_batch_is_the_rows_that_were_asked_for() -> None:
-    data = dataset(0)
+@every_task
+def test_a_batch_is_the_rows_that_were_asked_for(name: str) -> None:
+    data = dataset(0, name)
     index = torch.tensor([500, 3, 3, 77])
     batch, everything = data.batch("test", index), whole(data, "test")
-    for name in ("tokens", "targets", "role", "headline"):
-        assert torch.equal(getattr(batch, name), getattr(everything, name)[index]), name
+    for part in ("tokens", "targets", "role", "headline"):
+        assert torch.equal(getattr(batch, part), getattr(everything, part)[index]), part
     assert torch.equal(batch.layout.segment, everything.layout.segment[index])
     assert len(batch) == 4
 
 
+@every_task
 @pytest.mark.parametrize("length", [16, 19])
-def test_every_slot_asks_for_the_next_token_in_its_role_and_padding_is_never_asked(length: int) -> None:
-    data = Structured(0, length=length)
+def test_every_slot_asks_for_the_next_token_in_its_role_and_padding_is_never_asked(name: str, length: int) -> None:
+    data = TASKS[name](0, length=length)
     for split in SPLITS:
         batch = whole(data, split)
         rows = zip(unpadded(batch.tokens), batch.targets.tolist(), batch.role.tolist(), strict=True)
@@ -208,10 +273,11 @@ def test_every_slot_asks_for_the_next_token_in_its_role_and_padding_is_never_ask
             assert names == [role_of(number, token) for number, token in enumerate(asked, 1)]
 
 
-def test_the_headline_is_the_slots_that_the_prefix_determines() -> None:
+@every_task
+def test_the_headline_is_the_slots_that_the_prefix_determines(name: str) -> None:
     seen = 0
     for split in SPLITS:
-        batch = whole(dataset(0), split)
+        batch = whole(dataset(0, name), split)
         for sequence, headline in zip(unpadded(batch.tokens), batch.headline.tolist(), strict=True):
             determined = [len(continuations(True)[sequence[:known]]) == 1 for known in range(1, len(sequence))]
             assert headline == [*determined, *[False] * (16 - len(determined))]
@@ -219,8 +285,9 @@ def test_the_headline_is_the_slots_that_the_prefix_determines() -> None:
     assert seen == 6280
 
 
-def test_end_is_in_the_headline_after_the_eighth_term_only() -> None:
-    batch = whole(dataset(0), "train")
+@every_task
+def test_end_is_in_the_headline_after_the_eighth_term_only(name: str) -> None:
+    batch = whole(dataset(0, name), "train")
     asks_end = batch.targets == END
     assert torch.equal(asks_end.sum(1), torch.ones(len(batch), dtype=torch.long))
     tail = torch.tensor([population()[row][2] for row in unpadded(batch.tokens)])
@@ -228,21 +295,23 @@ def test_end_is_in_the_headline_after_the_eighth_term_only() -> None:
 
 
 @cache
-def floors(split: str) -> dict[str, dict[str, float]]:
-    return dataset(0).floors(split)
+def floors(split: str, name: str) -> dict[str, dict[str, float]]:
+    return dataset(0, name).floors(split)
 
 
-def test_the_bayes_loss_of_the_headline_is_zero() -> None:
+@every_task
+def test_the_bayes_loss_of_the_headline_is_zero(name: str) -> None:
     for split in SPLITS:
-        assert floors(split)["bayes"]["loss"] == 0.0
-        assert floors(split)["bayes"]["loss_middle"] == 0.0
+        assert floors(split, name)["bayes"]["loss"] == 0.0
+        assert floors(split, name)["bayes"]["loss_middle"] == 0.0
 
 
+@every_task
 @pytest.mark.parametrize(("floor", "ordered"), [("bayes", True), ("position_blind", False)])
 @pytest.mark.parametrize("split", SPLITS)
-def test_the_floors_are_those_of_a_slow_enumeration(split: str, floor: str, ordered: bool) -> None:
+def test_the_floors_are_those_of_a_slow_enumeration(name: str, split: str, floor: str, ordered: bool) -> None:
     losses = defaultdict(list)
-    for sequence in unpadded(whole(dataset(0), split).tokens):
+    for sequence in unpadded(whole(dataset(0, name), split).tokens):
         for known in range(1, len(sequence)):
             follow = continuations(ordered)[key(sequence[:known], ordered)]
             loss = -math.log(follow[sequence[known]] / follow.total())
@@ -250,16 +319,26 @@ def test_the_floors_are_those_of_a_slow_enumeration(split: str, floor: str, orde
             losses[f"loss_{role_of(known, sequence[known])}"].append(loss)
             if len(continuations(True)[sequence[:known]]) == 1:
                 losses["loss"].append(loss)
-    assert floors(split).keys() == {"bayes", "position_blind", "position_blind_split_known"}
-    assert floors(split)[floor] == pytest.approx(
+    assert floors(split, name).keys() == {"bayes", "position_blind", "position_blind_split_known"}
+    assert floors(split, name)[floor] == pytest.approx(
         {name: math.fsum(values) / len(values) for name, values in losses.items()}, **EXACT
     )
 
 
-@pytest.mark.parametrize(("seed", "loss"), [(0, 0.064), (1, 0.075), (2, 0.059)])
-def test_knowing_the_held_out_pairs_lowers_the_position_blind_loss(seed: int, loss: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "seed", "loss"),
+    [
+        ("structured", 0, 0.230),
+        ("structured", 1, 0.233),
+        ("structured", 2, 0.231),
+        ("structured_heldout", 0, 0.064),
+        ("structured_heldout", 1, 0.075),
+        ("structured_heldout", 2, 0.059),
+    ],
+)
+def test_knowing_the_split_lowers_the_position_blind_loss(name: str, seed: int, loss: float) -> None:
     """Compare with the counts of next tokens after each bag of tokens in the test split."""
-    data = dataset(seed)
+    data = dataset(seed, name)
     follow = defaultdict(Counter)
     asked = []
     for sequence in unpadded(whole(data, "test").tokens):
@@ -273,7 +352,12 @@ def test_knowing_the_held_out_pairs_lowers_the_position_blind_loss(seed: int, lo
     known = found["position_blind_split_known"]["loss"]
     assert known == pytest.approx(math.fsum(losses) / len(losses), **EXACT)
     assert known == pytest.approx(loss, abs=5e-4)
-    assert known < 0.25 * found["position_blind"]["loss"]
+    assert known < found["position_blind"]["loss"]
+
+
+@pytest.mark.parametrize(("name", "loss"), [("structured", 0.362), ("structured_heldout", 0.327)])
+def test_the_position_blind_loss_is_that_of_the_description(name: str, loss: float) -> None:
+    assert floors("test", name)["position_blind"]["loss"] == pytest.approx(loss, abs=5e-4)
 
 
 def test_held_out_progressions_are_mostly_training_progressions_shifted_by_a_step() -> None:
@@ -294,14 +378,17 @@ def test_without_positions_the_headline_costs_one_bit_where_the_reversed_progres
         # the terms 3 to 8 after n others; MID, and END after the eighth of the second run, are sure
         bits = [float(fits[n]) for n in range(2, 8)] + [0.0]
         losses += (bits * 5) + [0.0]
-    assert floors("test")["position_blind"]["loss"] == pytest.approx(math.log(2) * math.fsum(losses) / len(losses))
-    assert floors("test")["position_blind"]["loss"] > 0.3
+    assert floors("test", "structured_heldout")["position_blind"]["loss"] == pytest.approx(
+        math.log(2) * math.fsum(losses) / len(losses)
+    )
+    assert floors("test", "structured_heldout")["position_blind"]["loss"] > 0.3
 
 
+@every_task
 @pytest.mark.parametrize("length", [14, 1, 0, -3, 15.5])
-def test_a_length_that_cannot_hold_the_longest_sequence_is_refused(length: float) -> None:
+def test_a_length_that_cannot_hold_the_longest_sequence_is_refused(name: str, length: float) -> None:
     with pytest.raises(ValueError, match=r"^length must be .*got " + str(length)) as caught:
-        Structured(0, length=length)
+        TASKS[name](0, length=length)
     assert "\n" not in str(caught.value)
 
 
@@ -326,7 +413,7 @@ def test_the_order_depends_on_seed_and_epoch_only() -> None:
 
 @pytest.mark.parametrize("batch_size", [64, 100, 500, 1000])
 def test_batches_cover_every_index_once_with_the_rest_in_the_last(batch_size: int) -> None:
-    data = dataset(0)
+    data = dataset(0, "structured_heldout")
     order = epoch_order(data.size("validation"), seed=0, epoch=0)
     batches = list(in_batches(data, "validation", order, batch_size))
     full, rest = divmod(500, batch_size)

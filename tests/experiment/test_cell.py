@@ -189,8 +189,8 @@ def test_the_identity_names_no_import_path_and_no_folder(pe, tmp_path):
 
 
 def test_a_batch_larger_than_the_data_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"trainer.batch_size must be at most .* 4525 in structured, got 4526"):
-        cell(tmp_path, "trainer.batch_size=4526")
+    with pytest.raises(ValueError, match=r"trainer.batch_size must be at most .* 4522 in structured, got 4523"):
+        cell(tmp_path, "trainer.batch_size=4523")
 
 
 def test_a_table_that_is_shorter_than_the_sequences_is_refused(tmp_path):

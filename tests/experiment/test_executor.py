@@ -244,8 +244,8 @@ def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monke
 
 def test_an_update_that_leaves_no_numbers_is_a_failure_too(tmp_path):
     with pytest.raises(NotFiniteError, match="the validation loss must be finite, got nan at step 1"):
-        serve(tmp_path, "epochs=1", "trainer.batch_size=4525", "optimizer.lr=1e30")
-    (job,) = cells(tmp_path, "epochs=1", "trainer.batch_size=4525", "optimizer.lr=1e30")
+        serve(tmp_path, "epochs=1", "trainer.batch_size=4522", "optimizer.lr=1e30")
+    (job,) = cells(tmp_path, "epochs=1", "trainer.batch_size=4522", "optimizer.lr=1e30")
     assert job.run.checkpoints() == []
     assert job.run.failure(1)["step"] == 1
 
