@@ -96,6 +96,14 @@ def test_the_wide_table_has_every_value_at_its_place_whatever_the_order():
         assert sorted(map(str, ((*(one[at] for at in where), *one[4:]) for one in found))) == sorted(map(str, expected))
 
 
+def test_every_loss_stays_with_its_encoding_and_seed_in_a_complete_table():
+    rows = rows_of({"rope": [0.0, 1.0], "alibi": [10.0, 11.0]})  # pandas 2 transposes such a table when it is unstacked
+    table = wide(rows)
+    assert {pe: table[pe].tolist() for pe in table} == {"rope": [0.0, 1.0], "alibi": [10.0, 11.0]}
+    compared = compare(rows, "rope", margin=statistics.Margin(20, "nats"))
+    assert compared[["difference", "verdict"]].to_numpy().tolist() == [[10.0, "worse, within the margin"]]
+
+
 def test_a_setting_that_some_cells_lack_is_a_setting_of_its_own():
     parts = [rows_of({"a": [1.0, 2.0], "b": [2.0, 3.5]}, rate=rate) for rate in (None, 0.1)]
     rows = pd.concat(parts)[["pe", "depth", "epochs", "seed", "rate", "test_loss"]]
@@ -263,7 +271,7 @@ def test_a_value_that_is_not_finite_takes_its_seed_out_of_the_pool():
     assert compare(rows, pooled=True)["seeds"].tolist() == [2]
 
 
-def tasks(metric: str = "loss", **levels: dict[str, float | None]) -> pd.DataFrame:
+def tasks(metric: str = "loss", **levels: tuple[float, float]) -> pd.DataFrame:
     """Return rows of two tasks, one with values a hundred times as large; `levels` gives a floor for each."""
     parts = []
     for number, (data, scale) in enumerate((("large", 100.0), ("small", 1.0))):
@@ -322,7 +330,7 @@ def test_accuracies_are_pooled_by_the_way_that_remains_too():
     ("rows", "metric", "names"),
     [
         (tasks(), "loss", "large, small"),
-        (tasks(position_blind=(3.0, None)), "loss", "small"),
+        (tasks(position_blind=(3.0, np.nan)), "loss", "small"),
         (tasks(bayes=(1.0, 1.0), position_blind=(1.0, 2.0)), "loss", "large"),
         (tasks("accuracy", unigram=(0.1, 0.1)), "accuracy", "large, small"),  # nobody knows what the best is
     ],

@@ -26,18 +26,20 @@ def wide(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
         raise ValueError(
             f"cells must differ in the columns of the table, got {len(twice)} that occur more than once, as {example}"
         )
-    names = list(rows["pe"].unique())
+    names = pd.Index(rows["pe"].unique(), name="pe")
     rows = sort_by_setting(rows, setting_columns(rows))
-    table = rows.set_index([*keys, "pe"])[measured].unstack("pe", sort=False)[names]
-    return table.where(np.isfinite(table))
+    lines = rows.groupby(keys, sort=False, dropna=False).ngroup()
+    values = np.full((lines.nunique(), len(names)), np.nan)
+    values[lines, names.get_indexer(rows["pe"])] = rows[measured].where(np.isfinite(rows[measured]))
+    return pd.DataFrame(values, pd.MultiIndex.from_frame(rows.loc[~lines.duplicated(), keys]), names)
 
 
 def by_setting(table: pd.DataFrame) -> list[tuple[dict[str, Any], pd.DataFrame]]:
     """Return each setting of a wide table with its part of the table, indexed by seed."""
     names = [name for name in table.index.names if name != "seed"]
     found = []
-    for key, part in table.groupby(level=names, sort=False, dropna=False):
-        found.append((dict(zip(names, key if isinstance(key, tuple) else (key,), strict=True)), part.droplevel(names)))
+    for key, part in table.groupby(level=names if len(names) > 1 else names[0], sort=False, dropna=False):
+        found.append((dict(zip(names, key if len(names) > 1 else (key,), strict=True)), part.droplevel(names)))
     return found
 
 
