@@ -155,7 +155,7 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
 
 def _running(running: Running) -> str:
     place = f"{running.host}, process {running.pid}, since {_format_time(running.since)}"
-    return f"{running.cell.name:28} epoch {running.epoch:.1f} of {running.cell.epochs}   {place}"
+    return f"{running.cell.name:28} at {running.epoch:.1f} of {running.cell.epochs}   {place}"
 
 
 def _is_running(command: Command) -> bool:

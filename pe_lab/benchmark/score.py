@@ -5,21 +5,13 @@ from typing import Any
 
 import pandas as pd
 
+from pe_lab.data.score import BEST, score
 from pe_lab.results.columns import levels
 from pe_lab.results.from_ledger import settings_of_identity
 from pe_lab.results.rows import rows_of
 from pe_lab.results.shipped import Shipped
 
-BEST = "bayes"
 COLUMNS = ("pe", "seed", "length", "tokens", "score", "loss", "level", "best", "accuracy", "exact_match")
-
-
-def score(loss: float, level: float, best: float) -> float:
-    """Return the share of the way from the level to the best loss: 1 is the best possible, 0 no better than the level.
-
-    It is negative for a model that is worse than the level, as many are beyond the lengths of training.
-    """
-    return (level - loss) / (level - best)
 
 
 def rows(cells: Iterable[Shipped]) -> pd.DataFrame:

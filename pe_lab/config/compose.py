@@ -47,13 +47,15 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
             if params:
                 raise ValueError(f"+study={whole.study_name} is a sweep: add -m, got no -m")
             fill_parts(whole.pe, "pe", known, _written)
+            _settle_length(whole, _keys(given))
             check(whole, known)
             if whole.decide.baseline is not None:
                 raise ValueError(f"decide.baseline={whole.decide.baseline} needs a sweep: add -m, got no -m")
             _require_rate_unset([whole], _keys(given))
             _require_base_used([whole], _keys(given))
             return [whole]
-        cfgs = _compose_jobs([f"{key}={value}" for key, value in params.items()] + overrides, loader, known)
+        swept = [f"{key}={value}" for key, value in params.items()]
+        cfgs = _compose_jobs(swept + overrides, loader, known, [*params, *_keys(given)])
     for setting in OF_SWEEPS:
         values = list(dict.fromkeys(str(cfg[setting]) for cfg in cfgs))
         if len(values) > 1:
@@ -89,8 +91,18 @@ def _require_base_used(cfgs: list[DictConfig], keys: list[str]) -> None:
                 raise ValueError(f"{setting} needs model.parametrization=mup, got {cfgs[0].model.parametrization}")
 
 
-def _compose_jobs(overrides: list[str], loader: Any, known: Folders) -> list[DictConfig]:
-    """Return the configs of a sweep's jobs, each checked; files are composed once for all jobs that choose the same."""
+def _settle_length(cfg: DictConfig, keys: list[str]) -> None:
+    """Let steps replace the epochs of a file; beside epochs that are given as well they are refused by `check`."""
+    if cfg.steps is not None and "epochs" not in keys:
+        cfg.epochs = None
+
+
+def _compose_jobs(overrides: list[str], loader: Any, known: Folders, keys: list[str]) -> list[DictConfig]:
+    """Return the configs of a sweep's jobs, each checked; files are composed once for all jobs that choose the same.
+
+    Args:
+        keys: settings that the study's parameters or the command line give.
+    """
     from hydra import compose
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -109,6 +121,7 @@ def _compose_jobs(overrides: list[str], loader: Any, known: Folders) -> list[Dic
         cfgs.append(deepcopy(composed[chosen]))
         ConfigLoaderImpl._apply_overrides_to_config(settings, cfgs[-1])
         fill_parts(cfgs[-1].pe, "pe", known, _written)
+        _settle_length(cfgs[-1], keys)
         check(cfgs[-1], known)
     return cfgs
 

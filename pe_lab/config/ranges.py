@@ -48,7 +48,11 @@ MARGIN = Range(
 )
 
 RANGES: dict[str, Range] = {
-    "epochs": COUNT,
+    "epochs": _optional(COUNT),
+    "steps": _optional(COUNT),
+    "solve.level": _optional(Range("in (0, 1)", lambda x: is_number(x) and 0 < x < 1)),
+    "solve.first": COUNT,
+    "solve.per_doubling": COUNT,
     "seed": at_least(0),
     "ledger": Range("the path of a folder", is_text),
     "study_name": _optional(NAME),
@@ -92,6 +96,7 @@ RANGES: dict[str, Range] = {
     "trainer.clip": _optional(POSITIVE),
     "trainer.log_every": COUNT,
     "trainer.save_every": at_least(0),
+    "trainer.fresh": BOOLEAN,
     "trainer.graph": Range("true, false or auto", lambda x: isinstance(x, bool) or x == "auto"),
     "attention.implementation": one_of("auto", "reference", "sdpa", "flex", "triton"),
     "evaluate.lengths": _each(at_least(1)),

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab.config.declarations import declarations
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME, RANGES, require
-from pe_lab.config.schema import TYPED, Config, Decide, Search
+from pe_lab.config.schema import TYPED, Config, Decide, Search, Solve
 from pe_lab.config.users import Folders, folders
 from pe_lab.decisions.looks import looks_of
 from pe_lab.encodings import options
@@ -43,6 +43,7 @@ def check(cfg: DictConfig, known: Folders | None = None) -> None:
     for path in [*encodings, "data"]:
         _check_options(OmegaConf.select(cfg, path), path)
     _check_heads(cfg)
+    _check_length(cfg)
     _check_decide(cfg)
     if found := complaint(_plain(cfg)):  # otherwise what is written of it could not be read back
         raise ValueError(f"the config {found}")
@@ -85,6 +86,26 @@ def _check_heads(cfg: DictConfig) -> None:
         raise ValueError(
             f"pe={cfg.pe.name} rotates pairs: head_dim must be even, got {head_dim} "
             f"(model.width={width}, model.num_heads={num_heads})"
+        )
+
+
+def _check_length(cfg: DictConfig) -> None:
+    """Check that the length of the training is given once, and no setting of one in steps for one in epochs."""
+    if (cfg.epochs is None) == (cfg.steps is None):
+        given = "neither" if cfg.steps is None else f"epochs={cfg.epochs}, steps={cfg.steps}"
+        raise ValueError(f"epochs or steps must be given, and the other one null, got {given}")
+    if cfg.steps is None:
+        for key, usual in vars(Solve()).items():
+            if cfg.solve[key] != usual:
+                raise ValueError(f"solve.{key}={cfg.solve[key]} needs a training in steps, as steps=2000: got epochs")
+    elif cfg.search is not None:
+        raise ValueError(
+            f"search must be none for a training in steps, as it searches by epochs, got steps={cfg.steps}"
+        )
+    elif cfg.solve.level is not None and cfg.steps <= cfg.solve.first:
+        raise ValueError(
+            f"steps must be above solve.first, {cfg.solve.first}, the first evaluation, where solve.level is given, "
+            f"got {cfg.steps}"
         )
 
 

@@ -33,11 +33,28 @@ class Trainer:
     log_every: int = MISSING
     save_every: float = MISSING
     graph: Any = False  # or True, or auto
+    fresh: bool = False
 
 
 @dataclass
 class Attention:
     implementation: str = MISSING
+
+
+@dataclass
+class Solve:
+    """Of a training that is counted in steps: at which it is validated, and the score at which it ends.
+
+    Attributes:
+        level: validation score in (0, 1). At the second evaluation in a row that reaches it the task counts as solved
+            and the training stops; null: it goes on to its end.
+        first: the step of the first evaluation.
+        per_doubling: evaluations for each doubling of the steps after it.
+    """
+
+    level: float | None = None
+    first: int = 60
+    per_doubling: int = 2
 
 
 @dataclass
@@ -82,7 +99,7 @@ class Search:
 
 @dataclass
 class Config:
-    """A cell: one encoding in one model on one dataset for a number of epochs."""
+    """A cell: one encoding in one model on one dataset, trained for a number of epochs or of steps."""
 
     pe: Any = MISSING
     model: Model = field(default_factory=Model)
@@ -93,7 +110,9 @@ class Config:
     logger: Any = MISSING
     evaluate: Evaluate = field(default_factory=Evaluate)
     probe: dict[str, Any] = field(default_factory=dict)
-    epochs: int = 4
+    epochs: int | None = 4
+    steps: int | None = None
+    solve: Solve = field(default_factory=Solve)
     seed: int = 0
     ledger: str = "ledger"
     study_name: str | None = None
@@ -109,6 +128,7 @@ TYPED = (
     ("model", Model),
     ("trainer", Trainer),
     ("attention", Attention),
+    ("solve", Solve),
     ("evaluate", Evaluate),
     ("decide", Decide),
 )

@@ -2,9 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -119,6 +120,7 @@ class Dataset(CheckedOptions, ABC):
         own_metrics: the metrics that `metrics` returns.
         generates: whether the headline answers of a sequence are its next tokens, one after the other, so that a model
             can write them itself.
+        draws: whether its training sequences are drawn, so that there are others: see `anew`.
     """
 
     revision: ClassVar[int] = 1
@@ -126,6 +128,7 @@ class Dataset(CheckedOptions, ABC):
     floors_revision: ClassVar[int] = 1
     own_metrics: tuple[Metric, ...] = ()
     generates = False
+    draws: ClassVar[bool] = False
     name: str
     task: Task
     roles: tuple[str, ...]
@@ -168,6 +171,16 @@ class Dataset(CheckedOptions, ABC):
         """
         raise ValueError(f"evaluate.lengths must be 1 for data={self.name}, which has one length, got {factor:g}")
 
+    def anew(self, epoch: int) -> "Dataset":
+        """Return the same task with training sequences drawn for this epoch alone; epoch 0 has those of `self`.
+
+        Validation and test stay as they are, and no training sequence is in them.
+
+        Raises:
+            ValueError: the training sequences are a fixed set.
+        """
+        raise ValueError(f"trainer.fresh=true needs a task whose sequences are drawn, got data={self.name}")
+
     def content(self) -> dict[str, Any]:
         """Return options that the identity has by their content: a path, for instance, by the digest of its files."""
         return {}
@@ -182,7 +195,13 @@ class Dataset(CheckedOptions, ABC):
 
 
 class InMemory(Dataset):
-    """A dataset in memory. Every split is made once, as one batch."""
+    """A dataset in memory. Every split is made once, as one batch.
+
+    Attributes:
+        epoch: whose training sequences it has, if it draws them: part of the name of every random draw of that split.
+    """
+
+    epoch = 0
 
     @abstractmethod
     def make(self, split: str) -> Batch:
@@ -200,6 +219,20 @@ class InMemory(Dataset):
 
     def batch(self, split: str, index: Tensor, epoch: int = 0) -> Batch:
         return self.whole(split)[index]
+
+    def anew(self, epoch: int) -> Self:
+        if not self.draws:
+            super().anew(epoch)  # refuses
+        if epoch == self.epoch:
+            return self
+        other = copy(self)
+        vars(other).pop("_made", None)  # the copy makes its own sequences
+        other.epoch = epoch
+        return other
+
+    def draw_name(self, split: str) -> tuple[str | int, ...]:
+        """Return what names the random draws of a split: the split, and of training after epoch 0 the epoch."""
+        return (split, "epoch", self.epoch) if split == "train" and self.epoch else (split,)
 
 
 def surprise(batch: Batch, ordered: bool = True) -> Tensor:

@@ -25,6 +25,7 @@ class Hashed(InMemory):
         drawn: numbers that name the random draws, with the seed, the name and the split.
     """
 
+    draws = True
     drawn: tuple[int, ...]
 
     def __init__(self, seed: int, name: str, sizes: dict[str, int]) -> None:
@@ -48,7 +49,7 @@ class Hashed(InMemory):
         seen: set[bytes] = set()
         idle = 0
         for block in count():
-            tokens = self.draw(generator(self.seed, self.name, split, *self.drawn, block))
+            tokens = self.draw(generator(self.seed, self.name, *self.draw_name(split), *self.drawn, block))
             tokens = tokens[torch.tensor([self._split_of(row) == split for row in tokens.tolist()])]
             if split != "train":
                 tokens = tokens[fresh(tokens, seen)]

@@ -46,6 +46,7 @@ class MQAR(InMemory):
     """
 
     roles = ("value",)
+    draws = True
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class MQAR(InMemory):
     def make(self, split: str) -> Batch:
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         for block in count():
-            source = generator(self.seed, self.name, split, self.task.length, self.pairs, block)
+            source = generator(self.seed, self.name, *self.draw_name(split), self.task.length, self.pairs, block)
             drawn = (
                 1 + _different(torch.ones(self.keys, dtype=torch.long), self.pairs, source),
                 1 + self.keys + _different(torch.ones(self.values, dtype=torch.long), self.pairs, source),

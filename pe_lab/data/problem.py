@@ -198,6 +198,7 @@ class Drawn(Problems):
     """
 
     revision = 2
+    draws = True
 
     def __init__(self, seed: int, name: str, symbols: int, shortest: int, longest: int, sizes: dict[str, int]) -> None:
         super().__init__(seed, name, symbols, shortest, longest)
@@ -237,7 +238,7 @@ class Drawn(Problems):
         sizes, prompts, found, idle = [], [], 0, 0
         seen: set[bytes] = set()
         for block in count():
-            source = generator(self.seed, self.name, split, self.n[0], self.n[-1], block)
+            source = generator(self.seed, self.name, *self.draw_name(split), self.n[0], self.n[-1], block)
             n = torch.randint(self.n[0], self.n[-1] + 1, (BLOCK,), generator=source)
             prompt = self.draw(n, source)
             if not self.beyond:

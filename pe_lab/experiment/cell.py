@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from hydra.utils import instantiate
@@ -32,15 +32,16 @@ from pe_lab.training.metrics import directions
 from pe_lab.training.optimization import Optimization
 
 
-def name(cfg: DictConfig, epochs: int) -> str:
-    """Return a cell's name for people: encoding, task unless it is `structured`, depth, epochs, seed."""
+def name(cfg: DictConfig, target: int) -> str:
+    """Return a cell's name for people: encoding, task unless it is `structured`, depth, epochs or steps, seed."""
     task = "" if cfg.data.name == "structured" else f"{cfg.data.name}-"
-    return f"{cfg.pe.name}-{task}d{cfg.model.depth}-e{epochs}-s{cfg.seed}"
+    length = f"e{target}" if cfg.steps is None else f"{target}steps"
+    return f"{cfg.pe.name}-{task}d{cfg.model.depth}-{length}-s{cfg.seed}"
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One result: an encoding at a depth, for a number of epochs, on a task, with a seed.
+    """One result: an encoding at a depth, trained for a number of epochs or of steps, on a task, with a seed.
 
     Cheap to make: no sequences, no model.
 
@@ -89,6 +90,8 @@ class Cell:
                 f"trainer.batch_size must be at most the number of training sequences, "
                 f"{dataset.size('train')} in {cfg.data.name}, got {cfg.trainer.batch_size}"
             )
+        if cfg.trainer.fresh:
+            dataset.anew(1)  # refuses a fixed set
         if dataset.task.length > LONGEST:
             raise ValueError(
                 f"data={cfg.data.name} must have sequences of at most {LONGEST} tokens, got {dataset.task.length}"
@@ -113,8 +116,30 @@ class Cell:
         return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes, made.phased, graph)
 
     @property
-    def epochs(self) -> int:
-        return int(self.cfg.epochs)
+    def unit(self) -> Literal["epochs", "steps"]:
+        """What the length of its training is counted in."""
+        return "epochs" if self.cfg.steps is None else "steps"
+
+    @property
+    def target(self) -> int:
+        """The number of epochs or steps at which it is a checkpoint of its run."""
+        return int(self.cfg[self.unit])
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return int(-(-self.dataset.size("train") // self.cfg.trainer.batch_size))
+
+    def steps_to(self, target: int) -> int:
+        """Return the number of steps to a checkpoint of its run."""
+        return target * (self.steps_per_epoch if self.unit == "epochs" else 1)
+
+    def epochs_to(self, target: int) -> float:
+        """Return the number of epochs to a checkpoint of its run: passes over as many sequences as there are."""
+        return target / (self.steps_per_epoch if self.unit == "steps" else 1)
+
+    def lengths(self) -> dict[str, float]:
+        """Return the columns of tables that say how long it is trained, where they differ from those of its config."""
+        return {} if self.unit == "epochs" else {"steps": self.target, "epochs": self.epochs_to(self.target)}
 
     @cached_property
     def requests(self) -> list[dict[str, Any]]:
@@ -147,8 +172,14 @@ class Cell:
             identity["attention_revision"] = revision
         if self.graph:  # learning rates are rounded to float32
             identity["graph"] = True
-        if cfg.optimizer.schedule == "cosine" or self.phased:  # each number of epochs is a run of its own
-            identity["epochs"] = self.epochs
+        if cfg.optimizer.schedule == "cosine" or self.phased:  # each length of training is a run of its own
+            identity[self.unit] = self.target
+        if cfg.trainer.fresh:
+            identity["fresh"] = True
+        if self.unit == "steps":  # its checkpoints are numbered otherwise than those of a run in epochs
+            identity["unit"] = "steps"
+            if cfg.solve.level is not None:  # its training may end early
+                identity["solve"] = resolved(cfg.solve)
         return identity
 
     def _model_options(self) -> dict[str, Any]:
@@ -157,17 +188,17 @@ class Cell:
         unused = ("base_width", "base_head_dim") if self.cfg.model.parametrization == STANDARD else ()
         return {key: value for key, value in found.items() if key not in unused}
 
-    def name(self, epochs: int | None = None) -> str:
+    def name(self, target: int | None = None) -> str:
         """Return a name for people: see `name`.
 
         Args:
-            epochs: of another checkpoint of the same run.
+            target: another checkpoint of the same run.
         """
-        return name(self.cfg, epochs or self.epochs)
+        return name(self.cfg, target or self.target)
 
-    def settings(self, epochs: int | None = None) -> dict[str, Any]:
-        """Return the resolved config as plain data, with another checkpoint's epochs if given."""
-        return resolved(self.cfg) | ({"epochs": epochs} if epochs else {})
+    def settings(self, target: int | None = None) -> dict[str, Any]:
+        """Return the resolved config as plain data, with the length of another checkpoint of the same run if given."""
+        return resolved(self.cfg) | ({self.unit: target} if target else {})
 
     def make_dataset(self) -> Dataset:
         """Return the dataset anew, without its sequences, which it makes when they are asked for."""
@@ -177,16 +208,16 @@ class Cell:
         """Return the precision context of training and evaluation."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.cfg.trainer.precision == "bf16-mixed")
 
-    def checkpoint_info(self, epochs: int) -> CheckpointInfo:
+    def checkpoint_info(self, target: int) -> CheckpointInfo:
         """Return what loggers need to know of a checkpoint of this cell's run."""
         return CheckpointInfo(
             run=Ledger(self.cfg.ledger).find(self.identity).name,
-            epochs=epochs,
-            name=self.name(epochs),
-            settings=self.settings(epochs),
+            target=target,
+            name=self.name(target),
+            settings=self.settings(target),
             attention=self.implementation,
             ledger=Path(self.cfg.ledger),
-            requested=epochs == self.epochs,
+            requested=target == self.target,
             best=directions(self.dataset),
         )
 

@@ -18,9 +18,11 @@ from pe_lab.training.state import save_tensors
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A training at a number of epochs, evaluated on the test split.
+    """A training at a number of epochs or steps, evaluated on the test split.
 
     Attributes:
+        target: the number of epochs or steps that names it in its run.
+        solved: the step at which the training stopped since the task was solved; None: it did not.
         test: metrics by name.
         rows: of metrics on the way, without the test.
         seconds: in training steps, since the start of the run.
@@ -29,7 +31,8 @@ class Checkpoint:
 
     cell: Cell
     run: Run
-    epochs: int
+    target: int
+    solved: int | None
     training: Training
     test: dict[str, float]
     floors: Floors
@@ -41,13 +44,13 @@ class Checkpoint:
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
         cell, training = self.cell, self.training
-        epochs = training.step / training.steps_per_epoch
-        tokens = epochs * cell.dataset.size("train") * cell.dataset.task.length
+        tokens = training.epoch * cell.dataset.size("train") * cell.dataset.task.length
         return {
-            "name": cell.name(self.epochs),
+            "name": cell.name(self.target),
             "run": self.run.name,
-            "epochs": self.epochs,
+            **({"epochs": self.target} if cell.unit == "epochs" else {"epochs": training.epoch, "target": self.target}),
             "steps": training.step,
+            **({} if cell.cfg.solve.level is None else {"solved": self.solved}),
             "test": self.test,
             "floors": self.floors,
             "parameters": sum(p.numel() for p in training.model.parameters()),
@@ -63,10 +66,10 @@ class Checkpoint:
     def write(self) -> None:
         """Write all files to the ledger."""
         cell = self.cell
-        place = {"split": "test", "step": self.training.step, "epoch": self.epochs}
+        place = {"split": "test", "step": self.training.step, "epoch": self.summary["epochs"]}
         rows = [*self.rows, *(place | {"metric": name, "value": value} for name, value in self.test.items())]
-        resolved = OmegaConf.merge(cell.cfg, {"epochs": self.epochs})
-        with self.run.recording(self.epochs) as folder:
+        resolved = OmegaConf.merge(cell.cfg, {cell.unit: self.target})
+        with self.run.recording(self.target) as folder:
             (folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved, resolve=True))
             pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
             write_json(folder / "summary.json", self.summary)

@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Dataset, Floors
+from pe_lab.data.score import exact_range, score
 from pe_lab.data.seeding import initialise
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.checkpoint import Checkpoint
@@ -56,6 +57,21 @@ class Executor:
     def floors(self) -> Floors:
         return self.datasets.floors()
 
+    @cached_property
+    def exact_range(self) -> tuple[float, float] | None:
+        """The level without position and the best loss on the validation split, where a task has them exactly.
+
+        Raises:
+            ValueError: it has not, and is to be solved.
+        """
+        found = exact_range(self.datasets.floors(split="validation"))
+        if found is None and self.cell.cfg.solve.level is not None:
+            raise ValueError(
+                f"solve.level={self.cell.cfg.solve.level:g} needs a task with an exact level without position and an "
+                f"exact best loss, got data={self.cell.cfg.data.name}: leave it null"
+            )
+        return found
+
     def train_requested(self) -> None:
         """Train to every requested checkpoint, in order, and write each.
 
@@ -82,13 +98,13 @@ class Executor:
                 return
             except CheckpointNotFiniteError as error:  # the training itself may go on
                 self._fail([target], error, error.step)
-                if target == self.cell.epochs:
+                if target == self.cell.target:
                     raise
             except Exception as error:
                 # an error that every attempt would repeat fails all later checkpoints too; others fail this cell
                 repeats = isinstance(error, (NotFiniteError, ValueError))
                 step = error.step if isinstance(error, NotFiniteError) else training.step if training else None
-                self._fail(requested if repeats else [self.cell.epochs], error, step)
+                self._fail(requested if repeats else [self.cell.target], error, step)
                 raise
 
     def _fail(self, checkpoints: list[int], error: Exception, step: int | None) -> None:
@@ -98,7 +114,7 @@ class Executor:
 
     def _better_start(self, training: Training, target: int) -> bool:
         """Return whether the training is past the target, or a stored state lies between it and the target."""
-        end = target * training.steps_per_epoch
+        end = self.cell.steps_to(target)
         stored = self.run.newest_state(end)
         return training.step > end or (stored is not None and training.step < stored[0])
 
@@ -107,7 +123,7 @@ class Executor:
         training = build(self.cell, self.datasets.at())
         self.rows, self.seconds = [], 0.0
         self.flops_per_token = training.model.flops_per_token()
-        while stored := self.run.newest_state(target * training.steps_per_epoch):
+        while stored := self.run.newest_state(self.cell.steps_to(target)):
             try:
                 kept = state.restore(training, stored[1])
                 self.rows, self.seconds = kept["rows"], kept["seconds"]
@@ -124,17 +140,17 @@ class Executor:
 
     def _train_to(self, training: Training, target: int) -> None:
         """Train to the target, evaluate there, and write the checkpoint."""
-        self.run.heartbeat(training.epoch, target)
+        self.run.heartbeat(self._reached(training), target)
         with closing(self.logs.make(target)) as self.loggers:
             log_floors(self.loggers, self.floors, 0, 0)
             log_curve(self.loggers, self.rows)
-            if training.step < target * training.steps_per_epoch:
+            if training.step < self.cell.steps_to(target) and not self._solved():
                 self._fit(training, target)
             self._finish(training, target)
             measure(self.cell, self.run, target, training.model, self.datasets)
             self.logs.log_measurements(self.loggers, target)
             self.logs.log_pictures(self.loggers, target, training.model)
-        if target == self.cell.epochs and delivered(self.loggers):
+        if target == self.cell.target and delivered(self.loggers):
             self.logs.delivered = True
 
     def _fit(self, training: Training, target: int) -> None:
@@ -147,23 +163,42 @@ class Executor:
             self.seconds += seconds
             self.spent["steps"] += seconds
 
-        def heartbeat(epoch: float) -> None:
-            self.run.heartbeat(epoch, target)
+        def heartbeat() -> None:
+            self.run.heartbeat(self._reached(training), target)
             if target not in self.run.requested():
                 self._save(training)
                 raise AbandonedError
 
-        def validate() -> None:
+        def validate() -> bool:
             log("validation", self._evaluate(training, "validation"))
+            return self._solved()
 
-        save_every = self.cell.cfg.trainer.save_every
-        recorder = Recorder(log, validate, lambda: self._save(training), heartbeat, count, save_every)
-        trainer = _trainer(self.cell, recorder, target - training.step // training.steps_per_epoch)
+        save_every, end = self.cell.cfg.trainer.save_every, self.cell.steps_to(target)
+        recorder = Recorder(log, self._due, validate, lambda: self._save(training), heartbeat, count, save_every, end)
+        trainer = _trainer(self.cell, recorder)
         try:
             trainer.fit(training)
         except SystemExit:  # Lightning turns Ctrl-C into it
             raise KeyboardInterrupt from None
         training.model.to(self.cell.device)
+
+    def _due(self, step: int) -> bool:
+        """Return whether the training is validated at a step: after epoch 1, 2, 4, 8, ...; or on the grid of steps."""
+        if self.cell.unit == "steps":
+            return on_grid(step, self.cell.cfg.solve.first, self.cell.cfg.solve.per_doubling)
+        epoch, rest = divmod(step, self.cell.steps_per_epoch)
+        return not rest and epoch & (epoch - 1) == 0
+
+    def _reached(self, training: Training) -> float:
+        return training.step if self.cell.unit == "steps" else training.epoch
+
+    def _solved(self) -> bool:
+        """Return whether the last two evaluations on the grid reached the level at which the task counts as solved."""
+        level = self.cell.cfg.solve.level
+        if level is None:
+            return False
+        scores = [row["value"] for row in self.rows if (row["split"], row["metric"]) == ("validation", "score")]
+        return len(scores) > 1 and min(scores[-2:]) >= level
 
     def _log(self, training: Training, split: str, metrics: dict[str, float]) -> list[dict[str, Any]]:
         """Log metrics, and return their rows."""
@@ -177,6 +212,8 @@ class Executor:
         """Return the metrics on a split; raise the error if its loss is not finite."""
         began = time.perf_counter()
         metrics = evaluate(training.model, self.datasets.at(), split, self.cell.autocast())
+        if split == "validation" and self.cell.unit == "steps" and self.exact_range is not None:
+            metrics["score"] = score(metrics["loss"], *self.exact_range)
         self.spent["evaluation"] += time.perf_counter() - began
         if not math.isfinite(metrics["loss_all"]):
             raise error(split, training.step, metrics["loss_all"])
@@ -193,8 +230,9 @@ class Executor:
             validation = self._evaluate(training, "validation", CheckpointNotFiniteError)
             rows = rows + self._log(training, "validation", validation)
         test = self._evaluate(training, "test", CheckpointNotFiniteError)
+        solved = training.step if self._solved() else None
         checkpoint = Checkpoint(
-            self.cell, self.run, target, training, test, self.floors, rows, self.seconds, self.flops_per_token
+            self.cell, self.run, target, solved, training, test, self.floors, rows, self.seconds, self.flops_per_token
         )
         checkpoint.write()
         self.spent["checkpoints"] += 1
@@ -208,17 +246,25 @@ def build(cell: Cell, dataset: Dataset) -> Training:
     model = Transformer(cfg.model, cell.encoding, dataset.task, cell.implementation)
     initialise(model, cfg.seed)
     model.to(cell.device)
-    return Training(model, dataset, cfg.optimizer, cfg.trainer, cfg.seed, cell.epochs)
+    return Training(model, dataset, cfg.optimizer, cfg.trainer, cfg.seed, cfg.epochs, cfg.steps)
 
 
-def _trainer(cell: Cell, recorder: Recorder, epochs: int) -> L.Trainer:
-    """Return Lightning's trainer for some epochs, without its own logs, checkpoints, validation and messages."""
+def on_grid(step: int, first: int, per_doubling: int) -> bool:
+    """Return whether a step is on the grid first * 2^(k / per_doubling), k = 0, 1, 2, ..., rounded to whole steps."""
+    if step < first:
+        return False
+    nearest = round(per_doubling * math.log2(step / first))
+    return any(round(first * 2 ** (k / per_doubling)) == step for k in (nearest - 1, nearest, nearest + 1) if k >= 0)
+
+
+def _trainer(cell: Cell, recorder: Recorder) -> L.Trainer:
+    """Return Lightning's trainer without its own end, logs, checkpoints, validation and messages."""
     silence_lightning()
     return L.Trainer(
         accelerator=cell.device.type,
         devices=1,
         precision="bf16-mixed" if cell.cfg.trainer.precision == "bf16-mixed" else "32-true",
-        max_epochs=epochs,
+        max_epochs=-1,  # the recorder stops it
         logger=False,
         callbacks=[recorder],
         enable_checkpointing=False,

@@ -59,12 +59,12 @@ class Job:
     @property
     def records(self) -> Records:
         """What was measured on the trained cell."""
-        return Records(self.run, self.cell.epochs)
+        return Records(self.run, self.cell.target)
 
     @property
     def trained(self) -> bool:
         """Whether the cell is in the ledger."""
-        return self.refused is None and self.run.done(self.cell.epochs)
+        return self.refused is None and self.run.done(self.cell.target)
 
     @property
     def missing(self) -> bool:
@@ -77,7 +77,7 @@ class Job:
         if self.refused is not None:
             return {"reason": self.refused}
         if not self.trained:
-            return self.run.failure(self.cell.epochs)
+            return self.run.failure(self.cell.target)
         records = self.records
         failures = [records.failure(request) for request in self.cell.requests if not records.has(request)]
         return failures[0] if failures and all(failures) else None
@@ -85,7 +85,7 @@ class Job:
     @_refusing
     def set_aside_if_damaged(self) -> None:
         """Set aside damaged entries of the cell."""
-        self.run.set_aside_if_damaged(self.cell.epochs)
+        self.run.set_aside_if_damaged(self.cell.target)
         if self.trained:
             for request in self.cell.requests:
                 self.records.set_aside_if_damaged(request)
@@ -93,7 +93,7 @@ class Job:
     @_refusing
     def request(self) -> None:
         """Record that this process requests the cell, and clear records of earlier failures."""
-        self.run.request(self.cell.epochs)
+        self.run.request(self.cell.target)
         if self.trained:
             for request in self.cell.requests:
                 self.records.clear_failure(request)
@@ -101,12 +101,12 @@ class Job:
     @_refusing
     def withdraw(self) -> None:
         """Remove this process's request."""
-        self.run.withdraw(self.cell.epochs)
+        self.run.withdraw(self.cell.target)
 
     def fail(self, reason: str) -> None:
         """Record why the cell is not trained, or why its missing measurements failed."""
         if not self.trained:
-            self.run.fail(self.cell.epochs, reason, None)
+            self.run.fail(self.cell.target, reason, None)
             return
         for request in self.cell.requests:
             if not self.records.has(request):
@@ -133,7 +133,7 @@ class Job:
             else:
                 with self.run.lease() as mine:
                     if mine:
-                        if self.cell.epochs not in self.run.requested():
+                        if self.cell.target not in self.run.requested():
                             return
                         self._train()
                         continue

@@ -39,18 +39,18 @@ class Logs:
         self.cell, self.run, self.datasets = cell, run, datasets
         self.delivered = False
 
-    def make(self, epochs: int, **given: Any) -> list[Logger]:
+    def make(self, target: int, **given: Any) -> list[Logger]:
         """Return the loggers that the config names, for one checkpoint."""
-        loggers: list[Logger] = instantiate(self.cell.cfg.logger)(checkpoint=self.cell.checkpoint_info(epochs), **given)
+        loggers: list[Logger] = instantiate(self.cell.cfg.logger)(checkpoint=self.cell.checkpoint_info(target), **given)
         return loggers
 
-    def log_measurements(self, loggers: list[Logger], epochs: int) -> None:
+    def log_measurements(self, loggers: list[Logger], target: int) -> None:
         """Log the records that the cell asks for and has."""
         if loggers and self.cell.requests:
-            summary, records = self.run.summary(epochs), Records(self.run, epochs)
+            summary, records = self.run.summary(target), Records(self.run, target)
             log_records(loggers, summary, records, self.cell.requests, self.cell.dataset.task.length)
 
-    def log_pictures(self, loggers: list[Logger], epochs: int, model: Transformer | None = None) -> None:
+    def log_pictures(self, loggers: list[Logger], target: int, model: Transformer | None = None) -> None:
         """Log pictures of the encoding and of attention.
 
         Args:
@@ -69,17 +69,16 @@ class Logs:
                 pictures["attention"] = attention_picture(shown, self.datasets.at(), cell.cfg.seed)
             return pictures
 
-        steps = epochs * -(-cell.dataset.size("train") // cell.cfg.trainer.batch_size)
-        log_pictures(loggers, cell.name(epochs), draw, steps, epochs)
+        log_pictures(loggers, cell.name(target), draw, cell.steps_to(target), cell.epochs_to(target))
 
 
 def replay(cell: Cell, run: Run) -> None:
     """Open the W&B run of a cell that is in the ledger, and log it from there. Delivery is not retried."""
     prepare(cell)
     logs = Logs(cell, run, Datasets(cell))
-    with sigterm_raises(), closing(logs.make(cell.epochs)) as loggers:
-        log_stored(loggers, run, cell.epochs, cell.dataset.task.length, cell.requests)
-        logs.log_pictures(loggers, cell.epochs)
+    with sigterm_raises(), closing(logs.make(cell.target)) as loggers:
+        log_stored(loggers, run, cell.target, cell.dataset.task.length, cell.requests)
+        logs.log_pictures(loggers, cell.target)
 
 
 def measure_trained(cell: Cell, run: Run, log: bool) -> None:
@@ -91,8 +90,8 @@ def measure_trained(cell: Cell, run: Run, log: bool) -> None:
     prepare(cell)
     with sigterm_raises():
         logs = Logs(cell, run, datasets := Datasets(cell))
-        measure(cell, run, cell.epochs, trained(cell, run), datasets)
+        measure(cell, run, cell.target, trained(cell, run), datasets)
         if log:
             job_type = f"evaluation-{digest({'requests': cell.requests})}"
-            with closing(logs.make(cell.epochs, job_type=job_type)) as loggers:
-                logs.log_measurements(loggers, cell.epochs)
+            with closing(logs.make(cell.target, job_type=job_type)) as loggers:
+                logs.log_measurements(loggers, cell.target)

@@ -38,23 +38,23 @@ class Datasets:
             self.made[factor] = self.made[1].longer(factor)
         return self.made[factor]
 
-    def floors(self, factor: float = 1) -> Floors:
-        """Return the floors of the test split; the first cell that asks computes them for the whole ledger."""
+    def floors(self, factor: float = 1, split: str = "test") -> Floors:
+        """Return the floors of a split; the first cell that asks computes them for the whole ledger."""
         cell, dataset = self.cell, self.at(factor)
         identity = {"data": cell.identity["data"], "seed": cell.cfg.seed, "length": factor}
-        identity["revision"] = dataset.floors_revision
-        floors: Floors = Ledger(cell.cfg.ledger).cached("floors", identity, lambda: dataset.floors("test"))
+        identity |= {"revision": dataset.floors_revision} | ({} if split == "test" else {"split": split})
+        floors: Floors = Ledger(cell.cfg.ledger).cached("floors", identity, lambda: dataset.floors(split))
         return floors
 
 
-def measure(cell: Cell, run: Run, epochs: int, model: Transformer, datasets: Datasets) -> None:
+def measure(cell: Cell, run: Run, target: int, model: Transformer, datasets: Datasets) -> None:
     """Measure what the config asks for and has no record yet. What fails is recorded, and the others go on.
 
     Args:
-        epochs: of the checkpoint that the model's weights are of.
+        target: names the checkpoint that the model's weights are of.
         model: on the cell's device; comes back as it was.
     """
-    records = Records(run, epochs)
+    records = Records(run, target)
     for request in cell.requests:
         records.set_aside_if_damaged(request)
     missing = [request for request in cell.requests if not records.has(request)]
@@ -96,12 +96,12 @@ def trained(cell: Cell, run: Run) -> Transformer:
     Raises:
         LedgerError: its files are damaged, or it is a shipped result, which has no weights.
     """
-    run.verify(cell.epochs)
-    if run.is_shipped(cell.epochs):
+    run.verify(cell.target)
+    if run.is_shipped(cell.target):
         raise LedgerError(f"{cell.name()} must have its weights, got a shipped result: shipped=false trains it")
     asked = cell.cfg.attention.implementation  # auto chooses again where a length or a policy needs it
     model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, asked)
-    load_weights(model, run.checkpoint(cell.epochs) / WEIGHTS)
+    load_weights(model, run.checkpoint(cell.target) / WEIGHTS)
     return model.to(cell.device)
 
 

@@ -10,7 +10,7 @@ def require_memory(cell: Cell) -> None:
     """Raise ValueError if the memory cannot hold what is missing of a cell: its training, its records."""
     cfg, pairs = cell.cfg, f"in attention of pe={cell.cfg.pe.name}"
     run = Ledger(cfg.ledger).find(cell.identity)
-    if not (trained := run.done(cell.epochs)):
+    if not (trained := run.done(cell.target)):
         budget = MemoryBudget(cell.device)
         budget.need_training(cfg, cell.dataset)
         budget.need(cell.encoding_bytes, f"pe={cfg.pe.name}")
@@ -21,7 +21,7 @@ def require_memory(cell: Cell) -> None:
         )
     for request in cell.requests:
         factor = request.get("length", 1)
-        if factor != 1 and not (trained and Records(run, cell.epochs).has(request)):
+        if factor != 1 and not (trained and Records(run, cell.target).has(request)):
             budget, longer = MemoryBudget(cell.device), cell.dataset.longer(factor)
             budget.need_sequences(cfg, longer, "test")
             budget.need(

@@ -105,17 +105,17 @@ def outcome(job: Job) -> Outcome:
     from pe_lab.results.from_ledger import outcome as read  # loads pandas
 
     failure, run = job.failure, job.run
-    checkpoint = run.checkpoint(job.cell.epochs)
+    checkpoint = run.checkpoint(job.cell.target)
     if not job.trained:
         failure = failure or {"reason": "not reached"}
         seconds = failure.get("core_seconds")
         if type(seconds) is not float:  # it was killed, or an earlier version recorded it
             seconds = run.cost()["steps"] if job.refused is None else 0.0  # refused: the ledger cannot be used for it
         return Outcome(job.cell.cfg, run.name, checkpoint, str(failure["reason"]), core_seconds=seconds)
-    summary = read(run, job.cell.epochs)
+    summary = read(run, job.cell.target)
     threads = summary["environment"].get("threads")
     seconds = summary["seconds"] * (threads if type(threads) is int else 1)
-    shipped = run.is_shipped(job.cell.epochs)
+    shipped = run.is_shipped(job.cell.target)
     return Outcome(job.cell.cfg, run.name, checkpoint, None, summary["test"], summary["floors"], seconds, shipped)
 
 

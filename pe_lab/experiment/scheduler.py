@@ -46,7 +46,7 @@ def printing_errors(cfg: DictConfig) -> Iterator[None]:
 def requested_cell(cell: Cell) -> RequestedCell:
     """Return what the ledger's progress needs to know of a cell; nothing is written."""
     run = Ledger(cell.cfg.ledger).find(cell.identity)
-    return RequestedCell(run.name, cell.epochs, cell.name(), cell.cfg.model.depth, cell.requests)
+    return RequestedCell(run.name, cell.target, cell.name(), cell.cfg.model.depth, cell.requests)
 
 
 def start_workers(jobs: list[Job], launch: Launch, workers: int, elsewhere: bool) -> None:

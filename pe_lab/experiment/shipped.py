@@ -34,7 +34,7 @@ def take(jobs: Sequence[Job]) -> int:
     for job in jobs:
         if job.refused is not None:
             continue
-        cell, epochs = job.cell, job.cell.epochs
+        cell, epochs = job.cell, job.cell.target
         run = Ledger(cell.cfg.ledger).find(cell.identity)
         if run.is_shipped(epochs) and (job.missing or not wanted):
             reason = "a measurement needs its weights" if wanted else "shipped=false: it is trained"

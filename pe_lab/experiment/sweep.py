@@ -260,7 +260,7 @@ def _write_unfit(unfit: list[Unfit], ledger: Path, study: str | None) -> None:
 def _diverged(cell: Cell) -> bool:
     """Return whether the ledger says that a cell's training ended with a loss that is not finite."""
     run = Ledger(cell.cfg.ledger).find(cell.identity)
-    failure = None if run.done(cell.epochs) else run.failure(cell.epochs)
+    failure = None if run.done(cell.target) else run.failure(cell.target)
     return failure is not None and diverged(failure["reason"])
 
 
@@ -269,11 +269,11 @@ def _require_trained(cells: list[Cell]) -> None:
     if not cells:
         return
     ledger = Ledger(cells[0].cfg.ledger)
-    untrained = [cell.name() for cell in cells if not ledger.find(cell.identity).done(cell.epochs)]
+    untrained = [cell.name() for cell in cells if not ledger.find(cell.identity).done(cell.target)]
     if untrained:
         raise ValueError(
             f"{len(untrained)} of {len(cells)} cells are not in the ledger {ledger.folder}, as {untrained[0]}: "
             f"train them with python -m pe_lab.run and the same overrides"
         )
     for cell in cells:
-        ledger.find(cell.identity).verify(cell.epochs)
+        ledger.find(cell.identity).verify(cell.target)

@@ -70,11 +70,13 @@ def _write_tables(present: list[Job], failed: list[Job]) -> None:
 
     cfg = present[0].cell.cfg
     ledger, name = Path(cfg.ledger), cfg.study_name
-    settings, of_failed = ([settings_of(job.cell.cfg) for job in jobs] for jobs in (present, failed))
-    rows = rows_of(settings, [outcome(job.run, job.cell.epochs) for job in present])
+    settings, of_failed = (
+        [settings_of(job.cell.cfg) | job.cell.lengths() for job in jobs] for jobs in (present, failed)
+    )
+    rows = rows_of(settings, [outcome(job.run, job.cell.target) for job in present])
     lost = failures(settings, of_failed, [(job.failure or {}) | {"run": job.run.name} for job in failed])
     measured = [
-        curves.Measured(own, job.run, job.cell.epochs, job.cell.requests)
+        curves.Measured(own, job.run, job.cell.target, job.cell.requests)
         for own, job in zip(settings, present, strict=True)
     ]
     texts, files = study.tables(Results(ledger, name, rows, lost), curves.gather(measured))

@@ -84,5 +84,5 @@ class Watch:
 
 def _line(state: Snapshot, cells: int) -> str:
     left = "" if state.seconds_left is None else f", {tqdm.format_interval(state.seconds_left)} left"
-    running = ", ".join(f"{one.cell.name} at epoch {one.epoch:.1f}" for one in state.running[:4])
+    running = ", ".join(f"{one.cell.name} at {one.epoch:.1f} of {one.cell.epochs}" for one in state.running[:4])
     return f"{len(state.done)}/{cells} cells{left}; {running}"

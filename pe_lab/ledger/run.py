@@ -23,7 +23,9 @@ NO_COST = {"total": 0.0, "steps": 0.0, "evaluation": 0.0, "checkpoints": 0}
 
 
 class Run(LeasedFolder):
-    """One training from step 0 to its most epochs, with a checkpoint for each number of epochs that was requested.
+    """One training from step 0 on, with a checkpoint for each number of epochs that was requested.
+
+    A run whose identity has the unit "steps" is counted in steps; then `epochs` below stands for a number of steps.
 
     Its states, its lease and its checkpoints are in one folder, named by the hash of what determines the training.
     """
@@ -123,7 +125,7 @@ class Run(LeasedFolder):
         shipped = self.is_shipped(epochs)
         verify(checkpoint, *CHECKPOINT_FILES, SHIPPED if shipped else WEIGHTS)
         summary = read_json(checkpoint / "summary.json")
-        if not isinstance(summary, dict) or (summary.get("run"), summary.get("epochs")) != (self.name, epochs):
+        if not isinstance(summary, dict) or (summary.get("run"), number(summary)) != (self.name, epochs):
             raise LedgerError(f"ledger entry {checkpoint} must be a checkpoint of this run, got another: {NOT_READ}")
         read_json(checkpoint / "environment.json")
         if not shipped:
@@ -178,6 +180,11 @@ class Run(LeasedFolder):
         owners = [owner for folder in folders if (owner := read_owner(folder)) and "process" in owner]
         processes = {str(owner["process"]) for owner in owners}
         return {process for process in processes if not is_alive(self.tree.root, process)}
+
+
+def number(summary: dict[str, Any]) -> Any:
+    """Return what names a checkpoint in its run: its target in steps, if it has one, or its epochs."""
+    return summary.get("target", summary.get("epochs"))
 
 
 def read_identity(folder: Path) -> dict[str, Any]:

@@ -66,9 +66,10 @@ def _cell(row: dict[str | None, str | None], line: int) -> tuple[str, int]:
             raise ValueError(f"it must have the column {column}, got none")
     if None in row or None in row.values():
         raise ValueError(f"each row must have as many values as the header, got others in line {line}")
-    run, epochs = row["run"], row["epochs"]
+    column = "steps" if row.get("steps") else "epochs"
+    run, epochs = row["run"], row[column]
     if not RUN_NAME.fullmatch(run or ""):
         raise ValueError(f"a run must be named by 16 hexadecimal digits, got {str(run)[:40]!r} in line {line}")
     if not EPOCHS.fullmatch(epochs or "") or len(epochs or "") > 18:
-        raise ValueError(f"epochs must be an integer of at least 1, got {str(epochs)[:40]!r} in line {line}")
+        raise ValueError(f"{column} must be an integer of at least 1, got {str(epochs)[:40]!r} in line {line}")
     return str(run), int(str(epochs))

@@ -1,8 +1,11 @@
 """The columns of a table with one row per cell: which make a setting, and which hold a metric or a floor of it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
+
+from pe_lab.data.score import LEVELS
 
 FIRST = ("pe", "data", "depth", "epochs", "seed")  # columns that every row begins with
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "run")
@@ -20,6 +23,12 @@ MEASURED = ("kind", "length", "policy", "offset", "tokens", "probe", "layer", "h
 SHOWN = ("loss", "accuracy", "exact_match")  # metrics that have curves
 GENERATED = "exact_match_generated"  # exact match of answers that the model wrote itself
 REMAINING = "remaining"  # a metric: the share of the gap between a task's level and the best possible that is left
+
+
+def checkpoint(row: Mapping[str, Any]) -> int:
+    """Return what names the checkpoint of a cell in its run: the steps of its training if they are given, or epochs."""
+    steps = row.get("steps")
+    return int(row["epochs"] if steps is None or pd.isna(steps) else steps)
 
 
 def setting_columns(rows: pd.DataFrame) -> list[str]:
@@ -55,7 +64,7 @@ def floors(rows: pd.DataFrame, metric: str = "loss") -> list[str]:
 
 def levels(known: list[str]) -> list[str]:
     """Return the floors that can serve as the reference level of a task, the most informative first."""
-    first: list[str] = [floor for floor in ("position_blind", "prior") if floor in known]
+    first: list[str] = [floor for floor in LEVELS if floor in known]
     return first or [floor for floor in known if floor != "bayes"]
 
 

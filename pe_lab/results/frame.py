@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from pe_lab.results import declared, from_ledger
-from pe_lab.results.columns import ENVIRONMENT
+from pe_lab.results.columns import ENVIRONMENT, checkpoint
 from pe_lab.results.declared import Declared
 from pe_lab.results.from_ledger import NO_FAILED
 from pe_lab.results.study_tables import require_curves, require_records, require_rows
@@ -118,7 +118,7 @@ def _load_study(folder: Path, study: str) -> Results:
         known = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
         raise ValueError(f"study must be one of {', '.join(known) or 'none yet'} in {folder}, got {study!r}")
     stored = _stored(rows.parent)
-    named = stored.cells[["run", "epochs"]].itertuples(index=False, name=None)
+    named = [(cell["run"], checkpoint(cell)) for cell in stored.cells.to_dict("records")]
     cells, _, refused = from_ledger.read_cells(folder, {cell: number for number, cell in enumerate(named)})
     return Results(folder, study, cells, stored.failed, refused, stored.skipped)
 

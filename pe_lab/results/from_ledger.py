@@ -11,8 +11,8 @@ import pandas as pd
 from pe_lab.config import flatten
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import Run
-from pe_lab.results.columns import COST, FIRST, MEASURED, SHOWN
+from pe_lab.ledger.run import Run, number
+from pe_lab.results.columns import COST, FIRST, MEASURED, SHOWN, checkpoint
 from pe_lab.results.rows import Settings, describe, rows_of
 from pe_lab.system.files import CHECKSUMS, LedgerError, parse_json, read_json, read_verified
 
@@ -21,6 +21,7 @@ _SETTING_NAMES = {
     "batch_size": "trainer.batch_size",
     "clip": "trainer.clip",
     "precision": "trainer.precision",
+    "fresh": "trainer.fresh",
     "device": "trainer.device",
     "attention": "attention.implementation",
     "attention_revision": "attention.revision",
@@ -52,7 +53,7 @@ def read_cells(folder: Path, wanted: Wanted | None = None) -> tuple[pd.DataFrame
     if wanted is None:
         found.cells.sort(key=lambda cell: _sort_key(cell[0]))
     else:
-        found.cells.sort(key=lambda cell: wanted[cell[1]["run"], cell[1]["epochs"]])
+        found.cells.sort(key=lambda cell: wanted[cell[1]["run"], number(cell[1])])
     settings, summaries = [cell[0] for cell in found.cells], [cell[1] for cell in found.cells]
     cells = rows_of(settings, summaries) if settings else NO_CELLS.copy()
     failed = failures(settings, [cell[0] for cell in found.failed], [cell[1] for cell in found.failed])
@@ -78,7 +79,8 @@ def _read_run(run: Run, wanted: Collection[int] | None, found: _Found, refused: 
         return
     for epochs in _complete_checkpoints(run, refused) if wanted is None else wanted:
         try:
-            found.cells.append((settings | {"epochs": epochs}, outcome(run, epochs)))
+            summary = outcome(run, epochs)
+            found.cells.append((settings | _length(epochs, summary), summary))
         except (OSError, ValueError) as error:
             refused.append(_line(error))
     for path in sorted(run.folder.glob("failed/*.json")) if wanted is None else []:
@@ -88,7 +90,15 @@ def _read_run(run: Run, wanted: Collection[int] | None, found: _Found, refused: 
             refused.append(_line(error))
             continue
         if not run.done(int(path.stem)):
-            found.failed.append((settings | {"epochs": int(path.stem)}, reason))
+            unit = settings.get("unit", "epochs")
+            found.failed.append((settings | {"epochs": float("nan"), unit: int(path.stem)}, reason))
+
+
+def _length(target: int, summary: dict[str, Any]) -> dict[str, float]:
+    """Return epochs of a checkpoint, and steps where its run is counted in them; it may have been solved before."""
+    if "target" not in summary:
+        return {"epochs": target}
+    return {"steps": target, "epochs": target * summary["epochs"] / summary["steps"]}
 
 
 def failures(settings: list[Settings], failed: list[Settings], reasons: list[dict[str, Any]]) -> pd.DataFrame:
@@ -172,10 +182,10 @@ def outcome(run: Run, epochs: int) -> dict[str, Any]:
         raise LedgerError(f"ledger entry {checkpoint} cannot be read: {_line(error)}") from None
     if not isinstance(summary, dict) or not isinstance(environment, dict):
         raise LedgerError(f"ledger entry {checkpoint} must have a summary and an environment, got something else")
-    if summary.get("run") != run.name or summary.get("epochs") != epochs:
+    if summary.get("run") != run.name or number(summary) != epochs:
         raise LedgerError(
-            f"ledger entry {checkpoint} must be of {epochs} epochs of its run, got one of "
-            f"{summary.get('epochs')} of {summary.get('run')}: it was moved here"
+            f"ledger entry {checkpoint} must be checkpoint {epochs} of its run, got {number(summary)} of "
+            f"{summary.get('run')}: it was moved here"
         )
     floors = summary.get("floors")
     if not isinstance(floors, dict) or not all(map(_are_numbers, (summary.get("test"), *floors.values()))):
@@ -223,7 +233,7 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
     names, lines = _distinguishing(cells), []
     for cell in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
         try:
-            rows = validation(Run(ledger / cell["run"]).checkpoint(cell["epochs"]))
+            rows = validation(Run(ledger / cell["run"]).checkpoint(checkpoint(cell)))
         except (OSError, ValueError) as error:
             refused.append(_line(error))
             continue
@@ -261,7 +271,7 @@ def read_records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Da
     names, parts = _distinguishing(cells), []
     for cell in cells.to_dict("records"):
         distinguishing = {name: cell[name] for name in names}
-        records, measured = Records(Run(ledger / cell["run"]), cell["epochs"]), []
+        records, measured = Records(Run(ledger / cell["run"]), checkpoint(cell)), []
         for entry in records.entries():
             try:
                 measured.append(records.read(entry))

@@ -20,6 +20,7 @@ _NOT_TRAINING = (
     "hydra",
     "study_name",
     "workers",
+    "unit",
     "margin",
     "decide.",
     "budget",
@@ -43,6 +44,7 @@ def settings_of(cfg: DictConfig) -> Settings:
 def describe(settings: list[Settings]) -> pd.DataFrame:
     """Return the columns that distinguish cells, one row each: pe, data, depth, epochs, seed, other varying settings.
 
+    Where trainings are counted in steps, the column steps comes next; epochs is then the fraction that they make.
     Options of the data that vary are settings; with several tasks they are part of the task's name. A learning rate or
     an attention implementation with one value per encoding is left out, and so is the scale at which an encoding starts
     if it has one value per setting. Settings and options are in alphabetical order, whole numbers without a decimal
@@ -52,14 +54,16 @@ def describe(settings: list[Settings]) -> pd.DataFrame:
     varied = _varied(settings)
     several_tasks = "data.name" in varied
     left_out = (*_NOT_TRAINING, "pe.", *(("data.",) if several_tasks else ()))
-    known = ("model.depth", "epochs", "seed")
+    known = ("model.depth", "epochs", "steps", "seed")
+    steps = ["steps"] if any(one.get("steps", "null") != "null" for one in settings) else []
     others = [key for key in sorted(varied) if key not in known and not key.startswith(left_out)]
     encodings = _labels("pe", settings)
     tasks = _labels("data", settings) if several_tasks else [one["data.name"] for one in settings]
     records = []
     for encoding, task, one in zip(encodings, tasks, settings, strict=True):
         values = (encoding, task, one["model.depth"], one["epochs"], one["seed"])
-        records.append(dict(zip(FIRST, values, strict=True)) | {key: one.get(key) for key in others})
+        first = dict(zip(FIRST, values, strict=True)) | {key: one.get(key) for key in steps}
+        records.append(first | {key: one.get(key) for key in others})
     return _without_per_encoding(pd.DataFrame(records))
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from pe_lab.results.columns import MEASURED
 
-COUNTS = ("depth", "epochs", "seed")
+COUNTS = ("depth", "seed")
 COSTS = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 
 
@@ -19,7 +19,7 @@ def require_rows(table: pd.DataFrame, path: Path) -> pd.DataFrame:
         ValueError: a column is missing, or has values of another kind.
     """
     numbers = [name for name in table if name.startswith(("test_", "floor_")) or name in COSTS]
-    return _require(table, path, ("pe", "run"), COUNTS, numbers)
+    return _require(table, path, ("pe", "run"), _counts(table), numbers)
 
 
 def require_costs(cells: pd.DataFrame, source: object) -> None:
@@ -33,13 +33,18 @@ def require_costs(cells: pd.DataFrame, source: object) -> None:
 
 def require_curves(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Return the validation curves once they are checked; raises as `require_rows`."""
-    return _require(table, path, ("pe", "metric"), COUNTS, ("epoch", "value"))
+    return _require(table, path, ("pe", "metric"), _counts(table), ("epoch", "value"))
 
 
 def require_records(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Return the later measurements once they are checked; raises as `require_rows`."""
     numbers = ("length", "offset", "layer", "head", "value")
-    return _require(table, path, ("pe", "kind", "metric"), COUNTS, numbers, MEASURED)
+    return _require(table, path, ("pe", "kind", "metric"), _counts(table), numbers, MEASURED)
+
+
+def _counts(table: pd.DataFrame) -> tuple[str, ...]:
+    """Return the columns of whole numbers: epochs may be a fraction only where steps are counted."""
+    return (*COUNTS, "steps") if "steps" in table and table["steps"].notna().all() else (*COUNTS, "epochs")
 
 
 def _require(

@@ -103,7 +103,7 @@ def sync_checkpoint(run: Run, epochs: int, group: str | None, project: str, mode
     tokens = summary.get("tokens_per_sequence")
     checkpoint = CheckpointInfo(
         run=run.name,
-        epochs=epochs,
+        target=epochs,
         name=summary["name"],
         settings=settings,
         attention=summary["attention"],

@@ -12,9 +12,9 @@ class CheckpointInfo:
 
     Attributes:
         run: the training run's name in the ledger.
-        epochs: the checkpoint's number of epochs.
-        name: for people: encoding, task, depth, epochs, seed.
-        settings: the resolved config, with this number of epochs.
+        target: the number of epochs, or of steps, that names the checkpoint in its run.
+        name: for people: encoding, task, depth, epochs or steps, seed.
+        settings: the resolved config, with this length of training.
         attention: the attention implementation that ran.
         ledger: the ledger's folder.
         requested: whether the config asks for this checkpoint, and not for a later one of the same run.
@@ -22,7 +22,7 @@ class CheckpointInfo:
     """
 
     run: str
-    epochs: int
+    target: int
     name: str
     settings: dict[str, Any]
     attention: str

@@ -11,6 +11,7 @@ FLAT = {
     "task": "data.name",
     "depth": "model.depth",
     "epochs": "epochs",
+    "steps": "steps",
     "width": "model.width",
     "norm": "model.norm",
     "learning_rate": "optimizer.lr",
@@ -24,7 +25,10 @@ def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         settings: the cell's resolved config.
     """
-    values = {name: reduce(getitem, path.split("."), settings) for name, path in FLAT.items()}
+    known = dict(settings)
+    known.setdefault("steps", None)  # older cells are counted in epochs
+    values = {name: reduce(getitem, path.split("."), known) for name, path in FLAT.items()}
+    values = {name: value for name, value in values.items() if not (name in ("epochs", "steps") and value is None)}
     return values | {"condition": in_words(values)}
 
 

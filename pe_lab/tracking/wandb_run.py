@@ -86,7 +86,7 @@ def _arguments(checkpoint: CheckpointInfo, group: str | None, job_type: str) -> 
     and "model.depth", replace the config's "pe" and stand beside its "model". Its tags are study, task and encoding.
     """
     known = flat(checkpoint.settings)
-    identifier = f"{checkpoint.run}-{checkpoint.epochs}"
+    identifier = f"{checkpoint.run}-{checkpoint.target}"
     return {
         "name": checkpoint.name,
         # a W&B agent has given its run an id and a project already: W&B ignores others

@@ -34,9 +34,10 @@ class Training(L.LightningModule):
         model: initialised.
         dataset: its training split is used, in the order of (seed, epoch).
         optimizer: settings of `Optimization`.
-        trainer: batch_size, clip, log_every.
+        trainer: batch_size, clip, log_every, fresh.
         seed: of order, dropout and random draws of the encoding.
-        epochs: of the whole training, for schedules that depend on its end.
+        epochs: of the whole training, for schedules that depend on its end; None: it is counted in steps.
+        steps: likewise, where epochs is None.
 
     Raises:
         ValueError: the batch is larger than the data.
@@ -49,7 +50,8 @@ class Training(L.LightningModule):
         optimizer: DictConfig,
         trainer: config.Trainer,
         seed: int,
-        epochs: int,
+        epochs: int | None,
+        steps: int | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -59,7 +61,8 @@ class Training(L.LightningModule):
         self.log_every = trainer.log_every
         self.seed = seed
         self.steps_per_epoch = -(-dataset.size("train") // trainer.batch_size)
-        self.total_steps = epochs * self.steps_per_epoch
+        self.total_steps = steps if epochs is None else epochs * self.steps_per_epoch
+        self.fresh = trainer.fresh
         self.optimization = Optimization(optimizer, self.total_steps)
         self.optimizer = self.optimization.optimizer(model)
         self.step = 0
@@ -160,8 +163,9 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         training = self.training
         epoch, skip = divmod(training.step, training.steps_per_epoch)
-        order = epoch_order(training.dataset.size("train"), training.seed, epoch)
-        return in_batches(training.dataset, "train", order[skip * training.batch_size :], training.batch_size, epoch)
+        dataset = training.dataset.anew(epoch) if training.fresh else training.dataset
+        order = epoch_order(dataset.size("train"), training.seed, epoch)
+        return in_batches(dataset, "train", order[skip * training.batch_size :], training.batch_size, epoch)
 
 
 class Recorder(L.Callback):
@@ -169,25 +173,30 @@ class Recorder(L.Callback):
 
     Args:
         log_metrics: called with (split, metrics) at every step that is logged.
-        validate: called at the end of the epochs 1, 2, 4, 8, ...
+        due: whether the training is validated at a step.
+        validate: called there; returns whether the training is to stop.
         save: called when `save_every` seconds have passed since the last time.
-        heartbeat: called with the epoch (a fraction) about once a second.
+        heartbeat: called about once a second.
         count: called with the seconds of each step in forward, backward and optimizer.
         save_every: seconds.
+        end: the step at which the training ends.
     """
 
     def __init__(
         self,
         log_metrics: Callable[[str, dict[str, float]], None],
-        validate: Callable[[], None],
+        due: Callable[[int], bool],
+        validate: Callable[[], bool],
         save: Callable[[], None],
-        heartbeat: Callable[[float], None],
+        heartbeat: Callable[[], None],
         count: Callable[[float], None],
         save_every: float,
+        end: int,
     ) -> None:
-        self.log_metrics, self.validate, self.save = log_metrics, validate, save
+        self.log_metrics, self.due, self.validate, self.save = log_metrics, due, validate, save
         self.heartbeat, self.count = heartbeat, count
         self.save_every = save_every
+        self.end = end
         self.saved = self.heartbeat_at = self.logged = time.perf_counter()
         self.tokens = 0
 
@@ -207,18 +216,15 @@ class Recorder(L.Callback):
             self.log_metrics("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
             self.logged, self.tokens = now, 0
         if training.step % training.steps_per_epoch == 0:
-            self._end_epoch(training)
+            self.log_metrics("train", {"objective": torch.stack(training.losses).mean().item()})
+            training.losses.clear()
+        trainer.should_stop = training.step >= self.end
+        if self.due(training.step):
+            trainer.should_stop |= self.validate()
+            self.logged = time.perf_counter()
         if now - self.heartbeat_at >= HEARTBEAT:
             self.heartbeat_at = now
-            self.heartbeat(training.epoch)
+            self.heartbeat()
         if now - self.saved >= self.save_every:
             self.save()
             self.saved = time.perf_counter()
-
-    def _end_epoch(self, training: Training) -> None:
-        self.log_metrics("train", {"objective": torch.stack(training.losses).mean().item()})
-        training.losses.clear()
-        epoch = training.step // training.steps_per_epoch
-        if epoch & (epoch - 1) == 0:
-            self.validate()
-            self.logged = time.perf_counter()

@@ -164,7 +164,7 @@ def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_pa
 
     def diverges(job: Job) -> None:
         if (job.cell.cfg.pe.name, job.cell.cfg.seed) == ("rope", 1):
-            job.run.fail(job.cell.epochs, reason, 3)
+            job.run.fail(job.cell.target, reason, 3)
             raise RuntimeError(reason)
         train(job)
 

@@ -39,7 +39,7 @@ def serve(ledger, *overrides: str) -> Job:
 
 def outcome(job: Job, epochs: int | None = None) -> tuple[bytes, dict, list]:
     """Return all that must be the same: weights, test metrics, metric rows."""
-    epochs = epochs or job.cell.epochs
+    epochs = epochs or job.cell.target
     checkpoint = job.run.checkpoint(epochs)
     rows = pd.read_csv(checkpoint / "metrics.csv", dtype=str)
     rows = rows[~rows["metric"].isin(TIMED)].to_numpy().tolist()

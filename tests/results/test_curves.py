@@ -25,7 +25,7 @@ def served(ledger, *overrides: str) -> list[Job]:
 
 
 def measured(jobs: list[Job]) -> list[Measured]:
-    return [Measured(settings_of(job.cell.cfg), job.run, job.cell.epochs, job.cell.requests) for job in jobs]
+    return [Measured(settings_of(job.cell.cfg), job.run, job.cell.target, job.cell.requests) for job in jobs]
 
 
 def mean_and_half(values: list[float]) -> str:

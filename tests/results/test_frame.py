@@ -122,7 +122,7 @@ def test_a_cell_is_what_its_checkpoint_says(trained):
 
 def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
     made = composed(trained, "pe=rope,none", "seed=0,1", "epochs=1,2")
-    rows = rows_of([settings_of(job.cell.cfg) for job in made], [outcome(job.run, job.cell.epochs) for job in made])
+    rows = rows_of([settings_of(job.cell.cfg) for job in made], [outcome(job.run, job.cell.target) for job in made])
     found = load(trained).cells
     order = ["pe", "seed", "epochs"]
     assert setting_columns(found) == setting_columns(rows) == ["data", "depth", "epochs"]
@@ -605,7 +605,7 @@ def test_records_are_those_that_the_sweep_gathers(trained):
     found = results.records
     assert results.refused == []
     (job,) = composed(trained, "pe=rope", "epochs=2", "evaluate.lengths=[1,2]", "probe=[rank]")
-    expected = curves.gather([curves.Measured(settings_of(job.cell.cfg), job.run, job.cell.epochs, job.cell.requests)])
+    expected = curves.gather([curves.Measured(settings_of(job.cell.cfg), job.run, job.cell.target, job.cell.requests)])
     assert list(found.columns) == list(expected.columns)
     assert set(found["kind"]) == {"length", "probe"}
     order = ["kind", "length", "metric", "layer"]

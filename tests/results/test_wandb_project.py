@@ -34,14 +34,14 @@ class Run:
 
 def run_of(ledger: Path, job: Job) -> Run:
     """The run that the cell would have had, from its files."""
-    summary = job.run.summary(job.cell.epochs)
+    summary = job.run.summary(job.cell.target)
     flat = {f"test/{name}": value for name, value in summary["test"].items()}
     flat |= {f"floor/{name}": value for name, value in config.flatten(summary["floors"], separator="/").items()}
     flat |= {f"cost/{n}": summary[n] for n in ("parameters", "positional_parameters", "flops_per_token", "seconds")}
-    rows = pd.read_csv(job.run.checkpoint(job.cell.epochs) / "metrics.csv").query("split == 'validation'")
+    rows = pd.read_csv(job.run.checkpoint(job.cell.target) / "metrics.csv").query("split == 'validation'")
     history = [{"epoch": row.epoch, f"validation/{row.metric}": row.value} for row in rows.itertuples()]
     own = OmegaConf.to_container(job.cell.cfg, resolve=True) | {"attention_resolved": "sdpa", "encoding": "of panels"}
-    return Run(f"{job.run.name}-{job.cell.epochs}", own, flat, history)
+    return Run(f"{job.run.name}-{job.cell.target}", own, flat, history)
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,10 @@ def built(job: Job) -> Training:
 
 def fit(training: Training, epochs: int, *more: L.Callback, log_metrics: Callable[..., None] = lambda *_: None) -> None:
     """Train as an executor does, without saving."""
-    recorder = Recorder(log_metrics, lambda: None, lambda: None, lambda _: None, lambda _: None, save_every=1e9)
+    recorder = Recorder(
+        log_metrics, lambda _: False, lambda: False, lambda: None, lambda: None, lambda _: None,
+        save_every=1e9, end=epochs * training.steps_per_epoch,
+    )  # fmt: skip
     silence_lightning()
     L.Trainer(
         accelerator="cpu", max_epochs=epochs, logger=False, callbacks=[recorder, *more], enable_checkpointing=False,

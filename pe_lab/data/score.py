@@ -1,0 +1,25 @@
+"""The score of a loss: where it stands between the level without position and the best possible loss."""
+
+from collections.abc import Mapping
+
+BEST = "bayes"
+LEVELS = ("position_blind", "prior")  # floors that a score can count from, the most informative first
+
+
+def score(loss: float, level: float, best: float) -> float:
+    """Return the share of the way from the level to the best loss: 1 is the best possible, 0 no better than the level.
+
+    It is negative for a model that is worse than the level, as many are beyond the lengths of training.
+    """
+    return (level - loss) / (level - best)
+
+
+def exact_range(floors: Mapping[str, Mapping[str, float]]) -> tuple[float, float] | None:
+    """Return the level and the best loss of a task with exact floors, in nats; None where they are not known.
+
+    Args:
+        floors: values of metrics by name, for each floor by name.
+    """
+    level = next((floors[name]["loss"] for name in LEVELS if name in floors), None)
+    best = floors.get(BEST, {}).get("loss")
+    return None if level is None or best is None or level - best < 1e-9 else (level, best)
