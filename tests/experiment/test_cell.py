@@ -78,6 +78,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         *(
             "attention.implementation",
             "epochs",
+            *("steps", "solve.level", "solve.first", "solve.per_doubling", "trainer.fresh"),  # see test_steps.py
             "ledger",
             "workers",
             *("margin", "decide.baseline", "decide.seeds", "decide.looks", "decide.best", "budget"),
