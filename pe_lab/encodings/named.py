@@ -78,7 +78,7 @@ def make(
         ValueError: there is no such encoding; a size or an option is out of range; the encoding is not defined for
             such a model.
     """
-    made = _known(name)
+    made = known(name)
     accepted = inspect.signature(made).parameters
     for option in options:
         if option not in accepted or option in ("sizes", "name"):
@@ -99,22 +99,22 @@ def make(
     return Stack.build(partial(made, name=name, **options), sizes, depth)
 
 
-def _known(name: Any) -> Callable[..., PositionalEncoding]:
+def known(name: Any) -> Callable[..., PositionalEncoding]:
     """Return what makes an encoding of this name.
 
     Raises:
         ValueError: there is none.
     """
-    known = encodings()
-    if not isinstance(name, str) or name not in known:
-        close = get_close_matches(str(name), known, 1)
+    makers = encodings()
+    if not isinstance(name, str) or name not in makers:
+        close = get_close_matches(str(name), makers, 1)
         hint = f": did you mean {close[0]}?" if close else ""
-        raise ValueError(f"name must be one of {', '.join(known)}, got {name!r}{hint}")
-    return known[name]
+        raise ValueError(f"name must be one of {', '.join(makers)}, got {name!r}{hint}")
+    return makers[name]
 
 
 def _maker(part: Any) -> Callable[[Sizes], PositionalEncoding]:
-    return part if callable(part) else partial(_known(part), name=part)
+    return part if callable(part) else partial(known(part), name=part)
 
 
 def _as_list(parts: Any) -> list[Any]:

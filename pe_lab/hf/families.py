@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from pe_lab.hf.settings import Buckets, Own, Rotation, Table
+
 
 class NoVectors(nn.Module):
     """Return zero in the place of a table of position vectors."""
@@ -36,6 +38,7 @@ class Family:
         fused: whether that module computes queries and keys before them.
         always_causal: whether attention is causal; False: if the configuration says is_decoder.
         passes_zeros: whether it indexes tables of its own, beside that of positions, with position_ids.
+        own: returns the positions of a part of a model.
         remove: takes the model's own positions out.
     """
 
@@ -46,6 +49,7 @@ class Family:
     fused: bool
     always_causal: bool
     passes_zeros: bool
+    own: Callable[[Any], Own]
     remove: Callable[[Any], None]
 
     def parts(self, model: PreTrainedModel) -> list[PreTrainedModel]:
@@ -105,10 +109,50 @@ def _remove_from_t5(part: Any) -> None:
 
 
 FAMILIES = {  # by config.model_type
-    "bert": Family("BertModel", "encoder.layer", "attention.self", "value", False, False, True, _remove_from_bert),
-    "gpt2": Family("GPT2Model", "h", "attn", "c_attn", True, True, False, _remove_from_gpt2),
-    "llama": Family("LlamaModel", "layers", "self_attn", "v_proj", False, True, False, _remove_from_llama),
-    "t5": Family("T5Stack", "block", "layer.0.SelfAttention", "v", False, False, False, _remove_from_t5),
+    "bert": Family(
+        kind="BertModel",
+        layers="encoder.layer",
+        attention="attention.self",
+        value="value",
+        fused=False,
+        always_causal=False,
+        passes_zeros=True,
+        own=lambda part: Table(part, "embeddings.position_embeddings"),
+        remove=_remove_from_bert,
+    ),
+    "gpt2": Family(
+        kind="GPT2Model",
+        layers="h",
+        attention="attn",
+        value="c_attn",
+        fused=True,
+        always_causal=True,
+        passes_zeros=False,
+        own=lambda part: Table(part, "wpe"),
+        remove=_remove_from_gpt2,
+    ),
+    "llama": Family(
+        kind="LlamaModel",
+        layers="layers",
+        attention="self_attn",
+        value="v_proj",
+        fused=False,
+        always_causal=True,
+        passes_zeros=False,
+        own=Rotation,
+        remove=_remove_from_llama,
+    ),
+    "t5": Family(
+        kind="T5Stack",
+        layers="block",
+        attention="layer.0.SelfAttention",
+        value="v",
+        fused=False,
+        always_causal=False,
+        passes_zeros=False,
+        own=Buckets,
+        remove=_remove_from_t5,
+    ),
 }
 
 

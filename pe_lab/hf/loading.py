@@ -40,6 +40,7 @@ def load(path: str | Path, encoding: str | Stack | None = None, /, **options: An
             raise ValueError("encoding must be given: the configuration has no name of it, got None")
         encoding = recorded["encoding"]
         options = {**recorded["options"], "length": recorded["length"], "implementation": recorded["implementation"]}
+    options.setdefault("from_config", recorded.get("from_config", False))  # earlier versions read no config
     model: Any = getattr(transformers, config.architectures[0])(config)
     model.to(getattr(config, "dtype", None) or torch.float32)
     replace(model, encoding, **options)

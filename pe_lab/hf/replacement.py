@@ -11,6 +11,9 @@ from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import NAME
 from pe_lab.hf.families import Family, family_of
 from pe_lab.hf.hooks import AttentionHook, InputHook
+from pe_lab.hf.settings import with_settings
+
+SIZES = ("width", "num_heads", "depth", "causal", "grid_width", "marks", "name")
 
 
 def replace(
@@ -20,6 +23,7 @@ def replace(
     *,
     length: int | None = None,
     implementation: str = "auto",
+    from_config: bool = True,
     **options: Any,
 ) -> PreTrainedModel:
     """Replace the positions of a model of Llama, GPT-2, BERT or T5 by an encoding of the lab, and return the model.
@@ -30,6 +34,11 @@ def replace(
     The encoding's parameters are the model's: they are trained, moved and saved with it; `load` loads them. Nothing
     else changes; cross-attention has no positions. In T5 encoder and decoder have an encoding each.
 
+    An encoding of the model's own kind has the model's settings where no option is given: in Llama, what rotates pairs
+    has its base and pairing; `rope`, `rope_pi`, `rope_dynamic_ntk`, `yarn` and `p_rope` also the scaling of its rope
+    type, of which each represents one; `t5` in T5 has its buckets, and `learnable` in GPT-2 and BERT its rows. If the
+    encoding is then the model's own, it starts with the model's weights, and the model computes what it did.
+
     Positions count the tokens that are not padding, unless position_ids are given.
 
     Args:
@@ -37,11 +46,13 @@ def replace(
         encoding: a name of `pe_lab.encodings.make`, or a Stack that fits the model.
         length: of training sequences, for which a table of the encoding must suffice; None: max_position_embeddings.
         implementation: of attention, as that of `attend`.
+        from_config: whether an encoding of the model's own kind has the model's settings; False: its own defaults.
         options: of the encoding, as its class documents them.
 
     Raises:
-        ValueError: the type of the model is unknown, the encoding is not defined for it, an option is out of range, or
-            positions were replaced already. The model is unchanged then.
+        ValueError: the type of the model is unknown, the encoding is not defined for it or cannot represent the
+            settings of its own positions, an option is out of range, or positions were replaced already. The model is
+            unchanged then.
     """
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"model must be a PreTrainedModel of transformers, got {type(model).__name__}")
@@ -53,10 +64,10 @@ def replace(
     parts = family.parts(model)
     if isinstance(encoding, Stack) and len(parts) > 1:
         raise ValueError(f"encoding must be a name for a model of {len(parts)} parts, which differ, got a Stack")
-    made = [_stack(family, part, encoding, length, options) for part in parts]
+    made = [_stack(family, part, encoding, length, from_config, options) for part in parts]
     for part, stack in zip(parts, made, strict=True):
         _install(family, part, stack.train(model.training), implementation)
-    model.config.pe_lab = _record(encoding, made[0].first.sizes.length, implementation, options)
+    model.config.pe_lab = _record(encoding, made[0].first.sizes.length, implementation, from_config, options)
     return model
 
 
@@ -66,7 +77,12 @@ def stacks(model: PreTrainedModel) -> list[Stack]:
 
 
 def _stack(
-    family: Family, part: PreTrainedModel, encoding: str | Stack, length: int | None, options: dict[str, Any]
+    family: Family,
+    part: PreTrainedModel,
+    encoding: str | Stack,
+    length: int | None,
+    from_config: bool,
+    options: dict[str, Any],
 ) -> Stack:
     """Return the encodings of a part of a model."""
     config, depth, causal = part.config, len(family.attentions(part)), family.causal(part)
@@ -88,7 +104,16 @@ def _stack(
     length = getattr(config, "max_position_embeddings", None) if length is None else length
     if length is None:
         raise ValueError(f"length must be given: {config.model_type} has no max_position_embeddings, got None")
-    return make(encoding, width=width, num_heads=num_heads, depth=depth, length=length, causal=causal, **options)
+    for option in options:
+        if option in SIZES:
+            raise ValueError(f"options of {encoding} must not be sizes, which are those of the model, got {option}")
+    own = family.own(part)
+    completed = with_settings(own, encoding, options) if from_config else options
+    sizes = {"width": width, "num_heads": num_heads, "depth": depth, "length": length, "causal": causal}
+    stack = make(encoding, **sizes, **completed)
+    if from_config and encoding == own.name and completed == own.options:
+        own.adopt(stack.first)
+    return stack
 
 
 def _install(family: Family, part: PreTrainedModel, stack: Stack, implementation: str) -> None:
@@ -106,14 +131,17 @@ def _install(family: Family, part: PreTrainedModel, stack: Stack, implementation
         attention.get_submodule(family.value).register_forward_hook(hook.after_projection)
 
 
-def _record(encoding: str | Stack, length: int, implementation: str, options: dict[str, Any]) -> dict[str, Any]:
+def _record(
+    encoding: str | Stack, length: int, implementation: str, from_config: bool, options: dict[str, Any]
+) -> dict[str, Any]:
     """Return what `load` needs to make the encoding again; no name where it cannot be written down."""
     try:
         json.dumps(options)
         name = encoding if isinstance(encoding, str) else None
     except TypeError:
         name, options = None, {}
-    return {"encoding": name, "length": length, "implementation": implementation, "options": options}
+    settings = {"length": length, "implementation": implementation, "from_config": from_config}
+    return {"encoding": name, **settings, "options": options}
 
 
 def _listed(values: dict[str, int], names: list[str]) -> str:

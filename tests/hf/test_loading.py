@@ -43,6 +43,7 @@ def test_options_length_and_dtype_are_kept(tmp_path: Path) -> None:
         "encoding": "rope",
         "length": LENGTH,
         "implementation": "reference",
+        "from_config": True,
         "options": {"theta": 77.0},
     }
     assert torch.equal(logits(loaded, tokens()), logits(model, tokens()))

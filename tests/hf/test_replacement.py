@@ -60,47 +60,6 @@ def test_a_model_without_positions_has_none_of_its_own(kind: str) -> None:
     assert_close(logits(model, ids[:, order])[:, seen], logits(model, ids)[:, order][:, seen], **CLOSE)
 
 
-# -- models that have the encoding already ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("theta", [10_000.0, 500.0])
-def test_rope_in_llama_is_that_of_llama(theta: float) -> None:
-    parameters = {"rope_theta": theta, "rope_type": "default"}
-    model, ids = small("llama", rope_parameters=parameters), tokens(2, 29)
-    expected = model(ids).logits
-    model = replace(model, "rope", pairing="half", theta=theta)
-    assert_close(model(ids).logits, expected, rtol=0, atol=1e-5)
-    assert sum(parameter.numel() for stack in stacks(model) for parameter in stack.parameters()) == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "path"), [("gpt2", "transformer.wpe"), ("bert", "bert.embeddings.position_embeddings")]
-)
-def test_a_learned_table_is_that_of_the_model(kind: str, path: str) -> None:
-    model, ids = small(kind), tokens()
-    expected, table = logits(model, ids), model.get_submodule(path).weight.detach()
-    replace(model, "learnable", max_len=LENGTH)
-    with torch.no_grad():
-        stacks(model)[0].first.table.copy_(table)
-    assert_close(logits(model, ids), expected, **CLOSE)
-
-
-def test_the_bias_of_t5_is_that_of_t5() -> None:
-    """In encoder and decoder, whose attention has no factor 1 / sqrt(d)."""
-    model, ids = small("t5"), tokens(2, 30)
-    expected = logits(model, ids)
-    own = [
-        part.block[0].layer[0].SelfAttention.relative_attention_bias.weight.detach()
-        for part in (model.encoder, model.decoder)
-    ]
-    replace(model, "t5", length=LENGTH)
-    for stack, table in zip(stacks(model), own, strict=True):
-        (parameter,) = stack.parameters()
-        with torch.no_grad():
-            parameter.copy_(table)
-    assert_close(logits(model, ids), expected, **CLOSE)
-
-
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
 def test_alibi_is_a_bias_in_the_mask_of_the_original(kind: str) -> None:
     """The original takes -m |i - j| as a mask of four dimensions, after its own positions are set to zero."""
