@@ -134,7 +134,7 @@ def test_a_package_of_ones_own_is_trained_measured_audited_checked_and_reported(
         assert "BROKEN" not in checked
 
     run(site, "pe_lab.report", "distance", "--audit", "audit", cwd=tmp_path)
-    report = tmp_path / "ledger/studies/distance/report.md"
+    report = tmp_path / "ledger/studies/distance/report.html"
     assert "python -m pe_lab.run -m +study=distance" in report.read_text()
     # stored configs are complete: what was trained is reported where the package is not installed
     report.unlink()

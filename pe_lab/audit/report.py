@@ -10,6 +10,7 @@ from pe_lab.audit.cost import COLUMNS as COST
 from pe_lab.audit.cost import LEGEND
 from pe_lab.audit.measures import MEASURES
 from pe_lab.system.files import write_text
+from pe_lab.system.markup import in_markdown
 
 PROPERTIES = [measure.__name__ for measure in MEASURES]
 PREAMBLE = (
@@ -69,11 +70,12 @@ def markdown(table: pd.DataFrame, empty: list[str], pictures: list[str]) -> str:
     parts = ["# Properties of encodings", PREAMBLE]
     for title, columns in (("Properties", PROPERTIES), ("Cost", COST)):
         shown = table[columns].map(_cell).reset_index()
-        lines = [list(shown.columns), [":---", *["---:"] * len(columns)], *shown.to_numpy().tolist()]
+        rows = [[in_markdown(str(value)) for value in row] for row in shown.to_numpy()]
+        lines = [list(shown.columns), [":---", *["---:"] * len(columns)], *rows]
         parts += [f"## {title}", "\n".join(f"| {' | '.join(line)} |" for line in lines)]
     parts += ["## How each column is computed", "\n".join(f"- `{name}`: {text}" for name, text in legend().items())]
     if empty:
-        parts += ["## Empty cells", "\n".join(f"- {line}" for line in empty)]
+        parts += ["## Empty cells", "\n".join(f"- {in_markdown(line)}" for line in empty)]
     if pictures:
         parts += ["## Pictures", "\n\n".join(f"![{Path(path).stem}]({path})" for path in pictures)]
     return "\n\n".join(parts) + "\n"

@@ -105,7 +105,7 @@ def time_ledger(cells: int) -> None:
     """
     import pandas as pd
 
-    from pe_lab.report.page import html, markdown
+    from pe_lab.report.page import html
     from pe_lab.report.sections import Question, sections
     from pe_lab.results.frame import load
 
@@ -117,7 +117,7 @@ def time_ledger(cells: int) -> None:
         results = load(folder)
         loaded = time.perf_counter()
         found = sections(Question(results, "", "", results.cells["pe"].iloc[0], "loss", pd.DataFrame()))
-        size = len(html("made up", found)) + len(markdown("made up", found))
+        size = len(html("made up", found))
         reported = time.perf_counter()
         asked = [
             RequestedCell(cell.run, int(cell.epochs), "made up", int(cell.depth)) for cell in results.cells.itertuples()

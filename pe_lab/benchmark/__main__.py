@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--tasks", help="tasks joined by commas, or all (default: those with shipped results)")
     parser.add_argument("--seeds", type=int, help="seeds of each task (default: 3)")
     parser.add_argument("--ledger", help="where its cells are kept (default: ledger)")
-    parser.add_argument("--out", help="folder of card.html, card.md and card.csv (default: score_card/NAME)")
+    parser.add_argument("--out", help="folder of card.html and card.csv (default: score_card/NAME)")
     parser.add_argument("--workers", type=int, help="processes (default: one per core)")
     parser.add_argument("--beside", metavar="FILE", action="append", default=[], help="exported rows of other people")
     parser.add_argument("--export", metavar="FOLDER", help="write all rows there, those of --beside too")

@@ -12,6 +12,7 @@ from pe_lab.benchmark.rows import COLUMNS
 from pe_lab.benchmark.tasks import NAME, tasks
 from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.files import LedgerError, parse_json, write_text
+from pe_lab.system.spreadsheet import restored, to_csv
 
 STEM = NAME.replace(" ", "-")
 _TEXTS = ("benchmark", "task", "pe", "name", "run", "command", *(name for name in ENVIRONMENT if name != "threads"))
@@ -52,7 +53,7 @@ def write(table: pd.DataFrame, folder: Path) -> list[Path]:
     """Write a table of `rows.tables` as CSV, as JSON with a schema, and the schema by itself; return the files."""
     lines = [{name: _plain(name, value) for name, value in line.items()} for line in table.to_dict("records")]
     files = {
-        folder / f"{STEM}.csv": table.to_csv(index=False),
+        folder / f"{STEM}.csv": to_csv(table),
         folder / f"{STEM}.json": json.dumps({"$schema": f"{STEM}.schema.json", "rows": lines}, indent=1) + "\n",
         folder / f"{STEM}.schema.json": json.dumps(schema(), indent=2) + "\n",
     }
@@ -128,7 +129,9 @@ def _parsed(path: Path) -> pd.DataFrame:
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise ValueError("no list of rows")
             return pd.DataFrame(rows)
-        return pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, str))
+        table = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, str))
+        texts = [name for name in _TEXTS if name in table]
+        return table.assign(**{name: table[name].map(restored, na_action="ignore") for name in texts})
     except OSError as error:
         raise ValueError(f"{path} must be a table of {NAME}, got {error.strerror}") from None
     except (ValueError, LedgerError) as error:

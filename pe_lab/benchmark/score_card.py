@@ -26,11 +26,12 @@ from pe_lab.benchmark.tasks import Task, tasks
 from pe_lab.benchmark.undefined import unfit
 from pe_lab.experiment.shipped import gathered
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.report.page import html, markdown
+from pe_lab.report.page import html
 from pe_lab.results import frame, shipped
 from pe_lab.results.shipped import Shipped
 from pe_lab.system.files import write_text
 from pe_lab.system.names import unknown_name
+from pe_lab.system.spreadsheet import to_csv
 
 FEWEST = 3  # seeds, as many as every shipped encoding has at least
 
@@ -112,7 +113,7 @@ class Asked:
 
 
 def score_card(asked: Asked) -> Path:
-    """Train what is missing, and write card.html, card.md and card.csv; return the page.
+    """Train what is missing, and write card.html and card.csv; return the page.
 
     Raises:
         ValueError: nothing is shipped to compare with, the encoding fits no task, or others' rows cannot be read.
@@ -173,10 +174,9 @@ def _measured(cfg: DictConfig) -> dict[str, float]:
 
 
 def write(found: Card, like: pd.DataFrame, minutes: float, out: Path) -> Path:
-    """Write card.html, card.md and card.csv into a folder, and return the page."""
+    """Write card.html and card.csv into a folder, and return the page."""
     parts = sections(found, like, minutes)
     title = f"pe_lab: score card of {found.pe}"
     write_text(out / "card.html", html(title, parts))
-    write_text(out / "card.md", markdown(title, parts))
-    write_text(out / "card.csv", found.lines.to_csv(index=False))
+    write_text(out / "card.csv", to_csv(found.lines))
     return out / "card.html"

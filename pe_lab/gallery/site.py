@@ -7,13 +7,14 @@ from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import STATIC
 from pe_lab.gallery.pages import pages
 from pe_lab.system.files import write_text
+from pe_lab.system.spreadsheet import to_csv
 
 
 def assets(content: Content) -> dict[str, bytes]:
     """Return what the pages load or link to, by path: pictures, and the rows of each task."""
     found = {f"pictures/{name}.png": made.png for name, made in content.portraits.items()}
     for one in content.results.measured:
-        found[f"rows/{one.task.name}.csv"] = table(one).to_csv(index=False).encode()
+        found[f"rows/{one.task.name}.csv"] = to_csv(table(one)).encode()
     return found
 
 

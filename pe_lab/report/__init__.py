@@ -1,1 +1,1 @@
-"""Reports of results as HTML and Markdown: comparisons, figures with their code, and a choice of encodings."""
+"""Reports of results as HTML: comparisons, figures with their code, and a choice of encodings."""

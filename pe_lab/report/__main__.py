@@ -5,7 +5,7 @@ python -m pe_lab.report FOLDER [--study NAME]             a ledger, or a study's
 python -m pe_lab.report wandb:ENTITY/PROJECT              the runs of a W&B project
 python -m pe_lab.report claims [--ledger FOLDER]          ten claims of the literature, tested on the ledger's studies
 
-Writes report.html (one file, no network needed) and report.md.
+Writes report.html, one file that needs no network.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> None:
     )
     parser.add_argument("--metric", default="loss", help="a metric of the test (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
-    parser.add_argument("--out", help="folder for report.html and report.md (default: beside the study's tables)")
+    parser.add_argument("--out", help="folder for report.html (default: beside the study's tables)")
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Load the results and write report.html and report.md.
+    """Load the results and write report.html.
 
     Raises:
         ValueError: there is no such source, study, baseline, metric, audit or encoding to compare, or no such margin.
@@ -65,7 +65,7 @@ def report(arguments: argparse.Namespace) -> None:
 
         claims.report(Path(arguments.ledger), Path(arguments.out) if arguments.out else None)
         return
-    from pe_lab.report.page import html, markdown
+    from pe_lab.report.page import html
     from pe_lab.report.question import Question
     from pe_lab.report.sections import sections
     from pe_lab.results import frame, wandb_project
@@ -95,10 +95,7 @@ def report(arguments: argparse.Namespace) -> None:
     title = f"pe_lab: {results.name}"
     out = Path(arguments.out) if arguments.out else beside
     write_text(out / "report.html", html(title, found))
-    write_text(out / "report.md", markdown(title, found))
-    print(
-        f"{out / 'report.html'}, {out / 'report.md'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s"
-    )
+    print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
 
 
 def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | None]:

@@ -1,9 +1,8 @@
-"""Sections as one self-contained HTML page, and as one Markdown file."""
+"""Sections as one self-contained HTML page."""
 
 import io
 import re
 from functools import cache
-from html import escape as escaped
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -17,7 +16,6 @@ from matplotlib.figure import Figure
 
 from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.results.plots import AS_WRITTEN
-from pe_lab.results.table import as_markdown
 from pe_lab.results.verdicts import EQUAL, EQUIVALENT, MARKS, direction
 
 LEAST_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
@@ -33,37 +31,9 @@ def html(title: str, sections: list[Section]) -> str:
     return _template().render(title=title, opening=opening, sections=shown, marks=_looks())
 
 
-def markdown(title: str, sections: list[Section]) -> str:
-    """Return the report in Markdown, with the numbers of each figure in place of the figure."""
-    opening = bool(sections) and sections[0].opening
-    blocks = [f"# {_unmarked(sections[0].title if opening else title)}", *([_unmarked(title)] if opening else [])]
-    for section in sections:
-        blocks += [] if section.opening else [f"## {_unmarked(section.title)}"]
-        for part in section.parts:
-            if isinstance(part, str):
-                blocks.append(_unmarked(part))
-                continue
-            data = part.plot.data if isinstance(part, Drawn) else part.data
-            blocks.append(_unmarked(f"{part.caption}." + (f" `{part.code}`" if part.code else "")))
-            texts = [_cell(name) for name in data if not pd.api.types.is_numeric_dtype(data[name])]
-            blocks.append(as_markdown(as_text(data).map(_cell).rename(columns=_cell), left=texts))
-    return "\n\n".join(blocks) + "\n"
-
-
 def as_text(data: pd.DataFrame) -> pd.DataFrame:
     """Return every value as text: four significant digits; missing values are empty."""
     return pd.DataFrame({name: [_value(value) for value in data[name]] for name in data}, dtype=object)
-
-
-def _unmarked(text: str) -> str:
-    """Escape HTML in Markdown, outside of backticks, where it is shown as written."""
-    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
-    return "".join(part if part.startswith("`") and len(part) > 1 else escaped(part, quote=False) for part in parts)
-
-
-def _cell(text: str) -> str:
-    """Return text for a cell of a Markdown table: one line, HTML and pipes escaped."""
-    return escaped(" ".join(str(text).split()), quote=False).replace("|", "\\|")
 
 
 def _value(value: Any) -> str:

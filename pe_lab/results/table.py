@@ -1,6 +1,5 @@
 """Tables of results: mean, interval, floors and difference from a baseline, as frame, text and Markdown."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from pe_lab.results.statistics.comparisons import compare
 from pe_lab.results.statistics.intervals import interval
 from pe_lab.results.statistics.margin import Margin, keys_of
 from pe_lab.results.statistics.paired import differences, wide
+from pe_lab.system.markup import in_markdown
 
 TESTED = ["p_holm", "p_equivalent_holm", "margin", "verdict"]  # columns of `compare` that a table takes over
 
@@ -227,10 +227,5 @@ def as_markdown(table: pd.DataFrame, left: Sequence[str] = (), names: Sequence[s
     line, table = without_constants(table, names)
     rule = [":---" if name in left else "---:" for name in table.columns]
     rows = [list(table.columns), rule, *table.itertuples(index=False, name=None)]
-    text = "\n".join(f"| {' | '.join(_escaped(_shown(value)) for value in row)} |" for row in rows)
-    return f"{_escaped(line)}\n\n{text}" if line else text
-
-
-def _escaped(text: str) -> str:
-    """Return text on one line, with each `|` escaped so that it does not end a cell of a Markdown table."""
-    return re.sub(r"(?<!\\)\|", r"\|", " ".join(text.split("\n")))
+    text = "\n".join(f"| {' | '.join(in_markdown(_shown(value)) for value in row)} |" for row in rows)
+    return f"{in_markdown(line)}\n\n{text}" if line else text

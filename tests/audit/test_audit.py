@@ -1,6 +1,7 @@
 """The audit's measures have known values, detect broken encodings, and the command writes them."""
 
 import math
+import re
 import subprocess
 import sys
 from functools import cache
@@ -310,6 +311,13 @@ def test_an_empty_cell_is_empty_and_has_its_reason() -> None:
     assert "| b | 0.5 |  |" in text
     assert "- reach: too far (a, b)" in text
     assert report.render(table, 1000).splitlines()[2].split() == ["a", "0", "sdpa"]
+
+
+def test_a_name_and_a_reason_are_shown_as_they_are() -> None:
+    text = report.markdown(report.tabulate(["`<b>``|"], [{}]), report.empty_cells({"`<b>``|": {"reach": "<i>"}}), [])
+    assert not re.search("<[bi]>", text)
+    assert "| \\`&lt;b>\\`\\`\\| |" in text
+    assert "- reach: &lt;i> (\\`" in text
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from paged import text_of
 from pe_lab.benchmark.card import Card, card, count_verdicts
 from pe_lab.benchmark.card_page import WORST, sections, sentences
 from pe_lab.benchmark.resemblance import resemblance
 from pe_lab.benchmark.tasks import Task, tasks
 from pe_lab.decisions.shared_variance import prior_of
-from pe_lab.report.page import html, markdown
+from pe_lab.report.page import html
 from pe_lab.report.parts import Drawn, Table
 from pe_lab.results.statistics import Margin, interval
 from scored import rows, together
@@ -32,9 +33,8 @@ def verdicts(found: Card, length: float = 1) -> dict[str, str]:
     return dict(zip(lines["other"], lines["verdict"], strict=True))
 
 
-def page_of(found: Card, minutes: float = 0) -> tuple[str, str]:
-    parts = sections(found, resemblance(found.pe, found.scores, {}), minutes)
-    return html("title", parts), markdown("title", parts)
+def page_of(found: Card, minutes: float = 0) -> str:
+    return text_of(html("title", sections(found, resemblance(found.pe, found.scores, {}), minutes)))
 
 
 def section(found: Card, title: str, like: pd.DataFrame | None = None) -> list[pd.DataFrame]:
@@ -178,18 +178,18 @@ def test_the_page_begins_with_the_answer() -> None:
         "`mine` is better than `rope` on copy. Of its 2 comparisons with all 2 encodings, at all lengths, "
         "1 better, 0 worse, 1 equivalent and 0 undecided."
     )
-    for text in page_of(found, 1.25):
-        assert "What is mine good for?" in text
-        assert "digits is left out: it needs a causal mask" in text
-        assert "took 1.2 minutes" in text
-        assert "Its own cells: the machine of mine, torch 2.13.0" in text
-        assert "Every comparison with" in text
-    assert "took" not in page_of(found)[1]
+    text = page_of(found, 1.25)
+    assert "What is mine good for?" in text
+    assert "digits is left out: it needs a causal mask" in text
+    assert "took 1.2 minutes" in text
+    assert "Its own cells: the machine of mine, torch 2.13.0" in text
+    assert "Every comparison with" in text
+    assert "took" not in page_of(found)
 
 
 def test_undecided_comparisons_have_a_command_that_decides_them() -> None:
     found = of("mine", rows("mine", [0.5, 0.1, 0.4]), rows("rope", [0.4, 0.3, 0.3]))
-    text = page_of(found)[1]
+    text = page_of(found)
     assert "python -m pe_lab.run -m +study=pe_bench_1_copy pe=rope,mine decide.seeds=3..24" in text
     assert "not decided against `rope` on copy" in text
 
@@ -199,8 +199,8 @@ def test_an_encoding_with_options_is_named_with_them_in_commands() -> None:
     own = rows("rope theta=5 fast=true", [0.5, 0.1, 0.4])
     found = of("rope theta=5 fast=true", own, rows("rope", [0.4, 0.3, 0.3, 0.2, 0.5]))
     command = "python -m pe_lab.benchmark pe=rope pe.theta=5 pe.fast=true --tasks=copy --seeds="
-    assert f"{command}5" in page_of(found)[1]
-    page = page_of(of("rope theta=5 fast=true", own, rows("rope", [0.4, 0.3, 0.3])))[1]
+    assert f"{command}5" in page_of(found)
+    page = page_of(of("rope theta=5 fast=true", own, rows("rope", [0.4, 0.3, 0.3])))
     assert command not in page
     assert "where none stands, it has no more" in page
 
@@ -215,14 +215,14 @@ def test_the_rank_is_by_differences_over_shared_seeds() -> None:
 def test_rope_itself_is_compared_with_none() -> None:
     found = of("rope", rows("rope", ROPE), rows("none", MINE))
     assert sentences(found).startswith("`rope` is worse than `none` on copy.")
-    assert "## Against none" in page_of(found)[1]
+    assert "## Against none" in page_of(found)
 
 
 def test_a_task_without_scores_has_a_page_too() -> None:
     equal = rows("mine", MINE, task="bag").assign(level=0.0, score=float("nan"))
     other = rows("rope", ROPE, task="bag").assign(level=0.0, score=float("nan"))
     found = of("mine", equal, other)
-    assert "bag" in page_of(found)[1]
+    assert "bag" in page_of(found)
     assert found.summary()["rank of mean"].tolist() == ["1 of 2"]
     assert of("rope", equal, other).summary()["rank of mean"].tolist() == ["2 of 2"]
 
@@ -241,7 +241,7 @@ def test_the_first_sentence_is_about_the_training_length_and_counts_all_verdicts
 def test_the_others_are_without_the_encoding_itself() -> None:
     found = of("mine", rows("mine", MINE), rows("rope", ROPE), rows("none", MINE))
     expected = "The others: the machine of rope, torch 2.13.0 and the machine of none, torch 2.13.0."
-    assert expected in page_of(found)[1]
+    assert expected in page_of(found)
 
 
 def test_the_figure_has_scores_of_all_encodings_and_the_interval_of_this_one() -> None:
@@ -344,6 +344,6 @@ def test_an_encoding_without_another_has_a_page_that_compares_nothing() -> None:
     found = of("mine", rows("mine", MINE))
     assert found.others == []
     assert found.lines.empty
-    for page in page_of(found):
-        assert "0 comparisons with all 0 encodings" in page
-        assert "nan" not in page.lower().split()
+    page = page_of(found)
+    assert "0 comparisons with all 0 encodings" in page
+    assert "nan" not in page.lower().split()

@@ -1,5 +1,7 @@
 """Rows go out as CSV and JSON, and other people's come in, if they are rows of this benchmark."""
 
+import csv
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -220,3 +222,15 @@ def test_decided_pairs_are_listed_by_task_and_length(results: Path, tmp_path: Pa
     ]
     assert ("copy", 2.0) in pairs
     assert decided([]) == ""
+
+
+def test_texts_of_others_become_no_formulas_and_come_back(tmp_path: Path) -> None:
+    given = rows("=1+1", [0.1, 0.2]).assign(hardware=["\t@SUM(A1)", "a\r=1;=2"], run="-1")
+    path = write(given.reindex(columns=list(COLUMNS)), tmp_path)[0]
+    for line in csv.reader(io.StringIO(path.read_bytes().decode(), newline="")):
+        assert not any(field.strip().startswith(("=", "@")) for field in line)
+        assert "-1" not in line
+    back = read(path)
+    assert back["pe"].tolist() == ["=1+1 (pe-bench-1)"] * 2
+    assert back["hardware"].tolist() == given["hardware"].tolist()
+    assert back["loss"].tolist() == given["loss"].tolist()

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import fabricated
+from paged import text_of
 from pe_lab import config
 from pe_lab.benchmark import score_card as program_of_cards
 from pe_lab.benchmark.results import Results
@@ -125,8 +126,8 @@ def test_a_card_has_what_was_trained_what_is_shipped_and_other_peoples_rows(
     others = {task: set(part["other"]) for task, part in lines.groupby("task")}
     assert others == {"copy": {"rope", "none", "alibi", "fire", "new (theirs)"}, "recall": {"rope", "none", "alibi"}}
     assert given == {"pe": "drope", "words": tuple(words), "others": others["copy"]}
-    text = (tmp_path / "out" / "card.md").read_text()
-    assert text.startswith("# ")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"card.html", "card.csv"}
+    text = text_of((tmp_path / "out" / "card.html").read_text())
     assert "**Note.** place is left out: drope is defined for causal attention only" in text
     assert text.count("is left out") == 1
     assert "took 1.5 minutes" in text

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -174,11 +175,7 @@ def test_every_publication_is_one_of_our_documentation(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_claims_exist_and_speak_of_the_encoding(name: str) -> None:
-    table = {
-        int(line.split("|")[1]): line
-        for line in (ROOT / "sweeps/results/claims.md").read_text().splitlines()
-        if re.match(r"\| \d", line)
-    }
+    table = pd.read_csv(ROOT / "sweeps/results/claims.csv").set_index("number")["measured"]
     numbers = {measure: number for number, measure in enumerate(MEASURES, 1)}
     one = definitions()[name]
     for claim in one.claims:

@@ -246,9 +246,9 @@ def test_the_committed_claims_are_those_of_the_committed_studies_with_one_family
     write(results, tmp_path)
     # 9 settings x 4 encodings, and one over all settings; 5 figures and 4 orders; ...
     assert families == [37, 9, 4, 3, 3, 1, 6, 2, 6, 1]
-    text = (tmp_path / "claims.md").read_text()
+    text = (tmp_path / "claims.csv").read_text()
     assert [int(size) for size in re.findall(r"Holm over (\d+) tests?", text)] == families
-    assert text == (results / "claims.md").read_text()
+    assert text == (results / "claims.csv").read_text()
 
 
 def of(p: float, sign: int) -> Part:
@@ -389,7 +389,7 @@ def test_the_claims_are_written_and_printed(tmp_path, capsys):
     audit(tmp_path)
     pattern(tmp_path, CLAIMED, CLAIMED)
     write(tmp_path, None)
-    text = (tmp_path / "claims.md").read_text()
+    text = (tmp_path / "claims.csv").read_text()
     assert text.count("not testable at this budget") >= 7
     assert "SUPPORTED: Without any encoding a bidirectional model is order-blind" in capsys.readouterr().out
     assert (tmp_path / "claims.html").is_file()

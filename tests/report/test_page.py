@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from pe_lab.report.page import html, markdown
+from pe_lab.report.page import html
 from pe_lab.report.parts import Drawn, Section, Table
 from pe_lab.results.plots import Plot
 from pe_lab.results.verdicts import MARKS
@@ -39,15 +39,6 @@ def test_a_page_without_an_answer_has_its_title_as_heading() -> None:
     assert "<h1>pe_lab: mine</h1>" in text
     assert "<header>" not in text
     assert '<a href="#s1">Which?</a>' in text
-
-
-def test_markdown_begins_with_the_answer() -> None:
-    sections = [Section("Which <b>?", ["The best.", drawn()], True), Section("More", ["text"])]
-    text = markdown("pe_lab: mine", sections)
-    assert text.startswith("# Which &lt;b&gt;?\n\npe_lab: mine\n\nThe best.\n\na figure. `code()`\n\n|")
-    assert "\n\n## More\n\ntext\n" in text
-    assert text.count("Which") == 1
-    assert markdown("mine", sections[1:]).startswith("# mine\n\n## More")
 
 
 class Cells(HTMLParser):

@@ -12,6 +12,7 @@ import pytest
 import wandb
 from omegaconf import OmegaConf
 
+from paged import text_of
 from pe_lab import config
 from pe_lab.bench.ledger import identity, record
 from pe_lab.ledger import __main__ as upkeep
@@ -353,10 +354,10 @@ def test_an_identity_with_an_interpolation_is_a_damaged_entry(pe, main, checkpoi
     (training_run.folder / "run.json").write_text(json.dumps(identity(pe)))
     (tmp_path / "other" / "format.json").write_text('{"format": 2}')
     _, out, err = program(main, tmp_path / "other")
-    page = tmp_path / "other" / "report.md"
+    page = tmp_path / "other" / "report.html"
     assert SECRET not in "\n".join([*out, err, page.read_text() if page.exists() else ""])
     assert f"{training_run.folder / 'run.json'} must have no interpolation" in (
-        err if main is sync.main else page.read_text()
+        err if main is sync.main else text_of(page.read_text())
     )
     assert opened == []
 

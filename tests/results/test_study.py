@@ -1,6 +1,7 @@
 """The tables of a study are made even if cells are missing, and missing cells are named."""
 
 import errno
+import html
 import io
 import re
 from collections.abc import Iterable
@@ -112,6 +113,19 @@ def test_a_grid_of_all_factors_has_its_tables_whatever_failed(present, seeds):
     check(present, seeds)
 
 
+@pytest.mark.parametrize(
+    "name", ["`<img src=x>``", "<script>alert(1)</script>", "a`b", "a\\`<b>`", "[a](javascript:b)", "a\r<b>", "a|b\\|c"]
+)
+def test_markdown_shows_a_name_as_it_is(name):
+    rendered = pytest.importorskip("markdown").markdown(
+        as_markdown(pd.DataFrame({name: [name]})), extensions=["tables"]
+    )
+    marks = re.findall("<[^>]*>", rendered)
+    assert {mark.strip("</>").split()[0] for mark in marks} == {"table", "thead", "tbody", "tr", "th", "td"}
+    shown = html.unescape(re.sub("<[^>]*>", "", rendered)).split("\n")
+    assert [line for line in shown if line] == [" ".join(name.splitlines())] * 2
+
+
 def test_a_name_with_a_pipe_or_a_line_break_does_not_break_the_markdown():
     """A path is an option of `clm`, and options that differ are part of a task's name."""
     rows = rows_of(
@@ -126,7 +140,7 @@ def test_a_name_with_a_pipe_or_a_line_break_does_not_break_the_markdown():
     assert {first.split(" | ")[0], second.split(" | ")[0]} == {"| clm path=a\\|b.txt", "| clm path=a b.txt"}
     assert "clm path=a|b.txt" in texts["table"]
     assert len(texts["table"].splitlines()) == 1 + 1 + 2
-    assert as_markdown(pd.DataFrame({"a|b": ["c\\|d"]})) == "| a\\|b |\n| ---: |\n| c\\|d |"  # not escaped twice
+    assert as_markdown(pd.DataFrame({"a|b": ["c\\|d"]})) == "| a\\|b |\n| ---: |\n| c\\\\\\|d |"
     above = as_markdown(pd.DataFrame({"data": ["a|b\nc", "a|b\nc"], "loss": [1, 2]}), names=["data"]).splitlines()[0]
     assert above == "data a\\|b c"
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 
+from paged import text_of
 from pe_lab import config
 from pe_lab.experiment.job import Job
 from pe_lab.report import __main__ as program
@@ -130,7 +131,7 @@ def test_a_report_of_a_project_is_written(cells, monkeypatch, tmp_path):
     monkeypatch.setattr(wandb_project, "load", lambda project: made)
     monkeypatch.setattr("sys.argv", ["pe_lab.report", "wandb:me/mine", "--out", str(tmp_path)])
     program.main()
-    assert "wandb_project.load('me/mine')" in (tmp_path / "report.md").read_text()
+    assert "wandb_project.load('me/mine')" in text_of((tmp_path / "report.html").read_text())
 
 
 def test_a_server_that_does_not_answer_is_one_line(monkeypatch, capsys):

@@ -8,9 +8,10 @@ import pandas as pd
 from pe_lab.report.claims.definitions import CLAIMS
 from pe_lab.report.claims.parts import FAILS, HOLDS, MARGIN, decide
 from pe_lab.report.claims.studies import MissingError, Studies
-from pe_lab.report.page import html, markdown
+from pe_lab.report.page import html
 from pe_lab.report.parts import Section, Table
 from pe_lab.system.files import write_text
+from pe_lab.system.spreadsheet import to_csv
 
 METHOD = (
     "A claim is a set of parts. Each part is tested over seeds by a t test with the variance of its own values, not "
@@ -55,7 +56,7 @@ def verdicts(studies: Studies) -> list[Verdict]:
 
 
 def report(ledger: Path, out: Path | None) -> None:
-    """Print the claims with their measurements, and write them as claims.html and claims.md.
+    """Print the claims with their measurements, and write them as claims.html and claims.csv.
 
     Args:
         ledger: a ledger, or a folder of studies.
@@ -71,7 +72,7 @@ def report(ledger: Path, out: Path | None) -> None:
     sections = [Section("The ten claims", [METHOD, f"Studies: {used or 'none'}.", Table(table, "Verdicts")])]
     folder = out or studies.folder
     write_text(folder / "claims.html", html("pe_lab: the ten claims", sections))
-    write_text(folder / "claims.md", markdown("pe_lab: the ten claims", sections))
+    write_text(folder / "claims.csv", to_csv(table))
     for verdict in found:
         print(f"{verdict.number:2}  {verdict.verdict.upper()}: {verdict.claim}\n    {verdict.measured}\n")
-    print(f"{folder / 'claims.html'}, {folder / 'claims.md'}")
+    print(f"{folder / 'claims.html'}, {folder / 'claims.csv'}")
