@@ -37,7 +37,7 @@ class Case:
         width, num_heads: D and H of the models.
 
     Attributes:
-        on_grid, causal_only, reads_marks, reads_content, reads_positions: what the encoding declares.
+        on_grid, causal_only, contiguous_only, reads_marks, reads_content, reads_positions: what the encoding declares.
         cls: its class.
         depth: layers of the models.
 
@@ -61,6 +61,7 @@ class Case:
         self.cls = type(made)
         self.depth = max(DEPTH, made.period)
         self.on_grid, self.causal_only, self.reads_marks = made.on_grid, made.causal_only, made.reads_marks
+        self.contiguous_only = made.contiguous_only
         self.reads_content, self.reads_positions = made.reads_content, made.reads_positions
 
     @property

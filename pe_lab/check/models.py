@@ -134,6 +134,29 @@ def _packed(case: Case, causal: bool, trained: int) -> float:
     return worst
 
 
+def takes_or_refuses_scattered_documents(case: Case) -> float:
+    """Compare documents between whose tokens there are others, or padding, with each alone; or check the refusal."""
+    return _worst(case, _scattered)
+
+
+def _scattered(case: Case, causal: bool, trained: int) -> float:
+    model, worst = case.model(trained), 0.0
+    for documents in ([0, 1, 0, 1, 1, 0, 0, 1, 0], [0, 0, PADDING, 0, PADDING, PADDING, 0, 1, 1]):
+        tokens, segment = random_tokens(1, T), torch.tensor([documents])
+        rank = Layout(torch.arange(T)[None], segment, causal).rank
+        layout = marked(Layout(rank, segment, causal))
+        if case.contiguous_only:
+            require("next to each other" in (refusal(partial(model, tokens, layout)) or ""), "they are not refused")
+            continue
+        logits = model(tokens, layout)
+        for document in (0, 1):
+            own = segment[0] == document
+            alone = model(tokens[:, own], whole(1, int(own.sum()), causal))
+            what = "logits of a document between others or with padding inside, and of it alone"
+            worst = max(worst, compare(logits[:, own], alone, what, EQUAL))
+    return worst
+
+
 def hides_the_future(case: Case) -> float:
     """Check that a causal model's outputs do not change with later tokens, and do with the token itself."""
     model, tokens, layout, worst = case.model(), random_tokens(B, T), whole(B, T), 0.0
@@ -238,6 +261,7 @@ PROMISES: dict[str, Check[Case]] = {
     "padding on the left equals padding on the right": takes_padding_on_the_left,
     "sequences of several lengths in a batch equal each alone": takes_lengths_together,
     "packed documents equal each alone": takes_packed_documents,
+    "scattered documents equal each alone, or are refused as declared": takes_or_refuses_scattered_documents,
     "a causal model does not see the future": hides_the_future,
     "tokens at padding change nothing": ignores_padding,
     "beyond the training length it is defined, or refuses in one line": is_defined_or_refuses_beyond_training,

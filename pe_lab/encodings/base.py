@@ -46,6 +46,9 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         per_layer: whether each layer has its own encoding, made with the layer's index in `sizes`.
         period: layers of a model, at least, in which all that the encoding is made of occurs.
         causal_only: whether it is defined for causal attention only.
+        contiguous_only: whether it is defined only where the tokens of a document are next to each other, with neither
+            padding nor another document between them; `Stack` refuses other layouts. Without it, a document counts as
+            if it were alone, whatever stands between its tokens.
         whole_sequence: why it needs all tokens of a sequence at once, so that a cache cannot serve it; None: it does
             not, and what it needs of earlier tokens it gets from `Layout.with_earlier`.
         draws_positions: whether `locate` returns other positions than those of the layout.
@@ -72,6 +75,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     period = 1
     draws_positions = False
     causal_only = False
+    contiguous_only = False
     whole_sequence: str | None = None
     draws_each_pass = False
     on_grid = False
@@ -102,6 +106,26 @@ class PositionalEncoding(CheckedOptions, nn.Module):
             )
         if self.on_grid and not grid:
             raise UnfitError(f"{self.name} needs positions on a grid, these sequences have none: use {self.fallback}")
+
+    def _require_layout(self, layout: Layout) -> None:
+        axes = layout.pos.shape[2:]
+        if layout.pos.dim() < 2 or tuple(axes) not in ((), (2,)):
+            raise ValueError(
+                f"{self.name} takes positions [B, T], or [B, T, 2] on a grid, got {list(layout.pos.shape)}"
+            )
+        self._require_nature(layout.causal, grid=bool(axes))
+
+    def require_contiguous(self, layout: Layout) -> None:
+        """Raise ValueError if there is something between the tokens of a document, and the encoding needs them whole.
+
+        Args:
+            layout: of all tokens, those in a cache too.
+        """
+        if self.contiguous_only and not layout.contiguous:
+            raise ValueError(
+                f"{self.name} needs the tokens of a document next to each other, got a layout with padding or another "
+                f"document between them: bring them together"
+            )
 
     @property
     def embeds(self) -> bool:
@@ -134,7 +158,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
             ValueError: the encoding is not defined for this layout.
         """
         grid = layout.pos.dim() == 3
-        self._require_nature(layout.causal, grid)
+        self._require_layout(layout)
         self._require_marks(layout.marks is not None)
         if not grid or self.on_grid:
             return layout

@@ -23,7 +23,8 @@ class BAM(PositionalEncoding):
     The magnitude is at most 1e30, so that a head which shuts out all that a query sees has weights still.
 
     Args:
-        location: whether m is trained, as in its runs; false: mu is 0.
+        location: whether m is trained, which is the default of its training script and not of its model's class; false:
+            mu is 0.
 
     Raises:
         ValueError: location out of range.

@@ -1,5 +1,6 @@
 """What a model keeps of the tokens it has seen, so that new tokens need not be computed with all earlier ones."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -37,8 +38,11 @@ class Cache:
         """Return the names of what is kept, in alphabetical order."""
         return sorted({name for memory in (self.embedding, *self.layers) for name in memory.kept})
 
-    def add(self, layout: Layout) -> Layout:
+    def add(self, layout: Layout, check: Callable[[Layout], None] | None = None) -> Layout:
         """Add located tokens and return their layout, with all tokens as its keys.
+
+        Args:
+            check: raises where an encoding is not defined for the layout that will be returned.
 
         Raises:
             ValueError: another batch; positions that do not follow those in the cache; padding behind a token; a layout
@@ -54,6 +58,8 @@ class Cache:
             require_left_padding(layout.of_keys)
             if self.layout is not None:
                 _require_following(layout.of_keys, layout.earlier)
+        if check is not None:
+            check(layout)
         self.layout = layout.of_keys
         return layout
 

@@ -16,7 +16,16 @@ from pe_lab.encodings.terms import Terms
 
 Make = Callable[[Sizes], PositionalEncoding]
 
-NATURES = ("reads_content", "reads_positions", "reads_marks", "draws_each_pass", "phased", "per_layer", "causal_only")
+NATURES = (
+    "reads_content",
+    "reads_positions",
+    "reads_marks",
+    "draws_each_pass",
+    "phased",
+    "per_layer",
+    "causal_only",
+    "contiguous_only",
+)
 Parts = Annotated["Sequence[Make]", NOT_EMPTY]
 Counts = Annotated["Sequence[int]", WHOLE_NUMBERS]
 Shares = Annotated["Sequence[float]", POSITIVE_NUMBERS]

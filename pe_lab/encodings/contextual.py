@@ -85,6 +85,7 @@ class Forgetting(PositionalEncoding):
 
     per_layer = True
     causal_only = True
+    contiguous_only = True
     reads_content = True
     reads_positions = False
     fallback = "alibi"

@@ -53,6 +53,7 @@ class Canon(PositionalEncoding):
 
     per_layer = True
     causal_only = True
+    contiguous_only = True
     reads_positions = False
     fallback = "cpe"
     KERNEL = 4
@@ -89,6 +90,7 @@ class ConvolutionalPE(PositionalEncoding):
 
     neutral = {"std": None}
     reads_positions = False
+    contiguous_only = True
     KERNEL = 3
 
     def __init__(self, sizes: Sizes, name: str = "cpe", std: NonNegative | None = None) -> None:
@@ -108,7 +110,10 @@ class ConvolutionalPE(PositionalEncoding):
                 nn.init.normal_(parameter, std=self.std)
 
     def locate(self, layout: Layout) -> Layout:
-        self._require_nature(layout.causal, grid=layout.pos.dim() == 3)
+        self._require_layout(layout)
+        if layout.pos.dim() != self.axes + 1:
+            built, got = ("sequences", "on a grid") if self.axes == 1 else ("a grid", "on a line")
+            raise ValueError(f"{self.name} was built for {built}, got positions {got}")
         return layout
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:

@@ -137,6 +137,7 @@ class Dape(PositionalEncoding):
         for nature in (*INHERITED, "whole_sequence"):
             setattr(self, nature, getattr(inner, nature))
         self.causal_only = self.causal_only or inner.causal_only
+        self.contiguous_only = inner.contiguous_only or self.kernel > 1
         terms = None if inner.draws_positions else _terms_of_one_token(encoding, sizes)
         if terms is None or terms.score is not None or terms.decay is not None:
             raise ValueError(f"{name} needs an encoding whose terms are biases or rotations, got {inner.name}")
@@ -168,7 +169,7 @@ class Dape(PositionalEncoding):
             self.owner = (first,)  # a module in a tuple is not registered: the state dict has its parameters once
 
     def locate(self, layout: Layout) -> Layout:
-        self._require_nature(layout.causal, grid=layout.pos.dim() == 3)
+        self._require_layout(layout)
         return self.inner.locate(layout)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:

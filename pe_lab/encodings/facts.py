@@ -9,7 +9,7 @@ from torch import Tensor
 
 PADDING = -1  # the segment of padding, which attends to itself only
 UNMARKED = -1  # the mark of a token outside of what a dataset marks
-FACTS = ("pos_range", "max_distance", "packed", "right_padded", "one_segment", "runs_on")
+FACTS = ("pos_range", "max_distance", "packed", "contiguous", "right_padded", "one_segment", "runs_on")
 Owner = TypeVar("Owner")
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class Known:
         whole: whether there is no padding, and the other facts are exact.
         runs_on: whether pos_i - pos_j = i - j.
         max_distance: the largest distance from a key; if not `whole`, a bound of it.
-        packed, right_padded, one_segment: as of a layout; if not `whole`, one_segment is False.
+        packed, contiguous, right_padded, one_segment: as of a layout; if not `whole`, one_segment is False.
     """
 
     pos: Tensor = field(repr=False)
@@ -57,6 +57,7 @@ class Known:
     runs_on: bool
     max_distance: int = 0
     packed: bool = False
+    contiguous: bool = True
     right_padded: bool = True
 
     @property
@@ -215,6 +216,18 @@ class Facts:
         real = self.segment != PADDING
         first = self.segment.where(real, torch.iinfo(self.segment.dtype).min).amax(1, keepdim=True)
         return bool(((self.segment != first) & real).any())
+
+    @fact
+    def contiguous(self) -> bool:
+        """Whether the keys of every document are next to each other, without padding or other documents in between."""
+        if self.of_keys is not self:
+            return self.of_keys.contiguous
+
+        def runs(segment: Tensor) -> Tensor:
+            begins = segment.diff(dim=1, prepend=segment[:, :1] - 1) != 0
+            return (begins & (segment != PADDING)).sum(1)
+
+        return bool((runs(self.segment) == runs(self.segment.sort(-1).values)).all())
 
     @fact
     def right_padded(self) -> bool:

@@ -135,9 +135,12 @@ class Coupled(Marked):
     Tokens that belong together share a row of a trained table: a token with mark m has row s + m, as the digits of one
     significance in both numbers and in the sum, and the signs between them, m = 0; tokens outside, UNMARKED, have row
     0. In training s is drawn for each sequence from 1 ... rows - 1 - its largest mark, from the layout's seed, or
-    without a seed from torch's global generator; in evaluation, as after `eval()`, s = 1. Of data=addition the rows are
-    those of the released data where data.order=little; where the sum begins with its most significant digit, that code
-    gives = the row above it, and here it has that of +, below the ones.
+    without a seed from torch's global generator; in evaluation, as after `eval()`, s = 1.
+
+    Of data=addition the rows are those of the released code since October 2024 where data.order=little: signs have the
+    lowest row, the ones the next. In its first release, of May 2024, they are mirrored: signs have the highest row, the
+    ones the one below, and in evaluation the most significant digit of the sum has row 1. Where the sum begins with its
+    most significant digit, the later code gives = the row above it, and here it has that of +, below the ones.
 
     Args:
         rows: of the table, the released max_position + 1; at least the largest mark + 2.

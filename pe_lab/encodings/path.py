@@ -98,6 +98,7 @@ class PaTH(PositionalEncoding):
     matrices = ("down", "up", "beta_weight")
     per_layer = True
     causal_only = True
+    contiguous_only = True
     reads_content = True
     reads_positions = False
     fallback = "relative_bias"

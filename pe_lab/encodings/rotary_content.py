@@ -60,6 +60,9 @@ class CARoPE(RoPE):
     layer's attention input; W, D x H, is trained in every layer. Pair 0 is rotated by 1 per token whatever the content.
     Of positions, only the order of tokens matters.
 
+    c is 0 ... d/2 - 1, as RoPE counts. Counted from 1, in a formula of the paper that raises a base frequency to the
+    number of the pair, no pair would turn by 1 per token, and the start would be RoPE without its fastest pair.
+
     The paper starts as RoPE and does not say how; here W starts at 0, and x W has a constant added, which is not
     trained, with f = theta ** (-2 / d).
 
@@ -76,6 +79,7 @@ class CARoPE(RoPE):
     matrices = ("weight",)
     per_layer = True
     causal_only = True
+    contiguous_only = True
     reads_content = True
     reads_positions = False
     fallback = "rope"
@@ -134,6 +138,7 @@ class MapFormer(PositionalEncoding):
     per_layer = True
     reads_content = True
     reads_positions = False
+    contiguous_only = True
 
     def __init__(
         self,
@@ -197,6 +202,7 @@ class SelectiveRoPE(RoPE):
     matrices = ("down", "up", "gate_weight")
     per_layer = True
     causal_only = True
+    contiguous_only = True
     reads_content = True
     reads_positions = False
     fallback = "rope"

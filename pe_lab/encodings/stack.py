@@ -159,7 +159,9 @@ class Stack(nn.ModuleList):
             )
         located = self.locate(layout)
         if cache is not None:
-            located = cache.add(located)
+            located = cache.add(located, first.require_contiguous)
+        else:
+            first.require_contiguous(layout)
         x = first.embed(x, located if cache is None else located.remembering(cache.embedding))
         return x, Positions(self, located, cache, x)
 

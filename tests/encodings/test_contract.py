@@ -11,11 +11,12 @@ import torch
 
 from configs import pe_class, pe_settings
 from pe_lab.check import encodings, models
-from pe_lab.check.case import MARKS, B, Case, T, at_positions, padded, random_tokens, whole
+from pe_lab.check.case import MARKS, B, Case, T, at_positions, marked, padded, random_tokens, whole
 from pe_lab.check.promise import outcome
 from pe_lab.config import Model, folder
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
+from pe_lab.encodings import make, named
 from pe_lab.encodings.absolute import Absolute
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
@@ -254,6 +255,63 @@ def test_what_is_causal_only_is_refused_in_a_bidirectional_task(name: str) -> No
         with pytest.raises(ValueError, match=rf"^{name} is defined for causal attention only, .*: use (\w+)$") as error:
             refused()
         assert str(error.value).rpartition(" ")[2] in NAMES
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if case(name).contiguous_only])
+def test_without_the_check_of_documents_the_contract_is_broken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    promise = "scattered documents equal each alone, or are refused as declared"
+    monkeypatch.setattr(PositionalEncoding, "require_contiguous", lambda self, layout: None)
+    assert outcome(promise, PROMISES[promise], case(name)).reason == "they are not refused"
+    undeclared = copy(case(name))
+    undeclared.contiguous_only = False
+    assert "differ by" in outcome(promise, PROMISES[promise], undeclared).reason
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if case(name).contiguous_only])
+def test_a_document_that_is_taken_up_again_is_refused_in_decoding(name: str) -> None:
+    stack = make(name, width=D, num_heads=H, length=T, depth=2).eval()
+    first, again = (Layout(torch.tensor([[i]]), torch.tensor([[0]]), True) for i in range(2))
+    other = Layout(torch.tensor([[0]]), torch.tensor([[1]]), True)
+    with torch.no_grad():
+        cache = stack.cache()
+        for layout in (first, other):
+            x, positions = stack(torch.randn(1, 1, D), layout, cache)
+            for index in range(2):
+                positions.layer(index, x)
+        with pytest.raises(ValueError, match=rf"^{name} needs the tokens of a document next to each other"):
+            stack(torch.randn(1, 1, D), again, cache)
+        assert len(cache) == 2
+
+
+@pytest.mark.parametrize("name", ["sum", "interleave", "heads", "dape"])
+@pytest.mark.parametrize(("part", "needs"), [("rope", False), ("mapformer", True)])
+def test_what_is_made_of_others_is_contiguous_only_if_a_part_is(name: str, part: str, needs: bool) -> None:
+    inner = {"encoding": named.encodings()[part]} if name == "dape" else {"parts": [part, "none"]}
+    assert make(name, width=D, num_heads=H, length=T, depth=2, **inner).first.contiguous_only == needs
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("grid_width", [None, 3])
+def test_positions_with_other_axes_than_an_encoding_takes_are_refused(name: str, grid_width: int | None) -> None:
+    if case(name).on_grid and grid_width is None:
+        return
+    stack = make(name, width=D, num_heads=H, length=T, depth=case(name).depth, grid_width=grid_width, marks=MARKS)
+    for axes in (0, 1, 2, 3):
+        pos = torch.arange(T)[None] if not axes else (torch.arange(T)[:, None] // 3).expand(1, T, axes)
+        layout = marked(Layout(pos, torch.zeros(1, T, dtype=torch.long), True, seed=4))
+        if axes in (1, 3):
+            error = rf"^\w+ takes positions \[B, T\], or \[B, T, 2\] on a grid, got \[1, {T}, {axes}\]$"
+        elif axes == 2 and grid_width is None:
+            error = r"^\w+ was built for sequences, got positions on a grid$"
+        elif axes == 0 and case(name).on_grid:
+            error = r"^\w+ needs positions on a grid"
+        elif axes == 0 and name == "cpe" and grid_width is not None:
+            error = rf"^{name} was built for a grid, got positions on a line$"
+        else:
+            stack(torch.zeros(1, T, D), layout)
+            continue
+        with pytest.raises(ValueError, match=error):
+            stack(torch.zeros(1, T, D), layout)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if CLASSES[name].on_grid])

@@ -8,7 +8,7 @@ import torch
 
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 
-FACTS = ("pos_range", "max_distance", "packed", "right_padded", "one_segment", "runs_on")
+FACTS = ("pos_range", "max_distance", "packed", "contiguous", "right_padded", "one_segment", "runs_on")
 NO_VALUES = (RuntimeError, NotImplementedError)
 LENGTHS = torch.tensor([13, 9])
 
@@ -65,6 +65,16 @@ def test_a_document_has_as_many_tokens_as_have_its_segment() -> None:
     layout = Layout(torch.arange(50)[None], segment, True)
     same = segment[:, :, None] == segment[:, None, :]
     assert torch.equal(layout.document_length, same.sum(-1))
+
+
+def test_a_layout_is_contiguous_if_every_document_is_one_run_of_tokens() -> None:
+    for _ in range(200):
+        segment = torch.randint(-1, 3, (2, 6))
+        slots = [(row == document).nonzero()[:, 0] for row in segment for document in range(3)]
+        whole = all(len(own) == 0 or int(own[-1] - own[0]) == len(own) - 1 for own in slots)
+        layout = Layout(torch.arange(6)[None], segment, True)
+        assert layout.contiguous == whole
+        assert replace(layout.last(2), keys=layout).contiguous == whole
 
 
 # -- layouts of the last tokens, with the keys of all ------------------------------------------------------------------

@@ -24,7 +24,7 @@ from pe_lab.encodings.randomized import Randomized
 from pe_lab.model.transformer import Transformer
 from pe_lab.training.module import Training
 
-FACTS = ("pos_range", "max_distance", "packed", "right_padded", "one_segment", "runs_on")
+FACTS = ("pos_range", "max_distance", "packed", "contiguous", "right_padded", "one_segment", "runs_on")
 READ = {  # operators that read values, or copy a Python list
     f"aten::{name}"
     for name in (
@@ -96,7 +96,7 @@ def test_a_training_step_reads_no_value(name: str) -> None:
     model = Transformer(config, made, Task(VOCABULARY, T, VOCABULARY, True, grid_width=grid, marks=MARKS))
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     layout = Layout.of_lengths(torch.tensor([T, 12]), T, True, grid)
-    layout.segment[:, 6:9] = 1
+    layout.segment[:, :6] = 1
     layout, tokens = as_if_moved(marked(layout).read()), torch.randint(VOCABULARY, (2, T))
 
     def step() -> None:
