@@ -40,7 +40,8 @@ class Text(Dataset):
     Args:
         seed: of random draws; the text and its splits do not depend on it.
         corpus: "stdlib", the source of Python's own standard library; "tinyshakespeare" and "enwik8" are downloaded.
-        path: of a text file, or of a folder of them; wins over `corpus`.
+        path: of a plain text file, or of a folder of them, where source code and markup are text, and data formats such
+            as JSON and CSV are not; wins over `corpus`.
         separator: text between the documents of a file; None: a file is one document.
         tokenizer: "bytes", or "bpe", learned from the training split.
         vocabulary_size: tokens of "bpe", 259 to 65,536: 256 bytes, learned tokens, MASK and END.

@@ -1,6 +1,7 @@
 """Text as documents that are read in pieces."""
 
 import hashlib
+import json
 import os
 from array import array
 from collections.abc import Iterator
@@ -12,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from pe_lab.data.text.cache import kept
-from pe_lab.data.text.sources import download, own_files, standard_library
+from pe_lab.data.text.sources import download, own_files, refuse_wrapped, standard_library
 from pe_lab.system.files import digest
 
-REVISION = 1  # raised when the separation of documents or their digest changes
+REVISION = 2  # raised when the separation of documents, their digest or what is refused changes
 CHUNK = 2**18  # bytes of a read
 DOCUMENTS = "documents.npz"
 
@@ -81,7 +82,7 @@ class Corpus:
         """Return hash and size of every document; files are read only if they have changed.
 
         Raises:
-            ValueError: a file is no text, or there is no text at all.
+            ValueError: a file is no text, or JSON lines, or there is no text at all.
         """
         with self._readable():
             stats = [(os.path.abspath(file), file.stat()) for file in self.files]
@@ -100,6 +101,9 @@ class Corpus:
         hashes, sizes = array("Q"), array("q")
         for file in self.files:
             content, size = hashlib.blake2b(digest_size=8), 0
+            with self._readable():
+                if self.path is not None and is_json_lines(file):
+                    refuse_wrapped(file, "JSON lines")
             for piece, ends in self._of(file):
                 self._require_text(piece, file)
                 total.update(piece)
@@ -165,6 +169,26 @@ def pieces(file: Path, separator: str | None) -> Iterator[tuple[bytes, bool]]:
             yield rest[:cut], False
             rest = rest[cut:]
         yield rest, True
+
+
+def is_json_lines(file: Path) -> bool:
+    """Return whether the lines in the first CHUNK bytes of a file, two or more, are JSON objects."""
+    with file.open("rb") as opened:
+        head = opened.read(CHUNK)
+    lines = [line for line in head.splitlines() if line.strip()]
+    if len(head) == CHUNK:
+        lines = lines[:-1]  # which may be cut
+    return len(lines) > 1 and all(map(_is_json_object, lines))
+
+
+def _is_json_object(line: bytes) -> bool:
+    if not line.lstrip().startswith(b"{"):
+        return False
+    try:
+        json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def before_character(text: bytes, place: int) -> int:

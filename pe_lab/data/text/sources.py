@@ -7,9 +7,28 @@ import sysconfig
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from pe_lab.data.text.cache import kept
 
+# formats in which text is wrapped: a model would learn their syntax
+WRAPPED = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".ipynb", ".pdf", ".rtf", ".doc", ".docx", ".odt", ".epub"}
+WRAPPED |= {
+    ".gz",
+    ".bz2",
+    ".xz",
+    ".zst",
+    ".zip",
+    ".7z",
+    ".tar",
+    ".tgz",
+    ".parquet",
+    ".arrow",
+    ".feather",
+    ".npy",
+    ".npz",
+}
+WRAPPED |= {".npz", ".pkl", ".pickle", ".pt", ".pth", ".safetensors", ".h5", ".hdf5", ".db", ".sqlite"}
 TESTS = ("test", "tests", "idle_test")  # folders of the standard library that are left out
 
 
@@ -61,10 +80,26 @@ def own_files(path: Path) -> list[Path]:
     """Return the file itself, or the files under a folder without hidden ones.
 
     Raises:
-        ValueError: there is neither; a folder in it cannot be read; something in it is neither a file nor a folder.
+        ValueError: there is neither; a folder in it cannot be read; something in it is neither a file nor a folder, or
+            a file whose name ends as those of a format in WRAPPED.
     """
-    if path.is_file():
-        return [path]
+    files = [path] if path.is_file() else _files_under(path)
+    for file in files:
+        if file.suffix.lower() in WRAPPED:
+            refuse_wrapped(file, file.suffix)
+    return files
+
+
+def refuse_wrapped(file: Path, form: str) -> NoReturn:
+    """Raise the error that a file is not plain text.
+
+    Raises:
+        ValueError: always.
+    """
+    raise ValueError(f"data.path must be plain text, got {file} ({form}): write the text that is in it to .txt files")
+
+
+def _files_under(path: Path) -> list[Path]:
     if not path.is_dir():
         raise ValueError(f"data.path must be a file or a folder that is there, got {path}")
 

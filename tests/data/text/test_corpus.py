@@ -2,6 +2,7 @@
 
 import hashlib
 import http.server
+import json
 import os
 import random
 import subprocess
@@ -229,6 +230,53 @@ def test_a_file_that_is_no_text_is_refused_by_name(content: bytes, why: str, fol
         _ = of(folder, tmp_path / "cache").documents
     assert "\n" not in str(caught.value)
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+RECORDS = "".join(json.dumps({"id": number, "text": sentence(number, 30)}) + "\n" for number in range(200))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "b.JSON", "c.ndjson", "d.csv", "e.tsv", "f.ipynb", "g.pdf", "h.txt.gz"])
+def test_a_format_that_wraps_text_is_refused_by_its_name_before_anything_is_read(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    (folder / "zzz.parquet").write_text("")
+    (folder / name).write_text(RECORDS)
+    for path in (folder, folder / name):
+        with pytest.raises(ValueError, match=r"^data\.path must be plain text, got .* to \.txt files$") as caught:
+            _ = of(path, tmp_path / "cache").files
+        assert f"{folder / name} ({Path(name).suffix})" in str(caught.value)  # the first in order
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("separator", [None, "\n"])
+@pytest.mark.parametrize("chunk", [2**9, 2**18])
+@pytest.mark.parametrize("end", ["", "\n\n"])
+def test_json_lines_are_refused_whatever_the_file_is_called(
+    separator: str | None, chunk: int, end: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "CHUNK", chunk)
+    (folder / "077.txt").write_text(RECORDS.rstrip("\n") + end)
+    with pytest.raises(ValueError, match=r"^data\.path must be plain text, got .*077\.txt \(JSON lines\): ") as caught:
+        _ = of(folder, tmp_path / "cache", separator).documents
+    assert "\n" not in str(caught.value)
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("code.py", "{}\n"),
+        ("manifest.py", '{\n"name": "x",\n"depends": ["base"]\n}\n'),
+        ("page.html", "<p>text</p>\n"),
+        ("notes.md", '{"title": "x"}\n\nText after a header.\n'),
+        ("references.txt", "[1] One.\n[2] Two.\n"),
+        ("deep.txt", '{"a":' * 10_000 + "\n" + "{" * 10_000 + "\n"),
+        ("README", "text\n"),
+    ],
+)
+def test_source_code_and_markup_are_text(name: str, content: str, folder: Path, tmp_path: Path) -> None:
+    (folder / name).write_text(content)
+    assert len(of(folder, tmp_path / "cache").documents.sizes) == 151
 
 
 def test_a_text_that_is_not_there_or_empty_is_refused(tmp_path: Path) -> None:
