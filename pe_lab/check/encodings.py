@@ -1,17 +1,20 @@
 """The promises of an encoding by itself: what it declares, what it draws, in which precision it computes."""
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pe_lab.attention import reference
 from pe_lab.check.case import B, Case, T, at_positions, same_terms, tensors_in, whole
 from pe_lab.check.promise import Check, InapplicableError, compare, refusal, require
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.base import UnfitError
+from pe_lab.encodings.base import PositionalEncoding, UnfitError
+from pe_lab.encodings.layout import Layout
 
 LONG = 400  # bfloat16 cannot count past 256
 
@@ -125,6 +128,84 @@ def tells_positions_beyond_256_apart(case: Case) -> None:
     require(differ_low, "positions 259 and 260 look alike in bfloat16")
 
 
+def stays_in_float32_when_cast(case: Case) -> float:
+    """Check that an encoding in a model which is made in, and cast to, low precision has the numbers of float32."""
+    worst = 0.0
+    for dtype in (torch.bfloat16, torch.float16):
+        state = torch.get_rng_state()
+        encoding = case.encoding(LONG)
+        torch.set_rng_state(state)
+        with _default_dtype(dtype):
+            model = nn.ModuleList([case.encoding(LONG)]).to(dtype)
+            worst = max(worst, _same_state(model[0], encoding, f"made and cast where {dtype} is the default"))
+            _move_off(encoding)
+            model.load_state_dict({f"0.{key}": value for key, value in encoding.state_dict().items()})
+            worst = max(worst, _same_state(model.to(dtype)[0], encoding, f"loaded and cast to {dtype}"))
+            model.load_state_dict({key: value.to(dtype) for key, value in model.state_dict().items()}, assign=True)
+            _same_state(model[0], encoding, f"made of weights in {dtype}", at_most=torch.inf)
+            model.load_state_dict({f"0.{key}": value for key, value in encoding.state_dict().items()})
+        x, qkv = torch.randn(1, LONG, case.width), torch.randn(3, 1, case.num_heads, LONG, case.width // case.num_heads)
+        cast = model[0]
+        assert isinstance(cast, PositionalEncoding)
+        layout, its_layout = (one.locate(whole(1, LONG)) for one in (encoding, cast))
+        for given in (torch.float32, dtype):
+            try:
+                expected = _results(encoding, x.to(given), qkv.to(given), layout)
+            except ValueError:  # it takes no such activations
+                continue
+            with _default_dtype(dtype):
+                results = _results(cast, x.to(given), qkv.to(given), its_layout)
+            for hook, want in expected.items():
+                worst = max(worst, compare(results[hook], want, f"{hook} of {given} when cast to {dtype}"))
+            if given == dtype:
+                _require_one_rounding(encoding, x, expected, layout)
+    return worst
+
+
+def _move_off(encoding: PositionalEncoding) -> None:
+    """Move parameters off their initial values, within their range."""
+    with torch.no_grad():
+        for parameter in encoding.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    encoding.constrain()
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _same_state(module: nn.Module, expected: nn.Module, when: str, at_most: float = 0.0) -> float:
+    """Return the largest difference of two modules' parameters and buffers; raises BrokenError if above `at_most`."""
+    found = dict((*module.named_parameters(), *module.named_buffers()))
+    wanted = (*expected.named_parameters(), *expected.named_buffers())
+    return max((compare(found[key], want, f"{key}, {when},", at_most) for key, want in wanted), default=0.0)
+
+
+def _results(encoding: PositionalEncoding, x: Tensor, qkv: Tensor, layout: Layout) -> dict[str, Tensor]:
+    """Return what all hooks make of x [B, T, D], and attention of qkv [3, B, H, T, d] with its terms."""
+    query_key, value = encoding.mix(x, layout)
+    q, k, v = qkv
+    attended = reference.attend(q, k, v, encoding.terms(x, layout), layout)
+    return {"embed": encoding.embed(x, layout), "queries": query_key, "values": value, "attention": attended}
+
+
+def _require_one_rounding(encoding: PositionalEncoding, x: Tensor, results: dict[str, Tensor], layout: Layout) -> None:
+    """Check that vectors in low precision are those of the same activations in float32, rounded and added rounded."""
+    dtype = results["embed"].dtype
+    x = x.to(dtype).float()
+    made = {"embed": encoding.embed(x, layout)} | dict(zip(("queries", "values"), encoding.mix(x, layout), strict=True))
+    for hook, want in made.items():
+        allowed = torch.finfo(dtype).eps * (x.abs() + want.abs()) + torch.finfo(dtype).smallest_normal
+        off = (results[hook].float() - want).abs() > allowed
+        require(not off.any(), f"{hook} in {dtype} is not that of float32 up to rounding")
+
+
 def draws_from_the_seed_of_the_layout(case: Case) -> float:
     """Check that random draws follow from layout.seed, and leave torch's generator alone."""
     encoding, x = case.make(case.sizes(grid_width=case.grid)), torch.randn(B, T, case.width)
@@ -178,5 +259,6 @@ PROMISES: dict[str, Check[Case]] = {
     "terms are formed in float32, also under autocast": forms_terms_in_float32,
     "what is added to tokens is formed in float32": forms_vectors_in_float32,
     "positions beyond 256 stay distinct in bfloat16": tells_positions_beyond_256_apart,
+    "cast to low precision, it keeps its parameters and results in float32": stays_in_float32_when_cast,
     "what it is not defined for is refused": refuses_what_it_is_not_defined_for,
 }

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from pe_lab.attention import sdpa
 from pe_lab.check.case import VOCABULARY, B, Case, T, at_positions, marked, padded, random_tokens, real, whole
 from pe_lab.check.promise import BrokenError, Check, InapplicableError, compare, refusal, require
+from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model.transformer import Transformer
 
@@ -18,6 +19,7 @@ LONG = 80  # tokens that are decoded, more than a cache has room for at first
 SHORT = 4  # a training length below that of the sequences
 LENGTHS = (2, 63)  # no multiples of a kernel's blocks
 FAR = [0, 4_999, 5_000]
+OFFSETS = (999, 65_535, 999_999, 2**22 - 1, 2**24 - 1)  # multiples of 3, the columns of a grid
 
 
 def leaves_parameters_alone(case: Case) -> float:
@@ -112,6 +114,40 @@ def _together(case: Case, causal: bool, trained: int) -> float:
     alone = (model(tokens[b : b + 1, :n], whole(1, n, causal))[0] for b, n in enumerate(lengths))
     pairs = zip((together[b, :n] for b, n in enumerate(lengths)), alone, strict=True)
     return max(compare(got, want, "logits of a sequence in a batch and alone", EQUAL) for got, want in pairs)
+
+
+def sees_distances_alone_anywhere(case: Case) -> float:
+    """Check that where a shift of all positions by 3 changes nothing in float64, one by 2^24 does not in float32."""
+    if case.draws:
+        raise InapplicableError("it draws at random for each layout")
+    worst, tested = 0.0, False
+    for causal in case.masks:
+        model, tokens, layout = case.model().eval(), random_tokens(B, T), whole(B, T, causal)
+        encoding = model.encodings.first
+        if encoding.draws_positions or _marks_positions(encoding, layout):
+            continue
+        with torch.no_grad():
+            moved = (model(tokens, layout.shifted(3)) - model(tokens, layout)).abs().max().item()
+            if moved > EQUAL:
+                continue
+            tested, at_start = True, model.float()(tokens, layout)
+            for offset in OFFSETS:
+                logits = model(tokens, layout.shifted(offset))
+                worst = max(worst, compare(logits, at_start, f"logits at positions from {offset} on and from 0", 1e-5))
+    if not tested:
+        raise InapplicableError("it has absolute positions")
+    return worst
+
+
+def _marks_positions(encoding: PositionalEncoding, layout: Layout) -> bool:
+    """Return whether a shift of all positions changes what is added to tokens or to the input of attention."""
+    x = torch.ones(*layout.segment.shape, encoding.sizes.width, dtype=torch.float64)
+
+    def vectors(at: Layout) -> Tensor:
+        located = encoding.locate(at)
+        return torch.cat((encoding.embed(x, located), *encoding.mix(x, located)))
+
+    return not torch.allclose(vectors(layout), vectors(layout.shifted(3)), rtol=0, atol=EQUAL)
 
 
 def takes_packed_documents(case: Case) -> float:
@@ -260,6 +296,7 @@ PROMISES: dict[str, Check[Case]] = {
     "gradients are finite in mixed precision": has_finite_gradients_in_mixed_precision,
     "padding on the left equals padding on the right": takes_padding_on_the_left,
     "sequences of several lengths in a batch equal each alone": takes_lengths_together,
+    "at any offset up to 2^24 it is as at 0, if it sees distances alone": sees_distances_alone_anywhere,
     "packed documents equal each alone": takes_packed_documents,
     "scattered documents equal each alone, or are refused as declared": takes_or_refuses_scattered_documents,
     "a causal model does not see the future": hides_the_future,

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from pe_lab.encodings.angles import angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Positive
@@ -83,13 +84,13 @@ def sinusoid(pos: Tensor, width: int, theta: float, dtype: torch.dtype) -> Tenso
         pos: [...] integers.
         width: D; if it is odd, the last cosine is left out.
         theta: > 0.
-        dtype: of the angles, float32 or float64.
+        dtype: of the result, float32 or float64.
 
     Returns:
         [..., D]
     """
     exponent = torch.arange(0, width, 2, dtype=torch.float64, device=pos.device) / width
-    angle = pos[..., None].to(dtype) * (theta**-exponent).to(dtype)
+    angle = angles(pos[..., None], theta**-exponent, dtype)
     return torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., :width]
 
 
@@ -106,6 +107,8 @@ class Sinusoidal(Absolute):
     Raises:
         ValueError: an option out of range.
     """
+
+    revision = 2
 
     def __init__(
         self,

@@ -3,8 +3,11 @@
 Shapes here and in every encoding: B batch, T length, D width, H heads, d head_dim.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar
+from functools import wraps
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +36,11 @@ class PositionalEncoding(CheckedOptions, nn.Module):
 
     Also the base class of all encodings: every hook leaves its input unchanged, and an encoding overrides one or two.
     Without any encoding a causal transformer still perceives positions; a bidirectional one does not.
+
+    All parameters and buffers of an encoding are float32 or float64, also those of modules in it, and stay so when a
+    model that contains it is cast to bfloat16 or float16, is made while such a dtype is torch's default, or gets such
+    weights: frequencies, slopes and functions of positions mean nothing in 8 bits. Hooks compute in that precision,
+    and return vectors in the dtype of the activations.
 
     Args:
         sizes: of the model.
@@ -85,12 +93,27 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     weight_decay = True
     lr: float | None = None
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            setattr(cls, "__init__", _in_float32(vars(cls)["__init__"]))  # noqa: B010 types do not assign to methods
+
     def __init__(self, sizes: Sizes, name: str = "none") -> None:
         super().__init__()
+        self.register_load_state_dict_post_hook(_raise_what_was_assigned)  # type: ignore[no-untyped-call]
         self.sizes = sizes
         self.name = name
         self._require_nature(sizes.causal, grid=sizes.grid_width is not None)
         self._require_marks(sizes.marks is not None)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Apply a function to all parameters and buffers, as `to` and `bfloat16` do; none gets below float32."""
+
+        def kept(x: Tensor) -> Tensor:
+            made = fn(x)
+            return x.to(made.device, torch.float32) if _is_low(made) else made
+
+        return super()._apply(kept, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
     def _require_marks(self, marked: bool) -> None:
         if self.reads_marks and not marked:
@@ -187,3 +210,34 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         """Return the terms of attention for a layer's attention input h [B, T, D], as in `mix`."""
         return Terms()
+
+
+def _is_low(x: Tensor) -> bool:
+    return x.is_floating_point() and x.dtype not in (torch.float32, torch.float64)
+
+
+def _raise_what_was_assigned(module: nn.Module, _keys: object) -> None:
+    """Make float32 of weights in lower precision, which `load_state_dict(..., assign=True)` puts in place of ours."""
+    if any(map(_is_low, (*module.parameters(), *module.buffers()))):
+        module.float()
+
+
+@contextmanager
+def _default_of_float32() -> Iterator[None]:
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.promote_types(default, torch.float32))
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _in_float32(init: Callable[..., None]) -> Callable[..., None]:
+    """Return a constructor that makes tensors in float32 where torch's default dtype is lower."""
+
+    @wraps(init)
+    def wide(*args: Any, **options: Any) -> None:
+        with _default_of_float32():
+            init(*args, **options)
+
+    return wide

@@ -85,7 +85,7 @@ class Sandwich(PositionalEncoding):
         super().__init__(sizes, name)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        omega = frequencies(self.dims, 10_000.0, torch.float64, h.device)
+        omega = frequencies(self.dims, 10_000.0, h.device)
         product = (distances(layout.max_distance, h.device)[:, None] * omega).cos().sum(-1)
         ratio = (
             torch.arange(1, self.sizes.num_heads + 1, dtype=torch.float64, device=h.device) * 8 / self.sizes.num_heads

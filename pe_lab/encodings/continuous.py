@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Absolute, Combination, Place
+from pe_lab.encodings.angles import angles
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import UNITS, Positive, Units, even
 from pe_lab.encodings.sizes import Sizes
@@ -67,6 +68,8 @@ class Fourier(Absolute):
         ValueError: an option out of range.
     """
 
+    revision = 2
+
     def __init__(
         self,
         sizes: Sizes,
@@ -88,8 +91,8 @@ class Fourier(Absolute):
         nn.init.normal_(self.frequency, std=1 / self.gamma)
 
     def vectors(self, layout: Layout, dtype: torch.dtype) -> Tensor:
-        x = layout.pos[..., None].to(self.frequency.dtype) * (2 * math.pi / self.sizes.length)
-        angle = x * self.frequency
+        x = layout.pos[..., None].double() * (2 * math.pi / self.sizes.length)
+        angle = angles(x, self.frequency, self.frequency.dtype)
         features = torch.cat((angle.cos(), angle.sin()), -1) / math.sqrt(2 * len(self.frequency))
         vectors: Tensor = self.mlp(features)
         return vectors

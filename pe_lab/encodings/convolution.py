@@ -124,13 +124,14 @@ class ConvolutionalPE(PositionalEncoding):
         return self._convolve(x_and_earlier, layout.keys.last(x_and_earlier.shape[1]))[:, -x.shape[1] :]
 
     def _convolve(self, x: Tensor, layout: Layout) -> Tensor:
+        given, x = x.dtype, x.to(at_least_float32(x))
         out, columns = x + self.bias.to(x.dtype), self.sizes.grid_width
         steps = range(1 - self.KERNEL, 1) if layout.causal else range(-(self.KERNEL // 2), self.KERNEL // 2 + 1)
         for weight, step in zip(self.weight.to(x.dtype), product(steps, repeat=self.axes), strict=True):
             shift = step[0] if columns is None else step[0] * columns + step[1]
             if abs(shift) < x.shape[1]:
                 out = out + weight * x.roll(-shift, 1) * self._are_neighbours(layout, shift, step)[..., None]
-        return out
+        return out.to(given)
 
     def _are_neighbours(self, layout: Layout, shift: int, step: tuple[int, ...]) -> Tensor:
         """Return whether the token at index + shift is of the same document and `step` away on the grid, [B, T]."""

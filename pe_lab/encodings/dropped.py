@@ -53,5 +53,5 @@ class DroPE(RoPE):
     def advance(self, done: float) -> None:
         self.rotates.fill_(float(done < self.drop_at))
 
-    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return super().omega(dtype, device) * self.rotates.to(dtype)
+    def omega(self, device: torch.device) -> Tensor:
+        return super().omega(device) * self.rotates.double()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Combination, Place, Sinusoidal, sinusoid
+from pe_lab.encodings.angles import rounded
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import NonNegative, Positions, Positive
@@ -82,22 +83,23 @@ def require_halves(name: str, sizes: Sizes) -> None:
         raise ValueError(f"{name} gives each axis half of the dimensions: width must be even, got {sizes.width}")
 
 
-def grid_tables(pos: Tensor, omega: Tensor, pairing: Pairing) -> Rotary:
+def grid_tables(pos: Tensor, omega: Tensor, pairing: Pairing, dtype: torch.dtype) -> Rotary:
     """Return cosine and sine of row * omega_row + column * omega_column.
 
     Args:
         pos: [B|1, T, 2] integers.
-        omega: [2, H|1, d/2] angular frequencies, float32 or float64; the tables have its dtype.
+        omega: [2, H|1, d/2] angular frequencies in float64.
+        dtype: of the tables, float32 or float64.
     """
-    row, column = pos[:, None, :, :, None].to(omega.dtype).unbind(3)
-    angle = row * omega[0, None, :, None] + column * omega[1, None, :, None]
+    row, column = pos[:, None, :, :, None].double().unbind(3)
+    angle = rounded(row * omega[0, None, :, None] + column * omega[1, None, :, None], dtype)
     return Rotary(angle.cos(), angle.sin(), pairing)
 
 
-def axis_frequencies(head_dim: int, theta: float, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """Return the angular frequencies theta ** (-4c / d), c = 0 ... d/4 - 1, [d/4] (arXiv:2403.13298, eq. 11)."""
+def axis_frequencies(head_dim: int, theta: float, device: torch.device | None = None) -> Tensor:
+    """Return the angular frequencies theta ** (-4c / d) in float64, c < d/4, [d/4] (arXiv:2403.13298, eq. 11)."""
     exponent = torch.arange(0, head_dim, 4, dtype=torch.float64, device=device) / head_dim
-    return (theta**-exponent).to(dtype)
+    return theta**-exponent
 
 
 class AxialRoPE(RoPE):
@@ -125,14 +127,14 @@ class AxialRoPE(RoPE):
                 f"(width={sizes.width}, num_heads={sizes.num_heads})"
             )
 
-    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return the angular frequencies of row and column, [2, H|1, d/2]."""
-        along = axis_frequencies(self.sizes.head_dim, self.theta, dtype, device)
+    def omega(self, device: torch.device) -> Tensor:
+        """Return the angular frequencies of row and column in float64, [2, H|1, d/2]."""
+        along = axis_frequencies(self.sizes.head_dim, self.theta, device)
         none = torch.zeros_like(along)
         return torch.stack((torch.cat((along, none)), torch.cat((none, along))))[:, None]
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
-        return grid_tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
+        return grid_tables(layout.pos, self.omega(h.device), self.pairing, at_least_float32(h))
 
 
 class MixedRoPE(AxialRoPE):
@@ -161,11 +163,11 @@ class MixedRoPE(AxialRoPE):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        size = axis_frequencies(self.sizes.head_dim, self.theta, torch.float64)
+        size = axis_frequencies(self.sizes.head_dim, self.theta)
         rotation = 2 * math.pi * torch.rand(self.sizes.num_heads, 1, dtype=torch.float64)
         angle = torch.cat((rotation.expand(-1, len(size)), rotation.expand(-1, len(size)) + math.pi / 2), 1)
         with torch.no_grad():
             self.frequency.copy_(size.repeat(2) * torch.stack((angle.cos(), angle.sin())))
 
-    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return self.frequency.to(dtype)
+    def omega(self, device: torch.device) -> Tensor:
+        return self.frequency.double()

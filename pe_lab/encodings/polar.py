@@ -1,11 +1,11 @@
 """Rotation of lengths alone, so that content has no angle."""
 
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from pe_lab.encodings.angles import FULL_TURN, rounded
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.bias_learned import clamped
 from pe_lab.encodings.layout import Layout
@@ -13,8 +13,6 @@ from pe_lab.encodings.options import Positive
 from pe_lab.encodings.rotary import frequencies
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Rotary, Terms
-
-FULL_TURN = 2 * math.pi
 
 
 class Lengths:
@@ -62,6 +60,7 @@ class PoPE(PositionalEncoding):
         ValueError: an option out of range.
     """
 
+    revision = 2
     per_layer = True
     weight_decay = False
 
@@ -85,8 +84,7 @@ class PoPE(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         d, dtype = self.sizes.head_dim, at_least_float32(h)
-        omega = frequencies(2 * d, self.theta, dtype, h.device)
-        angle = layout.pos[:, None, :, None].to(dtype) * omega
-        delta = clamped(self.delta, -FULL_TURN, 0.0).to(dtype)
-        q, k = (Rotary(x.cos(), x.sin(), "half") for x in (angle, angle + delta[:, None]))
+        angle = layout.pos[:, None, :, None].double() * frequencies(2 * d, self.theta, h.device)
+        shifted = angle + clamped(self.delta, -FULL_TURN, 0.0).double()[:, None]
+        q, k = (Rotary(x.cos(), x.sin(), "half") for x in (rounded(angle, dtype), rounded(shifted, dtype)))
         return Terms(lift=Lengths(d), rotary_q=q, rotary_k=k)

@@ -95,6 +95,7 @@ class TransformerXL(PositionalEncoding):
         ValueError: an option out of range.
     """
 
+    revision = 2
     neutral = {"std": 0.02}
     per_layer = True
 

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
+from pe_lab.encodings.angles import angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import OptionError, Positive, between
@@ -12,23 +13,24 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
 
-def frequencies(head_dim: int, theta: float | Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """Return the angular frequencies theta ** (-2c / d), [d/2], or [..., d/2] for theta [..., 1].
+def frequencies(head_dim: int, theta: float | Tensor, device: torch.device | None = None) -> Tensor:
+    """Return the angular frequencies theta ** (-2c / d) in float64, [d/2], or [..., d/2] for theta [..., 1].
 
     Source: arXiv:2104.09864, eq. 15.
     """
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
-    return (theta**-exponent).to(dtype)
+    return theta**-exponent
 
 
-def tables(pos: Tensor, omega: Tensor, pairing: Pairing) -> Rotary:
+def tables(pos: Tensor, omega: Tensor, pairing: Pairing, dtype: torch.dtype) -> Rotary:
     """Return cosine and sine of pos * omega.
 
     Args:
         pos: [B|1, T] integers.
-        omega: [H|1, d/2] angular frequencies, float32 or float64; the tables have its dtype.
+        omega: [H|1, d/2] angular frequencies.
+        dtype: of the tables, float32 or float64.
     """
-    angle = pos[:, None, :, None].to(omega.dtype) * omega[None, :, None, :]
+    angle = angles(pos[:, None, :, None], omega[None, :, None, :], dtype)
     return Rotary(angle.cos(), angle.sin(), pairing)
 
 
@@ -56,6 +58,8 @@ class RoPE(PositionalEncoding):
         ValueError: head_dim is odd; theta or pairing out of range.
     """
 
+    revision = 2
+
     def __init__(
         self, sizes: Sizes, name: str = "rope", theta: Positive = 10_000.0, pairing: Pairing = "interleaved"
     ) -> None:
@@ -64,13 +68,13 @@ class RoPE(PositionalEncoding):
         self.theta = theta
         self.pairing = pairing
 
-    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return the angular frequencies, [H|1, d/2]."""
-        return frequencies(self.sizes.head_dim, self.theta, dtype, device)[None]
+    def omega(self, device: torch.device) -> Tensor:
+        """Return the angular frequencies in float64, [H|1, d/2]."""
+        return frequencies(self.sizes.head_dim, self.theta, device)[None]
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
         """Return the tables that rotate queries and keys."""
-        return tables(layout.pos, self.omega(at_least_float32(h), h.device), self.pairing)
+        return tables(layout.pos, self.omega(h.device), self.pairing, at_least_float32(h))
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         rotary = self.rotation(h, layout)
@@ -113,10 +117,10 @@ class LRoPE(RoPE):
 
     def reset_parameters(self) -> None:
         with torch.no_grad():
-            self.beta.copy_(frequencies(self.sizes.head_dim, self.theta, torch.float64).log())
+            self.beta.copy_(frequencies(self.sizes.head_dim, self.theta).log())
 
-    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return self.beta.to(dtype).exp()
+    def omega(self, device: torch.device) -> Tensor:
+        return self.beta.double().exp()
 
 
 class LeRoPE(RoPE):
@@ -154,8 +158,8 @@ class LeRoPE(RoPE):
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.alpha)
 
-    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return self.alpha.to(dtype).exp() * super().omega(dtype, device)
+    def omega(self, device: torch.device) -> Tensor:
+        return self.alpha.double().exp() * super().omega(device)
 
 
 class PRoPE(RoPE):
@@ -188,9 +192,9 @@ class PRoPE(RoPE):
                 f"rotates int(p * head_dim / 2) pairs"
             )
 
-    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def omega(self, device: torch.device) -> Tensor:
         pair = torch.arange(self.sizes.head_dim // 2, device=device)
-        return super().omega(dtype, device).where(pair < self.rotated_pairs, 0)
+        return super().omega(device).where(pair < self.rotated_pairs, 0)
 
 
 class XPos(RoPE):

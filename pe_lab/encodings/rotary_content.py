@@ -6,6 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor, nn
 
+from pe_lab.encodings.angles import rounded
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.options import Positive, Range, Units, is_number
@@ -38,11 +39,10 @@ def rotation(angle: Tensor, dtype: torch.dtype, pairing: Pairing) -> Rotary:
     """Return tables that rotate by angles [B, T, H, d/2].
 
     Args:
-        angle: in float64; whole turns are taken off before it is rounded, so that none is too large for `dtype`.
+        angle: in float64.
         dtype: of the tables, float32 or float64.
     """
-    rest = angle - 2 * math.pi * (angle / (2 * math.pi)).round()
-    rest = rest.to(dtype).transpose(1, 2)
+    rest = rounded(angle, dtype).transpose(1, 2)
     return Rotary(rest.cos(), rest.sin(), pairing)
 
 
@@ -76,6 +76,7 @@ class CARoPE(RoPE):
         ValueError: as RoPE; theta out of range; bidirectional attention.
     """
 
+    revision = 1
     matrices = ("weight",)
     per_layer = True
     causal_only = True
@@ -199,6 +200,7 @@ class SelectiveRoPE(RoPE):
         ValueError: as RoPE; an option out of range; bidirectional attention.
     """
 
+    revision = 1
     matrices = ("down", "up", "gate_weight")
     per_layer = True
     causal_only = True
@@ -248,7 +250,7 @@ class SelectiveRoPE(RoPE):
         if self.gate_weight is not None:
             gate = projected(x, self.gate_weight, self.gate_bias).sigmoid()
             step = step * layout.with_earlier("gate", gate)[..., None]
-        tau = self.omega(torch.float64, h.device)
+        tau = self.omega(h.device)
         rotary = rotation(tau * summed(step, layout), dtype, self.pairing)
         return Terms(rotary_q=rotary, rotary_k=rotary)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pe_lab.encodings.angles import angles
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Count, Positive
@@ -76,11 +77,8 @@ class FarRoPE(RoPE):
             pos, far: [B|1, T], where they are and where they are to be.
         """
         dtype = at_least_float32(x)
-        omega = self.omega(dtype, x.device)[:, None]
-        exact = self.omega(torch.float64, x.device)[:, None]
-        # what `rotation` has rotated by is undone exactly, its rounding included
-        angle = far[:, None, :, None] * exact - (pos[:, None, :, None].to(dtype) * omega).double()
-        cos, sin = angle.cos().to(dtype), angle.sin().to(dtype)
+        angle = angles((far - pos)[:, None, :, None], self.omega(x.device)[:, None], dtype)
+        cos, sin = angle.cos(), angle.sin()
         x = x.to(dtype)
         a, b = x.chunk(2, -1) if self.pairing == "half" else x.unflatten(-1, (-1, 2)).unbind(-1)
         turned = a * cos - b * sin, a * sin + b * cos

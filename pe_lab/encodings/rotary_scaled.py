@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pe_lab.encodings.angles import angles
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Factor, OptionError, Positions, Positive
@@ -42,9 +43,9 @@ class InterpolatedRoPE(RoPE):
         super().__init__(sizes, name, theta, pairing)
         self.factor = factor
 
-    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        omega = frequencies(self.sizes.head_dim, self.theta, torch.float64, device)
-        return (omega / self.factor).to(dtype)[None]
+    def omega(self, device: torch.device) -> Tensor:
+        omega = frequencies(self.sizes.head_dim, self.theta, device)
+        return (omega / self.factor)[None]
 
 
 class NTKRoPE(RoPE):
@@ -72,8 +73,8 @@ class NTKRoPE(RoPE):
         self.factor = factor
         self.power = ntk_power(name, sizes)
 
-    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return frequencies(self.sizes.head_dim, self.theta * self.factor**self.power, dtype, device)[None]
+    def omega(self, device: torch.device) -> Tensor:
+        return frequencies(self.sizes.head_dim, self.theta * self.factor**self.power, device)[None]
 
 
 class DynamicNTKRoPE(RoPE):
@@ -108,22 +109,21 @@ class DynamicNTKRoPE(RoPE):
         self.original_length = original_length or sizes.length
         self.power = ntk_power(name, sizes)
 
-    def of_length(self, length: Tensor, dtype: torch.dtype) -> Tensor:
+    def of_length(self, length: Tensor) -> Tensor:
         """Return the angular frequencies of documents of length [...], [..., d/2]."""
         growth = length.clamp(min=self.original_length).double() / self.original_length
         base = self.theta * (self.factor * growth - (self.factor - 1)) ** self.power
-        return frequencies(self.sizes.head_dim, base[..., None], dtype, length.device)
+        return frequencies(self.sizes.head_dim, base[..., None], length.device)
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
-        dtype = at_least_float32(h)
         if torch.compiler.is_compiling():  # which lengths there are cannot be read
-            omega = self.of_length(document_lengths(layout), dtype)
+            omega = self.of_length(document_lengths(layout))
         elif layout.pos_range[1] < self.original_length:
             return super().rotation(h, layout)
         else:
             length, which = document_lengths(layout).unique(return_inverse=True)
-            omega = self.of_length(length, dtype)[which]  # [B|1, T|1, d/2]
-        angle = (layout.pos[..., None].to(dtype) * omega)[:, None]
+            omega = self.of_length(length)[which]  # [B|1, T|1, d/2]
+        angle = angles(layout.pos[..., None], omega, at_least_float32(h))[:, None]
         return Rotary(angle.cos(), angle.sin(), self.pairing)
 
 
@@ -195,10 +195,10 @@ class Yarn(RoPE):
         rotations = self.original_length * omega / (2 * math.pi)
         return ((rotations - self.beta_slow) / (self.beta_fast - self.beta_slow)).clamp(0, 1)
 
-    def omega(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        omega = frequencies(self.sizes.head_dim, self.theta, torch.float64, device)
+    def omega(self, device: torch.device) -> Tensor:
+        omega = frequencies(self.sizes.head_dim, self.theta, device)
         kept = self.kept(omega)
-        return (omega * (kept + (1 - kept) / self.factor)).to(dtype)[None]
+        return (omega * (kept + (1 - kept) / self.factor))[None]
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
         rotary, size = super().rotation(h, layout), 0.1 * math.log(self.factor) + 1

@@ -133,6 +133,7 @@ class SinInit(Table):
         ValueError: an option out of range; later, a position < 0 or >= max_len.
     """
 
+    revision = 2
     neutral = {**Table.neutral, "size": 1.0}
     start_scale = "size"
 

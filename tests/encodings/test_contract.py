@@ -32,8 +32,34 @@ MASKED = [(name, causal) for name in NAMES for causal in (True, False) if causal
 D, H = 16, 2
 PROMISES = encodings.PROMISES | models.PROMISES
 SDPA = "PyTorch's attention computes what the definition says"
+# encodings that see more than distances
+ABSOLUTE = {
+    "continuous",
+    "exposb",
+    "exposb_literal",
+    "fire",
+    "fourier",
+    "integer",
+    "learnable",
+    "learnable_2d",
+    "learnable_per_layer",
+    "normalized",
+    "random",
+    "randomized_alibi",
+    "randomized_learnable",
+    "randomized_rope",
+    "randomized_sinusoidal",
+    "rope_dynamic_ntk",
+    "shape",
+    "sininit",
+    "sinusoidal",
+    "sinusoidal_2d",
+    "sinusoidal_qk",
+    "tupe",
+}
 # promises that do not apply to an encoding, beside those that its class declares not to
 INAPPLICABLE = {
+    "at any offset up to 2^24 it is as at 0, if it sees distances alone": ABSOLUTE,
     "a grid is read row by row": {"cpe"},  # has a kernel of its own on a grid
     "positions beyond 256 stay distinct in bfloat16": {
         "none",

@@ -131,7 +131,7 @@ def test_mixed_rope_starts_as_two_perpendicular_rotations_of_the_axial_frequenci
 def test_theta_is_the_base_of_the_frequencies(kind: type[AxialRoPE]) -> None:
     encoding = kind(SIZES, theta=16.0)
     initialise(encoding, seed=0)
-    size = encoding.omega(torch.float64, torch.device("cpu")).norm(dim=0)
+    size = encoding.omega(torch.device("cpu")).norm(dim=0)
     assert_close(size, torch.tensor([1, 0.25, 1, 0.25], dtype=torch.float64).expand_as(size), rtol=1e-6, atol=0)
 
 

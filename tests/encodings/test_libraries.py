@@ -327,7 +327,7 @@ def test_trained_frequencies_equal_rotary_embedding_torch(make: Callable[[Sizes]
     (logarithm,) = encoding.parameters()
     with torch.no_grad():
         logarithm += 0.3 * torch.randn_like(logarithm)
-    omega = encoding.omega(torch.float64, logarithm.device)[0].detach()
+    omega = encoding.omega(logarithm.device)[0].detach()
     rotary = RotaryEmbedding(d, custom_freqs=omega, learned_freq=True)
     rotate = each(rotary, 0)
     assert_same_logits(encoding, rotate, layout, EXACT)

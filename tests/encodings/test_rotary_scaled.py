@@ -213,8 +213,8 @@ def test_weights_trained_with_rope_load_as_they_are(kind: type[RoPE]) -> None:
 
 @pytest.mark.parametrize("factor", [2.0, 4.0])
 def test_ntk_divides_the_lowest_frequency_by_the_factor_and_leaves_the_highest(factor: float) -> None:
-    omega = NTKRoPE(SIZES, factor=factor).omega(torch.float64, torch.device("cpu"))[0]
-    rope = RoPE(SIZES).omega(torch.float64, torch.device("cpu"))[0]
+    omega = NTKRoPE(SIZES, factor=factor).omega(torch.device("cpu"))[0]
+    rope = RoPE(SIZES).omega(torch.device("cpu"))[0]
     assert omega[0] == rope[0] == 1
     assert_close(omega[-1], rope[-1] / factor, rtol=1e-14, atol=0)
     assert (omega[1:-1] > rope[1:-1] / factor).all()
@@ -223,7 +223,7 @@ def test_ntk_divides_the_lowest_frequency_by_the_factor_and_leaves_the_highest(f
 def test_yarn_keeps_the_fast_pairs_and_divides_the_slow_ones() -> None:
     for ramp in ("paper", "code"):
         ratio = [Yarn(SIZES, ramp=ramp), RoPE(SIZES)]
-        yarn, rope = (e.omega(torch.float64, torch.device("cpu"))[0] for e in ratio)
+        yarn, rope = (e.omega(torch.device("cpu"))[0] for e in ratio)
         kept = (yarn / rope).tolist()
         assert kept[0] == 1
         assert kept[-1] == 1 / 4
@@ -451,4 +451,4 @@ def test_settings_that_leave_yarn_no_ramp_are_refused() -> None:
         Yarn(SIZES, theta=1.0, ramp="code")
     with pytest.raises(ValueError, match=r"^ramp=code has a ramp from pair 0 to pair -2 at an original length of 3: "):
         Yarn(Sizes(128, 2, 3), ramp="code")
-    assert Yarn(SIZES, theta=1.0).omega(torch.float32, torch.device("cpu")).isfinite().all()
+    assert Yarn(SIZES, theta=1.0).omega(torch.device("cpu")).isfinite().all()
