@@ -259,6 +259,6 @@ PROMISES: dict[str, Check[Case]] = {
     "terms are formed in float32, also under autocast": forms_terms_in_float32,
     "what is added to tokens is formed in float32": forms_vectors_in_float32,
     "positions beyond 256 stay distinct in bfloat16": tells_positions_beyond_256_apart,
-    "cast to low precision, it keeps its parameters and results in float32": stays_in_float32_when_cast,
+    "cast to low precision, it keeps its numbers in float32": stays_in_float32_when_cast,
     "what it is not defined for is refused": refuses_what_it_is_not_defined_for,
 }

@@ -309,7 +309,7 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
     (GlobalDraws, "random draws follow from the layout's seed alone", "torch's global generator is drawn from"),
     (
         Cast,
-        "cast to low precision, it keeps its parameters and results in float32",
+        "cast to low precision, it keeps its numbers in float32",
         "(2, 1) bfloat16 in place of (2, 1) float32",
     ),
     (InFloat32, "at any offset up to 2^24 it is as at 0, if it sees distances alone", "from 0 differ by"),
