@@ -15,8 +15,7 @@ from pe_lab.attention import sdpa
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
-from pe_lab.encodings.rotary import LRoPE
-from pe_lab.encodings.rotary import RoPE
+from pe_lab.encodings.rotary import LRoPE, RoPE
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
 from pe_lab.system.files import digest
