@@ -1,6 +1,7 @@
 """Encodings that are a vector per position, against their formulas written with math.sin and loops."""
 
 import math
+from dataclasses import replace
 
 import hydra
 import pytest
@@ -66,10 +67,21 @@ def test_sinusoidal_is_the_papers_formula(width: int, theta: float) -> None:
     assert torch.equal(torch.autograd.grad(out, x, upstream)[0], upstream)
 
 
-def test_sinusoidal_in_float32_is_right_up_to_the_angles_rounding() -> None:
-    out = Sinusoidal(SIZES).embed(torch.zeros(B, 5, D), layout_at(POSITIONS))
-    assert out.dtype == torch.float32
-    assert_close(out.double(), paper_rows(POSITIONS, D), rtol=0, atol=511 * F32)
+def test_sinusoidal_in_float32_is_right_up_to_the_rounding_of_an_angle_below_pi() -> None:
+    for positions in (POSITIONS, [[4_000_001, 2**23 + 1, 2**24 - 1, 2**24 + 1, 2**24 + 3]] * B):
+        out = Sinusoidal(SIZES).embed(torch.zeros(B, 5, D), layout_at(positions))
+        assert out.dtype == torch.float32
+        assert_close(out.double(), paper_rows(positions, D), rtol=0, atol=2 * F32)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [Continuous, Fourier])
+def test_a_function_of_the_position_tells_2048_apart_when_cast(kind: type[Absolute], dtype: torch.dtype) -> None:
+    length = 2048
+    model = torch.nn.Sequential(kind(replace(SIZES, length=length))).to(dtype)
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    vectors = model[0].embed(torch.zeros(1, length, D), Layout.whole(1, length, True))
+    assert len(vectors[0].unique(dim=0)) == length
 
 
 def test_sinusoidal_learns_nothing() -> None:

@@ -183,6 +183,19 @@ def test_lrope_starts_at_rope(share: str, pairing: str) -> None:
         assert ((got - expected).abs() <= atol).all()
 
 
+@pytest.mark.parametrize("kind", [LRoPE, LeRoPE])
+def test_trained_frequencies_have_exact_gradients_at_large_positions(kind: type[RoPE]) -> None:
+    """In float32 the angles would be wrong by radians, and gradients, which grow with positions, with them."""
+    layout, upstream = layout_at([2**24 - 1, 2**24 + 1, 2**22 + 1]), torch.randn(3, d // 2)
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        encoding = kind(SIZES).to(dtype)
+        terms = encoding.terms(torch.zeros(1, 3, H * d, dtype=dtype), layout)
+        (terms.rotary_q.cos * upstream).sum().backward()
+        found.append(next(encoding.parameters()).grad.double())
+    assert (found[0] - found[1]).abs().max() < 1e-6 * found[1].abs().max()
+
+
 @pytest.mark.parametrize(("share", "sets"), [("none", 3 * H), ("heads", 3), ("layers", H), ("all", 1)])
 def test_lrope_has_a_set_of_frequencies_for_all_that_does_not_share(share: str, sets: int) -> None:
     config = Model(
