@@ -5,7 +5,10 @@ from importlib.util import find_spec
 if find_spec("transformers") is None:
     raise ModuleNotFoundError('pe_lab.hf needs transformers: pip install "pe_lab[hf]"', name="transformers")
 
+from pe_lab.hf.auto import register
 from pe_lab.hf.loading import load
 from pe_lab.hf.replacement import replace, stacks
+
+register()
 
 __all__ = ["load", "replace", "stacks"]

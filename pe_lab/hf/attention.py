@@ -44,14 +44,16 @@ def attention(
 ) -> tuple[Tensor, None]:
     """Return attention [B, T, H, d] of queries [B, H, T, d] over keys and values, which may have fewer heads.
 
-    Self-attention brings what it is given by the encoding; any other call, as cross-attention, is left to sdpa. Padding
-    and causality are those of the layout: the mask is not read.
+    Self-attention brings what it is given by the encoding; cross-attention is left to sdpa. Padding and causality are
+    those of the layout: the mask is not read.
 
     Raises:
-        ValueError: dropout while decoding with a cache.
+        ValueError: dropout while decoding with a cache; the model has no encoding.
     """
     given = kwargs.pop(NAME, None)
     if not isinstance(given, Given):
+        if not getattr(module, "pe_lab_replaced", False):
+            raise ValueError("this model must have the encoding with which it was saved: use pe_lab.hf.load")
         sdpa = AttentionInterface()["sdpa"]
         out: tuple[Tensor, None] = sdpa(
             module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs

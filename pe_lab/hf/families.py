@@ -75,7 +75,7 @@ class Family:
         """
         found = [layer.get_submodule(self.attention) for layer in part.get_submodule(self.layers).children()]
         for attention in found:
-            if "ALL_ATTENTION_FUNCTIONS" not in unwrap(type(attention).forward).__code__.co_names:
+            if not uses_interface(attention):
                 raise ValueError(
                     f"attention must be computed through AttentionInterface, {type(attention).__name__} of this "
                     f"version of transformers does it itself: install a newer one"
@@ -87,6 +87,12 @@ class Family:
         if self.always_causal:
             return getattr(part.config, "is_causal", True) is not False
         return bool(part.config.is_decoder)
+
+
+def uses_interface(module: nn.Module) -> bool:
+    """Return whether a module computes attention by the function that is set in its configuration."""
+    code = getattr(unwrap(type(module).forward), "__code__", None)
+    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
 def _remove_from_bert(part: Any) -> None:

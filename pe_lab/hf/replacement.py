@@ -9,7 +9,8 @@ from pe_lab.attention import IMPLEMENTATIONS
 from pe_lab.encodings.named import make
 from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import NAME
-from pe_lab.hf.families import Family, family_of
+from pe_lab.hf.configs import mark
+from pe_lab.hf.families import Family, family_of, uses_interface
 from pe_lab.hf.hooks import AttentionHook, InputHook
 from pe_lab.hf.settings import with_settings
 
@@ -56,15 +57,16 @@ def replace(
     """
     if not isinstance(model, PreTrainedModel):
         raise ValueError(f"model must be a PreTrainedModel of transformers, got {type(model).__name__}")
-    family = family_of(model)
     if stacks(model):
         raise ValueError(f"positions of a model are replaced once: they are those of {stacks(model)[0].first.name}")
+    family = family_of(model)
     if implementation not in ("auto", *IMPLEMENTATIONS):
         raise ValueError(f"implementation must be one of auto, {', '.join(IMPLEMENTATIONS)}, got {implementation!r}")
     parts = family.parts(model)
     if isinstance(encoding, Stack) and len(parts) > 1:
         raise ValueError(f"encoding must be a name for a model of {len(parts)} parts, which differ, got a Stack")
     made = [_stack(family, part, encoding, length, from_config, options) for part in parts]
+    mark(model)
     for part, stack in zip(parts, made, strict=True):
         _install(family, part, stack.train(model.training), implementation)
     model.config.pe_lab = _record(encoding, made[0].first.sizes.length, implementation, from_config, options)
@@ -124,6 +126,9 @@ def _install(family: Family, part: PreTrainedModel, stack: Stack, implementation
     part.add_module(NAME, stack)
     part.register_forward_pre_hook(InputHook(stack, family.passes_zeros), with_kwargs=True)
     part.config._attn_implementation = NAME
+    for module in part.modules():
+        if uses_interface(module):
+            module.pe_lab_replaced = True
     for index, attention in enumerate(attentions):
         hook = AttentionHook(index, implementation, family.fused)
         attention.config._attn_implementation = NAME

@@ -181,7 +181,7 @@ def layers_run(model: PreTrainedModel) -> list[int]:
     """Return a list that grows with every layer that runs."""
     ran: list[int] = []
     layers = {"llama": "model.layers", "gpt2": "transformer.h", "bert": "bert.encoder.layer", "t5": "decoder.block"}
-    for layer in model.get_submodule(layers[model.config.model_type]):
+    for layer in model.get_submodule(layers[model.config.model_type.removeprefix("pe_lab_")]):
         layer.register_forward_pre_hook(lambda *_: ran.append(1))
     return ran
 

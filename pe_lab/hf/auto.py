@@ -1,0 +1,97 @@
+"""The Auto classes of transformers load replaced models."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
+from transformers.models.auto import modeling_auto
+
+from pe_lab.hf.attention import NAME
+from pe_lab.hf.configs import REPLACED
+from pe_lab.hf.loading import description, new, saved
+
+# arguments that say where and how files are found, which are in a folder here
+FINDING = ("_commit_hash", "_from_auto", "cache_dir", "force_download", "local_files_only", "proxies", "revision")
+FINDING += ("token", "trust_remote_code", "adapter_kwargs", "code_revision")
+
+
+class Loader:
+    """What an Auto class calls in the place of a model's class.
+
+    Attributes:
+        auto: the Auto class.
+        config_class: of the models.
+        original: the configuration of the models before their positions were replaced.
+    """
+
+    auto: ClassVar[Any]
+    config_class: ClassVar[type[PretrainedConfig]]
+    original: ClassVar[type[PretrainedConfig]]
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | Path, *args: Any, config: PretrainedConfig | None = None, **options: Any
+    ) -> PreTrainedModel:
+        """Return the model in a folder, as `load` does, of the class that the Auto class has for it.
+
+        Raises:
+            ValueError: as that of `load`; an argument that has no effect here.
+        """
+        folder = Path(path, options.pop("subfolder", None) or "")
+        if not folder.is_dir():
+            raise ValueError(f"path must be a folder on this machine, got {path}: download it first")
+        dtype = cls._dtype(args, options)
+        model = saved(folder, cls._described(config) if config else description(folder), wanted=cls._wanted())
+        return model if dtype is None else model.to(dtype)
+
+    @classmethod
+    def _from_config(cls, config: PretrainedConfig, **options: Any) -> PreTrainedModel:
+        """Return a model with new weights.
+
+        Raises:
+            ValueError: as that of `replace`; an argument that has no effect here.
+        """
+        dtype = cls._dtype((), options)
+        model = new(cls._described(config), wanted=cls._wanted())
+        return model if dtype is None else model.to(dtype)
+
+    @classmethod
+    def _wanted(cls) -> type[PreTrainedModel]:
+        wanted: type[PreTrainedModel] = cls.auto._model_mapping[cls.original]
+        return wanted
+
+    @classmethod
+    def _described(cls, config: PretrainedConfig) -> dict[str, Any]:
+        if config._attn_implementation not in (None, NAME):
+            raise ValueError(f"attn_implementation must be {NAME!r}, got {config._attn_implementation!r}")
+        return config.to_dict()
+
+    @classmethod
+    def _dtype(cls, args: tuple[Any, ...], options: dict[str, Any]) -> torch.dtype | None:
+        """Return the dtype among arguments, where there is no other."""
+        dtypes = [options.pop(name, None) for name in ("dtype", "torch_dtype")]
+        dtype = next((dtype for dtype in dtypes if dtype not in (None, "auto")), None)
+        dtype = getattr(torch, dtype, dtype) if isinstance(dtype, str) else dtype
+        if dtype is not None and not isinstance(dtype, torch.dtype):
+            raise ValueError(f"dtype must be one of torch, got {dtype!r}")
+        left = [name for name, value in options.items() if name not in FINDING and value not in (None, False)]
+        if left or args:
+            raise ValueError(f"arguments must be such as pe_lab.hf.load knows, got {', '.join(left) or args}")
+        return dtype
+
+
+def register() -> None:
+    """Make the types of replaced models known to the Auto classes."""
+    autos = [
+        auto
+        for auto in vars(modeling_auto).values()
+        if isinstance(auto, type) and getattr(auto, "_model_mapping", None) is not None
+    ]
+    for original, replaced in REPLACED.items():
+        AutoConfig.register(replaced.model_type, replaced, exist_ok=True)
+        for auto in autos:
+            if original in auto._model_mapping:
+                made = {"auto": auto, "config_class": replaced, "original": original}
+                loader = type(f"{replaced.__name__}{auto.__name__}", (Loader,), made)
+                auto.register(replaced, loader, exist_ok=True)
