@@ -1,0 +1,38 @@
+"""Corrections of p values over a family: the last axis of an array."""
+
+import numpy as np
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Correct p values by Holm's method (1979), which bounds the chance of any wrong rejection in the family.
+
+    Args:
+        p: [..., family]; NaN stays NaN and is not counted.
+    """
+    ordered, order, count = _sorted(p)
+    factors = np.maximum(count - np.arange(p.shape[-1]), 1)
+    return _restored(p, np.minimum(np.maximum.accumulate(ordered * factors, -1), 1.0), order)
+
+
+def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
+    """Correct p values for the false discovery rate, the expected share of wrong ones among the rejections (1995).
+
+    Args:
+        p: [..., family]; NaN stays NaN and is not counted.
+    """
+    ordered, order, count = _sorted(p)
+    scaled = np.minimum(ordered * np.maximum(count / np.arange(1, p.shape[-1] + 1), 1.0), 1.0)
+    return _restored(p, np.minimum.accumulate(scaled[..., ::-1], -1)[..., ::-1], order)
+
+
+def _sorted(p: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return ascending p values with 1 for NaN, their order, and the number of those that are not NaN [..., 1]."""
+    known = ~np.isnan(p)
+    order = np.argsort(np.where(known, p, 2.0), axis=-1, kind="stable")
+    return np.take_along_axis(np.where(known, p, 1.0), order, -1), order, known.sum(-1, keepdims=True)
+
+
+def _restored(p: np.ndarray, ordered: np.ndarray, order: np.ndarray) -> np.ndarray:
+    corrected = np.empty(p.shape)
+    np.put_along_axis(corrected, order, ordered, -1)
+    return np.where(np.isnan(p), np.nan, corrected)

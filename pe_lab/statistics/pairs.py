@@ -1,0 +1,305 @@
+"""Verdicts on pairs of encodings: the paired moderated t test, equivalence, and the ranges of ranks that follow."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from pe_lab.statistics.correction import benjamini_hochberg, holm
+from pe_lab.statistics.endpoint import Endpoint
+from pe_lab.statistics.moderation import Prior, fit_prior
+
+LEVEL = 0.05
+NUGGET = 0.03  # deviation of a run's measurement error, in margins
+FEWEST_EQUIVALENT = 5  # seeds
+
+Pairs = tuple[np.ndarray, np.ndarray]  # columns of the first encodings, and of those subtracted from them
+
+
+class Verdict(StrEnum):
+    """What is said about the first encoding of a pair."""
+
+    BETTER = "better"
+    SLIGHTLY_BETTER = "slightly better"
+    EQUIVALENT = "equivalent"
+    SLIGHTLY_WORSE = "slightly worse"
+    WORSE = "worse"
+    UNDECIDED = "undecided"
+    BOTH_UNSOLVED = "both unsolved"
+
+    @property
+    def reverse(self) -> "Verdict":
+        """The verdict about the second encoding of the pair."""
+        return _REVERSE.get(self, self)
+
+
+_REVERSE = {
+    Verdict.BETTER: Verdict.WORSE,
+    Verdict.WORSE: Verdict.BETTER,
+    Verdict.SLIGHTLY_BETTER: Verdict.SLIGHTLY_WORSE,
+    Verdict.SLIGHTLY_WORSE: Verdict.SLIGHTLY_BETTER,
+}
+
+
+@dataclass(frozen=True)
+class Tests:
+    """Tests of the differences of pairs [..., pairs]; NaN where there are fewer than two seeds.
+
+    Attributes:
+        seeds: number of seeds that both encodings have.
+        difference: mean of the first encoding minus the second.
+        deviation: standard deviation of the differences, moderated.
+        freedom: its degrees of freedom.
+        p: two-sided, that the mean is 0.
+        p_equivalent: that the mean is beyond the margin, the larger one of two one-sided tests.
+        low, high: 95 % confidence interval of the mean, not corrected for other pairs.
+        solved, other_solved: number of these seeds in which each of the two solved the task; None without a level.
+    """
+
+    seeds: np.ndarray
+    difference: np.ndarray
+    deviation: np.ndarray
+    freedom: np.ndarray
+    p: np.ndarray
+    p_equivalent: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    solved: np.ndarray | None = None
+    other_solved: np.ndarray | None = None
+
+
+def all_pairs(encodings: int) -> Pairs:
+    """Return every two of some encodings."""
+    first, second = np.triu_indices(encodings, 1)
+    return first, second
+
+
+def with_baseline(encodings: int, baseline: int) -> Pairs:
+    """Return every other encoding with a baseline."""
+    others = np.delete(np.arange(encodings), baseline)
+    return others, np.full(len(others), baseline)
+
+
+def sample_differences(y: np.ndarray, pairs: Pairs, nugget: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return numbers of seeds, means and variances of paired differences, the variances with measurement error added.
+
+    Args:
+        y: values [..., seeds, encodings]; NaN where there is no run.
+        nugget: deviation of the measurement error of one run.
+    """
+    d = y[..., pairs[0]] - y[..., pairs[1]]
+    known = np.isfinite(d)
+    seeds = known.sum(-2)
+    mean = np.where(known, d, 0.0).sum(-2) / np.maximum(seeds, 1)
+    squares = (np.where(known, d - mean[..., None, :], 0.0) ** 2).sum(-2)
+    variance = squares / np.maximum(seeds - 1, 1) + 2 * nugget**2
+    return seeds, np.where(seeds > 0, mean, np.nan), np.where(seeds > 1, variance, np.nan)
+
+
+def solved_runs(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    """Return the numbers of shared seeds in which the first and the second encoding solved the task [..., pairs]."""
+    shared = np.isfinite(y[..., pairs[0]] - y[..., pairs[1]])
+    first, second = ((shared & solved[..., side]).sum(-2) for side in pairs)
+    return first, second
+
+
+def prior_of(y: np.ndarray, nugget: float, solved: np.ndarray | None = None) -> Prior:
+    """Estimate the distribution of the variances of all pairs of encodings.
+
+    Args:
+        y: values [..., seeds, encodings]; NaN where there is no run.
+        nugget: deviation of the measurement error of one run.
+        solved: runs that solved the task [..., seeds, encodings]; pairs without any are left out.
+    """
+    pairs = all_pairs(y.shape[-1])
+    seeds, _, variance = sample_differences(y, pairs, nugget)
+    if solved is not None:
+        first, second = solved_runs(y, solved, pairs)
+        variance = np.where(first + second > 0, variance, np.nan)
+    used = np.isfinite(variance).astype(float)
+    touched = np.zeros((used.shape[-1], y.shape[-1]))
+    touched[np.arange(len(touched)), pairs[0]] = touched[np.arange(len(touched)), pairs[1]] = 1
+    return fit_prior(variance, np.maximum(seeds - 1, 0), (used @ touched > 0).sum(-1))
+
+
+def paired_tests(
+    y: np.ndarray,
+    pairs: Pairs,
+    endpoint: Endpoint,
+    solved: np.ndarray | None = None,
+    prior: Prior | None = None,
+    confidence: np.ndarray | float = 1 - LEVEL,
+    nugget: float = NUGGET,
+) -> Tests:
+    """Test the paired differences of some pairs of encodings.
+
+    Variances are moderated by those of all pairs, also those that are not tested, so a test depends on the other
+    encodings of `y`. Fewer than five encodings share nothing.
+
+    Args:
+        y: values of the endpoint [..., seeds, encodings]; NaN where there is no run.
+        pairs: columns of y.
+        solved: runs that solved the task [..., seeds, encodings]; None: the endpoint has no level.
+        prior: of the variances; None: estimated from y; NOTHING_KNOWN: each pair's own variance, as in a paired t test.
+        confidence: of the intervals [..., pairs].
+        nugget: deviation of the measurement error of one run, in margins.
+    """
+    nugget = nugget * endpoint.margin
+    seeds, mean, variance = sample_differences(y, pairs, nugget)
+    prior = prior_of(y, nugget, solved) if prior is None else prior
+    variance, freedom = prior.moderate(variance, np.where(seeds > 1, seeds - 1.0, np.nan))
+    error = np.sqrt(variance / np.maximum(seeds, 1))
+    p = 2 * special.stdtr(freedom, -np.abs(mean) / error)
+    p_equivalent = special.stdtr(freedom, (np.abs(mean) - endpoint.margin) / error)
+    half = special.stdtrit(freedom, (1 + np.asarray(confidence)) / 2) * error
+    found = Tests(seeds, mean, np.sqrt(variance), freedom, p, p_equivalent, mean - half, mean + half)
+    return found if solved is None else replace(found, **_counts(y, solved, pairs))
+
+
+def _counts(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> dict[str, np.ndarray]:
+    return dict(zip(("solved", "other_solved"), solved_runs(y, solved, pairs), strict=True))
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Verdicts on pairs with the p values that they follow from, corrected over the family [..., pairs]."""
+
+    p_corrected: np.ndarray
+    p_equivalent_corrected: np.ndarray
+    verdict: np.ndarray
+
+
+def decide(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> Decisions:
+    """Return the verdict on each pair; the pairs are one family.
+
+    Better or worse: p below 5 % after correction, and the winner solved at least as many runs; *slightly*, if the mean
+    difference is smaller than the margin. Equivalent: not better or worse, all runs of both solved the task, at least
+    five seeds, and p_equivalent below 5 % after Holm's correction over such pairs. Both unsolved: no run of either
+    solved the task, and nothing is tested.
+
+    Args:
+        tests: of the pairs.
+        baseline: the pairs are those with a baseline, corrected by Holm's method; otherwise all pairs, corrected by
+            that of Benjamini and Hochberg.
+    """
+    unsolved, solid, ahead = np.False_, np.True_, np.zeros(tests.p.shape, int)
+    if tests.solved is not None and tests.other_solved is not None:
+        ahead = tests.solved - tests.other_solved
+        unsolved = (tests.solved == 0) & (tests.other_solved == 0)
+        solid = (tests.solved == tests.seeds) & (tests.other_solved == tests.seeds)
+    p = np.where(unsolved, np.nan, tests.p)
+    p_equivalent = np.where(solid & (tests.seeds >= FEWEST_EQUIVALENT), tests.p_equivalent, np.nan)
+    p, p_equivalent = (holm if baseline else benjamini_hochberg)(p), holm(p_equivalent)
+    return Decisions(p, p_equivalent, verdicts(tests.difference, p, p_equivalent, ahead, unsolved, endpoint))
+
+
+def verdicts(
+    difference: np.ndarray,
+    p: np.ndarray,
+    p_equivalent: np.ndarray,
+    ahead: np.ndarray,
+    unsolved: np.ndarray | np.bool,
+    endpoint: Endpoint,
+) -> np.ndarray:
+    """Return verdicts [...], from mean differences and corrected p values.
+
+    Args:
+        ahead: runs that the first encoding solved, minus those of the second.
+        unsolved: whether neither solved any.
+    """
+    wins = endpoint.sign * difference < 0
+    different = (p < LEVEL) & np.where(wins, ahead >= 0, ahead <= 0)
+    large = np.abs(difference) >= endpoint.margin
+    cases = {
+        Verdict.BOTH_UNSOLVED: np.broadcast_to(unsolved, p.shape),
+        Verdict.BETTER: different & wins & large,
+        Verdict.WORSE: different & ~wins & large,
+        Verdict.SLIGHTLY_BETTER: different & wins,
+        Verdict.SLIGHTLY_WORSE: different & ~wins,
+        Verdict.EQUIVALENT: p_equivalent < LEVEL,
+    }
+    return np.select(list(cases.values()), [str(word) for word in cases], str(Verdict.UNDECIDED))
+
+
+def rank_ranges(verdict: np.ndarray, encodings: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the best and the worst rank that each encoding may have: 1 + encodings better than it, K - those worse.
+
+    *Slightly* better or worse does not count.
+
+    Args:
+        verdict: of `all_pairs(encodings)` [..., pairs].
+    """
+    first, second = all_pairs(encodings)
+    better, worse = verdict == Verdict.BETTER, verdict == Verdict.WORSE
+    ahead = np.zeros((*verdict.shape[:-1], encodings, encodings), bool)  # row is better than column
+    ahead[..., first, second], ahead[..., second, first] = better, worse
+    return 1 + ahead.sum(-2), encodings - ahead.sum(-1)
+
+
+def compare(frame: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
+    """Compare encodings by an endpoint, paired by seed: every two of them, or each with a baseline.
+
+    Args:
+        frame: a line per run: encoding, seed, y (log2 steps, score or loss); solved, if the endpoint has a level; task,
+            if there are several. Each task is a family.
+        endpoint: of `y`.
+        baseline: an encoding; None: all pairs.
+
+    Returns:
+        A line per task and pair: encoding, other, the fields of `Tests`, p_corrected, p_equivalent_corrected, verdict
+        (on `encoding`).
+
+    Raises:
+        ValueError: a column is missing, a value is not finite, a run occurs twice, or the baseline is not in a task.
+    """
+    lines = []
+    for task, part in by_task(frame):
+        names, y, solved = as_arrays(part, task)
+        if baseline is not None and baseline not in names:
+            raise ValueError(f"baseline must be one of {', '.join(names)}{_of(task)}, got {baseline!r}")
+        pairs = all_pairs(len(names)) if baseline is None else with_baseline(len(names), names.index(baseline))
+        tests = paired_tests(y, pairs, endpoint, solved)
+        decisions = decide(tests, endpoint, baseline is not None)
+        names_of = {"encoding": np.array(names)[pairs[0]], "other": np.array(names)[pairs[1]]}
+        columns = names_of | vars(tests) | vars(decisions)
+        table = pd.DataFrame({name: column for name, column in columns.items() if column is not None})
+        lines.append(table if task is None else table.assign(task=task))
+    return pd.concat(lines, ignore_index=True)
+
+
+def by_task(frame: pd.DataFrame) -> list[tuple[str | None, pd.DataFrame]]:
+    """Return the parts of a frame by task; one part named None without such a column."""
+    if "task" not in frame:
+        return [(None, frame)]
+    return [(str(task), part) for task, part in frame.groupby("task", sort=False)]
+
+
+def as_arrays(frame: pd.DataFrame, task: str | None = None) -> tuple[list[str], np.ndarray, np.ndarray | None]:
+    """Return encodings, y and solved [seeds, encodings] of the runs of one task; y is NaN where there is no run.
+
+    Raises:
+        ValueError: a column is missing, a value is not finite, or a run occurs twice.
+    """
+    missing = [name for name in ("encoding", "seed", "y") if name not in frame]
+    if missing:
+        raise ValueError(f"runs must have the columns encoding, seed and y, got none named {missing[0]}")
+    bad = frame[~np.isfinite(frame["y"].to_numpy(float))]
+    if len(bad):
+        run = bad.iloc[0]
+        raise ValueError(f"y must be finite, got {run['y']} of {run['encoding']}, seed {run['seed']}{_of(task)}")
+    twice = frame[frame.duplicated(["encoding", "seed"])]
+    if len(twice):
+        run = twice.iloc[0]
+        raise ValueError(f"a run must occur once, got {run['encoding']}, seed {run['seed']} twice{_of(task)}")
+    names = list(frame["encoding"].unique())
+    table = frame.set_index(["seed", "encoding"])
+    y = table["y"].unstack().sort_index()[names].to_numpy(float)
+    if "solved" not in frame:
+        return names, y, None
+    return names, y, table["solved"].astype(float).unstack().sort_index()[names].to_numpy() == 1
+
+
+def _of(task: str | None) -> str:
+    return "" if task is None else f" of {task}"

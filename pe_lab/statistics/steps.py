@@ -1,0 +1,96 @@
+"""Steps to solve: when a validation score first passes a level and stays there for two evaluations in a row."""
+
+from itertools import pairwise
+
+import numpy as np
+
+FIRST = 60  # steps before the first evaluation
+
+
+def evaluation_steps(cap: int, fraction: float = 0.25, first: int = FIRST) -> tuple[int, ...]:
+    """Return the steps of the evaluations: first * 2^(k/2) up to the cap, with fraction * cap and the cap itself.
+
+    A step of the series that is within a tenth of an octave of the other two is left out.
+
+    Raises:
+        ValueError: fraction * cap is before the first evaluation, or the cap is not beyond it.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"fraction must be between 0 and 1, got {fraction:g}")
+    fixed = [round(fraction * cap), cap]
+    if first < 1 or fixed[0] < first:
+        raise ValueError(f"fraction * cap must be at least the first evaluation, {first} steps, got {fixed[0]}")
+    series = [round(first * 2 ** (k / 2)) for k in range(int(2 * np.log2(cap / first)) + 1)]
+    near = 2**0.1
+    kept = [step for step in series if all(not other / near < step < other * near for other in fixed)]
+    return tuple(sorted({*kept, *fixed}))
+
+
+def check_level(level: float) -> None:
+    """Refuse a level of the score that is not between 0 and 1."""
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level:g}")
+
+
+def check_evaluations(steps: tuple[int, ...] | np.ndarray, cap: int) -> None:
+    """Refuse evaluations that do not increase from 1, and a cap that leaves no two of them to pass."""
+    listed = [float(step) for step in steps]
+    if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
+        raise ValueError(f"evaluations must be increasing steps from 1, got {', '.join(f'{x:g}' for x in listed)}")
+    if sum(step <= cap for step in listed) < 2:
+        raise ValueError(
+            f"cap must be at or beyond the second evaluation, {f'{listed[1]:g}' if listed[1:] else 'none'}, got {cap:g}"
+        )
+
+
+def first_pass(scores: np.ndarray, level: float) -> np.ndarray:
+    """Return the index of the first of two evaluations in a row at or above a level; -1: there are none yet.
+
+    Args:
+        scores: [..., evaluations]; NaN where none was made.
+    """
+    at = scores >= level
+    two = at[..., :-1] & at[..., 1:]
+    return np.where(two.any(-1), two.argmax(-1), -1)
+
+
+def steps_to_solve(
+    steps: tuple[int, ...] | np.ndarray, scores: np.ndarray, level: float, cap: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return log2 of the steps to solve, and whether the task was solved.
+
+    The pass is the first evaluation whose score is at or above the level, as the next one's is too, both at or before
+    the cap. Its time is interpolated on a log2 scale between the evaluation before, which is below the level, and the
+    pass. A pass at the first evaluation counts as that evaluation; no pass counts as the cap.
+
+    Args:
+        steps: of the evaluations, increasing.
+        scores: validation scores [..., evaluations]; NaN after the last that was made.
+        level: of the score, between 0 and 1.
+        cap: steps at which runs are censored.
+
+    Returns:
+        log2 steps [...]; solved [...].
+
+    Raises:
+        ValueError: an argument is not as above, or a score before the last is NaN.
+    """
+    check_level(level)
+    check_evaluations(steps, cap)
+    scores = np.asarray(scores, float)
+    if scores.shape[-1] != len(steps):
+        raise ValueError(f"scores must have one value for each of the {len(steps)} evaluations, got {scores.shape[-1]}")
+    missing = np.isnan(scores)
+    if (missing[..., :-1] & ~missing[..., 1:]).any():
+        raise ValueError("scores must be numbers up to the last evaluation that was made, got NaN before it")
+    used = np.asarray(steps, float) <= cap
+    when, scores = np.log2(np.asarray(steps, float)[used]), scores[..., used]
+    index = first_pass(scores, level)
+    solved = index >= 0
+    after = np.where(solved, index, 0)
+    before = np.maximum(after - 1, 0)
+    high, low = (np.take_along_axis(scores, i[..., None], -1)[..., 0] for i in (after, before))
+    inside = solved & (after > 0)
+    share = np.where(inside, (level - low) / np.where(inside, high - low, 1.0), 0.0)
+    y = np.where(inside, when[before] + share * (when[after] - when[before]), when[after])
+    return np.where(solved, y, np.log2(cap)), solved

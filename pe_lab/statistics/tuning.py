@@ -1,0 +1,276 @@
+"""A study in which every seed tunes for itself: which trials are needed next, and what came out.
+
+For each encoding, task and seed all tries of the ladder are trained in step to a fraction of the cap; when one passes
+the level, all stop. If none has passed by then, only the best by validation goes on, to its pass or to the cap. A task
+without a level has no pass: its best goes on to the cap, a fixed number of steps.
+
+Everything follows from the declared plan and the validation scores so far. So the order in which trials are trained
+does not matter, scores beyond the end of a race are not used, and a study that was killed goes on.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from pe_lab.statistics.steps import check_evaluations, check_level, evaluation_steps, first_pass, steps_to_solve
+
+
+class Try(NamedTuple):
+    """A learning rate, and the starting scale of an encoding that has one."""
+
+    rate: float
+    scale: float | None = None
+
+
+class Trial(NamedTuple):
+    """One run of a seed's own tuning."""
+
+    encoding: str
+    task: str
+    seed: int
+    attempt: Try
+
+
+class Need(NamedTuple):
+    """A trial that is needed, trained and evaluated up to so many steps."""
+
+    trial: Trial
+    steps: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task with its budget.
+
+    Args:
+        name: of the task.
+        cap: steps at which a run ends.
+        level: of the validation score that solves the task; None: it is not solved or unsolved, and y is a test value.
+        evaluations: steps of the evaluations, with fraction * cap and the cap among them; empty: `evaluation_steps`.
+        fraction: of the cap after which only the best try goes on.
+
+    Raises:
+        ValueError: the level is not between 0 and 1, the cap is not beyond the first evaluation, or an evaluation is
+            missing.
+    """
+
+    name: str
+    cap: int
+    level: float | None = 0.95
+    evaluations: tuple[int, ...] = ()
+    fraction: float = 0.25
+
+    def __post_init__(self) -> None:
+        if self.level is not None:
+            check_level(self.level)
+        if not 0 < self.fraction < 1:
+            raise ValueError(f"fraction of {self.name} must be between 0 and 1, got {self.fraction:g}")
+        if not self.evaluations:
+            object.__setattr__(self, "evaluations", evaluation_steps(self.cap, self.fraction))
+        check_evaluations(self.evaluations, self.cap)
+        if self.evaluations[-1] != self.cap or self.choice not in self.evaluations:
+            raise ValueError(
+                f"evaluations of {self.name} must have {self.choice} (fraction * cap) and end at the cap, {self.cap}, "
+                f"got {', '.join(map(str, self.evaluations))}"
+            )
+
+    @property
+    def choice(self) -> int:
+        """Steps after which only the best try goes on."""
+        return round(self.fraction * self.cap)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is declared before a study begins.
+
+    Args:
+        tries: the ladder of each encoding. All have the same number of tries: for an encoding with a starting scale
+            they are rates and scales.
+        tasks: with distinct names.
+        seeds: distinct.
+
+    Raises:
+        ValueError: a ladder has one try or the same one twice, ladders differ in their number of tries, or there is no
+            task or seed.
+    """
+
+    tries: Mapping[str, Sequence[Try]]
+    tasks: Sequence[Task]
+    seeds: Sequence[int]
+
+    def __post_init__(self) -> None:
+        if not self.tries or not self.tasks or not self.seeds:
+            raise ValueError("a study must have encodings, tasks and seeds, got none of one of them")
+        sizes = {encoding: len(tries) for encoding, tries in self.tries.items()}
+        first, number = next(iter(sizes.items()))
+        for encoding, tries in self.tries.items():
+            if len(set(tries)) != len(tries) or any(not each.rate > 0 for each in tries):
+                raise ValueError(f"tries of {encoding} must be distinct and their rates above 0, got {list(tries)}")
+            if len({each.rate for each in tries}) < 2:
+                raise ValueError(f"the ladder of {encoding} must have at least two rates, got {list(tries)}")
+            if len(tries) != number:
+                raise ValueError(
+                    f"encodings must have the same number of tries, "
+                    f"got {number} of {first} and {len(tries)} of {encoding}"
+                )
+        for what, values in (("tasks", [task.name for task in self.tasks]), ("seeds", list(self.seeds))):
+            if len(set(values)) != len(values):
+                raise ValueError(f"{what} must be distinct, got {', '.join(map(str, values))}")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a trial is.
+
+    Args:
+        scores: validation scores at the first evaluations of its task, higher is better.
+        failed: the run ended there and cannot go on, such as by diverging.
+        test: test value at the cap, for a task without a level.
+    """
+
+    scores: Sequence[float] = ()
+    failed: bool = False
+    test: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out for an encoding, a task and a seed, or how far it is.
+
+    Attributes:
+        finished: whether nothing more is needed. Otherwise y is NaN.
+        y: log2 of the steps to solve; of a task without a level the test value, NaN if all tries failed.
+        solved: whether a try passed; None for a task without a level.
+        chosen: the try that passed or went on; None: not known yet, or all failed.
+        edge: whether the chosen rate is the lowest or the highest of the ladder.
+        steps: trained in all tries, as far as they are needed.
+    """
+
+    encoding: str
+    task: str
+    seed: int
+    finished: bool
+    y: float = np.nan
+    solved: bool | None = None
+    chosen: Try | None = None
+    edge: bool = False
+    steps: int = 0
+    needs: tuple[Need, ...] = field(default=(), repr=False)
+
+
+def ask(plan: Plan, progress: Mapping[Trial, Progress]) -> list[Need]:
+    """Return the trials that are needed next, seeds in their order, each with the steps up to which it is needed.
+
+    A trial may end sooner than asked: when it passes (two evaluations in a row) or fails.
+    """
+    return [need for outcome in outcomes(plan, progress) for need in outcome.needs]
+
+
+def outcomes(plan: Plan, progress: Mapping[Trial, Progress]) -> list[Outcome]:
+    """Return what came out so far, seed by seed, task by task, encoding by encoding.
+
+    Raises:
+        ValueError: progress has a trial that is not planned, more scores than evaluations, or a score that is NaN.
+    """
+    _check(plan, progress)
+    return [_outcome(plan, task, encoding, seed, progress) for seed, task, encoding in _races(plan)]
+
+
+def edge_shares(found: Sequence[Outcome]) -> dict[str, float]:
+    """Return the share of each encoding's finished outcomes whose chosen rate is at an edge.
+
+    Outcomes that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
+    """
+    edges: dict[str, list[bool]] = {}
+    for outcome in found:
+        if outcome.finished and outcome.chosen is not None and outcome.solved is not False:
+            edges.setdefault(outcome.encoding, []).append(outcome.edge)
+    return {encoding: float(np.mean(values)) for encoding, values in edges.items()}
+
+
+def _races(plan: Plan) -> Iterator[tuple[int, Task, str]]:
+    return ((seed, task, encoding) for seed in plan.seeds for task in plan.tasks for encoding in plan.tries)
+
+
+def _outcome(plan: Plan, task: Task, encoding: str, seed: int, progress: Mapping[Trial, Progress]) -> Outcome:
+    """Follow the race of one encoding's tries."""
+    tries = plan.tries[encoding]
+    trials = [Trial(encoding, task.name, seed, attempt) for attempt in tries]
+    states = [progress.get(trial, Progress()) for trial in trials]
+    grid = task.evaluations
+    choice = grid.index(task.choice) + 1  # number of evaluations up to it
+    passes = [_pass(task, state.scores[:choice]) for state in states]
+    confirmed = [index + 2 for index in passes if index >= 0]
+    due = min([choice, *confirmed])  # all tries stop at the evaluation that confirms the first pass
+    used = [list(state.scores[:due]) for state in states]
+
+    def result(finished: bool, needs: Sequence[Need] = (), **fields: object) -> Outcome:
+        done = sum(grid[len(scores) - 1] for scores in used if scores)
+        chosen = fields.get("chosen")
+        edge = isinstance(chosen, Try) and _at_edge(chosen, tries)
+        return Outcome(encoding, task.name, seed, finished, edge=edge, steps=done, needs=tuple(needs), **fields)  # type: ignore[arg-type]
+
+    waiting = [
+        Need(trial, grid[due - 1])
+        for trial, state in zip(trials, states, strict=True)
+        if len(state.scores) < due and not state.failed
+    ]
+    if waiting:
+        return result(False, waiting)
+    passed = {number: _time(task, scores) for number, scores in enumerate(used) if _pass(task, scores) >= 0}
+    if passed:
+        best = min(passed, key=lambda number: passed[number])
+        return result(True, y=passed[best], solved=True, chosen=tries[best])
+    alive = [number for number, scores in enumerate(used) if len(scores) == due]
+    if not alive:
+        return result(True, y=np.nan if task.level is None else float(np.log2(task.cap)), solved=_or_none(task, False))
+    best = max(alive, key=lambda number: used[number][-1])
+    state = states[best]
+    index = _pass(task, state.scores)
+    end = len(grid) if index < 0 else index + 2
+    used[best] = list(state.scores[:end])
+    if len(used[best]) < end and not state.failed:
+        return result(False, [Need(trials[best], grid[-1])], chosen=tries[best])
+    if task.level is not None:
+        return result(True, y=_time(task, used[best]), solved=index >= 0, chosen=tries[best])
+    if state.failed or state.test is not None:
+        y = np.nan if state.failed or state.test is None else float(state.test)
+        return result(True, y=y, chosen=tries[best])
+    return result(False, [Need(trials[best], grid[-1])], chosen=tries[best])  # trained, not tested
+
+
+def _or_none(task: Task, solved: bool) -> bool | None:
+    return None if task.level is None else solved
+
+
+def _pass(task: Task, scores: Sequence[float]) -> int:
+    """Return the index of the first pass; -1: none."""
+    if task.level is None or len(scores) < 2:
+        return -1
+    return int(first_pass(np.asarray(scores, float), task.level))
+
+
+def _time(task: Task, scores: Sequence[float]) -> float:
+    assert task.level is not None
+    padded = np.full(len(task.evaluations), np.nan)
+    padded[: len(scores)] = scores
+    return float(steps_to_solve(task.evaluations, padded, task.level, task.cap)[0])
+
+
+def _at_edge(chosen: Try, tries: Sequence[Try]) -> bool:
+    rates = [each.rate for each in tries]
+    return chosen.rate in (min(rates), max(rates))
+
+
+def _check(plan: Plan, progress: Mapping[Trial, Progress]) -> None:
+    tasks = {task.name: task for task in plan.tasks}
+    for trial, state in progress.items():
+        tries = plan.tries.get(trial.encoding, ())
+        if trial.attempt not in tries or trial.task not in tasks or trial.seed not in plan.seeds:
+            raise ValueError(f"progress must be of trials of the plan, got {trial}")
+        most = len(tasks[trial.task].evaluations)
+        if len(state.scores) > most or any(np.isnan(score) for score in state.scores):
+            raise ValueError(f"scores of {trial} must be at most {most} numbers, got {list(state.scores)}")

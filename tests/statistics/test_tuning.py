@@ -1,0 +1,229 @@
+"""The study as ask and tell: whatever is trained in whatever order, it needs the same trials and ends the same."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from pe_lab.statistics import Outcome, Plan, Progress, Task, Trial, Try, ask, edge_shares, outcomes
+
+GRID = (100, 200, 300, 400, 600, 800)
+COPY = Task("copy", 800, 0.9, GRID, 0.5)
+TEXT = Task("text", 800, None, GRID, 0.5)
+LADDER = (Try(1e-3), Try(3e-3), Try(1e-2))
+
+
+def plan(task: Task = COPY, seeds: tuple[int, ...] = (0,)) -> Plan:
+    return Plan({"rope": LADDER}, [task], seeds)
+
+
+def run(
+    study: Plan,
+    curves: dict[Try, list[float]],
+    rng: np.random.Generator | None = None,
+    fails: dict[Try, int] | None = None,
+) -> tuple[list[Outcome], dict[Trial, Progress]]:
+    """Train what is asked for, one evaluation of one trial at a time, in a random order."""
+    progress: dict[Trial, Progress] = {}
+    tasks = {task.name: task for task in study.tasks}
+    for _ in range(10_000):
+        needs = ask(study, progress)
+        if not needs:
+            break
+        trial, steps = needs[rng.integers(len(needs))] if rng else needs[0]
+        state = progress.get(trial, Progress())
+        grid, number = tasks[trial.task].evaluations, len(state.scores)
+        if number < len(grid) and grid[number] <= steps:
+            failed = fails is not None and fails.get(trial.attempt, 99) <= number
+            more = [] if failed else [curves[trial.attempt][number]]
+            progress[trial] = Progress([*state.scores, *more], failed)
+        else:
+            progress[trial] = Progress(state.scores, test=-curves[trial.attempt][-1])
+    else:
+        pytest.fail("the study does not end")
+    return outcomes(study, progress), progress
+
+
+def flat(value: float) -> list[float]:
+    return [value] * len(GRID)
+
+
+def test_all_stop_when_one_passes() -> None:
+    passing = [0.0, 0.8, 1.0, 1.0, 1.0, 1.0]
+    (found,), progress = run(plan(), dict(zip(LADDER, (flat(0.1), passing, flat(0.2)), strict=True)))
+    assert found.finished
+    assert found.solved
+    assert found.chosen == LADDER[1]
+    assert not found.edge
+    np.testing.assert_allclose(found.y, np.log2(200) + 0.5 * np.log2(1.5))
+    assert found.steps == 3 * 400
+    assert max(len(state.scores) for state in progress.values()) == 4
+
+
+def test_the_earliest_pass_wins_and_a_tie_goes_to_the_shorter_time() -> None:
+    later, earlier = [0.0, 0.1, 0.95, 0.95, 1, 1], [0.0, 0.8, 0.95, 0.95, 1, 1]
+    (found,), _ = run(plan(), dict(zip(LADDER, (later, flat(0.99)[:1] + later[1:], earlier), strict=True)))
+    assert found.chosen == LADDER[2]
+    assert found.edge
+
+
+def test_without_a_pass_only_the_best_by_validation_goes_on() -> None:
+    late = [0.0, 0.1, 0.2, 0.5, 0.95, 0.95]
+    better_later = [0.0, 0.1, 0.2, 0.3, 1.0, 1.0]
+    (found,), progress = run(plan(), dict(zip(LADDER, (better_later, late, flat(0.4)), strict=True)))
+    assert found.chosen == LADDER[1]
+    assert found.solved
+    assert found.steps == 2 * 400 + 800
+    assert [len(progress[Trial("rope", "copy", 0, each)].scores) for each in LADDER] == [4, 6, 4]
+
+
+def test_no_pass_by_the_cap_is_censored() -> None:
+    (found,), _ = run(plan(), dict(zip(LADDER, (flat(0.1), flat(0.5), flat(0.4)), strict=True)))
+    assert found.finished
+    assert found.solved is False
+    assert found.y == np.log2(800)
+
+
+def test_a_pass_that_the_choice_cuts_in_two_counts_for_the_one_that_goes_on() -> None:
+    cut = [0.0, 0.1, 0.2, 0.95, 0.95, 0.95]
+    (found,), _ = run(plan(), dict(zip(LADDER, (flat(0.1), cut, flat(0.4)), strict=True)))
+    assert found.solved
+    assert np.log2(300) < found.y < np.log2(400)
+    assert found.steps == 2 * 400 + 600
+
+
+def test_a_task_without_a_level_ends_at_the_cap_with_the_test_value_of_the_best() -> None:
+    curves = dict(zip(LADDER, (flat(0.99), [0.1, 0.2, 0.3, 1.5, 1.6, 1.7], flat(0.4)), strict=True))
+    (found,), _ = run(plan(TEXT), curves)
+    assert found.finished
+    assert found.solved is None
+    assert found.chosen == LADDER[1]
+    assert found.y == -1.7
+    assert found.steps == 2 * 400 + 800
+
+
+def test_what_fails_is_out_and_when_all_fail_nothing_is_solved() -> None:
+    curves = dict(zip(LADDER, (flat(0.8), flat(0.5), flat(0.4)), strict=True))
+    (found,), _ = run(plan(), curves, fails={LADDER[0]: 2})
+    assert found.chosen == LADDER[1]
+    (found,), _ = run(plan(), curves, fails=dict.fromkeys(LADDER, 1))
+    assert found.finished
+    assert found.chosen is None
+    assert found.solved is False
+    assert found.y == np.log2(800)
+    assert found.steps == 300
+    (found,), _ = run(plan(), curves, fails={LADDER[0]: 5})
+    assert found.finished
+    assert (found.solved, found.y) == (False, np.log2(800))
+    (found,), _ = run(plan(TEXT), curves, fails={LADDER[0]: 5})
+    assert found.finished
+    assert np.isnan(found.y)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_order_of_training_does_not_change_the_outcome(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    curves = {each: list(np.sort(rng.uniform(size=len(GRID)) ** rng.choice([0.1, 1, 3]))) for each in LADDER}
+    fails = {each: int(rng.integers(3, 12)) for each in LADDER}
+    task = TEXT if seed % 5 == 0 else COPY
+    expected, _ = run(plan(task, (0, 1)), curves, fails=fails)
+    found, _ = run(plan(task, (0, 1)), curves, rng, fails)
+    assert repr(found) == repr(expected)
+
+
+def test_scores_beyond_the_end_of_a_race_are_not_used() -> None:
+    passing = [0.0, 0.95, 0.95, 1.0, 1.0, 1.0]
+    sooner = [0.0, 0.0, 0.9, 0.96, 1.0, 1.0]  # passes only after the other is confirmed
+    progress = {
+        Trial("rope", "copy", 0, each): Progress(scores)
+        for each, scores in zip(LADDER, (passing, sooner, flat(0.0)), strict=True)
+    }
+    (found,) = outcomes(plan(), progress)
+    assert found.chosen == LADDER[0]
+    assert found.steps == 3 * 300
+    short = {trial: Progress(state.scores[:3]) for trial, state in progress.items()}
+    assert outcomes(plan(), short) == [found]
+
+
+def test_a_study_asks_for_every_encoding_task_and_seed() -> None:
+    scales = (Try(1e-3, 0.1), Try(3e-3, 0.1), Try(3e-3, 1.0))
+    study = Plan({"rope": LADDER, "learnable": scales}, [COPY, TEXT], [3, 4])
+    needs = ask(study, {})
+    assert len(needs) == 2 * 2 * 2 * 3
+    assert {need.steps for need in needs} == {400}
+    assert {need.trial.attempt for need in needs if need.trial.encoding == "learnable"} == set(scales)
+
+
+def test_the_share_at_an_edge_counts_finished_outcomes_that_learned_something() -> None:
+    def outcome(chosen: Try | None, finished: bool = True, edge: bool = False, solved: bool | None = True) -> Outcome:
+        return Outcome("rope", "copy", 0, finished, solved=solved, chosen=chosen, edge=edge)
+
+    found = [outcome(LADDER[0], edge=True), outcome(LADDER[1], solved=None), outcome(None)]
+    found += [outcome(LADDER[2], False, True), outcome(LADDER[2], edge=True, solved=False)]
+    assert edge_shares(found) == {"rope": 0.5}
+
+
+def refused() -> Iterator[tuple[object, str]]:
+    yield lambda: Plan({"rope": LADDER[:1]}, [COPY], [0]), "at least two rates"
+    yield lambda: Plan({"rope": (Try(1e-3, 0.1), Try(1e-3, 1.0))}, [COPY], [0]), "at least two rates"
+    yield lambda: Plan({"rope": (LADDER[0], LADDER[0])}, [COPY], [0]), "distinct"
+    yield lambda: Plan({"rope": (Try(0.0), LADDER[0])}, [COPY], [0]), "above 0"
+    yield lambda: Plan({"rope": LADDER, "alibi": LADDER[:2]}, [COPY], [0]), "same number of tries, got 3 of rope and 2"
+    yield lambda: Plan({}, [COPY], [0]), "must have encodings, tasks and seeds"
+    yield lambda: Plan({"rope": LADDER}, [COPY], []), "must have encodings, tasks and seeds"
+    yield lambda: Plan({"rope": LADDER}, [COPY, COPY], [0]), "tasks must be distinct"
+    yield lambda: Plan({"rope": LADDER}, [COPY], [1, 1]), "seeds must be distinct"
+    yield lambda: Task("copy", 4000, 1.0), "level must be between 0 and 1"
+    yield lambda: Task("copy", 4000, 0.0), "level must be between 0 and 1"
+    yield lambda: Task("copy", 50), "at least the first evaluation"
+    yield lambda: Task("copy", 50, 0.9, (60, 120)), "cap must be at or beyond"
+    yield lambda: Task("copy", 800, 0.9, GRID[:-1]), "end at the cap, 800"
+    yield lambda: Task("copy", 800, 0.9, GRID, 0.3), "must have 240"
+    yield lambda: Task("copy", 800, 0.9, GRID, 1.0), "fraction of copy must be between 0 and 1"
+    trial = Trial("rope", "copy", 0, LADDER[0])
+    yield lambda: ask(plan(), {trial._replace(seed=7): Progress([0.1])}), "trials of the plan"
+    yield lambda: ask(plan(), {trial: Progress([np.nan])}), "numbers"
+    yield lambda: ask(plan(), {trial: Progress(flat(0.0) * 2)}), "at most 6 numbers"
+
+
+@pytest.mark.parametrize(("make", "word"), list(refused()))
+def test_plans_that_cannot_be_are_refused_in_one_line(make, word: str) -> None:
+    with pytest.raises(ValueError, match=word) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_simulated_races_end_as_the_plan_says() -> None:
+    simulation = load_simulation()
+    design = simulation.Design(cap=4000)
+    law = simulation.of_rows(np.random.default_rng(3), 40)
+    rng = np.random.default_rng(0)
+    passing = simulation.times(law, 2, 3, rng, np.zeros(1))
+    grid = simulation.evaluation_steps(design.cap, design.fraction)
+    scores = simulation.curves(law, passing, grid, rng).astype(float)
+    raced = simulation.judge_races(scores, grid, design)
+    study = Plan({f"e{k}": LADDER for k in range(40)}, [Task("task", 4000)], [0, 1])
+    progress = {
+        Trial(f"e{k}", "task", seed, attempt): Progress(scores[0, seed, k, number].tolist())
+        for k in range(40)
+        for seed in (0, 1)
+        for number, attempt in enumerate(LADDER)
+    }
+    for outcome in outcomes(study, progress):
+        at = (0, outcome.seed, int(outcome.encoding[1:]))
+        assert outcome.finished
+        np.testing.assert_allclose(outcome.y, raced.y[at])
+        assert (outcome.solved, outcome.steps, outcome.edge) == (raced.solved[at], raced.steps[at], raced.edge[at])
+
+
+def load_simulation() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks/simulate_verdicts.py"
+    spec = importlib.util.spec_from_file_location("simulate_verdicts", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
