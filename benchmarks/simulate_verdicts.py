@@ -588,7 +588,7 @@ def jobs(studies: int, large: int) -> list[tuple[str, str, int, Design, int]]:
     noises = [*laws(8), "law of rows", "law of rows, twins", "scores of cells", "scores of cells, shifts"]
     found = [("verdicts", name, 8, Design(), studies) for name in noises]
     found += [("verdicts", name, 60, Design(), large) for name in noises]
-    found += [("alternatives", name, 8, Design(), studies) for name in CHOSEN]
+    found += [("alternatives", name, 8, Design(), max(studies // 4, 1)) for name in CHOSEN]
     found += [
         ("tuning", "law of rows", 8, Design(rates=rates, fraction=fraction), studies)
         for rates in (2, 3)
