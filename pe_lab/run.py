@@ -188,16 +188,13 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
         ValueError: a setting of a study is wrong.
         CellsMissingError: cells of some studies are missing.
     """
-    from pe_lab.experiment.memory import require_memory
     from pe_lab.experiment.sweep import fitting
     from pe_lab.experiment.tables import CellsMissingError
 
     for words in studies:
         cfgs = config.expand(config.of_jobs(words), multirun=True)
-        elsewhere = config.launcher(words, cfgs[0]).elsewhere
-        for cell in fitting(cfgs)[0]:
-            if not elsewhere:
-                require_memory(cell)
+        config.launcher(words, cfgs[0])
+        fitting(cfgs)
 
     missing = []
     for number, words in enumerate(studies, 1):

@@ -29,9 +29,6 @@ class Implementation(Protocol):
     def refuses(self, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
         """Return the reason why these terms cannot be computed here, or None."""
 
-    def bytes_per_pair(self, q: Tensor, terms: Terms, layout: Layout) -> int:
-        """Return the bytes per pair of positions that attention of queries like q needs at least."""
-
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None
     ) -> Tensor:

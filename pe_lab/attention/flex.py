@@ -67,11 +67,6 @@ def summed_in_any_order(q: Tensor, terms: Terms) -> list[str]:
     return [name for name, table in tables.items() if table is not None and table.requires_grad]
 
 
-def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
-    """Return the bytes per pair of positions that attention of queries like q needs at least."""
-    return 4 * q.shape[0] * q.shape[1] if q.device.type == "cpu" else 0  # logits of every head, or none
-
-
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):

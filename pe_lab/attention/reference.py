@@ -23,11 +23,6 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     return None
 
 
-def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
-    """Return the bytes per pair of positions that attention of queries like q needs at least."""
-    return 4 * q.shape[0] * (q.shape[1] + getattr(terms.score, "held", 0))  # logits of every head, and a score's maps
-
-
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):

@@ -4,7 +4,6 @@ Queries and keys are rotated first; everything that is added to the logits is pa
 CPU short sequences take matrix products instead, which are faster there.
 """
 
-from math import prod
 from typing import Any
 
 import torch
@@ -38,18 +37,6 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         if getattr(terms, name) is not None:
             return f"sdpa has no place for {name}"
     return None
-
-
-def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
-    """Return the bytes per pair of positions that attention of queries like q needs at least."""
-    shapes: list[tuple[int, ...]] = [] if terms.bias is None else [tuple(terms.bias.shape[:-1])]
-    shapes += [tuple(part.shape[:2]) for part in (terms.decay, terms.bias_full) if part is not None]
-    if terms.window is not None:
-        shapes.append((len(q), len(terms.window)))
-    if shapes:
-        pairs: int = prod(torch.broadcast_shapes(*shapes))
-        return 4 * pairs  # what is added to the logits
-    return 0 if layout.causal and layout.right_padded else 1
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:

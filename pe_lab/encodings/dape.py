@@ -33,20 +33,6 @@ class Adapted:
     bias: Tensor | None
     bias_full: Tensor | None
 
-    @property
-    def held(self) -> int:
-        """Maps [T, S] of a sequence in a forward pass: the input of the MLP, and hidden ones before and after bending.
-
-        Its backward pass needs them all, and so they are kept.
-        """
-        return self.mlp.hidden.in_channels + 2 * self.mlp.hidden.out_channels
-
-    @property
-    def needed_once(self) -> int:
-        """Maps [T, S] of a sequence beyond these, in one layer of training at a time: gradients or copies."""
-        channels, hidden = self.mlp.hidden.in_channels, self.mlp.hidden.out_channels
-        return max(channels, hidden) if self.mlp.kernel == 1 else channels + hidden
-
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         added = self.bias_full
         if self.bias is not None:

@@ -85,11 +85,7 @@ class Lift(Protocol):
 
 
 class Score(Protocol):
-    """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z.
-
-    One that makes many numbers for each pair of tokens may say how many, as `held` and `needed_once` of `Adapted` in
-    pe_lab.encodings.dape do: a model that would not fit in memory is then refused before it is trained.
-    """
+    """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z."""
 
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         """Return [B, H, T, S], for q [B, H, T, d], k [B, H, S, d] and z [B, H, T, S]."""

@@ -11,7 +11,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
-from pe_lab.attention import IMPLEMENTATIONS, Choice, choose, resolve
+from pe_lab.attention import IMPLEMENTATIONS, Choice, choose
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import resolved
 from pe_lab.data.base import Dataset
@@ -19,9 +19,8 @@ from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack, require_depth
-from pe_lab.encodings.terms import Terms
 from pe_lab.experiment.identity import options
-from pe_lab.experiment.memory_budget import WEIGHT, MemoryBudget, encoding_bytes
+from pe_lab.experiment.memory import naming_memory
 from pe_lab.experiment.requests import check_requests, requests
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.model.parametrization import MUP, STANDARD
@@ -51,11 +50,8 @@ class Cell:
         dataset: for sizes and checks; who needs sequences makes a dataset of their own, so that they are freed.
         encoding: makes the encoding for given sizes.
         encoding_class: of what it makes.
-        encoding_bytes: that all its encodings need in training.
         implementation: of attention, as it will run.
         attention_reason: why it is that implementation, for the record.
-        pair_bytes: that this attention holds at least per pair of positions: in a batch of "training", in one sequence
-            in "evaluation" after training, and in one sequence when the cell is already "trained".
         phased: whether the encoding changes in the course of the training.
         graph: whether its steps are captured, or, after a check of trainer.graph=auto, run with the same numbers.
     """
@@ -65,10 +61,8 @@ class Cell:
     dataset: Dataset
     encoding: Callable[[Sizes], PositionalEncoding]
     encoding_class: type[PositionalEncoding]
-    encoding_bytes: int
     implementation: str
     attention_reason: str
-    pair_bytes: dict[str, int]
     phased: bool
     graph: bool
 
@@ -81,6 +75,7 @@ class Cell:
 
         Raises:
             UnfitError: the encoding is not made for the task.
+            NoMemoryError: there is no memory for one encoding.
             ValueError: the parts do not fit each other otherwise.
         """
         device = torch.device(_device(cfg.trainer.device))
@@ -98,22 +93,19 @@ class Cell:
             )
         sizes = dataset.task.sizes(cfg.model.width, cfg.model.num_heads)
         encoding = _partial(cfg, "pe", sizes)
-        budget = MemoryBudget(device)  # before the encoding is made, which may be large
-        budget.need_weights(cfg, dataset, WEIGHT)
-        with within("pe"):
-            budget.need(needed := encoding_bytes(encoding, sizes), f"pe={cfg.pe.name}")
-            made = encoding(sizes).to(device)
-        require_depth(made, cfg.model.depth)
-        attention, pair_bytes = _attention(cfg, dataset, made, device)
+        with naming_memory(cfg, dataset.task.length):
+            with within("pe"):
+                made = encoding(sizes).to(device)
+            require_depth(made, cfg.model.depth)
+            attention = _attention(cfg, dataset, made, device)
         optimization = Optimization(cfg.optimizer, total_steps=1)  # refuses settings that its class does not take
         if cfg.model.parametrization == MUP:
             optimization.require_mup()
         check_requests(cfg, dataset, encoding)
-        needed *= cfg.model.depth if made.per_layer else 1
         chosen = (attention.name, attention.reason)
         asked = cfg.trainer.graph  # where true is impossible, it is refused when the training is made
         graph = asked is True or (asked == "auto" and refuses(made, optimization.made, device) is None)
-        return cls(cfg, device, dataset, encoding, type(made), needed, *chosen, pair_bytes, made.phased, graph)
+        return cls(cfg, device, dataset, encoding, type(made), *chosen, made.phased, graph)
 
     @property
     def unit(self) -> Literal["epochs", "steps"]:
@@ -246,10 +238,8 @@ def _partial(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable
     return made
 
 
-def _attention(
-    cfg: DictConfig, dataset: Dataset, encoding: PositionalEncoding, device: torch.device
-) -> tuple[Choice, dict[str, int]]:
-    """Return the attention that will run and its bytes per pair; the encoding's terms on a short sequence decide."""
+def _attention(cfg: DictConfig, dataset: Dataset, encoding: PositionalEncoding, device: torch.device) -> Choice:
+    """Return the attention that will run; the encoding's terms on a short sequence decide."""
     model, length = cfg.model, min(16, dataset.task.length)
     layout = dataset.task.example(length, device)
     h = torch.zeros(1, length, model.width, device=device)
@@ -262,28 +252,7 @@ def _attention(
     asked = cfg.attention.implementation
     with torch.enable_grad():  # an implementation may compute the terms, but not their gradients
         _, _, terms, layout = Stack([encoding], 1)(h, layout)[1].layer(0, h)
-        chosen = choose(asked, q.detach().requires_grad_(), terms, layout, dropout)
-    with torch.no_grad():
-        without_dropout = resolve(asked, q, terms, layout)
-    held, batch = IMPLEMENTATIONS[chosen.name].bytes_per_pair, q.expand(cfg.trainer.batch_size, -1, -1, -1)
-    return chosen, {
-        "training": held(batch, terms, layout) + _kept_of_score(cfg, encoding, terms),
-        "evaluation": held(q, terms, layout),
-        "trained": IMPLEMENTATIONS[without_dropout].bytes_per_pair(q, terms, layout),
-    }
-
-
-def _kept_of_score(cfg: DictConfig, encoding: PositionalEncoding, terms: Terms) -> int:
-    """Return the bytes per pair that training holds of a score beyond one layer's forward pass; 0 if it says nothing.
-
-    They are its maps and the weights made of them, for all layers' backward passes, and what one layer needs at once.
-    """
-    held, needed_once = getattr(terms.score, "held", None), getattr(terms.score, "needed_once", None)
-    if held is None or needed_once is None:
-        return 0
-    layers = max(1, cfg.model.depth // encoding.period)  # of those that take turns, one at least has it
-    maps = layers * cfg.model.num_heads + (layers - 1) * held + needed_once
-    return int(4 * cfg.trainer.batch_size * maps)
+        return choose(asked, q.detach().requires_grad_(), terms, layout, dropout)
 
 
 def _device(asked: str) -> str:

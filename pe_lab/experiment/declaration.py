@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from pe_lab.config import resolved
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.memory import require_memory
+from pe_lab.experiment.memory import naming_memory
 from pe_lab.ledger.studies import trained
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import digest, is_file, read_json
@@ -50,8 +50,8 @@ def require_margin(cells: list[Cell]) -> None:
     margin.require_metric(METRIC)
     tasks = {digest(resolved(cell.cfg.data)): cell for cell in reversed(cells)} if margin.unit == "gap" else {}
     for cell in tasks.values():
-        require_memory(cell)
-        floors = Datasets(cell).floors()
+        with naming_memory(cell.cfg, cell.dataset.task.length):
+            floors = Datasets(cell).floors()
         bayes, blind = (floors.get(level, {}).get(METRIC, float("nan")) for level in ("bayes", "position_blind"))
         if not abs(blind - bayes) > LEAST_GAP:
             raise ValueError(

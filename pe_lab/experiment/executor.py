@@ -18,6 +18,7 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.checkpoint import Checkpoint
 from pe_lab.experiment.logs import Logs, prepare
 from pe_lab.experiment.measurement import Datasets, measure
+from pe_lab.experiment.memory import naming_memory
 from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.errors import in_one_line
@@ -91,9 +92,10 @@ class Executor:
         while requested := self.run.requested():
             target = requested[0]
             try:
-                if training is None or self._better_start(training, target):
-                    training = self._start(target)
-                self._train_to(training, target)
+                with naming_memory(self.cell.cfg, self.cell.dataset.task.length):
+                    if training is None or self._better_start(training, target):
+                        training = self._start(target)
+                    self._train_to(training, target)
             except AbandonedError:
                 return
             except CheckpointNotFiniteError as error:  # the training itself may go on

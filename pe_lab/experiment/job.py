@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.memory import naming_memory
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
@@ -154,7 +155,8 @@ class Job:
         if free:  # checked before the model is loaded
             from pe_lab.experiment.logs import measure_trained
 
-            measure_trained(self.cell, self.run, log=not self._agent_waits)
+            with naming_memory(self.cell.cfg, self.cell.dataset.task.length):
+                measure_trained(self.cell, self.run, log=not self._agent_waits)
         return free
 
     def _train(self) -> None:

@@ -11,6 +11,7 @@ from pe_lab.data.base import Dataset, Floors, flat_floors
 from pe_lab.encodings.policies import under
 from pe_lab.encodings.stack import Stack
 from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.memory import naming_memory
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import WEIGHTS, Run
@@ -64,8 +65,11 @@ def measure(cell: Cell, run: Run, target: int, model: Transformer, datasets: Dat
         for request in missing if mine else []:
             if records.has(request):
                 continue
+            factor = request.get("length", 1)
+            purpose = f"probe={request['probe']}" if request["kind"] == "probe" else f"evaluate.lengths={factor:g}"
             try:
-                rows = _answer(cell, model, request, datasets)
+                with naming_memory(cell.cfg, datasets.at(factor).task.length, purpose):
+                    rows = _answer(cell, model, request, datasets)
             except TerminatedError:
                 raise
             except Exception as error:

@@ -1,30 +1,42 @@
-"""Refuse a cell that the device's memory cannot hold, before anything large is made."""
+"""Say in one line, with the settings that it depends on, that there is no memory."""
 
-from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.memory_budget import MemoryBudget
-from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.records import Records
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from omegaconf import DictConfig
+
+# PyTorch has no class for it on CPUs, nor for what the libraries of CUDA report
+NO_MEMORY = re.compile(r"allocate memory|out of memory|ALLOC_FAILED|Storage size calculation overflowed")
+AMOUNT = re.compile(r"allocate ([\d.]+ \w+)")
 
 
-def require_memory(cell: Cell) -> None:
-    """Raise ValueError if the memory cannot hold what is missing of a cell: its training, its records."""
-    cfg, pairs = cell.cfg, f"in attention of pe={cell.cfg.pe.name}"
-    run = Ledger(cfg.ledger).find(cell.identity)
-    if not (trained := run.done(cell.target)):
-        budget = MemoryBudget(cell.device)
-        budget.need_training(cfg, cell.dataset)
-        budget.need(cell.encoding_bytes, f"pe={cfg.pe.name}")
-        tokens, batch = cell.dataset.task.length, cfg.trainer.batch_size
-        budget.need(
-            cell.pair_bytes["training"] * tokens**2,
-            f"trainer.batch_size={batch} with the pairs of {tokens} tokens {pairs}",
-        )
-    for request in cell.requests:
-        factor = request.get("length", 1)
-        if factor != 1 and not (trained and Records(run, cell.target).has(request)):
-            budget, longer = MemoryBudget(cell.device), cell.dataset.longer(factor)
-            budget.need_sequences(cfg, longer, "test")
-            budget.need(
-                cell.pair_bytes["trained" if trained else "evaluation"] * longer.task.length**2,
-                f"evaluate.lengths={factor:g} with the pairs of {longer.task.length} tokens {pairs}",
-            )
+class NoMemoryError(MemoryError):
+    """A cell needs more memory than there is; the message names its settings."""
+
+
+@contextmanager
+def naming_memory(cfg: DictConfig, length: int, purpose: str | None = None) -> Iterator[None]:
+    """Name the settings on which memory depends, if there is none within the block.
+
+    Args:
+        length: tokens of a sequence.
+        purpose: the setting that asks for a measurement; None: a training, whose memory depends on its batch size.
+
+    Raises:
+        NoMemoryError: memory could not be allocated.
+    """
+    try:
+        yield
+    except NoMemoryError:
+        raise
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, (MemoryError, torch.OutOfMemoryError)) or NO_MEMORY.search(str(error))):
+            raise
+        amount = AMOUNT.search(str(error))
+        raise NoMemoryError(
+            f"{purpose or f'trainer.batch_size={cfg.trainer.batch_size}'}, sequences of {length} tokens "
+            f"(data={cfg.data.name}), pe={cfg.pe.name}, model.depth={cfg.model.depth} and "
+            f"model.width={cfg.model.width} must fit in memory, got none for {amount[1] if amount else 'all of it'}"
+        ) from error

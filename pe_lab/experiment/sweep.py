@@ -15,7 +15,6 @@ from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.declaration import declare, require_margin
 from pe_lab.experiment.job import Job
-from pe_lab.experiment.memory import require_memory
 from pe_lab.experiment.rounds import Outcome, Round, Stage, drive, outcome
 from pe_lab.experiment.scheduler import Launch, printing_errors, requested_cell, start_workers
 from pe_lab.experiment.tables import report, require_complete
@@ -59,7 +58,7 @@ def run(
         train: missing cells; otherwise they are an error.
 
     Raises:
-        ValueError: a cell cannot be built, does not fit in memory, or is not trained while `train` is false. Nothing
+        ValueError: a cell cannot be built, or is not trained while `train` is false. Nothing
             has been trained.
         LedgerError: `train` is false and an entry of the ledger is damaged.
         CellsMissingError: cells failed or were not reached.
@@ -154,7 +153,8 @@ class _Rounds:
         wanted = [job for job in jobs if not (current.text and _diverged(job.cell))]
         if not self.train and jobs and (self.rounds > 1 or current.text):
             _require_trained([job.cell for job in wanted])
-        _prepare(wanted, self.workers.elsewhere)
+        for job in wanted:
+            job.set_aside_if_damaged()
         if self.train:
             _take_shipped(wanted)
         if self.rounds == 1:
@@ -176,15 +176,6 @@ class _Rounds:
         if jobs:
             with Watch(self.ledger, [requested_cell(job.cell) for job in jobs]):
                 _serve(jobs, self.workers, in_rounds=bool(current.text))
-
-
-def _prepare(jobs: list[Job], elsewhere: bool) -> None:
-    """Set damaged entries aside, and raise ValueError if a cell that this machine trains does not fit in its memory."""
-    for job in jobs:
-        job.set_aside_if_damaged()
-    for job in [] if elsewhere else jobs:
-        if not job.refused:
-            require_memory(job.cell)
 
 
 def _take_shipped(jobs: list[Job]) -> None:

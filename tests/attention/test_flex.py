@@ -271,12 +271,6 @@ def test_off_the_cpu_it_is_compiled_whole_and_for_many_terms(monkeypatch: pytest
     assert torch._dynamo.config.recompile_limit == usual
 
 
-def test_bytes_are_those_of_all_logits_on_a_cpu_and_none_on_a_gpu() -> None:
-    layout = LAYOUTS["padded"]()
-    assert flex.bytes_per_pair(torch.zeros(B, H, T, d), Terms(), layout) == 4 * B * H
-    assert flex.bytes_per_pair(on_gpu(), CASES["bias"](), layout) == 0
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", CASES)

@@ -89,11 +89,6 @@ def version() -> str:
     return str(triton.__version__)
 
 
-def bytes_per_pair(q: Tensor, terms: Terms, layout: Layout) -> int:
-    """Return the bytes per pair of positions that attention of queries like q needs at least."""
-    return 0
-
-
 def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
     """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
     with torch.autocast(q.device.type, enabled=False):
