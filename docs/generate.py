@@ -108,9 +108,9 @@ def names(group: str) -> str:
 
 def first_study() -> str:
     """Return the table of the study of depth, epochs and encoding."""
-    import pandas as pd
+    from pe_lab.system.tables import read_csv
 
-    rows = pd.read_csv(STUDY / "table.csv")
+    rows = read_csv(STUDY / "table.csv")
     order = list(dict.fromkeys(rows["pe"]))
     lines = [
         f"| depth | epochs | {' | '.join(f'`{name}`' for name in order)} | position-blind floor |",
@@ -125,11 +125,10 @@ def first_study() -> str:
 
 def verdicts() -> str:
     """Return comparisons of the study of depth, epochs and encoding with `rope`, with the verdict on each."""
-    import pandas as pd
-
     from pe_lab.results import statistics
+    from pe_lab.system.tables import read_csv
 
-    compared = statistics.compare(pd.read_csv(STUDY / "rows.csv"), "rope")
+    compared = statistics.compare(read_csv(STUDY / "rows.csv"), "rope")
     chosen = compared[compared["pe"].isin(["learnable", "lrope"]) & (compared["depth"] > 1)]
     lines = [
         "| depth | epochs | encoding | minus `rope`, 95 % | corrected p: not 0 | within the margin | verdict |",

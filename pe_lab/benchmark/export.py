@@ -13,6 +13,7 @@ from pe_lab.benchmark.tasks import NAME, tasks
 from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.files import LedgerError, parse_json, write_text
 from pe_lab.system.spreadsheet import restored, to_csv
+from pe_lab.system.tables import read_csv
 
 STEM = NAME.replace(" ", "-")
 _TEXTS = ("benchmark", "task", "pe", "name", "run", "command", *(name for name in ENVIRONMENT if name != "threads"))
@@ -129,7 +130,7 @@ def _parsed(path: Path) -> pd.DataFrame:
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise ValueError("no list of rows")
             return pd.DataFrame(rows)
-        table = pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, str))
+        table = read_csv(path, dtype=dict.fromkeys(_TEXTS, str))
         texts = [name for name in _TEXTS if name in table]
         return table.assign(**{name: table[name].map(restored, na_action="ignore") for name in texts})
     except OSError as error:

@@ -10,6 +10,7 @@ from pe_lab import config
 from pe_lab.benchmark.tasks import tasks
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import write_text
+from pe_lab.system.tables import read_csv
 
 FILE = Path(__file__).with_name("undefined.csv")
 COMBINATIONS = ("heads", "interleave", "sum")  # of encodings that one chooses; none is a part of the benchmark
@@ -18,7 +19,7 @@ COMBINATIONS = ("heads", "interleave", "sum")  # of encodings that one chooses; 
 @cache
 def undefined() -> dict[tuple[str, str], str]:
     """Return why encodings of the package are not defined for tasks, by encoding and task, as the package says it."""
-    lines = pd.read_csv(FILE, keep_default_na=False)
+    lines = read_csv(FILE, keep_default_na=False)
     return {(line.pe, line.task): line.reason for line in lines.itertuples()}
 
 

@@ -19,6 +19,7 @@ from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.portrait import Portrait, portrait
 from pe_lab.report.claims import CLAIMS, Studies, verdicts
 from pe_lab.report.claims.verdict import Verdict
+from pe_lab.system.tables import read_csv
 
 REPOSITORY = Path(__file__).parents[2]
 STUDIES = REPOSITORY / "sweeps" / "results"  # committed studies and the audit; not in an installed package
@@ -87,7 +88,7 @@ class Content:
         chosen = {name: known[name] for name in (known if names is None else names)}
         studies = studies if studies is not None and studies.is_dir() else None
         table = None if studies is None else studies / "audit" / "table.csv"
-        audit = pd.read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
+        audit = read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
         portraits = _portraits(chosen, set(audit.index), cache)
         return cls(chosen, portraits, read, _claims(studies), audit, documented)
 

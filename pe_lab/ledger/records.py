@@ -22,6 +22,7 @@ from pe_lab.system.files import (
     verify,
     write_json,
 )
+from pe_lab.system.tables import read_csv
 
 KINDS = ("length", "decode", "probe")
 FILES = ("request.json", "rows.csv", "environment.json")
@@ -108,7 +109,7 @@ class Records(LeasedFolder):
         """
         contents = read_verified(entry, "request.json", "rows.csv")
         try:
-            request, rows = parse_json(contents[0]), pd.read_csv(BytesIO(contents[1]))
+            request, rows = parse_json(contents[0]), read_csv(BytesIO(contents[1]))
         except ValueError as error:
             raise LedgerError(f"ledger entry {entry} cannot be read: {' '.join(str(error).split())}") from None
         if not isinstance(request, dict) or request.get("kind") not in KINDS or not {"metric", "value"} <= set(rows):

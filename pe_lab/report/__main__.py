@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.tables import read_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,7 +141,7 @@ def _audit(folder: str | None) -> "pd.DataFrame":
     table = Path(folder) / "table.csv"
     if not table.is_file():
         raise ValueError(f"--audit must be a folder with the table.csv of an audit, got {folder!r}")
-    return pd.read_csv(table)
+    return read_csv(table)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pe_lab.results.columns import setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.statistics import GRID, Families
 from pe_lab.results.verdicts import reverse
+from pe_lab.system.tables import read_csv
 
 FILE = "decisions.csv"
 NUMBERS = ("difference", "low", "high", "p_holm", "margin", "p_equivalent_holm", "seeds", "look")
@@ -30,7 +31,7 @@ def decisions(results: Results) -> pd.DataFrame | None:
     path = results.folder / FILE
     if not path.is_file() or results.cells.empty:
         return None
-    found = pd.read_csv(path, dtype={"pe": str, "baseline": str, "data": str}, keep_default_na=False, na_values=[""])
+    found = read_csv(path, dtype={"pe": str, "baseline": str, "data": str}, keep_default_na=False, na_values=[""])
     if lacking := [name for name in NEEDED if name not in found]:
         raise ValueError(f"{path} must have the columns {', '.join(lacking)}, got none of that name")
     cells, names = results.cells, [name for name in setting_columns(results.cells) if name in found]

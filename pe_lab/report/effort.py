@@ -6,6 +6,7 @@ import pandas as pd
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.rates import LR
+from pe_lab.system.tables import read_csv
 
 SEARCHED = {"pe", LR, "at_edge", "tried"}  # columns that the rates.csv of a search has
 
@@ -40,7 +41,7 @@ def searched_rates(results: Results) -> pd.DataFrame | None:
     path = results.folder / "rates.csv"
     if not path.is_file():
         return None
-    rates, cells = pd.read_csv(path, dtype={"pe": str, "data": str}), results.cells
+    rates, cells = read_csv(path, dtype={"pe": str, "data": str}), results.cells
     if not set(rates) >= SEARCHED or not set(rates["pe"]) >= set(cells["pe"]):
         return None
     rates = rates[rates["pe"].isin(cells["pe"])]

@@ -11,6 +11,7 @@ from pe_lab.results.columns import ENVIRONMENT, checkpoint
 from pe_lab.results.declared import Declared
 from pe_lab.results.from_ledger import NO_FAILED
 from pe_lab.results.study_tables import require_curves, require_records, require_rows
+from pe_lab.system.tables import read_csv
 
 NO_SKIPPED = pd.DataFrame(columns=["pe", "data", "reason"])
 UNKNOWN = "unknown"  # the task of cells in old study folders, whose files do not name it
@@ -150,7 +151,7 @@ def _csv(path: Path, empty: pd.DataFrame | None = None) -> pd.DataFrame:
         return empty
     try:
         # keep_default_na: the text null is a value
-        table = pd.read_csv(path, dtype=_TYPES, keep_default_na=False, na_values=[""], low_memory=False)
+        table = read_csv(path, dtype=_TYPES, keep_default_na=False, na_values=[""], low_memory=False)
     except pd.errors.EmptyDataError:
         return empty
     except (ValueError, OSError) as error:

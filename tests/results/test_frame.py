@@ -25,6 +25,7 @@ from pe_lab.results.from_ledger import outcome
 from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.results.statistics import compare
 from pe_lab.system.files import CHECKSUMS, canonical, digest, file_digest, write_json
+from pe_lab.system.tables import read_csv
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=4522", "trainer.device=cpu"]
 
@@ -548,7 +549,7 @@ def test_curves_are_the_validation_of_the_longest_checkpoint(trained):
     assert list(found.columns) == ["pe", "data", "depth", "epochs", "seed", "epoch", "metric", "value"]
     assert set(found["epochs"]) == {2}
     for training_run, of in results.cells.groupby("run"):
-        rows = pd.read_csv(trained / training_run / "checkpoints" / "2" / "metrics.csv")
+        rows = read_csv(trained / training_run / "checkpoints" / "2" / "metrics.csv")
         rows = rows[(rows["split"] == "validation") & rows["metric"].isin(curves.SHOWN)]
         here = found[(found["pe"] == of["pe"].iloc[0]) & (found["seed"] == of["seed"].iloc[0])]
         assert (

@@ -74,7 +74,7 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 def test_the_wide_table_has_every_value_at_its_place_whatever_the_order():
     parts = [
-        rows_of({"c": [1.0, 2.0], "a": {1: 3.0}}, depth=4, rate=None),
+        rows_of({"c": [1.0, 2.0], "a": {1: 3.0}}, depth=4, rate=np.nan),
         rows_of({"c": [5.0, 6.0], "a": [7.0, 8.0]}, depth=4, rate=0.1),
         rows_of({"a": {2: 9.0}}, depth=1, rate=0.1),
     ]
@@ -105,7 +105,7 @@ def test_every_loss_stays_with_its_encoding_and_seed_in_a_complete_table():
 
 
 def test_a_setting_that_some_cells_lack_is_a_setting_of_its_own():
-    parts = [rows_of({"a": [1.0, 2.0], "b": [2.0, 3.5]}, rate=rate) for rate in (None, 0.1)]
+    parts = [rows_of({"a": [1.0, 2.0], "b": [2.0, 3.5]}, rate=rate) for rate in (np.nan, 0.1)]
     rows = pd.concat(parts)[["pe", "depth", "epochs", "seed", "rate", "test_loss"]]
     compared = compare(rows)
     assert list(compared["rate"].isna()) == [True, False]

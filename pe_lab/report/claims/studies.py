@@ -7,6 +7,7 @@ import pandas as pd
 
 from pe_lab.results import frame
 from pe_lab.results.frame import UNKNOWN, Results
+from pe_lab.system.tables import read_csv
 
 
 class MissingError(LookupError):
@@ -45,7 +46,7 @@ class Studies:
         if not table.is_file():
             raise MissingError(f"needs `python -m pe_lab.audit out={self.folder / 'audit'}`")
         self.used.append("audit")
-        return pd.read_csv(table).set_index("pe")
+        return read_csv(table).set_index("pe")
 
 
 def require_encodings(names: Iterable[str], *needed: str) -> None:

@@ -1,6 +1,6 @@
 """A margin is read, checked against metric and floors, and given in the unit of the metric."""
 
-from math import log
+from math import log, nan
 
 import numpy as np
 import pandas as pd
@@ -105,7 +105,7 @@ def test_every_setting_has_its_own_gap():
 
 
 def test_a_missing_value_makes_a_setting_with_a_margin():
-    parts = [rows_of({"bayes": (0, 0), "position_blind": (gap, gap)}, clip=clip) for gap, clip in ((1, None), (2, 1.0))]
+    parts = [rows_of({"bayes": (0, 0), "position_blind": (gap, gap)}, clip=clip) for gap, clip in ((1, nan), (2, 1.0))]
     rows = pd.concat([part[["pe", "data", "depth", "clip", "seed", *part.columns[5:]]] for part in parts])
     compared = compare(rows, margin=Margin(0.1, "gap"))
     assert compared["margin"].tolist() == pytest.approx([0.1, 0.2])
