@@ -53,9 +53,15 @@ class Stack(nn.ModuleList):
         encodings: one that all layers share, or one per layer, whose parameters are shared already.
         depth: layers of the model.
 
+    Attributes:
+        unconstrained, unadvanced: optimizer steps since `constrain` and `advance` were called, where pe_lab.hf counts.
+
     Raises:
         ValueError: depth < 1, or encodings that do not fit it.
     """
+
+    unconstrained = 0
+    unadvanced = 0
 
     def __init__(self, encodings: Iterable[PositionalEncoding], depth: int) -> None:
         super().__init__(encodings)
@@ -107,11 +113,13 @@ class Stack(nn.ModuleList):
 
     def constrain(self) -> None:
         """Move parameters back into their range; call it after every optimizer step."""
+        self.unconstrained = 0
         for index in range(len(self)):
             self.of_layer(index).constrain()
 
     def advance(self, done: float) -> None:
         """Tell the encodings the share of the training's steps that are done, in [0, 1); call it before every step."""
+        self.unadvanced = 0
         if self.first.phased:
             for module in self.modules():
                 if isinstance(module, PositionalEncoding):

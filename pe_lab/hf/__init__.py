@@ -8,7 +8,8 @@ if find_spec("transformers") is None:
 from pe_lab.hf.auto import register
 from pe_lab.hf.loading import load
 from pe_lab.hf.replacement import replace, stacks
+from pe_lab.hf.training import EncodingCallback, parameter_groups
 
 register()
 
-__all__ = ["load", "replace", "stacks"]
+__all__ = ["EncodingCallback", "load", "parameter_groups", "replace", "stacks"]

@@ -14,6 +14,7 @@ from pe_lab.encodings.terms import Terms
 from pe_lab.hf.attention import NAME, Given
 from pe_lab.hf.cache import OLD_NAME, Tokens, cache_name, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of
+from pe_lab.hf.watch import Watch
 
 WITHOUT_GRADIENTS = "a cache is for decoding, without gradients: call within torch.no_grad()"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -28,7 +29,7 @@ class InputHook:
     """
 
     def __init__(self, stack: Stack, passes_zeros: bool) -> None:
-        self.stack, self.passes_zeros = stack, passes_zeros
+        self.stack, self.passes_zeros, self.watch = stack, passes_zeros, Watch(stack)
 
     def __call__(self, part: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Return the arguments with embeddings instead of tokens, and with the positions that attention takes.
@@ -42,6 +43,7 @@ class InputHook:
             return None  # the model says what it needs
         shape, device = (ids.shape, ids.device) if x is None else (x.shape[:2], x.device)
         self._require(given, shape)
+        self.watch(part)
         name = cache_name(part)
         if name not in given and OLD_NAME in given:
             given[name] = given.pop(OLD_NAME)

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from torch import nn
 
 from pe_lab.config import resolved
-from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.rates import rates
 from pe_lab.model.transformer import Transformer
 
 OURS = ("name", "lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
@@ -61,11 +61,7 @@ class Optimization:
         """Return the optimizer of a model, with a group of parameters per learning rate and weight decay."""
         settings = self.settings
         factors: dict[nn.Parameter, float] = model.rate_factors() if isinstance(model, Transformer) else {}
-        own: dict[nn.Parameter, tuple[float, float]] = {}
-        for module in model.modules():
-            if isinstance(module, PositionalEncoding):
-                decay = settings.weight_decay if module.weight_decay else 0.0
-                own |= dict.fromkeys(module.parameters(), (module.lr or settings.lr, decay))
+        own = rates(model, settings.lr, settings.weight_decay)
         groups: dict[tuple[float, float], list[nn.Parameter]] = {}
         for parameter in model.parameters():
             lr, decay = own.get(parameter, (settings.lr, settings.weight_decay))

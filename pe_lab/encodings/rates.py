@@ -1,0 +1,21 @@
+"""The learning rate and weight decay that encodings ask for."""
+
+from torch import nn
+
+from pe_lab.encodings.base import PositionalEncoding
+
+Rates = dict[nn.Parameter, tuple[float, float]]
+
+
+def rates(model: nn.Module, lr: float, weight_decay: float) -> Rates:
+    """Return the learning rate and the weight decay of every parameter of the encodings in a model.
+
+    Args:
+        lr, weight_decay: of parameters whose encoding asks for nothing else.
+    """
+    own: Rates = {}
+    for module in model.modules():
+        if isinstance(module, PositionalEncoding):
+            decay = weight_decay if module.weight_decay else 0.0
+            own |= dict.fromkeys(module.parameters(), (module.lr or lr, decay))
+    return own
