@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -19,7 +20,8 @@ from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.system.devices import gpus, use_gpu_of
 from pe_lab.system.errors import in_one_line, refuse
-from pe_lab.system.termination import TerminatedError, end_with, raising
+from pe_lab.system.paths import SAFE, safe_path
+from pe_lab.system.termination import EndError, TerminatedError, end_with, no_exit, raising
 from pe_lab.tracking.wandb_mode import agent_run
 
 MULTIRUN = {"-m", "--multirun"}
@@ -40,7 +42,7 @@ def main(train: bool = True) -> None:
     """
     with _raising_errors() as full_trace, _ended_by_signals() as received:
         try:
-            with config.joining(sys.argv[1:]) as given:
+            with no_exit(), config.joining(sys.argv[1:]) as given:
                 arguments = config.as_lists(given)
                 if studies := config.studies(arguments):
                     _run_all(studies, train)
@@ -71,7 +73,7 @@ def _ended_by_signals() -> Iterator[list[int]]:
     received: list[int] = []
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not in the background of a shell
         signal.signal(signal.SIGINT, raising(lambda: received.append(signal.SIGINT) or _interrupted()))
-    signal.signal(signal.SIGTERM, raising(lambda: received.append(signal.SIGTERM) or SystemExit(128 + signal.SIGTERM)))
+    signal.signal(signal.SIGTERM, raising(lambda: received.append(signal.SIGTERM) or EndError(128 + signal.SIGTERM)))
     try:
         yield received
     finally:
@@ -112,10 +114,13 @@ def _run(words: list[str], train: bool) -> None:
     given = words if MULTIRUN.isdisjoint(words) else config.of_jobs(words)
     given = sorted(given, key=lambda word: word not in MULTIRUN)  # -m may stand anywhere
     parser = get_args_parser()
-    parser.error = refuse  # type: ignore[method-assign]
+    parser.error, parser.exit = refuse, _end  # type: ignore[method-assign]
     arguments = parser.parse_args(given)
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
-        _with_hydra(lambda cfg: None, given)
+        try:
+            _with_hydra(lambda cfg: None, given)
+        except SystemExit as end:
+            raise EndError(end.code) from None
         return
     if arguments.config_dir:  # written as Hydra's parser reads it, and ours does not
         raise ValueError(f"--config-dir must be written --config-dir=DIR, got {arguments.config_dir!r} otherwise")
@@ -139,6 +144,13 @@ def _run(words: list[str], train: bool) -> None:
         sweep.run(cfgs, command, launch, launcher.workers, launcher.elsewhere, train)
     else:
         sweep.run(cfgs, command, train=train)
+
+
+def _end(status: int = 0, message: str | None = None) -> NoReturn:
+    """End the program, where argparse would."""
+    if message:
+        print(message, end="", file=sys.stderr)
+    raise EndError(status)
 
 
 def _require_cell_of_agent(cfgs: list[DictConfig]) -> None:
@@ -166,10 +178,12 @@ def _launch(
         parent: the process that the workers end with; None: a scheduler ends them.
     """
 
-    paths = config.import_paths()
+    path, chosen = list(sys.path), SAFE in os.environ
 
     def work(cfg: DictConfig) -> None:
-        config.add_to_path(paths)
+        sys.path += [folder for folder in path if folder not in sys.path]  # of users' classes
+        if not chosen:
+            os.environ.pop(SAFE, None)
         if parent is not None:
             end_with(parent)
         if workers > 1:  # a single worker may be this process
@@ -178,7 +192,8 @@ def _launch(
 
         scheduler.work(cfgs)
 
-    _with_hydra(work, ["-m", *hydra_words, f"workers={workers}", f"+worker=range({workers})"])
+    with safe_path():
+        _with_hydra(work, ["-m", *hydra_words, f"workers={workers}", f"+worker=range({workers})"])
 
 
 def _run_all(studies: list[list[str]], train: bool) -> None:

@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.names import unknown_name
+from pe_lab.system.termination import no_exit
 
 
 @dataclass
@@ -80,14 +81,16 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
     from pe_lab.audit import report
     from pe_lab.audit.cost import costs
     from pe_lab.audit.subject import Subject
+    from pe_lab.system.paths import safe_path
 
     out = Path(settings.out)
     none = config.expand(["pe=none"], multirun=False)[0]
     pictures = {cfg.pe.name: f"pictures/{cfg.pe.name}.png" for cfg in cfgs if settings.pictures}
     jobs = [delayed(describe)(cfg, none, out / pictures[cfg.pe.name] if pictures else None) for cfg in cfgs]
     workers = max(1, min(cpu_count(), len(jobs) // 8))  # starting a process takes as long as measuring some encodings
-    described = tqdm(Parallel(workers, return_as="generator")(jobs), "properties", len(jobs))
-    rows, reasons = map(list, zip(*described, strict=True))
+    with safe_path():
+        described = tqdm(Parallel(workers, return_as="generator")(jobs), "properties", len(jobs))
+        rows, reasons = map(list, zip(*described, strict=True))
     torch.set_num_threads(1)  # costs are timed last, in this process, when the other cores are free
     for cfg, row, why_not in zip(tqdm(cfgs, "cost"), rows, reasons, strict=True):
         subjects = [Subject(one.pe.name, instantiate(one.pe)) for one in (cfg, none)]
@@ -102,6 +105,7 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
     print(f"\n{out / 'table.csv'}, {out / 'table.md'}, {len(pictures)} pictures")
 
 
+@no_exit()
 def describe(cfg: DictConfig, none: DictConfig, picture: Path | None) -> tuple[dict[str, float], dict[str, str]]:
     """Return an encoding's measures and the reasons for those that are missing; draw its picture to a file."""
     import torch

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.termination import EndError
 
 if TYPE_CHECKING:
     import torch
@@ -188,7 +189,7 @@ def _faults(arguments: argparse.Namespace) -> None:
     from faults.injection import print_faults
 
     if not print_faults(arguments.faults, arguments.factor, arguments.to):
-        sys.exit(1)
+        raise EndError(1)
 
 
 def _export(arguments: argparse.Namespace) -> None:
@@ -244,7 +245,7 @@ def _all_on_gpu(arguments: argparse.Namespace) -> None:
     import torch
 
     if not run_parts(torch.cuda.get_device_name(device), arguments.to, arguments.minutes):
-        sys.exit(1)
+        raise EndError(1)
 
 
 def _gpu(bench: str) -> "torch.device":

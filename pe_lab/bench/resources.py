@@ -18,6 +18,7 @@ from pe_lab.attention.triton.ahead import SHARED_MEMORY, STICK, Case, Resources,
 from pe_lab.attention.triton.operators import OPTIONAL
 from pe_lab.bench.presets import presets, terms_of
 from pe_lab.encodings.terms import Softmax
+from pe_lab.system.termination import EndError
 
 ARCHITECTURES = tuple(SHARED_MEMORY)
 COLUMNS = ("kernel", "architecture", "dtype", "head_dim", "causal", "options", "m", "n", "warps", "stages")
@@ -60,7 +61,7 @@ def list_resources(architectures: list[str], configs: Path, full: bool, to: Path
             f"error: {faults} of {len(cases)} kernels exceed the registers or shared memory of their GPU",
             file=sys.stderr,
         )
-        sys.exit(1)
+        raise EndError(1)
 
 
 def fault(case: Case, taken: Resources) -> str:

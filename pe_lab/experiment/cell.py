@@ -25,6 +25,7 @@ from pe_lab.experiment.requests import check_requests, requests
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.model.parametrization import MUP, STANDARD
 from pe_lab.model.transformer import Transformer
+from pe_lab.system.termination import no_exit
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.training.graph import refuses
 from pe_lab.training.metrics import directions
@@ -67,6 +68,7 @@ class Cell:
     graph: bool
 
     @classmethod
+    @no_exit()
     def from_config(cls, cfg: DictConfig) -> "Cell":
         """Make the cell that a config describes.
 

@@ -23,7 +23,7 @@ from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
-from pe_lab.system.termination import sigterm_raises
+from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors, log_metrics
 from pe_lab.tracking.loggers import closing, delivered
 from pe_lab.training import state
@@ -92,7 +92,7 @@ class Executor:
         while requested := self.run.requested():
             target = requested[0]
             try:
-                with naming_memory(self.cell.cfg, self.cell.dataset.task.length):
+                with no_exit(), naming_memory(self.cell.cfg, self.cell.dataset.task.length):
                     if training is None or self._better_start(training, target):
                         training = self._start(target)
                     self._train_to(training, target)
@@ -180,8 +180,10 @@ class Executor:
         trainer = _trainer(self.cell, recorder)
         try:
             trainer.fit(training)
-        except SystemExit:  # Lightning turns Ctrl-C into it
-            raise KeyboardInterrupt from None
+        except SystemExit as end:
+            if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into it
+                raise KeyboardInterrupt from None
+            raise
         training.model.to(self.cell.device)
 
     def _due(self, step: int) -> bool:

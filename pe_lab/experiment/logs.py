@@ -14,7 +14,7 @@ from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.allocator import keep_freed_memory
 from pe_lab.system.files import digest
-from pe_lab.system.termination import sigterm_raises
+from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.events import log_records, log_stored
 from pe_lab.tracking.loggers import closing, load
 from pe_lab.tracking.pictures import LONGEST, Picture, attention_picture, encoding_picture, log_pictures
@@ -81,6 +81,7 @@ def replay(cell: Cell, run: Run) -> None:
         logs.log_pictures(loggers, cell.target)
 
 
+@no_exit()
 def measure_trained(cell: Cell, run: Run, log: bool) -> None:
     """Measure what is missing on a cell that is in the ledger. What fails is recorded.
 

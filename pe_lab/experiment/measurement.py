@@ -20,7 +20,7 @@ from pe_lab.probes import Probe
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
-from pe_lab.system.termination import TerminatedError
+from pe_lab.system.termination import TerminatedError, no_exit
 from pe_lab.training.decoding import exact_match_generated
 from pe_lab.training.metrics import evaluate
 from pe_lab.training.state import load_weights
@@ -78,6 +78,7 @@ def measure(cell: Cell, run: Run, target: int, model: Transformer, datasets: Dat
                 records.add(request, pd.DataFrame(rows), environment(cell.device))
 
 
+@no_exit()
 def _answer(cell: Cell, model: Transformer, request: dict[str, Any], datasets: Datasets) -> list[Any]:
     """Return the rows that answer a request."""
     if request["kind"] == "probe":

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.termination import EndError, no_exit
 
 MISSING = "the following arguments are required: "
 
@@ -31,6 +32,12 @@ class Parser(argparse.ArgumentParser):
             message = "; ".join(self._requirement(name) for name in names)
         raise ValueError(message)
 
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """End the program, after its help for example."""
+        if message:
+            self._print_message(message, sys.stderr)
+        raise EndError(status)
+
     def _requirement(self, name: str) -> str:
         """Return a sentence that names a missing argument and what it must be."""
         for action in self._actions:
@@ -50,7 +57,8 @@ def run_program(
         errors: those that are printed as one line; any other keeps its traceback.
     """
     try:
-        status = program()
+        with no_exit():
+            status = program()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""Turn signals into exceptions, and end workers whose parent is gone."""
+"""Turn signals and calls of sys.exit into exceptions, and end workers whose parent is gone."""
 
 import os
 import signal
@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from traceback import walk_tb
 from types import FrameType
 
 AGAIN = 0.01  # seconds until a signal is sent again that arrived where Python swallows exceptions
@@ -16,6 +17,27 @@ SWALLOWING = ("weakref", "_weakrefset")  # modules in whose callbacks Python swa
 
 class TerminatedError(RuntimeError):
     """This process received SIGTERM."""
+
+
+class EndError(SystemExit):
+    """The program ends by itself or by a signal. Any other SystemExit comes from a class of a user."""
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """Turn sys.exit within the block into an error: a class of a user would end the program without a word.
+
+    Raises:
+        ValueError: it was called.
+    """
+    try:
+        yield
+    except EndError:
+        raise
+    except SystemExit as end:
+        *_, (frame, line) = walk_tb(end.__traceback__)
+        place = f"{frame.f_code.co_filename}, line {line}"
+        raise ValueError(f"a class must return or raise an error, got sys.exit({end.code!r}) in {place}") from None
 
 
 def raising(make: Callable[[], BaseException]) -> Callable[[int, FrameType | None], None]:

@@ -1,0 +1,65 @@
+"""A user's class that calls sys.exit(0) fails its cell with a line; it does not end the program as if all were well."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from faults.sweeps import TINY
+from pe_lab import run
+from pe_lab.check import __main__ as check
+from pe_lab.ledger.ledger import Ledger
+
+MODULE = """
+import sys
+from pe_lab.encodings import PositionalEncoding
+{import}
+
+class Quits(PositionalEncoding):
+    def __init__(self, sizes, name):
+        super().__init__(sizes, name)
+        {init}
+
+    def embed(self, h, layout):
+        {embed}
+        return h
+"""
+QUIT = {"import": "sys.exit(0)", "init": "sys.exit(0)", "embed": "h.requires_grad and sys.exit(0)"}
+WORDS = ["pe=none", "pe.name=quits"]
+
+
+@pytest.fixture
+def quits(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The import path of a class that calls sys.exit at the place of the parameter."""
+    name = f"quits_at_{request.param}"
+    places = dict.fromkeys(QUIT, "pass") | {request.param: QUIT[request.param]}
+    (tmp_path / f"{name}.py").write_text(MODULE.format(**places))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pe-lab"])
+    return f"{name}.Quits"
+
+
+@pytest.mark.parametrize("quits", QUIT, indirect=True)
+def test_a_program_fails_with_one_line_that_says_where(quits: str, program) -> None:
+    words = [*WORDS, f"pe._target_={quits}"]
+    for main, given in ((run.main, [*words, *TINY, "epochs=1", "logger=none"]), (check.main, words)):
+        if main is check.main and "embed" in quits:
+            continue  # it examines many models before
+        status, _, errors = program(main, *given)
+        lines = [line for line in errors.splitlines() if "sys.exit(0)" in line]
+        assert status == 1
+        assert len(lines) == 1
+        assert f"{quits.partition('.')[0]}.py" in lines[0]
+        assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("quits", ["embed"], indirect=True)
+def test_other_cells_of_the_sweep_are_trained_and_the_failure_is_recorded(quits: str, program) -> None:
+    words = [f"pe._target_={quits},pe_lab.encodings.base.PositionalEncoding", *WORDS, *TINY, "epochs=1", "logger=none"]
+    status, _, errors = program(run.main, "-m", "hydra/launcher=basic", *words)
+    assert status == 1
+    assert "Traceback" not in errors
+    failures = {training.failure(1) is not None: training for training in Ledger("ledger").runs()}
+    assert failures[False].done(1)
+    assert "sys.exit(0)" in failures[True].failure(1)["reason"]
