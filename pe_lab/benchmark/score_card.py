@@ -31,6 +31,7 @@ from pe_lab.results import frame, shipped
 from pe_lab.results.shipped import Shipped
 from pe_lab.system.files import write_text
 from pe_lab.system.names import unknown_name
+from pe_lab.system.paths import safe_path
 from pe_lab.system.spreadsheet import to_csv
 
 FEWEST = 3  # seeds, as many as every shipped encoding has at least
@@ -162,7 +163,8 @@ def properties(pe: str, words: Sequence[str], others: Sequence[str]) -> dict[str
     cfgs = {pe: config.expand(list(words), multirun=False)[0]}
     cfgs |= {name: config.expand([f"pe={name}"], multirun=False)[0] for name in others if name in known}
     workers = max(1, min(cpu_count(), len(cfgs) // 8))  # starting a process takes as long as measuring some encodings
-    measured = Parallel(workers)(delayed(_measured)(cfg) for cfg in cfgs.values())
+    with safe_path():
+        measured = Parallel(workers)(delayed(_measured)(cfg) for cfg in cfgs.values())
     return dict(zip(cfgs, measured, strict=True))
 
 

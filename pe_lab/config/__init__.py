@@ -7,7 +7,7 @@ from pe_lab.config.compose import expand
 from pe_lab.config.overrides import Launcher, as_lists, launcher, of_jobs, studies
 from pe_lab.config.rules import check
 from pe_lab.config.schema import Config, Model, Trainer, flatten, folder, resolved
-from pe_lab.config.users import HELP, Folders, add_to_path, flags, folders, import_paths, joining, tell_hydra
+from pe_lab.config.users import HELP, Folders, flags, folders, joining, tell_hydra
 
 __all__ = [
     "HELP",
@@ -16,7 +16,6 @@ __all__ = [
     "Launcher",
     "Model",
     "Trainer",
-    "add_to_path",
     "as_lists",
     "check",
     "expand",
@@ -24,7 +23,6 @@ __all__ = [
     "flatten",
     "folder",
     "folders",
-    "import_paths",
     "joining",
     "launcher",
     "of_jobs",

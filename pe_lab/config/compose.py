@@ -3,13 +3,13 @@
 from copy import deepcopy
 from typing import Any
 
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from pe_lab.config.overrides import parsed
 from pe_lab.config.parts import fill_parts
 from pe_lab.config.rules import check
 from pe_lab.config.schema import folder
-from pe_lab.config.users import Folders, add_to_path, beside_configs, folders, tell_hydra
+from pe_lab.config.users import Folders, find_classes, folders, tell_hydra
 from pe_lab.encodings.options import shown
 
 # settings of a sweep, not of its cells
@@ -28,7 +28,6 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
     from hydra.core.global_hydra import GlobalHydra
 
     known = folders()
-    add_to_path(beside_configs())  # of a notebook, which does not go through `joining`
     tell_hydra()
     with initialize_config_dir(str(folder()), version_base="1.3"):
         loader = GlobalHydra.instance().config_loader()
@@ -41,6 +40,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         fixed = [override.input_line for override in given if not (multirun and override.is_sweep_override())]
         whole = compose("config", fixed, return_hydra_config=True)
         params = whole.hydra.sweeper.params or {}
+        find_classes(OmegaConf.to_container(whole))  # Hydra's callbacks too
         with open_dict(whole):
             del whole["hydra"]
         if not multirun:

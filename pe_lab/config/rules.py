@@ -1,10 +1,8 @@
 """Rules that can be checked from the config alone."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from pe_lab.config.declarations import declarations
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME, RANGES, require
 from pe_lab.config.schema import TYPED, Config, Decide, Search, Solve
-from pe_lab.config.users import Folders, folders
+from pe_lab.config.users import Folders, find_classes, folders, is_package
 from pe_lab.decisions.looks import looks_of
 from pe_lab.encodings import options
 from pe_lab.encodings.options import shown
@@ -31,6 +29,7 @@ def check(cfg: DictConfig, known: Folders | None = None) -> None:
     Raises:
         ValueError: the first rule that is broken, in one line.
     """
+    find_classes(OmegaConf.to_container(cfg))
     _check_keys(cfg, known or folders())
     for setting in RANGES:
         missing = object()
@@ -53,13 +52,7 @@ def _check_module(leaf: DictConfig, path: str) -> None:
     """Raise ValueError if the package of a class is not there. Nothing is imported."""
     target = leaf.get("_target_")
     package = str(target).partition(".")[0]
-    if package in sys.modules:
-        return
-    try:
-        found = find_spec(package) is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
+    if not is_package(package):
         raise ValueError(
             f"{path}._target_ must be the import path of a class, got {shown(target)}: there is no module {package} "
             f"in the current folder, beside --config-dir or among the installed packages"

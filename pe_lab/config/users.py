@@ -7,12 +7,13 @@ replaces none: each name of a group has one file.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
@@ -23,7 +24,9 @@ from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import folder
 from pe_lab.encodings.options import shown
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.files import kind
 from pe_lab.system.names import did_you_mean
+from pe_lab.system.plain import require_small
 
 VARIABLE = "PE_LAB_CONFIG_DIR"  # folders, joined like those of PATH; processes started by this one inherit it
 ENTRY_POINTS = "pe_lab.conf"
@@ -87,7 +90,8 @@ def folders() -> Folders:
 def joining(arguments: list[str]) -> Iterator[list[str]]:
     """Add the folders of --config-dir to the configuration within the block; yield the other arguments.
 
-    Their files are found by this process and by those that it starts. Modules are imported from `import_paths` too.
+    Their files are found by this process and by those that it starts. What `find_classes` adds to the path within the
+    block is taken off again.
 
     Raises:
         ValueError: a folder is not there, or cannot be used.
@@ -97,7 +101,6 @@ def joining(arguments: list[str]) -> Iterator[list[str]]:
     try:
         if given:
             os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys(map(str, [*_given(), *given])))
-        add_to_path(import_paths())
         folders()
         yield rest
     finally:
@@ -108,20 +111,42 @@ def joining(arguments: list[str]) -> Iterator[list[str]]:
             os.environ[VARIABLE] = before
 
 
+def find_classes(settings: Any) -> None:
+    """Add the folders of users' modules to the path, after all others, if settings name a class that needs them.
+
+    Programs that need no class of a user import nothing from these folders.
+
+    Args:
+        settings: of a config, or of a group of it.
+    """
+    if any(not is_package(target.partition(".")[0]) for target in _targets(settings)):
+        sys.path += [path for path in import_paths() if path not in sys.path]
+
+
 def import_paths() -> list[str]:
-    """Return where modules of users are looked for, after all else: the current folder, those beside their configs."""
+    """Return where modules of users are looked for: the current folder, those in which their folders of configs are."""
     here = [] if sys.flags.safe_path else [str(Path.cwd())]
-    return list(dict.fromkeys([*here, *beside_configs()]))
+    return list(dict.fromkeys([*here, *(str(place.resolve().parent) for place in _given())]))
 
 
-def beside_configs() -> list[str]:
-    """Return the folders in which the folders of --config-dir and PE_LAB_CONFIG_DIR are."""
-    return [str(place.resolve().parent) for place in _given()]
+def is_package(name: str) -> bool:
+    """Return whether there is a package or module of this name. Nothing is imported."""
+    if name in sys.modules:
+        return True
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
 
 
-def add_to_path(paths: list[str]) -> None:
-    """Let modules be imported from these folders too, after all others."""
-    sys.path += [path for path in paths if path not in sys.path]
+def _targets(settings: Any) -> Iterator[str]:
+    """Yield the import paths of all classes in settings."""
+    if isinstance(settings, Mapping):
+        if isinstance(target := settings.get("_target_"), str):
+            yield target
+        settings = list(settings.values())
+    for member in settings if isinstance(settings, list) else ():
+        yield from _targets(member)
 
 
 def flags() -> list[str]:
@@ -236,6 +261,12 @@ def _check_file(file: Path, group: str) -> None:
     """Raise ValueError unless a file has the settings that its group needs."""
     if file.suffix != ".yaml" or not NAME.holds(file.stem):
         raise ValueError(f"{file} must be named NAME.yaml, NAME {NAME.words}, got {shown(file.name)}")
+    if not file.is_file():  # of a FIFO, reading would wait
+        raise ValueError(f"{file} must be a file, got {kind(file.resolve())}")
+    try:
+        require_small(file.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{file} {in_one_line(error)}") from None
     try:
         settings = OmegaConf.load(file)
     except Exception as error:  # the parser's, or a file that is no text

@@ -19,6 +19,7 @@ from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.portrait import Portrait, portrait
 from pe_lab.report.claims import CLAIMS, Studies, verdicts
 from pe_lab.report.claims.verdict import Verdict
+from pe_lab.system.paths import safe_path
 from pe_lab.system.tables import read_csv
 
 REPOSITORY = Path(__file__).parents[2]
@@ -159,4 +160,5 @@ def _portraits(chosen: dict[str, Definition], audited: set[str], cache: Path) ->
     jobs = [delayed(portrait)(name, dict(one.sliders), cache, name in audited) for name, one in chosen.items()]
     known = len({path.name.rpartition("-")[0] for path in cache.glob("*.json")} & set(chosen))
     workers = max(1, min(cpu_count(), (len(jobs) - known) // SIDE_BY_SIDE))
-    return dict(zip(chosen, Parallel(workers)(jobs), strict=True))
+    with safe_path():
+        return dict(zip(chosen, Parallel(workers)(jobs), strict=True))

@@ -14,6 +14,7 @@ import yaml
 from pe_lab.system.files import DEEPEST
 
 MOST_BYTES = 2**18  # of a YAML file
+MOST_VALUES = 10_000  # of a YAML file, each alias counted as what it stands for
 # W&B would send the user's API key to the server in such an address
 REFUSED = {"${": "no interpolation", "wandb-artifact:": "no address of an artifact"}
 SCALARS: list[tuple[re.Pattern[str], Callable[[str], Any]]] = [
@@ -105,6 +106,40 @@ def read_yaml(content: bytes) -> Any:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"must be YAML, got {_shown(' '.join(str(error).split()))}") from None
     return tree
+
+
+def require_small(content: bytes) -> None:
+    """Check that a YAML file can be loaded soon, whatever its aliases stand for. Nothing is loaded.
+
+    Raises:
+        ValueError: it is too large, too deep, or has too many values; it is not YAML.
+    """
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"must have at most {MOST_BYTES} bytes, got {len(content)}")
+    counts, names = [0], [""]  # of values, by open level; the anchor of each
+    anchors: dict[str, int] = {}
+    try:
+        for event in yaml.parse(content, yaml.SafeLoader):
+            if isinstance(event, yaml.AliasEvent):
+                if event.anchor not in anchors:
+                    raise ValueError(f"must have no alias within what it stands for, got *{_shown(event.anchor)}")
+                counts[-1] += anchors[event.anchor]
+            elif isinstance(event, yaml.ScalarEvent):
+                counts[-1] += 1
+                anchors[event.anchor or ""] = 1
+            elif isinstance(event, yaml.CollectionStartEvent):
+                counts.append(1)
+                names.append(event.anchor or "")
+                anchors.pop(event.anchor or "", None)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                anchors[names.pop()] = counts[-1]
+                counts[-2:] = [sum(counts[-2:])]
+            if len(counts) > DEEPEST:
+                raise ValueError(f"must have at most {DEEPEST} levels, got more")
+            if counts[-1] > MOST_VALUES:
+                raise ValueError(f"must have at most {MOST_VALUES:,} values with its aliases, got more")
+    except yaml.YAMLError as error:
+        raise ValueError(f"must be YAML: {' '.join(str(error).split())}") from None
 
 
 def _tree(loader: yaml.SafeLoader, depth: int) -> Any:

@@ -25,6 +25,7 @@ class Mine(PositionalEncoding):
         super().__init__(sizes, name)
 """
 FILES = {"pe/mine.yaml": MINE}
+BOMB = "a0: &a0 [1, 2]\n" + "".join(f"a{i}: &a{i} [{'*a' + str(i - 1)}{', *a' + str(i - 1)}]\n" for i in range(1, 40))
 
 
 @pytest.fixture(autouse=True)
@@ -178,6 +179,10 @@ BAD = {
     "a name with a space": ({"pe/my own.yaml": MINE}, "conf/pe/my own.yaml must be named NAME.yaml"),
     "broken YAML": ({"pe/mine.yaml": "a: [1\nb: 2\n"}, "conf/pe/mine.yaml must be YAML: "),
     "a key twice": ({"pe/mine.yaml": "a: 1\na: 2\n"}, "conf/pe/mine.yaml must be YAML: "),
+    "an alias of aliases": ({"pe/mine.yaml": BOMB}, "conf/pe/mine.yaml must have at most 10,000 values"),
+    "an alias within itself": ({"pe/mine.yaml": "a: &a [*a]\n"}, "conf/pe/mine.yaml must have no alias within"),
+    "too many levels": ({"pe/mine.yaml": "a: " + "[" * 3000 + "]" * 3000}, "conf/pe/mine.yaml must have at most 64"),
+    "a folder as a file": ({"pe/mine.yaml/x": ""}, "conf/pe/mine.yaml must be a file, got a folder"),
     "a list": ({"pe/mine.yaml": "- 1\n"}, "conf/pe/mine.yaml must have settings, key: value, got a list"),
     "no class": (
         {"pe/mine.yaml": "name: mine\n"},
@@ -210,6 +215,15 @@ def test_a_folder_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, cas
     write(tmp_path / "conf", files)
     overrides = ["pe=mine"] if "module" in case else []
     assert part in complaint(tmp_path / "conf", *overrides)
+
+
+def test_a_fifo_is_refused_and_a_few_aliases_are_taken(tmp_path: Path) -> None:
+    write(tmp_path / "conf", {"model/wide.yaml": "sizes: &wide [16, 2]\nothers: [*wide, *wide]\n"})
+    with config.joining(["-cd", str(tmp_path / "conf")]):
+        assert "wide" in config.folders().names("model")
+    (tmp_path / "conf" / "pe").mkdir()
+    os.mkfifo(tmp_path / "conf" / "pe" / "mine.yaml")
+    assert "conf/pe/mine.yaml must be a file, got a FIFO" in complaint(tmp_path / "conf")
 
 
 @pytest.mark.parametrize("given", ["nowhere", "", "file", os.pathsep])
