@@ -1,9 +1,11 @@
-"""Verify or prune a ledger: python -m pe_lab.ledger verify | prune [LEDGER]."""
+"""Verify or prune a ledger: python -m pe_lab.ledger verify [--repair] | prune [LEDGER]."""
 
 import argparse
+import sys
 from pathlib import Path
 
-from pe_lab.ledger.maintenance import Counts, removable, remove, verify
+from pe_lab.ledger.maintenance import Counts, damaged_entries, removable, remove, repair
+from pe_lab.ledger.tree import Tree
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import printable
 
@@ -13,6 +15,11 @@ def main() -> None:
     parser = Parser("pe_lab.ledger", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     check = commands.add_parser("verify", help="compare all entries with their checksums; status 1 if one is damaged")
+    check.add_argument(
+        "--repair",
+        action="store_true",
+        help="set aside what is damaged; the commands that made it, run again, make it again",
+    )
     check.set_defaults(run=_verify)
     prune = commands.add_parser(
         "prune",
@@ -41,15 +48,21 @@ def main() -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    counts, damaged = Counts(), 0
-    for line in verify(Path(arguments.ledger), counts):
+    folder, counts, damaged, aside = Path(arguments.ledger), Counts(), 0, 0
+    for damage in damaged_entries(folder, counts):
         damaged += 1
-        print(printable(line))
+        if arguments.repair and repair(Tree(folder), damage):
+            aside += 1
+        else:
+            print(printable(damage.reason))
     print(
         f"{counts.runs} trainings, {counts.checkpoints} cells, {counts.records} records, {counts.states} states, "
-        f"{counts.floors} floors: {damaged} damaged"
+        f"{counts.floors} floors: {damaged} damaged{f', {aside} set aside' if arguments.repair else ''}"
     )
-    return int(damaged > 0)
+    if damaged and not arguments.repair:
+        advice = "--repair sets aside what is damaged; the commands that made it, run again, make it again"
+        print(advice, file=sys.stderr)
+    return int(damaged > aside)
 
 
 def _prune(arguments: argparse.Namespace) -> int:

@@ -4,19 +4,20 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from pe_lab.ledger.format import FORMAT_FILE
 from pe_lab.ledger.lease import OWNER
 from pe_lab.ledger.ledger import Ledger, read_cached
 from pe_lab.ledger.processes import PROCESSES, is_alive, try_lock
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import EPOCHS, Run, read_cost
+from pe_lab.ledger.run import EPOCHS, IDENTITY, Run, read_cost
 from pe_lab.ledger.states import verify_state
 from pe_lab.ledger.studies import read_cells, studies
-from pe_lab.ledger.tree import Tree
+from pe_lab.ledger.tree import REMOVE, Tree
 from pe_lab.system.files import ASIDE, COMMANDS, LedgerError, is_file, kind, read_json
 from pe_lab.system.files import verify as verify_files
 
@@ -36,19 +37,58 @@ class Counts:
     floors: int = 0
 
 
+@dataclass(frozen=True)
+class Damage:
+    """A damaged entry.
+
+    Attributes:
+        path: of the entry.
+        reason: one line that names it.
+        check: raises LedgerError while it is damaged.
+        run: of which it is a part; None: it is shared.
+    """
+
+    path: Path
+    reason: str
+    check: Callable[[], object]
+    run: Run | None = None
+
+
 def open_ledger(folder: Path) -> Ledger:
     """Return the ledger in a folder.
 
     Raises:
-        ValueError: there is no such folder, or the ledger has another format.
+        ValueError: there is no such folder, or no ledger in it; the ledger has another format.
     """
     if not folder.is_dir():
         raise ValueError(f"LEDGER must be an existing folder, got {str(folder)!r}")
-    return Ledger(folder)
+    ledger = Ledger(folder)
+    if not kind(folder / FORMAT_FILE):
+        raise ValueError(f"LEDGER must be the folder of a ledger, got {str(folder)!r}, which has no {FORMAT_FILE}")
+    return ledger
 
 
 def verify(folder: Path, counts: Counts) -> Iterator[str]:
-    """Yield one line for each damaged entry of a ledger, and for each link in it. Nothing is changed.
+    """Yield one line for each damaged entry of a ledger, and for each link in it: see `damaged_entries`."""
+    for damage in damaged_entries(folder, counts):
+        yield damage.reason
+
+
+def repair(tree: Tree, damage: Damage) -> bool:
+    """Move a damaged entry to .aside and return whether it was moved; the command that made it makes it again.
+
+    The identity of a run stays: its checkpoints belong to it. So does what a live process uses.
+    """
+    if damage.run and damage.path == damage.run.folder / IDENTITY:
+        return False
+    unused = try_lock(tree, damage.run.folder / "lock") if damage.run else nullcontext(True)
+    with suppress(LedgerError, OSError), unused as free:
+        return free and tree.set_aside_if_damaged(damage.path, damage.check)
+    return False
+
+
+def damaged_entries(folder: Path, counts: Counts) -> Iterator[Damage]:
+    """Yield the damaged entries of a ledger, and the links in it. Nothing is changed.
 
     Entries that were set aside and files of W&B are not verified.
 
@@ -62,8 +102,7 @@ def verify(folder: Path, counts: Counts) -> Iterator[str]:
     for parent, names, files in os.walk(folder):
         for name in (*names, *files):
             path = Path(parent, name)
-            if (found := kind(path)) not in ("a file", "a folder", None):
-                yield f"ledger entry {path} must be a file or a folder, got {found}"
+            yield from _complaint(path, partial(_require_kind, path))
         if Path(parent) == folder:
             names[:] = [name for name in names if name not in (ASIDE, "wandb")]
     for run in sorted(path for path in folder.glob("[!.]*") if _is_run(path)):
@@ -71,47 +110,58 @@ def verify(folder: Path, counts: Counts) -> Iterator[str]:
         yield from _verify_run(Run(run), counts)
     for path in sorted(folder.glob("floors/[!.]*.json")):
         counts.floors += 1
-        yield from _complaint(read_cached, path)
+        yield from _complaint(path, partial(read_cached, path))
+
+
+def _require_kind(path: Path) -> None:
+    if (found := kind(path)) not in ("a file", "a folder", None):
+        raise LedgerError(f"ledger entry {path} must be a file or a folder, got {found}: {REMOVE}")
+
+
+def _require_name(path: Path) -> None:
+    if kind(path) and not EPOCHS.fullmatch(path.name):
+        raise LedgerError(f"ledger entry {path} must be named by a number of epochs, as 4: {REMOVE}")
 
 
 def _is_run(path: Path) -> bool:
-    return any((path / name).exists() for name in ("run.json", "checkpoints", "records")) or any(Run(path).states())
+    return any((path / name).exists() for name in (IDENTITY, "checkpoints", "records")) or any(Run(path).states())
 
 
-def _verify_run(run: Run, counts: Counts) -> Iterator[str]:
-    yield from _complaint(run.identity)
+def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
+    yield from _complaint(run.folder / IDENTITY, run.identity, run)
     paths = [path for name in ("checkpoints", "records") for path in sorted(run.folder.glob(f"{name}/*"))]
     for path in paths:
-        if not EPOCHS.fullmatch(path.name):
-            yield f"ledger entry {path} must be named by a number of epochs, as 4"
+        yield from _complaint(path, partial(_require_name, path), run)
     checkpoints = {path.name for path in paths if path.parent.name == "checkpoints"}
     counts.checkpoints += len(checkpoints)
     for name in sorted({path.name for path in paths if EPOCHS.fullmatch(path.name)}, key=int):
-        damages = list(_complaint(run.verify, int(name))) if name in checkpoints else []
-        yield from damages
-        records, sound = Records(run, int(name)), name in checkpoints and not damages
+        entry, check = run.checkpoint(int(name)), partial(run.verify, int(name))
+        damaged = list(_complaint(entry, check, run)) if name in checkpoints else []
+        yield from damaged
+        records, sound = Records(run, int(name)), name in checkpoints and not damaged
         for entry in records.entries():
             counts.records += 1
-            yield from _complaint(records.verify if sound else verify_files, entry)
+            yield from _complaint(entry, partial(records.verify if sound else verify_files, entry), run)
     for _, state in run.states():
         counts.states += 1
         try:
-            yield from _complaint(verify_state, state)
+            yield from _complaint(state, partial(verify_state, state), run)
         except FileNotFoundError:  # a newer state has just replaced it
             counts.states -= 1
     for path in (*run.folder.glob("failed/[!.]*"), run.folder / OWNER):
-        yield from _complaint(read_json, path)
-    yield from _complaint(read_cost, run.folder / "cost.json")
+        yield from _complaint(path, partial(read_json, path), run)
+    path = run.folder / "cost.json"
+    yield from _complaint(path, partial(read_cost, path), run)
 
 
-def _complaint(check: Callable[..., object], *arguments: Any) -> Iterator[str]:
-    """Yield the error of a check as one line, if it raises one."""
+def _complaint(path: Path, check: Callable[[], object], run: Run | None = None) -> Iterator[Damage]:
+    """Yield the damage that a check finds, if any, with its error as one line."""
     try:
-        check(*arguments)
+        check()
     except FileNotFoundError:
         raise
     except (LedgerError, OSError) as error:
-        yield " ".join(str(error).split())
+        yield Damage(path, " ".join(str(error).split()), check, run)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import CHECKSUMS, NOT_READ, LedgerError, digest, is_file, kind, read_json, verify
 from pe_lab.system.plain import complaint
 
+IDENTITY = "run.json"
 EPOCHS = re.compile(r"[1-9][0-9]*")  # the name of a checkpoint's folder
 CHECKPOINT_FILES = ("config.yaml", "metrics.csv", "summary.json", "environment.json")
 WEIGHTS, SHIPPED = "weights.safetensors", "shipped.json"  # a checkpoint has one of them
@@ -189,7 +190,7 @@ def number(summary: dict[str, Any]) -> Any:
 
 def read_identity(folder: Path) -> dict[str, Any]:
     """Return the identity in the folder of a run: see `Run.identity`."""
-    identity = read_json(folder / "run.json")
+    identity = read_json(folder / IDENTITY)
     try:
         found = digest(identity) if isinstance(identity, dict) else "nothing readable"
     except ValueError as error:
@@ -197,7 +198,7 @@ def read_identity(folder: Path) -> dict[str, Any]:
     if found != folder.name:
         raise LedgerError(f"ledger entry {folder} must hold what its name is the hash of, got {found}: {NOT_READ}")
     if reason := complaint(identity):
-        raise LedgerError(f"ledger entry {folder / 'run.json'} {reason}: {NOT_READ}")
+        raise LedgerError(f"ledger entry {folder / IDENTITY} {reason}: {NOT_READ}")
     return identity
 
 

@@ -28,8 +28,9 @@ from faults.sweeps import TINY, cells
 from pe_lab import config, run
 from pe_lab.experiment import scheduler
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.ledger.maintenance import Counts, verify
+from pe_lab.ledger.maintenance import Counts, damaged_entries, repair, verify
 from pe_lab.ledger.records import Records
+from pe_lab.ledger.tree import Tree
 from pe_lab.status import read_commands
 from pe_lab.system.files import ASIDE, CHECKSUMS, file_digest, is_file, kind
 
@@ -39,7 +40,7 @@ WORDS = [
 ]
 NUMBER = re.compile(rb"(?<=[:\s\[])-?\d+(\.\d+)?(?=[,\s\]}])")  # in JSON
 STRIDE = 11  # between the damages of two places, in the cases that the suite runs
-SECONDS = 60  # after which a run counts as hanging
+SECONDS = 300  # after which a run counts as hanging
 GONE = "0123456789abcdef" * 2  # a process that is gone
 
 # {a} and {b} are runs, {record} is a record of the first, {floors} and {commands} are digests
@@ -264,6 +265,13 @@ def chosen() -> list[tuple[str, str]]:
     return cases
 
 
+# what verify finds, and the same command does not need where all is there
+UNREAD = [
+    *product(("{a}/{state}", "{a}/owner.json", "{a}/failed/1.json", "floors/{floors}.json"), ("not JSON", "FIFO"))
+]
+UNREAD += [("{a}/requested", "link to nothing"), ("studies/question/rows.csv", "socket")]
+
+
 def command(ledger: Path) -> int:
     """Run the sweep in this process, without Hydra's launcher, and return its exit status. It is composed once."""
     words = [*WORDS, f"ledger={ledger}"]
@@ -432,6 +440,34 @@ def test_a_damaged_ledger_is_repaired_or_a_line_says_what_to_do(place, damage, t
     kept = thing and not (stat.S_ISREG(thing.st_mode) and any(part in place for part in REWRITTEN))
     if outcome == "healed" and kept and damage not in ("empty folder", "emptied"):
         assert thing.st_ino in inodes(ledger), f"it is gone, and not in {ASIDE}"
+
+
+REPAIRED_BY_COMMAND = ("{a}", "{a}/run.json")  # which knows what the training is
+
+
+@pytest.mark.parametrize(("place", "damage"), [*chosen(), *UNREAD], ids=str)
+def test_what_verify_reports_is_repaired_without_the_command(place, damage, trained, tmp_path, capsys):
+    ledger, outside = tmp_path / "ledger", tmp_path / "outside"
+    shutil.copytree(trained, ledger)
+    outside.mkdir()
+    names = paths(ledger)
+    path = ledger / place.format(**names)
+    (OF_FILES | OF_FOLDERS)[damage](Place(path, other_place(place, ledger, names), outside))
+    before = inodes(outside)
+    moved = {}
+    try:
+        for found in damaged_entries(ledger, Counts()):  # an entry that is moved is not reported again
+            moved[found.reason] = repair(Tree(ledger), found)
+    except ValueError:  # its format cannot be read
+        assert place == "format.json"
+        return
+    assert moved or (place, damage) not in UNREAD
+    left = [reason for reason, is_moved in moved.items() if not is_moved]
+    again = [*verify(ledger, Counts())]
+    assert again == left
+    assert not left or place in (*REPAIRED_BY_COMMAND, ASIDE)
+    assert inodes(outside) == before
+    assert len(capsys.readouterr().err.splitlines()) == len(moved) - len(left)
 
 
 def test_the_suite_tests_every_place_and_every_damage(monkeypatch):
