@@ -3,7 +3,7 @@
 import pandas as pd
 
 from pe_lab.report.standing import Standing, in_words
-from pe_lab.results.columns import setting_columns
+from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.statistics import GRID, Families
 from pe_lab.results.verdicts import reverse
@@ -39,7 +39,7 @@ def decisions(results: Results) -> pd.DataFrame | None:
     with_seeds = found[found["seeds"] > 0]  # the others failed, and have no cells
     for column in ("pe", "baseline"):
         asked = with_seeds[[*names, column]].rename(columns={column: "pe"})
-        merged = asked.merge(known, how="left", on=[*names, "pe"], indicator=True)
+        merged = merge(asked, known, [*names, "pe"], how="left", indicator=True)
         if (strange := merged["_merge"] == "left_only").any():
             one = asked[strange.to_numpy()].iloc[0]
             words = ", ".join(f"{name}={value}" for name, value in one.items())
@@ -91,7 +91,7 @@ def sequential(compared: Families, decided: pd.DataFrame) -> list[Standing]:
     names, ranked = [name for name in setting_columns(rows) if name in decided], compared.ranks(GRID)
     found = []
     for _, lines in decided.groupby(names, sort=False, dropna=False):
-        means = ranked.merge(lines[names].head(1), on=names)
+        means = merge(ranked, lines[names].head(1), names)
         if len(means) > 1:
             found.append(Standing.of(means, lines, metric, f"test {in_words(metric)}"))
     return found

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.columns import setting_columns
+from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.rates import LR
 from pe_lab.system.tables import read_csv
@@ -50,7 +50,7 @@ def searched_rates(results: Results) -> pd.DataFrame | None:
     keys = ["pe", *(name for name in setting_columns(cells) if name in rates)]
     if rates.duplicated(keys).any():
         return None
-    both = cells[[*keys, LR]].merge(rates[[*keys, LR]], on=keys, how="left", suffixes=("", "_searched"))
+    both = merge(cells[[*keys, LR]], rates[[*keys, LR]], keys, how="left", suffixes=("", "_searched"))
     return rates if np.isclose(both[LR], both[f"{LR}_searched"], rtol=1e-6, atol=0).all() else None
 
 

@@ -22,6 +22,8 @@ def elsewhere(asked: Question) -> Section:
     pe = asked.against or best_other(asked.compared)
     pair = f"results.cells, {pe!r}, {asked.baseline!r}, {asked.metric!r}, compared.compare()"
     found = sensitivity(cells, pe, asked.baseline, asked.metric, asked.compared.compare())
+    if not found.names:  # both encodings were trained in one setting only
+        return Section(title)
     why = "as asked" if asked.against else "the best of the others by mean; `--against NAME` asks about another"
     parts: list[Part] = [f"`{pe}` ({why}) against `{asked.baseline}`. {found.words()}"]
     if found.lines["difference"].notna().any():

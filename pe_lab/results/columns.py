@@ -31,6 +31,20 @@ def checkpoint(row: Mapping[str, Any]) -> int:
     return int(row["epochs"] if steps is None or pd.isna(steps) else steps)
 
 
+def merge(left: pd.DataFrame, right: pd.DataFrame, on: list[str], **options: Any) -> pd.DataFrame:
+    """Merge two tables of cells or comparisons on columns of settings.
+
+    A setting that no line of one table has is a column of numbers there, though it may be one of texts in the other.
+
+    Args:
+        options: of DataFrame.merge.
+    """
+    different = [name for name in on if left[name].dtype != right[name].dtype]
+    objects = dict.fromkeys(different, object)
+    merged = left.astype(objects).merge(right.astype(objects), on=on, **options)
+    return merged.astype({name: left[name].dtype for name in different})
+
+
 def setting_columns(rows: pd.DataFrame) -> list[str]:
     """Return the columns that make a setting: those before the metrics, without encoding and seed."""
     columns = list(rows.columns)

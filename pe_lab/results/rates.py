@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from pe_lab.results.columns import setting_columns
+from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.statistics.intervals import interval
 from pe_lab.training.divergence import diverged
@@ -69,10 +69,10 @@ def _with_validation(cells: pd.DataFrame, curves: pd.DataFrame, settings: list[s
     longest = cells.groupby("run")["epochs"].transform("max")
     losses = curves.loc[curves["metric"] == "loss", [*keys, "epoch", "value"]].rename(columns={"epochs": "longest"})
     where = [name if name != "epochs" else "longest" for name in keys]
-    both = cells[[*keys, "test_loss"]].assign(longest=longest).merge(losses, on=where)
+    both = merge(cells[[*keys, "test_loss"]].assign(longest=longest), losses, where)
     both = both[both["epoch"] <= both["epochs"]].sort_values("epoch", kind="stable")
     last = both.drop_duplicates(keys, keep="last")
-    return cells[keys].merge(last, on=keys)  # in the order of the cells
+    return merge(cells[keys], last, keys)  # in the order of the cells
 
 
 def _with_diverged(means: pd.DataFrame, failed: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
@@ -82,10 +82,10 @@ def _with_diverged(means: pd.DataFrame, failed: pd.DataFrame, keys: list[str]) -
     """
     if not set(keys) <= set(failed):
         return means
-    lost = failed.loc[failed["reason"].map(diverged).astype(bool), keys].drop_duplicates().astype(means[keys].dtypes)
-    some = means.merge(lost, how="left", indicator=True)["_merge"].eq("both")
+    lost = failed.loc[failed["reason"].map(diverged).astype(bool), keys].drop_duplicates()
+    some = merge(means, lost, keys, how="left", indicator=True)["_merge"].eq("both")
     means.loc[some, ["validation_loss", "test_loss"]] = np.inf
-    all_seeds = lost.merge(means[keys], how="left", indicator=True).query("_merge == 'left_only'")[keys]
+    all_seeds = merge(lost, means[keys], keys, how="left", indicator=True).query("_merge == 'left_only'")[keys]
     return pd.concat([means, all_seeds.assign(validation_loss=np.inf, test_loss=np.inf, seeds=0)], ignore_index=True)
 
 

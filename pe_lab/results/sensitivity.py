@@ -13,7 +13,7 @@ from math import comb
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
+from pe_lab.results.columns import REMAINING, lower_is_better, merge, setting_columns
 from pe_lab.results.statistics.comparisons import require_baseline
 from pe_lab.results.statistics.correction import add_verdicts
 from pe_lab.results.statistics.equivalence import add_equivalence
@@ -251,7 +251,7 @@ def _with_verdicts(lines: pd.DataFrame, verdicts: pd.DataFrame, columns: list[st
         raise ValueError(
             f"compared must have the setting columns {', '.join(columns)}, got none of {', '.join(lacking)}"
         )
-    found = lines.merge(verdicts[[*columns, "margin", "verdict"]], on=columns, how="left", validate="one_to_one")
+    found = merge(lines, verdicts[[*columns, "margin", "verdict"]], columns, how="left", validate="one_to_one")
     if found["verdict"].isna().any():
         raise ValueError(
             f"compared must have these two encodings in each of {len(lines)} settings, got {found['verdict'].count()}"

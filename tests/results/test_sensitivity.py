@@ -322,3 +322,14 @@ def test_a_missing_value_of_a_setting_is_a_value() -> None:
     rate = found.levels().query("name == 'optimizer.lr'")
     assert rate["settings"].tolist() == [6, 6]
     assert shares(found.sample, found.names).set_index("effect").loc["optimizer.lr", "levels"] == 2
+
+
+def test_a_setting_that_these_two_encodings_lack_is_no_obstacle() -> None:
+    rows = cells(by_depth)
+    others = cells(by_depth, pes=("none", "t5"), levels={**LEVELS, "depth": (2,)})
+    rows = pd.concat([rows.assign(schedule=None), others.assign(schedule="cosine")], ignore_index=True)
+    rows = rows[["pe", *LEVELS, "schedule", "seed", "test_loss", "test_accuracy"]]
+    compared = statistics.Families.of({statistics.GRID: (rows, "loss")}, "rope").compare()
+    found = sensitivity(rows, "alibi", "rope", compared=compared)
+    assert len(found.lines) == 12
+    assert found.lines["verdict"].notna().all()
