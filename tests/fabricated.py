@@ -30,7 +30,7 @@ def cell(
     identity = {"pe": {"name": pe, **options}, "data": {"name": data}, "model": {"depth": 2}, "seed": seed}
     identity |= {"optimizer": {"name": "adam", "lr": 0.003}}
     loss = 1.25 - quality + 0.02 * sin(7 * seed + len(pe) + 3 * len(task))
-    test = {"loss": loss, "accuracy": 0.5 + quality / 2, "exact_match": max(0.0, quality)}
+    test = {"loss": loss, "accuracy": min(1.0, 0.5 + quality / 2), "exact_match": min(1.0, max(0.0, quality))}
     level = {"position_blind": {"loss": 0.25 + gap}}
     summary = {"run": digest(identity), "epochs": epochs, "steps": 9, "test": test, "floors": FLOORS | level}
     summary |= {"parameters": 9000 + len(pe), "positional_parameters": len(pe) % 4, "flops_per_token": 2000.0 + len(pe)}

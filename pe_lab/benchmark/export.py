@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,13 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.benchmark.rows import COLUMNS
+from pe_lab.benchmark.sound import NEEDED, TEXTS, WHOLE, complaint
 from pe_lab.benchmark.tasks import NAME, tasks
-from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.files import LedgerError, parse_json, write_text
 from pe_lab.system.spreadsheet import restored, to_csv
 from pe_lab.system.tables import read_csv
 
 STEM = NAME.replace(" ", "-")
-_TEXTS = ("benchmark", "task", "pe", "name", "run", "command", *(name for name in ENVIRONMENT if name != "threads"))
-_WHOLE = ("seed", "tokens", "parameters", "positional_parameters", "epochs", "threads")
-_NEEDED = ("benchmark", "task", "pe", "seed", "length", "loss", "level", "best")
 MEANING = {
     "benchmark": "name and version: rows of another version are never compared",
     "task": "a task of the benchmark",
@@ -51,8 +49,13 @@ MEANING = {
 
 
 def write(table: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write a table of `rows.tables` as CSV, as JSON with a schema, and the schema by itself; return the files."""
+    """Write a table of `rows.tables` as CSV, as JSON with a schema, and the schema by itself; return the files.
+
+    Raises:
+        ValueError: a value cannot be.
+    """
     lines = [{name: _plain(name, value) for name, value in line.items()} for line in table.to_dict("records")]
+    _require(lines, "rows to export")
     files = {
         folder / f"{STEM}.csv": to_csv(table),
         folder / f"{STEM}.json": json.dumps({"$schema": f"{STEM}.schema.json", "rows": lines}, indent=1) + "\n",
@@ -66,11 +69,11 @@ def write(table: pd.DataFrame, folder: Path) -> list[Path]:
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the exported JSON."""
     columns = {name: {"description": MEANING[name], "type": [_type(name), "null"]} for name in COLUMNS}
-    for name in _NEEDED:
+    for name in NEEDED:
         columns[name]["type"] = _type(name)
     columns["benchmark"]["const"] = NAME
     columns["task"]["enum"] = [task.name for task in tasks()]
-    row = {"type": "object", "properties": columns, "required": list(_NEEDED), "additionalProperties": False}
+    row = {"type": "object", "properties": columns, "required": list(NEEDED), "additionalProperties": False}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"{NAME}: a row per cell and length",
@@ -88,37 +91,25 @@ def read(path: Path) -> pd.DataFrame:
             the benchmark; a value cannot be; a cell occurs twice; a score is not that of its parts.
     """
     table = _parsed(path)
-    missing = [name for name in _NEEDED if name not in table]
+    missing = [name for name in NEEDED if name not in table]
     unknown = [name for name in table if name not in COLUMNS]
     if missing or unknown:
         what = f"no {', '.join(missing)}" if missing else f"{', '.join(map(str, unknown))}"
         raise ValueError(f"{path} must have the columns of {STEM}.schema.json, got {what}")
-    table = table.reindex(columns=list(COLUMNS))
-    texts = table[list(_TEXTS)].astype(object)
-    for name in _TEXTS:
-        is_text = texts[name].map(lambda value: isinstance(value, str | None) or value != value)
-        _require(path, is_text, "have texts in", name, texts[name])
-    table[list(_TEXTS)] = texts.where(texts.notna(), None)
-    _require(path, table["benchmark"] == NAME, "be of", NAME, table["benchmark"])
-    known = [task.name for task in tasks()]
-    _require(path, table["task"].isin(known), "have tasks among", ", ".join(known), table["task"])
-    for name in (name for name in COLUMNS if name not in _TEXTS):
-        numbers = pd.to_numeric(table[name], errors="coerce").astype(float)
-        finite = numbers.notna() & np.isfinite(numbers) & ~table[name].map(lambda value: isinstance(value, bool))
-        _require(path, table[name].isna() | finite, "have finite numbers in", name, table[name])
-        table[name] = numbers
-    for name in _NEEDED:
-        _require(path, table[name].notna(), "have values in", name, table[name])
-    whole = table["seed"].between(0, 2**53) & (table["seed"] % 1 == 0)
-    _require(path, whole, "have whole numbers from 0 to 2^53 in", "seed", table["seed"])
+    table = table.reindex(columns=list(COLUMNS)).astype(object)
+    rows = [{name: _read(name, value) for name, value in line.items()} for line in table.to_dict("records")]
+    _require(rows, str(path))
+    table = pd.DataFrame(rows, columns=list(COLUMNS))
+    table[list(TEXTS)] = table[list(TEXTS)].astype(object).where(table[list(TEXTS)].notna(), None)
+    numbers = [name for name in COLUMNS if name not in TEXTS]
+    table[numbers] = table[numbers].astype(float)
     table["seed"] = table["seed"].astype(int)
-    _require(path, table["length"] > 0, "have numbers above 0 in", "length", table["length"])
     twice = table.duplicated(["task", "pe", "seed", "length"])
-    _require(path, ~twice, "have each cell once:", "task, pe, seed and length", table["pe"])
+    _require_all(path, ~twice, "have each cell once:", "task, pe, seed and length", table["pe"])
     gap = (table["level"] - table["best"]).where(lambda gaps: gaps > 0)
     score = (table["level"] - table["loss"]) / gap
     given = table["score"].fillna(score)
-    _require(path, score.isna() | ((given - score).abs() < 1e-6), "have scores of their parts in", "score", given)
+    _require_all(path, score.isna() | ((given - score).abs() < 1e-6), "have scores of their parts in", "score", given)
     return table.assign(score=score, pe=table["pe"].astype(str) + f" ({path.stem})", name=None)
 
 
@@ -130,8 +121,8 @@ def _parsed(path: Path) -> pd.DataFrame:
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise ValueError("no list of rows")
             return pd.DataFrame(rows)
-        table = read_csv(path, dtype=dict.fromkeys(_TEXTS, str))
-        texts = [name for name in _TEXTS if name in table]
+        table = read_csv(path, dtype=dict.fromkeys(TEXTS, str))
+        texts = [name for name in TEXTS if name in table]
         return table.assign(**{name: table[name].map(restored, na_action="ignore") for name in texts})
     except OSError as error:
         raise ValueError(f"{path} must be a table of {NAME}, got {error.strerror}") from None
@@ -139,7 +130,29 @@ def _parsed(path: Path) -> pd.DataFrame:
         raise ValueError(f"{path} must be a table of {NAME}, CSV or JSON, got {' '.join(str(error).split())}") from None
 
 
-def _require(path: Path, good: pd.Series, what: str, which: str, values: pd.Series) -> None:
+def _read(name: str, value: Any) -> Any:
+    """Return a value of a table as it was meant: None where it is missing, numbers of a CSV file as numbers."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    if name in TEXTS:
+        return value
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return value
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _require(rows: Iterable[Mapping[str, Any]], where: str) -> None:
+    """Raise ValueError with the first row that cannot be."""
+    for number, row in enumerate(rows, 1):
+        if found := complaint(row):
+            raise ValueError(f"{where} {found} in row {number}")
+
+
+def _require_all(path: Path, good: pd.Series, what: str, which: str, values: pd.Series) -> None:
     """Raise ValueError with the first value that is not good."""
     if not good.all():
         number = int((~good).to_numpy().argmax())
@@ -147,11 +160,11 @@ def _require(path: Path, good: pd.Series, what: str, which: str, values: pd.Seri
 
 
 def _type(name: str) -> str:
-    return "string" if name in _TEXTS else "integer" if name in _WHOLE else "number"
+    return "string" if name in TEXTS else "integer" if name in WHOLE else "number"
 
 
 def _plain(name: str, value: Any) -> Any:
     """Return a value for JSON: missing ones are null, counts are whole."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
-    return str(value) if name in _TEXTS else int(value) if name in _WHOLE else float(value)
+    return str(value) if name in TEXTS else int(value) if name in WHOLE else float(value)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab import config
+from pe_lab.benchmark.sound import complaint_of
 from pe_lab.benchmark.tasks import SEARCH, tasks
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.shipped import gathered
@@ -24,8 +25,9 @@ def pack(ledger: Path, folder: Path | None = None) -> dict[str, int]:
         folder: of the shipped results; None: that of the package.
 
     Raises:
-        ValueError: there is no such ledger. Or a cell is there with other results: the same identity must give the same
-            bits. Or a cell was trained with other settings than those of the study today.
+        ValueError: there is no such ledger. Or a value of a cell cannot be. Or a cell is there with other results: the
+            same identity must give the same bits. Or a cell was trained with other settings than those of the study
+            today.
         LedgerError: an entry of the ledger is damaged.
     """
     if not ledger.is_dir():
@@ -39,6 +41,8 @@ def pack(ledger: Path, folder: Path | None = None) -> dict[str, int]:
             study = str(read_settings(run, epochs).get("study_name"))
             if study in studies and not run.is_shipped(epochs):
                 cell = gathered(run, epochs)
+                if wrong := complaint_of(cell):
+                    raise ValueError(f"{run.checkpoint(epochs)} {wrong}")
                 _require_todays(study, cell)
                 found[study][cell.key] = _agreed(cell, found[study].get(cell.key))
     for study, cells in sorted(found.items()):

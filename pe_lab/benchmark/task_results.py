@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from pe_lab import config
 from pe_lab.benchmark import score
 from pe_lab.benchmark.pairs import Pairs
+from pe_lab.benchmark.sound import complaint_of
 from pe_lab.benchmark.tasks import Task
 from pe_lab.decisions.design import Design
 from pe_lab.decisions.looks import looks_of
@@ -86,8 +87,11 @@ class TaskResults:
         """Compute the lines of a task's cells; cells of other numbers of epochs are left out.
 
         Raises:
-            ValueError: two cells have the same encoding and seed.
+            ValueError: two cells have the same encoding and seed; a value of a cell cannot be.
         """
+        for cell in cells:
+            if wrong := complaint_of(cell):
+                raise ValueError(f"results of {task.study} {wrong} in the run {cell.key[0]}")
         cells = [cell for cell in cells if cell.epochs == settings.epochs]
         if not cells:
             return cls(task, settings, _no_lines(), {})

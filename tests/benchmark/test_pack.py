@@ -1,6 +1,7 @@
 """The results of the package are made from ledgers, and never overwritten by others."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from pe_lab.benchmark.pack import pack
 from pe_lab.benchmark.tasks import Task
 from pe_lab.experiment import sweep
 from pe_lab.experiment.cell import Cell
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.results import shipped
 from pe_lab.results.statistics import Margin
+from pe_lab.system.files import CHECKSUMS, digest, file_digest, write_json
 
 SETTINGS_TODAY = packing.settings_today
 SMALL = [word for word in TINY if not word.startswith("data")]
@@ -101,6 +104,35 @@ def test_cells_of_a_task_that_changed_are_refused(words: list[str], message: str
     with pytest.raises(ValueError, match=message):
         pack(tmp_path / "ledger", tmp_path / "package")
     assert not (tmp_path / "package").exists()
+
+
+def forged(ledger: Path, folder: Path, seed: object, **test: object) -> None:
+    """Copy a run with another seed and other metrics, with hashes and checksums that are right."""
+    run = next(run for run in Ledger(ledger).runs() if run.identity()["seed"] == 0)
+    identity = run.identity() | {"seed": seed}
+    copied = folder / digest(identity)
+    shutil.copytree(run.folder, copied)
+    write_json(copied / "run.json", identity)
+    write_json(folder / "format.json", json.loads((ledger / "format.json").read_text()))
+    (checkpoint,) = copied.glob("checkpoints/*")
+    summary = json.loads((checkpoint / "summary.json").read_text())
+    write_json(checkpoint / "summary.json", summary | {"run": copied.name, "test": summary["test"] | test})
+    sums = json.loads((checkpoint / CHECKSUMS).read_text())
+    write_json(checkpoint / CHECKSUMS, {name: file_digest(checkpoint / name) for name in sums})
+
+
+@pytest.mark.parametrize(
+    ("seed", "test", "column"), [("x", {}, "seed"), (0, {"loss": -5}, "loss"), (0, {"loss": 10**400}, "loss")]
+)
+def test_a_value_that_cannot_be_is_not_packed(
+    seed: object, test: dict[str, object], column: str, ledger: Path, tmp_path: Path
+) -> None:
+    forged(ledger, tmp_path / "forged", seed, **test)
+    with pytest.raises(ValueError, match=rf"{tmp_path}/forged/\w{{16}}/checkpoints/1 must have .* in {column}, got "):
+        pack(tmp_path / "forged", tmp_path / "package")
+    assert not (tmp_path / "package").exists()
+    forged(ledger, tmp_path / "sound", 9)
+    assert pack(tmp_path / "sound", tmp_path / "package") == {"one": 1}
 
 
 def test_the_rate_the_seed_and_the_encoding_are_no_settings_of_a_task() -> None:

@@ -45,7 +45,7 @@ def test_the_command_of_a_row_makes_its_cell(words: list[str]) -> None:
     assert "shipped=false" in found
     again = trained(study, *(word for word in found[4:] if not word.startswith("+study")))
     assert digest(again.identity) == digest(cell.identity)
-    assert again.epochs == 2
+    assert again.target == 2
 
 
 def test_options_of_conf_pe_are_not_given_again() -> None:
@@ -80,12 +80,12 @@ def test_a_row_has_the_settings_and_the_command_of_its_cell(results: Path) -> No
 
 
 def test_environment_is_that_in_which_a_cell_was_trained() -> None:
-    environment = {name: f"the {name}" for name in ENVIRONMENT.values()}
+    environment = {name: f"the {name}" for name in ENVIRONMENT.values()} | {"threads": 3}
     task = next(one for one in tasks() if one.name == "copy")
     cells = [replace(fabricated.cell("copy", "rope", seed, 0.5), environment=environment) for seed in (0, 1)]
     found = tables([TaskResults.of(task, Settings.of(task), cells)])
     for column, name in ENVIRONMENT.items():
-        assert set(found[column]) == {f"the {name}"}
+        assert set(found[column]) == {environment[name]}
 
 
 def test_anchors_are_different_and_have_no_spaces() -> None:
