@@ -13,7 +13,7 @@ from pe_lab.config.users import Folders, find_classes, folders, tell_hydra
 from pe_lab.encodings.options import shown
 
 # settings of a sweep, not of its cells
-OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "search", "shipped")
+OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "search", "tune", "shipped")
 
 
 def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
@@ -49,6 +49,8 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
             fill_parts(whole.pe, "pe", known, _written)
             _settle_length(whole, _keys(given))
             check(whole, known)
+            if whole.tune.rates is not None:
+                raise ValueError(f"tune.rates={list(whole.tune.rates)} needs a sweep: add -m, got no -m")
             if whole.decide.baseline is not None:
                 raise ValueError(f"decide.baseline={whole.decide.baseline} needs a sweep: add -m, got no -m")
             _require_rate_unset([whole], _keys(given))
@@ -78,9 +80,11 @@ def _keys(given: list[Any]) -> list[str]:
 
 def _require_rate_unset(cfgs: list[DictConfig], keys: list[str]) -> None:
     """Raise ValueError if a learning rate is given beside the search that is to choose it."""
-    if cfgs[0].search is not None and "optimizer.lr" in keys:
+    by = "search" if cfgs[0].search is not None else "tune.rates" if cfgs[0].tune.rates is not None else None
+    if by is not None and "optimizer.lr" in keys:
         rates = ", ".join(dict.fromkeys(f"{cfg.optimizer.lr:g}" for cfg in cfgs))
-        raise ValueError(f"optimizer.lr must be left to the search, got {rates}: leave it out, or use search=none")
+        off = "search=none" if by == "search" else "tune.rates=null"
+        raise ValueError(f"optimizer.lr must be left to {by}, got {rates}: leave it out, or use {off}")
 
 
 def _require_base_used(cfgs: list[DictConfig], keys: list[str]) -> None:

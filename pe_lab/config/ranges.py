@@ -90,6 +90,23 @@ RANGES: dict[str, Range] = {
     "search.rungs": whole(2),
     "search.factor": whole(2),
     "search.extensions": whole(0),
+    "tune.rates": _optional(_ladder(2)),
+    "tune.scaled": _each(
+        Range(
+            "a pair of a rate and a scale above 0",
+            lambda x: isinstance(x, list) and len(x) == 2 and all(map(POSITIVE.holds, x)),
+        ),
+        fewest=0,
+    ),
+    "tune.fraction": Range("in (0, 1)", lambda x: is_number(x) and 0 < x < 1),
+    "tune.margin": _optional(
+        Range(
+            "a number above 0 and one of octave, nat, such as '1 octave'",
+            lambda x: (
+                isinstance(x, str) and bool(re.fullmatch(_NUMBER + r" +(octave|nat)s?", x)) and float(x.split()[0]) > 0
+            ),
+        )
+    ),
     "trainer.device": one_of("auto", "cpu", "cuda"),
     "trainer.precision": one_of("32", "bf16-mixed"),
     "trainer.batch_size": COUNT,

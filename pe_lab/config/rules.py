@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from pe_lab.config.declarations import declarations
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME, RANGES, require
-from pe_lab.config.schema import TYPED, Config, Decide, Search, Solve
+from pe_lab.config.schema import TYPED, Config, Decide, Search, Solve, Tune
 from pe_lab.config.users import Folders, find_classes, folders, is_package
 from pe_lab.decisions.looks import looks_of
 from pe_lab.encodings import options
@@ -43,6 +43,7 @@ def check(cfg: DictConfig, known: Folders | None = None) -> None:
         _check_options(OmegaConf.select(cfg, path), path)
     _check_heads(cfg)
     _check_length(cfg)
+    _check_tune(cfg)
     _check_decide(cfg)
     if found := complaint(_plain(cfg)):  # otherwise what is written of it could not be read back
         raise ValueError(f"the config {found}")
@@ -100,6 +101,30 @@ def _check_length(cfg: DictConfig) -> None:
             f"steps must be above solve.first, {cfg.solve.first}, the first evaluation, where solve.level is given, "
             f"got {cfg.steps}"
         )
+
+
+def _check_tune(cfg: DictConfig) -> None:
+    """Check that seeds that tune for themselves have steps, and that nothing else chooses rates or seeds."""
+    tune = cfg.tune
+    if tune.rates is None:
+        for key, usual in vars(Tune()).items():
+            if tune[key] != usual:
+                raise ValueError(f"tune.{key}={_plain(tune[key])} needs tune.rates, as [1e-3,3e-3]: got none")
+        return
+    if cfg.steps is None:
+        raise ValueError(f"tune.rates needs a training in steps, as steps=3840, got epochs={cfg.epochs}")
+    if cfg.search is not None or cfg.decide.baseline is not None:
+        other = "search" if cfg.search is not None else "decide.baseline"
+        raise ValueError(f"tune.rates={_plain(tune.rates)} must not be given beside {other}: choose one of them")
+    if tune.scaled and len(tune.scaled) != len(tune.rates):
+        raise ValueError(
+            f"tune.scaled must have as many pairs as tune.rates, {len(tune.rates)}, so that every encoding has as many "
+            f"tries, got {len(tune.scaled)}"
+        )
+    unit = "octave" if cfg.solve.level is not None else "nat"
+    if tune.margin is not None and unit not in tune.margin:
+        where = "with" if unit == "octave" else "without"
+        raise ValueError(f"tune.margin must be in {unit}s {where} solve.level, got {tune.margin!r}")
 
 
 def _check_decide(cfg: DictConfig) -> None:

@@ -58,6 +58,24 @@ class Solve:
 
 
 @dataclass
+class Tune:
+    """How every seed of a study tunes for itself: all tries for a part of the steps, then the best by validation.
+
+    Attributes:
+        rates: learning rates to try, ascending; null: `optimizer.lr` is used as it is.
+        scaled: pairs of a rate and a starting scale, as many as rates, for encodings that have one; empty: their scale
+            is used as it is.
+        fraction: of the steps after which only the best goes on, unless a try has solved the task before.
+        margin: the smallest difference that matters, in octaves of steps, or in nats where there is no level.
+    """
+
+    rates: list[float] | None = None
+    scaled: list[Any] = field(default_factory=list)
+    fraction: float = 0.25
+    margin: str | None = None
+
+
+@dataclass
 class Evaluate:
     """Measurements on a trained cell: every length, under every policy, at every offset; answers generated or not."""
 
@@ -113,6 +131,7 @@ class Config:
     epochs: int | None = 4
     steps: int | None = None
     solve: Solve = field(default_factory=Solve)
+    tune: Tune = field(default_factory=Tune)
     seed: int = 0
     ledger: str = "ledger"
     study_name: str | None = None
@@ -129,6 +148,7 @@ TYPED = (
     ("trainer", Trainer),
     ("attention", Attention),
     ("solve", Solve),
+    ("tune", Tune),
     ("evaluate", Evaluate),
     ("decide", Decide),
 )

@@ -27,6 +27,7 @@ def declaration(cfg: DictConfig) -> dict[str, Any]:
         "baseline": decide["baseline"],
         "decide": decide if decides else None,
         "search": None if cfg.search is None else resolved(cfg.search),
+        **({} if cfg.tune.rates is None else {"tune": resolved(cfg.tune), "solve": resolved(cfg.solve)}),
     }
 
 

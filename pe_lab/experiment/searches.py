@@ -25,8 +25,9 @@ from pe_lab.training.divergence import diverged
 
 LR = "optimizer.lr"
 # of the cells of a search: they are trained and validated, and nothing else
-_UNMEASURED: dict[str, Any] = {
+UNMEASURED: dict[str, Any] = {
     "search": None,
+    "tune.rates": None,
     "probe": {},
     "evaluate.lengths": [1.0],
     "evaluate.policy": ["raw"],
@@ -38,6 +39,7 @@ _NOT_SETTINGS = (
     "seed",
     LR,
     "search",
+    "tune",
     "shipped",
     "ledger",
     "study_name",
@@ -133,7 +135,7 @@ class Search:
         """Return the cells of the current rung: seed by seed for each candidate."""
         assert self.rung is not None
         name, first = self.cfg.study_name, self.plan.first_seed
-        fixed = _UNMEASURED | {"epochs": self.rung.epochs, "study_name": name and f"{name}-search"}
+        fixed = UNMEASURED | {"epochs": self.rung.epochs, "study_name": name and f"{name}-search"}
         return [
             with_settings(self.cfg, fixed | self.settings(candidate) | {"seed": seed})
             for candidate in self.rung.candidates

@@ -68,12 +68,17 @@ def run(
     if study:
         Tree(ledger).refuse_links(ledger / "studies" / study)
     searched = cfgs[0].search is not None
-    if not train and not searched and cfgs[0].decide.baseline is None:
+    tunes = cfgs[0].tune.rates is not None
+    if not train and not searched and not tunes and cfgs[0].decide.baseline is None:
         _require_trained(cells)
     if cfgs[0].decide.baseline is not None:
         from pe_lab.experiment.deciding import require_question  # loads pandas
 
         require_question([cell.cfg for cell in cells])
+    if tunes:
+        from pe_lab.experiment.tuning import races_of
+
+        races_of([cell.cfg for cell in cells])  # refuses what makes no race
     if searched:
         from pe_lab.experiment.searches import searches_of
 
@@ -97,6 +102,10 @@ def stages(cfgs: list[DictConfig]) -> Stage:
     Args:
         cfgs: cells that fit.
     """
+    if cfgs[0].tune.rates is not None:
+        from pe_lab.experiment.tuning import tuned  # loads pandas
+
+        return (yield from tuned(cfgs))
     cost: dict[str, float] = {}  # of the search, in core-seconds by run
     if cfgs[0].search is not None:
         from pe_lab.experiment.fair_rates import fair_rates  # loads pandas

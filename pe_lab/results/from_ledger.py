@@ -243,20 +243,33 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
 
 
 def validation(checkpoint: Path) -> list[tuple[float, str, float]]:
-    """Return epoch, metric and value of the validations before a checkpoint.
+    """Return epoch, metric and value of the validations before a checkpoint; raises as `validation_by_step`."""
+    return [(epoch, metric, value) for _, epoch, metric, value in _validation(checkpoint) if metric in SHOWN]
+
+
+def validation_by_step(checkpoint: Path) -> dict[int, dict[str, float]]:
+    """Return the metrics, by name, of each validation before a checkpoint, by its step.
 
     Raises:
         LedgerError: its metrics are damaged, or not in the expected form.
     """
+    found: dict[int, dict[str, float]] = {}
+    for step, _, metric, value in _validation(checkpoint):
+        found.setdefault(step, {})[metric] = value
+    return found
+
+
+def _validation(checkpoint: Path) -> list[tuple[int, float, str, float]]:
+    """Return step, epoch, metric and value of all validations before a checkpoint."""
     (content,) = read_verified(checkpoint, "metrics.csv")
     try:
         header, *lines = csv.reader(content.decode().splitlines())
         if header != ["split", "step", "epoch", "metric", "value"]:
             raise ValueError(f"the columns {', '.join(header)}")
         return [
-            (float(epoch), metric, float(value))
-            for split, _, epoch, metric, value in lines
-            if split == "validation" and metric in SHOWN
+            (int(step), float(epoch), metric, float(value))
+            for split, step, epoch, metric, value in lines
+            if split == "validation"
         ]
     except (ValueError, csv.Error) as error:
         raise LedgerError(f"ledger entry {checkpoint / 'metrics.csv'} must be rows of metrics, got {error}") from None

@@ -26,6 +26,7 @@ _NOT_TRAINING = (
     "budget",
     "shipped",
     "search",
+    "tune.",
     "evaluate.",
     "probe",
     "optimizer._target_",

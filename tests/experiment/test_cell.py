@@ -79,6 +79,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
             "attention.implementation",
             "epochs",
             *("steps", "solve.level", "solve.first", "solve.per_doubling", "trainer.fresh"),  # see test_steps.py
+            *("tune.rates", "tune.scaled", "tune.fraction", "tune.margin"),  # of sweeps, see test_tuning.py
             "ledger",
             "workers",
             *("margin", "decide.baseline", "decide.seeds", "decide.looks", "decide.best", "budget"),
@@ -178,7 +179,7 @@ def test_an_encoding_within_an_encoding_is_hashed_in_the_same_way(tmp_path, monk
     assert run(tmp_path, "pe=randomized_sinusoidal", "pe.encoding.theta=1e4", "pe.encoding.at=input") == before
     assert run(tmp_path, "pe=randomized_sinusoidal", "pe.encoding.theta=500") != before
     assert run(tmp_path, "pe=randomized_sinusoidal", "pe.encoding.at=query_key") != before
-    monkeypatch.setattr(Sinusoidal, "revision", 2)
+    monkeypatch.setattr(Sinusoidal, "revision", Sinusoidal.revision + 1)
     assert run(tmp_path, "pe=randomized_sinusoidal") != before
 
 

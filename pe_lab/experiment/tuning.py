@@ -1,0 +1,272 @@
+"""Let every seed of a study tune for itself, so that the choice of a learning rate is part of what is repeated.
+
+Each cell of the study is a race of its tries: `pe_lab.statistics.tuning` says which of them is trained next, and how
+far. Try by try, so that a later one is not trained beyond the steps at which an earlier one solved the task.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
+from pe_lab.experiment.searches import LR, UNMEASURED, starting_scale
+from pe_lab.experiment.tables import CellsMissingError
+from pe_lab.ledger.tree import Tree
+from pe_lab.results.from_ledger import validation_by_step
+from pe_lab.results.rows import describe, settings_of
+from pe_lab.results.table import as_text
+from pe_lab.statistics import (
+    Endpoint,
+    Need,
+    Plan,
+    Progress,
+    Task,
+    Trial,
+    Try,
+    compare,
+    outcomes,
+    rank_ranges,
+    share_interval,
+)
+from pe_lab.statistics import Outcome as Tuned
+from pe_lab.training.divergence import diverged
+
+ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
+
+
+@dataclass
+class Race:
+    """The tries of one seed of an encoding in a setting.
+
+    Attributes:
+        cfg: of the cell, whose learning rate and starting scale are not used.
+        scale: the setting of the starting scale, if its encoding has one.
+        plan: of this race alone.
+        progress: what is known of each try.
+        curves: validation score, or minus the loss, by step, for each try.
+        seconds: core-seconds of each run, up to where it was needed.
+    """
+
+    cfg: DictConfig
+    scale: str | None
+    plan: Plan
+    progress: dict[Trial, Progress] = field(default_factory=dict)
+    curves: dict[Trial, dict[int, float]] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, cfg: DictConfig) -> "Race":
+        """Make the race of a cell.
+
+        Raises:
+            ValueError: the settings of `tune`, `solve` and `steps` do not make one.
+        """
+        scale = starting_scale(cfg.pe) if cfg.tune.scaled else None
+        tries = [Try(float(rate)) for rate in cfg.tune.rates]
+        if scale:
+            tries = [Try(float(rate), float(start)) for rate, start in cfg.tune.scaled]
+        level, fraction = cfg.solve.level, cfg.tune.fraction
+        grid = evaluations(cfg.steps, cfg.solve.first, cfg.solve.per_doubling)
+        if (choice := round(fraction * cfg.steps)) not in grid:
+            usual = cfg.solve.first * 2 ** max(1, round(math.log2(cfg.steps / cfg.solve.first)))
+            raise ValueError(
+                f"steps={cfg.steps} x tune.fraction={fraction:g} must be a step of evaluation, got {choice}: with "
+                f"solve.first={cfg.solve.first} choose steps={usual} and a fraction of 1/2, 1/4 or 1/8"
+            )
+        task = Task(cfg.data.name, cfg.steps, level, grid, fraction)
+        plan = Plan({cfg.pe.name: tries}, [task], [cfg.seed])
+        return cls(cfg, scale, plan)
+
+    @property
+    def found(self) -> Tuned:
+        """What came out so far."""
+        (found,) = outcomes(self.plan, self.progress)
+        return found
+
+    def next(self) -> Need | None:
+        """Return what to train next: the try nearest the middle of the ladder, which is mostly the fastest."""
+        needs = self.found.needs
+        tries = self.plan.tries[self.cfg.pe.name]
+        return min(needs, key=lambda need: abs(2 * tries.index(need.trial.attempt) - len(tries) + 1), default=None)
+
+    def cell(self, need: Need, measured: bool = False) -> DictConfig:
+        """Return the cell that a need stands for."""
+        attempt = need.trial.attempt
+        settings = {LR: attempt.rate, "steps": need.steps} | ({self.scale: attempt.scale} if self.scale else {})
+        name = self.cfg.study_name
+        return with_settings(self.cfg, settings if measured else _UNMEASURED | settings | {"study_name": _tries(name)})
+
+    def winner(self) -> DictConfig | None:
+        """Return the cell of the chosen try, with the measurements of the study; None: all tries failed.
+
+        It has all steps of the study; where the task is solved, its training has stopped and goes on no more.
+        """
+        found = self.found
+        if found.chosen is None:
+            return None
+        trial = Trial(found.encoding, found.task, found.seed, found.chosen)
+        return self.cell(Need(trial, self.cfg.steps), measured=True)
+
+    def take(self, need: Need, outcome: Outcome) -> None:
+        """Take what became of a cell.
+
+        Raises:
+            CellsMissingError: it failed for another reason than a loss that is not finite.
+        """
+        self.seconds[outcome.run] = max(self.seconds.get(outcome.run, 0.0), outcome.core_seconds)
+        curve = self.curves.setdefault(need.trial, {})
+        if outcome.failure is not None:
+            if not diverged(outcome.failure):
+                raise CellsMissingError(f"the study needs {need.trial} with {need.steps} steps: {outcome.failure}")
+            self.progress[need.trial] = Progress(self._scores(curve), failed=True)
+            return
+        task = self.plan.tasks[0]
+        measured = validation_by_step(outcome.checkpoint)
+        curve |= {step: one["score"] if task.level is not None else -one["loss"] for step, one in measured.items()}
+        test = outcome.test["loss"] if task.level is None and need.steps == task.cap else None
+        self.progress[need.trial] = Progress(self._scores(curve), test=test)
+
+    def _scores(self, curve: dict[int, float]) -> list[float]:
+        """Return the values at the evaluations, without gaps."""
+        grid = self.plan.tasks[0].evaluations
+        known = [step in curve for step in grid]
+        return [curve[step] for step in grid[: known.index(False) if False in known else len(grid)]]
+
+
+def evaluations(steps: int, first: int, per_doubling: int) -> tuple[int, ...]:
+    """Return the steps at which a training of so many steps is evaluated, its last one among them."""
+    most = per_doubling * math.log2(max(1.0, steps / first)) if first < steps else 0
+    grid = {round(first * 2 ** (k / per_doubling)) for k in range(math.ceil(most) + 1)}
+    return tuple(sorted({step for step in grid if step < steps} | {steps}))
+
+
+_UNMEASURED = {key: value for key, value in UNMEASURED.items() if key != "search"}
+
+
+def _tries(study: str | None) -> str | None:
+    return study and f"{study}-tries"
+
+
+def races_of(cfgs: list[DictConfig]) -> list[Race]:
+    """Return the race of each cell.
+
+    Raises:
+        ValueError: the settings do not make one, or the study sweeps over what the races choose.
+    """
+    races = [Race.of(cfg) for cfg in cfgs]
+    for race in races:
+        for setting in (LR, race.scale):
+            values = (
+                {OmegaConf.select(one.cfg, setting) for one in races if one.cfg.pe == race.cfg.pe} if setting else ()
+            )
+            if len(values) > 1:
+                raise ValueError(f"{setting} must be left to tune.rates, got a sweep over {sorted(values)}")
+    return races
+
+
+def tuned(cfgs: list[DictConfig]) -> Stage:
+    """Train the tries of every cell as far as they are needed, then measure the ones that were chosen.
+
+    Returns:
+        The cells of the chosen tries; those of which every try diverged have none.
+
+    Raises:
+        ValueError: see `races_of`.
+        CellsMissingError: a try failed for another reason than a loss that is not finite.
+    """
+    races, number = races_of(cfgs), 0
+    while waiting := [(race, need) for race in races if (need := race.next()) is not None]:
+        number += 1
+        cells = [race.cell(need) for race, need in waiting]
+        done = yield Round(cells, f"tries, round {number}: {len(cells)} of {len(races)} cells need another")
+        for (race, need), outcome in zip(waiting, done, strict=True):
+            race.take(need, outcome)
+    chosen = [winner for race in races if (winner := race.winner()) is not None]
+    write(races)
+    yield Round(chosen, f"tries ended after {number} rounds: {len(chosen)} of {len(races)} cells have one")
+    return chosen
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def outcome_table(races: list[Race]) -> pd.DataFrame:
+    """Return a line per cell: its settings; y, solved, the rate and scale that were chosen, edge, steps, core_seconds.
+
+    y is log2 of the steps to solve, or the test loss of a task without a level.
+    """
+    described = describe([settings_of(race.cfg) for race in races]).drop(columns="epochs")
+    lines = []
+    for race, settings in zip(races, described.to_dict("records"), strict=True):
+        found = race.found
+        chosen = found.chosen or Try(float("nan"))
+        lines.append(
+            settings
+            | {"y": found.y, "solved": found.solved, LR: chosen.rate, "start_scale": chosen.scale, "edge": found.edge}
+            | {"trained_steps": found.steps, "core_seconds": round(sum(race.seconds.values()), 1)}
+        )
+    return pd.DataFrame(lines)
+
+
+def try_table(races: list[Race]) -> pd.DataFrame:
+    """Return a line per evaluation of each try: settings, rate, scale, step, value (the score, or minus the loss)."""
+    described = describe([settings_of(race.cfg) for race in races]).drop(columns="epochs")
+    return pd.DataFrame(
+        settings | {LR: trial.attempt.rate, "start_scale": trial.attempt.scale, "step": step, "value": value}
+        for race, settings in zip(races, described.to_dict("records"), strict=True)
+        for trial, curve in race.curves.items()
+        for step, value in sorted(curve.items())
+    )
+
+
+def endpoint_of(cfg: DictConfig) -> Endpoint:
+    """Return what a study compares: steps to solve, or the loss where there is no level."""
+    kind = "loss" if cfg.solve.level is None else "steps"
+    return Endpoint.parse(kind, cfg.tune.margin or ENDPOINTS[kind])
+
+
+def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield, for each setting, its name and a line per encoding: runs, solved, y, ranks.
+
+    Args:
+        found: see `outcome_table`.
+    """
+    own = list(found.columns[: found.columns.get_loc("y")])
+    keys = [name for name in own if name not in ("pe", "seed", "steps")]
+    for key, part in found.groupby(keys, sort=False):
+        known = part[part["y"].notna()].rename(columns={"pe": "encoding"})
+        names = list(known["encoding"].unique())
+        table = known.groupby("encoding", sort=False)["y"].agg(runs="count", y="mean").reset_index()
+        if endpoint.kind == "steps":
+            solved = known.groupby("encoding", sort=False)["solved"].sum().astype(int).to_numpy()
+            low, high = share_interval(solved, table["runs"].to_numpy())
+            table["solved"] = [f"{s} [{a:.2f}, {b:.2f}]" for s, a, b in zip(solved, low, high, strict=True)]
+            table["steps"] = (2 ** table.pop("y")).round().astype(int)
+        if len(names) > 1:
+            runs = known.drop(columns="solved") if endpoint.kind != "steps" else known.astype({"solved": bool})
+            verdict = compare(runs[[name for name in ("encoding", "seed", "y", "solved") if name in runs]], endpoint)
+            first, last = rank_ranges(verdict["verdict"].to_numpy(str), len(names))
+            table["ranks"] = [f"{a}-{b}" for a, b in zip(first, last, strict=True)]
+        text = ", ".join(f"{name} {value}" for name, value in zip(keys, key, strict=True))
+        yield text, table.rename(columns={"encoding": "pe"})
+
+
+def write(races: list[Race]) -> None:
+    """Print what came out, and write outcomes.csv and tries.csv into the folder of the study, if it has one."""
+    found, cfg = outcome_table(races), races[0].cfg
+    for text, table in summaries(found, endpoint_of(cfg)):
+        print(f"{text}\n{as_text(table, [])}\n")
+    edges = found[found[LR].notna()].groupby("pe", sort=False)["edge"].mean()
+    if len(cfg.tune.rates) > 2:  # of two, each is an edge
+        wide = ", ".join(f"{name} {share:.0%}" for name, share in edges[edges > 0.2].items())
+        print(f"best rate at an edge of tune.rates in more than 20 % of the seeds: {wide or 'no encoding'}")
+    hours = found["core_seconds"].sum() / 3600
+    print(f"{hours:.2f} core-hours of training steps for {len(races)} cells and their tries")
+    if cfg.study_name:
+        ledger = Path(cfg.ledger)
+        for file, table in (("outcomes.csv", found), ("tries.csv", try_table(races))):
+            Tree(ledger).write(ledger / "studies" / cfg.study_name / file, table.to_csv(index=False))

@@ -1,0 +1,210 @@
+"""Studies in which every seed tunes for itself: which tries are trained, how far, and what their tables say."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from configs import in_ledger
+from pe_lab import config
+from pe_lab.experiment import executor
+from pe_lab.experiment.rounds import Outcome, drive
+from pe_lab.experiment.sweep import run
+from pe_lab.experiment.tuning import Race, evaluations, races_of, tuned
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.results.frame import load
+
+TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]
+TASK = ["data=induction", "data.train=320", "data.validation=50", "data.test=50", "trainer.batch_size=32"]
+GRID = ["steps=32", "solve.first=2", "solve.per_doubling=1", "solve.level=0.9"]  # 2, 4, 8, 16, 32; choice at 8
+LADDER = "tune.rates=[1e-3,3e-3,1e-2]"
+
+
+def cells(ledger, *overrides: str, task: tuple[str, ...] = (*TASK, *GRID)) -> list:
+    return in_ledger(ledger, *TINY, *task, LADDER, "study_name=tuned", *overrides)
+
+
+def checkpoints(ledger) -> dict[tuple[str, int, float], list[int]]:
+    """The checkpoints of each run, by encoding, seed and learning rate."""
+    found = {}
+    for one in Ledger(ledger).runs():
+        identity = one.identity()
+        found[identity["pe"]["name"], identity["seed"], identity["optimizer"]["lr"]] = one.checkpoints()
+    return found
+
+
+def run_of(ledger, rate: float):
+    """The run of a learning rate."""
+    (found,) = (one for one in Ledger(ledger).runs() if one.identity()["optimizer"]["lr"] == rate)
+    return found
+
+
+class Scores:
+    """Validation scores by rate and step, in place of those that a model would have."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, curves: dict[float, dict[int, float]]) -> None:
+        usual = executor.Executor._evaluate
+
+        def evaluate(self, training, split, *error):
+            metrics = usual(self, training, split, *error)
+            if "score" in metrics:
+                curve = curves[self.cell.cfg.optimizer.lr]
+                metrics["score"] = curve.get(training.step, 0.0)
+            return metrics
+
+        monkeypatch.setattr(executor.Executor, "_evaluate", evaluate)
+
+
+def outcome_of(ledger) -> dict:
+    table = pd.read_csv(ledger / "studies" / "tuned" / "outcomes.csv")
+    assert len(table) == 1
+    return table.iloc[0].to_dict()
+
+
+def test_later_tries_stop_where_the_first_solved_it(tmp_path, monkeypatch):
+    Scores(monkeypatch, {3e-3: {2: 0.8, 4: 1.0, 8: 1.0}, 1e-3: {2: 0.1, 4: 0.95, 8: 0.95}, 1e-2: {}})
+    run(cells(tmp_path, "pe=rope"))
+    assert checkpoints(tmp_path) == {("rope", 0, 3e-3): [8, 32], ("rope", 0, 1e-3): [8], ("rope", 0, 1e-2): [8]}
+    assert run_of(tmp_path, 3e-3).summary(32)["steps"] == 8
+    found = outcome_of(tmp_path)
+    assert found["optimizer.lr"] == 3e-3
+    assert found["y"] == pytest.approx(1 + (0.9 - 0.8) / (1.0 - 0.8))  # between 2 and 4 steps, as powers of two
+    assert (found["solved"], found["edge"], found["trained_steps"]) == (True, False, 24)
+
+
+def test_a_try_that_solves_it_sooner_stops_those_after_it(tmp_path, monkeypatch):
+    Scores(monkeypatch, {3e-3: {2: 0.95, 4: 0.95}, 1e-3: {2: 0.99}, 1e-2: {}})
+    run(cells(tmp_path, "pe=rope"))
+    assert checkpoints(tmp_path) == {("rope", 0, 3e-3): [8, 32], ("rope", 0, 1e-3): [4], ("rope", 0, 1e-2): [4]}
+    assert [run_of(tmp_path, 3e-3).summary(target)["steps"] for target in (8, 32)] == [4, 4]
+
+
+def test_only_the_best_goes_on_where_none_solved_it_by_the_choice(tmp_path, monkeypatch):
+    Scores(monkeypatch, {3e-3: {8: 0.2}, 1e-3: {8: 0.5, 16: 0.95, 32: 0.95}, 1e-2: {8: 0.4, 4: 0.8}})
+    run(cells(tmp_path, "pe=rope"))
+    assert checkpoints(tmp_path) == {("rope", 0, 3e-3): [8], ("rope", 0, 1e-3): [8, 32], ("rope", 0, 1e-2): [8]}
+    found = outcome_of(tmp_path)
+    assert (found["optimizer.lr"], found["solved"], found["edge"], found["trained_steps"]) == (1e-3, True, True, 48)
+    assert found["y"] == pytest.approx(3 + (0.9 - 0.5) / (0.95 - 0.5))
+
+
+def test_what_is_never_solved_is_censored_at_the_last_step(tmp_path, monkeypatch):
+    Scores(monkeypatch, {3e-3: {8: 0.2}, 1e-3: {8: 0.5, 32: 0.95}, 1e-2: {}})
+    run(cells(tmp_path, "pe=rope"))
+    found = outcome_of(tmp_path)
+    assert (found["y"], found["solved"]) == (5.0, False)
+
+
+def test_a_study_that_is_run_again_trains_nothing_and_writes_the_same(tmp_path, monkeypatch):
+    Scores(monkeypatch, {3e-3: {8: 0.2}, 1e-3: {8: 0.5}, 1e-2: {}})
+    run(cells(tmp_path, "pe=rope,none", "seed=0,1"))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "studies" / "tuned").glob("*.csv")}
+    monkeypatch.setattr(executor.Executor, "_fit", lambda *_: pytest.fail("it was trained"))
+    run(cells(tmp_path, "pe=rope,none", "seed=0,1"))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "studies" / "tuned").glob("*.csv")} == before
+
+
+def test_the_chosen_cells_alone_are_measured_and_in_the_rows(tmp_path, monkeypatch):
+    Scores(monkeypatch, {3e-3: {2: 0.95, 4: 0.95}, 1e-3: {}, 1e-2: {}})
+    run(cells(tmp_path, "pe=rope,none", "evaluate.lengths=[1,2]"))
+    results = load(tmp_path, "tuned")
+    assert results.cells[["pe", "steps"]].to_numpy().tolist() == [["rope", 32], ["none", 32]]
+    assert sorted(results.records.query("length == 2 and metric == 'loss'")["pe"]) == ["none", "rope"]
+    assert len(list(tmp_path.glob("*/records/*/*/rows.csv"))) == 2
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+def test_tries_that_diverge_are_passed_over_and_all_of_them_are_said(tmp_path, failing):
+    rates = [1e-3, 3e-3, 1e-2]
+
+    def serve(current) -> list[Outcome]:
+        done = []
+        for cfg in current.cfgs:
+            bad = cfg.optimizer.lr in rates[:failing]
+            checkpoint = tmp_path / f"{cfg.optimizer.lr}-{cfg.steps}"
+            done.append(
+                Outcome(cfg, f"{cfg.optimizer.lr}", checkpoint, "NotFiniteError: loss of training is nan at step 3")
+                if bad
+                else Outcome(cfg, f"{cfg.optimizer.lr}", checkpoint)
+            )
+        return done
+
+    monkey = pytest.MonkeyPatch()
+    with monkey.context() as patch:
+        patch.setattr("pe_lab.experiment.tuning.diverged", lambda reason: True)
+        patch.setattr(
+            "pe_lab.experiment.tuning.validation_by_step",
+            lambda path: {
+                step: {"score": 0.1, "loss": 1.0} for step in (2, 4, 8, 16, 32) if step <= int(path.name.split("-")[-1])
+            },
+        )
+        chosen = drive(tuned(cells(tmp_path, "pe=rope")), serve)
+    assert [cfg.optimizer.lr for cfg in chosen] == ([3e-3] if failing == 1 else [])
+    found = outcome_of(tmp_path)
+    assert (found["y"], found["solved"]) == (5.0, False)
+    assert math.isnan(found["optimizer.lr"]) == (failing == 3)
+
+
+def test_a_task_without_a_level_compares_the_loss_of_the_best_after_all_steps(tmp_path):
+    task = ("data=digits", "trainer.batch_size=512", "steps=8", "solve.first=1", "solve.per_doubling=1")
+    run(cells(tmp_path, "pe=rope", task=task))
+    found, results = outcome_of(tmp_path), load(tmp_path, "tuned")
+    assert found["y"] == pytest.approx(results.cells["test_loss"].item())
+    tries = pd.read_csv(tmp_path / "studies" / "tuned" / "tries.csv")
+    at_choice = tries[tries["step"] == 2].set_index("optimizer.lr")["value"]
+    assert found["optimizer.lr"] == at_choice.idxmax()
+    assert sorted(tries["step"].unique()) == [1, 2, 4, 8]
+    assert (tries["value"] < 0).all()  # minus the loss
+
+
+def test_an_encoding_with_a_starting_scale_has_as_many_tries_of_both(tmp_path):
+    scaled = "tune.scaled=[[1e-3,0.14],[3e-3,0.14],[3e-3,1.0]]"
+    races = races_of(cells(tmp_path, "pe=rope,sinusoidal", scaled))
+    tries = {race.cfg.pe.name: race.plan.tries[race.cfg.pe.name] for race in races}
+    assert [tuple(each) for each in tries["sinusoidal"]] == [(1e-3, 0.14), (3e-3, 0.14), (3e-3, 1.0)]
+    assert [tuple(each) for each in tries["rope"]] == [(1e-3, None), (3e-3, None), (1e-2, None)]
+    need = races[1].next()
+    assert races[1].cell(need).pe.size == 0.14
+
+
+def test_the_steps_of_evaluation_are_those_of_the_training_and_its_last():
+    assert evaluations(32, 2, 1) == (2, 4, 8, 16, 32)
+    assert evaluations(40, 2, 1) == (2, 4, 8, 16, 32, 40)
+    assert evaluations(3840, 60, 2) == (60, 85, 120, 170, 240, 339, 480, 679, 960, 1358, 1920, 2715, 3840)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["tune.rates=[1e-3]"], ["tune.rates", "[0.001]"]),
+        (["tune.rates=[3e-3,1e-3]"], ["tune.rates", "ascending"]),
+        (["optimizer.lr=1e-3"], ["optimizer.lr", "tune.rates"]),
+        (["tune.scaled=[[1e-3,0.1]]"], ["tune.scaled", "3", "1"]),
+        (["tune.scaled=[[1e-3]]"], ["tune.scaled"]),
+        (["tune.fraction=1"], ["tune.fraction", "(0, 1)"]),
+        (["tune.margin=0.1 nats"], ["tune.margin", "octave"]),
+        (["tune.margin=0.1 gap"], ["tune.margin", "octave"]),
+        (["steps=null", "epochs=4", "solve.level=null"], ["tune.rates", "steps", "epochs=4"]),
+        (["decide.baseline=rope"], ["tune.rates", "decide.baseline"]),
+        (["solve.level=1.5"], ["solve.level", "(0, 1)", "1.5"]),
+        (["steps=50"], ["steps", "60", "50"]),
+    ],
+)
+def test_settings_that_make_no_study_are_refused(overrides, named):
+    given = {word.split("=")[0]: word for word in ["steps=3840", "solve.level=0.95", LADDER]}
+    given |= {word.split("=")[0]: word for word in overrides}
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        config.expand(["pe=rope,none", *given.values()], True)
+    assert all(word in str(error.value) for word in named)
+    assert "\n" not in str(error.value)
+
+
+def test_one_cell_alone_does_not_tune():
+    with pytest.raises(ValueError, match=r"tune\.rates=.*-m"):
+        config.expand(["steps=3840", LADDER], False)
+
+
+def test_a_choice_between_two_evaluations_is_refused():
+    (cfg,) = config.expand(["steps=3000", "solve.level=0.9", LADDER, "pe=rope"], True)
+    with pytest.raises(ValueError, match=r"steps=3000 x tune\.fraction=0\.25.*got 750.*steps=3840"):
+        Race.of(cfg)
