@@ -405,7 +405,7 @@ def test_what_is_drawn_for_each_layout_is_not_compared_across_layouts() -> None:
     found = {outcome.promise: outcome for outcome in examine(PROMISES, case)}
     assert {promise for promise in found if found[promise].holds is False} == set()
     reasons = [promise for promise in found if found[promise].reason == "it draws at random for each layout"]
-    assert len(reasons) == 5
+    assert len(reasons) == 6
     assert found["a causal model does not see the future"].holds
 
 
