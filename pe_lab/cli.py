@@ -6,6 +6,9 @@ Each program is imported only when it is called, so that `pe-lab` itself starts 
 import importlib
 import sys
 
+from pe_lab.system.errors import printable
+from pe_lab.system.names import unknown_name
+
 COMMANDS = {
     "run": ("pe_lab.run", "train a cell, or with -m a sweep of cells"),
     "evaluate": ("pe_lab.evaluate", "measure trained cells at other lengths, policies and offsets, or probe them"),
@@ -31,7 +34,7 @@ def main() -> None:
         sys.argv = [f"pe-lab {name}", *arguments]
         importlib.import_module(COMMANDS[name][0]).main()
     else:
-        print(f"error: COMMAND must be one of {', '.join(COMMANDS)}, got {name!a}", file=sys.stderr)
+        print(f"error: {printable(unknown_name('COMMAND', COMMANDS, name))}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -18,6 +18,7 @@ from omegaconf import DictConfig
 
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.system.arguments import unrecognized
 from pe_lab.system.devices import gpus, use_gpu_of
 from pe_lab.system.errors import in_one_line, refuse
 from pe_lab.system.paths import SAFE, safe_path
@@ -25,6 +26,7 @@ from pe_lab.system.termination import EndError, TerminatedError, end_with, no_ex
 from pe_lab.tracking.wandb_mode import agent_run
 
 MULTIRUN = {"-m", "--multirun"}
+SETTINGS = config.Config.__dataclass_fields__
 
 
 def _with_hydra(task: Callable[[DictConfig], None], arguments: list[str]) -> None:
@@ -115,7 +117,13 @@ def _run(words: list[str], train: bool) -> None:
     given = sorted(given, key=lambda word: word not in MULTIRUN)  # -m may stand anywhere
     parser = get_args_parser()
     parser.error, parser.exit = refuse, _end  # type: ignore[method-assign]
-    arguments = parser.parse_args(given)
+    for word in given:
+        if word.startswith("-") and word.lstrip("-").partition("=")[0].partition(".")[0] in SETTINGS:
+            refuse(unrecognized([word], given, [], SETTINGS))  # -pe would be read as -p e
+    arguments, unknown = parser.parse_known_args(given)
+    if unknown:
+        options = [option for action in parser._actions for option in action.option_strings]
+        refuse(unrecognized(unknown, given, options, SETTINGS))
     if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
         try:
             _with_hydra(lambda cfg: None, given)

@@ -19,6 +19,7 @@ from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line, printable
 from pe_lab.system.files import COMMANDS, LedgerError, read_json
+from pe_lab.system.names import unknown_name
 
 INTERVAL = 2.0  # seconds between two looks with --follow
 MOST_LINES = 10  # of a kind, per command
@@ -91,7 +92,7 @@ def read_commands(folder: Path, study: str | None = None) -> list[Command]:
     selected = [command for command in commands if command.study == study]
     if not selected:
         names = sorted({command.study for command in commands if command.study})
-        raise ValueError(f"--study must be one of {', '.join(names) or 'none yet'} in {folder}, got {study!r}")
+        raise ValueError(unknown_name("--study", names, study, f" in {folder}"))
     return selected
 
 

@@ -17,7 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.names import unknown_name
+from pe_lab.system.files import require_writable
+from pe_lab.system.names import did_you_mean, unknown_name
 from pe_lab.system.termination import no_exit
 
 
@@ -33,7 +34,7 @@ class Settings:
 
 def main() -> None:
     """Read the arguments and run the audit."""
-    parser = Parser("pe_lab.audit", description=__doc__)
+    parser = Parser("pe_lab.audit", list(Settings.__dataclass_fields__), description=__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
@@ -59,10 +60,14 @@ def read(overrides: list[str]) -> tuple[Settings, list[DictConfig]]:
     for override in own:
         key, _, value = override.partition("=")
         if key not in known or not value:
-            raise ValueError(f"the audit takes {'=…, '.join(known)}=… and pe.<option>=…: got {override!r}")
+            takes = f"{'=…, '.join(known)}=… and pe.<option>=…"
+            raise ValueError(
+                f"the audit takes {takes}: got {override!r}{'' if key in known else did_you_mean(key, known)}"
+            )
     settings = Settings(**OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(own)))
     if settings.seconds <= 0:
         raise ValueError(f"seconds must be positive, got {settings.seconds}")
+    require_writable("out", Path(settings.out))
     names_known = config.folders().names("pe")
     names = names_known if settings.pe is None else list(dict.fromkeys(settings.pe.split(",")))
     for name in names:

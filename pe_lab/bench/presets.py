@@ -12,7 +12,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 from pe_lab.encodings.terms import Terms
-from pe_lab.system.names import did_you_mean
+from pe_lab.system.names import unknown_name
 
 
 def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable[[Sizes], PositionalEncoding]]:
@@ -30,7 +30,7 @@ def presets(configs: Path, names: list[str] | None = None) -> dict[str, Callable
     known = sorted(single, key=lambda name: name != "none")
     for name in names or ():
         if name not in known:
-            raise ValueError(f"pe must be one of {', '.join(known)}, got {name}{did_you_mean(name, known)}")
+            raise ValueError(unknown_name("pe", known, name))
     return {name: _constructor(options[name]) for name in names or known}
 
 

@@ -15,11 +15,12 @@ from pathlib import Path
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.files import require_writable
 
 
 def main() -> None:
     """Read the arguments, and show, pack, or write a score card."""
-    parser = Parser("pe_lab.benchmark", description=__doc__)
+    parser = Parser("pe_lab.benchmark", ("pe",), description=__doc__)
     parser.add_argument("words", nargs="*", metavar="pe=NAME", help="the encoding, and its options")
     parser.add_argument("--tasks", help="tasks joined by commas, or all (default: those with shipped results)")
     parser.add_argument("--seeds", type=int, help="seeds of each task (default: 3)")
@@ -49,8 +50,14 @@ def _check(arguments: argparse.Namespace) -> None:
     unused = [f"--{name}" for name in options if getattr(arguments, name) is not None and not arguments.words]
     if unused:
         raise ValueError(f"{', '.join(unused)} must be given with pe=NAME, of whose score card they are, got none")
+    for name in ("out", "export"):
+        if getattr(arguments, name) is not None:
+            require_writable(f"--{name}", Path(getattr(arguments, name)))
     if arguments.beside and arguments.pack is not None:
         raise ValueError("--beside must not be given with --pack, which reads a ledger alone, got both")
+    for name in arguments.beside:
+        if not Path(name).is_file():  # reading a FIFO would wait
+            raise ValueError(f"--beside must be a file of exported rows, got {name!r}")
 
 
 def _program(arguments: argparse.Namespace) -> None:

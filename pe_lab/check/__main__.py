@@ -23,7 +23,7 @@ TAKEN = {"pe": ("pe", "model"), "data": ("data", "seed")}  # the settings of eac
 
 def main() -> None:
     """Read the arguments, check, and print the report. The exit status is 1 if a promise is broken."""
-    parser = Parser("pe_lab.check", description=__doc__)
+    parser = Parser("pe_lab.check", ("pe", "data", "model", "seed"), description=__doc__)
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 

@@ -11,7 +11,7 @@ from pe_lab.config.users import FLAGS, folders
 from pe_lab.encodings.options import SHOWN, shown
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.names import did_you_mean, unknown_name
+from pe_lab.system.names import unknown_name
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
 LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe")
@@ -83,11 +83,19 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
 
     parser, parsed, sizes = OverridesParser.create(loader), [], {}
     for text in overrides:
+        if "=" not in text and not text.startswith("~"):
+            meant = [f"{group}={text}" for group, files in folders().files.items() if text in files]
+            hint = f": did you mean {' or '.join(meant)}?" if meant else ""
+            raise ValueError(f"a setting must be written key=value, got {shown(text)}{hint}")
         try:
             (override,) = parser.parse_overrides([text])
         except (HydraException, ValueError, RecursionError) as error:
-            raise ValueError(f"{shown(text)} cannot be read: {in_one_line(error)[:SHOWN]}") from None
+            reason = in_one_line(error).partition(" See https://")[0][:SHOWN]
+            reason = reason if text.isascii() else "letters outside of ASCII must stand in quotes, as \"key='é'\""
+            raise ValueError(f"{shown(text)} cannot be read: {reason}") from None
         key, value = override.key_or_group, override.value()
+        if key == "study" and not (override.is_add() or override.is_force_add() or override.is_delete()):
+            raise ValueError(f"a study must be chosen as +{text}, got {shown(text)}: no study is chosen by default")
         if key == "trainer.devices":
             raise ValueError(
                 f"trainer.devices cannot be set: a cell trains on one device, and a sweep starts one worker per GPU of "
@@ -108,9 +116,8 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
             if not all(isinstance(name, str) and "${" not in name for name in names) or (
                 isinstance(value, list) and not set(names) <= set(known)
             ):
-                raise ValueError(
-                    f"{key} must be one of {', '.join(known)}, got {shown(value)}{did_you_mean(value, known)}"
-                )
+                wrong = next((name for name in names if name not in known), value)
+                raise ValueError(unknown_name(key, known, wrong))
         parsed.append(override)
     if math.prod(sizes.values()) > MOST:
         raise ValueError(f"a sweep must have at most {MOST:,} cells, got more with {', '.join(sizes)}")

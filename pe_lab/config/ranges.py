@@ -14,7 +14,7 @@ from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, at_least, is_numb
 
 def _each(one: Range, fewest: int = 1) -> Range:
     words = f"a list, each {one.words}" if fewest else f"a list, maybe empty, each {one.words}"
-    return Range(words, lambda x: isinstance(x, list) and len(x) >= fewest and all(map(one.holds, x)))
+    return Range(words, lambda x: isinstance(x, list) and len(x) >= fewest and all(map(one.holds, x)), names=one.names)
 
 
 def _optional(one: Range) -> Range:
@@ -117,7 +117,9 @@ RANGES: dict[str, Range] = {
     "trainer.graph": Range("true, false or auto", lambda x: isinstance(x, bool) or x == "auto"),
     "attention.implementation": one_of("auto", "reference", "sdpa", "flex", "triton"),
     "evaluate.lengths": _each(at_least(1)),
-    "evaluate.policy": _each(Range(f"one of {', '.join(policy_names.WRITTEN)}", policy_names.holds)),
+    "evaluate.policy": _each(
+        Range(f"one of {', '.join(policy_names.WRITTEN)}", policy_names.holds, names=policy_names.NAMES)
+    ),
     "evaluate.offset": _each(Range("an integer in 0 ... 2^24", lambda x: isinstance(x, int) and 0 <= x <= 2**24)),
     "evaluate.decode": one_of("none", "greedy"),
     "logger.mode": _optional(one_of("online", "offline", "disabled")),

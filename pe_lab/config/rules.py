@@ -19,6 +19,8 @@ from pe_lab.encodings.options import shown
 from pe_lab.system.errors import unknown_setting
 from pe_lab.system.plain import complaint
 
+OPTIMIZER = ("lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
+
 
 def check(cfg: DictConfig, known: Folders | None = None) -> None:
     """Check every rule that can be checked from the config alone.
@@ -193,6 +195,9 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
                         f"{shown(_plain(given.get(key)))}: give a class of your own a name of its own"
                     )
             known[leaf] = (set(written) | taken) - {"defaults"}
+    for key in OPTIMIZER:
+        if key not in cfg.optimizer:
+            raise ValueError(f"optimizer.{key} must be set, got nothing")
     _check_probes(cfg.probe, files)
     for leaf, names in known.items():
         _require_known(OmegaConf.select(cfg, leaf) if leaf else cfg, leaf, names)

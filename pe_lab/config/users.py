@@ -280,5 +280,5 @@ def _check_file(file: Path, group: str) -> None:
             raise ValueError(f"{file} must have a _target_, the import path of a class, got {shown(target)}")
         if group in MADE_LATER and settings.get("_partial_") is not True:
             raise ValueError(f"{file} must have _partial_: true, got {shown(settings.get('_partial_'))}")
-    if group in ("pe", "data") and settings.get("name") != file.stem:
+    if group in ("pe", "data", "optimizer") and settings.get("name") != file.stem:
         raise ValueError(f"{file} must have name: {file.stem}, as the file, got {shown(settings.get('name'))}")

@@ -17,13 +17,16 @@ from omegaconf.errors import OmegaConfBaseException
 from pe_lab import config
 from pe_lab.encodings.options import within
 from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.files import require_writable
+from pe_lab.system.names import did_you_mean
 
 OUT = "exports"
+NAMES = ("data", "seed", "out")
 
 
 def main() -> None:
     """Read the arguments and export the dataset."""
-    parser = Parser("pe_lab.data", description=__doc__)
+    parser = Parser("pe_lab.data", NAMES, description=__doc__)
     parser.add_argument("words", nargs="*", metavar="export key=value")
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
@@ -35,14 +38,15 @@ def main() -> None:
 
 
 def read(words: list[str]) -> tuple[Path, DictConfig]:
-    """Return the folder to write to, and the config of the dataset; make the folder's parent.
+    """Return the folder to write to, and the config of the dataset.
 
     Raises:
         ValueError: an argument that is no setting; no dataset; a folder that cannot be written to.
         HydraException: an option that the dataset does not have.
     """
     if words[:1] != ["export"]:
-        raise ValueError(f"the command must be export, got {words[0] if words else 'nothing'}")
+        given = words[0] if words else "nothing"
+        raise ValueError(f"the command must be export, got {given}{did_you_mean(given, ['export'])}")
     out, overrides = OUT, []
     for word in words[1:]:
         key, _, value = word.partition("=")
@@ -51,15 +55,13 @@ def read(words: list[str]) -> tuple[Path, DictConfig]:
         elif value and (key in ("data", "seed") or key.startswith("data.")):
             overrides.append(word)
         else:
-            raise ValueError(f"export takes data=…, data.<option>=…, seed=… and out=…: got {word!r}")
+            hint = "" if key in NAMES else did_you_mean(key, NAMES)
+            raise ValueError(f"export takes data=…, data.<option>=…, seed=… and out=…: got {word!r}{hint}")
     if not any(word.startswith("data=") for word in overrides):
         names = config.folders().names("data")
         raise ValueError(f"data must be one of {', '.join(names)}, got nothing")
     cfg = config.expand(overrides, multirun=False)[0]
-    try:
-        Path(out).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"out must be a folder that can be written to, got {out!r} ({error.strerror})") from None
+    require_writable("out", Path(out))
     return Path(out) / cfg.data.name, cfg
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from pe_lab.system.names import unknown_name
+
 ALL_PAIRS, BEST = "all pairs", "best"
 
 Setting = tuple[Any, ...]
@@ -37,10 +39,7 @@ class Question:
             if len(encodings) < 2:
                 raise ValueError(f"decide needs at least two encodings{where}, got {', '.join(encodings)}")
             if self.baseline not in (ALL_PAIRS, BEST, *encodings):
-                raise ValueError(
-                    f"decide.baseline must be one of {', '.join(encodings)}, '{ALL_PAIRS}' or {BEST}{where}, "
-                    f"got {self.baseline!r}"
-                )
+                raise ValueError(unknown_name("decide.baseline", (*encodings, ALL_PAIRS, BEST), self.baseline, where))
             if self.baseline == BEST and not 1 <= self.places < len(encodings):
                 raise ValueError(f"decide.best must be in 1 ... {len(encodings) - 1}{where}, got {self.best}")
         if self.best is not None and self.baseline != BEST:

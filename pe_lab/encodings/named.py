@@ -107,9 +107,9 @@ def known(name: Any) -> Callable[..., PositionalEncoding]:
     """
     makers = encodings()
     if not isinstance(name, str) or name not in makers:
-        close = get_close_matches(str(name), makers, 1)
-        hint = f": did you mean {close[0]}?" if close else ""
-        raise ValueError(f"name must be one of {', '.join(makers)}, got {name!r}{hint}")
+        rule = f"name must be one of {', '.join(makers)}"
+        close = get_close_matches(name, makers, 1) if isinstance(name, str) else []
+        raise ValueError(f"name={name!r}: did you mean {close[0]}? {rule}" if close else f"{rule}, got {name!r}")
     return makers[name]
 
 

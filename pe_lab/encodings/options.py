@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cache, wraps
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, Union, get_args, get_origin
@@ -53,12 +54,14 @@ class Range:
         holds: whether a value meets it.
         most: an upper limit for numbers: beyond it, memory or time would run out.
         optional: whether None is accepted.
+        names: that the values may have, of which a message proposes the nearest.
     """
 
     words: str
     holds: Callable[[Any], bool]
     most: float = math.inf
     optional: bool = False
+    names: tuple[str, ...] = ()
 
 
 def is_number(value: Any) -> bool:
@@ -111,7 +114,7 @@ def each(words: str, holds: Callable[[Any], bool]) -> Range:
 
 def one_of(*names: str) -> Range:
     """Return the range that consists of these strings."""
-    return Range(f"one of {', '.join(names)}", lambda x: x in names)
+    return Range(f"one of {', '.join(names)}", lambda x: x in names, names=names)
 
 
 POSITIVE = Range("a positive number", lambda x: is_number(x) and x > 0)
@@ -163,9 +166,17 @@ def require(name: str, value: Any, allowed: Range) -> None:
     if value is None and allowed.optional:
         return
     if not allowed.holds(value):
-        raise OptionError(f"{name} must be {allowed.words}, got {shown(value)}")
+        raise OptionError(f"{name} must be {allowed.words}, got {shown(value)}{_proposal(value, allowed.names)}")
     if allowed.most < math.inf and value > allowed.most:
         raise OptionError(f"{name} must be at most {allowed.most}, got {shown(value)}")
+
+
+def _proposal(value: Any, names: Sequence[str]) -> str:
+    """Return which name was meant, as the end of a message; "" where none is near."""
+    texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+    wrong = next((text.casefold().partition(":")[0] for text in texts if text not in names), "")
+    close = get_close_matches(wrong, names, 1, 0.7)  # gpu is not cpu
+    return f": did you mean {close[0]}?" if close and close[0] != wrong else ""
 
 
 def shown(value: Any) -> str:

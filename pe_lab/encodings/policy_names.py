@@ -8,6 +8,7 @@ FAR = {  # that rotate far pairs otherwise, with their options, all or none of w
     "rerope": ("WINDOW",),
     "leaky_rerope": ("WINDOW", "K"),
 }
+NAMES = (*PLAIN, *FAR)
 WRITTEN = (*PLAIN, *(f"{name}[:{':'.join(options)}]" for name, options in FAR.items()))
 
 

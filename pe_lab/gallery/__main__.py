@@ -9,7 +9,7 @@ the documentation.
 from pathlib import Path
 
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.files import writable
+from pe_lab.system.files import require_writable
 
 
 def main() -> None:
@@ -35,8 +35,8 @@ def main() -> None:
                 raise ValueError(f"--{name} must be an existing folder, got {str(folder)!r}")
         out, cache = Path(arguments.out), Path(arguments.cache)
         for name, folder in (("out", out), ("cache", cache)):
-            if not writable(folder) and not (name == "cache" and folder.is_dir()):  # it may have all that is needed
-                raise ValueError(f"--{name} must be a folder that can be written to, got {str(folder)!r}")
+            if name == "out" or not folder.is_dir():  # a cache may have all that is needed
+                require_writable(f"--{name}", folder)
         from pe_lab.gallery.content import STUDIES, Content  # loads torch
         from pe_lab.gallery.site import write
 

@@ -20,6 +20,7 @@ from pe_lab.ledger.studies import read_cells, studies
 from pe_lab.ledger.tree import REMOVE, Tree
 from pe_lab.system.files import ASIDE, COMMANDS, LedgerError, is_file, kind, read_json
 from pe_lab.system.files import verify as verify_files
+from pe_lab.system.names import unknown_name
 
 SHARED = (".", "floors", COMMANDS, "studies/*")  # folders of files that belong to no run
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # the name of a file while it is written
@@ -248,7 +249,7 @@ def _runs_of(folder: Path, names: list[str]) -> set[str]:
     found = studies(folder)
     for name in names:
         if name not in found:
-            raise ValueError(f"--keep must be one of {', '.join(found) or 'none yet'} in {folder}, got {name!r}")
+            raise ValueError(unknown_name("--keep", found, name, f" in {folder}"))
     return {run for name in names for run, _ in read_cells(folder, name)}
 
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.files import require_writable
+from pe_lab.system.names import did_you_mean
 from pe_lab.system.tables import read_csv
 
 if TYPE_CHECKING:
@@ -62,13 +64,12 @@ def report(arguments: argparse.Namespace) -> None:
         ValueError: there is no such source, study, baseline, metric, audit or encoding to compare, or no such margin.
     """
     if arguments.source == "claims":
+        if arguments.out:
+            require_writable("--out", Path(arguments.out))
         from pe_lab.report import claims
 
         claims.report(Path(arguments.ledger), Path(arguments.out) if arguments.out else None)
         return
-    from pe_lab.report.page import html
-    from pe_lab.report.question import Question
-    from pe_lab.report.sections import sections
     from pe_lab.results import frame, wandb_project
     from pe_lab.results.study_tables import require_costs
     from pe_lab.system.files import write_text
@@ -83,6 +84,8 @@ def report(arguments: argparse.Namespace) -> None:
         results = frame.load(folder, study)
         load = f"results = frame.load({str(folder)!r}{f', {study!r}' if study else ''})"
         beside = folder / "studies" / study if study else folder
+    out = Path(arguments.out) if arguments.out else beside
+    require_writable("--out", out)
     if len(results.cells):
         require_costs(results.cells, f"{results.name}: rows.csv")
     baseline = arguments.baseline or _baseline(results)
@@ -91,10 +94,13 @@ def report(arguments: argparse.Namespace) -> None:
         from pe_lab.results.statistics import Margin
 
         margin = Margin.parse(arguments.margin)
+    from pe_lab.report.page import html  # loads torch
+    from pe_lab.report.question import Question
+    from pe_lab.report.sections import sections
+
     asked = Question(results, load, command(results.name), baseline, arguments.metric, audit, arguments.against, margin)
     found = sections(asked)
     title = f"pe_lab: {results.name}"
-    out = Path(arguments.out) if arguments.out else beside
     write_text(out / "report.html", html(title, found))
     print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
 
@@ -108,10 +114,13 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
     if Path(source).is_dir():
         return Path(source), study
     if (Path(ledger) / "studies" / source).is_dir():
+        if study not in (None, source):
+            raise ValueError(f"--study needs a ledger's folder as the source, got --study {study} and {source!r}")
         return Path(ledger), source
     known = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
     raise ValueError(
         f"source must be a folder, or a study in {ledger} ({', '.join(known) or 'there is none'}), got {source!r}"
+        f"{did_you_mean(source, [*known, 'claims'])}"
     )
 
 

@@ -13,6 +13,7 @@ from pe_lab.results import statistics
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.statistics import Families, Margin
+from pe_lab.system.names import unknown_name
 
 IMPORTS = (
     "from pe_lab.report import answer, choice, decided; "
@@ -59,7 +60,7 @@ class Question:
         """
         others = [name for name in self.results.cells["pe"].unique() if name != self.baseline]
         if self.against and self.against not in others:
-            raise ValueError(f"against must be one of {', '.join(others) or 'none'}, got {self.against!r}")
+            raise ValueError(unknown_name("against", others, self.against))
         if self.decided is not None and self.margin_notes():
             raise ValueError(
                 f"margin must be the one by which seeds were added to {self.results.name}, got {str(self.margin)!r}"

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.data.score import LEVELS
+from pe_lab.system.names import unknown_name
 
 FIRST = ("pe", "data", "depth", "epochs", "seed")  # columns that every row begins with
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "run")
@@ -60,7 +61,7 @@ def metric_column(rows: pd.DataFrame, metric: str) -> str:
     """
     if f"test_{metric}" not in rows:
         known = [name.removeprefix("test_") for name in rows if name.startswith("test_")]
-        raise ValueError(f"metric must be one of {', '.join(known) or 'none'}, got {metric!r}")
+        raise ValueError(unknown_name("metric", known, metric))
     return f"test_{metric}"
 
 

@@ -11,6 +11,7 @@ from pe_lab.results.columns import ENVIRONMENT, checkpoint
 from pe_lab.results.declared import Declared
 from pe_lab.results.from_ledger import NO_FAILED
 from pe_lab.results.study_tables import require_curves, require_records, require_rows
+from pe_lab.system.names import unknown_name
 from pe_lab.system.tables import read_csv
 
 NO_SKIPPED = pd.DataFrame(columns=["pe", "data", "reason"])
@@ -117,7 +118,7 @@ def _load_study(folder: Path, study: str) -> Results:
     rows = folder / "studies" / study / "rows.csv"
     if not rows.is_file():
         known = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
-        raise ValueError(f"study must be one of {', '.join(known) or 'none yet'} in {folder}, got {study!r}")
+        raise ValueError(unknown_name("study", known, study, f" in {folder}"))
     stored = _stored(rows.parent)
     named = [(cell["run"], checkpoint(cell)) for cell in stored.cells.to_dict("records")]
     cells, _, refused = from_ledger.read_cells(folder, {cell: number for number, cell in enumerate(named)})

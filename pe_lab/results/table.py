@@ -11,6 +11,7 @@ from pe_lab.results.statistics.intervals import interval
 from pe_lab.results.statistics.margin import Margin, keys_of
 from pe_lab.results.statistics.paired import differences, wide
 from pe_lab.system.markup import in_markdown
+from pe_lab.system.names import unknown_name
 
 TESTED = ["p_holm", "p_equivalent_holm", "margin", "verdict"]  # columns of `compare` that a table takes over
 
@@ -32,7 +33,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
     """
     baseline = baseline or rows["pe"].iloc[0]
     if baseline not in set(rows["pe"]):
-        raise ValueError(f"baseline must be one of {', '.join(rows['pe'].unique())}, got {baseline!r}")
+        raise ValueError(unknown_name("baseline", rows["pe"].unique(), baseline))
     known, settings, measured = floors(rows, metric), setting_columns(rows), metric_column(rows, metric)
     compared = _differences(rows, baseline, metric)
     lines = []

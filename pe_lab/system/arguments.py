@@ -4,10 +4,11 @@ import argparse
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from pe_lab.system.errors import in_one_line
+from pe_lab.system.names import did_you_mean, unknown_name
 from pe_lab.system.termination import EndError, no_exit
 
 MISSING = "the following arguments are required: "
@@ -18,9 +19,11 @@ class Parser(argparse.ArgumentParser):
 
     Args:
         module: the program's module, to name it in its help: python -m <module>, or pe-lab <command>.
+        settings: that the program takes besides, written key=value; those within them too.
     """
 
-    def __init__(self, module: str = "", **options: Any) -> None:
+    def __init__(self, module: str = "", settings: Sequence[str] = (), **options: Any) -> None:
+        self.settings = settings
         if module:
             options["prog"] = sys.argv[0] if sys.argv[0].startswith("pe-lab ") else f"python -m {module}"
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **options)
@@ -38,6 +41,19 @@ class Parser(argparse.ArgumentParser):
             self._print_message(message, sys.stderr)
         raise EndError(status)
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the arguments; refuse those that the program does not take."""
+        given = sys.argv[1:] if args is None else list(args)
+        found, unknown = self.parse_known_args(given, namespace)
+        if unknown:
+            self.error(unrecognized(unknown, given, _options(self), self.settings))
+        return found
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse what is none of the choices of an argument, as the name of a command."""
+        if action.choices is not None and value not in action.choices:
+            raise ValueError(unknown_name(str(action.metavar or action.dest), map(str, action.choices), value))
+
     def _requirement(self, name: str) -> str:
         """Return a sentence that names a missing argument and what it must be."""
         for action in self._actions:
@@ -45,6 +61,34 @@ class Parser(argparse.ArgumentParser):
                 choices = f"one of {', '.join(map(str, action.choices))}" if action.choices else action.help
                 return f"{name} must be {re.sub(r'%.*', '', choices or 'given')}, got nothing"
         return f"{name} is required"
+
+
+def unrecognized(unknown: list[str], given: list[str], options: list[str], settings: Iterable[str]) -> str:
+    """Return a message about arguments that a program does not take.
+
+    Args:
+        unknown: these arguments.
+        given: all arguments.
+        options: those that it takes.
+        settings: that it takes too, written key=value.
+    """
+    first = unknown[0]
+    name, _, value = first.partition("=")
+    if first.startswith("-") and name.lstrip("-").partition(".")[0] in settings:
+        after = given[given.index(first) + 1 :] if first in given and not value else []
+        value = value or next((word for word in after if "=" not in word and not word.startswith("-")), "VALUE")
+        return f"a setting must be written key=value, got {first}: did you mean {name.lstrip('-')}={value}?"
+    return f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(name, options)}"
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the options that a parser knows, and those of its commands."""
+    options = []
+    for action in parser._actions:
+        options += action.option_strings
+        if isinstance(action, argparse._SubParsersAction):
+            options += [option for command in action.choices.values() for option in _options(command)]
+    return options
 
 
 def run_program(

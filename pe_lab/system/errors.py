@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pe_lab.system.names import did_you_mean, unknown_name
+from pe_lab.system.names import nearest, unknown_name
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -17,6 +17,7 @@ KINDS |= {
 LOCATING = re.compile(r"Error locating target '(\S+)', set env var .*full_key: (\S+)", re.DOTALL)  # hydra's words
 
 LONGEST = 80  # characters of a value in a message
+COMPOSING = re.compile(r"In '([^']+)': ")  # hydra's words, about a setting in a file
 APPEND = re.compile(r"To append to your config use \+([^=\s]+)=(.*)")  # hydra's words, about an unknown setting
 
 
@@ -38,6 +39,8 @@ def in_one_line(error: BaseException) -> str:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
         return unknown_name(group or "config", error.options, name)
     cause = error.__cause__
+    if (file := COMPOSING.match(str(error))) and (line := _of_setting(error.__context__)):
+        return printable(f"{file[1]}.yaml: {line}")
     if cause is not None and (located := LOCATING.match(str(error))):
         reason = (str(cause).splitlines() or [""])[:2][-1]  # the second line has the error of the import
         return printable(f"{located[2]}._target_ must be a class that can be imported, got {located[1]!r}: {reason}")
@@ -63,14 +66,19 @@ def unknown_setting(leaf: "DictConfig", group: str, name: str, known: Iterable[A
         given: the value, as text; "": it is not known.
     """
     chosen = leaf.get("name") if group else None  # a name of conf/pe, conf/data, ...
-    names = sorted(one for one in map(str, known) if not one.startswith("_") and not (chosen and one == "name"))
+    left_out = ("hydra", "name") if chosen else ("hydra",)
+    names = sorted(one for one in map(str, known) if one[0] != "_" and one not in left_out)
     owner = f"{group}={chosen}" if chosen else group or "the config"
     full = f"{group}.{name}".lstrip(".")
-    hint = did_you_mean(name, names, [one for one in _settings(leaf._get_root()) if one != full])
+    near = nearest(name, names, [one for one in _settings(leaf._get_root()) if one != full])
     value = f"={given[:LONGEST]}{'...' if len(given) > LONGEST else ''}" if given else ""
     has = f"has the settings {', '.join(names)}" if names else "has no settings"
     has += f" before {group}=NAME is given" if group in ("search", "probe") and not names else ""
-    return f"{owner} {has}: got {full}{value}{hint}"
+    return (
+        f"{full}{value}: did you mean {' or '.join(near)}? {owner} {has}"
+        if near
+        else f"{owner} {has}: got {full}{value}"
+    )
 
 
 def _settings(leaf: Any, path: str = "") -> Iterator[str]:

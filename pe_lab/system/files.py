@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 CHECKSUMS = "checksums.json"
@@ -142,7 +143,17 @@ def _kind(mode: int) -> str:
 def writable(folder: Path) -> bool:
     """Return whether files can be written into a folder, or the folder be made where there is none."""
     existing = next(part for part in (folder, *folder.absolute().parents) if part.exists())
-    return existing.is_dir() and os.access(existing, os.W_OK)
+    try:
+        with TemporaryFile(dir=existing):  # the rights alone do not say so, as of /proc
+            return True
+    except OSError:
+        return False
+
+
+def require_writable(setting: str, folder: Path) -> None:
+    """Raise ValueError unless files can be written into a folder: before anything is computed for it."""
+    if not writable(folder):
+        raise ValueError(f"{setting} must be a folder that can be written to, got {str(folder)!r}")
 
 
 @contextmanager

@@ -3,15 +3,37 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+LONGEST = 80  # characters of a name in a message
 
-def unknown_name(what: str, known: Iterable[str], name: str) -> str:
-    """Return a message about a name that is not one of those that can stand there."""
+
+def unknown_name(what: str, known: Iterable[str], name: object, where: str = "") -> str:
+    """Return a message about a name that is not one of those that can stand there; the nearest comes first.
+
+    Args:
+        what: the setting or argument.
+        known: the names that can stand there.
+        name: what was given.
+        where: text behind the names, as " in ledger".
+    """
     known = list(known)
-    return f"{what} must be one of {', '.join(known)}, got {name!r}{did_you_mean(name, known)}"
+    given = repr(name) if len(repr(name)) <= LONGEST else f"{repr(name)[:LONGEST]}..."
+    rule = f"{what} must be one of {', '.join(known) or 'none yet'}{where}"
+    near = nearest(name, known)
+    return f"{what}={given}: did you mean {' or '.join(near)}? {rule}" if near else f"{rule}, got {given}"
 
 
 def did_you_mean(name: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
     """Return the end of a message about an unknown name: the nearest of those that are known, or "" if none is near.
+
+    Args:
+        name, known, elsewhere: as for `nearest`.
+    """
+    near = nearest(name, known, elsewhere)
+    return f": did you mean {' or '.join(near)}?" if near else ""
+
+
+def nearest(name: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> list[str]:
+    """Return what a name may stand for: one name, or two that differ from it only in letter case; or none.
 
     Args:
         name: what was given.
@@ -20,11 +42,10 @@ def did_you_mean(name: object, known: Iterable[str], elsewhere: Iterable[str] = 
             `depth` stands for `model.depth`.
     """
     if not isinstance(name, str):
-        return ""
+        return []
     lower, known = name.casefold(), list(known)
     word = lower.rpartition(".")[2]
     same = [one for one in known if one.casefold() == lower]
     same = same or [one for one in elsewhere if one.casefold().rpartition(".")[2] == word]
     by_lower = {one.casefold(): one for one in known}
-    near = same[:2] or [by_lower[one] for one in get_close_matches(lower, by_lower, 1)]
-    return f": did you mean {' or '.join(near)}?" if near else ""
+    return same[:2] or [by_lower[one] for one in get_close_matches(lower, by_lower, 1)]

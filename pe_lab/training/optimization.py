@@ -11,8 +11,10 @@ from omegaconf import DictConfig
 from torch import nn
 
 from pe_lab.config import resolved
+from pe_lab.encodings.options import shown
 from pe_lab.encodings.rates import rates
 from pe_lab.model.transformer import Transformer
+from pe_lab.system.errors import unknown_setting
 
 OURS = ("name", "lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
 FUSED = (torch.optim.Adam, torch.optim.AdamW)  # classes whose fused implementation is used
@@ -49,6 +51,10 @@ class Optimization:
                 f"optimizer._target_ must be a class derived from torch.optim.Optimizer, got {settings['_target_']}"
             )
         parameters = inspect.signature(self.made).parameters.values()
+        if all(p.kind != p.VAR_KEYWORD for p in parameters):
+            taken = [*OURS, *(p.name for p in parameters if p.name not in ("params", *OURS))]
+            for key in (str(key) for key in settings if str(key)[0] != "_" and key not in taken):
+                raise ValueError(unknown_setting(settings, "optimizer", key, taken, shown(settings[key])))
         self.decays = any(p.name == "weight_decay" or p.kind == p.VAR_KEYWORD for p in parameters)
         if settings.weight_decay and not self.decays:
             raise ValueError(

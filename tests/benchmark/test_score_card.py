@@ -60,7 +60,7 @@ def test_what_is_asked_for_becomes_a_command_for_each_task() -> None:
         (["pe=rope"], {"names": "copy,cpy"}, r"--tasks must be all, or among place, .*, got 'cpy'"),
         (["pe=rope"], {"seeds": 2}, r"--seeds must be at least 3, .*, got 2"),
         (["pe=rope"], {"workers": 0}, r"--workers must be at least 1, got 0"),
-        (["pe=nope"], {}, r"pe must be one of abacus, .*, got 'nope'"),
+        (["pe=nope"], {}, r"pe='nope': did you mean .* pe must be one of abacus, "),
         (["pe=rope", "pe.theta=-1"], {}, r"theta"),
     ],
 )

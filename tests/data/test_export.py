@@ -227,11 +227,11 @@ def test_the_command_writes_the_same_bytes_twice_and_leaves_nothing_else(tmp_pat
     ("words", "message"),
     [
         ([], "the command must be export, got nothing"),
-        (["import", "data=bag"], "the command must be export, got import"),
+        (["import", "data=bag"], "the command must be export, got import: did you mean export?"),
         (["data=bag"], "the command must be export, got data=bag"),
         (["export"], f"data must be one of {', '.join(NAMES)}, got nothing"),
         (["export", "seed=3"], f"data must be one of {', '.join(NAMES)}, got nothing"),
-        (["export", "data=bags"], f"data must be one of {', '.join(NAMES)}, got 'bags': did you mean bag?"),
+        (["export", "data=bags"], f"data='bags': did you mean bag? data must be one of {', '.join(NAMES)}"),
         (["export", "data=bag", "pe=rope"], "export takes data=…, data.<option>=…, seed=… and out=…: got 'pe=rope'"),
         (["export", "data=bag", "out="], "export takes data=…, data.<option>=…, seed=… and out=…: got 'out='"),
         (["export", "data=bag", "bag"], "export takes data=…, data.<option>=…, seed=… and out=…: got 'bag'"),

@@ -286,7 +286,7 @@ def test_holm_is_that_of_statsmodels():
         (lambda: Question([(SETTING, "rope")], "rope"), "decide needs at least two encodings, got rope"),
         (
             lambda: question("fire"),
-            "decide.baseline must be one of rope, alibi, t5, none, 'all pairs' or best, got 'fire'",
+            "decide.baseline must be one of rope, alibi, t5, none, all pairs, best, got 'fire'",
         ),
         (lambda: question("best", best=4), "decide.best must be in 1 ... 3, got 4"),
         (lambda: question("rope", best=2), "decide.best=2 needs decide.baseline=best, got 'rope'"),

@@ -394,7 +394,7 @@ def test_names_make_parts_outside_of_the_configuration() -> None:
     for parts in (["rope", "forgetting"], (maker("rope"), "forgetting")):
         stack = make("sum", parts=parts, width=D, num_heads=H, depth=1, length=T)
         assert [part.name for part in stack.first.members()] == ["rope", "forgetting"]
-    with pytest.raises(ValueError, match="name must be one of .*, got 'ropee': did you mean rope"):
+    with pytest.raises(ValueError, match=r"name='ropee': did you mean rope\? name must be one of "):
         make("sum", parts=["ropee"], width=D, num_heads=H, depth=1, length=T)
     with pytest.raises(OptionError, match="parts must be a list of encodings that is not empty, got 'rope'"):
         make("sum", parts="rope", width=D, num_heads=H, depth=1, length=T)

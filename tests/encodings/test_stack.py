@@ -72,7 +72,7 @@ def test_options_are_given_by_name() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "error"),
     [
-        ("roep", {}, r"name must be one of abacus, .*, got 'roep': did you mean rope\?"),
+        ("roep", {}, r"name='roep': did you mean rope\? name must be one of abacus, "),
         ("rope", {"thetta": 3}, "options of rope must be among theta, pairing, got thetta"),
         ("rope", {"name": "mine"}, ""),
         ("kerple_log", {"theta": 3}, "options of kerple_log must be among none, got theta"),

@@ -377,7 +377,7 @@ def test_a_race_writes_what_became_of_each_encoding(capsys):
     [
         (
             ["decide.baseline=alibi"],
-            "decide.baseline must be one of none, rope, sinusoidal, 'all pairs' or best, got 'alibi'",
+            "decide.baseline must be one of none, rope, sinusoidal, all pairs, best, got 'alibi'",
         ),
         (["pe=none"], "decide needs at least two encodings, got none"),
         (["decide.baseline=best", "decide.best=3"], "decide.best must be in 1 ... 2, got 3"),

@@ -308,7 +308,7 @@ def test_two_processes_measure_once(start, tmp_path):
             "probe=position at evaluate.lengths above 1 needs 2 test sequences of data=addition, one to fit and one to "
             "score, got 1: set data.test",
         ),
-        (["probe=[weather]"], "probe must be one of attention, position, rank, subspace, got ['weather']"),
+        (["probe=[weather]"], "probe must be one of attention, position, rank, subspace, got 'weather'"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_before_training(overrides, expected, tmp_path):

@@ -225,7 +225,7 @@ def test_prune_leaves_a_running_sweep_alone(tmp_path, program):
     [
         (["verify", "nowhere"], "LEDGER must be an existing folder, got 'nowhere'"),
         (["prune", "nowhere"], "LEDGER must be an existing folder, got 'nowhere'"),
-        (["mend"], "invalid choice: 'mend'"),
+        (["mend"], "COMMAND must be one of verify, prune, got 'mend'"),
         ([], "COMMAND must be one of verify, prune, got nothing"),
     ],
 )

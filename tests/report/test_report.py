@@ -757,7 +757,10 @@ def test_the_answer_calls_the_best_what_the_verdicts_do(number):
         ([], "source must be a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or claims, got nothing"),
         (["{study}", "--colour", "x"], "unrecognized arguments: --colour x"),
         (["nowhere"], "source must be a folder, or a study in ledger (there is none), got 'nowhere'"),
-        (["{study}", "--baseline", "ropes"], "baseline must be one of rope, alibi, none, learnable, got 'ropes'"),
+        (
+            ["{study}", "--baseline", "ropes"],
+            "baseline='ropes': did you mean rope? baseline must be one of rope, alibi, none, learnable",
+        ),
         (["{study}", "--against", "rope"], "against must be one of alibi, none, learnable, got 'rope'"),
         (["{study}", "--margin", "little"], "margin must be a number and one of gap, nats, share"),
         (["{study}", "--margin", "0.1 share"], "the margin of loss must be in gap or nats, got '0.1 share'"),

@@ -462,7 +462,7 @@ def test_one_encoding_has_nothing_to_be_compared_with():
 @pytest.mark.parametrize("ask", [wide, all_pairs, ranks, effects, compare, statistics.deviations])
 def test_an_unknown_metric_is_named_with_the_known_ones(ask):
     rows = rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}).assign(test_accuracy=1.0)
-    with pytest.raises(ValueError, match=r"^metric must be one of loss, accuracy, got 'los'$"):
+    with pytest.raises(ValueError, match=r"^metric='los': did you mean loss\? metric must be one of loss, accuracy$"):
         ask(rows, metric="los")
 
 

@@ -10,6 +10,7 @@ from pe_lab.results.statistics.equivalence import add_equivalence
 from pe_lab.results.statistics.margin import Margin
 from pe_lab.results.statistics.paired import by_setting, differences, pairing_in_words, wide
 from pe_lab.results.statistics.pooling import pool
+from pe_lab.system.names import unknown_name
 
 
 def compare(
@@ -141,7 +142,7 @@ def require_baseline(rows: pd.DataFrame, name: str | None) -> str:
     """
     names = list(rows["pe"].unique())
     if name and name not in names:
-        raise ValueError(f"baseline must be one of {', '.join(names)}, got {name!r}")
+        raise ValueError(unknown_name("baseline", names, name))
     return name or names[0]
 
 

@@ -136,7 +136,7 @@ def test_defaults_follow_metric_and_floors():
     assert default_margin(rows_of({}, "bits_per_byte"), "bits_per_byte") == Margin(0.02, "nats")
     assert default_margin(rows_of({}, "perplexity"), "perplexity") is None
     assert margins(rows_of({}, "perplexity"), "perplexity")["margin"].isna().all()
-    with pytest.raises(ValueError, match="^metric must be one of loss, got 'los'$"):
+    with pytest.raises(ValueError, match=r"^metric='los': did you mean loss\? metric must be one of loss$"):
         default_margin(rows_of(KNOWN), "los")
 
 

@@ -1,0 +1,101 @@
+"""What a new user types wrongly is refused in one line that names it, before anything is computed."""
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pe_lab import cli
+
+WRONG = {  # with what the line must mention
+    "runn": ["did you mean run?"],
+    "ledger verfy": ["did you mean verify?"],
+    "ledger verify .": ["LEDGER"],
+    "ledger prune .": ["LEDGER"],
+    "run pe=alibbi": ["did you mean alibi?"],
+    "run -m pe=rope,alibbi": ["did you mean alibi?"],
+    "run --pe alibi": ["pe=alibi"],
+    "run --pe=alibi": ["pe=alibi"],
+    "run -pe alibi": ["pe=alibi"],
+    "run --epochs 3 pe=rope": ["epochs=3"],
+    "run --multirunn pe=rope": ["did you mean --multirun?"],
+    "run rope": ["pe=rope"],
+    "run pe": ["pe"],
+    "run pe=": ["pe"],
+    "run pe=rope,alibi": ["-m"],
+    "run pe=ropé": ["pe=ropé"],
+    "run эпохи=3": ["эпохи"],
+    "run pe=rope]": ["pe=rope]"],
+    "run pe=cope data=bag": ["pe=cope", "data=bag"],
+    "run model.depth=0": ["model.depth", "0"],
+    "run model.dpeth=2": ["did you mean depth?"],
+    "run epochs=1.5": ["epochs", "1.5"],
+    "run seed=-1": ["seed", "-1"],
+    "run trainer.batch_size=0": ["trainer.batch_size", "0"],
+    "run trainer.precision=bf16-mixd": ["trainer.precision", "did you mean bf16-mixed?"],
+    "run study=bag": ["+study=bag"],
+    "run +study=nosuch": ["study", "nosuch"],
+    "run +study=depth_epochs_pe": ["-m"],
+    "run -m +study=depth_epoch_pe": ["did you mean depth_epochs_pe?"],
+    "run ledger=/proc/x": ["ledger", "/proc/x"],
+    "run notasetting=3": ["notasetting"],
+    "run epoch=3": ["did you mean epochs?"],
+    "run optimizer=muon": ["optimizer", "adam"],
+    "run optimizer.name=muon optimizer._target_=torch.optim.Muon": ["optimizer.betas"],
+    "run --config-dir conf model=mine": ["model/mine.yaml", "did you mean depth?"],
+    "run --config-dir conf trainer=mine": ["trainer/mine.yaml", "did you mean batch_size?"],
+    "run --config-dir conf optimizer=mine": ["optimizer.warmup_steps"],
+    "evaluate pe=rope": ["ledger"],
+    "evaluate pe=rope evaluate.policy=yarnn": ["did you mean yarn?"],
+    "evaluate pe=rope probe=positon": ["did you mean position?"],
+    "report firts": ["did you mean first?"],
+    "report nosuch": ["source", "nosuch"],
+    "report first --study second": ["--study"],
+    "status nosuch": ["LEDGER", "nosuch"],
+    "status --stduy x": ["did you mean --study?"],
+    "audit out=/proc/x pe=none": ["out", "/proc/x"],
+    "audit --pe rope": ["pe=rope"],
+    "audit pee=rope": ["did you mean pe?"],
+    "check data=bga": ["did you mean bag?"],
+    "data exprot data=bag": ["did you mean export?"],
+    "data export data=bag out=/proc/x": ["out", "/proc/x"],
+    "gallery --out /proc/x": ["--out", "/proc/x"],
+    "benchmark --sedes 3": ["did you mean --seeds?"],
+    "benchmark --export /proc/x": ["--export", "/proc/x"],
+    "benchmark --beside fifo": ["--beside", "fifo"],
+}
+OWN = {
+    "conf/model/mine.yaml": "defaults: [base]\ndpeth: 3\n",
+    "conf/trainer/mine.yaml": "defaults: [default]\nbatchsize: 3\n",
+    "conf/optimizer/mine.yaml": "_target_: torch.optim.SGD\nname: mine\nlr: 1\nweight_decay: 0\nschedule: cosine\n",
+    "ledger/studies/first/rows.csv": "",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with configs and a study of a user."""
+    folder = tmp_path_factory.mktemp("wrong")
+    for name, text in OWN.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    os.mkfifo(folder / "fifo")
+    return folder
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_a_wrong_command_is_refused_in_one_line_before_anything_is_computed(
+    folder: Path, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["pe-lab", *shlex.split(line)])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    said = capsys.readouterr()
+    assert (end.value.code, said.out, said.err.count("\n")) == (1, "", 1)
+    assert said.err.startswith("error: ")
+    assert all(part in said.err for part in WRONG[line]), said.err
+    hint = said.err.find("did you mean")
+    assert hint < 250, "the nearest name comes after a list"
+    assert not [*folder.glob("ledger/*/run.json")]
