@@ -231,7 +231,7 @@ def tally() -> Iterator[Counter[str]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def text(tmp_path_factory) -> Iterator[Path]:
-    """A small text, which is the standard library as well; nothing is downloaded, nor written to the checkout."""
+    """A small text, which is the named texts as well; nothing is downloaded, nor written to the checkout."""
     path = tmp_path_factory.mktemp("text") / "small.txt"
     path.write_text("\n".join(f"{number * 7919 % 1009} of them, and {number**2 % 977}" for number in range(3000)))
 
@@ -240,6 +240,7 @@ def text(tmp_path_factory) -> Iterator[Path]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(corpus, "standard_library", lambda: [path])
+        patch.setattr(corpus, "shipped", lambda name: path)
         patch.setattr("pooch.retrieve", offline)
         patch.chdir(path.parent)
         yield path

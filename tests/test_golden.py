@@ -72,8 +72,6 @@ def test_the_first_steps_of_every_encoding_stand(name, golden):
 @pytest.mark.parametrize("name", names("data"))
 def test_the_identity_of_every_dataset_stands(name, golden):
     """With `sinusoidal`."""
-    if name in ("clm", "mlm"):
-        pytest.skip("the text is that of this Python")
     golden("datasets", name, "identity", digest(Cell.from_config(made(f"data={name}", "pe=sinusoidal")).identity))
 
 

@@ -262,7 +262,7 @@ def test_a_study_made_of_studies_trains_each_and_says_which_is_not_complete(tmp_
     assert set(curves["epoch"]) == {1.0, 2.0}
 
 
-def test_an_installed_wheel_ships_its_configs(tmp_path):
+def test_an_installed_wheel_ships_its_configs_and_its_text(tmp_path):
     root = config.folder().parent
     if not (root / "pyproject.toml").exists():
         pytest.skip("not a checkout")
@@ -271,7 +271,8 @@ def test_an_installed_wheel_ships_its_configs(tmp_path):
     (built,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     shutil.unpack_archive(built, site, "zip")
-    code = "import pe_lab.config as c; print(c.folder()); import pe_lab.run; pe_lab.run.main()"
+    code = "import pe_lab.config as c; print(c.folder()); from pe_lab.data.text.sources import shipped; "
+    code += "print(shipped('tinyshakespeare')); import pe_lab.run; pe_lab.run.main()"
     done = subprocess.run(
         [sys.executable, "-c", code, *TINY, f"ledger={tmp_path / 'ledger'}", "epochs=1", "logger=none"],
         env=os.environ | {"PYTHONPATH": str(site)},
@@ -282,6 +283,7 @@ def test_an_installed_wheel_ships_its_configs(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert str(site / "pe_lab" / "conf") in done.stdout
+    assert str(site / "pe_lab" / "data" / "text") in done.stdout
     assert len(cells(tmp_path / "ledger")) == 1
 
 

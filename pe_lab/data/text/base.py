@@ -33,13 +33,14 @@ class Text(Dataset):
     Documents are packed: a window may hold several, or parts of them. Each is a segment of its own, so they do not see
     each other, and positions start at 0 at the first token of each in the window: see `windows.packed`.
 
-    A window of validation or test that occurs anywhere in the text of an earlier split is left out: in the standard
-    library 6 % of the test windows of 256 bytes, and more of shorter ones. The others may share shorter pieces with an
-    earlier split: 7 of 256 share a half of 128 bytes.
+    A window of validation or test that occurs anywhere in the text of an earlier split is left out: none of
+    "tinyshakespeare"; of "stdlib" 6 % of the test windows of 256 bytes, and more of shorter ones. The others may share
+    shorter pieces with an earlier split: of "stdlib" 7 of 256 share a half of 128 bytes.
 
     Args:
         seed: of random draws; the text and its splits do not depend on it.
-        corpus: "stdlib", the source of Python's own standard library; "tinyshakespeare" and "enwik8" are downloaded.
+        corpus: "tinyshakespeare", 1.1 MB of Shakespeare's plays, comes with the package; "stdlib" is the source of the
+            running Python's standard library, another text for every version; "enwik8" is downloaded.
         path: of a plain text file, or of a folder of them, where source code and markup are text, and data formats such
             as JSON and CSV are not; wins over `corpus`.
         separator: text between the documents of a file; None: a file is one document.
@@ -70,7 +71,7 @@ class Text(Dataset):
         self,
         seed: int,
         name: str,
-        corpus: Literal["stdlib", "tinyshakespeare", "enwik8"] = "stdlib",
+        corpus: Literal["tinyshakespeare", "stdlib", "enwik8"] = "tinyshakespeare",
         path: FileOrFolder | None = None,
         separator: NonEmpty | None = None,
         tokenizer: Literal["bytes", "bpe"] = "bytes",

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pe_lab.data.text.cache import kept
-from pe_lab.data.text.sources import download, own_files, refuse_wrapped, standard_library
+from pe_lab.data.text.sources import SUMS, download, own_files, refuse_wrapped, shipped, standard_library
 from pe_lab.system.files import digest
 
 REVISION = 2  # raised when the separation of documents, their digest or what is refused changes
@@ -41,7 +41,7 @@ class Corpus:
     """UTF-8 documents in the order of their files' paths. The text is never in memory as a whole.
 
     Args:
-        name: "stdlib", the .py files of Python's own modules without their tests, or a key of DOWNLOADS.
+        name: a key of SUMS or of DOWNLOADS, or "stdlib", the .py files of Python's own modules without their tests.
         path: of a file, or of a folder whose files are documents, hidden ones left out; wins over the name.
         separator: text between the documents of a file; None: a file is one document.
         cache: folder for downloads, and for hashes and sizes, so that unchanged files are read once.
@@ -64,11 +64,13 @@ class Corpus:
         """Return the files, sorted.
 
         Raises:
-            ValueError: there are none, or they cannot be downloaded.
+            ValueError: there are none; they cannot be downloaded; a shipped one is damaged.
         """
         if self.path is not None:
             with self._readable():
                 found = own_files(Path(self.path).expanduser())
+        elif self.name in SUMS:
+            found = [shipped(self.name)]
         elif self.name == "stdlib":
             found = standard_library()
         else:

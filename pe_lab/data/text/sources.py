@@ -1,5 +1,6 @@
-"""Files of text: Python's standard library, downloads, and files of your own."""
+"""Files of text: the one that is shipped, Python's standard library, downloads, and files of your own."""
 
+import hashlib
 import os
 import shutil
 import sys
@@ -46,18 +47,34 @@ class Download:
     member: str | None = None
 
 
+SHIPPED = Path(__file__).parent / "shipped"  # its README says where the files are from
+SUMS = {"tinyshakespeare": "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"}  # SHA-256
 DOWNLOADS = {
-    "tinyshakespeare": Download(
-        "https://raw.githubusercontent.com/karpathy/char-rnn/6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e"
-        "/data/tinyshakespeare/input.txt",
-        "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-    ),
     "enwik8": Download(
         "https://mattmahoney.net/dc/enwik8.zip",
         "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
         member="enwik8",
     ),
 }
+
+
+def shipped(name: str) -> Path:
+    """Return a file that comes with the package.
+
+    Raises:
+        ValueError: it is missing, or has another checksum.
+    """
+    file = SHIPPED / f"{name}.txt"
+    try:
+        found = hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError as error:
+        found = error.strerror or type(error).__name__
+    if found != SUMS[name]:
+        raise ValueError(
+            f"data.corpus={name} must be the shipped file with SHA-256 {SUMS[name]}, got {file} ({found}): "
+            "install pe_lab again"
+        )
+    return file
 
 
 def standard_library() -> list[Path]:
@@ -150,5 +167,5 @@ def _retrieve(name: str, target: Path) -> None:
         return
     raise ValueError(
         f"data.corpus={name} must be downloaded from {source.url}, got {reason}: "
-        "use the default data.corpus=stdlib, or a file of your own with data.path"
+        "use the default data.corpus=tinyshakespeare, or a file of your own with data.path"
     )

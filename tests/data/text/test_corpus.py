@@ -5,6 +5,7 @@ import http.server
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -17,10 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import pe_lab
 from pe_lab.data.text import corpus as corpus_module
 from pe_lab.data.text import overlap as overlap_module
 from pe_lab.data.text import sources
 from pe_lab.data.text.cache import cache_folder, writing
+from pe_lab.data.text.clm import CLM
 from pe_lab.data.text.corpus import Corpus, pieces
 from pe_lab.data.text.encoded import SPLITS, Encoded
 from pe_lab.data.text.overlap import Among, repeats
@@ -64,7 +67,7 @@ def file(tmp_path: Path) -> Path:
     return made
 
 
-def test_the_default_text_is_the_source_of_the_standard_library_without_tests_and_what_was_installed() -> None:
+def test_the_source_of_the_standard_library_is_without_tests_and_what_was_installed() -> None:
     files = sources.standard_library()
     root = Path(sysconfig.get_path("stdlib"))
     inside = [file.relative_to(root) for file in files]
@@ -75,6 +78,45 @@ def test_the_default_text_is_the_source_of_the_standard_library_without_tests_an
     assert not [path for path in inside if path.name.startswith("_sysconfigdata")]
     assert files == sorted(set(files))
     assert sum(file.stat().st_size for file in files) > 5_000_000
+
+
+def test_the_default_text_is_the_shipped_file_and_needs_no_network(tmp_path: Path) -> None:
+    corpus = CLM(0, "clm", cache=str(tmp_path)).text.corpus
+    (file,) = corpus.files
+    assert file.is_relative_to(Path(pe_lab.__file__).parent)
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == sources.SUMS[corpus.name]
+    assert corpus.documents.sizes.tolist() == [1_115_394]
+
+
+@pytest.mark.parametrize("name", sources.SUMS)
+def test_the_readme_beside_a_shipped_file_has_its_checksum(name: str) -> None:
+    assert sources.SUMS[name] in (sources.SHIPPED / "README.md").read_text()
+
+
+DAMAGE = {
+    "a letter": lambda file: file.write_bytes(file.read_bytes().replace(b"First Citizen", b"First citizen", 1)),
+    "line ends": lambda file: file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n")),
+    "truncated": lambda file: os.truncate(file, 1000),
+    "missing": Path.unlink,
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_shipped_file_is_refused_in_one_line_even_if_it_was_read_before(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "SHIPPED", Path(shutil.copytree(sources.SHIPPED, tmp_path / "shipped")))
+    file = sources.shipped("tinyshakespeare")
+    CLM(0, "clm", cache=str(tmp_path / "cache")).size("train")
+    stat = file.stat()
+    DAMAGE[kind](file)
+    if file.is_file():
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(ValueError, match=r"^data\.corpus=tinyshakespeare must be the shipped file with") as caught:
+        CLM(0, "clm", cache=str(tmp_path / "cache")).content()
+    assert "\n" not in str(caught.value)
+    assert str(file) in str(caught.value)
 
 
 def test_the_files_of_a_folder_are_sorted_and_hidden_ones_left_out(tmp_path: Path) -> None:
@@ -179,7 +221,7 @@ def test_what_cannot_be_had_is_refused_in_one_line_that_names_the_default(
         _ = Corpus("enwik8", None, None, tmp_path / "cache").files
     message = str(caught.value)
     assert "\n" not in message
-    assert "data.corpus=stdlib" in message
+    assert "data.corpus=tinyshakespeare" in message
     assert "data.path" in message
     assert ("checksum" in message) == (wrong == "checksum")
     assert not list((tmp_path / "cache" / "downloads").iterdir())

@@ -118,13 +118,31 @@ def test_no_held_out_sequence_is_anywhere_in_the_text_of_an_earlier_split(kind: 
     assert left_out > 0 or kind == "folder"  # the rule applied to some
 
 
-def test_no_test_sequence_of_the_standard_library_is_in_its_training_text(place: Path) -> None:
-    data = CLM(0, "clm", cache=str(place / "cache"))
-    assert data.size("train") > 20_000
-    assert data.size("validation") == data.size("test") == 256
+@pytest.mark.parametrize(("corpus", "least"), [("tinyshakespeare", 3_900), ("stdlib", 20_000)])
+def test_no_held_out_sequence_of_a_named_text_is_in_its_training_text(corpus: str, least: int, place: Path) -> None:
+    data = CLM(0, "clm", corpus=corpus, cache=str(place / "cache"))
+    assert data.size("train") > least
+    assert min(data.size("validation"), data.size("test")) > 200
     train = data.text.stream("train").tobytes()
     for split in SPLITS[1:]:
         assert not [window for window in windows(data, split) if train.find(window) >= 0]
+
+
+@pytest.mark.parametrize("length", [128, 256, 512, 1024])
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_the_default_text_asks_50_000_bytes_of_each_held_out_split(length: int, factor: int, place: Path) -> None:
+    data = CLM(0, "clm", length=length, test_sequences=None, cache=str(place / "cache"))
+    longer = data.longer(factor)
+    assert data.size("train") * length > 1_000_000
+    for split in SPLITS[1:]:
+        assert longer.size(split) * factor * length > 50_000
+
+
+def test_the_default_text_is_cut_at_90_and_95_percent(place: Path) -> None:
+    data = CLM(0, "clm", cache=str(place / "cache"))
+    parts = [data.text.stream(split).tobytes() for split in SPLITS]
+    assert b"".join(parts) == data.text.corpus.files[0].read_bytes() + bytes([END])
+    assert [len(part) for part in parts] == [1_003_854, 55_770, 55_771]
 
 
 @every_task
