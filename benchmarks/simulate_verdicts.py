@@ -605,7 +605,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     arguments = parser.parse_args()
     keys = ["part", "noise", "encodings", "rates", "fraction"]
-    table = pd.read_csv(arguments.to) if arguments.to.exists() else pd.DataFrame(columns=[*keys, "studies"])
+    table = pd.read_csv(arguments.to) if arguments.to.exists() else pd.DataFrame(columns=[*keys, "studies"])  # noqa: TID251 - written here
     done = set(table[[*keys, "studies"]].itertuples(index=False, name=None))
     todo = [
         job
