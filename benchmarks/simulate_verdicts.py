@@ -33,7 +33,7 @@ from pe_lab.statistics import (
     steps_to_solve,
     with_baseline,
 )
-from pe_lab.statistics.sequential import LOOKS, SPENT
+from pe_lab.statistics.looks import LOOKS, SPENT
 from pe_lab.statistics.steps import first_pass
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -150,6 +150,8 @@ def laws(encodings: int) -> dict[str, Law]:
         "half are slow, shifts": {"slow": 0.5, "later": 2.0, "mean": 8.0 + shift, "together": 1.0},
         "at the cap": {"mean": np.log2(CAP), "deviation": 0.6},
         "at the cap, shifts": {"mean": np.log2(CAP) - 1 + shift, "deviation": 0.6},
+        "jumps between evaluations": {"width": 0.02, "deviation": 0.12, "mean": 9.35},
+        "jumps between evaluations, shifts": {"width": 0.02, "deviation": 0.12, "mean": 8.85 + shift},
         "before the first evaluation": {"mean": 5.5, "deviation": 0.35},
         "unequal failures": {"stuck": fails, "together": 1.0},
         "unequal failures, shifts": {"stuck": fails, "together": 1.0, "mean": 8.0 + np.roll(shift, 3)},
@@ -538,7 +540,7 @@ def simulate(part: str, noise_name: str, encodings: int, tuning: Design, studies
         sums = (runs.y.size, runs.steps.sum(), runs.solved.sum(), (runs.edge & runs.solved).sum(), runs.y.sum())
         of_runs = {name: before + float(more) for (name, before), more in zip(of_runs.items(), sums, strict=True)}
         for label, variant in VARIANTS.items() if part == "alternatives" else (("used", tuning),):
-            for n in SEEDS if label != "look at 3" else ():
+            for n in SEEDS if part == "verdicts" else (5, 12) if label != "look at 3" else ():
                 first, second = (fixed(each, n, encodings, variant) for each in (runs, again))
                 for family, pairs in families(encodings).items():
                     found = count(first[family], second[family], index, pairs, truth, variant.margin)
@@ -587,13 +589,13 @@ def jobs(studies: int, large: int) -> list[tuple[str, str, int, Design, int]]:
     """Return the parts of the simulation: arguments of `simulate`."""
     noises = [*laws(8), "law of rows", "law of rows, twins", "scores of cells", "scores of cells, shifts"]
     found = [("verdicts", name, 8, Design(), studies) for name in noises]
-    found += [("verdicts", name, 60, Design(), large) for name in noises]
     found += [("alternatives", name, 8, Design(), max(studies // 4, 1)) for name in CHOSEN]
     found += [
         ("tuning", "law of rows", 8, Design(rates=rates, fraction=fraction), studies)
         for rates in (2, 3)
         for fraction in (0.125, 0.25, 0.5)
     ]
+    found += [("verdicts", name, 60, Design(), large) for name in reversed(noises)]
     return found + [("verdicts", name, 2, Design(), studies) for name in noises]
 
 

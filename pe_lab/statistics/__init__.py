@@ -6,6 +6,7 @@ docs/protocol.md says what is computed, and how often it is wrong in simulated s
 
 from pe_lab.statistics.correction import benjamini_hochberg, holm
 from pe_lab.statistics.endpoint import Endpoint
+from pe_lab.statistics.looks import Sequential, sequential
 from pe_lab.statistics.moderation import NOTHING_KNOWN, Prior, fit_prior
 from pe_lab.statistics.pairs import (
     Tests,
@@ -19,7 +20,6 @@ from pe_lab.statistics.pairs import (
     sample_differences,
     with_baseline,
 )
-from pe_lab.statistics.sequential import Sequential, sequential
 from pe_lab.statistics.shares import compare_shares, share_interval
 from pe_lab.statistics.steps import evaluation_steps, steps_to_solve
 from pe_lab.statistics.tuning import Need, Outcome, Plan, Progress, Task, Trial, Try, ask, edge_shares, outcomes

@@ -215,6 +215,9 @@ def test_baseline_families_are_corrected_by_holm_and_all_pairs_by_the_false_disc
     assert (against["other"] == "b").all()
     every = compare(long(y), STEPS)
     np.testing.assert_allclose(every["p_corrected"], stats.false_discovery_control(every["p"]))
+    for lines in (against, every):
+        expected = holm_by_loops(lines["p_equivalent"].tolist())
+        np.testing.assert_allclose(lines["p_equivalent_corrected"], expected)
 
 
 def holm_by_loops(p: list[float]) -> list[float]:
