@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -27,6 +28,7 @@ def parts() -> dict[str, Callable[[], str]]:
     return {
         "encodings": encodings,
         "tasks": lambda: table(configs("data"), "data.{name}"),
+        "text": text,
         "studies": studies,
         "encoding_names": lambda: names("pe"),
         "task_names": lambda: names("data"),
@@ -97,6 +99,32 @@ def first_line(module: str) -> str:
     path = ROOT.joinpath(*module.split("."))
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     return file.read_text().split('"""')[1].strip().splitlines()[0].rstrip(".")
+
+
+def text() -> str:
+    """Return the windows of the default text at four lengths, and its reference levels at the default length.
+
+    Without that of xz, which may depend on the version of its library.
+    """
+    from pe_lab.data.text.clm import CLM
+    from pe_lab.data.text.mlm import MLM
+
+    lines = [
+        "| length | training windows | validation | test | test at 2 × the length | at 4 × |",
+        "| ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    with TemporaryDirectory() as cache:
+        for length in (128, 256, 512, 1024):
+            data = CLM(0, "clm", length=length, test_sequences=None, cache=cache)
+            sizes = [data.size(split) for split in ("train", "validation", "test")]
+            sizes += [data.longer(factor).size("test") for factor in (2, 4)]
+            lines.append(f"| {' | '.join(f'{size:,}' for size in (length, *sizes))} |")
+        lines += ["", "| task | level | test loss | bits per byte |", "| :--- | :--- | ---: | ---: |"]
+        for data in (CLM(0, "clm", cache=cache), MLM(0, "mlm", cache=cache)):
+            for name, level in data.floors("test").items():
+                if name != "xz":
+                    lines.append(f"| `{data.name}` | {name} | {level['loss']:.3f} | {level['bits_per_byte']:.3f} |")
+    return "\n".join(lines)
 
 
 def studies() -> str:
