@@ -196,9 +196,9 @@ def benchmark() -> str:
 
 def simulated(part: str) -> Any:
     """Return the sums over simulated studies of a part of the simulation, as a data frame."""
-    import pandas as pd
+    from pe_lab.system.tables import read_csv
 
-    rows = pd.read_csv(PROTOCOL)
+    rows = read_csv(PROTOCOL)
     return rows[rows["part"] == part]
 
 

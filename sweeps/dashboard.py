@@ -50,7 +50,7 @@ class Study:
     def facets(self) -> list[dict[str, Any]]:
         """Combinations of the settings, other than encoding and seed, that vary in the study."""
         cells = [flat(settings) for settings in self.settings]
-        varying = [name for name in FLAT if name != "encoding" and len({cell[name] for cell in cells}) > 1]
+        varying = [name for name in FLAT if name != "encoding" and len({cell.get(name) for cell in cells}) > 1]
         found = {tuple(cell[name] for name in varying) for cell in cells}
         return [dict(zip(varying, values, strict=True)) for values in sorted(found)]
 
