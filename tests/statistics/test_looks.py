@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pe_lab.statistics import Endpoint, Verdict, decide, paired_tests, sequential, with_baseline
+from pe_lab.statistics import Endpoint, Verdict, decide, holm, paired_tests, sequential, with_baseline
 
 STEPS = Endpoint("steps", 1.0)
 
@@ -34,6 +34,15 @@ def test_looks_that_are_equal_to_one_fixed_number_are_the_fixed_test() -> None:
     np.testing.assert_array_equal(found.verdict, decisions.verdict)
     np.testing.assert_allclose(found.p, decisions.p_corrected)
     np.testing.assert_array_equal(found.low, tests.low)
+
+
+def test_a_look_spends_its_part_of_the_level() -> None:
+    y = runs(1, shift=(0.0, 0, 0.2, 0.3, 0.6, 0.8, 1, 2))[0, :5]
+    solved = np.ones(y.shape, bool)
+    found = sequential(y, 0, STEPS, solved, looks=(5, 8), spent=(0.25, 0.75))
+    tests = paired_tests(y, with_baseline(8, 0), STEPS, solved)
+    np.testing.assert_allclose(found.p, holm(np.minimum(tests.p / 0.25, 1)))
+    np.testing.assert_allclose(found.p_equivalent, holm(np.minimum(tests.p_equivalent / 0.25, 1)))
 
 
 def test_what_is_decided_keeps_its_seeds_and_the_rest_goes_on() -> None:
