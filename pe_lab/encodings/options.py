@@ -231,6 +231,6 @@ def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
-        return eval(annotation, function.__globals__)
+        return eval(annotation, inspect.unwrap(function).__globals__)
     except NameError:
         return None

@@ -68,7 +68,7 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["pe=RoPE"], ["pe='RoPE': did you mean rope?"]),
         (["model.Depth=3"], ["model.Depth=3: did you mean depth?"]),
         (["search=fair", "seeds=3"], ["seeds=3: did you mean decide.seeds or search.seeds?"]),
-        (["search.rates=[1]"], ["search has no settings before search=NAME is given: got search.rates=[1]"]),
+        (["search.rates=[1]"], ["search.rates=[1]", "search has no settings before search=NAME is given"]),
         (["foo=" + 100 * "x"], ["got foo=" + 80 * "x" + "..."]),
         (["++pe.thet=3"], ["pe.thet=3: did you mean theta? pe=rope has the settings pairing, theta"]),
         (["+study=depth_epoch_pe"], ["study must be one of", "did you mean depth_epochs_pe?"]),
