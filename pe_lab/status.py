@@ -18,7 +18,7 @@ from pe_lab.ledger.processes import is_alive
 from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.errors import in_one_line, printable
-from pe_lab.system.files import COMMANDS, LedgerError, read_json
+from pe_lab.system.files import COMMANDS, LedgerError, entries, read_json, unread
 from pe_lab.system.names import unknown_name
 
 INTERVAL = 2.0  # seconds between two looks with --follow
@@ -59,35 +59,46 @@ def main() -> None:
     def program() -> int:
         with config.joining(sys.argv[1:]) as given:
             arguments = parser.parse_args(given)
-        commands = read_commands(Path(arguments.ledger), arguments.study)
+        left_out: list[Path] = []
+        commands = read_commands(Path(arguments.ledger), arguments.study, left_out)
         while True:
             snapshots = [command.progress.look() for command in commands]
             text = "\n\n".join(describe(commands, snapshots, None if arguments.all else MOST_LINES))
             print(f"\033[H\033[J{text}" if arguments.follow and sys.stdout.isatty() else text, flush=True)
             if not arguments.follow or not any(snapshot.running or snapshot.waiting for snapshot in snapshots):
-                return int(not all(_is_complete(*pair) for pair in zip(commands, snapshots, strict=True)))
+                if unknown := sum(len(snapshot.unreadable) for snapshot in snapshots) + len(left_out):
+                    print(f"partial: {unknown} cells or commands could not be read", file=sys.stderr)
+                complete = all(_is_complete(*pair) for pair in zip(commands, snapshots, strict=True))
+                return int(bool(left_out) or not complete)
             time.sleep(INTERVAL)
 
     run_program(program)
 
 
-def read_commands(folder: Path, study: str | None = None) -> list[Command]:
+def read_commands(folder: Path, study: str | None = None, left_out: list[Path] | None = None) -> list[Command]:
     """Return the commands of a ledger, the latest last. Damaged ones are skipped with a line on stderr.
+
+    Args:
+        left_out: gets those that cannot be read.
 
     Raises:
         ValueError: there are none, or none with this study_name; the ledger has another format.
     """
     ledger, commands = Ledger(folder), []
-    for path in folder.glob(f"{COMMANDS}/[!.]*.json"):
+    for path in entries(folder / COMMANDS, "[!.]*.json"):
         try:
             commands.append(_command(ledger, read_json(path)))
-        except (LedgerError, TypeError, KeyError, ValueError, AttributeError, OverflowError, OSError) as error:
+        except OSError as error:
+            print(printable(unread(error)), file=sys.stderr)
+            if left_out is not None:
+                left_out.append(path)
+        except (LedgerError, TypeError, KeyError, ValueError, AttributeError, OverflowError) as error:
             line = f"skipped: {path} must list the cells of a command, got {in_one_line(error)}"
             print(printable(line), file=sys.stderr)
-    if not commands:
+    if not commands and not left_out:
         raise ValueError(f"LEDGER must be a folder in which cells were requested, got {str(folder)!r}")
     commands.sort(key=lambda command: command.since)
-    if study is None:
+    if study is None or not commands:
         return commands
     selected = [command for command in commands if command.study == study]
     if not selected:
@@ -135,7 +146,8 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
     state = "running" if _is_running(command) else "ended"
     since = _format_time(command.since)
     lines = [f"python -m pe_lab.run {shlex.join(command.overrides)}   (since {since}, {state})"]
-    numbers = {name: len(getattr(snapshot, name)) for name in ("done", "running", "failed", "waiting", "missing")}
+    names = ("done", "running", "failed", "waiting", "missing", "unreadable")
+    numbers = {name: len(getattr(snapshot, name)) for name in names}
     counts = ", ".join(f"{number} {name}" for name, number in numbers.items() if number or name == "done")
     work = f"{100 * snapshot.fraction_done:.0f} % of the work{_time_left(snapshot)}"
     lines.append(f"  {counts} of {len(command.progress.cells)} cells; {work}")
@@ -144,11 +156,12 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
         "running": [_running(running) for running in snapshot.running],
         "failed": [f"{cell.name:28} {reason}" for cell, reason in snapshot.failed],
         "missing": [cell.name for cell in snapshot.missing],
+        "unreadable": [f"{cell.name:28} {reason}" for cell, reason in snapshot.unreadable],
     }
-    for name, entries in kinds.items():
-        lines += [f"  {name:8} {entry}" for entry in entries[:most]]
-        if most is not None and len(entries) > most:
-            lines.append(f"  {name:8} ... and {len(entries) - most} more (--all lists them)")
+    for name, found in kinds.items():
+        lines += [f"  {name:8} {entry}" for entry in found[:most]]
+        if most is not None and len(found) > most:
+            lines.append(f"  {name:8} ... and {len(found) - most} more (--all lists them)")
     if snapshot.missing or snapshot.failed:
         lines.append("  the same command, run again, trains what failed or is missing")
     return lines

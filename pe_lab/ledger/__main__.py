@@ -14,7 +14,8 @@ def main() -> None:
     """Verify or prune a ledger. The exit status is 0 if nothing is damaged, or everything was removed."""
     parser = Parser("pe_lab.ledger", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    check = commands.add_parser("verify", help="compare all entries with their checksums; status 1 if one is damaged")
+    words = "compare all entries with their checksums; status 1 if one is damaged or cannot be read"
+    check = commands.add_parser("verify", help=words)
     check.add_argument(
         "--repair",
         action="store_true",
@@ -48,21 +49,24 @@ def main() -> None:
 
 
 def _verify(arguments: argparse.Namespace) -> int:
-    folder, counts, damaged, aside = Path(arguments.ledger), Counts(), 0, 0
+    folder, counts, found, aside = Path(arguments.ledger), Counts(), 0, 0
     for damage in damaged_entries(folder, counts):
-        damaged += 1
+        found += 1
         if arguments.repair and repair(Tree(folder), damage):
             aside += 1
         else:
             print(printable(damage.reason))
+    unread = len(counts.unreadable)
+    damaged = found - unread
     print(
         f"{counts.runs} trainings, {counts.checkpoints} cells, {counts.records} records, {counts.states} states, "
         f"{counts.floors} floors: {damaged} damaged{f', {aside} set aside' if arguments.repair else ''}"
+        + (f"; partial: {unread} files or folders could not be read" if unread else "")
     )
     if damaged and not arguments.repair:
         advice = "--repair sets aside what is damaged; the commands that made it, run again, make it again"
         print(advice, file=sys.stderr)
-    return int(damaged > aside)
+    return int(found > aside)
 
 
 def _prune(arguments: argparse.Namespace) -> int:

@@ -39,7 +39,7 @@ from pe_lab.ledger.format import RUN_NAME, require_format, write_format
 from pe_lab.ledger.processes import PROCESSES, try_lock
 from pe_lab.ledger.run import Run
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import ASIDE, COMMANDS, NOT_READ, LedgerError, canonical, digest, kind, read_json
+from pe_lab.system.files import ASIDE, COMMANDS, NOT_READ, LedgerError, canonical, digest, entries, kind, read_json
 
 
 class Ledger:
@@ -130,9 +130,14 @@ class Ledger:
         return entry["value"]
 
     def runs(self) -> Iterator[Run]:
-        """Yield all runs, by name."""
-        for path in sorted(self.folder.glob("*/run.json")):
-            yield Run(path.parent)
+        """Yield all runs, by name; also those that cannot be read, which raise OSError when they are."""
+        for path in entries(self.folder):
+            try:
+                is_run = kind(path / "run.json") is not None
+            except OSError:
+                is_run = RUN_NAME.fullmatch(path.name) is not None
+            if is_run:
+                yield Run(path)
 
 
 def read_cached(path: Path) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from pe_lab.ledger.run import EPOCHS, IDENTITY, Run, read_cost
 from pe_lab.ledger.states import verify_state
 from pe_lab.ledger.studies import read_cells, studies
 from pe_lab.ledger.tree import REMOVE, Tree
-from pe_lab.system.files import ASIDE, COMMANDS, LedgerError, is_file, kind, read_json
+from pe_lab.system.files import ASIDE, COMMANDS, LedgerError, entries, is_file, kind, read_json, unread
 from pe_lab.system.files import verify as verify_files
 from pe_lab.system.names import unknown_name
 
@@ -27,20 +27,9 @@ TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # the name of a file while it is 
 OLD = 3600  # seconds after which a temporary file counts as left behind
 
 
-@dataclass
-class Counts:
-    """How many entries were verified."""
-
-    runs: int = 0
-    checkpoints: int = 0
-    records: int = 0
-    states: int = 0
-    floors: int = 0
-
-
 @dataclass(frozen=True)
 class Damage:
-    """A damaged entry.
+    """An entry that is damaged or cannot be read.
 
     Attributes:
         path: of the entry.
@@ -53,6 +42,25 @@ class Damage:
     reason: str
     check: Callable[[], object]
     run: Run | None = None
+
+
+@dataclass
+class Counts:
+    """How many entries were verified, and what could not be read."""
+
+    runs: int = 0
+    checkpoints: int = 0
+    records: int = 0
+    states: int = 0
+    floors: int = 0
+    unreadable: set[Path] = field(default_factory=set)
+
+    def note(self, error: OSError) -> Iterator[Damage]:
+        """Note and yield what could not be read, unless it is in a folder that was noted already."""
+        path = Path(error.filename or ".")
+        if self.unreadable.isdisjoint((path, *path.parents)):
+            self.unreadable.add(path)
+            yield Damage(path, unread(error), lambda: None)
 
 
 def open_ledger(folder: Path) -> Ledger:
@@ -89,7 +97,7 @@ def repair(tree: Tree, damage: Damage) -> bool:
 
 
 def damaged_entries(folder: Path, counts: Counts) -> Iterator[Damage]:
-    """Yield the damaged entries of a ledger, and the links in it. Nothing is changed.
+    """Yield the entries of a ledger that are damaged or cannot be read, and the links in it. Nothing is changed.
 
     Entries that were set aside and files of W&B are not verified.
 
@@ -100,18 +108,36 @@ def damaged_entries(folder: Path, counts: Counts) -> Iterator[Damage]:
         ValueError: there is no such folder, or the ledger has another format.
     """
     open_ledger(folder)
-    for parent, names, files in os.walk(folder):
+    errors: list[OSError] = []
+    for parent, names, files in os.walk(folder, onerror=errors.append):
+        while errors:  # of folders, before what is in them
+            yield from counts.note(errors.pop(0))
         for name in (*names, *files):
             path = Path(parent, name)
-            yield from _complaint(path, partial(_require_kind, path))
+            yield from _complaint(counts, path, partial(_require_kind, path))
         if Path(parent) == folder:
             names[:] = [name for name in names if name not in (ASIDE, "wandb")]
-    for run in sorted(path for path in folder.glob("[!.]*") if _is_run(path)):
-        counts.runs += 1
-        yield from _verify_run(Run(run), counts)
-    for path in sorted(folder.glob("floors/[!.]*.json")):
+    for error in errors:
+        yield from counts.note(error)
+    for path in entries(folder, "[!.]*"):
+        yield from _readable(counts, _verify_run(Run(path), counts))
+    yield from _readable(counts, _verify_floors(folder, counts))
+
+
+def _readable(counts: Counts, damages: Iterator[Damage]) -> Iterator[Damage]:
+    """Yield damages, and what ends them because it cannot be read."""
+    try:
+        yield from damages
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        yield from counts.note(error)
+
+
+def _verify_floors(folder: Path, counts: Counts) -> Iterator[Damage]:
+    for path in entries(folder / "floors", "[!.]*.json"):
         counts.floors += 1
-        yield from _complaint(path, partial(read_cached, path))
+        yield from _complaint(counts, path, partial(read_cached, path))
 
 
 def _require_kind(path: Path) -> None:
@@ -125,43 +151,49 @@ def _require_name(path: Path) -> None:
 
 
 def _is_run(path: Path) -> bool:
-    return any((path / name).exists() for name in (IDENTITY, "checkpoints", "records")) or any(Run(path).states())
+    return any(kind(path / name) for name in (IDENTITY, "checkpoints", "records")) or any(Run(path).states())
 
 
 def _verify_run(run: Run, counts: Counts) -> Iterator[Damage]:
-    yield from _complaint(run.folder / IDENTITY, run.identity, run)
-    paths = [path for name in ("checkpoints", "records") for path in sorted(run.folder.glob(f"{name}/*"))]
+    """Verify all of a folder, if it is a run."""
+    if not _is_run(run.folder):
+        return
+    counts.runs += 1
+    yield from _complaint(counts, run.folder / IDENTITY, run.identity, run)
+    paths = [path for name in ("checkpoints", "records") for path in entries(run.folder / name)]
     for path in paths:
-        yield from _complaint(path, partial(_require_name, path), run)
+        yield from _complaint(counts, path, partial(_require_name, path), run)
     checkpoints = {path.name for path in paths if path.parent.name == "checkpoints"}
     counts.checkpoints += len(checkpoints)
     for name in sorted({path.name for path in paths if EPOCHS.fullmatch(path.name)}, key=int):
         entry, check = run.checkpoint(int(name)), partial(run.verify, int(name))
-        damaged = list(_complaint(entry, check, run)) if name in checkpoints else []
+        damaged = list(_complaint(counts, entry, check, run)) if name in checkpoints else []
         yield from damaged
         records, sound = Records(run, int(name)), name in checkpoints and not damaged
         for entry in records.entries():
             counts.records += 1
-            yield from _complaint(entry, partial(records.verify if sound else verify_files, entry), run)
+            yield from _complaint(counts, entry, partial(records.verify if sound else verify_files, entry), run)
     for _, state in run.states():
         counts.states += 1
         try:
-            yield from _complaint(state, partial(verify_state, state), run)
+            yield from _complaint(counts, state, partial(verify_state, state), run)
         except FileNotFoundError:  # a newer state has just replaced it
             counts.states -= 1
-    for path in (*run.folder.glob("failed/[!.]*"), run.folder / OWNER):
-        yield from _complaint(path, partial(read_json, path), run)
+    for path in (*entries(run.folder / "failed", "[!.]*"), run.folder / OWNER):
+        yield from _complaint(counts, path, partial(read_json, path), run)
     path = run.folder / "cost.json"
-    yield from _complaint(path, partial(read_cost, path), run)
+    yield from _complaint(counts, path, partial(read_cost, path), run)
 
 
-def _complaint(path: Path, check: Callable[[], object], run: Run | None = None) -> Iterator[Damage]:
+def _complaint(counts: Counts, path: Path, check: Callable[[], object], run: Run | None = None) -> Iterator[Damage]:
     """Yield the damage that a check finds, if any, with its error as one line."""
     try:
         check()
     except FileNotFoundError:
         raise
-    except (LedgerError, OSError) as error:
+    except OSError as error:
+        yield from counts.note(error)
+    except LedgerError as error:
         yield Damage(path, " ".join(str(error).split()), check, run)
 
 
@@ -196,7 +228,7 @@ def removable(folder: Path, keep: list[str], forget: bool = False) -> Iterator[R
     ledger = open_ledger(folder)
     kept = _runs_of(folder, keep)
     for run in ledger.runs():
-        with suppress(LedgerError):  # damaged or behind a link: `verify` reports it
+        with suppress(LedgerError, PermissionError):  # damaged, behind a link or not ours: `verify` reports it
             yield from _removable_of_run(run, run.name in kept)
     processes = (path for path in folder.glob(f"{PROCESSES}/*") if is_file(path))
     dead = [path for path in processes if not is_alive(folder, path.name, clean=False)]

@@ -1,7 +1,8 @@
 """How far requested cells are, read from the ledger alone. Nothing is written, and torch is not imported."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from pe_lab.ledger.processes import is_alive, register
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import EPOCHS, Run, read_cost
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import COMMANDS, LedgerError, digest, read_json
+from pe_lab.system.files import COMMANDS, LedgerError, digest, entries, read_json, unread
 
 LATEST_TIME = 1e11  # seconds since 1970: about the year 5100
 SILENT = 60  # seconds since its last heartbeat after which an owner counts as dead, where locks cannot be tried
@@ -74,6 +75,7 @@ class Snapshot:
         missing: not requested by any live process.
         fraction_done: of the work, 0 to 1.
         seconds_left: until nothing runs or waits, at the speed so far; None: the speed is unknown.
+        unreadable: with the reason: nothing is known of them.
     """
 
     done: list[RequestedCell]
@@ -83,6 +85,7 @@ class Snapshot:
     missing: list[RequestedCell]
     fraction_done: float
     seconds_left: float | None
+    unreadable: list[tuple[RequestedCell, str]] = field(default_factory=list)
 
 
 class Progress:
@@ -105,16 +108,28 @@ class Progress:
 
     def look(self) -> Snapshot:
         """Read how far all cells are now."""
-        for cell in [cell for cell in self.open if self._is_done(cell)]:
-            self.open.remove(cell)
-            self.speed.reached[cell.run] = max(cell.epochs, self.speed.reached.get(cell.run, 0))
-        runs = {cell.run: self.ledger.named(cell.run) for cell in self.open}
-        active = {name: running for name, run in runs.items() if (running := self._running(run))}
-        requested = {name: self._requested(run) for name, run in runs.items()}
-        failed, waiting, missing, training = [], [], [], set()
+        unreadable: dict[str, str] = {}  # why, by run
+        for cell in list(self.open):
+            with _noting(unreadable, cell.run):
+                if self._is_done(cell):
+                    self.open.remove(cell)
+                    self.speed.reached[cell.run] = max(cell.epochs, self.speed.reached.get(cell.run, 0))
+        active: dict[str, Running] = {}
+        requested: dict[str, set[int]] = {}
+        for name in dict.fromkeys(cell.run for cell in self.open):
+            with _noting(unreadable, name):
+                run = self.ledger.named(name)
+                requested[name] = self._requested(run)
+                if running := self._running(run):
+                    active[name] = running
+        failed, waiting, missing, training, unknown = [], [], [], set(), []
         for cell in self.open:
-            failure = self._failure(cell)
-            if failure is not None:
+            failure = None
+            with _noting(unreadable, cell.run):
+                failure = self._failure(cell)
+            if cell.run in unreadable:
+                unknown.append((cell, unreadable[cell.run]))
+            elif failure is not None:
                 failed.append((cell, failure))
             elif cell.run in active and active[cell.run].cell.epochs == cell.epochs:
                 training.add(cell.run)
@@ -126,7 +141,7 @@ class Progress:
         unfinished = set(self.open)
         done = [cell for cell in self.cells if cell not in unfinished]
         estimate = self.speed.estimate(active, training | {cell.run for cell in waiting})
-        return Snapshot(done, shown, failed, waiting, missing, *estimate)
+        return Snapshot(done, shown, failed, waiting, missing, *estimate, unknown)
 
     def _is_done(self, cell: RequestedCell) -> bool:
         run = self.ledger.named(cell.run)
@@ -155,7 +170,7 @@ class Progress:
 
     def _requested(self, run: Run) -> set[int]:
         """Return the checkpoints of a run that live processes request."""
-        requests = (path.name.partition(".") for path in run.folder.glob("requested/[0-9]*"))
+        requests = (path.name.partition(".") for path in entries(run.folder / "requested", "[0-9]*"))
         return {int(epochs) for epochs, _, name in requests if EPOCHS.fullmatch(epochs) and self._is_alive(name)}
 
     def _is_alive(self, process: str, heartbeat: float | None = None) -> bool:
@@ -230,9 +245,18 @@ class Speed:
         run = self.ledger.named(name)
         try:
             seconds = read_cost(run.folder / "cost.json")["total"]
-        except LedgerError:
-            seconds = 0.0
-        return (max(run.checkpoints(), default=0), seconds) if seconds else (0.0, 0.0)
+            return (max(run.checkpoints(), default=0), seconds) if seconds else (0.0, 0.0)
+        except (LedgerError, OSError):
+            return 0.0, 0.0
+
+
+@contextmanager
+def _noting(unreadable: dict[str, str], run: str) -> Iterator[None]:
+    """Note why a run cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        unreadable.setdefault(run, unread(error))
 
 
 def write_command(

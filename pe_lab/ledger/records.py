@@ -14,6 +14,7 @@ from pe_lab.system.files import (
     LedgerError,
     canonical,
     digest,
+    entries,
     is_file,
     kind,
     parse_json,
@@ -52,7 +53,7 @@ class Records(LeasedFolder):
 
     def requests(self) -> list[dict[str, Any]]:
         """Return all requests that were measured on the checkpoint's present weights."""
-        requests = [read_json(path) for path in sorted(self.folder.glob("[!.]*/request.json"))]
+        requests = [read_json(path / "request.json") for path in self.entries()]
         return [
             {key: value for key, value in request.items() if key != "weights"}
             for request in requests
@@ -90,7 +91,7 @@ class Records(LeasedFolder):
 
     def entries(self) -> list[Path]:
         """Return the folders of all records, by name."""
-        return sorted(path for path in self.folder.glob("[!.]*") if path.is_dir())
+        return [path for path in entries(self.folder, "[!.]*") if path.is_dir()]
 
     def verify(self, entry: Path) -> None:
         """Compare all files of a record with their checksums, and read it.

@@ -13,7 +13,7 @@ from pe_lab.ledger.lease import LeasedFolder, read_owner
 from pe_lab.ledger.processes import is_alive, register
 from pe_lab.ledger.states import States, read_metadata
 from pe_lab.ledger.tree import Tree
-from pe_lab.system.files import CHECKSUMS, NOT_READ, LedgerError, digest, is_file, kind, read_json, verify
+from pe_lab.system.files import CHECKSUMS, NOT_READ, LedgerError, digest, entries, is_file, kind, read_json, verify
 from pe_lab.system.plain import complaint
 
 IDENTITY = "run.json"
@@ -64,7 +64,7 @@ class Run(LeasedFolder):
     def requested(self) -> list[int]:
         """Return the checkpoints that live processes request and that are neither done nor failed, in order."""
         requested = set()
-        for path in self.folder.glob("requested/[0-9]*"):
+        for path in entries(self.folder / "requested", "[0-9]*"):
             epochs, _, process = path.name.partition(".")
             if not is_alive(self.tree.root, process):
                 self.tree.remove(path)
@@ -109,8 +109,8 @@ class Run(LeasedFolder):
 
     def checkpoints(self) -> list[int]:
         """Return the numbers of epochs of all checkpoints, in order."""
-        names = (path.parent.name for path in self.folder.glob(f"checkpoints/*/{CHECKSUMS}"))
-        return sorted(int(name) for name in names if EPOCHS.fullmatch(name))
+        folders = [path for path in entries(self.folder / "checkpoints") if EPOCHS.fullmatch(path.name)]
+        return sorted(int(path.name) for path in folders if is_file(path / CHECKSUMS))
 
     def recording(self, epochs: int) -> AbstractContextManager[Path]:
         """Return a context manager: a folder to write a checkpoint into, which becomes the checkpoint on success."""

@@ -9,21 +9,21 @@ from pathlib import Path
 
 from pe_lab.ledger.format import RUN_NAME
 from pe_lab.ledger.run import EPOCHS, Run
-from pe_lab.system.files import COMMANDS, LedgerError, kind, read_bytes, read_json
+from pe_lab.system.files import COMMANDS, LedgerError, entries, kind, read_bytes, read_json
 
 REWRITE = "the command of the study, run again, writes it anew"
 
 
 def studies(ledger: Path) -> list[str]:
     """Return the names of the studies that have a table of cells, in order."""
-    return sorted(path.name for path in ledger.glob("studies/[!.]*") if kind(path / "rows.csv"))
+    return sorted(path.name for path in entries(ledger / "studies", "[!.]*") if kind(path / "rows.csv"))
 
 
 def trained(ledger: Path, study: str) -> bool:
     """Return whether a cell that was requested under a study's name is in the ledger."""
     if kind(ledger / "studies" / study / "rows.csv"):
         return True
-    for path in ledger.glob(f"{COMMANDS}/[!.]*.json"):
+    for path in entries(ledger / COMMANDS, "[!.]*.json"):
         try:
             content = read_json(path)
             cells = content["cells"] if content["study"] == study else []

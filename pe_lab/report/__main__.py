@@ -102,6 +102,8 @@ def report(arguments: argparse.Namespace) -> None:
     found = sections(asked)
     title = f"pe_lab: {results.name}"
     write_text(out / "report.html", html(title, found))
+    if results.refused:
+        print(f"partial: {len(results.refused)} entries were refused; the report lists them", file=sys.stderr)
     print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
 
 

@@ -169,7 +169,7 @@ def failed(asked: Question) -> Section:
         parts.append(Table(results.failed, "Cells that failed", "results.failed"))
     if results.refused:
         refused = pd.DataFrame({"entry": results.refused})
-        parts.append(Table(refused, "Entries that are damaged, incomplete or missing"))
+        parts.append(Table(refused, "Entries that are damaged, incomplete, missing or unreadable"))
     if len(results.skipped):
         caption = "Left out of the study: encodings that do not fit a task"
         parts.append(Table(results.skipped, caption, "results.skipped"))

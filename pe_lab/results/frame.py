@@ -36,8 +36,8 @@ class Results:
         failed: one row per cell that failed: settings, reason, step, run. For one study of a ledger, those that the
             study's folder names.
         skipped: one row per impossible pair of encoding and task that a study left out: pe, data, reason.
-        refused: one line per entry that is damaged, incomplete or missing; entries of curves and records are added when
-            these are first read.
+        refused: one line per entry that is damaged, incomplete, missing or unreadable; all else is then a part. Entries
+            of curves and records are added when these are first read.
         curves: validation during training, of each run's longest checkpoint: settings, epoch, metric, value.
         records: later measurements: settings, kind (length or probe), length (in training lengths), policy, offset,
             tokens, probe, layer, head, metric, value.

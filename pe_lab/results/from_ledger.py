@@ -2,7 +2,8 @@
 
 import csv
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run, number
 from pe_lab.results.columns import COST, FIRST, MEASURED, SHOWN, checkpoint
 from pe_lab.results.rows import Settings, describe, rows_of
-from pe_lab.system.files import CHECKSUMS, LedgerError, parse_json, read_json, read_verified
+from pe_lab.system.files import CHECKSUMS, LedgerError, entries, is_file, parse_json, read_json, read_verified, unread
 
 # settings of a cell by their names in the identity of its run
 _SETTING_NAMES = {
@@ -72,26 +73,29 @@ def _runs(folder: Path, wanted: Wanted | None) -> list[tuple[Run, list[int] | No
 
 def _read_run(run: Run, wanted: Collection[int] | None, found: _Found, refused: list[str]) -> None:
     """Read the checkpoints of a run and, if all are wanted, its failures."""
-    try:
+    with _refusing(refused):
         settings = _settings(run)
-    except (OSError, ValueError) as error:
+        for epochs in _complete_checkpoints(run, refused) if wanted is None else wanted:
+            with _refusing(refused):
+                summary = outcome(run, epochs)
+                found.cells.append((settings | _length(epochs, summary), summary))
+        for path in entries(run.folder / "failed", "*.json") if wanted is None else []:
+            with _refusing(refused):
+                reason = _failure(path, run)
+                if not run.done(int(path.stem)):
+                    unit = settings.get("unit", "epochs")
+                    found.failed.append((settings | {"epochs": float("nan"), unit: int(path.stem)}, reason))
+
+
+@contextmanager
+def _refusing(refused: list[str]) -> Iterator[None]:
+    """Add a line for an entry that is damaged or cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        refused.append(unread(error))
+    except ValueError as error:
         refused.append(_line(error))
-        return
-    for epochs in _complete_checkpoints(run, refused) if wanted is None else wanted:
-        try:
-            summary = outcome(run, epochs)
-            found.cells.append((settings | _length(epochs, summary), summary))
-        except (OSError, ValueError) as error:
-            refused.append(_line(error))
-    for path in sorted(run.folder.glob("failed/*.json")) if wanted is None else []:
-        try:
-            reason = _failure(path, run)
-        except (OSError, ValueError) as error:
-            refused.append(_line(error))
-            continue
-        if not run.done(int(path.stem)):
-            unit = settings.get("unit", "epochs")
-            found.failed.append((settings | {"epochs": float("nan"), unit: int(path.stem)}, reason))
 
 
 def _length(target: int, summary: dict[str, Any]) -> dict[str, float]:
@@ -155,10 +159,11 @@ def _sort_key(settings: Settings) -> list[Any]:
 def _complete_checkpoints(run: Run, refused: list[str]) -> list[int]:
     """Return the epochs of a run's complete checkpoints; incomplete ones are added to `refused`."""
     complete = []
-    for path in run.folder.glob("checkpoints/*"):
-        if not _is_count(path.name) or not (path / CHECKSUMS).is_file():
-            refused.append(f"ledger entry {path} must be a checkpoint with its {CHECKSUMS}, got an incomplete one")
-        else:
+    for path in entries(run.folder / "checkpoints"):
+        with _refusing(refused):
+            if not _is_count(path.name) or not is_file(path / CHECKSUMS):
+                reason = f"must be a checkpoint with its {CHECKSUMS}, got an incomplete one"
+                raise LedgerError(f"ledger entry {path} {reason}")
             complete.append(int(path.name))
     return sorted(complete)
 
@@ -232,13 +237,10 @@ def read_curves(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Dat
     """
     names, lines = _distinguishing(cells), []
     for cell in cells.sort_values("epochs", kind="stable").drop_duplicates("run", keep="last").to_dict("records"):
-        try:
+        with _refusing(refused):
             rows = validation(Run(ledger / cell["run"]).checkpoint(checkpoint(cell)))
-        except (OSError, ValueError) as error:
-            refused.append(_line(error))
-            continue
-        values = [cell[name] for name in names]
-        lines += [[*values, *row] for row in rows]
+            values = [cell[name] for name in names]
+            lines += [[*values, *row] for row in rows]
     return pd.DataFrame(lines, columns=[*names, "epoch", "metric", "value"])
 
 
@@ -285,11 +287,10 @@ def read_records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Da
     for cell in cells.to_dict("records"):
         distinguishing = {name: cell[name] for name in names}
         records, measured = Records(Run(ledger / cell["run"]), checkpoint(cell)), []
-        for entry in records.entries():
-            try:
-                measured.append(records.read(entry))
-            except (OSError, ValueError) as error:
-                refused.append(_line(error))
+        with _refusing(refused):
+            for entry in records.entries():
+                with _refusing(refused):
+                    measured.append(records.read(entry))
         if any(request["kind"] in ("length", "decode") for request, _ in measured):
             rows = pd.DataFrame(_test_metrics(cell).items(), columns=["metric", "value"]).dropna()
             parts.append(rows.assign(**distinguishing, kind="length", length=1, policy="raw", offset=0))

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pe_lab.system.files import LedgerError, canonical, digest, parse_json
+from pe_lab.system.files import LedgerError, canonical, digest, entries, parse_json
 
 FOLDER = Path(__file__).parents[1] / "benchmark" / "results"
 SUMS = "SHA256SUMS"
@@ -75,7 +75,7 @@ def write(study: str, cells: Iterable[Shipped], folder: Path | None = None) -> P
 
 def studies(folder: Path | None = None) -> list[str]:
     """Return the names of the studies that have shipped results."""
-    return sorted(path.name.removesuffix(END) for path in (folder or FOLDER).glob(f"*{END}"))
+    return sorted(path.name.removesuffix(END) for path in entries(folder or FOLDER, f"*{END}"))
 
 
 def read(study: str, folder: Path | None = None) -> list[Shipped]:

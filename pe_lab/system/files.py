@@ -10,6 +10,7 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -138,6 +139,26 @@ def is_file(path: Path) -> bool:
 
 def _kind(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "a device")
+
+
+def entries(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return the entries of a folder, by name; none if there is no such folder.
+
+    `Path.glob` leaves out what it may not read, without a word.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    try:
+        names = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [folder / name for name in sorted(names) if fnmatchcase(name, pattern)]
+
+
+def unread(error: OSError) -> str:
+    """Return the error of reading a file or folder as a line."""
+    return f"{error.filename} cannot be read ({error.strerror or type(error).__name__}): what is in it is left out"
 
 
 def writable(folder: Path) -> bool:
