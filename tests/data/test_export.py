@@ -272,8 +272,8 @@ def test_what_hydra_refuses_is_one_line_too(words, part, tmp_path, capsys, monke
 def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, capsys, monkeypatch) -> None:
     (tmp_path / "file").write_text("")
     status, _, err = run(capsys, monkeypatch, "export", "data=bag", f"out={tmp_path / 'file'}")
-    message = f"error: out must be a folder that can be written to, got {str(tmp_path / 'file')!r} (File exists)\n"
-    assert (status, err) == (1, message)
+    assert (status, err.count("\n")) == (1, 1)
+    assert err.startswith(f"error: out must be a folder that can be written to, got {str(tmp_path / 'file')!r}")
 
 
 def test_a_wrong_word_is_answered_before_torch_is_loaded() -> None:
