@@ -62,6 +62,8 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         values = list(dict.fromkeys(str(cfg[setting]) for cfg in cfgs))
         if len(values) > 1:
             raise ValueError(f"{setting} must be the same for all cells of a sweep, got {', '.join(values)}")
+    if len({cfg.steps is None for cfg in cfgs}) > 1:
+        raise ValueError("a sweep must be counted in epochs or in steps, got both: make two of it")
     keys = [*params, *_keys(given)]
     _require_rate_unset(cfgs, keys)
     _require_base_used(cfgs, _keys(given))
@@ -80,10 +82,10 @@ def _keys(given: list[Any]) -> list[str]:
 
 def _require_rate_unset(cfgs: list[DictConfig], keys: list[str]) -> None:
     """Raise ValueError if a learning rate is given beside the search that is to choose it."""
-    by = "search" if cfgs[0].search is not None else "tune.rates" if cfgs[0].tune.rates is not None else None
+    by = "the search" if cfgs[0].search is not None else "tune.rates" if cfgs[0].tune.rates is not None else None
     if by is not None and "optimizer.lr" in keys:
         rates = ", ".join(dict.fromkeys(f"{cfg.optimizer.lr:g}" for cfg in cfgs))
-        off = "search=none" if by == "search" else "tune.rates=null"
+        off = "search=none" if by == "the search" else "tune.rates=null"
         raise ValueError(f"optimizer.lr must be left to {by}, got {rates}: leave it out, or use {off}")
 
 

@@ -118,6 +118,11 @@ def _check_tune(cfg: DictConfig) -> None:
     if cfg.search is not None or cfg.decide.baseline is not None:
         other = "search" if cfg.search is not None else "decide.baseline"
         raise ValueError(f"tune.rates={_plain(tune.rates)} must not be given beside {other}: choose one of them")
+    if cfg.optimizer.schedule != "constant":
+        raise ValueError(
+            f"optimizer.schedule must be constant with tune.rates, as tries of several lengths are compared, got "
+            f"{cfg.optimizer.schedule}"
+        )
     if tune.scaled and len(tune.scaled) != len(tune.rates):
         raise ValueError(
             f"tune.scaled must have as many pairs as tune.rates, {len(tune.rates)}, so that every encoding has as many "

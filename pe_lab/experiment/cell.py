@@ -172,8 +172,7 @@ class Cell:
             identity["fresh"] = True
         if self.unit == "steps":  # its checkpoints are numbered otherwise than those of a run in epochs
             identity["unit"] = "steps"
-            if cfg.solve.level is not None:  # its training may end early
-                identity["solve"] = resolved(cfg.solve)
+            identity["solve"] = resolved(cfg.solve)  # where it is evaluated, and may end
         return identity
 
     def _model_options(self) -> dict[str, Any]:

@@ -60,13 +60,15 @@ class Executor:
 
     @cached_property
     def exact_range(self) -> tuple[float, float] | None:
-        """The level without position and the best loss on the validation split, where a task has them exactly.
+        """The level without position and the best loss on the validation split; None if the task is not to be solved.
 
         Raises:
-            ValueError: it has not, and is to be solved.
+            ValueError: the task does not have them exactly.
         """
+        if self.cell.cfg.solve.level is None:
+            return None
         found = exact_range(self.datasets.floors(split="validation"))
-        if found is None and self.cell.cfg.solve.level is not None:
+        if found is None:
             raise ValueError(
                 f"solve.level={self.cell.cfg.solve.level:g} needs a task with an exact level without position and an "
                 f"exact best loss, got data={self.cell.cfg.data.name}: leave it null"
@@ -89,6 +91,7 @@ class Executor:
 
     def _train_requested(self) -> None:
         training: Training | None = None
+        _ = self.exact_range  # refused before the first step
         while requested := self.run.requested():
             target = requested[0]
             try:
@@ -196,12 +199,17 @@ class Executor:
     def _reached(self, training: Training) -> float:
         return training.step if self.cell.unit == "steps" else training.epoch
 
-    def _solved(self) -> bool:
-        """Return whether the last two evaluations on the grid reached the level at which the task counts as solved."""
+    def _solved(self, rows: list[dict[str, Any]] | None = None) -> bool:
+        """Return whether the last two evaluations reached the level at which the task counts as solved.
+
+        Args:
+            rows: with the evaluation at the end, which is not of the run; None: those of the run.
+        """
         level = self.cell.cfg.solve.level
         if level is None:
             return False
-        scores = [row["value"] for row in self.rows if (row["split"], row["metric"]) == ("validation", "score")]
+        found = self.rows if rows is None else rows
+        scores = [row["value"] for row in found if (row["split"], row["metric"]) == ("validation", "score")]
         return len(scores) > 1 and min(scores[-2:]) >= level
 
     def _log(self, training: Training, split: str, metrics: dict[str, float]) -> list[dict[str, Any]]:
@@ -216,7 +224,7 @@ class Executor:
         """Return the metrics on a split; raise the error if its loss is not finite."""
         began = time.perf_counter()
         metrics = evaluate(training.model, self.datasets.at(), split, self.cell.autocast())
-        if split == "validation" and self.cell.unit == "steps" and self.exact_range is not None:
+        if split == "validation" and self.exact_range is not None:
             metrics["score"] = score(metrics["loss"], *self.exact_range)
         self.spent["evaluation"] += time.perf_counter() - began
         if not math.isfinite(metrics["loss_all"]):
@@ -234,7 +242,7 @@ class Executor:
             validation = self._evaluate(training, "validation", CheckpointNotFiniteError)
             rows = rows + self._log(training, "validation", validation)
         test = self._evaluate(training, "test", CheckpointNotFiniteError)
-        solved = training.step if self._solved() else None
+        solved = training.step if self._solved(rows) else None
         checkpoint = Checkpoint(
             self.cell, self.run, target, solved, training, test, self.floors, rows, self.seconds, self.flops_per_token
         )

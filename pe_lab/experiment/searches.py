@@ -76,10 +76,10 @@ def starting_scale(leaf: DictConfig, path: str = "pe") -> str | None:
     return next(filter(None, inner), None)
 
 
-def _phased(leaf: DictConfig) -> bool:
+def phased(leaf: DictConfig) -> bool:
     """Return whether an encoding, or one that it is made of, changes in the course of the training."""
     inner = [leaf[key] for key in leaf if _is_encoding(leaf[key])] + list(leaf.get("parts") or ())
-    return bool(getattr(get_class(leaf["_target_"]), "phased", False)) or any(map(_phased, inner))
+    return bool(getattr(get_class(leaf["_target_"]), "phased", False)) or any(map(phased, inner))
 
 
 def _is_encoding(value: Any) -> bool:
@@ -114,7 +114,7 @@ class Search:
     @property
     def epochs(self) -> int:
         """The epochs of training that the search needs before extensions."""
-        shared = self.cfg.optimizer.schedule != "cosine" and not _phased(self.cfg.pe)
+        shared = self.cfg.optimizer.schedule != "cosine" and not phased(self.cfg.pe)
         return epochs_needed(self.plan, self.cfg.epochs, self.scale is not None, shared)
 
     @property
@@ -214,7 +214,7 @@ def searches_of(cfgs: list[DictConfig]) -> list[Search]:
     searches = list(by_setting.values())
     for search, name in zip(searches, _names([search.cfg for search in searches]), strict=True):
         search.name = name
-        _require_scale_unset(search)
+        require_scale_unset(search.cfg, search.scale, "the search", "search.scales=[]")
     return found
 
 
@@ -228,19 +228,22 @@ def _names(cfgs: list[DictConfig]) -> list[str]:
     ]
 
 
-def _require_scale_unset(search: Search) -> None:
-    """Raise ValueError if the starting scale is not that of the encoding's file: somebody wants another."""
-    if search.scale is None:
+def require_scale_unset(cfg: DictConfig, scale: str | None, by: str, off: str) -> None:
+    """Raise ValueError if the starting scale is not that of the encoding's file: somebody wants another.
+
+    Args:
+        scale: the setting; None: the encoding has none.
+        by: what chooses it; off: the setting that leaves it as it is.
+    """
+    if scale is None:
         return
-    path, _, option = search.scale.rpartition(".")
-    leaf = OmegaConf.select(search.cfg, path)
+    path, _, option = scale.rpartition(".")
+    leaf = OmegaConf.select(cfg, path)
     file = folders().file("pe", leaf.name)
     written = OmegaConf.load(file) if file else None
     usual = written.get(option) if isinstance(written, DictConfig) else None
     if usual is not None and leaf[option] != usual:
-        raise ValueError(
-            f"{search.scale} must be left to the search, got {leaf[option]:g}: leave it out, or add search.scales=[]"
-        )
+        raise ValueError(f"{scale} must be left to {by}, got {leaf[option]:g}: leave it out, or add {off}")
 
 
 def _require_no_scale_in_parts(cfg: DictConfig, plan: Plan) -> None:

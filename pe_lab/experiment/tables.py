@@ -80,7 +80,10 @@ def _write_tables(present: list[Job], failed: list[Job]) -> None:
         for own, job in zip(settings, present, strict=True)
     ]
     texts, files = study.tables(Results(ledger, name, rows, lost), curves.gather(measured))
-    print("\n\n".join(texts.values()))
+    if cfg.tune.rates is None:
+        print("\n\n".join(texts.values()))
+    else:  # losses of seeds that stopped where they solved the task, at rates of their own, are no comparison
+        files = {file: content for file, content in files.items() if not file.startswith("table.")}
     if name:
         folder = ledger / "studies" / name
         try:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
-from pe_lab.experiment.searches import LR, UNMEASURED, starting_scale
+from pe_lab.experiment.searches import LR, UNMEASURED, phased, require_scale_unset, starting_scale
 from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.ledger.tree import Tree
 from pe_lab.results.from_ledger import validation_by_step
@@ -28,6 +28,7 @@ from pe_lab.statistics import (
     Trial,
     Try,
     compare,
+    edge_shares,
     outcomes,
     rank_ranges,
     share_interval,
@@ -65,7 +66,13 @@ class Race:
         Raises:
             ValueError: the settings of `tune`, `solve` and `steps` do not make one.
         """
+        if phased(cfg.pe):
+            raise ValueError(
+                f"tune.rates compares tries of several lengths, and pe={cfg.pe.name} changes in the course of its "
+                f"training: give optimizer.lr"
+            )
         scale = starting_scale(cfg.pe) if cfg.tune.scaled else None
+        require_scale_unset(cfg, scale, "tune.scaled", "tune.scaled=[]")
         tries = [Try(float(rate)) for rate in cfg.tune.rates]
         if scale:
             tries = [Try(float(rate), float(start)) for rate, start in cfg.tune.scaled]
@@ -155,17 +162,10 @@ def races_of(cfgs: list[DictConfig]) -> list[Race]:
     """Return the race of each cell.
 
     Raises:
-        ValueError: the settings do not make one, or the study sweeps over what the races choose.
+        ValueError: the settings do not make one, or set what the races choose.
     """
-    races = [Race.of(cfg) for cfg in cfgs]
-    for race in races:
-        for setting in (LR, race.scale):
-            values = (
-                {OmegaConf.select(one.cfg, setting) for one in races if one.cfg.pe == race.cfg.pe} if setting else ()
-            )
-            if len(values) > 1:
-                raise ValueError(f"{setting} must be left to tune.rates, got a sweep over {sorted(values)}")
-    return races
+    endpoint_of(cfgs[0])
+    return [Race.of(cfg) for cfg in cfgs]
 
 
 def tuned(cfgs: list[DictConfig]) -> Stage:
@@ -226,7 +226,8 @@ def try_table(races: list[Race]) -> pd.DataFrame:
 def endpoint_of(cfg: DictConfig) -> Endpoint:
     """Return what a study compares: steps to solve, or the loss where there is no level."""
     kind = "loss" if cfg.solve.level is None else "steps"
-    return Endpoint.parse(kind, cfg.tune.margin or ENDPOINTS[kind])
+    largest = math.log2(cfg.steps / cfg.solve.first) if kind == "steps" else math.inf
+    return Endpoint.parse(kind, cfg.tune.margin or ENDPOINTS[kind], largest)
 
 
 def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -237,7 +238,7 @@ def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd
     """
     own = list(found.columns[: found.columns.get_loc("y")])
     keys = [name for name in own if name not in ("pe", "seed", "steps")]
-    for key, part in found.groupby(keys, sort=False):
+    for key, part in found.groupby(keys, sort=False, dropna=False):
         known = part[part["y"].notna()].rename(columns={"pe": "encoding"})
         names = list(known["encoding"].unique())
         table = known.groupby("encoding", sort=False)["y"].agg(runs="count", y="mean").reset_index()
@@ -260,9 +261,9 @@ def write(races: list[Race]) -> None:
     found, cfg = outcome_table(races), races[0].cfg
     for text, table in summaries(found, endpoint_of(cfg)):
         print(f"{text}\n{as_text(table, [])}\n")
-    edges = found[found[LR].notna()].groupby("pe", sort=False)["edge"].mean()
     if len(cfg.tune.rates) > 2:  # of two, each is an edge
-        wide = ", ".join(f"{name} {share:.0%}" for name, share in edges[edges > 0.2].items())
+        shares = edge_shares([race.found for race in races])
+        wide = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share > 0.2)
         print(f"best rate at an edge of tune.rates in more than 20 % of the seeds: {wide or 'no encoding'}")
     hours = found["core_seconds"].sum() / 3600
     print(f"{hours:.2f} core-hours of training steps for {len(races)} cells and their tries")

@@ -84,6 +84,11 @@ def report(arguments: argparse.Namespace) -> None:
         results = frame.load(folder, study)
         load = f"results = frame.load({str(folder)!r}{f', {study!r}' if study else ''})"
         beside = folder / "studies" / study if study else folder
+    if results.declared.tune is not None:
+        raise ValueError(
+            f"source must be a study at given learning rates: the seeds of {results.name} tune for themselves, and its "
+            f"verdicts are about the steps to solve, in outcomes.csv beside its rows"
+        )
     out = Path(arguments.out) if arguments.out else beside
     require_writable("--out", out)
     if len(results.cells):

@@ -22,12 +22,15 @@ class Declared:
         decide: the settings by which seeds are added, or None. Tests for a fixed number of seeds do not hold for such
             a study.
         search: the settings of the search for learning rates, or None.
+        tune: the settings by which every seed tunes for itself, or None. Losses of such seeds are no comparison: see
+            outcomes.csv in the study's folder.
     """
 
     margin: Mapping[str, Margin] = field(default_factory=dict)
     baseline: str | None = None
     decide: Mapping[str, Any] | None = None
     search: Mapping[str, Any] | None = None
+    tune: Mapping[str, Any] | None = None
 
 
 def read(folder: Path) -> Declared:
@@ -48,9 +51,11 @@ def read(folder: Path) -> Declared:
             one.require_metric(metric)
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} must be a declaration, got {' '.join(str(error).split())}") from None
-    baseline, decide, search = (found.get(name) for name in ("baseline", "decide", "search"))
+    baseline, decide, search, tune = (found.get(name) for name in ("baseline", "decide", "search", "tune"))
     kinds = {"baseline": (baseline, str, "a name"), "decide": (decide, dict, "settings")}
-    for name, (value, kind, words) in (kinds | {"search": (search, dict, "settings")}).items():
+    for name, (value, kind, words) in (
+        kinds | {"search": (search, dict, "settings"), "tune": (tune, dict, "settings")}
+    ).items():
         if not isinstance(value, kind | None):
             raise ValueError(f"{path} must have {words} or null as {name}, got {value!r}")
-    return Declared(margin, baseline, decide, search)
+    return Declared(margin, baseline, decide, search, tune)

@@ -118,21 +118,20 @@ def test_what_is_solved_is_not_trained_on_for_a_later_checkpoint(tmp_path, monke
 
 
 def test_the_score_is_the_share_of_the_way_from_the_floor_without_position_to_bayes(tmp_path):
-    job = serve(tmp_path, "steps=4", "solve.first=2")
+    job = serve(tmp_path, "steps=4", "solve.first=2", "solve.level=0.999")
     floors = job.cell.make_dataset().floors("validation")
     blind, best = floors["position_blind"]["loss"], floors["bayes"]["loss"]
     for step, loss in curve(job, "loss").items():
         assert curve(job, "score")[step] == pytest.approx((blind - loss) / (blind - best), rel=1e-12)
 
 
-def test_a_level_changes_the_identity_and_a_grid_alone_does_not(tmp_path):
+def test_the_level_and_the_steps_of_evaluation_are_part_of_the_identity(tmp_path):
     plain, grid = cell(tmp_path, "steps=90"), cell(tmp_path, "steps=90", "solve.first=3")
     level, other = cell(tmp_path, "steps=90", "solve.level=0.9"), cell(tmp_path, "steps=90", "solve.level=0.8")
     later = cell(tmp_path, "steps=95", "solve.level=0.9")
     names = [job.run.name for job in (plain, grid, level, other, later)]
-    assert names[0] == names[1]
     assert names[2] == names[4]
-    assert len({names[0], names[2], names[3]}) == 3
+    assert len(set(names)) == 4
     assert cell(tmp_path, "epochs=2").run.name != cell(tmp_path, "epochs=2", "trainer.fresh=true").run.name
 
 
@@ -156,13 +155,13 @@ def test_a_length_that_is_given_twice_or_not_at_all_is_refused(overrides, named)
     assert "\n" not in str(error.value)
 
 
-def test_a_level_needs_a_task_with_exact_floors(tmp_path):
+def test_a_level_needs_a_task_with_exact_floors(tmp_path, monkeypatch):
     (cfg,) = in_ledger(tmp_path, *TINY, "data=digits", "pe=none", "steps=90", "solve.level=0.9", multirun=False)
     job = Job.from_config(cfg)
     job.request()
+    monkeypatch.setattr(Training, "training_step", lambda *_: pytest.fail("it was trained"))
     with pytest.raises(ValueError, match=r"solve\.level.*data=digits"):
         job.serve(wait=True)
-    assert job.run.newest_state() is None
 
 
 def test_steps_replace_the_epochs_of_a_preset():
@@ -219,6 +218,18 @@ def test_tables_have_the_steps_and_the_part_of_an_epoch_that_they_are(tmp_path):
         assert not results.refused
         assert set(results.curves["epoch"]) >= {2.5}
         assert results.records.query("length == 2")["steps"].value_counts().to_dict().keys() == {5, 25}
+
+
+def test_the_evaluation_at_the_end_counts(tmp_path, monkeypatch):
+    """20 steps are not on the grid 2, 4, 8, 16, 32."""
+    scores(monkeypatch, 0.1, 0.1, 0.1, 0.95)
+    job = serve(tmp_path, "steps=20", *GRID)
+    assert (job.run.summary(20)["steps"], job.run.summary(20)["solved"]) == (20, 20)
+
+
+def test_a_sweep_over_epochs_and_steps_is_refused():
+    with pytest.raises(ValueError, match="counted in epochs or in steps"):
+        config.expand(["pe=none,alibi", "steps=null,8"], True)
 
 
 def test_a_ledger_with_both_kinds_is_read(tmp_path):

@@ -12,6 +12,7 @@ from pe_lab.experiment.rounds import Outcome, drive
 from pe_lab.experiment.sweep import run
 from pe_lab.experiment.tuning import Race, evaluations, races_of, tuned
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.report.__main__ import main as report
 from pe_lab.results.frame import load
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]
@@ -188,6 +189,7 @@ def test_the_steps_of_evaluation_are_those_of_the_training_and_its_last():
         (["decide.baseline=rope"], ["tune.rates", "decide.baseline"]),
         (["solve.level=1.5"], ["solve.level", "(0, 1)", "1.5"]),
         (["steps=50"], ["steps", "60", "50"]),
+        (["optimizer.schedule=cosine"], ["optimizer.schedule", "tune.rates", "cosine"]),
     ],
 )
 def test_settings_that_make_no_study_are_refused(overrides, named):
@@ -202,6 +204,46 @@ def test_settings_that_make_no_study_are_refused(overrides, named):
 def test_one_cell_alone_does_not_tune():
     with pytest.raises(ValueError, match=r"tune\.rates=.*-m"):
         config.expand(["steps=3840", LADDER], False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["pe=drope"], ["tune.rates", "pe=drope"]),
+        (["pe=sinusoidal", "pe.size=0.5", "tune.scaled=[[1e-3,0.1],[3e-3,0.1],[1e-2,0.1]]"], ["pe.size", "0.5"]),
+        (["pe=rope", "tune.margin='50 octaves'"], ["margin", "50"]),
+    ],
+)
+def test_what_makes_no_race_is_refused_before_anything_is_trained(tmp_path, overrides, named):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        run(cells(tmp_path, *overrides))
+    assert all(word in str(error.value) for word in named)
+    assert not list(Ledger(tmp_path).runs())
+
+
+def test_another_grid_on_the_same_ledger_is_another_study(tmp_path):
+    """Without a level too: a stored curve with other steps would never be complete."""
+    task = (*TASK, "steps=16", "solve.per_doubling=1")
+    run(cells(tmp_path, "pe=rope", "solve.first=2", task=task))
+    again = cells(tmp_path, "pe=rope", "solve.first=1", task=task)
+    for cfg in again:
+        cfg.study_name = "finer"
+    run(again)
+    tries = pd.read_csv(tmp_path / "studies" / "finer" / "tries.csv")
+    assert sorted(tries["step"].unique()) == [1, 2, 4, 8, 16]
+
+
+def test_no_losses_are_compared(tmp_path, monkeypatch, capsys):
+    Scores(monkeypatch, {3e-3: {2: 0.95, 4: 0.95}, 1e-3: {}, 1e-2: {}})
+    run(cells(tmp_path, "pe=rope,none"))
+    folder = tmp_path / "studies" / "tuned"
+    assert {path.name for path in folder.glob("*.csv")} >= {"rows.csv", "outcomes.csv", "tries.csv"}
+    assert not list(folder.glob("table.*"))
+    monkeypatch.setattr("sys.argv", ["report", str(folder)])
+    with pytest.raises(SystemExit) as end:
+        report()
+    assert end.value.code == 1
+    assert "outcomes.csv" in capsys.readouterr().err
 
 
 def test_a_choice_between_two_evaluations_is_refused():
