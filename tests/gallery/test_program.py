@@ -87,8 +87,7 @@ def test_a_cache_without_permission_is_read(
 def test_a_folder_without_permission_gives_one_line(
     program: Program, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    allowed = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "no" and allowed(path, mode))
+    monkeypatch.setattr("pe_lab.system.files.writable", lambda folder: tmp_path / "no" not in folder.parents)
     (tmp_path / "no").mkdir()
     status, lines, error = program(main, f"--{name}", tmp_path / "no" / "below")
     assert (status, lines) == (1, [])
