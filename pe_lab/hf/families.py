@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
+from pe_lab.hf.configs import REPLACED
 from pe_lab.hf.settings import Buckets, Own, Rotation, Table
 
 
@@ -166,9 +167,13 @@ def family_of(model: PreTrainedModel) -> Family:
     """Return the family of a model.
 
     Raises:
-        ValueError: its type is unknown.
+        ValueError: its type is unknown, or the class of a configuration, as that of a subclass would be lost on saving.
     """
     model_type = model.config.model_type
     if model_type not in FAMILIES:
         raise ValueError(f"model_type must be one of {', '.join(FAMILIES)}, got {model_type!r}")
+    for config in (getattr(module, "config", None) for module in model.modules()):
+        if isinstance(config, PretrainedConfig) and type(config) not in REPLACED:
+            names = ", ".join(known.__name__ for known in REPLACED)
+            raise ValueError(f"config must be of one of {names}, and of no subclass, got {type(config).__name__}")
     return FAMILIES[model_type]

@@ -9,7 +9,15 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
-from transformers import LlamaModel, OPTConfig, OPTForCausalLM, PreTrainedModel, T5EncoderModel
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    LlamaModel,
+    OPTConfig,
+    OPTForCausalLM,
+    PreTrainedModel,
+    T5EncoderModel,
+)
 
 from hf_models import (
     CLOSE,
@@ -206,6 +214,21 @@ def test_other_models_are_refused() -> None:
     )
     with pytest.raises(ValueError, match="model_type must be one of bert, gpt2, llama, t5, got 'opt'"):
         replace(OPTForCausalLM(config), "rope")
+
+
+def test_a_config_of_a_subclass_is_refused_and_the_model_is_as_it_was() -> None:
+    class Tuned(LlamaConfig):
+        pass
+
+    whole, part = LlamaForCausalLM(Tuned(**small("llama").config.to_dict())), small("llama")
+    part.model.layers[0].self_attn.config = Tuned(**part.config.to_dict())
+    for model in (whole, part):
+        before, state, config = logits(model, tokens()), sorted(model.state_dict()), model.config
+        with pytest.raises(ValueError, match="LlamaConfig, T5Config, and of no subclass, got Tuned"):
+            replace(model, "alibi")
+        assert torch.equal(logits(model, tokens()), before)
+        assert sorted(model.state_dict()) == state
+        assert model.config is config
 
 
 def test_positions_are_replaced_once() -> None:
