@@ -187,7 +187,7 @@ def decide(tests: Tests, endpoint: Endpoint, baseline: bool = False) -> Decision
     unsolved, solid, ahead = np.False_, np.True_, np.zeros(tests.p.shape, int)
     if tests.solved is not None and tests.other_solved is not None:
         ahead = tests.solved - tests.other_solved
-        unsolved = (tests.solved == 0) & (tests.other_solved == 0)
+        unsolved = (tests.seeds > 0) & (tests.solved == 0) & (tests.other_solved == 0)
         solid = (tests.solved == tests.seeds) & (tests.other_solved == tests.seeds)
     p = np.where(unsolved, np.nan, tests.p)
     p_equivalent = np.where(solid & (tests.seeds >= FEWEST_EQUIVALENT), tests.p_equivalent, np.nan)
@@ -252,10 +252,11 @@ def compare(frame: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None
         (on `encoding`).
 
     Raises:
-        ValueError: a column is missing, a value is not finite, a run occurs twice, or the baseline is not in a task.
+        ValueError: a column or a value is missing, y is not finite, solved is not true or false, a run occurs twice, or
+            a task has one encoding or not the baseline.
     """
     lines = []
-    for task, part in by_task(frame):
+    for task, part in by_task(frame, "encoding", "seed", "y"):
         names, y, solved = as_arrays(part, task)
         if baseline is not None and baseline not in names:
             raise ValueError(f"baseline must be one of {', '.join(names)}{_of(task)}, got {baseline!r}")
@@ -269,26 +270,55 @@ def compare(frame: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None
     return pd.concat(lines, ignore_index=True)
 
 
-def by_task(frame: pd.DataFrame) -> list[tuple[str | None, pd.DataFrame]]:
-    """Return the parts of a frame by task; one part named None without such a column."""
-    if "task" not in frame:
-        return [(None, frame)]
-    return [(str(task), part) for task, part in frame.groupby("task", sort=False)]
+def by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.DataFrame]]:
+    """Return the runs of each task; one part named None without such a column.
+
+    Args:
+        frame: a line per run.
+        needed: columns that it must have.
+
+    Raises:
+        ValueError: a column or a value is missing, y is not finite, solved is not true or false, or a task has fewer
+            than two encodings.
+    """
+    missing = [name for name in needed if name not in frame]
+    if missing:
+        columns = f"{', '.join(needed[:-1])} and {needed[-1]}"
+        raise ValueError(f"runs must have the columns {columns}, got none named {missing[0]}")
+    for name in ("encoding", "seed", "task"):
+        if name in frame:
+            _refuse(frame, name, frame[name].isna(), "given")
+    if "y" in needed:
+        _refuse(frame, "y", ~np.isfinite(pd.to_numeric(frame["y"], errors="coerce").to_numpy(float)), "finite")
+    if "solved" in frame:
+        _refuse(frame, "solved", ~frame["solved"].isin([True, False]), "true or false")
+    parts: list[tuple[str | None, pd.DataFrame]] = [(None, frame)]
+    if "task" in frame and len(frame):
+        parts = [(str(task), part) for task, part in frame.groupby("task", sort=False)]
+    for task, part in parts:
+        names = part["encoding"].unique()
+        if len(names) < 2:
+            raise ValueError(
+                f"runs{_of(task)} must be of two encodings or more, got {', '.join(map(str, names)) or 'none'}"
+            )
+    return parts
+
+
+def _refuse(frame: pd.DataFrame, name: str, bad: pd.Series | np.ndarray, what: str) -> None:
+    """Refuse the first run whose value of a column is bad."""
+    if bad.any():
+        run = frame[bad].iloc[0]
+        keys = [key for key in ("encoding", "seed", "task") if key in frame and key != name]
+        where = ", ".join(f"{key} {run[key]}" for key in keys)
+        raise ValueError(f"{name} must be {what}, got {run[name]} of the run of {where}")
 
 
 def as_arrays(frame: pd.DataFrame, task: str | None = None) -> tuple[list[str], np.ndarray, np.ndarray | None]:
     """Return encodings, y and solved [seeds, encodings] of the runs of one task; y is NaN where there is no run.
 
     Raises:
-        ValueError: a column is missing, a value is not finite, or a run occurs twice.
+        ValueError: a run occurs twice.
     """
-    missing = [name for name in ("encoding", "seed", "y") if name not in frame]
-    if missing:
-        raise ValueError(f"runs must have the columns encoding, seed and y, got none named {missing[0]}")
-    bad = frame[~np.isfinite(frame["y"].to_numpy(float))]
-    if len(bad):
-        run = bad.iloc[0]
-        raise ValueError(f"y must be finite, got {run['y']} of {run['encoding']}, seed {run['seed']}{_of(task)}")
     twice = frame[frame.duplicated(["encoding", "seed"])]
     if len(twice):
         run = twice.iloc[0]

@@ -56,9 +56,12 @@ def compare_shares(frame: pd.DataFrame) -> pd.DataFrame:
         A line per task and pair: encoding, other; solved, runs, share, low, high (exact 95 % interval), and the same of
         the other with the prefix other_; p, p_corrected (Benjamini and Hochberg), verdict (on `encoding`: more, fewer
         or undecided).
+
+    Raises:
+        ValueError: a column or a value is missing, solved is not true or false, or a task has one encoding.
     """
     lines = []
-    for task, part in by_task(frame):
+    for task, part in by_task(frame, "encoding", "solved"):
         counts = part.groupby("encoding", sort=False)["solved"].agg(["sum", "count"]).astype(int)
         solved, runs, names = counts["sum"].to_numpy(), counts["count"].to_numpy(), counts.index.to_numpy()
         low, high = share_interval(solved, runs)

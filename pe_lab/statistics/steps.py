@@ -73,7 +73,7 @@ def steps_to_solve(
         log2 steps [...]; solved [...].
 
     Raises:
-        ValueError: an argument is not as above, or a score before the last is NaN.
+        ValueError: an argument is not as above, a score before the last is NaN, or a score is infinite.
     """
     check_level(level)
     check_evaluations(steps, cap)
@@ -83,6 +83,8 @@ def steps_to_solve(
     missing = np.isnan(scores)
     if (missing[..., :-1] & ~missing[..., 1:]).any():
         raise ValueError("scores must be numbers up to the last evaluation that was made, got NaN before it")
+    if np.isinf(scores).any():
+        raise ValueError(f"scores must be finite, got {scores[np.isinf(scores)][0]}")
     used = np.asarray(steps, float) <= cap
     when, scores = np.log2(np.asarray(steps, float)[used]), scores[..., used]
     index = first_pass(scores, level)

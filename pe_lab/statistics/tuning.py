@@ -272,5 +272,5 @@ def _check(plan: Plan, progress: Mapping[Trial, Progress]) -> None:
         if trial.attempt not in tries or trial.task not in tasks or trial.seed not in plan.seeds:
             raise ValueError(f"progress must be of trials of the plan, got {trial}")
         most = len(tasks[trial.task].evaluations)
-        if len(state.scores) > most or any(np.isnan(score) for score in state.scores):
-            raise ValueError(f"scores of {trial} must be at most {most} numbers, got {list(state.scores)}")
+        if len(state.scores) > most or not np.isfinite(state.scores).all():
+            raise ValueError(f"scores of {trial} must be at most {most} finite numbers, got {list(state.scores)}")

@@ -1,5 +1,6 @@
 """Paired tests and verdicts, against scipy and a construction by loops."""
 
+from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -246,19 +247,45 @@ def test_each_task_is_a_family() -> None:
         np.testing.assert_array_equal(together[together["task"] == name]["p_corrected"], alone["p_corrected"])
 
 
+def set_to(name: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Change a column in one run."""
+
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        column = frame.assign(task="copy", solved=True)[name].astype(object)
+        column[3] = value
+        return frame.assign(**{name: column})
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [
         (lambda frame: frame.drop(columns="y"), "columns encoding, seed and y"),
         (lambda frame: frame.assign(y=frame["y"].where(frame.index != 3)), "y must be finite"),
         (lambda frame: frame.assign(y=frame["y"].where(frame.index != 3, np.inf)), "y must be finite"),
+        (lambda frame: frame.assign(y="fast"), "y must be finite, got fast"),
         (lambda frame: pd.concat([frame, frame[:1]]), "a run must occur once"),
+        (lambda frame: frame[frame["encoding"] == "a"], "must be of two encodings or more, got a"),
+        (lambda frame: frame[:0], "must be of two encodings or more, got none"),
+        (lambda frame: frame[:0].assign(task="copy"), "must be of two encodings or more, got none"),
+        (lambda frame: frame.assign(task=["copy"] * 5 + ["sort"] * 35), "of copy must be of two encodings or more"),
+        *[(set_to(name, np.nan), f"{name} must be given, got nan") for name in ("encoding", "seed", "task")],
+        *[(set_to("solved", value), "solved must be true or false") for value in (np.nan, None, 2, "yes")],
     ],
 )
 def test_runs_that_do_not_fit_are_refused(change, word: str) -> None:
     with pytest.raises(ValueError, match=word) as error:
         compare(change(long(draw(0))), STEPS)
     assert "\n" not in str(error.value)
+
+
+def test_encodings_without_a_shared_seed_are_undecided() -> None:
+    y = draw(0, seeds=4)
+    y[:2, 0] = y[2:, 1:] = np.nan
+    tests = paired_tests(y, all_pairs(8), STEPS, np.ones(y.shape, bool))
+    np.testing.assert_array_equal(tests.seeds[:7], 0)
+    assert (decide(tests, STEPS).verdict[:7] == Verdict.UNDECIDED).all()
 
 
 def test_an_unknown_baseline_is_refused() -> None:

@@ -1,5 +1,7 @@
 """Exact intervals and tests of shares, against enumeration."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -75,3 +77,20 @@ def test_a_frame_is_compared_task_by_task() -> None:
 def test_impossible_counts_are_refused(solved: int, runs: int) -> None:
     with pytest.raises(ValueError, match="between 0 and the number of runs"):
         share_interval(solved, runs)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda frame: frame.drop(columns="solved"), "columns encoding and solved, got none named solved"),
+        (lambda frame: frame.assign(encoding="a"), "must be of two encodings or more, got a"),
+        (lambda frame: frame[:0], "must be of two encodings or more, got none"),
+        (lambda frame: frame.assign(task=np.nan), "task must be given, got nan"),
+        (lambda frame: frame.assign(solved=[1, np.nan]), "solved must be true or false, got nan"),
+        (lambda frame: frame.assign(solved=[1, 2]), "solved must be true or false, got 2"),
+    ],
+)
+def test_runs_that_do_not_fit_are_refused(change: Callable[[pd.DataFrame], pd.DataFrame], word: str) -> None:
+    with pytest.raises(ValueError, match=word) as error:
+        compare_shares(change(pd.DataFrame({"encoding": ["a", "b"], "solved": [True, False]})))
+    assert "\n" not in str(error.value)

@@ -64,6 +64,8 @@ def test_scores_that_were_not_measured_do_not_pass() -> None:
         ((), [], 0.9, 240, "evaluations must be increasing"),
         (GRID, [0, 0, 0], 0.9, 480, "scores must have one value for each"),
         (GRID, [0, np.nan, 0, 0], 0.9, 480, "got NaN before it"),
+        (GRID, [-np.inf, 1, 1, 1], 0.9, 480, "scores must be finite, got -inf"),
+        (GRID, [0, np.inf, 1, 1], 0.9, 480, "scores must be finite, got inf"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_one_line(

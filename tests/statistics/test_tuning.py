@@ -185,8 +185,9 @@ def refused() -> Iterator[tuple[object, str]]:
     yield lambda: Task("copy", 800, 0.9, GRID, 1.0), "fraction of copy must be between 0 and 1"
     trial = Trial("rope", "copy", 0, LADDER[0])
     yield lambda: ask(plan(), {trial._replace(seed=7): Progress([0.1])}), "trials of the plan"
-    yield lambda: ask(plan(), {trial: Progress([np.nan])}), "numbers"
-    yield lambda: ask(plan(), {trial: Progress(flat(0.0) * 2)}), "at most 6 numbers"
+    yield lambda: ask(plan(), {trial: Progress([np.nan])}), "finite numbers"
+    yield lambda: ask(plan(), {trial: Progress([-np.inf])}), "finite numbers"
+    yield lambda: ask(plan(), {trial: Progress(flat(0.0) * 2)}), "at most 6 finite numbers"
 
 
 @pytest.mark.parametrize(("make", "word"), list(refused()))
