@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from pe_lab.ledger.__main__ import main
+from pe_lab.ledger.ledger import Ledger
 from pe_lab.system.errors import in_one_line, printable
 from pe_lab.system.files import LedgerError, read_json
 
@@ -19,6 +20,7 @@ def test_control_characters_are_shown_escaped():
 
 
 def test_a_ledger_that_is_verified_does_not_command_the_terminal(tmp_path, monkeypatch, capsys):
+    Ledger(tmp_path).prepare()
     run = tmp_path / f"run{TITLE}"
     (run / "checkpoints").mkdir(parents=True)
     (run / "run.json").write_text("{}")
