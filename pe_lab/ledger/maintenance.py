@@ -111,17 +111,23 @@ def damaged_entries(folder: Path, counts: Counts) -> Iterator[Damage]:
     errors: list[OSError] = []
     for parent, names, files in os.walk(folder, onerror=errors.append):
         while errors:  # of folders, before what is in them
-            yield from counts.note(errors.pop(0))
+            yield from _unread(counts, errors.pop(0))
         for name in (*names, *files):
             path = Path(parent, name)
             yield from _complaint(counts, path, partial(_require_kind, path))
         if Path(parent) == folder:
             names[:] = [name for name in names if name not in (ASIDE, "wandb")]
     for error in errors:
-        yield from counts.note(error)
+        yield from _unread(counts, error)
     for path in entries(folder, "[!.]*"):
         yield from _readable(counts, _verify_run(Run(path), counts))
     yield from _readable(counts, _verify_floors(folder, counts))
+
+
+def _unread(counts: Counts, error: OSError) -> Iterator[Damage]:
+    """Yield that a folder could not be read; one that has gone since, or was set aside by a repair, is no damage."""
+    if not isinstance(error, FileNotFoundError):
+        yield from counts.note(error)
 
 
 def _readable(counts: Counts, damages: Iterator[Damage]) -> Iterator[Damage]:
