@@ -9,6 +9,7 @@ from faults.sweeps import TINY
 from pe_lab import run
 from pe_lab.check import __main__ as check
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.system.termination import no_exit
 
 MODULE = """
 import sys
@@ -63,3 +64,10 @@ def test_other_cells_of_the_sweep_are_trained_and_the_failure_is_recorded(quits:
     failures = {training.failure(1) is not None: training for training in Ledger("ledger").runs()}
     assert failures[False].done(1)
     assert "sys.exit(0)" in failures[True].failure(1)["reason"]
+
+
+def test_the_place_is_named_when_wandb_has_replaced_sys_exit() -> None:
+    replaced = {"__name__": "wandb.sdk.lib.exit_hooks", "sys": sys}
+    exec("def exit(code):\n    sys.exit(code)", replaced)
+    with pytest.raises(ValueError, match=r"sys.exit\(3\) in .*test_exit.py, line"), no_exit():
+        replaced["exit"](3)

@@ -110,7 +110,7 @@ class Run(LeasedFolder):
     def checkpoints(self) -> list[int]:
         """Return the numbers of epochs of all checkpoints, in order."""
         folders = [path for path in entries(self.folder / "checkpoints") if EPOCHS.fullmatch(path.name)]
-        return sorted(int(path.name) for path in folders if is_file(path / CHECKSUMS))
+        return sorted(int(path.name) for path in folders if kind(path / CHECKSUMS))
 
     def recording(self, epochs: int) -> AbstractContextManager[Path]:
         """Return a context manager: a folder to write a checkpoint into, which becomes the checkpoint on success."""

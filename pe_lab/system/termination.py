@@ -35,7 +35,9 @@ def no_exit() -> Iterator[None]:
     except EndError:
         raise
     except SystemExit as end:
-        *_, (frame, line) = walk_tb(end.__traceback__)
+        calls = list(walk_tb(end.__traceback__))
+        own = [call for call in calls if not call[0].f_globals.get("__name__", "").startswith("wandb.")]
+        frame, line = own[-1]  # wandb puts a function of its own in the place of sys.exit
         place = f"{frame.f_code.co_filename}, line {line}"
         raise ValueError(f"a class must return or raise an error, got sys.exit({end.code!r}) in {place}") from None
 
