@@ -65,7 +65,7 @@ class Tune:
         rates: learning rates to try, ascending; null: `optimizer.lr` is used as it is.
         scaled: pairs of a rate and a starting scale, as many as rates, for encodings that have one; empty: their scale
             is used as it is.
-        fraction: of the steps after which only the best goes on, unless a try has solved the task before.
+        fraction: of the steps after which only the best goes on, unless a try has solved the task before; 1: all go on.
         margin: the smallest difference that matters, in octaves of steps, or in nats where there is no level.
     """
 

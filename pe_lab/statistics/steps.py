@@ -15,8 +15,8 @@ def evaluation_steps(cap: int, fraction: float = 0.25, first: int = FIRST) -> tu
     Raises:
         ValueError: fraction * cap is before the first evaluation, or the cap is not beyond it.
     """
-    if not 0 < fraction < 1:
-        raise ValueError(f"fraction must be between 0 and 1, got {fraction:g}")
+    if not 0 < fraction <= 1:
+        raise ValueError(f"fraction must be above 0 and at most 1, got {fraction:g}")
     fixed = [round(fraction * cap), cap]
     if first < 1 or fixed[0] < first:
         raise ValueError(f"fraction * cap must be at least the first evaluation, {first} steps, got {fixed[0]}")
@@ -32,12 +32,12 @@ def check_level(level: float) -> None:
         raise ValueError(f"level must be between 0 and 1, got {level:g}")
 
 
-def check_evaluations(steps: tuple[int, ...] | np.ndarray, cap: int) -> None:
-    """Refuse evaluations that do not increase from 1, and a cap that leaves no two of them to pass."""
+def check_evaluations(steps: tuple[int, ...] | np.ndarray, cap: int, least: int = 2) -> None:
+    """Refuse evaluations that do not increase from 1, and a cap that leaves fewer than `least`: two make a pass."""
     listed = [float(step) for step in steps]
     if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
         raise ValueError(f"evaluations must be increasing steps from 1, got {', '.join(f'{x:g}' for x in listed)}")
-    if sum(step <= cap for step in listed) < 2:
+    if sum(step <= cap for step in listed) < least:
         raise ValueError(
             f"cap must be at or beyond the second evaluation, {f'{listed[1]:g}' if listed[1:] else 'none'}, got {cap:g}"
         )

@@ -49,7 +49,7 @@ class Task:
         cap: steps at which a run ends.
         level: of the validation score that solves the task; None: it is not solved or unsolved, and y is a test value.
         evaluations: steps of the evaluations, with fraction * cap and the cap among them; empty: `evaluation_steps`.
-        fraction: of the cap after which only the best try goes on.
+        fraction: of the cap after which only the best try goes on; 1: none is given up before the cap.
 
     Raises:
         ValueError: the level is not between 0 and 1, the cap is not beyond the first evaluation, or an evaluation is
@@ -65,11 +65,11 @@ class Task:
     def __post_init__(self) -> None:
         if self.level is not None:
             check_level(self.level)
-        if not 0 < self.fraction < 1:
-            raise ValueError(f"fraction of {self.name} must be between 0 and 1, got {self.fraction:g}")
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction of {self.name} must be above 0 and at most 1, got {self.fraction:g}")
         if not self.evaluations:
             object.__setattr__(self, "evaluations", evaluation_steps(self.cap, self.fraction))
-        check_evaluations(self.evaluations, self.cap)
+        check_evaluations(self.evaluations, self.cap, 1 if self.level is None else 2)
         if self.evaluations[-1] != self.cap or self.choice not in self.evaluations:
             raise ValueError(
                 f"evaluations of {self.name} must have {self.choice} (fraction * cap) and end at the cap, {self.cap}, "

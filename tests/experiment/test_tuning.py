@@ -182,7 +182,7 @@ def test_the_steps_of_evaluation_are_those_of_the_training_and_its_last():
         (["optimizer.lr=1e-3"], ["optimizer.lr", "tune.rates"]),
         (["tune.scaled=[[1e-3,0.1]]"], ["tune.scaled", "3", "1"]),
         (["tune.scaled=[[1e-3]]"], ["tune.scaled"]),
-        (["tune.fraction=1"], ["tune.fraction", "(0, 1)"]),
+        (["tune.fraction=1.5"], ["tune.fraction", "(0, 1]"]),
         (["tune.margin=0.1 nats"], ["tune.margin", "octave"]),
         (["tune.margin=0.1 gap"], ["tune.margin", "octave"]),
         (["steps=null", "epochs=4", "solve.level=null"], ["tune.rates", "steps", "epochs=4"]),

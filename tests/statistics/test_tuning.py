@@ -70,6 +70,25 @@ def test_the_earliest_pass_wins_and_a_tie_goes_to_the_shorter_time() -> None:
     assert found.edge
 
 
+def test_a_fraction_of_one_trains_all_tries_to_the_cap() -> None:
+    task = Task("text", 800, None, GRID, 1.0)
+    (found,), progress = run(plan(task), dict(zip(LADDER, (flat(-3), flat(-1), flat(-2)), strict=True)))
+    assert (found.finished, found.chosen, found.y, found.steps) == (True, LADDER[1], 1, 3 * 800)
+    assert [len(progress[Trial("rope", "text", 0, each)].scores) for each in LADDER] == [6, 6, 6]
+    late = [0.0, 0.1, 0.2, 0.3, 0.95, 0.95]
+    (found,), _ = run(plan(Task("copy", 800, 0.9, GRID, 1.0)), dict(zip(LADDER, (late, *[flat(0.5)] * 2), strict=True)))
+    assert (found.solved, found.chosen, found.steps) == (True, LADDER[0], 3 * 800)
+
+
+def test_without_a_level_one_evaluation_at_the_cap_is_enough() -> None:
+    task = Task("text", 100, None, (100,), 1.0)
+    study = plan(task)
+    asked = ask(study, {})
+    assert [need.steps for need in asked] == [100] * 3
+    done = {need.trial: Progress([-k], test=float(k)) for k, need in enumerate(asked)}
+    assert outcomes(study, done)[0].y == 0.0
+
+
 def test_without_a_pass_only_the_best_by_validation_goes_on() -> None:
     late = [0.0, 0.1, 0.2, 0.5, 0.95, 0.95]
     better_later = [0.0, 0.1, 0.2, 0.3, 1.0, 1.0]
@@ -182,7 +201,7 @@ def refused() -> Iterator[tuple[object, str]]:
     yield lambda: Task("copy", 50, 0.9, (60, 120)), "cap must be at or beyond"
     yield lambda: Task("copy", 800, 0.9, GRID[:-1]), "end at the cap, 800"
     yield lambda: Task("copy", 800, 0.9, GRID, 0.3), "must have 240"
-    yield lambda: Task("copy", 800, 0.9, GRID, 1.0), "fraction of copy must be between 0 and 1"
+    yield lambda: Task("copy", 800, 0.9, GRID, 1.5), "fraction of copy must be above 0 and at most 1"
     trial = Trial("rope", "copy", 0, LADDER[0])
     yield lambda: ask(plan(), {trial._replace(seed=7): Progress([0.1])}), "trials of the plan"
     yield lambda: ask(plan(), {trial: Progress([np.nan])}), "finite numbers"
