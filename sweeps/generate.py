@@ -49,7 +49,7 @@ def has_sweep(text: str) -> bool:
     """Return whether the cells of a study are known before any is trained, and its own: not those of other studies."""
     settings = OmegaConf.create(text)
     chosen = {group: value for entry in settings.get("defaults", []) for group, value in entry.items()}
-    decides = OmegaConf.select(settings, "decide.baseline") is not None
+    decides = any(OmegaConf.select(settings, key) is not None for key in ("decide.baseline", "tune.rates"))
     return "sweeper:" in text and not decides and chosen.get("override /search", "none") == "none"
 
 

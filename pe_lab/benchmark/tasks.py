@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cache
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
 from pe_lab.results.statistics import Margin
@@ -38,14 +38,22 @@ class Task:
 @cache
 def tasks() -> tuple[Task, ...]:
     """Return the tasks, in the order of the study that is made of them."""
-    listed = OmegaConf.load(config.folder() / "study" / f"{STUDY}.yaml").studies
-    words = [str(line).split()[0] for lines in listed.values() for line in lines]
-    return tuple(_task(word.removeprefix("+study=")) for word in dict.fromkeys(words))
+    found = []
+    for study in listed(STUDY):
+        asks, question, settings = described(study)
+        found.append(Task(study, asks, question, Margin.parse(settings.margin)))
+    return tuple(found)
 
 
-def _task(study: str) -> Task:
-    """Read a task's first comment, "<what it asks>: <question>", and its margin."""
+def listed(name: str) -> list[str]:
+    """Return the studies that a study is made of."""
+    lines = OmegaConf.load(config.folder() / "study" / f"{name}.yaml").studies.values()
+    return list(dict.fromkeys(str(line).split()[0].removeprefix("+study=") for part in lines for line in part))
+
+
+def described(study: str) -> tuple[str, str, DictConfig]:
+    """Return what a study's first comment says, "<what it asks>: <question>", and the settings of its file alone."""
     text = (config.folder() / "study" / f"{study}.yaml").read_text()
     comment = next(line for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @"))
     asks, _, question = comment.removeprefix("# ").partition(": ")
-    return Task(study, asks, question, Margin.parse(OmegaConf.create(text).margin))
+    return asks, question, OmegaConf.create(text)
