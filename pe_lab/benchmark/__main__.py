@@ -5,6 +5,9 @@ python -m pe_lab.benchmark pe=NAME             train NAME on all tasks with ship
 python -m pe_lab.benchmark --export FOLDER     write all rows as CSV and as JSON with a schema, for other programs
 python -m pe_lab.benchmark --pack LEDGER       add the benchmark's cells of a ledger to those of the package
 
+The rows of pe-bench 2 are shown and packed; those of pe-bench 1, which it supersedes, with --version 1. Score cards and
+exported rows are of pe-bench 1.
+
 NAME is any encoding of conf/pe, or of your own folder (--config-dir DIR), with its options as pe.<option>=<value>. What
 is shipped with the package is not trained again. --beside FILE puts other people's exported rows beside ours.
 """
@@ -30,6 +33,8 @@ def main() -> None:
     parser.add_argument("--beside", metavar="FILE", action="append", default=[], help="exported rows of other people")
     parser.add_argument("--export", metavar="FOLDER", help="write all rows there, those of --beside too")
     parser.add_argument("--pack", metavar="LEDGER", help="a ledger in which studies of the benchmark were trained")
+    parser.add_argument("--replace", action="store_true", help="with --pack: in place of shipped rows that differ")
+    parser.add_argument("--version", metavar="N", help="of the benchmark: 1 or 2 (default: 2)")
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
@@ -48,6 +53,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"only one of pe=NAME, --export and --pack can be given, got {' and '.join(chosen)}")
     options = ("tasks", "seeds", "ledger", "out", "workers")
     unused = [f"--{name}" for name in options if getattr(arguments, name) is not None and not arguments.words]
+    if arguments.version not in (None, "1", "2"):
+        raise ValueError(f"--version must be one of 1, 2, got {arguments.version}")
+    if arguments.replace and (arguments.pack is None or arguments.version == "1"):
+        raise ValueError("--replace must be given with --pack of version 2, whose rows it takes, got none")
     if unused:
         raise ValueError(f"{', '.join(unused)} must be given with pe=NAME, of whose score card they are, got none")
     for name in ("out", "export"):
@@ -62,7 +71,11 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _program(arguments: argparse.Namespace) -> None:
     _check(arguments)
-    if arguments.pack is not None:
+    if arguments.pack is not None and arguments.version != "1":
+        from pe_lab.benchmark.tuned import pack as tuned  # loads torch
+
+        print(*tuned.pack(Path(arguments.pack), None, arguments.replace), sep="\n")
+    elif arguments.pack is not None:
         from pe_lab.benchmark import undefined
         from pe_lab.benchmark.pack import pack  # loads torch
 

@@ -56,7 +56,7 @@ def _require_todays(study: str, cell: Shipped) -> None:
     Raises:
         ValueError: a setting differs.
     """
-    wanted, found = settings_today(study.removesuffix(SEARCH)), _compared(cell.identity)
+    wanted, found = settings_today(study.removesuffix(SEARCH)), compared(cell.identity)
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise ValueError(
@@ -69,10 +69,10 @@ def _require_todays(study: str, cell: Shipped) -> None:
 def settings_today(study: str) -> dict[str, Any]:
     """Return what the identities of a study's cells share, by dotted name: all but encoding, seed and rate."""
     (cfg,) = config.expand(config.of_jobs([f"+study={study}", "pe=none"]), multirun=True)
-    return _compared(Cell.from_config(cfg).identity)
+    return compared(Cell.from_config(cfg).identity)
 
 
-def _compared(identity: dict[str, Any]) -> dict[str, Any]:
+def compared(identity: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that all cells of a task share, by dotted name; epochs stand only in some identities."""
     left_out = ("pe.", "seed", "optimizer.lr", "attention", "epochs")
     return {name: value for name, value in config.flatten(identity).items() if not name.startswith(left_out)}

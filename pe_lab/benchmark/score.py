@@ -33,14 +33,12 @@ def scores(cells: Iterable[Shipped]) -> pd.DataFrame:
         return pd.DataFrame(columns=list(COLUMNS))
     names, lines = rows(listed)["pe"], []
     for pe, cell in zip(names, listed, strict=True):
-        for length, tokens, metrics in _measured(cell):
-            lines.append(
-                {"pe": pe, "seed": cell.identity["seed"], "length": length, "tokens": tokens, **_line(metrics)}
-            )
+        for length, tokens, metrics in measured(cell):
+            lines.append({"pe": pe, "seed": cell.identity["seed"], "length": length, "tokens": tokens, **line(metrics)})
     return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
-def _measured(cell: Shipped) -> list[tuple[float, int, Mapping[str, float]]]:
+def measured(cell: Shipped) -> list[tuple[float, int, Mapping[str, float]]]:
     """Return length, tokens and metrics, of floors as <floor>/<metric>, of each measurement without a policy."""
     summary = cell.summary
     test = dict(summary["test"])
@@ -55,7 +53,7 @@ def _measured(cell: Shipped) -> list[tuple[float, int, Mapping[str, float]]]:
     return found
 
 
-def _line(metrics: Mapping[str, float]) -> dict[str, Any]:
+def line(metrics: Mapping[str, float]) -> dict[str, Any]:
     """Return score, loss, level, best, accuracy and exact match of a measurement."""
     known = [name.removesuffix("/loss") for name in metrics if name.endswith("/loss")]
     best, loss = metrics.get(f"{BEST}/loss", 0.0), metrics["loss"]

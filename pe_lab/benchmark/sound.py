@@ -1,6 +1,6 @@
 """What a row of the benchmark may hold: one check of our rows, of rows that are packed, and of other people's."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Any, get_type_hints
 
@@ -21,15 +21,15 @@ WHOLE = ("seed", "tokens", "parameters", "positional_parameters", "epochs", "thr
 NEEDED = ("benchmark", "task", "pe", "seed", "length", "loss", "level", "best")
 
 _OF_A_CELL = ("name", "data", "depth", "seed", "epochs", "tokens", "loss", "parameters", "positional_parameters")
-_COUNT = Range(f"an integer from 1 to {LARGEST}", lambda x: is_integer(x) and 1 <= x <= LARGEST)
-_COUNT_OR_0 = Range(f"an integer from 0 to {LARGEST}", lambda x: is_integer(x) and 0 <= x <= LARGEST)
-_NUMBER = Range("a finite number", is_number)
-_NOT_NEGATIVE = Range("a finite number of at least 0", lambda x: is_number(x) and x >= 0)
-_SHARE = Range("a number in [0, 1]", lambda x: is_number(x) and 0 <= x <= 1)
+COUNT = Range(f"an integer from 1 to {LARGEST}", lambda x: is_integer(x) and 1 <= x <= LARGEST)
+COUNT_OR_0 = Range(f"an integer from 0 to {LARGEST}", lambda x: is_integer(x) and 0 <= x <= LARGEST)
+NUMBER = Range("a finite number", is_number)
+NOT_NEGATIVE = Range("a finite number of at least 0", lambda x: is_number(x) and x >= 0)
+SHARE = Range("a number in [0, 1]", lambda x: is_number(x) and 0 <= x <= 1)
 _KINDS = get_type_hints(Shipped)
 
 
-def _text(longest: int) -> Range:
+def text(longest: int) -> Range:
     return Range(
         f"a text of 1 to {longest} printable characters",
         lambda x: isinstance(x, str) and 0 < len(x) <= longest and x.isprintable(),
@@ -37,14 +37,14 @@ def _text(longest: int) -> Range:
 
 
 _RANGES: dict[str, Range] = {
-    **dict.fromkeys(TEXTS, _text(LONGEST)),
-    "command": _text(LONGEST_COMMAND),
+    **dict.fromkeys(TEXTS, text(LONGEST)),
+    "command": text(LONGEST_COMMAND),
     "data": A_NAME,
-    **dict.fromkeys(("seed", "parameters", "positional_parameters"), _COUNT_OR_0),
-    **dict.fromkeys(("tokens", "epochs", "threads", "depth"), _COUNT),
+    **dict.fromkeys(("seed", "parameters", "positional_parameters"), COUNT_OR_0),
+    **dict.fromkeys(("tokens", "epochs", "threads", "depth"), COUNT),
     **dict.fromkeys(("length", "lr"), POSITIVE),
-    **dict.fromkeys(("level", "best", "flops_per_token", "seconds"), _NOT_NEGATIVE),
-    "score": _NUMBER,
+    **dict.fromkeys(("level", "best", "flops_per_token", "seconds"), NOT_NEGATIVE),
+    "score": NUMBER,
 }
 
 
@@ -57,24 +57,27 @@ def _range(column: str) -> Range:
         return one_of(*(task.name for task in tasks()))
     metric = column.rpartition("/")[2]
     if metric.startswith(("accuracy", "exact_match")):
-        return _SHARE
+        return SHARE
     if metric.startswith(("loss", "bits", "perplexity")):
-        return _NOT_NEGATIVE
-    return _RANGES.get(column, _NUMBER)
+        return NOT_NEGATIVE
+    return _RANGES.get(column, NUMBER)
 
 
-def complaint(row: Mapping[str, Any], needed: Collection[str] = NEEDED) -> str | None:
+def complaint(
+    row: Mapping[str, Any], needed: Collection[str] = NEEDED, range_of: Callable[[str], Range] = _range
+) -> str | None:
     """Return what a row must have instead, with the column and the value; None: it is sound.
 
     Args:
         row: values by column; None where there is none.
         needed: columns that must have a value.
+        range_of: what values of a column may be.
     """
     for column in needed:
         if row.get(column) is None:
             return f"must have a value in {column}, got none"
     for column, value in row.items():
-        if value is not None and not (allowed := _range(column)).holds(value):
+        if value is not None and not (allowed := range_of(column)).holds(value):
             return f"must have {allowed.words} in {column}, got {in_message(value)}"
     return None
 

@@ -68,9 +68,14 @@ def write(study: str, cells: Iterable[Shipped], folder: Path | None = None) -> P
     ]
     path = folder / f"{study}{END}"
     path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0))
-    files = sorted(folder.glob(f"*{END}"))
-    (folder / SUMS).write_text("".join(f"{_sha256(file.read_bytes())}  {file.name}\n" for file in files))
+    write_sums(folder)
     return path
+
+
+def write_sums(folder: Path) -> None:
+    """Write the digests of all files of a folder of shipped results."""
+    files = sorted([*folder.glob(f"*{END}"), *folder.glob("*.csv")])
+    (folder / SUMS).write_text("".join(f"{_sha256(file.read_bytes())}  {file.name}\n" for file in files))
 
 
 def studies(folder: Path | None = None) -> list[str]:
@@ -84,19 +89,8 @@ def read(study: str, folder: Path | None = None) -> list[Shipped]:
     Raises:
         LedgerError: there is no such file, it was changed, or it is not in the form of `write`.
     """
-    folder = folder or FOLDER
-    path = folder / f"{study}{END}"
-    try:
-        content, sums = path.read_bytes(), (folder / SUMS).read_text()
-    except OSError as error:
-        raise LedgerError(f"shipped results of {study} must be in {path}, got {error.strerror}") from None
-    lines = [line.split() for line in sums.splitlines()]
-    expected = {name: value for value, name in filter(lambda line: len(line) == 2, lines)}.get(path.name)
-    if (found := _sha256(content)) != expected:
-        raise LedgerError(
-            f"shipped results {path} must have the digest {str(expected)[:16]}, got {found[:16]}: they were changed; "
-            f"install the package again, or add shipped=false"
-        )
+    path = (folder or FOLDER) / f"{study}{END}"
+    content = compared(path)
     try:
         cells = [Shipped(**parse_json(line)) for line in gzip.decompress(content).splitlines()]
     except (ValueError, TypeError, OSError, EOFError, zlib.error) as error:
@@ -105,6 +99,27 @@ def read(study: str, folder: Path | None = None) -> list[Shipped]:
         if (cell.summary.get("run"), cell.summary.get("epochs")) != cell.key:
             raise LedgerError(f"shipped results {path} must have summaries of their cells, got one of another cell")
     return cells
+
+
+def compared(path: Path) -> bytes:
+    """Return the content of a file of shipped results, after comparing it with its digest.
+
+    Raises:
+        LedgerError: there is no such file, or it was changed.
+    """
+    try:
+        content, sums = path.read_bytes(), (path.parent / SUMS).read_text()
+    except OSError as error:
+        study = path.name.partition(".")[0]
+        raise LedgerError(f"shipped results of {study} must be in {path}, got {error.strerror}") from None
+    lines = [line.split() for line in sums.splitlines()]
+    expected = {name: value for value, name in filter(lambda line: len(line) == 2, lines)}.get(path.name)
+    if (found := _sha256(content)) != expected:
+        raise LedgerError(
+            f"shipped results {path} must have the digest {str(expected)[:16]}, got {found[:16]}: they were changed; "
+            f"install the package again, or add shipped=false"
+        )
+    return content
 
 
 def index(folder: Path | None = None) -> dict[Key, Shipped]:

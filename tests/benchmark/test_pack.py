@@ -41,7 +41,7 @@ def cells(ledger: Path, study: str, *overrides: str) -> list[DictConfig]:
 def today(study: str) -> dict[str, object]:
     """What cells of these studies share."""
     (cfg,) = cells(Path("ledger"), study, "pe=alibi", "seed=5")
-    return packing._compared(Cell.from_config(cfg).identity)
+    return packing.compared(Cell.from_config(cfg).identity)
 
 
 @pytest.fixture(scope="module")

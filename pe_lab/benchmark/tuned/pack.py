@@ -1,0 +1,171 @@
+"""Make the rows of pe-bench 2 from a ledger, however much of the benchmark was trained there."""
+
+from collections import defaultdict
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from omegaconf import DictConfig
+
+from pe_lab import config
+from pe_lab.benchmark import score as measured
+from pe_lab.benchmark.pack import compared
+from pe_lab.benchmark.sound import complaint_of
+from pe_lab.benchmark.tuned import rows
+from pe_lab.benchmark.tuned.tasks import NAME, Task, tasks
+from pe_lab.config import resolved
+from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.job import Job
+from pe_lab.experiment.rounds import Outcome, outcome
+from pe_lab.experiment.shipped import gathered
+from pe_lab.experiment.tuning import Race
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.results.columns import ENVIRONMENT
+from pe_lab.statistics import Try, steps_to_solve
+from pe_lab.system.files import digest
+from pe_lab.training.divergence import diverged
+
+
+def pack(ledger: Path, folder: Path | None = None, replace: bool = False) -> list[str]:
+    """Add the seeds of a ledger whose tuning has ended to the shipped rows, and say in a line per task what was done.
+
+    Args:
+        folder: of shipped results; None: that of the package.
+        replace: whether they take the place of shipped rows that contradict them.
+
+    Raises:
+        ValueError: there is no such ledger, a value cannot be, or rows contradict those that are shipped.
+        LedgerError: an entry of the ledger is damaged, or shipped rows were changed.
+    """
+    if not ledger.is_dir():
+        raise ValueError(f"--pack must be an existing folder, got {str(ledger)!r}")
+    present, lines, made = _present(ledger), [], []
+    for task in tasks():
+        found, left_out = _rows(task, present[_settings(task)], ledger)
+        known = rows.read(task, folder)
+        if found or left_out:
+            both = rows.merged(task, known, rows.frame(found), str(ledger), replace)
+            made.append((task, both))
+            left = f"; {left_out} seeds not ended, or of other options or revisions, are left out" if left_out else ""
+            lines.append(f"{task.name}: {len(both)} rows, {len(found)} of them in {ledger}{left}")
+    for task, both in made:  # when nothing is refused any more
+        if len(both):
+            rows.write(task, both, folder)
+    return lines or [f"{NAME}: no cell of today's settings is in {ledger}"]
+
+
+def _present(ledger: Path) -> dict[str, set[tuple[str, int]]]:
+    """Return the encodings and seeds of a ledger by the digest of the settings that a task's cells share."""
+    found: dict[str, set[tuple[str, int]]] = defaultdict(set)
+    for run in Ledger(ledger).runs():
+        identity = run.identity()
+        pe = identity.get("pe")
+        if isinstance(pe, dict) and "seed" in identity:
+            found[digest(compared(identity))].add((str(pe.get("name")), identity["seed"]))
+    return found
+
+
+def _settings(task: Task) -> str:
+    return digest(compared(Cell.from_config(task.cfg).identity))
+
+
+def _rows(task: Task, present: set[tuple[str, int]], ledger: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of the seeds whose tuning has ended, and the number of others."""
+    found, left_out = [], 0
+    for name in sorted({name for name, _ in present} & set(config.folders().names("pe"))):
+        (of,) = config.expand([f"pe={name}"], multirun=False)
+        for seed in sorted(seed for other, seed in present if other == name):
+            cfg = deepcopy(task.cfg)
+            cfg.pe, cfg.seed, cfg.ledger = of.pe, seed, str(ledger)
+            row = row_of(task, cfg)
+            found += [row] if row else []
+            left_out += row is None
+    return found, left_out
+
+
+def row_of(task: Task, cfg: DictConfig) -> dict[str, Any] | None:
+    """Return the row of a cell of a task from its ledger; None: its tuning has not ended there."""
+    race = Race.of(cfg)
+    while (need := race.next()) is not None:
+        known = _outcome(race.cell(need))
+        if known is None:
+            return None
+        race.take(need, known)
+    cell, winner = Cell.from_config(cfg), race.winner()
+    row: dict[str, Any] = {"benchmark": NAME, "task": task.name, "pe": cfg.pe.name, "seed": cfg.seed}
+    row |= {"settings": _digest(cell, task), "encoding": digest(_options(cell, race.scale))}
+    row |= {"revision": cell.identity["pe"]["revision"]} | _found(race)
+    row |= dict.fromkeys(rows.lengths_of(task.cfg.evaluate.lengths)) | _tries(race)
+    if winner is None:  # all tries diverged
+        return row
+    job = Job.from_config(winner)
+    if not _there(job) or (job.missing and job.failure is None):
+        return None
+    made = gathered(job.run, job.cell.target)
+    if wrong := complaint_of(made):
+        raise ValueError(f"{job.run.checkpoint(job.cell.target)} {wrong}")
+    row |= {"steps": made.summary["steps"]} | {name: made.summary[name] for name in rows.COSTS}
+    for length, _, metrics in measured.measured(made):
+        line = measured.line(metrics)
+        row |= {f"{name}_x{length:g}": _number(line.get(name)) for name in rows.METRICS}
+    row |= {"attention": cell.implementation, "run": job.run.name}
+    return row | {column: made.environment.get(name) for column, name in ENVIRONMENT.items()}
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) else value
+
+
+def _outcome(cfg: DictConfig) -> Outcome | None:
+    """Return what became of a cell; None: it is not in the ledger, or failed for another reason than divergence."""
+    job = Job.from_config(cfg)
+    if not _there(job):
+        return None
+    found = outcome(job)
+    return found if found.failure is None or diverged(found.failure) else None
+
+
+def _there(job: Job) -> bool:
+    """Return whether the ledger knows what became of a cell. Nothing is written."""
+    run = Ledger(job.cell.cfg.ledger).find(job.cell.identity)
+    return run.done(job.cell.target) or run.failure(job.cell.target) is not None
+
+
+def _digest(cell: Cell, task: Task) -> str:
+    """Return the digest of all that the rows of a task share: settings of its cells, cap, ladder and lengths."""
+    tune = {name: value for name, value in resolved(task.cfg.tune).items() if name != "margin"}
+    shared = compared(cell.identity) | {"steps": task.cfg.steps, "tune": tune}
+    return digest(shared | {"lengths": list(task.cfg.evaluate.lengths)})
+
+
+def _options(cell: Cell, scale: str | None) -> dict[str, Any]:
+    """Return the options and the revision of an encoding, without the scale that its tries set."""
+    flat = config.flatten({"pe": cell.identity["pe"]})
+    return {name: value for name, value in flat.items() if name != scale}
+
+
+def _found(race: Race) -> dict[str, Any]:
+    found = race.found
+    chosen = found.chosen or Try(float("nan"))
+    result = {"y": _number(found.y), "solved": found.solved, "lr": _number(chosen.rate), "start_scale": chosen.scale}
+    spent = {"trained_steps": found.steps, "core_seconds": round(sum(race.seconds.values()), 1)}
+    return result | {"edge": found.edge, "steps": None} | spent
+
+
+def _tries(race: Race) -> dict[str, Any]:
+    """Return what is known of each try: its pass in log2 steps, its value at the choice and at its last evaluation."""
+    (task,) = race.plan.tasks
+    row: dict[str, Any] = {}
+    curves = {trial.attempt: curve for trial, curve in race.curves.items()}
+    for number, attempt in enumerate(race.plan.tries[race.cfg.pe.name], 1):
+        curve = curves.get(attempt, {})
+        passed = None
+        if task.level is not None:
+            scores = [curve.get(step, float("nan")) for step in task.evaluations]
+            y, solved = steps_to_solve(task.evaluations, scores, task.level, task.cap)
+            passed = float(y) if solved else None
+        last = max(curve, default=None)
+        known = (attempt.rate, attempt.scale, passed, curve.get(task.choice), last and curve[last], last)
+        row |= {f"try{number}_{name}": value for name, value in zip(rows.TRY, known, strict=True)}
+    return row

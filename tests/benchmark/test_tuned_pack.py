@@ -1,0 +1,176 @@
+"""Rows of pe-bench 2 are made from ledgers, piece by piece, and say what the studies' own tables say."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from omegaconf import DictConfig
+
+from configs import in_ledger
+from pe_lab.benchmark import __main__ as program_of
+from pe_lab.benchmark.tuned import pack as packing
+from pe_lab.benchmark.tuned import rows
+from pe_lab.benchmark.tuned.pack import pack
+from pe_lab.benchmark.tuned.tasks import Task
+from pe_lab.experiment import executor
+from pe_lab.experiment.sweep import run
+from pe_lab.ledger.ledger import Ledger
+
+SMALL = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]
+SMALL += ["data.validation=50", "data.test=50", "trainer.batch_size=32", "tune.rates=[1e-3,3e-3,1e-2]"]
+SMALL += ["steps=32", "solve.first=2", "solve.per_doubling=1", "evaluate.lengths=[1,2]", "data.train=320"]
+WORDS = {"one": [*SMALL, "data=induction", "solve.level=0.9"], "two": [*SMALL, "data=copy"]}
+
+
+def cells(ledger: Path, name: str, *overrides: str) -> list[DictConfig]:
+    return in_ledger(ledger, *WORDS[name], f"study_name=pe_bench_2_{name}", *overrides)
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+    """Two tasks: one with a level that is soon passed, and one without."""
+    found = [Task(f"pe_bench_2_{name}", "order", "?", (), cells(Path("l"), name, "pe=none")[0]) for name in WORDS]
+    monkeypatch.setattr(packing, "tasks", lambda: tuple(found))
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _scores() -> Iterator[None]:
+    """Let the score of a model depend on its steps and its rate; the middle one learns soonest, and rope alone."""
+    usual = executor.Executor._evaluate
+
+    def evaluate(self: executor.Executor, training: Any, split: str, *error: Any) -> dict[str, float]:
+        metrics, cfg = usual(self, training, split, *error), self.cell.cfg
+        if "score" in metrics:
+            late = {1e-3: 8, 3e-3: 4, 1e-2: 2}.get(cfg.optimizer.lr, 64) * (1 if cfg.pe.name == "rope" else 16)
+            metrics["score"] = training.step / late - 0.01 * cfg.seed
+        return metrics
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executor.Executor, "_evaluate", evaluate)
+        yield
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tuned") / "ledger"
+    run(cells(folder, "one", "pe=rope,none", "seed=0,1"))
+    run(cells(folder, "two", "pe=rope", "seed=0"))
+    return folder
+
+
+def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Path, made: list[Task]) -> None:
+    lines = pack(ledger, tmp_path)
+    assert lines == [f"one: 4 rows, 4 of them in {ledger}", f"two: 1 rows, 1 of them in {ledger}"]
+    for task in made:
+        found = rows.read(task, tmp_path)
+        table = pd.read_csv(ledger / "studies" / task.study / "outcomes.csv").sort_values(["pe", "seed"])
+        for name in ("pe", "seed", "solved", "edge", "trained_steps", "core_seconds"):
+            assert list(found[name].astype(object).fillna("")) == list(table[name].astype(object).fillna("")), name
+        assert found["y"].to_numpy() == pytest.approx(table["y"].to_numpy())
+        assert found["lr"].to_numpy() == pytest.approx(table["optimizer.lr"].to_numpy())
+        tries = pd.read_csv(ledger / "studies" / task.study / "tries.csv")
+        for own in found.to_dict("records"):
+            of = tries[(tries["pe"] == own["pe"]) & (tries["seed"] == own["seed"])]
+            for number, rate in enumerate((1e-3, 3e-3, 1e-2), 1):
+                curve = of[of["optimizer.lr"] == rate].set_index("step")["value"]
+                assert own[f"try{number}_lr"] == rate
+                assert own[f"try{number}_steps"] == curve.index.max()
+                assert own[f"try{number}_last"] == pytest.approx(curve.iloc[-1], rel=1e-7)
+                assert own[f"try{number}_quarter"] == pytest.approx(curve.get(8, float("nan")), rel=1e-7, nan_ok=True)
+            made_by = Ledger(ledger).named(own["run"])
+            assert own["loss_x1"] == pytest.approx(made_by.summary(32)["test"]["loss"], rel=1e-7)
+            assert own["steps"] == made_by.summary(32)["steps"]
+            assert own["loss_x2"] > 0
+    one = rows.read(made[0], tmp_path)
+    assert one["solved"].tolist() == [False, False, True, True]
+    assert one["lr"].tolist() == [1e-2] * 4
+    passed = one[["try1_pass", "try2_pass", "try3_pass"]].to_numpy()
+    assert passed[:2] == pytest.approx(np.full((2, 3), np.nan), nan_ok=True)
+    assert passed[2] == pytest.approx([np.nan, 1.8, 1.0], nan_ok=True)  # the others were stopped
+    assert one["y"].to_numpy() == pytest.approx([5, 5, 1, 1])
+    assert one["steps"].tolist() == [32, 32, 4, 4]
+    assert {"python", "torch", "pe_lab", "commit", "hardware", "threads", "attention"} <= set(one)
+
+
+def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[Task]) -> None:
+    package = tmp_path / "package"
+    pack(ledger, package)
+    before = {path.name: path.read_bytes() for path in package.iterdir()}
+    assert pack(ledger, package)
+    assert {path.name: path.read_bytes() for path in package.iterdir()} == before
+    more = tmp_path / "more"
+    run(cells(more, "one", "pe=rope", "seed=1,2"))
+    assert pack(more, package) == [f"one: 5 rows, 2 of them in {more}"]
+    found = rows.read(made[0], package)
+    assert found[["pe", "seed"]].to_numpy().tolist() == [
+        ["none", 0],
+        ["none", 1],
+        ["rope", 0],
+        ["rope", 1],
+        ["rope", 2],
+    ]
+    assert found["settings"].nunique() == 1
+    assert (package / "pe_bench_2_two.csv").read_bytes() == before["pe_bench_2_two.csv"]
+
+
+def test_what_has_not_ended_or_is_of_other_options_is_left_out_and_counted(ledger: Path, tmp_path: Path) -> None:
+    here = tmp_path / "ledger"
+    shutil.copytree(ledger, here)
+    run(cells(here, "one", "pe=alibi", "seed=0", "evaluate.lengths=[1]"))  # not measured at all lengths
+    run(cells(here, "one", "pe=rope", "pe.theta=77", "seed=4"))
+    (chosen,) = {one["run"] for one in pd.read_csv(here / "studies/pe_bench_2_two/rows.csv").to_dict("records")}
+    shutil.rmtree(here / chosen / "checkpoints" / "32")
+    package = tmp_path / "package"
+    assert pack(here, package) == [
+        f"one: 4 rows, 4 of them in {here}; 2 seeds not ended, or of other options or revisions, are left out",
+        f"two: 0 rows, 0 of them in {here}; 1 seeds not ended, or of other options or revisions, are left out",
+    ]
+    assert not (package / "pe_bench_2_two.csv").exists()
+
+
+def test_a_seed_of_which_all_tries_diverged_has_a_row(tmp_path: Path, made: list[Task]) -> None:
+    for number, words in enumerate(WORDS.values()):
+        cfgs = in_ledger(tmp_path, *words, "study_name=x", "pe=none", "tune.rates=[1e30,3e30,1e31]")
+        made[number].cfg.tune.rates = [1e30, 3e30, 1e31]
+        run(cfgs)
+    pack(tmp_path, tmp_path / "package")
+    one, two = (rows.read(task, tmp_path / "package").to_dict("records")[0] for task in made)
+    assert (one["y"], one["solved"]) == (5.0, False)
+    assert pd.isna(two["y"])
+    assert pd.isna(one["lr"])
+
+
+def test_settings_and_revisions_have_digests_of_their_own(
+    ledger: Path, tmp_path: Path, made: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def digests() -> tuple[Any, ...]:
+        row = packing.row_of(made[0], cells(ledger, "one", "pe=rope", "seed=0")[0])
+        assert row is not None
+        return row["settings"], row["encoding"]
+
+    settings, encoding = digests()
+    made[0].cfg.tune.margin = "2 octaves"  # which says nothing about what is trained
+    assert digests() == (settings, encoding)
+    made[0].cfg.tune.rates = [1e-3, 3e-3]
+    assert digests() == (digests()[0], encoding)
+    assert digests()[0] != settings
+
+
+def test_the_program_packs(program: Any, ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    monkeypatch.setattr(packing, "pack", lambda *words: given.append(words) or ["one: 4 rows"])
+    assert program(program_of.main, "--pack", ledger, "--replace")[:2] == (0, ["one: 4 rows"])
+    assert program(program_of.main, "--pack", ledger)[0] == 0
+    assert given == [(ledger, None, True), (ledger, None, False)]
+    status, _, error = program(program_of.main, "--replace")
+    assert (status, error) == (
+        1,
+        "error: --replace must be given with --pack of version 2, whose rows it takes, got none\n",
+    )
+    status, _, error = program(program_of.main, "--version", "3")
+    assert error.startswith("error: --version must be one of 1, 2, got 3")
