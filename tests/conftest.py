@@ -4,7 +4,6 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -116,15 +115,13 @@ def offline_runs() -> Callable[[Path], dict[str, dict[str, list[dict]]]]:
     """
     import wandb
 
+    from offline import contents
+
     def read(ledger: Path) -> dict[str, dict[str, list[dict]]]:
         wandb.teardown()  # also that of programs that tests start: they find it in the environment
         found = {}
         for path in sorted(ledger.glob("wandb/offline-run-*/*.wandb")):
-            command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
-            lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-            inside: dict[str, list[dict]] = {}
-            for record in (json.loads(line) for line in lines if line.startswith("{")):
-                inside.setdefault(record["type"], []).append(record.get(record["type"]))
+            inside = contents(path)
             if "run" not in inside:
                 continue
             (run,) = inside["run"]

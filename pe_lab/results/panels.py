@@ -32,8 +32,10 @@ def settings_in_words(rows: pd.DataFrame, names: list[str]) -> list[str]:
     """Return the setting of each row in words: the named columns that vary, or depth and epochs if none does."""
     varied = [name for name in names if rows[name].nunique(dropna=False) > 1]
     shown = varied or [name for name in names if name in ("depth", "epochs")]
+    if not shown:  # pandas 2 makes no records of rows without columns
+        return ["all settings"] * len(rows)
     settings = rows[shown].to_dict("records")
-    return [", ".join(_in_words(name, value) for name, value in one.items()) or "all settings" for one in settings]
+    return [", ".join(_in_words(name, value) for name, value in one.items()) for one in settings]
 
 
 def _in_words(name: str, value: Any) -> str:

@@ -87,7 +87,7 @@ def sequential(
         tests = paired_tests(known, pairs, endpoint, solved)
         state = {name: np.where(open_, getattr(tests, name), before) for name, before in state.items()}
         seeds = np.where(open_, look, seeds)
-        solid = np.bool(look >= FEWEST_EQUIVALENT)
+        solid = np.bool_(look >= FEWEST_EQUIVALENT)
         if tests.solved is not None and tests.other_solved is not None:
             ahead = np.where(open_, tests.solved - tests.other_solved, ahead)
             unsolved = np.where(open_, tests.solved + tests.other_solved == 0, unsolved)

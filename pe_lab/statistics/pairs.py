@@ -200,7 +200,7 @@ def verdicts(
     p: np.ndarray,
     p_equivalent: np.ndarray,
     ahead: np.ndarray,
-    unsolved: np.ndarray | np.bool,
+    unsolved: np.ndarray | np.bool_,
     endpoint: Endpoint,
 ) -> np.ndarray:
     """Return verdicts [...], from mean differences and corrected p values.

@@ -2,8 +2,6 @@
 
 import json
 import socket
-import subprocess
-import sys
 import time
 from fnmatch import fnmatch
 from itertools import product
@@ -41,48 +39,37 @@ def serve(ledger: Path, *overrides: str) -> list[Job]:
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory) -> dict[str, list[dict]]:
+def records(tmp_path_factory, offline_runs) -> dict[str, dict[str, list[dict]]]:
     """Two cells of one run, logged offline in one process and read back: by W&B run name, what its file holds."""
     ledger = tmp_path_factory.mktemp("offline")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
         serve(ledger, "logger=wandb", "epochs=1,2", "study_name=question")
-    found = {}
-    for path in ledger.glob("wandb/offline-run-*/*.wandb"):
-        command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(path)]
-        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-        inside = [json.loads(line) for line in lines if line.startswith("{")]
-        (run,) = of_type(inside, "run")
-        found[run["display_name"]] = inside
-    return found
+    return {inside["run"][0]["display_name"]: inside for inside in offline_runs(ledger).values()}
 
 
-def of_type(records: list[dict], kind: str) -> list[dict]:
-    return [record[kind] for record in records if record["type"] == kind]
-
-
-def history(records: list[dict]) -> list[dict]:
-    return [line["item"] for line in of_type(records, "history")]
+def history(inside: dict[str, list[dict]]) -> list[dict]:
+    return [line["item"] for line in inside["history"]]
 
 
 def test_each_cell_has_a_run_of_its_own_grouped_by_study(records):
     assert set(records) == {"rope-d1-e1-s0", "rope-d1-e2-s0"}
     for name, inside in records.items():
-        (run,) = of_type(inside, "run")
+        (run,) = inside["run"]
         assert run["run_group"] == "question"
         assert run["project"] == "pe_lab"
         config_logged = run["config"]["update"]
         assert config_logged["pe"]["name"] == "rope"
         assert config_logged["attention_resolved"] == "sdpa"
         assert f"e{config_logged['epochs']}" in name
-        (end,) = of_type(inside, "exit")
+        (end,) = inside["exit"]
         assert end["exit_code"] == 0
 
 
 def test_metrics_have_their_axes(records):
     axes = {
         metric.get("name") or metric.get("glob_name"): metric.get("step_metric")
-        for metric in of_type(records["rope-d1-e2-s0"], "metric")
+        for metric in records["rope-d1-e2-s0"]["metric"]
     }
     assert {axes[f"validation/{metric}"] for metric in BEST} == {"epoch"}
     assert axes["train/*"] == "step"
@@ -93,7 +80,7 @@ def test_metrics_have_their_axes(records):
 
 def test_no_metric_has_two_axes(records):
     """W&B takes either where two patterns match."""
-    patterns = [metric["glob_name"] for metric in of_type(records["rope-d1-e2-s0"], "metric") if "glob_name" in metric]
+    patterns = [metric["glob_name"] for metric in records["rope-d1-e2-s0"]["metric"] if "glob_name" in metric]
     names = {name for line in history(records["rope-d1-e2-s0"]) for name in line if "/" in name}
     assert len(names) > 30
     for name in names:
@@ -118,7 +105,7 @@ def test_the_shorter_cell_is_logged_before_the_longer_begins(records):
 
 
 def test_a_run_has_its_place_in_the_grid_whatever_an_agent_calls_it(records):
-    (run,) = of_type(records["rope-d1-e2-s0"], "run")
+    (run,) = records["rope-d1-e2-s0"]["run"]
     logged = run["config"]["update"]
     assert (logged["encoding"], logged["task"], logged["depth"], logged["epochs"]) == ("rope", "structured", 1, 2)
     assert (logged["width"], logged["norm"], logged["learning_rate"]) == (16, "pre", 1e-3)
@@ -127,7 +114,7 @@ def test_a_run_has_its_place_in_the_grid_whatever_an_agent_calls_it(records):
 
 def test_a_run_has_its_study_task_and_encoding_as_tags(records):
     for inside in records.values():
-        (run,) = of_type(inside, "run")
+        (run,) = inside["run"]
         assert run["tags"] == ["question", "structured", "rope"]
 
 
@@ -141,11 +128,11 @@ def test_what_is_too_long_for_a_tag_or_there_already_is_no_tag():
 def test_the_summary_has_the_best_validation_and_the_last(records):
     """Which of their values is the best is logged as well: losses are minimised, accuracies maximised."""
     inside = records["rope-d1-e2-s0"]
-    summaries = {metric["name"]: metric["summary"] for metric in of_type(inside, "metric") if "summary" in metric}
+    summaries = {metric["name"]: metric["summary"] for metric in inside["metric"] if "summary" in metric}
     assert summaries["validation/loss"] == {"min": True, "last": True}
     assert summaries["validation/accuracy"] == summaries["validation/exact_match"] == {"max": True, "last": True}
     updates: dict[str, object] = {}
-    for summary in of_type(inside, "summary"):
+    for summary in inside["summary"]:
         updates |= summary["update"]
     for metric, best in BEST.items():
         values = [line[f"validation/{metric}"] for line in history(inside) if f"validation/{metric}" in line]
