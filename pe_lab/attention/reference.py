@@ -5,9 +5,11 @@ more where queries are the last of them), d head_dim, R a table's reach.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
 from pe_lab.attention.dropout import Dropout
@@ -37,7 +39,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropo
     out = weight.to(v.dtype) @ v
     if terms.values is not None:
         relative = by_distance(terms.values, layout, 1)  # [B|1, H|1, T, S, d]
-        out = out + torch.einsum("bhij,bhijd->bhid", weight, relative.expand(*weight.shape, -1)).to(out.dtype)
+        out = out + torch.einsum("bhij,bhijd->bhid", weight, relative).to(out.dtype)
     return rotated_out(out, terms)
 
 
@@ -201,6 +203,13 @@ def stick_weights(z: Tensor, stick: Stick, layout: Layout, allowed: Tensor | Non
 def _break(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor]:
     """Return the weights [..., T, S] of one stick over the allowed keys, and its remainder [..., T]."""
     z = z.expand(torch.broadcast_shapes(z.shape, allowed.shape))
+    if torch.compiler.is_compiling():
+        return _broken(z, allowed, from_right)
+    weight, remainder = _Broken.apply(z, allowed, from_right)  # type: ignore[no-untyped-call]
+    return weight, remainder
+
+
+def _broken(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor]:
     keep = logsigmoid(-z).masked_fill(~allowed, 0)  # ln of the share that a key leaves
     if from_right:
         keep = keep.flip(-1)
@@ -210,3 +219,29 @@ def _break(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor
         before = before.flip(-1)
     weight = (logsigmoid(z) + before).exp().masked_fill(~allowed, 0)
     return weight, total[..., -1].exp()
+
+
+class _Broken(torch.autograd.Function):
+    """`_broken`, whose gradient takes one sum along the stick.
+
+    With s = sigmoid(z): the gradient of z_j is g_j A_j - s_j times the sum of g_k A_k over the keys k that are not
+    before j in the stick's order, and of the remainder times its gradient.
+    """
+
+    @staticmethod
+    def forward(z: Tensor, allowed: Tensor, from_right: bool) -> tuple[Tensor, Tensor]:
+        return _broken(z, allowed, from_right)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        z, allowed, ctx.from_right = inputs
+        ctx.save_for_backward(z, allowed, *output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_weight: Tensor, of_remainder: Tensor) -> tuple[Tensor | None, ...]:
+        z, allowed, weight, remainder = ctx.saved_tensors
+        part = of_weight * weight
+        later = part.cumsum(-1) if ctx.from_right else part.flip(-1).cumsum(-1).flip(-1)
+        later += (of_remainder * remainder)[..., None]
+        return (part - z.sigmoid().mul_(later)).masked_fill_(~allowed, 0), None, None

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
 from pe_lab.attention.dropout import Dropout
@@ -24,6 +25,7 @@ from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = 3  # the same, in low precision
+ROWS = 64  # queries whose weights are computed at once for the gradient of a mask
 SHORT = 48  # tokens, up to which matrix products take less time on a CPU than the fused kernel
 
 
@@ -47,7 +49,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
     if _is_short(q, layout):
         return rotated_out(_by_products(q, k, v, scale, terms, layout), terms)
     mask = _mask(q, terms, layout)
-    out = rotated_out(scaled_dot_product_attention(q, k, v, scale=scale, **mask), terms)
+    out = rotated_out(_fused(q, k, v, scale, mask, layout), terms)
     if torch.compiler.is_exporting() and "is_causal" not in mask:
         # a mask decides which kernel runs, and so the strides, which are others where the program runs
         return out.clone(memory_format=torch.contiguous_format)
@@ -63,8 +65,81 @@ def _mask(q: Tensor, terms: Terms, layout: Layout) -> dict[str, Any]:
     if added is None:
         return {"attn_mask": None if every_key else counting(terms, layout)}
     if not every_key:
-        added = added.masked_fill(~counting(terms, layout), -torch.inf)
+        added = added.masked_fill(~(_once(q, layout) if unlimited else counting(terms, layout)), -torch.inf)
     return {"attn_mask": _rounded(added, q.dtype)}
+
+
+def _once(q: Tensor, layout: Layout) -> Tensor:
+    """Return `layout.allowed`, but for all sequences at once where they differ in the rows of padding alone."""
+    if q.device.type != "cpu" or torch.compiler.is_compiling() or layout.keys is not None or not layout.causal:
+        return layout.allowed
+    T = q.shape[2]
+    return torch.ones(1, 1, T, T, dtype=torch.bool).tril_() if layout.right_padded else layout.allowed
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float | None, mask: dict[str, Any], layout: Layout) -> Tensor:
+    """Return scaled_dot_product_attention, with a gradient of the mask where it is trained.
+
+    PyTorch's fused kernels have none, and it takes another one instead, which on a CPU needs twice the time.
+    """
+    added = mask.get("attn_mask")
+    trained = added is not None and added.requires_grad and torch.is_grad_enabled()
+    exact = q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
+    if not (trained and exact) or torch.compiler.is_compiling():
+        return scaled_dot_product_attention(q, k, v, scale=scale, **mask)
+    causal = layout.causal and layout.keys is None
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    out: Tensor = _TrainedMask.apply(q, k, v, added, scale, causal)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _TrainedMask(torch.autograd.Function):
+    """Attention by the fused kernel, and its gradients, that of the mask too, by products of some queries at a time.
+
+    Args:
+        q, k, v: [B, H, T, d], [B, H, S, d], [B, H, S, e].
+        added: [B|1, H|1, T, S], added to the logits; -inf where a key does not count.
+        scale: of the logits.
+        causal: whether no key behind the query counts.
+    """
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, added: Tensor, scale: float, causal: bool) -> Tensor:
+        return scaled_dot_product_attention(q, k, v, added.detach(), scale=scale)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.scale, ctx.causal = inputs
+        ctx.save_for_backward(*tensors, output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
+        *shaped, added, out = ctx.saved_tensors
+        (B, H, T, _), S = shaped[0].shape, shaped[1].shape[2]
+        mean = (of_out * out).sum(-1, keepdim=True).reshape(B * H, T, 1)  # of the gradients of the weights
+        of_out, q, k, v = (x.reshape(B * H, x.shape[2], x.shape[3]) for x in (of_out, *shaped))
+        q = q * ctx.scale
+        of_q, of_k, of_v, of_added = (
+            torch.empty_like(q),
+            torch.zeros_like(k),
+            torch.zeros_like(v),
+            added.new_zeros(added.shape),
+        )
+        for start in range(0, T, ROWS):
+            rows = slice(start, start + ROWS)
+            keys = slice(0, start + ROWS if ctx.causal else S)
+            mask = added[:, :, rows, keys]
+            logits = torch.bmm(q[:, rows], k[:, keys].mT)
+            weights = logits.view(B, H, *mask.shape[2:]).add_(mask).softmax(-1).view_as(logits)
+            of_logits = torch.baddbmm(mean[:, rows], of_out[:, rows], v[:, keys].mT, beta=-1).mul_(weights)
+            of_q[:, rows] = torch.bmm(of_logits, k[:, keys])
+            of_k[:, keys].baddbmm_(of_logits.mT, q[:, rows])
+            of_v[:, keys].baddbmm_(weights.mT, of_out[:, rows])
+            of_added[:, :, rows, keys] = of_logits.view(B, H, *mask.shape[2:]).sum_to_size(mask.shape)
+        of_q *= ctx.scale
+        found = (x.view(of.shape) for x, of in zip((of_q, of_k, of_v), shaped, strict=True))
+        return *found, of_added, None, None
 
 
 def _rounded(added: Tensor, dtype: torch.dtype) -> Tensor:

@@ -30,6 +30,7 @@ class BAM(PositionalEncoding):
         ValueError: location out of range.
     """
 
+    revision = 2
     weight_decay = False
     eps = 1e-5
     largest = 1e30

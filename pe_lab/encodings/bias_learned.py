@@ -34,6 +34,7 @@ class RelativeBias(PositionalEncoding):
         ValueError: max_distance or std out of range.
     """
 
+    revision = 2
     neutral = {"std": 0.02}
 
     def __init__(
@@ -79,6 +80,7 @@ class T5(PositionalEncoding):
         ValueError: an option out of range.
     """
 
+    revision = 2
     neutral = {"std": None}
     buckets: Tensor
 
@@ -131,6 +133,7 @@ class KerpleLog(PositionalEncoding):
     uses 0.01 for a lower one, whose gradient is kept.
     """
 
+    revision = 2
     lowest = 0.01
     highest_p: float | None = None
 
@@ -192,6 +195,7 @@ class Fire(PositionalEncoding):
         ValueError: hidden out of range.
     """
 
+    revision = 2
     per_layer = True
     weight_decay = False
     eps = 1e-6

@@ -1,11 +1,12 @@
 """Biases that an MLP over the heads adapts to the logits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import conv2d, leaky_relu, pad
 
 from pe_lab.encodings.base import PositionalEncoding
@@ -15,6 +16,8 @@ from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
 ODD = Range("an odd integer of at least 1", lambda x: is_integer(x) and x >= 1 and x % 2 == 1, most=255)
+
+ROWS = 16  # queries whose maps are computed at once on a CPU, so that they stay in its cache
 
 INHERITED = ("reads_content", "reads_positions", "reads_marks", "draws_each_pass", "phased", "on_grid", "period")
 
@@ -40,10 +43,10 @@ class Adapted:
             by_distance = self.bias[:, layout.distance.clamp(-reach, reach) + reach].transpose(0, 1)
             added = by_distance if added is None else added + by_distance
         if added is None:
-            adapted: Tensor = self.mlp(z, layout)
+            adapted: Tensor = self.mlp(z, None, layout)
             return adapted
-        added = added.to(z.dtype).expand_as(z)
-        adapted = added + self.mlp(torch.cat((z, added), 1), layout)
+        added = added.to(z.dtype).expand(-1, z.shape[1], -1, -1)
+        adapted = added + self.mlp(z, added, layout)
         return adapted
 
 
@@ -65,27 +68,195 @@ class MapMLP(nn.Module):
         self.hidden = nn.Conv2d(channels, width, (1, kernel))
         self.out = nn.Conv2d(width, num_heads, (1, kernel))
 
-    def forward(self, maps: Tensor, layout: Layout) -> Tensor:
+    def forward(self, z: Tensor, added: Tensor | None, layout: Layout) -> Tensor:
+        """Return [B, H, T, S] of z [B, H, T, S] and added [B|1, H, T, S]; entries behind a query mean nothing."""
+        w1, b1, w2, b2 = (p.to(z.dtype) for p in (*self.hidden.parameters(), *self.out.parameters()))
+        with torch.autocast(z.device.type, enabled=False):
+            if z.device.type == "cpu" and not torch.compiler.is_compiling():
+                unseen, before = _hidden_keys(self.kernel // 2, layout)
+                given = (z, added, w1, b1, w2, b2, unseen, before, layout.causal)
+                made: Tensor = _ByProducts.apply(*given)  # type: ignore[no-untyped-call]
+                return made
+            maps = z if added is None else torch.cat((z, added.expand_as(z)), 1)
+            return self._by_convolutions(maps, w1, b1, w2, b2, layout)
+
+    def _by_convolutions(self, maps: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor, layout: Layout) -> Tensor:
         reach = self.kernel // 2
-        with torch.autocast(maps.device.type, enabled=False):
-            if not reach:
-                return _convolved(leaky_relu(_convolved(maps, self.hidden)), self.out)
-            # hidden maps have `reach` keys behind the last query, as behind all others
+        if reach:  # hidden maps have `reach` keys behind the last query, as behind all others
             maps = pad(maps.masked_fill(~layout.allowed, 0), (reach, 2 * reach))
-            hidden = leaky_relu(_convolved(maps, self.hidden)).masked_fill(_before(layout, reach), 0)
-            return _convolved(pad(hidden, (reach, 0)), self.out)
-
-
-def _convolved(x: Tensor, layer: nn.Conv2d) -> Tensor:
-    """Apply a convolution in the dtype of x."""
-    assert layer.bias is not None
-    return conv2d(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+        hidden = leaky_relu(conv2d(maps, w1, b1))
+        if reach:
+            hidden = pad(hidden.masked_fill(_before(layout, reach), 0), (reach, 0))
+        return conv2d(hidden, w2, b2)
 
 
 def _before(layout: Layout, reach: int) -> Tensor:
     """Return whether a key is before the document of the query, [B, 1, T, S + reach], for `reach` keys more than S."""
     not_after = torch.ones_like(layout.allowed).tril(layout.earlier)
     return pad(not_after & ~layout.allowed, (0, reach))
+
+
+def _hidden_keys(reach: int, layout: Layout) -> tuple[Tensor | None, Tensor | None]:
+    """Return which keys the convolutions do not see, [B|1, T, S] and [B, T, S + reach]; None: they see all.
+
+    With padding at the end all sequences have the same, but in the rows of padding, which mean nothing.
+    """
+    if not reach:
+        return None, None
+    if layout.keys is None and layout.right_padded:
+        return torch.ones_like(layout.allowed[:1, 0]).triu_(1), None
+    return ~layout.allowed[:, 0], _before(layout, reach)[:, 0]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some queries of all sequences, and the keys that they see.
+
+    The maps of a block are stored as [maps, L + 2 r], L = B N P: a row of P = keys + 3 r numbers for each of N queries,
+    of which the keys are the first, behind r numbers before the first row. All others are 0. So neighbours of a key are
+    next to it in memory, and a convolution is a product with copies that are shifted against each other.
+
+    Args:
+        batch: B.
+        rows: the queries.
+        keys: their number.
+        reach: r, of the kernel.
+    """
+
+    batch: int
+    rows: slice
+    keys: int
+    reach: int
+
+    @classmethod
+    def all(cls, z: Tensor, kernel: int, causal: bool) -> Iterator["_Block"]:
+        """Return the blocks of maps [B, H, T, S]."""
+        B, _, T, S = z.shape
+        for start in range(0, T, ROWS):
+            end = min(start + ROWS, T)
+            yield cls(B, slice(start, end), S - T + end if causal else S, kernel // 2)
+
+    @property
+    def length(self) -> int:
+        """L."""
+        count: int = self.rows.stop - self.rows.start
+        return self.batch * count * (self.keys + 3 * self.reach)
+
+    def maps(self, *parts: Tensor | None) -> Tensor:
+        """Return the maps of this block, of tensors [B|1, H, T, S]."""
+        given = [x for x in parts if x is not None]
+        count = sum(x.shape[1] for x in given)
+        flat = given[0].new_zeros(count, self.length + 2 * self.reach)
+        for x, place in zip(given, self.pairs(flat).chunk(len(given)), strict=True):
+            place.copy_(self.part(x).transpose(0, 1))
+        return flat
+
+    def part(self, x: Tensor) -> Tensor:
+        """Return this block of a tensor [..., T, S], a view."""
+        return x[..., self.rows, : self.keys]
+
+    def pairs(self, flat: Tensor) -> Tensor:
+        """Return the numbers of pairs of a query and a key, [maps, B, N, keys], a view."""
+        return self._rows(flat[:, self.reach : self.reach + self.length])[..., : self.keys]
+
+    def _rows(self, flat: Tensor) -> Tensor:
+        return flat.view(len(flat), self.batch, self.rows.stop - self.rows.start, -1)
+
+    def clear(self, hidden: Tensor, before: Tensor | None) -> Tensor:
+        """Set hidden maps [maps, L] to 0 where there is no key: beyond `reach` keys more, or before the document."""
+        if self.reach:
+            rows, end = self._rows(hidden), self.keys + self.reach
+            rows[..., end:] = 0
+            if before is not None:
+                rows[..., :end].masked_fill_(before[:, self.rows, :end], 0)
+        return hidden
+
+    def shifted(self, flat: Tensor) -> Tensor:
+        """Return copies of maps [maps, L + 2 r], each shifted by one more, [(2 r + 1) maps, L]."""
+        return torch.cat([flat[:, s : s + self.length] for s in range(2 * self.reach + 1)]) if self.reach else flat
+
+    def folded(self, copies: Tensor) -> Tensor:
+        """Return the sum of copies that are shifted back, [maps, L + 2 r]."""
+        if not self.reach:
+            return copies
+        parts = copies.chunk(2 * self.reach + 1)
+        flat = copies.new_zeros(len(parts[0]), self.length + 2 * self.reach)
+        for s, part in enumerate(parts):
+            flat[:, s : s + self.length] += part
+        return flat
+
+
+class _ByProducts(torch.autograd.Function):
+    """The convolutions of `MapMLP` as matrix products, of some queries at a time and no key behind the last of them.
+
+    Args:
+        z, added: as of `MapMLP`.
+        w1, b1, w2, b2: weights and biases of its convolutions.
+        unseen, before: as `_hidden_keys` returns them.
+        causal: whether no query sees a key behind it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        added: Tensor | None,
+        w1: Tensor,
+        b1: Tensor,
+        w2: Tensor,
+        b2: Tensor,
+        unseen: Tensor | None,
+        before: Tensor | None,
+        causal: bool,
+    ) -> Tensor:
+        first = w1.permute(0, 3, 2, 1).flatten(1)  # [hidden maps, kernel maps]
+        second = w2[:, :, 0].flip(-1).permute(2, 0, 1).flatten(0, 1)  # [kernel H, hidden maps]
+        out, kept = torch.zeros_like(z), []
+        for block in _Block.all(z, w1.shape[-1], causal):
+            maps = _seen(block, unseen, z, added)
+            hidden = block.clear(leaky_relu(torch.addmm(b1[:, None], first, block.shifted(maps)), inplace=True), before)
+            made = block.pairs(block.folded(second @ hidden))
+            torch.add(made.transpose(0, 1), b2[:, None, None], out=block.part(out))
+            kept.append(hidden)
+        ctx.save_for_backward(z, added, first, second, unseen, before, *kept)
+        ctx.kernel, ctx.causal = w1.shape[-1], causal
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
+        z, added, first, second, unseen, before, *kept = ctx.saved_tensors
+        kernel, H = ctx.kernel, z.shape[1]
+        of_z, of_added = torch.zeros_like(z), None if added is None else added.new_zeros(added.shape)
+        of_first, of_second = torch.zeros_like(first), torch.zeros_like(second)
+        of_b1, of_b2 = first.new_zeros(len(first)), first.new_zeros(H)
+        for block, hidden in zip(_Block.all(z, kernel, ctx.causal), kept, strict=True):
+            upstream = block.maps(of_out)
+            of_b2 += upstream.sum(1)
+            copies = block.shifted(upstream)
+            of_second.addmm_(copies, hidden.T)
+            of_hidden = torch.ops.aten.leaky_relu_backward(second.T @ copies, hidden, 0.01, True)
+            block.clear(of_hidden, before)
+            of_b1 += of_hidden.sum(1)
+            of_first.addmm_(of_hidden, block.shifted(_seen(block, unseen, z, added)).T)
+            of_maps = block.pairs(block.folded(first.T @ of_hidden))
+            if unseen is not None:
+                of_maps.masked_fill_(block.part(unseen), 0)
+            block.part(of_z).copy_(of_maps[:H].transpose(0, 1))
+            if of_added is not None:
+                place = block.part(of_added)
+                place.copy_(of_maps[H:].transpose(0, 1).sum_to_size(place.shape))
+        of_w1 = of_first.view(len(first), kernel, 1, -1).permute(0, 3, 2, 1)
+        of_w2 = of_second.view(kernel, H, 1, -1).flip(0).permute(1, 3, 2, 0)
+        return of_z, of_added, of_w1, of_b1, of_w2, of_b2, None, None, None
+
+
+def _seen(block: _Block, unseen: Tensor | None, z: Tensor, added: Tensor | None) -> Tensor:
+    """Return the maps of a block at the input, 0 where the first convolution sees no key."""
+    maps = block.maps(z, added)
+    if unseen is not None:
+        block.pairs(maps).masked_fill_(block.part(unseen), 0)
+    return maps
 
 
 class Dape(PositionalEncoding):
@@ -104,6 +275,7 @@ class Dape(PositionalEncoding):
         ValueError: an option out of range; an encoding that has a score of its own or a decay, or draws positions.
     """
 
+    revision = 2
     per_layer = True
     reads_content = False
     kernel = 1

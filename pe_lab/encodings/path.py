@@ -13,7 +13,7 @@ from pe_lab.encodings.options import NonNegative, Units
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
-CHUNK = 64  # keys whose reflections are multiplied at once
+CHUNK = 32  # keys whose reflections are multiplied at once
 
 
 def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int = CHUNK) -> Tensor:
@@ -35,7 +35,8 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
     earlier = total - length
     slot = torch.arange(total, device=q.device)
     # the number of chunks of an exported model must not depend on its length
-    starts = [0] if torch.compiler.is_exporting() else list(range(0, total, chunk))
+    chunks = 1 if torch.compiler.is_exporting() else -(-total // chunk)
+    starts = list(range(0, total, -(-total // chunks)))  # of equal size, but for the last
     ends = [*starts[1:], total]
     rows, columns = q[:, :, length:], []  # no queries as yet
     for start, end in zip(reversed(starts), reversed(ends), strict=True):
@@ -50,7 +51,8 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
         onto = (rows @ vectors.mT) * seen
         column = rows @ keys.mT - onto @ onto_keys
         columns.append(pad(column, (0, 0, length - rows.shape[2], 0)))
-        rows = rows - onto @ solved @ vectors
+        if start:  # there is a chunk before it
+            rows = rows - onto @ solved @ vectors
     return torch.cat(columns[::-1], -1)
 
 
@@ -95,6 +97,7 @@ class PaTH(PositionalEncoding):
         ValueError: an option out of range; bidirectional attention.
     """
 
+    revision = 2
     matrices = ("down", "up", "beta_weight")
     per_layer = True
     causal_only = True

@@ -46,6 +46,7 @@ class Shaw(PositionalEncoding):
         ValueError: an option out of range.
     """
 
+    revision = 2
     neutral = {"std": None}
     per_layer = True
 

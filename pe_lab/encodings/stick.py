@@ -29,6 +29,7 @@ class StickBreaking(PositionalEncoding):
     rows sum to one. Nothing is learned. Only the order of the tokens matters, not their positions.
     """
 
+    revision = 2
     reads_positions = False
 
     def __init__(self, sizes: Sizes, name: str = "stick_breaking") -> None:
@@ -54,6 +55,7 @@ class RotaryStickBreaking(RoPE):
         ValueError: as RoPE; decay or order out of range.
     """
 
+    revision = 3
     neutral = {"order": "nearest"}
     per_layer = True
     weight_decay = False

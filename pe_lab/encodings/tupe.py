@@ -35,6 +35,7 @@ class Tupe(PositionalEncoding):
         ValueError: an option out of range; later, a position < 0 or >= max_len.
     """
 
+    revision = 2
     matrices = ("weight",)
     fallback = "t5"
     STD = 0.02
