@@ -20,6 +20,7 @@ FIGURE = ROOT / "docs/figures/depth_epochs_pe.png"
 STUDY = ROOT / "sweeps/results/depth_epochs_pe"
 EXPORT = ROOT / "sweeps/results/export.csv"
 PROTOCOL = ROOT / "sweeps/results/protocol/verdicts.csv"
+PILOT = ROOT / "sweeps/results/pe_bench_2_pilot/outcomes.csv"
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -42,6 +43,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "protocol_replication": protocol_replication,
         "protocol_alternatives": protocol_alternatives,
         "protocol_tuning": protocol_tuning,
+        "protocol_pilot": protocol_pilot,
     }
 
 
@@ -322,6 +324,24 @@ def protocol_tuning() -> str:
             percents([row.confirmed], [decided], 0),
         ]
         lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines)
+
+
+def protocol_pilot() -> str:
+    """Return the steps to solve of the pilot's runs, the rates they chose, and the accuracy at other lengths."""
+    from pe_lab.system.tables import read_csv
+
+    rows = read_csv(PILOT)
+    rows["accuracy"] = [f"{a:.2f} / {b:.2f} / {c:.2f}" for a, b, c in rows.filter(like="accuracy_").to_numpy()]
+    lines = [
+        "| task | encoding | steps to solve, seeds 0 and 1 | rates chosen | accuracy at 1 / 2 / 4 times the length, seed 0 |",
+        "| :--- | :--- | ---: | ---: | ---: |",
+    ]
+    for (task, encoding), part in rows.groupby(["data", "pe"], sort=False):
+        steps = [f"{2**run.y:,.0f}" if run.solved else "–" for run in part.itertuples()]
+        rates = dict.fromkeys(f"{rate:g}" for rate in part["optimizer.lr"])
+        cells = [task, f"`{encoding}`", ", ".join(steps), ", ".join(rates), part["accuracy"].iloc[0]]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
