@@ -23,13 +23,21 @@ with suppress(ModuleNotFoundError):  # a machine with a GPU may have no more tha
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is defined: without a GPU, kernels run on CPU tensors
-
+os.environ["OMP_NUM_THREADS"] = "1"  # of pytest-xdist's workers, before they load a library, and of programs
 
 GOLDEN = Path(__file__).parent / "golden"  # numbers that stand, by file, name and kind
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="write the numbers of tests/golden, and show changes")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give neighbouring tests to one worker, so that what the tests of a module share is made once, not in each."""
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
 
 
 @pytest.fixture
@@ -70,12 +78,9 @@ def golden(request: pytest.FixtureRequest, golden_numbers: Callable[[str], dict]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Small tensors are slower on two threads, and two are not reproducible; processes that tests start do likewise."""
+def _one_thread() -> None:
+    """Small tensors are slower on two threads, and two are not reproducible."""
     torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
