@@ -7,7 +7,7 @@ import pytest
 
 from pe_lab.benchmark.__main__ import main
 
-ONE = "only one of pe=NAME, --export and --pack can be given, got"
+ONE = "only one of pe=NAME, --export, --pack and --replication can be given, got"
 Program = Callable[..., tuple[int, list[str], str]]
 
 
@@ -33,6 +33,16 @@ Program = Callable[..., tuple[int, list[str], str]]
             ["--pack", "ledger", "--beside", "a.csv"],
             "--beside must not be given with --pack, which reads a ledger alone, got both",
         ),
+        (["--version", "3"], "--version must be one of 1, 2, got 3"),
+        (["pe=rope", "--version", "2"], "pe=NAME must be given with --version 1, as pe-bench 2 has none yet, got"),
+        (
+            ["--version", "2", "--beside", "a.csv"],
+            "--beside must be given with --version 1, as pe-bench 2 has none yet",
+        ),
+        (["--replication", "--version", "1"], "--replication must be given with version 2, which has one, got"),
+        (["--replace"], "--replace must be given with --pack of version 2, whose rows it takes, got none"),
+        (["--replace", "--pack", "ledger", "--version", "1"], "--replace must be given with --pack of version 2"),
+        (["pe=rope", "--replication"], f"{ONE} pe=NAME and --replication"),
         (["pe=rope", "--tasks", "copies"], "--tasks must be all, or among place, reverse, copy, "),
         (["pe=rope", "--seeds", "2"], "--seeds must be at least 3, so that differences have intervals, got 2"),
     ],
@@ -50,7 +60,7 @@ def test_what_would_have_no_effect_is_refused(
 
 @pytest.mark.slow
 def test_rows_are_exported_beside_those_of_others(program: Program, tmp_path: Path) -> None:
-    status, lines, _ = program(main, "--export", tmp_path / "rows")
+    status, lines, _ = program(main, "--export", tmp_path / "rows", "--version", "1")
     assert status == 0
     assert [Path(line).name for line in lines] == ["pe-bench-1.csv", "pe-bench-1.json", "pe-bench-1.schema.json"]
     status, lines, _ = program(main, "--beside", tmp_path / "rows" / "pe-bench-1.csv")

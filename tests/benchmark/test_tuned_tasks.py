@@ -2,10 +2,12 @@
 
 import re
 
+import pandas as pd
 import pytest
 
 from pe_lab import config
-from pe_lab.benchmark.tuned.tasks import STUDY, Task, tasks
+from pe_lab.benchmark.tuned.tasks import STUDY, Task, task, tasks
+from pe_lab.benchmark.tuned.undefined import FILE, measured, undefined
 from pe_lab.benchmark.undefined import COMBINATIONS
 from pe_lab.encodings.named import encodings
 from pe_lab.experiment.cell import Cell
@@ -17,24 +19,24 @@ UNCHANGED = ("drope",)  # encodings that no race can have: they change in the co
 
 def test_every_file_of_the_benchmark_is_a_task_and_every_task_a_file() -> None:
     files = {path.stem for path in (config.folder() / "study").glob(f"{STUDY}_*.yaml")}
-    assert {task.study for task in tasks()} == files
+    assert {one.study for one in tasks()} == files
 
 
-@pytest.mark.parametrize("task", tasks(), ids=lambda task: task.name)
-def test_a_task_says_what_it_asks_and_its_cells_make_a_race(task: Task) -> None:
-    assert re.fullmatch(r"[a-z][\w ,:-]{3,30}", task.asks), task.asks
-    assert task.question.count("?") == 1
-    assert task.cfg.study_name == task.study == f"{STUDY}_{task.name}"
-    race = Race.of(task.cfg)
-    assert len(race.plan.tries["none"]) == len(task.cfg.tune.rates) >= 3
-    assert endpoint_of(task.cfg).kind == ("steps" if task.solvable else "loss")
-    cell = Cell.from_config(task.cfg)
-    assert task.cfg.trainer.fresh or task.name == "causal_text" or cell.steps_per_epoch >= cell.target
-    assert list(task.cfg.evaluate.lengths) == [1, 2, 4]
+@pytest.mark.parametrize("of", tasks(), ids=lambda of: of.name)
+def test_a_task_says_what_it_asks_and_its_cells_make_a_race(of: Task) -> None:
+    assert re.fullmatch(r"[a-z][\w ,:-]{3,30}", of.asks), of.asks
+    assert of.question.count("?") == 1
+    assert of.cfg.study_name == of.study == f"{STUDY}_{of.name}"
+    race = Race.of(of.cfg)
+    assert len(race.plan.tries["none"]) == len(of.cfg.tune.rates) >= 3
+    assert endpoint_of(of.cfg).kind == ("steps" if of.solvable else "loss")
+    cell = Cell.from_config(of.cfg)
+    assert of.cfg.trainer.fresh or of.name == "causal_text" or cell.steps_per_epoch >= cell.target
+    assert list(of.cfg.evaluate.lengths) == [1, 2, 4]
 
 
 def test_tasks_have_one_model_one_training_and_one_ladder() -> None:
-    flat = [config.flatten(config.resolved(task.cfg)) for task in tasks()]
+    flat = [config.flatten(config.resolved(one.cfg)) for one in tasks()]
     shared = [{key: value for key, value in one.items() if not key.startswith(OF_TASKS)} for one in flat]
     assert all(one == shared[0] for one in shared)
     assert shared[0]["trainer.device"] == "cpu"
@@ -42,8 +44,8 @@ def test_tasks_have_one_model_one_training_and_one_ladder() -> None:
 
 def test_all_tasks_but_the_control_are_for_every_encoding_that_is_no_combination() -> None:
     every = set(encodings()) - set(COMBINATIONS)
-    assert {task.name for task in tasks() if set(task.encodings) != every} == {"bag"}
-    (bag,) = (task for task in tasks() if task.name == "bag")
+    assert {one.name for one in tasks() if set(one.encodings) != every} == {"bag"}
+    (bag,) = (one for one in tasks() if one.name == "bag")
     assert len(bag.encodings) == 10
     assert set(bag.encodings) < every
 
@@ -52,3 +54,19 @@ def test_all_tasks_but_the_control_are_for_every_encoding_that_is_no_combination
 def test_a_study_without_pe_has_every_encoding_that_can_tune() -> None:
     cfgs = config.expand(config.of_jobs([f"+study={tasks()[0].study}"]), multirun=True)
     assert {cfg.pe.name for cfg in cfgs} == set(encodings()) - {*COMBINATIONS, *UNCHANGED}
+
+
+def test_what_is_not_measured_has_a_reason_and_trying_says_the_same() -> None:
+    found = undefined()
+    assert all(pe in task(name).encodings and reason and "\n" not in reason for (pe, name), reason in found.items())
+    assert {name for pe, name in found if pe == "drope"} == {one.name for one in tasks()} - {"bag"}
+    assert ("forgetting", "place") in found
+    names = ["drope", "abacus", "rope"]
+    made = set(measured(names).itertuples(index=False, name=None))
+    assert made == {(*pair, reason) for pair, reason in found.items() if pair[0] in names}
+
+
+@pytest.mark.slow
+def test_the_file_is_what_trying_all_says() -> None:
+    """Otherwise `measured().to_csv(FILE, index=False)` writes it."""
+    pd.testing.assert_frame_equal(measured(), pd.read_csv(FILE, keep_default_na=False))

@@ -1,0 +1,163 @@
+"""Some cells of pe-bench 2 again, with fresh seeds by the same procedure: what of the published results holds?"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from pe_lab.benchmark.tuned.tasks import STUDY, Task, task, tasks
+from pe_lab.benchmark.tuned.twins import TWINS
+from pe_lab.benchmark.tuned.undefined import defined
+from pe_lab.benchmark.tuned.verdicts import DIFFERENT, FRESH, endpoint, fresh, published, runs
+from pe_lab.results.statistics import interval
+from pe_lab.statistics import decide, paired_tests, prior_of, share_interval
+from pe_lab.statistics.pairs import LEVEL, NUGGET, Verdict, all_pairs, as_arrays
+
+DRAWN = 40  # pairs of encoding and task
+SEED = 42  # of the drawing
+
+
+def cells() -> list[tuple[str, str]]:
+    """Return the cells that are run again, as task and encoding: some at random, and each group of twins on a task."""
+    all_ = [(one.name, pe) for one in tasks() for pe in defined(one)]
+    source = random.Random(SEED)
+    drawn = set(source.sample(all_, DRAWN))
+    for group in TWINS:
+        shared = [one.name for one in tasks() if set(group) <= set(defined(one)) and one.solvable]
+        drawn |= {(name, pe) for name in source.sample(shared, min(1, len(shared))) for pe in group}
+    return [cell for cell in all_ if cell in drawn]
+
+
+def commands() -> list[str]:
+    """Return the commands that run them, one per task."""
+    seeds = ",".join(map(str, FRESH))
+    chosen = {one.name: [pe for name, pe in cells() if name == one.name] for one in tasks()}
+    return [
+        f"python -m pe_lab.run -m +study={STUDY}_{name} pe={','.join(names)} seed={seeds}"
+        for name, names in chosen.items()
+        if names
+    ]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of some events, with its exact 95 % interval."""
+
+    count: int
+    of: int
+
+    def __str__(self) -> str:
+        if not self.of:
+            return "0 of 0"
+        low, high = share_interval(self.count, self.of)
+        return f"{self.count} of {self.of}, {self.count / self.of:.1%} [{low:.1%}, {high:.1%}]"
+
+
+@dataclass(frozen=True)
+class Replication:
+    """What a replication found.
+
+    Attributes:
+        pairs: a line per two encodings of a task that were both run again: task, encoding, other; difference, low, high
+            (95 % interval), verdict: as published; fresh, fresh_verdict: mean difference and verdict of the fresh
+            seeds; least, most: the 95 % prediction interval of a fresh mean difference.
+        means: a line per cell: task, encoding, mean, low, high of y as published, and fresh.
+    """
+
+    pairs: pd.DataFrame
+    means: pd.DataFrame
+
+    @property
+    def predicted(self) -> Share:
+        """Fresh mean differences in their prediction intervals: 95 % of them, where the protocol is right."""
+        return _inside(self._tested, "least", "most")
+
+    @property
+    def contained(self) -> Share:
+        """Published 95 % intervals of differences that contain the fresh one, which has an error of its own."""
+        return _inside(self._tested, "low", "high")
+
+    @property
+    def means_contained(self) -> Share:
+        """Published 95 % intervals of means that contain the fresh mean, which has an error of its own."""
+        return _inside(self.means, "low", "high")
+
+    @property
+    def _tested(self) -> pd.DataFrame:
+        return self.pairs[self.pairs["verdict"] != Verdict.BOTH_UNSOLVED]
+
+    @property
+    def contradicted(self) -> Share:
+        """Published verdicts of which the fresh seeds say the contrary, see `contrary`."""
+        said = self.pairs[self.pairs["verdict"].isin([*DIFFERENT, Verdict.EQUIVALENT])]
+        pairs = zip(said["verdict"], said["fresh_verdict"], strict=True)
+        return Share(sum(contrary(Verdict(one), Verdict(other)) for one, other in pairs), len(said))
+
+
+def _inside(lines: pd.DataFrame, low: str, high: str) -> Share:
+    return Share(int(lines["fresh"].between(lines[low], lines[high]).sum()), len(lines))
+
+
+def contrary(verdict: Verdict, other: Verdict) -> bool:
+    """Return whether two verdicts on a pair cannot both be right: other directions, or equivalent and a large one."""
+    large = (Verdict.BETTER, Verdict.WORSE)
+    if Verdict.EQUIVALENT in (verdict, other):
+        return verdict in large or other in large
+    ahead = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER)
+    return verdict in DIFFERENT and other in DIFFERENT and (verdict in ahead) != (other in ahead)
+
+
+def replication(found: Mapping[str, pd.DataFrame]) -> Replication:
+    """Compare published rows with those of fresh seeds, task by task.
+
+    Variances are moderated by those of all published pairs, for the fresh ones too: a replication has few encodings.
+
+    Args:
+        found: all rows by task.
+    """
+    pairs, means = [], []
+    for name, rows in found.items():
+        of = task(name)
+        before, again = runs(published(rows), of), runs(fresh(rows), of)
+        names = [pe for pe in before["encoding"].unique() if pe in set(again["encoding"])]
+        for pe in names:
+            own = before.loc[before["encoding"] == pe, "y"]
+            low, high = interval(own)
+            line = {"task": name, "encoding": pe, "mean": own.mean(), "low": low, "high": high}
+            means.append(line | {"fresh": again.loc[again["encoding"] == pe, "y"].mean()})
+        if len(names) > 1:
+            pairs.append(_pairs(before, again[again["encoding"].isin(names)], names, of).assign(task=name))
+    columns = ["task", "encoding", "other", "difference", "low", "high", "verdict", "fresh", "fresh_verdict"]
+    columns += ["least", "most"]
+    table = pd.concat(pairs, ignore_index=True)[columns] if pairs else pd.DataFrame(columns=columns)
+    return Replication(table, pd.DataFrame(means, columns=["task", "encoding", "mean", "low", "high", "fresh"]))
+
+
+def _pairs(before: pd.DataFrame, again: pd.DataFrame, names: list[str], of: Task) -> pd.DataFrame:
+    """Return the lines of a task, of every two of some encodings.
+
+    Args:
+        before: all published runs of the task; again: the fresh ones of these encodings.
+    """
+    scale = endpoint(of)
+    known, y, solved = as_arrays(before)
+    prior = prior_of(y, NUGGET * scale.margin, solved)
+    tests = paired_tests(y, all_pairs(len(known)), scale, solved)
+    verdicts = decide(tests, scale).verdict
+    first, second = (np.array(known)[side] for side in all_pairs(len(known)))
+    here = np.isin(first, names) & np.isin(second, names)
+    own, y_again, solved_again = as_arrays(again)
+    place = [own.index(pe) for pe in names]
+    solved_again = None if solved_again is None else solved_again[:, place]
+    checks = paired_tests(y_again[:, place], all_pairs(len(names)), scale, solved_again, prior)
+    spread = tests.deviation[here] * np.sqrt(1 / tests.seeds[here] + 1 / np.maximum(checks.seeds, 1))
+    half = stats.t.ppf(1 - LEVEL / 2, tests.freedom[here]) * spread
+    return pd.DataFrame(
+        {"encoding": first[here], "other": second[here], "difference": tests.difference[here]}
+        | {"low": tests.low[here], "high": tests.high[here], "verdict": verdicts[here]}
+        | {"fresh": checks.difference, "fresh_verdict": decide(checks, scale).verdict}
+        | {"least": tests.difference[here] - half, "most": tests.difference[here] + half}
+    )

@@ -1,0 +1,119 @@
+"""Pe-bench 2 as text, and as CSV files for other programs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from pe_lab.benchmark.tuned import rows as of_rows
+from pe_lab.benchmark.tuned import verdicts
+from pe_lab.benchmark.tuned.replication import commands, replication
+from pe_lab.benchmark.tuned.tasks import NAME, Task, task, tasks
+from pe_lab.benchmark.tuned.twins import called_different, placebo
+from pe_lab.results import shipped
+from pe_lab.system.files import write_text
+from pe_lab.system.spreadsheet import to_csv
+
+
+def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
+    """Return all shipped rows, by task; tasks without any are left out.
+
+    Raises:
+        LedgerError: a file was changed.
+        ValueError: a row cannot be.
+    """
+    found = {one.name: of_rows.read(one, folder) for one in tasks()}
+    return {name: rows for name, rows in found.items() if len(rows)}
+
+
+def has_rows(folder: Path | None = None) -> bool:
+    """Return whether there are shipped rows."""
+    return any(((folder or shipped.FOLDER) / f"{one.study}.csv").is_file() for one in tasks())
+
+
+def text(found: Mapping[str, pd.DataFrame]) -> str:
+    """Return all tables as text: coverage, each task, twins, replication."""
+    own = {name: rows for name, all_ in found.items() if len(rows := verdicts.published(all_))}
+    if not own:
+        return f"{NAME}: no row is shipped yet"
+    parts = [f"{NAME}: what is measured\n{_shown(_coverage(own))}"]
+    parts += [_of_task(rows, task(name)) for name, rows in own.items()]
+    return "\n\n".join([*parts, _placebo(own), again(found)])
+
+
+def again(found: Mapping[str, pd.DataFrame]) -> str:
+    """Return what a replication found, or how it is run."""
+    made = replication(found)
+    if made.means.empty:
+        return "\n".join(["Not replicated yet. Cells to be run again with fresh seeds:", *commands()])
+    return (
+        f"Replication: {len(made.means)} cells again, with fresh seeds\n"
+        f"fresh mean differences in the 95 % prediction interval: {made.predicted}\n"
+        f"published 95 % intervals that contain the fresh mean difference: {made.contained}; the fresh mean: "
+        f"{made.means_contained} (both are below 95 %, as fresh means have an error of their own)\n"
+        f"published verdicts that the fresh seeds contradict: {made.contradicted}\n{_shown(made.pairs)}"
+    )
+
+
+def write(found: Mapping[str, pd.DataFrame], folder: Path) -> list[Path]:
+    """Write rows and tables as CSV files, with the task as the first column, and return their paths."""
+    own = {name: verdicts.published(rows) for name, rows in found.items()}
+    made = replication(found)
+    tables = {
+        "rows": pd.concat(found.values(), ignore_index=True),
+        "coverage": _coverage(own),
+        "endpoints": _joined(own, verdicts.endpoints),
+        "pairs": _joined(own, verdicts.pairs),
+        "scores": _joined(own, verdicts.scores),
+        "twins": placebo(own),
+        "replication": made.pairs,
+        "replicated_means": made.means,
+    }
+    files = {folder / f"pe-bench-2-{name}.csv": to_csv(table) for name, table in tables.items()}
+    for path, content in files.items():
+        write_text(path, content)
+    return list(files)
+
+
+def _joined(found: Mapping[str, pd.DataFrame], table: object) -> pd.DataFrame:
+    parts = []
+    for name, rows in found.items():
+        made = table(rows, task(name))  # type: ignore[operator]
+        made.insert(0, "task", name)
+        parts.append(made)
+    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+
+
+def _coverage(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return `verdicts.coverage` with a line of sums, and how many pairs are decided."""
+    table = verdicts.coverage(found)
+    counts = pd.DataFrame(
+        {"task": name} | verdicts.decided(verdicts.pairs(rows, task(name))) for name, rows in found.items()
+    )
+    table = table.merge(counts, on="task", how="left")
+    sums = table[["defined", "measured", "core-hours", *counts.columns[1:]]].sum()
+    return pd.concat([table, pd.DataFrame([{"task": "all", **sums}])], ignore_index=True)
+
+
+def _of_task(rows: pd.DataFrame, of: Task) -> str:
+    unit = "steps to solve, censored at the cap" if of.solvable else "test loss in nats"
+    table, scores = verdicts.endpoints(rows, of), verdicts.scores(rows, of)
+    wide = scores.pivot(index="pe", columns="length", values="mean")
+    wide.columns = [f"{'score' if of.solvable else 'loss'} {length:g}x" for length in wide.columns]
+    counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(verdicts.pairs(rows, of)).items())
+    cap = f"cap {of.cfg.steps}" + (f", level {of.cfg.solve.level:g}" if of.solvable else "")
+    head = f"{of.name} ({of.question} {cap}; mean {unit}; pairs: {counts})"
+    return f"{head}\n{_shown(table.merge(wide.reset_index(), on='pe', how='left'))}"
+
+
+def _placebo(found: Mapping[str, pd.DataFrame]) -> str:
+    lines = placebo(found)
+    parts = []
+    for column, words in (("same", "with the same seeds"), ("shifted", "with other seeds")):
+        wrong, of, low, high = called_different(lines, column)
+        parts.append(f"{wrong} of {of} [{low:.1%}, {high:.1%}] {words}")
+    return f"Twins, the placebo: pairs that are called different: {', '.join(parts)}\n{_shown(lines)}"
+
+
+def _shown(table: pd.DataFrame) -> str:
+    return str(table.to_string(index=False, na_rep="", float_format=lambda value: f"{value:.4g}"))

@@ -1,0 +1,77 @@
+"""Twins, the built-in placebo: encodings of which a training cannot tell one from the other at the training length.
+
+Twins have equal outputs and gradients at step 0, and their parameters get the same updates, so that trainings with the
+same seed agree up to rounding. Near-twins begin alike and move apart slowly. A verdict that twins differ is wrong.
+
+Which they are was measured on the benchmark's model: after four steps, logits of twins are 1e-5 apart or less, those of
+near-twins 1.5e-3, relative to their size. `integer` and `normalized` add the same number to all features of a token,
+which the normalization takes out again.
+"""
+
+from collections.abc import Mapping
+from itertools import combinations
+
+import pandas as pd
+
+from pe_lab.benchmark.tuned.tasks import task
+from pe_lab.benchmark.tuned.verdicts import DIFFERENT, pairs, runs
+from pe_lab.statistics import share_interval
+
+TWINS: tuple[tuple[str, ...], ...] = (("none", "integer", "normalized"), ("rope", "rope_dynamic_ntk"))
+NEAR: tuple[tuple[str, str], ...] = (
+    *(("rope", pe) for pe in ("carope", "lerope", "lrope", "p_rope", "xpos")),
+    *(("none", pe) for pe in ("cope", "selective_rope", "urpe")),
+    ("alibi", "bam"),
+)
+
+
+def twin_pairs() -> list[tuple[str, str]]:
+    """Return every two twins."""
+    return [pair for group in TWINS for pair in combinations(group, 2)]
+
+
+def placebo(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Return a line per task and two twins that are both measured there, or near-twins.
+
+    Args:
+        found: published rows by task.
+
+    Returns:
+        kind (twins or near), task, pe, other; seeds (shared); apart: the largest difference of y with the same seed;
+        same: the verdict with the same seeds; shifted: the verdict where each seed of one is compared with the next
+        seed of the other, as of two encodings that have nothing in common but their law.
+    """
+    lines = []
+    for name, rows in found.items():
+        of, known = task(name), runs(rows, task(name))
+        both = [("twins", *pair) for pair in twin_pairs()] + [("near", *pair) for pair in NEAR]
+        present = set(known["encoding"])
+        verdicts = pairs(rows, of)
+        for kind, pe, other in both:
+            if {pe, other} <= present:
+                y = known.set_index(["seed", "encoding"])["y"].unstack()[[pe, other]].dropna()
+                line = {"kind": kind, "task": name, "pe": pe, "other": other, "seeds": len(y)}
+                line |= {"apart": (y[pe] - y[other]).abs().max(), "same": _verdict(verdicts, pe, other)}
+                lines.append(line | {"shifted": _verdict(pairs(shifted(rows, other), of), pe, other)})
+    return pd.DataFrame(lines, columns=["kind", "task", "pe", "other", "seeds", "apart", "same", "shifted"])
+
+
+def shifted(rows: pd.DataFrame, pe: str) -> pd.DataFrame:
+    """Return rows in which each seed of an encoding has the number of the one before it, and the first the last."""
+    seeds = sorted(rows.loc[rows["pe"] == pe, "seed"])
+    before = dict(zip(seeds, [seeds[-1], *seeds[:-1]], strict=True))
+    own = rows["pe"] == pe
+    return rows.assign(seed=rows["seed"].where(~own, rows["seed"].map(before)).astype(int))
+
+
+def _verdict(verdicts: pd.DataFrame, pe: str, other: str) -> str:
+    here = verdicts[verdicts["encoding"].isin([pe, other]) & verdicts["other"].isin([pe, other])]
+    return str(here["verdict"].iloc[0])
+
+
+def called_different(lines: pd.DataFrame, column: str) -> tuple[int, int, float, float]:
+    """Return how many of the lines of twins say *different* in a column, of how many, with the exact interval."""
+    words = lines.loc[lines["kind"] == "twins", column]
+    wrong = int(words.isin(DIFFERENT).sum())
+    low, high = share_interval(wrong, len(words)) if len(words) else (0.0, 1.0)
+    return wrong, len(words), float(low), float(high)

@@ -1,0 +1,50 @@
+"""Which encodings are not defined for which tasks of pe-bench 2, or cannot tune themselves, and why."""
+
+from copy import deepcopy
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+
+from pe_lab import config
+from pe_lab.benchmark.tuned.tasks import Task, tasks
+from pe_lab.benchmark.undefined import unfit
+from pe_lab.system.tables import read_csv
+
+FILE = Path(__file__).with_name("undefined.csv")
+
+
+@cache
+def undefined() -> dict[tuple[str, str], str]:
+    """Return why encodings are not measured on tasks that are for them, by encoding and task."""
+    lines = read_csv(FILE, keep_default_na=False)
+    return {(line.pe, line.task): line.reason for line in lines.itertuples()}
+
+
+def defined(task: Task) -> list[str]:
+    """Return the encodings that are measured on a task."""
+    return [name for name in task.encodings if (name, task.name) not in undefined()]
+
+
+def measured(names: list[str] | None = None) -> pd.DataFrame:
+    """Try every encoding on every task that is for it, without training: pe, task, reason.
+
+    Args:
+        names: of encodings; None: all.
+    """
+    from pe_lab.experiment.searches import phased  # loads torch
+
+    lines, made = [], {}
+    for task in tasks():
+        for name in task.encodings:
+            if names is not None and name not in names:
+                continue
+            made[name] = made.get(name) or config.expand([f"pe={name}"], multirun=False)[0].pe
+            cfg = deepcopy(task.cfg)
+            cfg.pe = made[name]
+            reason = unfit(cfg)
+            if not reason and phased(cfg.pe):
+                reason = f"{name} changes in the course of its training, whose length tries do not share"
+            if reason:
+                lines.append({"pe": name, "task": task.name, "reason": reason})
+    return pd.DataFrame(lines, columns=["pe", "task", "reason"])

@@ -1,0 +1,146 @@
+"""What the rows of a task say: times to solve, shares solved, sensitivity to the rate, and verdicts on all pairs."""
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.benchmark.tuned import rows as of_rows
+from pe_lab.benchmark.tuned.tasks import Task, tasks
+from pe_lab.benchmark.tuned.undefined import defined
+from pe_lab.results.statistics import interval
+from pe_lab.statistics import Endpoint, compare, rank_ranges, share_interval
+from pe_lab.statistics.pairs import Verdict
+
+FRESH = range(100, 105)  # seeds of the replication; all others are published
+ENOUGH = 5  # seeds
+DIFFERENT = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER, Verdict.WORSE, Verdict.SLIGHTLY_WORSE)
+
+
+@cache
+def endpoint(task: Task) -> Endpoint:
+    """Return what is compared on a task."""
+    from pe_lab.experiment.tuning import endpoint_of  # loads torch
+
+    return endpoint_of(task.cfg)
+
+
+def published(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without those of a replication."""
+    return rows[~rows["seed"].isin(FRESH)]
+
+
+def fresh(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a replication."""
+    return rows[rows["seed"].isin(FRESH)]
+
+
+def runs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """Return encoding, seed, y, and solved where the task has a level; without seeds of which all tries diverged."""
+    known = rows[rows["y"].notna()]
+    found = pd.DataFrame({"encoding": known["pe"], "seed": known["seed"], "y": known["y"].astype(float)})
+    return found.assign(solved=known["solved"].astype(bool)) if task.solvable else found
+
+
+def pairs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two."""
+    found = runs(rows, task)
+    if found["encoding"].nunique() < 2:
+        return pd.DataFrame(columns=["encoding", "other", "seeds", "difference", "verdict"])
+    return compare(found, endpoint(task))
+
+
+def endpoints(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """Return a line per encoding, the best mean first.
+
+    Returns:
+        pe, runs, diverged (seeds of which all tries did); solved, share_low, share_high (exact, 95 %); mean, low, high:
+        the geometric mean of the steps to solve, censored at the cap, or the mean loss, with a 95 % t interval; first,
+        last: the range of ranks; rates: how often each was best; edge: the share of these at an edge; lost_RATE: how
+        many octaves that rate alone would have cost, on average over solved seeds, at least, as tries stop when one has
+        passed; or how many nats at the choice.
+    """
+    known, verdicts = runs(rows, task), pairs(rows, task)
+    names = list(known["encoding"].unique())
+    ranks = dict(zip(names, zip(*rank_ranges(verdicts["verdict"].to_numpy(str), len(names)), strict=True), strict=True))
+    lines = []
+    for pe in names:
+        own, all_ = known[known["encoding"] == pe], rows[rows["pe"] == pe]
+        low, high = interval(own["y"])
+        line = {"pe": pe, "runs": len(own), "diverged": int(all_["lr"].isna().sum())}
+        mean = float(own["y"].mean())
+        if task.solvable:
+            solved = int(own["solved"].sum())
+            share = share_interval(solved, len(own))
+            line |= {"solved": solved, "share_low": float(share[0]), "share_high": float(share[1])}
+            mean, low, high = (float(2**value) for value in (mean, low, high))
+        line |= {"mean": mean, "low": low, "high": high, "first": int(ranks[pe][0]), "last": int(ranks[pe][1])}
+        lines.append(line | sensitivity(all_, task))
+    table = pd.DataFrame(lines)
+    return table.sort_values("mean", kind="stable", ignore_index=True) if len(table) else table
+
+
+def sensitivity(rows: pd.DataFrame, task: Task) -> dict[str, object]:
+    """Return how often each rate was best, the share at an edge, and what each alone would have cost; of one encoding.
+
+    Seeds that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
+    """
+    used = rows[rows["lr"].notna() & (rows["solved"].eq(True) if task.solvable else True)]
+    lost: dict[float, list[float]] = {}
+    for row in used.to_dict("records"):
+        numbers = {str(name): np.nan if pd.isna(value) else value for name, value in row.items()}
+        tries = [{name: numbers[f"try{k}_{name}"] for name in of_rows.TRY} for k in range(1, of_rows.tries(rows) + 1)]
+        best = row["y"] if task.solvable else pd.Series([one["quarter"] for one in tries]).max()
+        for one in tries:
+            if task.solvable:
+                ended = np.log2(one["steps"]) if np.isnan(one["pass"]) else one["pass"]
+                cost = float(np.maximum(0.0, ended - best))
+            else:
+                cost = float(best - one["quarter"])
+            lost.setdefault(one["lr"], []).append(cost)
+    ladder = list(lost) or [rows[f"try{k}_lr"].iloc[0] for k in range(1, of_rows.tries(rows) + 1)]
+    chosen = [int(np.isclose(used["lr"].astype(float), rate).sum()) for rate in ladder]
+    found: dict[str, object] = {"rates": "/".join(map(str, chosen)), "edge": used["edge"].astype(float).mean()}
+    means = {rate: float(pd.Series(lost.get(rate, []), dtype=float).mean()) for rate in ladder}
+    return found | {f"lost_{rate:g}": mean for rate, mean in means.items()}
+
+
+def scores(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
+    """Return a line per encoding and length: pe, length, runs, and mean, low, high of the score, or of the loss."""
+    lines = []
+    for length in of_rows.lengths(rows):
+        loss = rows[f"loss_x{length:g}"]
+        values = pd.Series(of_rows.score(rows, length), index=rows.index) if task.solvable else loss
+        for pe, part in values[loss.notna()].groupby(rows["pe"]):
+            low, high = interval(part)
+            lines.append({"pe": pe, "length": length, "runs": len(part), "mean": part.mean(), "low": low, "high": high})
+    return pd.DataFrame(lines, columns=["pe", "length", "runs", "mean", "low", "high"])
+
+
+def decided(verdicts: pd.DataFrame) -> dict[str, int]:
+    """Return how many pairs differ, are equivalent, are both unsolved, and are undecided."""
+    words = verdicts["verdict"]
+    counts = {"differ": words.isin(DIFFERENT), "equivalent": words == Verdict.EQUIVALENT}
+    counts |= {"both unsolved": words == Verdict.BOTH_UNSOLVED, "undecided": words == Verdict.UNDECIDED}
+    return {word: int(found.sum()) for word, found in counts.items()}
+
+
+def coverage(found: Mapping[str, pd.DataFrame], seeds: int = ENOUGH) -> pd.DataFrame:
+    """Return a line per task: encodings that are defined, that have so many seeds, core-hours, and shares at an edge.
+
+    Args:
+        found: published rows by task.
+    """
+    lines = []
+    for task in tasks():
+        rows, fitting = found.get(task.name, of_rows.frame([])), defined(task)
+        counts = rows[rows["pe"].isin(fitting)].groupby("pe")["seed"].nunique()
+        used = rows[rows["lr"].notna() & (rows["solved"].eq(True) if task.solvable else True)]
+        wide = used.groupby("pe")["edge"].mean() > 0.2
+        line = {"task": task.name, "defined": len(fitting), "measured": int((counts >= seeds).sum())}
+        line |= {"fewest seeds": int(counts.min()) if len(counts) else 0}
+        line |= {"solved": float(rows["solved"].astype(float).mean()) if task.solvable and len(rows) else np.nan}
+        line |= {"core-hours": float(rows["core_seconds"].sum()) / 3600}
+        lines.append(line | {"edge": used["edge"].astype(float).mean(), "edge above 20 %": int(wide.sum())})
+    return pd.DataFrame(lines)

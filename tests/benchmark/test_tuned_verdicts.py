@@ -1,0 +1,214 @@
+"""What rows of pe-bench 2 say, where the law of the runs is known."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tuned
+from pe_lab.benchmark.tuned import replication as again
+from pe_lab.benchmark.tuned import rows, tables, twins, verdicts
+from pe_lab.benchmark.tuned.replication import cells, commands, contrary, replication
+from pe_lab.benchmark.tuned.tasks import task, tasks
+from pe_lab.benchmark.tuned.undefined import defined
+from pe_lab.benchmark.tuned.verdicts import FRESH
+from pe_lab.statistics.pairs import Verdict
+
+TASK, TEXT = task("induction"), task("causal_text")
+MEANS = {"rope": 7.0, "alibi": 7.1, "none": 9.0, "t5": 11.0, "fire": 8.0, "learnable": 9.9, "cope": 12.5}
+
+
+def test_an_encoding_that_is_octaves_faster_is_better_and_its_mean_is_geometric() -> None:
+    found = tuned.table("induction", MEANS)
+    table = verdicts.endpoints(found, TASK).set_index("pe")
+    assert list(table.index[:2]) in (["rope", "alibi"], ["alibi", "rope"])
+    assert (table["runs"] == 5).all()
+    own = found.loc[found["pe"] == "fire", "y"]
+    assert table["mean"]["fire"] == pytest.approx(2 ** own.mean())
+    assert table["low"]["fire"] < 256 < table["high"]["fire"]
+    assert (table["solved"]["rope"], table["solved"]["cope"]) == (5, 0)
+    assert table["mean"]["cope"] == pytest.approx(3840)
+    assert table["share_low"]["rope"] == pytest.approx(0.478, abs=1e-3)
+    assert table["share_high"]["cope"] == pytest.approx(0.522, abs=1e-3)
+    assert (table["first"]["rope"], table["last"]["rope"]) == (1, 2)
+    pairs = verdicts.pairs(found, TASK).set_index(["encoding", "other"])["verdict"]
+    assert pairs["none", "t5"] == Verdict.BETTER
+    assert pairs["alibi", "rope"] == Verdict.EQUIVALENT
+    counts = verdicts.decided(verdicts.pairs(found, TASK))
+    assert sum(counts.values()) == 21
+    assert counts["both unsolved"] == 0
+
+
+def test_what_a_rate_alone_would_have_cost_is_measured_in_octaves_at_least() -> None:
+    made = [
+        tuned.row(TASK, "rope", 0, 8.0, try1_pass=9.0, try2_pass=8.0, try3_pass=None, try3_steps=512),
+        tuned.row(
+            TASK, "rope", 1, 8.0, lr=1e-3, edge=True, try1_pass=8.0, try2_pass=8.5, try3_pass=None, try3_steps=128
+        ),
+        tuned.row(TASK, "rope", 2, None, lr=1e-2, edge=True),
+    ]
+    found = verdicts.sensitivity(rows.frame(made), TASK)
+    assert found == {
+        "rates": "1/1/0",
+        "edge": 0.5,
+        "lost_0.001": pytest.approx(0.5),
+        "lost_0.003": pytest.approx(0.25),
+        "lost_0.01": pytest.approx(0.5),  # an octave, and nothing that is known
+    }
+    made = [
+        tuned.row(TEXT, "rope", seed, 1.5, try1_quarter=-1.9, try2_quarter=-1.7, try3_quarter=None) for seed in (0, 1)
+    ]
+    found = verdicts.sensitivity(rows.frame(made), TEXT)
+    assert found["rates"] == "0/2/0"
+    assert [found[f"lost_{rate:g}"] for rate in tuned.RATES] == pytest.approx([0.2, 0, np.nan], nan_ok=True)
+
+
+def test_a_text_is_compared_by_its_loss_and_a_seed_that_diverged_is_counted() -> None:
+    made = tuned.table("causal_text", {"rope": 1.5, "none": 2.2, "alibi": 1.6, "t5": 1.6, "fire": 1.9}, 0.01)
+    made = pd.concat([made, rows.frame([tuned.row(TEXT, "rope", 5, None, lr=None)])], ignore_index=True)
+    table = verdicts.endpoints(made, TEXT).set_index("pe")
+    assert list(table["runs"]) == [5] * 5
+    assert table["diverged"]["rope"] == 1
+    assert "solved" not in table
+    assert table["mean"]["rope"] == pytest.approx(1.5, abs=0.02)
+    assert (verdicts.pairs(made, TEXT)["verdict"] == Verdict.BETTER).sum() >= 4
+    longer = verdicts.scores(made, TEXT).set_index(["pe", "length"])["mean"]
+    assert longer["rope", 4.0] == pytest.approx(4 * longer["rope", 1.0])
+
+
+def test_scores_at_lengths_are_shares_of_the_way() -> None:
+    table = verdicts.scores(tuned.table("induction", {"rope": 7.0, "none": 9.0}), TASK).set_index(["pe", "length"])
+    assert table["mean"]["rope", 2.0] == pytest.approx(0.9 / 1.1)
+    assert table["runs"]["rope", 2.0] == 5
+
+
+def test_coverage_counts_defined_encodings_with_seeds_enough() -> None:
+    found = pd.concat(
+        [tuned.table("induction", MEANS), tuned.table("induction", {"bam": 8.0}, seeds=range(4))], ignore_index=True
+    )
+    line = verdicts.coverage({"induction": found}).set_index("task").loc["induction"]
+    assert (line["defined"], line["measured"], line["fewest seeds"]) == (len(defined(TASK)), 7, 4)
+    assert line["core-hours"] == pytest.approx(39 * 36 / 3600)
+    assert line["edge"] == 0
+    bag = verdicts.coverage({}).set_index("task").loc["bag"]
+    assert (bag["defined"], bag["measured"]) == (10, 0)
+
+
+def test_one_encoding_has_no_pair_and_a_rank() -> None:
+    found = tuned.table("induction", {"rope": 7.0})
+    assert verdicts.pairs(found, TASK).empty
+    (line,) = verdicts.endpoints(found, TASK).to_dict("records")
+    assert (line["first"], line["last"]) == (1, 1)
+
+
+def test_twins_with_the_same_seeds_are_equal_and_with_other_seeds_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "TWINS", (("rope", "twin"),))
+    monkeypatch.setattr(twins, "NEAR", (("none", "t5"),))
+    made = tuned.table("induction", MEANS)
+    copied = made[made["pe"] == "rope"].assign(pe="twin")
+    found = {"induction": pd.concat([made, copied], ignore_index=True)}
+    lines = twins.placebo(found).set_index("kind")
+    assert lines["apart"]["twins"] == 0
+    assert (lines["same"]["twins"], lines["seeds"]["twins"]) == ("equivalent", 5)
+    assert lines["shifted"]["twins"] in ("equivalent", "undecided")
+    assert lines["same"]["near"] == "better"
+    assert twins.called_different(twins.placebo(found), "same")[:2] == (0, 1)
+    far = pd.concat([made, copied.assign(y=copied["y"] + 2)], ignore_index=True)
+    assert twins.called_different(twins.placebo({"induction": far}), "shifted")[:2] == (1, 1)
+
+
+def test_a_shift_moves_the_seeds_of_one_encoding_alone() -> None:
+    made = tuned.table("induction", {"rope": 7.0, "none": 9.0}, seeds=range(3))
+    moved = twins.shifted(made, "rope")
+    before, after = (one.set_index(["pe", "seed"])["y"] for one in (made, moved))
+    assert [after["rope", seed] for seed in range(3)] == [before["rope", seed] for seed in (1, 2, 0)]
+    assert [after["none", seed] for seed in range(3)] == [before["none", seed] for seed in range(3)]
+
+
+def test_the_cells_of_the_replication_are_drawn_once_and_are_defined() -> None:
+    found = cells()
+    assert cells() == found
+    assert len(found) == len(set(found)) >= 40
+    assert all(pe in defined(task(name)) for name, pe in found)
+    for group in twins.TWINS:
+        assert any(set(group) <= {pe for name, pe in found if name == one.name} for one in tasks())
+    lines = commands()
+    assert sum(len(line.split(" pe=")[1].split(" ")[0].split(",")) for line in lines) == len(found)
+    assert all(line.endswith("seed=100,101,102,103,104") for line in lines)
+
+
+def both(shift: float, draw: int = 0) -> pd.DataFrame:
+    """Published rows of seven encodings, and fresh ones of five, which are so many octaves slower."""
+    names = [name for name in MEANS if name not in ("cope", "t5")]
+    means = {name: MEANS[name] + shift * number for number, name in enumerate(names)}
+    later = tuned.table("induction", means, seeds=FRESH, draw=1000 + draw)
+    return pd.concat([tuned.table("induction", MEANS, draw=draw), later], ignore_index=True)
+
+
+def test_a_replication_of_the_same_law_holds() -> None:
+    found = [replication({"induction": both(0, draw)}) for draw in range(12)]
+    inside, all_ = (sum(getattr(one.predicted, name) for one in found) for name in ("count", "of"))
+    assert all_ == 120
+    assert 0.9 < inside / all_ <= 1
+    contained = sum(one.contained.count for one in found)
+    assert contained < inside
+    assert sum(one.contradicted.count for one in found) == 0
+    assert {len(one.means) for one in found} == {5}
+    assert 0.6 < sum(one.means_contained.count for one in found) / 60 < 0.95
+
+
+def test_a_replication_of_another_law_does_not() -> None:
+    found = replication({"induction": both(-1.0)})  # learnable and fire come first
+    assert found.predicted.count / found.predicted.of < 0.6
+    assert found.contradicted.count > 0
+    text = tables.again({"induction": both(-1.0)})
+    assert f"contradict: {found.contradicted}" in text
+
+
+def test_prediction_intervals_are_wider_than_those_of_the_mean_by_the_error_of_a_fresh_one() -> None:
+    lines = replication({"induction": both(0)}).pairs
+    wider = (lines["most"] - lines["least"]) / (lines["high"] - lines["low"])
+    assert wider.to_numpy() == pytest.approx(np.sqrt(2))
+
+
+def test_fresh_seeds_do_not_enter_published_tables() -> None:
+    found = both(3.0)
+    assert set(verdicts.published(found)["seed"]) == set(range(5))
+    one, other = (tables.text({"induction": rows_}) for rows_ in (found, verdicts.published(found)))
+    assert one.partition("Replication")[0] == other.partition("Not replicated")[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_contrary"),
+    [
+        ("better", "worse", True),
+        ("better", "slightly worse", True),
+        ("slightly better", "slightly better", False),
+        ("slightly worse", "better", True),
+        ("equivalent", "better", True),
+        ("worse", "equivalent", True),
+        ("equivalent", "slightly worse", False),
+        ("better", "undecided", False),
+        ("better", "both unsolved", False),
+    ],
+)
+def test_contrary_verdicts(one: str, other: str, is_contrary: bool) -> None:
+    assert contrary(Verdict(one), Verdict(other)) == is_contrary
+
+
+def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
+    found = {"induction": both(0), "causal_text": tuned.table("causal_text", {"rope": 1.5, "none": 2.2}, 0.01)}
+    for name, rows_ in found.items():
+        rows.write(task(name), rows_, tmp_path / "package")
+    assert tables.has_rows(tmp_path / "package")
+    assert not tables.has_rows(tmp_path)
+    known = tables.read(tmp_path / "package")
+    assert list(known) == [one.name for one in tasks() if one.name in found]
+    text = tables.text(known)
+    assert all(word in text for word in ("induction (", "causal_text (", "Twins", "Replication: 5 cells"))
+    paths = tables.write(known, tmp_path / "out")
+    assert {path.name for path in paths} >= {"pe-bench-2-endpoints.csv", "pe-bench-2-pairs.csv"}
+    assert len(pd.read_csv(tmp_path / "out" / "pe-bench-2-pairs.csv")) == 21 + 1
+    assert len(pd.read_csv(tmp_path / "out" / "pe-bench-2-rows.csv")) == 60 + 10
+    assert again.DRAWN == 40
