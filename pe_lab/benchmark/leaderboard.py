@@ -91,7 +91,8 @@ class Leaderboard:
         scores on all of them), score (the mean over these), low and high (its 95 % t interval), rank_best and
         rank_worst (of the mean, with three seeds or more), and costs (means over the tasks that it is measured on).
         """
-        parts = [one.at(self.length).reset_index(drop=True).assign(task=one.task.name) for one in self.tasks]
+        read = ["pe", "name", *COSTS]  # other columns may be empty: pandas versions differ in what those become
+        parts = [one.at(self.length)[read].reset_index(drop=True).assign(task=one.task.name) for one in self.tasks]
         common, means = [one.task.name for one in self.common], dict(list(self.means.groupby("pe")["score"]))
         lines = []
         for pe, part in pd.concat(parts, ignore_index=True).groupby("pe", sort=False) if parts else []:
