@@ -334,7 +334,8 @@ def protocol_pilot() -> str:
     rows = read_csv(PILOT)
     rows["accuracy"] = [f"{a:.2f} / {b:.2f} / {c:.2f}" for a, b, c in rows.filter(like="accuracy_").to_numpy()]
     lines = [
-        "| task | encoding | steps to solve, seeds 0 and 1 | rates chosen | accuracy at 1 / 2 / 4 times the length, seed 0 |",
+        "| task | encoding | steps to solve, seeds 0 and 1 | rates chosen "
+        "| accuracy at 1 / 2 / 4 times the length, seed 0 |",
         "| :--- | :--- | ---: | ---: | ---: |",
     ]
     for (task, encoding), part in rows.groupby(["data", "pe"], sort=False):
