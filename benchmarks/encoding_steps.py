@@ -24,6 +24,7 @@ from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
+from pe_lab.system.allocator import keep_freed_memory
 from pe_lab.training.metrics import cross_entropy
 from pe_lab.training.optimization import Optimization
 
@@ -94,6 +95,7 @@ def main() -> None:
     if arguments.rounds < 2:
         parser.error(f"--rounds must be at least 2, got {arguments.rounds}")
     torch.set_num_threads(1)
+    keep_freed_memory()  # as a run does
     every = sorted(path.stem for path in (Path(folder()) / "pe").glob("*.yaml"))
     asked = arguments.encodings.split(",") if arguments.encodings else every
     for batch, length in map(size, arguments.sizes.split(",")):

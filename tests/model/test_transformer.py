@@ -363,7 +363,7 @@ def test_flops_grow_linearly_with_depth(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_flops_of_long_sequences_follow_from_those_of_short_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = transformer(small(width=32, depth=ENOUGH), name)
-    few, length = (256, 320) if name == "path" else (8, T)  # it takes 64 keys at once: work grows by such steps
+    few, length = (256, 320) if name == "path" else (8, T)  # it takes some 32 keys at once: work grows by such steps
     counted = model.flops_per_token(length)
     monkeypatch.setattr("pe_lab.model.transformer.COUNTED", few)
     assert length > few
