@@ -120,7 +120,7 @@ def _parsed(path: Path) -> pd.DataFrame:
             rows = content.get("rows") if isinstance(content, dict) else None
             if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
                 raise ValueError("no list of rows")
-            return pd.DataFrame(rows)
+            return pd.DataFrame(rows, dtype=object)
         table = read_csv(path, dtype=dict.fromkeys(TEXTS, str))
         texts = [name for name in TEXTS if name in table]
         return table.assign(**{name: table[name].map(restored, na_action="ignore") for name in texts})
