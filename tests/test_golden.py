@@ -14,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 from configs import composed, pe_class, pe_settings
 from pe_lab import config
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.executor import build
 from pe_lab.system.files import digest
 
 TINY = {"model.depth": 1, "model.width": 16, "model.num_heads": 2, "trainer.batch_size": 512}
@@ -57,9 +56,9 @@ def test_the_first_steps_of_every_encoding_stand(name, golden):
     for setting, value in (TINY | {"model.depth": LAYERS.get(name, 1)}).items():
         OmegaConf.update(cfg, setting, value)
     cell = Cell.from_config(cfg)
-    training = build(cell, cell.make_dataset())
+    training = cell.training()
     found = [sum(parameter.double().sum().item() for parameter in training.model.parameters())]
-    for batch, _ in zip(training.train_dataloader(), range(3), strict=False):
+    for batch, _ in zip(cell.sequences().train_dataloader(), range(3), strict=False):
         loss = training.training_step(batch, 0)
         training.optimizer.zero_grad()
         loss.backward()

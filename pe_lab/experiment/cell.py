@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from hydra.utils import instantiate
@@ -30,6 +30,10 @@ from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.training.graph import refuses
 from pe_lab.training.metrics import directions
 from pe_lab.training.optimization import Optimization
+
+if TYPE_CHECKING:
+    from pe_lab.training.data import Sequences
+    from pe_lab.training.module import Training
 
 
 def name(cfg: DictConfig, target: int) -> str:
@@ -166,7 +170,7 @@ class Cell:
             identity["attention_revision"] = revision
         if self.graph:  # learning rates are rounded to float32
             identity["graph"] = True
-        if cfg.optimizer.schedule == "cosine" or self.phased:  # each length of training is a run of its own
+        if self.depends_on_end:  # each length of training is a run of its own
             identity[self.unit] = self.target
         if cfg.trainer.fresh:
             identity["fresh"] = True
@@ -174,6 +178,11 @@ class Cell:
             identity["unit"] = "steps"
             identity["solve"] = resolved(cfg.solve)  # where it is evaluated, and may end
         return identity
+
+    @property
+    def depends_on_end(self) -> bool:
+        """Whether the steps of its training depend on when it ends."""
+        return bool(self.cfg.optimizer.schedule == "cosine" or self.phased)
 
     def _model_options(self) -> dict[str, Any]:
         """Return what determines the model; the base of `mup` only where it is used."""
@@ -192,6 +201,37 @@ class Cell:
     def settings(self, target: int | None = None) -> dict[str, Any]:
         """Return the resolved config as plain data, with the length of another checkpoint of the same run if given."""
         return resolved(self.cfg) | ({self.unit: target} if target else {})
+
+    def training(self) -> "Training":
+        """Return the LightningModule of this cell, with its initial weights."""
+        from pe_lab.training.module import Training  # loads Lightning, which takes seconds
+
+        return Training(self.cfg, self.implementation)
+
+    def sequences(self, dataset: Dataset | None = None) -> "Sequences":
+        """Return the LightningDataModule of this cell.
+
+        Args:
+            dataset: of this cell, where it has been made already.
+        """
+        from pe_lab.training.data import Sequences  # loads Lightning
+
+        return Sequences(self.cfg, dataset)
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a Lightning Trainer that trains this cell: device, precision and length."""
+        precision = "bf16-mixed" if self.cfg.trainer.precision == "bf16-mixed" else "32-true"
+        length = (
+            {"max_epochs": self.cfg.epochs} if self.unit == "epochs" else {"max_epochs": -1, "max_steps": self.target}
+        )
+        log_every = self.cfg.trainer.log_every
+        return {
+            "accelerator": self.device.type,
+            "devices": 1,
+            "precision": precision,
+            "log_every_n_steps": log_every,
+            **length,
+        }
 
     def make_dataset(self) -> Dataset:
         """Return the dataset anew, without its sequences, which it makes when they are asked for."""

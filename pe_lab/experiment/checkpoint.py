@@ -12,8 +12,8 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.run import WEIGHTS, Run
 from pe_lab.system.environment import environment
 from pe_lab.system.files import write_json
+from pe_lab.training.checkpoints import save_tensors
 from pe_lab.training.module import Training
-from pe_lab.training.state import save_tensors
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Checkpoint:
 
     Attributes:
         target: the number of epochs or steps that names it in its run.
+        step: that the training is at.
         solved: the step at which the training stopped since the task was solved; None: it did not.
         test: metrics by name.
         rows: of metrics on the way, without the test.
@@ -32,6 +33,7 @@ class Checkpoint:
     cell: Cell
     run: Run
     target: int
+    step: int
     solved: int | None
     training: Training
     test: dict[str, float]
@@ -44,12 +46,13 @@ class Checkpoint:
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
         cell, training = self.cell, self.training
-        tokens = training.epoch * cell.dataset.size("train") * cell.dataset.task.length
+        epoch = self.step / cell.steps_per_epoch
+        tokens = epoch * cell.dataset.size("train") * cell.dataset.task.length
         return {
             "name": cell.name(self.target),
             "run": self.run.name,
-            **({"epochs": self.target} if cell.unit == "epochs" else {"epochs": training.epoch, "target": self.target}),
-            "steps": training.step,
+            **({"epochs": self.target} if cell.unit == "epochs" else {"epochs": epoch, "target": self.target}),
+            "steps": self.step,
             **({} if cell.cfg.solve.level is None else {"solved": self.solved}),
             "test": self.test,
             "floors": self.floors,
@@ -66,7 +69,7 @@ class Checkpoint:
     def write(self) -> None:
         """Write all files to the ledger."""
         cell = self.cell
-        place = {"split": "test", "step": self.training.step, "epoch": self.summary["epochs"]}
+        place = {"split": "test", "step": self.step, "epoch": self.summary["epochs"]}
         rows = [*self.rows, *(place | {"metric": name, "value": value} for name, value in self.test.items())]
         resolved = OmegaConf.merge(cell.cfg, {cell.unit: self.target})
         with self.run.recording(self.target) as folder:

@@ -9,27 +9,24 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers import Logger
 
-from pe_lab.data.base import Dataset, Floors
+from pe_lab.data.base import Floors
 from pe_lab.data.score import exact_range, score
-from pe_lab.data.seeding import initialise
+from pe_lab.experiment.callbacks import HEARTBEAT, Checkpoints, Curve, Divergence, Every, StepTime, Validation
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.checkpoint import Checkpoint
 from pe_lab.experiment.logs import Logs, prepare
 from pe_lab.experiment.measurement import Datasets, measure
 from pe_lab.experiment.memory import naming_memory
 from pe_lab.ledger.run import Run
-from pe_lab.model.transformer import Transformer
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
 from pe_lab.system.termination import no_exit, sigterm_raises
-from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors, log_metrics
-from pe_lab.tracking.loggers import closing, delivered
-from pe_lab.training import state
+from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors
+from pe_lab.tracking.loggers import delivered
+from pe_lab.training.checkpoints import SafeTensorsIO
 from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
-from pe_lab.training.module import Recorder, Training
 
 
 class AbandonedError(Exception):
@@ -42,16 +39,20 @@ class Executor:
     Args:
         cell: of the run; its checkpoint need not be the next.
         run: whose lease this process holds.
+
+    Attributes:
+        target: the checkpoint that is trained to; None: not yet chosen.
+        clock, curve: of the training that is under way.
     """
 
     def __init__(self, cell: Cell, run: Run) -> None:
         self.cell, self.run = cell, run
         self.datasets = Datasets(cell)
         self.logs = Logs(cell, run, self.datasets)
-        self.rows: list[dict[str, Any]] = []
-        self.seconds = 0.0  # in training steps, since the start of the run
         self.spent = {"steps": 0.0, "evaluation": 0.0, "checkpoints": 0}  # seconds and checkpoints, by this executor
-        self.loggers: list[Logger] = []
+        self.target: int | None = None
+        self.clock = StepTime()
+        self.curve = Curve(self.clock, cell.steps_per_epoch)
         prepare(cell)
 
     @cached_property
@@ -90,104 +91,175 @@ class Executor:
             self.run.account(self.spent | {"total": time.perf_counter() - began})
 
     def _train_requested(self) -> None:
-        training: Training | None = None
         _ = self.exact_range  # refused before the first step
         while requested := self.run.requested():
-            target = requested[0]
+            started = False
             try:
                 with no_exit(), naming_memory(self.cell.cfg, self.cell.dataset.task.length):
-                    if training is None or self._better_start(training, target):
-                        training = self._start(target)
-                    self._train_to(training, target)
+                    self._start(requested[0])
+                    started = True
+                    if self._proceed():
+                        self._fit()
+                    self._close("success")
             except AbandonedError:
                 return
-            except CheckpointNotFiniteError as error:  # the training itself may go on
-                self._fail([target], error, error.step)
-                if target == self.cell.target:
-                    raise
+            except CheckpointNotFiniteError:  # recorded; the training itself may go on
+                raise
             except Exception as error:
                 # an error that every attempt would repeat fails all later checkpoints too; others fail this cell
                 repeats = isinstance(error, (NotFiniteError, ValueError))
-                step = error.step if isinstance(error, NotFiniteError) else training.step if training else None
-                self._fail(requested if repeats else [self.cell.target], error, step)
+                step = error.step if isinstance(error, NotFiniteError) else self.clock.steps if started else None
+                self._fail(self.run.requested() if repeats else [self.cell.target], error, step)
                 raise
+            finally:
+                self._close("failed")
+                self.spent["steps"] += self.clock.spent
+                self.clock.spent = 0.0
 
     def _fail(self, checkpoints: list[int], error: Exception, step: int | None) -> None:
         """Record why checkpoints are not reached, and what training to there has cost."""
         for epochs in checkpoints:
-            self.run.fail(epochs, in_one_line(error), step, self.seconds * torch.get_num_threads())
+            self.run.fail(epochs, in_one_line(error), step, self.clock.seconds * torch.get_num_threads())
 
-    def _better_start(self, training: Training, target: int) -> bool:
-        """Return whether the training is past the target, or a stored state lies between it and the target."""
-        end = self.cell.steps_to(target)
-        stored = self.run.newest_state(end)
-        return training.step > end or (stored is not None and training.step < stored[0])
+    # -- from one checkpoint to the next -------------------------------------------------------------------------------
 
-    def _start(self, target: int) -> Training:
-        """Return the training at the newest stored state before the target, or at step 0."""
-        training = build(self.cell, self.datasets.at())
-        self.rows, self.seconds = [], 0.0
-        self.flops_per_token = training.model.flops_per_token()
-        while stored := self.run.newest_state(self.cell.steps_to(target)):
+    def _start(self, target: int) -> None:
+        """Make the training at the newest stored state before the target, or at step 0."""
+        self.state: Any = None
+        while True:
+            self.training = self.cell.training()
+            self.clock = StepTime()
+            self.curve = Curve(self.clock, self.cell.steps_per_epoch)
+            self.flops_per_token = self.training.model.flops_per_token()
+            stored = self.run.newest_state(self.cell.steps_to(target))
+            if stored is None:
+                break
             try:
-                kept = state.restore(training, stored[1])
-                self.rows, self.seconds = kept["rows"], kept["seconds"]
+                self._restore(stored[1])
                 break
             except LedgerError as error:
                 self.run.set_aside(stored[1], error)
-        return training
+        self.training.model.to(self.cell.device)
+        self.target, self.solved = None, self._solved()
 
-    def _save(self, training: Training, finished: bool = False) -> None:
-        """Write the full state. After a checkpoint it is kept only if no stored state is later."""
-        temporary = self.run.temporary_file()
-        state.save(training, {"run": self.run.name, "rows": self.rows, "seconds": self.seconds}, temporary)
-        self.run.keep_state(temporary, training.step, finished)
+    def _restore(self, path: Any) -> None:
+        """Load a state; Lightning loads it again where the training goes on.
 
-    def _train_to(self, training: Training, target: int) -> None:
-        """Train to the target, evaluate there, and write the checkpoint."""
-        self.run.heartbeat(self._reached(training), target)
-        with closing(self.logs.make(target)) as self.loggers:
-            log_floors(self.loggers, self.floors, 0, 0)
-            log_curve(self.loggers, self.rows)
-            if training.step < self.cell.steps_to(target) and not self._solved():
-                self._fit(training, target)
-            self._finish(training, target)
-            measure(self.cell, self.run, target, training.model, self.datasets)
-            self.logs.log_measurements(self.loggers, target)
-            self.logs.log_pictures(self.loggers, target, training.model)
-        if target == self.cell.target and delivered(self.loggers):
+        Raises:
+            LedgerError: it is not a state of this training.
+        """
+        checkpoint = SafeTensorsIO().load_checkpoint(path)
+        try:
+            self.training.restore(checkpoint)
+            for callback in (self.clock, self.curve):
+                callback.load_state_dict(checkpoint["callbacks"][callback.state_key])
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError):
+            raise LedgerError(f"ledger entry {path} must be a state of the training, got another") from None
+        self.state = path
+
+    def _proceed(self) -> bool:
+        """Finish the requested checkpoints that are reached; return whether the training goes on to another."""
+        while True:
+            if self.target is None:
+                requested = self.run.requested()
+                if not requested or self._elsewhere(requested[0]):
+                    return False
+                self._aim(requested[0])
+            if not self._reached():
+                return True
+            target = self.target
+            assert target is not None
+            try:
+                self._finish(target)
+            except CheckpointNotFiniteError as error:
+                self._fail([target], error, error.step)
+                if target == self.cell.target:
+                    raise
+                self._close("failed")
+
+    def _reached(self) -> bool:
+        """Return whether the training is at its target, or the task is solved."""
+        return self.target is None or self.solved or self.clock.steps >= self.cell.steps_to(self.target)
+
+    def _elsewhere(self, target: int) -> bool:
+        """Return whether the training is past the target, or a stored state lies between it and the target."""
+        end = self.cell.steps_to(target)
+        stored = self.run.newest_state(end)
+        return self.clock.steps > end or (stored is not None and self.clock.steps < stored[0])
+
+    def _aim(self, target: int) -> None:
+        """Train to a checkpoint from here on: it has loggers of its own."""
+        self._close("success")
+        self.target = target
+        self._heartbeat()
+        self.curve.loggers = self.logs.make(target)
+        log_floors(self.curve.loggers, self.floors, 0, 0)
+        log_curve(self.curve.loggers, self.curve.rows)
+
+    def _close(self, status: str) -> None:
+        """Finalize the loggers of the checkpoint, if there are any that are open."""
+        loggers, self.curve.loggers, target, self.target = self.curve.loggers, [], self.target, None
+        for logger in loggers:
+            logger.finalize(status)
+        if status == "success" and target == self.cell.target and delivered(loggers):
             self.logs.delivered = True
 
-    def _fit(self, training: Training, target: int) -> None:
-        """Run Lightning's loop to the target, recording metrics, states and heartbeats on the way."""
+    def _finish(self, target: int) -> None:
+        """Evaluate at a checkpoint, write it, and measure what is asked for."""
+        self._write(target)
+        measure(self.cell, self.run, target, self.training.model, self.datasets)
+        self.logs.log_measurements(self.curve.loggers, target)
+        self.logs.log_pictures(self.curve.loggers, target, self.training.model)
+        self._close("success")
 
-        def log(split: str, metrics: dict[str, float]) -> None:
-            self.rows += self._log(training, split, metrics)
+    # -- training ------------------------------------------------------------------------------------------------------
 
-        def count(seconds: float) -> None:
-            self.seconds += seconds
-            self.spent["steps"] += seconds
-
-        def heartbeat() -> None:
-            self.run.heartbeat(self._reached(training), target)
-            if target not in self.run.requested():
-                self._save(training)
-                raise AbandonedError
-
-        def validate() -> bool:
-            log("validation", self._evaluate(training, "validation"))
-            return self._solved()
-
-        save_every, end = self.cell.cfg.trainer.save_every, self.cell.steps_to(target)
-        recorder = Recorder(log, self._due, validate, lambda: self._save(training), heartbeat, count, save_every, end)
-        trainer = _trainer(self.cell, recorder)
+    def _fit(self) -> None:
+        """Run Lightning's loop until no requested checkpoint is ahead."""
+        callbacks = [
+            self.clock,
+            Divergence(),
+            self.curve,
+            Validation(self._due, self._validate, self.clock),
+            Every(HEARTBEAT, self._beat),
+            Every(self.cell.cfg.trainer.save_every, self._save),
+            Checkpoints(self._reached, self._proceed),
+        ]
+        silence_lightning()
+        length = {} if self.cell.depends_on_end else {"max_epochs": -1, "max_steps": -1}  # callbacks end it
+        arguments = self.cell.trainer_arguments() | QUIET | length
+        self.trainer = L.Trainer(**arguments, callbacks=callbacks, plugins=[SafeTensorsIO()])
         try:
-            trainer.fit(training)
+            self.trainer.fit(self.training, datamodule=self.cell.sequences(self.datasets.at()), ckpt_path=self.state)
         except SystemExit as end:
             if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into it
                 raise KeyboardInterrupt from None
             raise
-        training.model.to(self.cell.device)
+
+    def _save(self, finished: bool = False) -> None:
+        """Write the full state. After a checkpoint it is kept only if no stored state is later."""
+        temporary = self.run.temporary_file()
+        self.trainer.save_checkpoint(temporary, storage_options={"run": self.run.name})
+        self.run.keep_state(temporary, self.clock.steps, finished)
+
+    def _heartbeat(self) -> None:
+        assert self.target is not None
+        self.run.heartbeat(self.clock.steps if self.cell.unit == "steps" else self.curve.epoch, self.target)
+
+    def _beat(self) -> None:
+        """Write a heartbeat.
+
+        Raises:
+            AbandonedError: nobody waits for the checkpoint; the state is saved.
+        """
+        self._heartbeat()
+        if self.target not in self.run.requested():
+            self._save()
+            raise AbandonedError
+
+    def _validate(self) -> None:
+        self.curve.add("validation", self._evaluate("validation"))
+        self.solved = self._solved()
 
     def _due(self, step: int) -> bool:
         """Return whether the training is validated at a step: after epoch 1, 2, 4, 8, ...; or on the grid of steps."""
@@ -195,9 +267,6 @@ class Executor:
             return on_grid(step, self.cell.cfg.solve.first, self.cell.cfg.solve.per_doubling)
         epoch, rest = divmod(step, self.cell.steps_per_epoch)
         return not rest and epoch & (epoch - 1) == 0
-
-    def _reached(self, training: Training) -> float:
-        return training.step if self.cell.unit == "steps" else training.epoch
 
     def _solved(self, rows: list[dict[str, Any]] | None = None) -> bool:
         """Return whether the last two evaluations reached the level at which the task counts as solved.
@@ -208,57 +277,51 @@ class Executor:
         level = self.cell.cfg.solve.level
         if level is None:
             return False
-        found = self.rows if rows is None else rows
+        found = self.curve.rows if rows is None else rows
         scores = [row["value"] for row in found if (row["split"], row["metric"]) == ("validation", "score")]
         return len(scores) > 1 and min(scores[-2:]) >= level
 
-    def _log(self, training: Training, split: str, metrics: dict[str, float]) -> list[dict[str, Any]]:
-        """Log metrics, and return their rows."""
-        log_metrics(self.loggers, split, metrics, training.step, training.epoch)
-        place = {"split": split, "step": training.step, "epoch": round(training.epoch, 6)}
-        return [place | {"metric": name, "value": value} for name, value in metrics.items()]
-
-    def _evaluate(
-        self, training: Training, split: str, error: type[NotFiniteError] = NotFiniteError
-    ) -> dict[str, float]:
+    def _evaluate(self, split: str, error: type[NotFiniteError] = NotFiniteError) -> dict[str, float]:
         """Return the metrics on a split; raise the error if its loss is not finite."""
         began = time.perf_counter()
-        metrics = evaluate(training.model, self.datasets.at(), split, self.cell.autocast())
+        metrics = evaluate(self.training.model, self.datasets.at(), split, self.cell.autocast())
         if split == "validation" and self.exact_range is not None:
             metrics["score"] = score(metrics["loss"], *self.exact_range)
         self.spent["evaluation"] += time.perf_counter() - began
         if not math.isfinite(metrics["loss_all"]):
-            raise error(split, training.step, metrics["loss_all"])
+            raise error(split, self.clock.steps, metrics["loss_all"])
         return metrics
 
-    def _finish(self, training: Training, target: int) -> None:
+    def _write(self, target: int) -> None:
         """Evaluate on the validation split, unless that was done there, and the test split; write the checkpoint.
 
         The validation belongs to the checkpoint and not to the run: other checkpoints of it do not depend on which
         were requested.
         """
-        rows = self.rows
-        if not any(row["split"] == "validation" and row["step"] == training.step for row in rows):
-            validation = self._evaluate(training, "validation", CheckpointNotFiniteError)
-            rows = rows + self._log(training, "validation", validation)
-        test = self._evaluate(training, "test", CheckpointNotFiniteError)
-        solved = training.step if self._solved(rows) else None
+        step, rows = self.clock.steps, self.curve.rows
+        if not any(row["split"] == "validation" and row["step"] == step for row in rows):
+            rows = rows + self.curve.emit("validation", self._evaluate("validation", CheckpointNotFiniteError))
+        test = self._evaluate("test", CheckpointNotFiniteError)
+        solved = step if self._solved(rows) else None
         checkpoint = Checkpoint(
-            self.cell, self.run, target, solved, training, test, self.floors, rows, self.seconds, self.flops_per_token
-        )
+            self.cell, self.run, target, step, solved, self.training, test, self.floors, rows, self.clock.seconds,
+            self.flops_per_token,
+        )  # fmt: skip
         checkpoint.write()
         self.spent["checkpoints"] += 1
-        self._save(training, finished=True)
-        log_checkpoint(self.loggers, checkpoint.summary)
+        if self.state is None or self.clock.spent:  # otherwise the stored state is of this step
+            self._save(finished=True)
+        log_checkpoint(self.curve.loggers, checkpoint.summary)
 
 
-def build(cell: Cell, dataset: Dataset) -> Training:
-    """Return the model with its initial weights, at step 0, ready to train."""
-    cfg = cell.cfg
-    model = Transformer(cfg.model, cell.encoding, dataset.task, cell.implementation)
-    initialise(model, cfg.seed)
-    model.to(cell.device)
-    return Training(model, dataset, cfg.optimizer, cfg.trainer, cfg.seed, cfg.epochs, cfg.steps)
+QUIET: dict[str, Any] = {  # without Lightning's own logs, checkpoints, validation and messages
+    "logger": False,
+    "enable_checkpointing": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "limit_val_batches": 0,
+    "num_sanity_val_steps": 0,
+}
 
 
 def on_grid(step: int, first: int, per_doubling: int) -> bool:
@@ -269,26 +332,9 @@ def on_grid(step: int, first: int, per_doubling: int) -> bool:
     return any(round(first * 2 ** (k / per_doubling)) == step for k in (nearest - 1, nearest, nearest + 1) if k >= 0)
 
 
-def _trainer(cell: Cell, recorder: Recorder) -> L.Trainer:
-    """Return Lightning's trainer without its own end, logs, checkpoints, validation and messages."""
-    silence_lightning()
-    return L.Trainer(
-        accelerator=cell.device.type,
-        devices=1,
-        precision="bf16-mixed" if cell.cfg.trainer.precision == "bf16-mixed" else "32-true",
-        max_epochs=-1,  # the recorder stops it
-        logger=False,
-        callbacks=[recorder],
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        limit_val_batches=0,
-        num_sanity_val_steps=0,
-    )
-
-
 def silence_lightning() -> None:
     """Keep Lightning from announcing devices and products, and from warning about its own code."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
+    warnings.filterwarnings("ignore", message=r".*does not have many workers")

@@ -21,9 +21,9 @@ from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
 from pe_lab.system.termination import TerminatedError, no_exit
+from pe_lab.training.checkpoints import load_weights
 from pe_lab.training.decoding import exact_match_generated
 from pe_lab.training.metrics import evaluate
-from pe_lab.training.state import load_weights
 
 
 class Datasets:

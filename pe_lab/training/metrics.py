@@ -104,13 +104,60 @@ def chunk_size(dataset: Dataset) -> int:
     return max(1, min(CHUNK, PAIRS // dataset.task.length**2))
 
 
+class Measured:
+    """Sums up the metrics of a split, batch by batch.
+
+    Args:
+        dataset: whose roles and own metrics they are.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self.parts: list[Batch] = []
+        self.losses: list[Tensor] = []
+        self.right: list[Tensor] = []
+
+    def add(self, logits: Tensor, batch: Batch) -> None:
+        """Add a batch with the logits of `answers`."""
+        self.losses.append(slot_losses(logits, batch.targets).cpu())
+        self.right.append(slots_right(logits, batch.targets).cpu())
+        self.parts.append(batch if batch.tokens.device.type == "cpu" else batch.to("cpu"))
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of all batches: see `summarise`, and the dataset's own.
+
+        Raises:
+            ValueError: the dataset returns a metric that it does not declare.
+        """
+        whole, losses = _concatenated(self.parts), torch.cat(self.losses)
+        return summarise(losses, torch.cat(self.right), whole, self.dataset.roles) | self._own(losses, whole)
+
+    def _own(self, losses: Tensor, batch: Batch) -> dict[str, float]:
+        """Return the metrics that only this dataset has."""
+        metrics = self.dataset.metrics(losses, batch)
+        declared = {metric.name for metric in self.dataset.own_metrics}
+        for name in metrics:
+            if name not in declared:
+                made = type(self.dataset).__name__
+                raise ValueError(f"own_metrics of {made} must declare each of its metrics, got {name}")
+        return metrics
+
+
+def drawn(batch: Batch, split: str, number: int) -> Batch:
+    """Return a batch to evaluate whose random draws depend only on the split and the number of the batch.
+
+    The global generators are seeded too.
+    """
+    seed = derive(0, "evaluate", split, number)
+    seed_all(seed, batch.tokens.device)
+    return replace(batch, layout=replace(batch.layout, seed=seed))
+
+
 @torch.no_grad()
 def evaluate(
     model: Transformer, dataset: Dataset, split: str, autocast: torch.autocast, offset: int = 0
 ) -> dict[str, float]:
-    """Return the metrics of the model on all sequences of a split: see `summarise`, and the dataset's own.
-
-    Random draws of an encoding depend only on the split and the number of the batch.
+    """Return the metrics of the model on all sequences of a split: see `Measured`.
 
     Args:
         offset: added to all positions; on a grid, to the rows.
@@ -121,34 +168,18 @@ def evaluate(
     device = model.tokens.weight.device
     training = model.training
     model.eval()
-    parts, losses, right = [], [], []
-    chunk = chunk_size(dataset)
+    measured, index = Measured(dataset), torch.arange(dataset.size(split))
     try:
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            for number, batch in enumerate(in_batches(dataset, split, torch.arange(dataset.size(split)), chunk)):
-                seed = derive(0, "evaluate", split, number)
-                batch = replace(batch, layout=replace(batch.layout.shifted(offset), seed=seed))
-                here = batch.to(device)
-                seed_all(seed, device)
+            for number, batch in enumerate(in_batches(dataset, split, index, chunk_size(dataset))):
+                batch = replace(batch, layout=batch.layout.shifted(offset))
+                batch = drawn(batch.to(device), split, number)
                 with autocast:
-                    logits, _ = answers(model, here)
-                losses.append(slot_losses(logits, here.targets).cpu())
-                right.append(slots_right(logits, here.targets).cpu())
-                parts.append(batch)
+                    logits, _ = answers(model, batch)
+                measured.add(logits, batch)
     finally:
         model.train(training)
-    whole, loss = _concatenated(parts), torch.cat(losses)
-    return summarise(loss, torch.cat(right), whole, dataset.roles) | _own_metrics(dataset, loss, whole)
-
-
-def _own_metrics(dataset: Dataset, losses: Tensor, batch: Batch) -> dict[str, float]:
-    """Return the metrics that only this dataset has."""
-    metrics = dataset.metrics(losses, batch)
-    declared = {metric.name for metric in dataset.own_metrics}
-    for name in metrics:
-        if name not in declared:
-            raise ValueError(f"own_metrics of {type(dataset).__name__} must declare each of its metrics, got {name}")
-    return metrics
+    return measured.metrics()
 
 
 def _concatenated(parts: list[Batch]) -> Batch:

@@ -1,109 +1,143 @@
-"""The LightningModule that trains one run, and the callback that records it."""
+"""The LightningModule that trains one run, with any Trainer."""
 
 import math
-import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
 
 import lightning as L
 import torch
-from omegaconf import DictConfig
+from hydra.utils import instantiate
 from torch import Tensor
 
-from pe_lab import config
-from pe_lab.data.base import Batch, Dataset, epoch_order, in_batches
-from pe_lab.data.seeding import derive, seed_all
+from pe_lab.config import resolved
+from pe_lab.data.base import IGNORE, Batch, Dataset
+from pe_lab.data.seeding import derive, initialise, seed_all
 from pe_lab.model import Transformer
-from pe_lab.training.divergence import NotFiniteError
+from pe_lab.training.checkpoints import SafeTensorsIO, exactly, is_safetensors
+from pe_lab.training.data import batches_done
+from pe_lab.training.fit import check_fit
 from pe_lab.training.graph import CapturedStep, used
-from pe_lab.training.metrics import answers, batch_metrics, cross_entropy
+from pe_lab.training.metrics import Measured, answers, batch_metrics, cross_entropy, drawn
 from pe_lab.training.optimization import Optimization
-
-HEARTBEAT = 1.0  # seconds between two heartbeats
+from pe_lab.training.settings import Settings, as_config, make_dataset
 
 
 class Training(L.LightningModule):
-    """Trains a transformer on a dataset.
+    """A transformer with an encoding, which any Trainer trains on `Sequences`.
 
-    The whole state is `model`, `optimizer`, `step` and `losses`. Batches, dropout, random draws of an encoding and the
-    learning rate are functions of (seed, step). So a run that is interrupted at any step continues with the same bits,
-    and dropout is the same for every encoding.
+    Batches, dropout, random draws of an encoding and the learning rate are functions of (seed, step). So a run that is
+    interrupted at any step continues from a checkpoint with the same bits, and dropout is the same for every encoding.
+
+    Logged are `train/...` every `log_every_n_steps` of the Trainer and at the end of an epoch, `validation/...` and
+    `test/...`. A prediction is the most likely answer of every slot.
 
     Args:
-        model: initialised.
-        dataset: its training split is used, in the order of (seed, epoch).
-        optimizer: settings of `Optimization`.
-        trainer: batch_size, clip, log_every, fresh.
-        seed: of order, dropout and random draws of the encoding.
-        epochs: of the whole training, for schedules that depend on its end; None: it is counted in steps.
-        steps: likewise, where epochs is None.
+        settings: of a cell, resolved; they are the hyperparameters of checkpoints.
+        attention: the implementation of attention; None: that of the settings.
+        dataset: in place of the one that the settings describe.
 
-    Raises:
-        ValueError: the batch is larger than the data.
+    Attributes:
+        step: the number of the current batch, counted from the start of the training.
+        losses: of the batches of this epoch so far.
+        metrics: of the last batch that was logged.
+        clip: largest norm of the gradient; None: it is not clipped.
+        graph: whether steps are replayed as a CUDA graph, and `graph_reason` why; known when it is fitted.
     """
 
-    def __init__(
-        self,
-        model: Transformer,
-        dataset: Dataset,
-        optimizer: DictConfig,
-        trainer: config.Trainer,
-        seed: int,
-        epochs: int | None,
-        steps: int | None = None,
-    ) -> None:
+    def __init__(self, settings: Settings, attention: str | None = None, dataset: Dataset | None = None) -> None:
         super().__init__()
-        self.model = model
-        self.dataset = dataset
-        self.clip = trainer.clip
-        self.batch_size = trainer.batch_size
-        self.log_every = trainer.log_every
-        self.seed = seed
-        self.steps_per_epoch = -(-dataset.size("train") // trainer.batch_size)
-        self.total_steps = steps if epochs is None else epochs * self.steps_per_epoch
-        self.fresh = trainer.fresh
-        self.optimization = Optimization(optimizer, self.total_steps)
-        self.optimizer = self.optimization.optimizer(model)
+        cfg = as_config(settings)
+        settings = resolved(cfg)
+        self.save_hyperparameters(ignore="dataset")
+        self.cfg = cfg
+        self.dataset = make_dataset(cfg) if dataset is None else dataset
+        attention = attention or cfg.attention.implementation
+        self.model = Transformer(cfg.model, instantiate(cfg.pe), self.dataset.task, attention)
+        initialise(self.model, cfg.seed)
+        self.seed = cfg.seed
+        self.clip: float | None = cfg.trainer.clip
+        self.clips_values = False
+        self.log_every = cfg.trainer.log_every
+        self.steps_per_epoch = -(-self.dataset.size("train") // cfg.trainer.batch_size)
+        self.total_steps = cfg.epochs * self.steps_per_epoch if cfg.steps is None else cfg.steps
         self.step = 0
-        self.losses: list[Tensor] = []  # of this epoch
-        self.metrics: dict[str, float] = {}  # of the last batch that was logged
+        self.losses: list[Tensor] = []
+        self.metrics: dict[str, float] = {}
         self.evaluated = -1  # the last step whose batch was evaluated
-        device = model.tokens.weight.device
-        self.graph, self.graph_reason = used(trainer.graph, model, type(self.optimizer), device)
+        self.graph, self.graph_reason = False, ""
         self.captured: CapturedStep | None = None  # while it is trained as a graph
-        self.check_graph = trainer.graph == "auto"
-        self.automatic_optimization = not self.graph
+        self.loaded: dict[str, Any] | None = None  # the state of the optimizer in a checkpoint
 
     @property
     def epoch(self) -> float:
         return self.step / self.steps_per_epoch
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self.optimizer
-
-    def train_dataloader(self) -> "Batches":
-        return Batches(self)
-
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        if device.type == "cpu":
-            return batch
-        return batch.pinned().to(device, non_blocking=True) if device.type == "cuda" else batch.to(device)
-
     @property
-    def logging_due(self) -> bool:
-        """Whether the metrics of the current batch are logged: every `log_every` steps, and at the end of an epoch."""
-        return (self.step + 1) % self.log_every == 0 or (self.step + 1) % self.steps_per_epoch == 0
+    def updates(self) -> int:
+        """The number of optimizer steps so far; where gradients are accumulated, fewer than batches."""
+        return self.step if self._trainer is None else self.global_step
+
+    @cached_property
+    def optimization(self) -> Optimization:
+        return Optimization(self.cfg.optimizer, self.total_steps)
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self.optimization.optimizer(self.model)
+
+    # -- what a Trainer calls ------------------------------------------------------------------------------------------
+
+    def setup(self, stage: str) -> None:
+        """Take from the Trainer what it decides, before anything is computed.
+
+        Raises:
+            ValueError: the Trainer cannot train this cell as its settings say.
+        """
+        if stage != "fit":
+            return
+        trainer = self.trainer
+        self.choose_graph(trainer.strategy.root_device)
+        check_fit(trainer, self.cfg, self.steps_per_epoch, self.model.encodings.first.phased, self.graph)
+        self.log_every = trainer.log_every_n_steps
+        if trainer.gradient_clip_val is not None:
+            self.clip, self.clips_values = trainer.gradient_clip_val, trainer.gradient_clip_algorithm == "value"
+        if self.cfg.steps is None:  # a step that accumulates is one step
+            self.total_steps = self.cfg.epochs * -(-self.steps_per_epoch // trainer.accumulate_grad_batches)
+        for made in ("optimization", "optimizer"):  # of an earlier fit
+            vars(self).pop(made, None)
+        self.loaded = None
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        schedule = {"scheduler": self.optimization.schedule(self.optimizer), "interval": "step"}
+        return {"optimizer": self.optimizer, "lr_scheduler": schedule}
+
+    def on_train_start(self) -> None:
+        self.losses = [
+            loss.to(self.device) for loss in self.losses
+        ]  # a checkpoint is loaded before the module is moved
+        if self.loaded is not None:
+            exactly(self.optimizer, self.loaded)
+            self.loaded = None
+        self.constrain()  # states of earlier versions were saved before the last constrain
+        self.captured = CapturedStep(self, check=self.cfg.trainer.graph == "auto") if self.graph else None
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        self.step = batches_done(self.trainer)
+        if self.step % self.steps_per_epoch == 0:
+            self.losses.clear()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        seed_all(derive(self.seed, "step", self.step), batch.tokens.device)
-        self.model.encodings.advance(self.step / self.total_steps)
-        learning_rate = self.optimization.set_learning_rate(self.optimizer, self.step)
+        ranks = 1 if self._trainer is None else self.trainer.world_size
+        of_rank = () if ranks == 1 else ("rank", self.global_rank)  # its sequences have masks of their own
+        seed_all(derive(self.seed, "step", self.step, *of_rank), batch.tokens.device)
+        self.model.encodings.advance(self.updates / self.total_steps)
+        learning_rate = self.cfg.optimizer.lr * self.optimization.factor(self.updates)
         if self.captured is None:
             loss, logits = self.evaluate_batch(batch)
         else:
-            loss, logits, norm = self.captured(batch)
-            loss = loss.clone()  # a graph writes the next one to the same memory
+            loss, logits, norm = self._replayed(batch)
         if self.evaluated != self.step:  # an optimizer such as LBFGS evaluates a batch many times in a step
             self.evaluated = self.step
             self.losses.append(loss.detach())
@@ -112,17 +146,9 @@ class Training(L.LightningModule):
                 self.metrics["learning_rate"] = learning_rate
                 if self.captured is not None:
                     self.metrics["gradient_norm"] = norm.item()
-        return loss
-
-    def evaluate_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch, and the logits of its answers; see `answers`."""
-        layout = replace(batch.layout, seed=derive(self.seed, "positions", self.step))
-        logits, targets = answers(self.model, replace(batch, layout=layout))
-        return cross_entropy(logits, targets), logits
-
-    def on_train_start(self) -> None:
-        self.constrain()  # states of earlier versions were saved before the last constrain
-        self.captured = CapturedStep(self, check=self.check_graph) if self.graph else None
+                if self._trainer is not None:
+                    self._log("train", self.metrics)
+        return loss if ranks == 1 else loss * self._share(batch) * ranks  # gradients are averaged over the ranks
 
     def on_train_end(self) -> None:
         if self.captured is not None and self.captured.given_up:
@@ -133,98 +159,133 @@ class Training(L.LightningModule):
         super().optimizer_step(*args, **kwargs)
         self.constrain()
 
+    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
+        limit = None if self.clips_values else self.clip
+        if limit is not None or self.logging_due:
+            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit or math.inf)
+            if self.logging_due and "gradient_norm" not in self.metrics:  # of the step's first evaluation
+                self.metrics["gradient_norm"] = norm.item()
+                if self._trainer is not None:
+                    self.log("train/gradient_norm", self.metrics["gradient_norm"], batch_size=1)
+        if self.clips_values:
+            torch.nn.utils.clip_grad_value_(self.model.parameters(), self.clip)
+
+    def on_validation_epoch_start(self) -> None:
+        self.measured = Measured(self.dataset)
+
+    def on_test_epoch_start(self) -> None:
+        self.measured = Measured(self.dataset)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._measure(batch, "validation", batch_idx)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._measure(batch, "test", batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        self._log("validation", self.measured.metrics())
+
+    def on_test_epoch_end(self) -> None:
+        self._log("test", self.measured.metrics())
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Return the most likely answer of every slot, [B, S]; without a meaning where nothing is asked."""
+        batch = drawn(batch, "test", batch_idx)
+        return self.model(batch.tokens, batch.layout).argmax(-1)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["losses"] = torch.stack(self.losses) if self.losses else None
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        losses = checkpoint.get("losses")
+        self.losses = [] if losses is None else list(losses)
+        self.loaded = next(iter(checkpoint.get("optimizer_states", ())), None)
+
+    def restore(self, checkpoint: dict[str, Any]) -> None:
+        """Load what a checkpoint has of the module and its optimizer.
+
+        Raises:
+            ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError: it is not of such a training.
+        """
+        self.load_state_dict(checkpoint["state_dict"])
+        (state,) = checkpoint["optimizer_states"]
+        self.optimizer.load_state_dict(state)
+        exactly(self.optimizer, state)
+        self.on_load_checkpoint(checkpoint)
+        self.step = checkpoint["global_step"]
+
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, map_location: Any = None, **kwargs: Any) -> Self:
+        """Return the module of a checkpoint, Lightning's own or one of `SafeTensorsIO`.
+
+        The settings in it name the classes that are made: load only checkpoints that you trust.
+
+        Args:
+            kwargs: of the constructor, in place of those in the checkpoint.
+        """
+        if not is_safetensors(checkpoint_path):
+            return super().load_from_checkpoint(checkpoint_path, map_location, **kwargs)
+        checkpoint = SafeTensorsIO().load_checkpoint(Path(checkpoint_path), map_location)
+        made = cls(**checkpoint["hyper_parameters"] | kwargs)
+        made.load_state_dict(checkpoint["state_dict"])
+        return made
+
+    # -- the parts of a step -------------------------------------------------------------------------------------------
+
+    @property
+    def logging_due(self) -> bool:
+        """Whether the metrics of the batch are logged: every `log_every` steps and at the end of an epoch; 0: never."""
+        if not self.log_every:
+            return False
+        last = (self.step + 1) % self.steps_per_epoch == 0 or (self._trainer is not None and self.trainer.is_last_batch)
+        return (self.step + 1) % self.log_every == 0 or last
+
+    def evaluate_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch, and the logits of its answers; see `answers`."""
+        layout = replace(batch.layout, seed=derive(self.seed, "positions", self.step))
+        logits, targets = answers(self.model, replace(batch, layout=layout))
+        return cross_entropy(logits, targets), logits
+
+    def choose_graph(self, device: torch.device) -> None:
+        """Decide whether steps are replayed as a CUDA graph.
+
+        Raises:
+            ValueError: it is asked for, and they cannot be.
+        """
+        asked = self.cfg.trainer.graph
+        self.graph, self.graph_reason = used(asked, self.model, self.optimization.made, device)
+        self.automatic_optimization = not self.graph
+
     def constrain(self) -> None:
         """Move the encodings' parameters back into their range."""
         self.model.encodings.constrain()
 
-    def configure_gradient_clipping(self, optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
-        if self.clip is not None or self.logging_due:
-            norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.clip or math.inf)
-            if self.logging_due:
-                self.metrics.setdefault("gradient_norm", norm.item())  # of the step's first evaluation
+    def _replayed(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Run a whole step, optimizer and all, as a graph; return loss, logits and the gradient's norm."""
+        assert self.captured is not None
+        if self._trainer is None:
+            loss, logits, norm = self.captured(batch)
+        else:
+            optimizer: Any = self.optimizers()
+            optimizer._on_before_step()  # Lightning counts steps that it does not take itself
+            loss, logits, norm = self.captured(batch)
+            optimizer._on_after_step()
+            self.lr_schedulers().step()
+        return loss.clone(), logits, norm  # a graph writes the next loss to the same memory
 
-    def check_finite(self) -> None:
-        """Raise NotFiniteError with the first step of this epoch whose loss is not finite."""
-        losses = torch.stack(self.losses)
-        bad = (~losses.isfinite()).nonzero()
-        if len(bad):
-            raise NotFiniteError("training", self.step - len(losses) + int(bad[0]), losses[bad[0]].item())
+    def _share(self, batch: Batch) -> Tensor:
+        """Return the share of this rank's answers in those of all ranks, whose mean loss is trained on."""
+        mine = (batch.targets != IGNORE).sum().float()
+        return mine / self.all_gather(mine).sum()
 
+    def _measure(self, batch: Batch, split: str, number: int) -> None:
+        batch = drawn(batch, split, number)
+        logits, _ = answers(self.model, batch)
+        self.measured.add(logits, batch)
 
-class Batches:
-    """Iterates over the rest of the current epoch's batches; Lightning starts a new iteration for each epoch."""
-
-    def __init__(self, training: Training) -> None:
-        self.training = training
-
-    def __len__(self) -> int:
-        return self.training.steps_per_epoch
-
-    def __iter__(self) -> Iterator[Batch]:
-        training = self.training
-        epoch, skip = divmod(training.step, training.steps_per_epoch)
-        dataset = training.dataset.anew(epoch) if training.fresh else training.dataset
-        order = epoch_order(dataset.size("train"), training.seed, epoch)
-        return in_batches(dataset, "train", order[skip * training.batch_size :], training.batch_size, epoch)
-
-
-class Recorder(L.Callback):
-    """Counts the steps of a run and calls back at events.
-
-    Args:
-        log_metrics: called with (split, metrics) at every step that is logged.
-        due: whether the training is validated at a step.
-        validate: called there; returns whether the training is to stop.
-        save: called when `save_every` seconds have passed since the last time.
-        heartbeat: called about once a second.
-        count: called with the seconds of each step in forward, backward and optimizer.
-        save_every: seconds.
-        end: the step at which the training ends.
-    """
-
-    def __init__(
-        self,
-        log_metrics: Callable[[str, dict[str, float]], None],
-        due: Callable[[int], bool],
-        validate: Callable[[], bool],
-        save: Callable[[], None],
-        heartbeat: Callable[[], None],
-        count: Callable[[float], None],
-        save_every: float,
-        end: int,
-    ) -> None:
-        self.log_metrics, self.due, self.validate, self.save = log_metrics, due, validate, save
-        self.heartbeat, self.count = heartbeat, count
-        self.save_every = save_every
-        self.end = end
-        self.saved = self.heartbeat_at = self.logged = time.perf_counter()
-        self.tokens = 0
-
-    def on_train_batch_start(self, trainer: L.Trainer, training: Training, batch: Batch, batch_idx: int) -> None:
-        self.began = time.perf_counter()
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, training: Training, outputs: Any, batch: Batch, batch_idx: int
-    ) -> None:
-        due = training.logging_due
-        training.step += 1
-        self.tokens += batch.tokens.numel()
-        now = time.perf_counter()
-        self.count(now - self.began)
-        if due:
-            training.check_finite()
-            self.log_metrics("train", training.metrics | {"tokens_per_second": self.tokens / (now - self.logged)})
-            self.logged, self.tokens = now, 0
-        if training.step % training.steps_per_epoch == 0:
-            self.log_metrics("train", {"objective": torch.stack(training.losses).mean().item()})
-            training.losses.clear()
-        trainer.should_stop = training.step >= self.end
-        if self.due(training.step):
-            trainer.should_stop |= self.validate()
-            self.logged = time.perf_counter()
-        if now - self.heartbeat_at >= HEARTBEAT:
-            self.heartbeat_at = now
-            self.heartbeat()
-        if now - self.saved >= self.save_every:
-            self.save()
-            self.saved = time.perf_counter()
+    def _log(self, split: str, metrics: dict[str, float]) -> None:
+        # batch_size: Lightning would look for it in the batch; a value is logged once for all batches
+        named = {f"{split}/{name}": value for name, value in metrics.items()}
+        self.log_dict(named, batch_size=1, sync_dist=split != "train" and self.trainer.world_size > 1)

@@ -9,6 +9,7 @@ import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from pe_lab.config import resolved
 from pe_lab.encodings.options import shown
@@ -88,7 +89,7 @@ class Optimization:
             )
 
     def _group(self, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> dict[str, Any]:
-        group = {"params": parameters, "lr": lr, "base_lr": lr}
+        group = {"params": parameters, "lr": lr}
         return group | {"weight_decay": decay} if self.decays else group
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -124,9 +125,6 @@ class Optimization:
             return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
         return 1.0
 
-    def set_learning_rate(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Set the learning rate of every group for a step; return that of parameters without a rate of their own."""
-        factor = self.factor(step)
-        for group in optimizer.param_groups:
-            group["lr"] = group["base_lr"] * factor
-        return self.settings.lr * factor
+    def schedule(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
+        """Return what multiplies the learning rate of every group by the factor of each step."""
+        return LambdaLR(optimizer, lambda step: self.factor(step))

@@ -13,7 +13,6 @@ from pe_lab.benchmark.tuned.tasks import task
 from pe_lab.benchmark.tuned.twins import NEAR, TWINS, twin_pairs
 from pe_lab.benchmark.tuned.undefined import undefined
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.executor import build
 
 STEPS = 4
 EQUAL, ALIKE = 1e-5, 1.5e-3  # relative differences of logits after these steps
@@ -29,8 +28,8 @@ def trained(names: Iterable[str]) -> dict[str, Trained]:
         cfg.pe = config.expand([f"pe={name}"], multirun=False)[0].pe
         cfg.data.train, cfg.data.validation, cfg.data.test = 640, 32, 32
         cell = Cell.from_config(cfg)
-        training = build(cell, cell.make_dataset())
-        batches, first, gradients = iter(training.train_dataloader()), None, torch.empty(0)
+        training = cell.training()
+        batches, first, gradients = iter(cell.sequences().train_dataloader()), None, torch.empty(0)
         for _ in range(STEPS):
             batch = next(batches)
             loss = training.training_step(batch, 0)

@@ -10,16 +10,17 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
 
+from fits import fit
 from pe_lab.attention import attend
 from pe_lab.config import expand
 from pe_lab.data.base import Batch
 from pe_lab.encodings import PADDING, DroPE, Layout, Randomized, RoPE, Sizes, make
 from pe_lab.encodings.policies import under
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.executor import build
 from pe_lab.experiment.job import Job
+from pe_lab.training.checkpoints import SafeTensorsIO
+from pe_lab.training.data import Sequences
 from pe_lab.training.module import Training
-from pe_lab.training.state import restore, save
 
 B, H, d, T = 2, 2, 6, 9
 SIZES = Sizes(H * d, H, T)
@@ -101,8 +102,7 @@ def test_parts_and_wrapped_encodings_drop_too() -> None:
 
 
 def training(*overrides: str) -> Training:
-    cell = Cell.from_config(expand([*TINY, *DATA, "epochs=1", *overrides], multirun=False)[0])
-    return build(cell, cell.make_dataset())
+    return Cell.from_config(expand([*TINY, *DATA, "epochs=1", *overrides], multirun=False)[0]).training()
 
 
 def train(made: Training, steps: int) -> Training:
@@ -112,7 +112,9 @@ def train(made: Training, steps: int) -> Training:
         loss.backward()
         return loss
 
-    for batch in islice(iter(made.train_dataloader()), steps):
+    data = Sequences(made.cfg).train_dataloader()
+    data.order.start = made.step
+    for batch in islice(data, steps):
         made.optimizer.step(partial(evaluate, batch))
         made.step += 1
     return made
@@ -138,12 +140,12 @@ def test_training_is_that_of_rope_to_the_drop_and_of_none_from_there() -> None:
 @pytest.mark.parametrize("step", [3, 5, 7])
 def test_a_training_continues_with_the_same_bits_in_either_phase(step: int, tmp_path: Path) -> None:
     overrides = ("pe=drope", "pe.drop_at=0.6")  # 5 steps of 8
-    whole = train(training(*overrides), 8)
-    save(train(training(*overrides), step), {"run": "r", "rows": [], "seconds": 0.0}, tmp_path / "state")
-    continued = training(*overrides)
-    restore(continued, tmp_path / "state")
+    whole, continued = training(*overrides), training(*overrides)
+    fit(whole, max_epochs=-1, max_steps=8)
+    fit(training(*overrides), max_epochs=-1, max_steps=step).save_checkpoint(tmp_path / "state")
+    continued.load_state_dict(SafeTensorsIO().load_checkpoint(tmp_path / "state")["state_dict"])
     assert continued.model.encodings.first.rotates.item() == (step <= 5)
-    train(continued, 8 - step)
+    fit(continued, tmp_path / "state", max_epochs=-1, max_steps=8)
     states = [one.model.state_dict() for one in (whole, continued)]
     assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
     assert torch.equal(torch.stack(whole.losses), torch.stack(continued.losses))

@@ -23,6 +23,7 @@ from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.experiment.cell import Cell
 from pe_lab.model.transformer import Transformer
+from pe_lab.training.data import Sequences
 from pe_lab.training.module import Training
 from pe_lab.training.optimization import Optimization
 
@@ -237,15 +238,14 @@ def training(name: str, causal: bool) -> Training:
         [f"pe={name}", "model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=32"], False
     )[0]
     data = RandomGrid(causal)
-    made = hydra.utils.instantiate(cfg.pe)
-    model = Transformer(cfg.model, made, data.task)
-    initialise(model, seed=0)
-    return Training(model, data, cfg.optimizer, cfg.trainer, seed=0, epochs=1)
+    return Training(cfg, dataset=data)
 
 
 def first_losses(run: Training) -> list[float]:
     losses = []
-    for batch in run.train_dataloader():
+    data = Sequences(run.cfg, run.dataset).train_dataloader()
+    data.order.set_epoch(run.step // len(data))
+    for batch in data:
         loss = run.training_step(batch, 0)
         run.optimizer.zero_grad()
         loss.backward()

@@ -13,7 +13,7 @@ from configs import in_ledger
 from pe_lab.data.seeding import derive
 from pe_lab.encodings.bias_learned import KerpleLog
 from pe_lab.experiment import executor
-from pe_lab.experiment.executor import Executor, build
+from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
 from pe_lab.model.blocks import Attention
 from pe_lab.training.divergence import NotFiniteError, diverged
@@ -287,7 +287,7 @@ def test_nothing_is_trained_that_no_live_process_requests(tmp_path, monkeypatch)
     assert job.missing
     job.request()
     heartbeats = []
-    monkeypatch.setattr("pe_lab.training.module.HEARTBEAT", 0.0)
+    monkeypatch.setattr("pe_lab.experiment.executor.HEARTBEAT", 0.0)
     monkeypatch.setattr(
         type(job.run), "heartbeat", lambda run, *_: (heartbeats.append(1), len(heartbeats) == 6 and job.withdraw())
     )
@@ -311,8 +311,7 @@ def test_encodings_share_the_order_of_the_data(tmp_path):
     order = {}
     for pe in ("rope", "learnable", "none"):
         (job,) = cells(tmp_path, f"pe={pe}")
-        training = build(job.cell, job.cell.make_dataset())
-        order[pe] = [batch.tokens for batch in training.train_dataloader()]
+        order[pe] = [batch.tokens for batch in job.cell.sequences().train_dataloader()]
     for other in ("learnable", "none"):
         assert all(torch.equal(a, b) for a, b in zip(order["rope"], order[other], strict=True))
 
@@ -341,14 +340,14 @@ def test_bf16_mixed_trains_close_to_float32(tmp_path):
 def dropped(tmp_path, name: str) -> list[torch.Tensor]:
     """Return what two training steps drop: the masks of all nn.Dropout, and the seeds of dropped attention weights."""
     (job,) = cells(tmp_path, f"pe={name}", "model.depth=2", "model.dropout=0.5", "model.attention_dropout=0.5")
-    training, found = build(job.cell, job.cell.make_dataset()), []
+    training, found = job.cell.training(), []
     for module in training.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.register_forward_pre_hook(lambda _, given: torch.ones_like(given[0]))
             module.register_forward_hook(lambda _, given, out: found.append(out == 0))
         if isinstance(module, Attention):
             module.register_forward_pre_hook(lambda _, given: found.append(given[5].seed))
-    for batch, _ in zip(training.train_dataloader(), range(2), strict=False):
+    for batch, _ in zip(job.cell.sequences().train_dataloader(), range(2), strict=False):
         training.training_step(batch, 0)
         training.step += 1
     return found

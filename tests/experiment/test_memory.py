@@ -5,10 +5,11 @@ import torch
 
 from configs import in_ledger
 from faults.sweeps import TINY
-from pe_lab.experiment import executor, measurement
+from pe_lab.experiment import measurement
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.memory import NoMemoryError, naming_memory
+from pe_lab.training.module import Training
 
 NO_MACHINE_HAS = 2**50  # bytes: more than 47 bits of addresses reach
 SETTINGS = r"sequences of 33 tokens \(data=pattern\), pe=rope, model.depth=1 and model.width=16 must fit in memory"
@@ -41,7 +42,7 @@ def test_weights_without_room_fail_their_cell(tmp_path):
 
 def test_a_step_without_room_fails_its_cell(tmp_path, monkeypatch):
     one = job(tmp_path)
-    monkeypatch.setattr(executor.Training, "training_step", exhausted)
+    monkeypatch.setattr(Training, "training_step", exhausted)
     with pytest.raises(NoMemoryError, match=SETTINGS):
         serve(one)
     assert one.failure is not None

@@ -15,7 +15,7 @@ from pe_lab.data.mqar import MQAR
 from pe_lab.data.pattern import Pattern
 from pe_lab.data.sequence import Copy
 from pe_lab.experiment import executor
-from pe_lab.experiment.executor import build, on_grid
+from pe_lab.experiment.executor import on_grid
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.sweep import run
 from pe_lab.results.frame import load
@@ -188,11 +188,12 @@ def test_every_epoch_has_other_training_sequences_and_the_same_tests(made):
 
 def test_a_training_reads_the_sequences_of_its_epoch(tmp_path):
     job = cell(tmp_path, "epochs=3", "trainer.fresh=true")
-    training = build(job.cell, job.cell.make_dataset())
+    data = job.cell.sequences()
+    loader = data.train_dataloader()
     for epoch in range(3):
-        training.step = 10 * epoch
-        read = sorted(tuple(row) for batch in training.train_dataloader() for row in batch.tokens.tolist())
-        expected = copy.copy(training.dataset).anew(epoch).whole("train").tokens.tolist()
+        loader.order.set_epoch(epoch)
+        read = sorted(tuple(row) for batch in loader for row in batch.tokens.tolist())
+        expected = copy.copy(data.dataset).anew(epoch).whole("train").tokens.tolist()
         assert read == sorted(map(tuple, expected))
 
 

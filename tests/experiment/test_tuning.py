@@ -46,11 +46,11 @@ class Scores:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, curves: dict[float, dict[int, float]]) -> None:
         usual = executor.Executor._evaluate
 
-        def evaluate(self, training, split, *error):
-            metrics = usual(self, training, split, *error)
+        def evaluate(self, split, *error):
+            metrics = usual(self, split, *error)
             if "score" in metrics:
                 curve = curves[self.cell.cfg.optimizer.lr]
-                metrics["score"] = curve.get(training.step, 0.0)
+                metrics["score"] = curve.get(self.clock.steps, 0.0)
             return metrics
 
         monkeypatch.setattr(executor.Executor, "_evaluate", evaluate)

@@ -31,7 +31,7 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.system.files import CHECKSUMS, LedgerError, file_digest
 from pe_lab.tracking.loggers import csv_logger, tensorboard_logger, wandb_logger
 from pe_lab.tracking.pictures import encoding_picture
-from pe_lab.training.state import save_tensors
+from pe_lab.training.checkpoints import save_tensors
 
 REQUEST = {"kind": "length", "length": 2}
 GONE = "0" * 32
@@ -299,7 +299,7 @@ def test_a_state_with_other_tensors_is_set_aside_and_the_training_starts_again(t
     job = serve(tmp_path / "ledger", "epochs=1")
     ((_, state),) = job.run.states()
     tensors, metadata = load_file(state), read_metadata(state)
-    name = next(name for name in tensors if name.startswith("model."))
+    name = next(name for name in tensors if name.startswith("state_dict.model."))
     forged = state.with_name("forged")
     save_tensors(tensors | {name: torch.zeros(2, 3, 5)}, forged, metadata)
     state.unlink()

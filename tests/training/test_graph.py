@@ -14,7 +14,6 @@ from torch import Tensor
 
 from configs import in_ledger
 from pe_lab.data.base import Batch
-from pe_lab.experiment.executor import build
 from pe_lab.experiment.job import Job
 from pe_lab.training import graph, module
 from pe_lab.training.graph import USUAL, CapturedStep, refuses, tensors, used
@@ -33,7 +32,10 @@ TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_s
 def training(ledger: Path, *overrides: str) -> Training:
     (cfg,) = in_ledger(ledger, *TINY, "trainer.device=cpu", *overrides, multirun=False)
     cell = Job.from_config(cfg).cell
-    return build(cell, cell.make_dataset())
+    made = cell.training()
+    made.model.to(cell.device)
+    made.choose_graph(cell.device)
+    return made
 
 
 class CalledAgain:
@@ -76,8 +78,15 @@ def parameters(made: Training) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in made.model.named_parameters()}
 
 
+def set_rate(made: Training) -> None:
+    """Set the learning rate of the step, as the schedule does."""
+    for group in made.optimizer.param_groups:
+        group["lr"] = group.setdefault("initial_lr", group["lr"]) * made.optimization.factor(made.step)
+
+
 def stepped(made: Training, given: list[Batch]) -> list[float]:
     for batch in given:
+        set_rate(made)
         made.training_step(batch, 0)
         made.step += 1
     losses = [float(loss) for loss in made.losses]
@@ -90,6 +99,7 @@ def plainly(made: Training, given: list[Batch]) -> list[float]:
     losses = []
     for batch in given:
         made.optimizer.zero_grad()
+        set_rate(made)
         loss = made.training_step(batch, 0)
         loss.backward()
         made.configure_gradient_clipping(made.optimizer)

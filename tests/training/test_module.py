@@ -2,10 +2,12 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from itertools import combinations
+from itertools import combinations, groupby
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import pandas as pd
@@ -14,14 +16,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+import fits
 from configs import in_ledger
 from pe_lab.attention import attend
 from pe_lab.data.base import IGNORE, epoch_order
-from pe_lab.experiment.executor import build, silence_lightning
+from pe_lab.experiment.callbacks import Curve, StepTime
 from pe_lab.experiment.job import Job
 from pe_lab.model import blocks
 from pe_lab.training.metrics import answers
-from pe_lab.training.module import Recorder, Training
+from pe_lab.training.module import Training
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=1024", "trainer.device=cpu"]
 STEPS = 5  # of an epoch: 4,525 sequences, the last batch is smaller
@@ -33,20 +36,15 @@ def cell(ledger: Path, *overrides: str) -> Job:
 
 
 def built(job: Job) -> Training:
-    return build(job.cell, job.cell.make_dataset())
+    return job.cell.training()
 
 
-def fit(training: Training, epochs: int, *more: L.Callback, log_metrics: Callable[..., None] = lambda *_: None) -> None:
-    """Train as an executor does, without saving."""
-    recorder = Recorder(
-        log_metrics, lambda _: False, lambda: False, lambda: None, lambda: None, lambda _: None,
-        save_every=1e9, end=epochs * training.steps_per_epoch,
-    )  # fmt: skip
-    silence_lightning()
-    L.Trainer(
-        accelerator="cpu", max_epochs=epochs, logger=False, callbacks=[recorder, *more], enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0, num_sanity_val_steps=0,
-    ).fit(training)  # fmt: skip
+def fit(training: Training, epochs: int, *more: L.Callback) -> list[dict[str, Any]]:
+    """Train as an executor does, without saving, and return the rows of its curve."""
+    clock = StepTime()
+    curve = Curve(clock, training.steps_per_epoch)
+    fits.fit(training, max_epochs=epochs, callbacks=[clock, curve, *more], log_every_n_steps=training.log_every)
+    return curve.rows
 
 
 class Noted(L.Callback):
@@ -132,11 +130,12 @@ def test_a_step_of_lbfgs_is_that_of_a_plain_loop_and_has_one_loss(tmp_path: Path
         first.append(len(evaluated))
         optimizer.step(partial(evaluate, step))
     assert len(evaluated) > 2 * STEPS
-    noted, logged = Noted(), []
-    fit(training, 1, noted, log_metrics=lambda split, metrics: logged.append(metrics))
+    noted = Noted()
+    rows = fit(training, 1, noted)
+    logged = [{row["metric"]: row["value"] for row in group} for _, group in groupby(rows, itemgetter("step"))]
     for name, parameter in model.named_parameters():
         assert torch.equal(noted.after[-1][name], parameter), name
-    objective = logged.pop()["objective"]
+    objective = logged[-1]["objective"]
     assert len(logged) == STEPS
     for metrics, number in zip(logged, first, strict=True):
         assert (metrics["loss_all"], metrics["gradient_norm"]) == pytest.approx(evaluated[number], rel=1e-5)

@@ -121,13 +121,14 @@ def test_a_learning_rate_scales_every_group_by_the_same_factor() -> None:
     model = transformer("lrope", "pe.lr=0.02")
     optimization = Optimization(settings(schedule="cosine", warmup_steps=4), total_steps=20)
     optimizer = optimization.optimizer(model)
-    # out of order, so that nothing depends on the step before
-    for step in (0, 3, 15, 19, 2, 2, 8):
+    schedule = optimization.schedule(optimizer)
+    for step in range(20):
         factor = optimization.factor(step)
-        assert optimization.set_learning_rate(optimizer, step) == pytest.approx(1e-3 * factor)
         for parameter in model.parameters():
             is_frequency = any(parameter is p for p in model.encodings.parameters())
             assert given_to(optimizer, parameter)[0] == pytest.approx((0.02 if is_frequency else 1e-3) * factor)
+        optimizer.step()
+        schedule.step()
 
 
 def by_definition(
@@ -152,14 +153,15 @@ def test_steps_are_those_of_the_definition(name: str, decay: float) -> None:
     given = settings(name=name, weight_decay=decay, schedule="cosine", warmup_steps=2, betas=[0.8, 0.98], eps=1e-3)
     optimization = Optimization(given, total_steps=6)
     optimizer = optimization.optimizer(model)
+    schedule = optimization.schedule(optimizer)
     before = {key: value.detach().clone() for key, value in model.named_parameters()}
     gradients = {key: [] for key in before}
     for step in range(4):
-        optimization.set_learning_rate(optimizer, step)
         for key, parameter in model.named_parameters():
             parameter.grad = torch.randn_like(parameter)
             gradients[key].append(parameter.grad.clone())
         optimizer.step()
+        schedule.step()
         if step not in (0, 3):
             continue
         for key, parameter in model.named_parameters():

@@ -22,7 +22,7 @@ from pe_lab.data.base import Batch, Task
 from pe_lab.encodings.layout import Layout, Origin
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.model.transformer import Transformer
-from pe_lab.training.module import Training
+from pe_lab.training.data import Sequences
 
 FACTS = ("pos_range", "max_distance", "packed", "contiguous", "right_padded", "one_segment", "runs_on")
 READ = {  # operators that read values, or copy a Python list
@@ -131,10 +131,10 @@ def test_a_batch_is_copied_to_a_gpu_from_pinned_memory_without_waiting(monkeypat
 
     tokens = torch.zeros(2, T, dtype=torch.long)
     batch = Batch(tokens, tokens, tokens, tokens > 0, Layout.of_lengths(torch.tensor([T, 12]), T, True))
-    assert Training.transfer_batch_to_device(None, batch, torch.device("cpu"), 0) is batch
+    assert Sequences.transfer_batch_to_device(None, batch, torch.device("cpu"), 0) is batch
     monkeypatch.setattr(Tensor, "pin_memory", pin)
     monkeypatch.setattr(Tensor, "to", to)
-    Training.transfer_batch_to_device(None, batch, torch.device("cuda"), 0)
+    Sequences.transfer_batch_to_device(None, batch, torch.device("cuda"), 0)
     assert len(copied) == len(pinned) == 6
     assert all(x is own for (x, _), own in zip(copied, pinned, strict=True))
     assert all(how == {"non_blocking": True} for _, how in copied)

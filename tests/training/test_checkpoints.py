@@ -1,28 +1,20 @@
-"""A training continues from its state file with the same bits, whichever optimizer it has."""
+"""A training continues from its checkpoint with the same bits, whichever optimizer it has."""
 
 import json
-from functools import partial
-from itertools import islice
 from pathlib import Path
 
-import hydra
+import lightning as L
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
 
 from configs import in_ledger
-from pe_lab.data.base import Batch
-from pe_lab.data.seeding import initialise
-from pe_lab.data.structured import Structured
-from pe_lab.model import Transformer
+from fits import fit
 from pe_lab.system.files import LedgerError
+from pe_lab.training.checkpoints import SafeTensorsIO, save_tensors
 from pe_lab.training.module import Training
 from pe_lab.training.packing import pack, unpack
-from pe_lab.training.state import restore, save, save_tensors
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=64", "trainer.device=cpu"]
-KEPT = {"rows": [], "seconds": 1.5}
 MINE = """
 import math
 import torch
@@ -86,24 +78,11 @@ def _of_mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def training(*overrides: str) -> Training:
-    cfg = in_ledger(None, *TINY, "pe=lrope", "pe.lr=0.02", *overrides, multirun=False)[0]
-    data = Structured(0)
-    model = Transformer(cfg.model, hydra.utils.instantiate(cfg.pe), data.task)
-    initialise(model, seed=0)
-    return Training(model, data, cfg.optimizer, cfg.trainer, seed=0, epochs=1)
+    return Training(in_ledger(None, *TINY, "pe=lrope", "pe.lr=0.02", "epochs=1", *overrides, multirun=False)[0])
 
 
-def train(made: Training, steps: int) -> Training:
-    def evaluate(batch: Batch) -> torch.Tensor:
-        made.optimizer.zero_grad()
-        loss = made.training_step(batch, 0)
-        loss.backward()
-        return loss
-
-    for batch in islice(iter(made.train_dataloader()), steps):
-        made.optimizer.step(partial(evaluate, batch))
-        made.step += 1
-    return made
+def train(made: Training, steps: int, path: Path | None = None) -> L.Trainer:
+    return fit(made, path, max_epochs=-1, max_steps=steps)
 
 
 def same(one: object, other: object) -> bool:
@@ -119,53 +98,45 @@ def same(one: object, other: object) -> bool:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_training_continues_with_the_same_bits(name: str, tmp_path: Path) -> None:
-    whole = train(training(*OPTIMIZERS[name]), 6)
-    save(train(training(*OPTIMIZERS[name]), 3), KEPT, tmp_path / "state")
-    continued = training(*OPTIMIZERS[name])
-    assert restore(continued, tmp_path / "state") == KEPT | {"step": 3}
-    assert continued.step == 3
-    train(continued, 3)
+    whole, continued = training(*OPTIMIZERS[name]), training(*OPTIMIZERS[name])
+    train(whole, 6)
+    train(training(*OPTIMIZERS[name]), 3).save_checkpoint(tmp_path / "state")
+    train(continued, 6, tmp_path / "state")
     assert same(whole.model.state_dict(), continued.model.state_dict())
     assert same(whole.optimizer.state_dict(), continued.optimizer.state_dict())
+    assert len(whole.losses) == 6
     assert same(whole.losses, continued.losses)
     assert not same(whole.model.state_dict(), training(*OPTIMIZERS[name]).model.state_dict())
 
 
-def test_a_state_of_an_earlier_version_is_read(tmp_path: Path) -> None:
-    """It has the optimizer's tensors and nothing else of it."""
-    whole, half = train(training(), 6), train(training(), 3)
-    save(half, KEPT, tmp_path / "new")
-    with safe_open(tmp_path / "new", "pt") as file:
-        kept = json.loads(file.metadata()["pe_lab"])
-    del kept["optimizer"]
-    save_tensors(load_file(tmp_path / "new"), tmp_path / "old", {"pe_lab": json.dumps(kept)})
-    continued = training()
-    restore(continued, tmp_path / "old")
-    train(continued, 3)
-    assert same(whole.model.state_dict(), continued.model.state_dict())
-
-
-def test_a_state_of_another_training_changes_nothing(tmp_path: Path) -> None:
-    save(train(training("optimizer=sgd"), 2), KEPT, tmp_path / "state")
-    with safe_open(tmp_path / "state", "pt") as file:
-        kept = json.loads(file.metadata()["pe_lab"])
+def test_a_state_of_another_training_is_refused(tmp_path: Path) -> None:
+    train(training("optimizer=sgd"), 2).save_checkpoint(tmp_path / "state")
+    kept = SafeTensorsIO().load_checkpoint(tmp_path / "state")
+    (state,) = kept["optimizer_states"]
+    training("optimizer=sgd").restore(kept)
     broken = {
-        "a tensor that is not there": {"state": {"dict": [[0, {"tensor": "optimizer.none"}]]}},
-        "a parameter that is not there": {"state": {"dict": [[999, {"dict": []}]]}},
-        "a group too many": {"param_groups": {"list": [{"dict": []}] * 9}},
-        "another kind": {"state": {"set": []}},
-        "no dict": {"state": {"list": []}},
-        "none of it": {"param_groups": None},
+        "another optimizer": ("optimizer=adam", {}),
+        "another model": ("model.width=32", {}),
+        "a parameter that is not there": ("optimizer=sgd", {"optimizer_states": [state | {"state": {999: {}}}]}),
+        "a group too many": (
+            "optimizer=sgd",
+            {"optimizer_states": [state | {"param_groups": [*state["param_groups"], {"params": []}]}]},
+        ),
+        "no optimizer": ("optimizer=sgd", {"optimizer_states": []}),
+        "none of it": ("optimizer=sgd", {"optimizer_states": None}),
     }
-    for name, change in broken.items():
-        metadata = kept | {"optimizer": kept["optimizer"] | change}
-        save_tensors(load_file(tmp_path / "state"), tmp_path / "broken", {"pe_lab": json.dumps(metadata)})
-        made = training("optimizer=sgd")
-        before = {key: value.clone() for key, value in made.model.state_dict().items()}
-        with pytest.raises(LedgerError, match="must be a state of the training, got another"):
-            restore(made, tmp_path / "broken")
-        assert same(before, made.model.state_dict()), name
-        assert not made.optimizer.state, name
+    for name, (words, change) in broken.items():
+        with pytest.raises((ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError)):
+            training("optimizer=sgd", words).restore(kept | change)
+            pytest.fail(name)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    save_tensors({"x": torch.ones(2)}, tmp_path / "weights.safetensors")
+    (tmp_path / "text").write_text("no checkpoint")
+    for name in ("weights.safetensors", "text"):
+        with pytest.raises(LedgerError):
+            SafeTensorsIO().load_checkpoint(tmp_path / name)
 
 
 def test_packed_values_are_unpacked_to_the_same_type_and_value() -> None:

@@ -1,0 +1,114 @@
+"""Lightning's checkpoints as safetensors files, without pickles."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.io import CheckpointIO
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from pe_lab.ledger.states import read_metadata
+from pe_lab.system.files import LedgerError, parse_json
+from pe_lab.training.packing import like, pack, unpack
+
+KEY = "pe_lab"  # of the metadata
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file with the permissions of any new file; safetensors alone would make it private."""
+    path.touch()
+    mode = path.stat().st_mode
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, metadata=metadata)
+    path.chmod(mode)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Load the weights of a file into a model.
+
+    Raises:
+        LedgerError: names or shapes differ from those of the model.
+    """
+    if _shapes(path) != _shapes_of(model.state_dict()):
+        raise LedgerError(f"ledger entry {path} must be the weights of the model, got others: remove {path.parent}")
+    model.load_state_dict(load_file(path))
+
+
+class SafeTensorsIO(CheckpointIO):
+    """Writes a checkpoint as one safetensors file: its tensors, and the rest as JSON in the file's metadata."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
+        """Write a checkpoint.
+
+        Args:
+            storage_options: more values for the metadata, by name.
+
+        Raises:
+            ValueError: it has something else in it than tensors and plain values.
+        """
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tensors: dict[str, Tensor] = {}
+        packed = {name: pack(value, name, tensors) for name, value in checkpoint.items()}
+        header = {"step": checkpoint["global_step"], "checkpoint": packed} | (storage_options or {})
+        save_tensors(_distinct(tensors), path, {KEY: json.dumps(header)})
+
+    def load_checkpoint(self, path: Any, map_location: Any | None = None, weights_only: bool | None = None) -> Any:
+        """Return the checkpoint of a file.
+
+        Raises:
+            LedgerError: it is not one that `save_checkpoint` has written.
+        """
+        try:
+            packed = parse_json(read_metadata(Path(path))[KEY])["checkpoint"]
+            tensors = load_file(path, device=str(map_location) if isinstance(map_location, torch.device) else "cpu")
+            # a copy is aligned as torch aligns memory: dot products of a file's tensors, as in LBFGS, round otherwise
+            tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+            return {name: unpack(value, tensors) for name, value in packed.items()}
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+            raise LedgerError(f"{path} must be a checkpoint of SafeTensorsIO, got another file") from None
+
+    def remove_checkpoint(self, path: Any) -> None:
+        os.remove(path)
+
+
+def is_safetensors(path: Any) -> bool:
+    """Return whether a file is of the kind that `SafeTensorsIO` writes."""
+    try:
+        with safe_open(path, "np") as file:
+            return KEY in (file.metadata() or {})
+    except (SafetensorError, OSError, TypeError):
+        return False
+
+
+def exactly(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Give an optimizer the values of its state_dict as they are; load_state_dict casts them to the type of weights."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for key, values in state["state"].items():
+        place = parameters[key] if isinstance(key, int) else key
+        if place in optimizer.state:
+            optimizer.state[place] = like(values, optimizer.state[place])
+
+
+def _distinct(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors none of which shares memory with another: safetensors refuses those."""
+    seen: set[int] = set()
+    found = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return found
+
+
+def _shapes(path: Path) -> dict[str, list[int]]:
+    """Return the shapes of the tensors of a file, by name."""
+    with safe_open(path, "np") as file:
+        return {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - it is no dict
+
+
+def _shapes_of(tensors: dict[str, Tensor]) -> dict[str, list[int]]:
+    return {name: list(tensor.shape) for name, tensor in tensors.items()}

@@ -1,0 +1,175 @@
+"""The LightningDataModule of a task: batches of its sequences, in an order that is a function of (seed, epoch)."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
+
+from pe_lab.data.base import Batch, Dataset, epoch_order
+from pe_lab.training.metrics import chunk_size
+from pe_lab.training.settings import Settings, as_config, make_dataset
+
+Key = tuple[int, Tensor]  # of a batch: the epoch, and the indices of its sequences
+
+
+class Order(SequentialSampler, DistributedSampler):
+    """Yields the keys of as many batches as an epoch has, from any batch of the training on.
+
+    Lightning replaces samplers of other classes: with several devices by one that gives each device batches of its own,
+    and with `overfit_batches` by one that does not shuffle. Here each batch is split over the devices, and the batches
+    to overfit are the first.
+
+    Args:
+        size: number of sequences.
+        batch_size: of all devices together.
+        seed: None: sequences are in the order of their indices.
+        rank, ranks: of this device, and of how many.
+        fixed: it always starts with the first batch.
+
+    Attributes:
+        start: the number of the next batch, counted from the start of the training.
+    """
+
+    def __init__(
+        self, size: int, batch_size: int, seed: int | None = None, rank: int = 0, ranks: int = 1, fixed: bool = False
+    ) -> None:
+        self.size, self.batch_size, self.seed = size, batch_size, seed
+        self.rank, self.ranks, self.fixed = rank, ranks, fixed
+        self.start = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.start = epoch * len(self)
+
+    def __len__(self) -> int:
+        return -(-self.size // self.batch_size)
+
+    def __iter__(self) -> Iterator[Key]:
+        start = 0 if self.fixed else self.start
+        epoch = None
+        for number in range(start, start + len(self)):
+            if epoch != number // len(self):
+                epoch = number // len(self)
+                parts = self.of_epoch(epoch).split(self.batch_size)
+            yield epoch, parts[number % len(self)][self.rank :: self.ranks]
+
+    def of_epoch(self, epoch: int) -> Tensor:
+        """Return the indices of all sequences in the order of an epoch."""
+        return torch.arange(self.size) if self.seed is None else epoch_order(self.size, self.seed, epoch)
+
+
+class Rows(torch.utils.data.Dataset[Batch]):
+    """The batches of a split, by their keys.
+
+    Args:
+        fresh: every epoch has training sequences of its own.
+    """
+
+    def __init__(self, dataset: Dataset, split: str, fresh: bool = False) -> None:
+        self.dataset, self.split, self.fresh = dataset, split, fresh
+        self.drawn: tuple[int, Dataset] | None = None  # an epoch, and the dataset with its sequences
+
+    def __getitem__(self, key: Key) -> Batch:
+        epoch, index = key
+        dataset = self.dataset
+        if self.fresh:
+            if self.drawn is None or self.drawn[0] != epoch:
+                self.drawn = epoch, dataset.anew(epoch)
+            dataset = self.drawn[1]
+        return dataset.batch(self.split, index, epoch)
+
+    def __len__(self) -> int:
+        return self.dataset.size(self.split)
+
+
+class Loader(DataLoader[Batch]):
+    """A DataLoader that starts where the training stands: also in the middle of an epoch, and after a checkpoint.
+
+    Args:
+        place: returns the number of batches that were trained on; None: it starts as the order does.
+    """
+
+    def __init__(self, rows: Rows, order: Order, place: Callable[[], int] | None = None) -> None:
+        super().__init__(rows, sampler=order, batch_size=None, collate_fn=_as_it_is)
+        self.order, self.place = order, place
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.place is not None:  # asked at the first batch, when Lightning has restored a checkpoint
+            self.order.start = self.place()
+        yield from super().__iter__()
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the place, which a Trainer restores by itself; having one says that this loader can be resumed."""
+        return {"batches": self.place() if self.place is not None else 0}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Do nothing: see `state_dict`."""
+
+
+class Sequences(L.LightningDataModule):
+    """The sequences of a cell's task, for any Trainer.
+
+    Args:
+        settings: of the cell; read are data, seed, trainer.batch_size and trainer.fresh.
+        dataset: that the settings describe, where it has been made already.
+    """
+
+    def __init__(self, settings: Settings, dataset: Dataset | None = None) -> None:
+        super().__init__()
+        self.cfg = as_config(settings)
+        self.dataset = make_dataset(self.cfg) if dataset is None else dataset
+
+    def train_dataloader(self) -> Loader:
+        """Return the batches of training.
+
+        Raises:
+            ValueError: they cannot be split over the devices.
+        """
+        size, batch_size = self.dataset.size("train"), self.cfg.trainer.batch_size
+        rank, ranks, fixed, place = 0, 1, False, None
+        if (trainer := self.trainer) is not None:
+            rank, ranks, fixed = trainer.global_rank, trainer.world_size, trainer.overfit_batches > 0
+            place = lambda: batches_done(trainer)  # noqa: E731
+        smallest = min(batch_size, size % batch_size or batch_size)
+        if smallest < ranks:
+            raise ValueError(
+                f"trainer.batch_size must leave no batch smaller than the number of devices, {ranks}, got "
+                f"{batch_size}, of {size} training sequences: the last batch has {smallest}"
+            )
+        order = Order(size, batch_size, self.cfg.seed, rank, ranks, fixed)
+        return Loader(Rows(self.dataset, "train", self.cfg.trainer.fresh), order, place)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Return the validation split; every device evaluates all of it."""
+        return self._whole("validation")
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        """Return the test split; every device evaluates all of it."""
+        return self._whole("test")
+
+    def predict_dataloader(self) -> DataLoader[Batch]:
+        """Return the test split."""
+        return self._whole("test")
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        if device.type == "cpu":
+            return batch
+        return batch.pinned().to(device, non_blocking=True) if device.type == "cuda" else batch.to(device)
+
+    def _whole(self, split: str) -> DataLoader[Batch]:
+        order = Order(self.dataset.size(split), chunk_size(self.dataset), fixed=True)
+        return DataLoader(Rows(self.dataset, split), sampler=order, batch_size=None, collate_fn=_as_it_is)
+
+
+def batches_done(trainer: L.Trainer) -> int:
+    """Return the number of batches that a Trainer has trained on, before the fit and the checkpoint that it continues.
+
+    Unlike epochs, it is right after a training that ended in the middle of one.
+    """
+    return int(trainer.fit_loop.epoch_loop.batch_progress.total.completed)
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch

@@ -1,0 +1,64 @@
+"""Whether a Trainer trains a cell as the cell's settings say."""
+
+import math
+
+import lightning as L
+from omegaconf import DictConfig
+
+from pe_lab.config import resolved
+from pe_lab.training.data import Sequences
+
+PRECISIONS = ("32-true", "bf16-mixed")
+
+
+def check_fit(trainer: L.Trainer, cfg: DictConfig, steps_per_epoch: int, phased: bool, graph: bool) -> None:
+    """Raise ValueError, in one line, unless a Trainer can honour the settings of a cell beside its own arguments.
+
+    Args:
+        phased: whether the encoding changes in the course of the training.
+        graph: whether steps are replayed as a CUDA graph.
+    """
+    asked, precision = cfg.trainer, str(trainer.precision)
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}, got Trainer(precision={precision!r})")
+    if asked.precision == "bf16-mixed" != precision:
+        raise ValueError(
+            f"precision must be that of trainer.precision=bf16-mixed, got Trainer(precision={precision!r})"
+        )
+    device = trainer.strategy.root_device.type
+    if asked.device not in ("auto", device):
+        raise ValueError(f"accelerator must be that of trainer.device={asked.device}, got a Trainer on {device}")
+    if asked.clip is not None and trainer.gradient_clip_val not in (None, asked.clip):
+        raise ValueError(
+            f"gradient_clip_val must be that of trainer.clip={asked.clip:g} or none, got "
+            f"Trainer(gradient_clip_val={trainer.gradient_clip_val:g})"
+        )
+    data = getattr(trainer, "datamodule", None)
+    if isinstance(data, Sequences) and resolved(data.cfg) != resolved(cfg):
+        raise ValueError("the settings of Sequences must be those of the module that is trained on them, got others")
+    if trainer.world_size > 1 and trainer.overfit_batches > 0:
+        raise ValueError(f"overfit_batches must be 0 with several devices, got {trainer.overfit_batches:g}")
+    if graph:
+        given = {"several devices": trainer.world_size > 1}
+        given["accumulate_grad_batches"] = trainer.accumulate_grad_batches > 1
+        given["gradient_clip_algorithm='value'"] = trainer.gradient_clip_algorithm == "value"
+        for name in (name for name, is_given in given.items() if is_given):
+            raise ValueError(f"trainer.graph={asked.graph} cannot be used with {name}: use trainer.graph=false")
+    if cfg.optimizer.schedule != "constant" or phased:
+        _check_length(trainer, cfg, steps_per_epoch)
+
+
+def _check_length(trainer: L.Trainer, cfg: DictConfig, steps_per_epoch: int) -> None:
+    """Raise ValueError if a training whose steps depend on its end would go on behind it."""
+    per_epoch = -(-steps_per_epoch // trainer.accumulate_grad_batches)
+    epochs = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs
+    steps = math.inf if trainer.max_steps == -1 else trainer.max_steps
+    unit, end = ("epochs", cfg.epochs * per_epoch) if cfg.steps is None else ("steps", cfg.steps)
+    if min(epochs * per_epoch, steps) > end:
+        reason = (
+            f"optimizer.schedule={cfg.optimizer.schedule}" if cfg.optimizer.schedule != "constant" else "its phases"
+        )
+        raise ValueError(
+            f"max_{unit} must be at most {unit}={cfg[unit]}, on which {reason} depends, got "
+            f"Trainer(max_epochs={trainer.max_epochs}, max_steps={trainer.max_steps})"
+        )
