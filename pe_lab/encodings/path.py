@@ -35,8 +35,10 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
     earlier = total - length
     slot = torch.arange(total, device=q.device)
     # the number of chunks of an exported model must not depend on its length
-    chunks = 1 if torch.compiler.is_exporting() else -(-total // chunk)
-    starts = list(range(0, total, -(-total // chunks)))  # of equal size, but for the last
+    starts = [0]
+    if not torch.compiler.is_exporting():
+        count = -(-total // chunk)
+        starts = list(range(0, total, -(-total // count)))  # all of equal size but the last
     ends = [*starts[1:], total]
     rows, columns = q[:, :, length:], []  # no queries as yet
     for start, end in zip(reversed(starts), reversed(ends), strict=True):
