@@ -166,7 +166,7 @@ class _Block:
         """Set hidden maps [maps, L] to 0 where there is no key: beyond `reach` keys more, or before the document."""
         if self.reach:
             rows, end = self._rows(hidden), self.keys + self.reach
-            rows[..., end:] = 0
+            rows[..., end:].zero_()
             if before is not None:
                 rows[..., :end].masked_fill_(before[:, self.rows, :end], 0)
         return hidden

@@ -331,7 +331,7 @@ def test_what_cannot_be_searched_leaves_no_declaration(ledger: Path) -> None:
         ("search.first_seed=-1", "search.first_seed must be at least 0, got -1"),
         ("+search.rate=[1]", "search has the settings extensions, factor, first_seed, rates, rungs, scales, seeds"),
         ("~search.rungs", "search.rungs must be set, got nothing"),
-        ("search=wide", "search must be one of fair, none, pe_bench, got 'wide'"),
+        ("search=wide", "search must be one of fair, none, pe_bench, pe_bench_2, got 'wide'"),
     ],
 )
 def test_a_wrong_search_is_named_in_one_line(override: str, expected: str) -> None:

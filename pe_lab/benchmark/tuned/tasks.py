@@ -57,4 +57,4 @@ def _task(study: str) -> Task:
     asks, question, settings = described(study)
     few = OmegaConf.select(settings, "hydra.sweeper.params.pe")
     (cfg,) = config.expand(config.of_jobs([f"+study={study}", "pe=none"]), multirun=True)
-    return Task(study, asks, question, tuple(few.split(",")) if few else tuple(named()), cfg)
+    return Task(study, asks, question, tuple(named()) if few.startswith("glob(") else tuple(few.split(",")), cfg)
