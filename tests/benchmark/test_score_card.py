@@ -192,16 +192,16 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_card_of_a_shipped_encoding_needs_no_training(tmp_path: Path) -> None:
-    """And all that `pe=rope` asks for is there: its search, its seeds, its lengths."""
-    done = program("pe=rope", "--tasks=copy", "--workers=1", folder=tmp_path)
+    """And all that `pe=alibi` asks for is there: its search, its seeds, its lengths."""
+    done = program("pe=alibi", "--tasks=copy", "--workers=1", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "score_card/rope/card.html"
-    folder = tmp_path / "score_card" / "rope"
+    assert done.stdout.strip() == "score_card/alibi/card.html"
+    folder = tmp_path / "score_card" / "alibi"
     lines = pd.read_csv(folder / "card.csv")
     assert set(lines["length"]) == {1, 2}
-    assert set(lines["pe"]) == {"rope"}
-    assert {"none", "alibi"} <= set(lines["other"])
-    assert "What is rope good for?" in (folder / "card.html").read_text()
+    assert set(lines["pe"]) == {"alibi"}
+    assert {"none", "t5"} <= set(lines["other"])
+    assert "What is alibi good for?" in (folder / "card.html").read_text()
     weights = list((tmp_path / "ledger").glob("*/*/*/weights.safetensors"))
     assert weights == []
     assert list((tmp_path / "ledger").glob("*/*/*/shipped.json"))
