@@ -5,14 +5,16 @@ from typing import Any
 
 import lightning as L
 import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
 from pe_lab.data.base import Batch, Dataset, epoch_order
 from pe_lab.training.metrics import chunk_size
-from pe_lab.training.settings import Settings, as_config, make_dataset
 
 Key = tuple[int, Tensor]  # of a batch: the epoch, and the indices of its sequences
+Settings = DictConfig | dict[str, Any]  # of a cell
 
 
 class Order(SequentialSampler, DistributedSampler):
@@ -173,3 +175,14 @@ def batches_done(trainer: L.Trainer) -> int:
 
 def _as_it_is(batch: Batch) -> Batch:
     return batch
+
+
+def as_config(settings: Settings) -> DictConfig:
+    """Return settings as a config."""
+    return settings if isinstance(settings, DictConfig) else OmegaConf.create(settings)
+
+
+def make_dataset(cfg: DictConfig) -> Dataset:
+    """Return the dataset of a cell, without its sequences, which it makes when they are asked for."""
+    dataset: Dataset = instantiate(cfg.data)(seed=cfg.seed)
+    return dataset

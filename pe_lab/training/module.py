@@ -16,12 +16,11 @@ from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.seeding import derive, initialise, seed_all
 from pe_lab.model import Transformer
 from pe_lab.training.checkpoints import SafeTensorsIO, exactly, is_safetensors
-from pe_lab.training.data import batches_done
+from pe_lab.training.data import Settings, as_config, batches_done, make_dataset
 from pe_lab.training.fit import check_fit
 from pe_lab.training.graph import CapturedStep, used
 from pe_lab.training.metrics import Measured, answers, batch_metrics, cross_entropy, drawn
 from pe_lab.training.optimization import Optimization
-from pe_lab.training.settings import Settings, as_config, make_dataset
 
 
 class Training(L.LightningModule):
