@@ -76,10 +76,23 @@ def used(
 
 
 def capture_on_cuda(function: Callable[[], None]) -> Replay:
-    """Capture the CUDA work of a function, which is not run, and return what runs it."""
+    """Capture the CUDA work of a function, which is not run, and return what runs it.
+
+    Raises:
+        RuntimeError: the function does what a graph cannot hold. The device's random generator and the current stream
+            are then those of before; PyTorch leaves both as if the capture went on, and refuses every later draw.
+    """
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function()
+    stream = torch.cuda.current_stream()
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    draws = generator.clone_state()
+    try:
+        with torch.cuda.graph(graph):
+            function()
+    except RuntimeError:
+        generator.graphsafe_set_state(draws)
+        torch.cuda.set_stream(stream)
+        raise
     return graph.replay
 
 

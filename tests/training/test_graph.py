@@ -225,6 +225,10 @@ def test_on_a_gpu_a_step_that_reads_a_value_is_refused(tmp_path: Path) -> None:
     made.captured = CapturedStep(made)
     with pytest.raises(ValueError, match="trainer.graph=true cannot capture this step"):
         stepped(made, [batch.to("cuda") for batch in batches(made, [32] * (USUAL + 1))])
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.manual_seed(3)
+    (first, second), (other,) = torch.rand(2, device="cuda"), torch.rand(1, device="cuda")
+    assert len({float(first), float(second), float(other)}) == 3  # drawn as if nothing had been captured
 
 
 @pytest.mark.gpu

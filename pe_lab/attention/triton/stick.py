@@ -96,9 +96,9 @@ def _add_up(x, ones, total, PARTS: tl.constexpr, LEFT: tl.constexpr = False):
         high = _cut(x)
         x -= high
         part = high.to(tl.bfloat16)
-        total = dot(ones, part, total) if LEFT else dot(part, ones, total)
+        total = dot(ones, part, total, "tf32") if LEFT else dot(part, ones, total, "tf32")
     part = x.to(tl.bfloat16)
-    return dot(ones, part, total) if LEFT else dot(part, ones, total)
+    return dot(ones, part, total, "tf32") if LEFT else dot(part, ones, total, "tf32")
 
 
 @triton.jit

@@ -115,7 +115,7 @@ def by_distance(tile, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def dot(a, b, total=None, PRECISION: tl.constexpr = "tf32"):
+def dot(a, b, total=None, PRECISION: tl.constexpr = None):  # Triton 3.6 does not take a string as default
     """Return a @ b + total in float32; in the interpreter, which does not read bfloat16, from float32 inputs."""
     if INTERPRETED:
         a, b = a.to(tl.float32), b.to(tl.float32)
