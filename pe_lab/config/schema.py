@@ -32,7 +32,7 @@ class Trainer:
     clip: float | None = MISSING
     log_every: int = MISSING
     save_every: float = MISSING
-    graph: Any = False  # or True, or auto
+    graph: Any = "auto"  # or True, or False
     fresh: bool = False
 
 

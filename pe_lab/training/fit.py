@@ -38,14 +38,19 @@ def check_fit(trainer: L.Trainer, cfg: DictConfig, steps_per_epoch: int, phased:
         raise ValueError("the settings of Sequences must be those of the module that is trained on them, got others")
     if trainer.world_size > 1 and trainer.overfit_batches > 0:
         raise ValueError(f"overfit_batches must be 0 with several devices, got {trainer.overfit_batches:g}")
-    if graph:
-        given = {"several devices": trainer.world_size > 1}
-        given["accumulate_grad_batches"] = trainer.accumulate_grad_batches > 1
-        given["gradient_clip_algorithm='value'"] = trainer.gradient_clip_algorithm == "value"
-        for name in (name for name, is_given in given.items() if is_given):
-            raise ValueError(f"trainer.graph={asked.graph} cannot be used with {name}: use trainer.graph=false")
+    if graph and (name := prevents_graph(trainer)):
+        raise ValueError(f"trainer.graph={asked.graph} cannot be used with {name}: use trainer.graph=auto or false")
     if cfg.optimizer.schedule != "constant" or phased:
         _check_length(trainer, cfg, steps_per_epoch)
+
+
+def prevents_graph(trainer: L.Trainer) -> str | None:
+    """Return what a Trainer was given that steps replayed as a CUDA graph cannot honour; None: nothing."""
+    if trainer.world_size > 1:
+        return "several devices"
+    if trainer.accumulate_grad_batches > 1:
+        return "accumulate_grad_batches"
+    return "gradient_clip_algorithm='value'" if trainer.gradient_clip_algorithm == "value" else None
 
 
 def _check_length(trainer: L.Trainer, cfg: DictConfig, steps_per_epoch: int) -> None:

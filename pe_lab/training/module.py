@@ -17,7 +17,7 @@ from pe_lab.data.seeding import derive, initialise, seed_all
 from pe_lab.model import Transformer
 from pe_lab.training.checkpoints import SafeTensorsIO, exactly, is_safetensors
 from pe_lab.training.data import Settings, as_config, batches_done, make_dataset
-from pe_lab.training.fit import check_fit
+from pe_lab.training.fit import check_fit, prevents_graph
 from pe_lab.training.graph import CapturedStep, used
 from pe_lab.training.metrics import Measured, answers, batch_metrics, cross_entropy, drawn
 from pe_lab.training.optimization import Optimization
@@ -98,6 +98,9 @@ class Training(L.LightningModule):
             return
         trainer = self.trainer
         self.choose_graph(trainer.strategy.root_device)
+        if self.graph and self.cfg.trainer.graph == "auto" and (name := prevents_graph(trainer)):
+            self.graph, self.graph_reason = False, f"trainer.graph=auto; none: cannot be used with {name}"
+            self.automatic_optimization = True
         check_fit(trainer, self.cfg, self.steps_per_epoch, self.model.encodings.first.phased, self.graph)
         self.log_every = trainer.log_every_n_steps
         if trainer.gradient_clip_val is not None:

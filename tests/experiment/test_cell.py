@@ -137,7 +137,8 @@ def test_a_graph_that_can_be_captured_is_part_of_the_identity(tmp_path, monkeypa
     assert run(tmp_path, "trainer.graph=auto", "trainer.device=cpu") == run(tmp_path, "trainer.device=cpu")
     assert run(tmp_path, "trainer.graph=true") != plain  # refused when the training is made, if not possible
     monkeypatch.setattr(cell_module, "refuses", lambda *_: None)
-    assert run(tmp_path, "trainer.graph=auto") == run(tmp_path, "trainer.graph=true") != plain == run(tmp_path)
+    assert run(tmp_path) == run(tmp_path, "trainer.graph=auto") == run(tmp_path, "trainer.graph=true")
+    assert run(tmp_path, "trainer.graph=false") == plain != run(tmp_path)
 
 
 def test_a_schedule_that_depends_on_the_end_gives_each_number_of_epochs_its_own_run(tmp_path):

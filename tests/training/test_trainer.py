@@ -364,6 +364,20 @@ def test_what_cannot_be_honoured_is_refused_in_one_line(name: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_what_a_graph_cannot_honour_is_done_without_one_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where steps could be captured."""
+    monkeypatch.setattr("pe_lab.training.module.used", lambda asked, *_: (bool(asked), f"trainer.graph={asked}"))
+    for name, arguments in {
+        "accumulate_grad_batches": {"accumulate_grad_batches": 2},
+        "gradient_clip_algorithm='value'": {"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value"},
+    }.items():
+        module = trained("trainer.graph=auto", max_epochs=1, **arguments)[0]
+        assert module.graph_reason == f"trainer.graph=auto; none: cannot be used with {name}"
+        assert same(weights(module), weights(trained("trainer.graph=false", max_epochs=1, **arguments)[0]))
+        with pytest.raises(ValueError, match=f"^trainer.graph=True cannot be used with {name}: use .*auto or false$"):
+            trained("trainer.graph=true", **arguments)
+
+
 def test_data_of_another_cell_is_refused() -> None:
     module, other = cell("pe=rope").training(), cell("pe=rope", "seed=1").sequences()
     with pytest.raises(ValueError, match="settings of Sequences must be those of the module"):
