@@ -18,7 +18,7 @@ from pe_lab.experiment.checkpoint import Checkpoint
 from pe_lab.experiment.logs import Logs, prepare
 from pe_lab.experiment.measurement import Datasets, measure
 from pe_lab.experiment.memory import naming_memory
-from pe_lab.ledger.run import Run
+from pe_lab.ledger.run import DIVERGED, ERROR, Run
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
 from pe_lab.system.termination import no_exit, sigterm_raises
@@ -118,8 +118,10 @@ class Executor:
 
     def _fail(self, checkpoints: list[int], error: Exception, step: int | None) -> None:
         """Record why checkpoints are not reached, and what training to there has cost."""
+        kind = DIVERGED if isinstance(error, NotFiniteError) else ERROR
+        core_seconds = self.clock.seconds * torch.get_num_threads()
         for epochs in checkpoints:
-            self.run.fail(epochs, in_one_line(error), step, self.clock.seconds * torch.get_num_threads())
+            self.run.fail(epochs, in_one_line(error), step, core_seconds, kind)
 
     # -- from one checkpoint to the next -------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.experiment.job import Job
+from pe_lab.ledger.run import DIVERGED
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Outcome:
         core_seconds: in training steps, from the start of its run to this checkpoint, or to where it failed, times
             threads.
         shipped: whether it came with the package, so that it cost nothing here.
+        diverged: whether it failed because a loss was not finite.
     """
 
     cfg: DictConfig
@@ -64,6 +66,7 @@ class Outcome:
     floors: dict[str, dict[str, float]] = field(default_factory=dict)
     core_seconds: float = 0.0
     shipped: bool = False
+    diverged: bool = False
 
 
 Stage = Generator[Round, list[Outcome], list[DictConfig]]
@@ -111,7 +114,8 @@ def outcome(job: Job) -> Outcome:
         seconds = failure.get("core_seconds")
         if type(seconds) is not float:  # it was killed, or an earlier version recorded it
             seconds = run.cost()["steps"] if job.refused is None else 0.0  # refused: the ledger cannot be used for it
-        return Outcome(job.cell.cfg, run.name, checkpoint, str(failure["reason"]), core_seconds=seconds)
+        reason, diverged = str(failure["reason"]), failure.get("kind") == DIVERGED
+        return Outcome(job.cell.cfg, run.name, checkpoint, reason, core_seconds=seconds, diverged=diverged)
     summary = read(run, job.cell.target)
     threads = summary["environment"].get("threads")
     seconds = summary["seconds"] * (threads if type(threads) is int else 1)

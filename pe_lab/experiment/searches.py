@@ -21,7 +21,6 @@ from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.results.from_ledger import validation
 from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
 from pe_lab.system.files import LedgerError, canonical
-from pe_lab.training.divergence import diverged
 
 LR = "optimizer.lr"
 # of the cells of a search: they are trained and validated, and nothing else
@@ -176,7 +175,7 @@ class Search:
                 f"ledger entry {outcome.checkpoint} must have the validation at its end, got none: with another "
                 f"ledger=, it is trained again"
             )
-        if diverged(outcome.failure):
+        if outcome.diverged:
             return math.inf
         tried = [LR, *([self.scale] if self.scale else [])]
         cell = "".join(f"{setting}={OmegaConf.select(cfg, setting):g}, " for setting in tried)

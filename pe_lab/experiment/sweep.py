@@ -21,10 +21,10 @@ from pe_lab.experiment.tables import report, require_complete
 from pe_lab.experiment.watch import Watch
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import write_command
+from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import Tree
 from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import settle_wandb
-from pe_lab.training.divergence import diverged
 
 AGAIN = 3  # times that a round is served, while other processes clear failures of its cells
 
@@ -261,7 +261,7 @@ def _diverged(cell: Cell) -> bool:
     """Return whether the ledger says that a cell's training ended with a loss that is not finite."""
     run = Ledger(cell.cfg.ledger).find(cell.identity)
     failure = None if run.done(cell.target) else run.failure(cell.target)
-    return failure is not None and diverged(failure["reason"])
+    return (failure or {}).get("kind") == DIVERGED
 
 
 def _require_trained(cells: list[Cell]) -> None:

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 
 from pe_lab.experiment.job import Job
+from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import Tree
-from pe_lab.training.divergence import diverged
 
 
 class CellsMissingError(RuntimeError):
@@ -48,7 +48,7 @@ def _name(absent: list[Job]) -> list[Job]:
 def _missing(absent: list[Job], jobs: list[Job]) -> CellsMissingError:
     """Return the error; of cells that diverged it does not say that training them again helps."""
     line = f"{len(absent)} of {len(jobs)} cells are missing"
-    lost = sum(job.failure is not None and diverged(job.failure["reason"]) for job in absent)
+    lost = sum((job.failure or {}).get("kind") == DIVERGED for job in absent)
     if lost:
         line += f", {lost} of which diverged: they would do so again"
     if lost < len(absent):

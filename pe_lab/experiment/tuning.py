@@ -34,7 +34,6 @@ from pe_lab.statistics import (
     share_interval,
 )
 from pe_lab.statistics import Outcome as Tuned
-from pe_lab.training.divergence import diverged
 
 ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
 
@@ -127,7 +126,7 @@ class Race:
         self.seconds[outcome.run] = max(self.seconds.get(outcome.run, 0.0), outcome.core_seconds)
         curve = self.curves.setdefault(need.trial, {})
         if outcome.failure is not None:
-            if not diverged(outcome.failure):
+            if not outcome.diverged:
                 raise CellsMissingError(f"the study needs {need.trial} with {need.steps} steps: {outcome.failure}")
             self.progress[need.trial] = Progress(self._scores(curve), failed=True)
             return

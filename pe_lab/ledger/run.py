@@ -17,6 +17,7 @@ from pe_lab.system.files import CHECKSUMS, NOT_READ, LedgerError, digest, entrie
 from pe_lab.system.plain import complaint
 
 IDENTITY = "run.json"
+ERROR, DIVERGED = "error", "diverged"  # kinds of failures
 EPOCHS = re.compile(r"[1-9][0-9]*")  # the name of a checkpoint's folder
 CHECKPOINT_FILES = ("config.yaml", "metrics.csv", "summary.json", "environment.json")
 WEIGHTS, SHIPPED = "weights.safetensors", "shipped.json"  # a checkpoint has one of them
@@ -72,14 +73,17 @@ class Run(LeasedFolder):
                 requested.add(int(epochs))
         return sorted(epochs for epochs in requested if not self.done(epochs) and self.failure(epochs) is None)
 
-    def fail(self, epochs: int, reason: str, step: int | None, core_seconds: float | None = None) -> None:
+    def fail(
+        self, epochs: int, reason: str, step: int | None, core_seconds: float | None = None, kind: str = ERROR
+    ) -> None:
         """Record why a checkpoint could not be reached.
 
         Args:
+            kind: ERROR, or DIVERGED: a loss was not finite, and would be so again.
             step: at which the training ended, if it began.
             core_seconds: in training steps, from the start of the run to there, whatever was trained twice.
         """
-        failure = {"reason": reason, "step": step, "time": time.time(), "host": socket.gethostname()}
+        failure = {"kind": kind, "reason": reason, "step": step, "time": time.time(), "host": socket.gethostname()}
         failure |= {} if core_seconds is None else {"core_seconds": core_seconds}
         self.tree.write_json(self._failure_file(epochs), failure)
 

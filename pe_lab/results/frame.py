@@ -33,8 +33,8 @@ class Results:
             to 1); floor_<floor>_<metric>; parameters, positional_parameters, flops_per_token (of a forward pass),
             seconds (in training steps, from the run's start), attention and device (those that ran), run (the hash of
             all that determines the training), python, torch, pe_lab, commit, hardware, threads.
-        failed: one row per cell that failed: settings, reason, step, run. For one study of a ledger, those that the
-            study's folder names.
+        failed: one row per cell that failed: settings, kind (diverged or error), reason, step, run. For one study of a
+            ledger, those that the study's folder names.
         skipped: one row per impossible pair of encoding and task that a study left out: pe, data, reason.
         refused: one line per entry that is damaged, incomplete, missing or unreadable; all else is then a part. Entries
             of curves and records are added when these are first read.

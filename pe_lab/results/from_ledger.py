@@ -29,7 +29,8 @@ _SETTING_NAMES = {
 }
 _COUNTS = ("model.depth", "seed")
 NO_CELLS = pd.DataFrame(columns=[*FIRST, "run"])
-NO_FAILED = pd.DataFrame(columns=[*FIRST, "reason", "step", "run"])
+FAILURE = ["kind", "reason", "step", "run"]
+NO_FAILED = pd.DataFrame(columns=[*FIRST, *FAILURE])
 
 Wanted = dict[tuple[str, int], int]  # the cells to read, as run and epochs, with their positions in the result
 
@@ -106,17 +107,17 @@ def _length(target: int, summary: dict[str, Any]) -> dict[str, float]:
 
 
 def failures(settings: list[Settings], failed: list[Settings], reasons: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return one row per failed cell: its distinguishing settings, reason, step and run.
+    """Return one row per failed cell: its distinguishing settings, kind, reason, step and run.
 
     Args:
         settings: of the finished cells, which failed cells are distinguished from.
         failed: settings of the failed cells.
-        reasons: of each failed cell, a reason, a step and a run.
+        reasons: of each failed cell, a kind, a reason, a step and a run.
     """
     if not failed:
         return NO_FAILED.copy()
     described = describe(settings + failed).tail(len(failed)).reset_index(drop=True)
-    return pd.concat([described, pd.DataFrame(reasons, columns=["reason", "step", "run"])], axis=1)
+    return pd.concat([described, pd.DataFrame(reasons, columns=FAILURE)], axis=1)
 
 
 def _without_identity(folder: Path) -> list[str]:
@@ -216,7 +217,7 @@ def _failure(path: Path, run: Run) -> dict[str, Any]:
     found = read_json(path)
     if not _is_count(path.stem) or not isinstance(found, dict):
         raise LedgerError(f"ledger entry {path} must say why a number of epochs was not reached, got something else")
-    return {"reason": found.get("reason"), "step": found.get("step"), "run": run.name}
+    return {name: found.get(name) for name in FAILURE} | {"run": run.name}
 
 
 def _line(error: Exception) -> str:

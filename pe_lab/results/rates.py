@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from pe_lab.ledger.run import DIVERGED
 from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.statistics.intervals import interval
-from pe_lab.training.divergence import diverged
 
 LR = "optimizer.lr"
 
@@ -82,7 +82,9 @@ def _with_diverged(means: pd.DataFrame, failed: pd.DataFrame, keys: list[str]) -
     """
     if not set(keys) <= set(failed):
         return means
-    lost = failed.loc[failed["reason"].map(diverged).astype(bool), keys].drop_duplicates()
+    if "kind" not in failed:  # a table of an earlier version
+        raise ValueError("failed.csv must say in a column kind which cells diverged, got none: run the study again")
+    lost = failed.loc[failed["kind"].eq(DIVERGED), keys].drop_duplicates()
     some = merge(means, lost, keys, how="left", indicator=True)["_merge"].eq("both")
     means.loc[some, ["validation_loss", "test_loss"]] = np.inf
     all_seeds = merge(lost, means[keys], keys, how="left", indicator=True).query("_merge == 'left_only'")[keys]

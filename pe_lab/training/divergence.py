@@ -1,9 +1,5 @@
 """The failure of a training whose loss is not finite: it would fail again."""
 
-import re
-
-_MESSAGE = re.compile(r"the \w+ loss must be finite, ")
-
 
 class NotFiniteError(ArithmeticError):
     """A loss is not finite."""
@@ -15,12 +11,3 @@ class NotFiniteError(ArithmeticError):
 
 class CheckpointNotFiniteError(NotFiniteError):
     """A loss is not finite that is computed for a checkpoint only: later checkpoints do not depend on it."""
-
-
-def diverged(reason: str) -> bool:
-    """Return whether a cell failed because a loss was not finite.
-
-    Args:
-        reason: of the failure, as the ledger keeps it.
-    """
-    return _MESSAGE.match(reason) is not None

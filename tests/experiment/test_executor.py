@@ -15,8 +15,9 @@ from pe_lab.encodings.bias_learned import KerpleLog
 from pe_lab.experiment import executor
 from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
+from pe_lab.ledger.run import DIVERGED
 from pe_lab.model.blocks import Attention
-from pe_lab.training.divergence import NotFiniteError, diverged
+from pe_lab.training.divergence import NotFiniteError
 from pe_lab.training.module import Training
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
@@ -182,7 +183,7 @@ def test_an_evaluation_of_a_checkpoint_that_is_not_finite_fails_that_checkpoint_
     job = serve(tmp_path / "both", "epochs=5,3")
     assert job.run.checkpoints() == [5]
     assert job.run.failure(3)["reason"].startswith(f"the {split} loss must be finite, got inf at step ")
-    assert diverged(job.run.failure(3)["reason"])
+    assert job.run.failure(3)["kind"] == DIVERGED
     monkeypatch.setattr(executor, "evaluate", evaluate)
     assert outcome(job) == outcome(serve(tmp_path / "alone", "epochs=5"))
 
@@ -235,6 +236,7 @@ def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monke
     assert job.run.cost()["steps"] > 0
     for epochs in (2, 4):
         assert job.run.failure(epochs)["step"] == 13
+        assert job.run.failure(epochs)["kind"] == DIVERGED
         assert job.run.failure(epochs)["core_seconds"] == pytest.approx(3 * job.run.cost()["steps"])
     monkeypatch.setattr(Training, "training_step", training_step)
     serve(tmp_path, "epochs=1,2,4")

@@ -28,6 +28,7 @@ from pe_lab.experiment.search import NoRateError
 from pe_lab.experiment.searches import searches_of, starting_scale
 from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.run import ERROR
 from pe_lab.ledger.tree import Tree
 from pe_lab.results.frame import load
 from pe_lab.results.from_ledger import validation
@@ -77,8 +78,7 @@ class Served:
             off += abs(math.log(OmegaConf.select(cfg, scale) / self.best[cfg.pe.name][1]))
             run += f"-{OmegaConf.select(cfg, scale)}"
         if rate >= self.diverges:
-            reason = "the validation loss must be finite, got nan at step 3"
-            return Outcome(cfg, run, self.folder / "none", reason, Unread(), {}, 0.5)
+            return Outcome(cfg, run, self.folder / "none", "no number", Unread(), {}, 0.5, diverged=True)
         validated = [epoch for epoch in range(1, cfg.epochs + 1) if epoch in (1, 2, 4, 8, 16, cfg.epochs)]
         lines = [f"validation,{4 * epoch},{epoch},loss,{off + 1 / epoch}" for epoch in validated]
         lines += [f"validation,{4 * cfg.epochs},{cfg.epochs},accuracy,{-off}", f"test,4,{cfg.epochs},loss,{-off}"]
@@ -453,7 +453,7 @@ def test_a_diverged_candidate_is_a_result_when_the_study_is_evaluated(
     assert len(list(ledger.glob("*/records/4/*/rows.csv"))) == 1
     assert (ledger / "studies" / "mine" / FILE).read_text() == rates
 
-    failed.write_text(before.replace("loss must be finite", "process was killed"))  # says nothing about the rate
+    failed.write_text(json.dumps(json.loads(before) | {"kind": ERROR}))  # says nothing about the rate
     with pytest.raises(ValueError, match=r"1 of 3 cells are not in the ledger .*: train them with"):
         searched(ledger, *words, train=False)
     failed.unlink()

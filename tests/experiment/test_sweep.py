@@ -16,6 +16,7 @@ from pe_lab import config
 from pe_lab.experiment import scheduler, sweep, tables, watch
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.progress import Snapshot
+from pe_lab.ledger.run import DIVERGED, ERROR
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_what_starts_no_worker_is_not_tried_again(cells, capsys):
     assert capsys.readouterr().err == "the launcher stopped: there is no such launcher\n"
 
 
-LOST = "the training loss must be finite, got nan at step 2"
+LOST = {"kind": DIVERGED, "reason": "no number"}
 PAIRS = ["pe=none,cope,rope_2d", "data=copy,pattern", "model.depth=1", "logger=none"]
 
 
@@ -135,9 +136,12 @@ def test_a_list_of_left_out_pairs_is_not_that_of_an_earlier_command(tmp_path, ca
 
 
 @pytest.mark.parametrize(
-    ("reasons", "line"),
+    ("failures", "line"),
     [
-        ((None, "OSError: no space"), "2 of 3 cells are missing; the same command, run again, trains what is missing"),
+        (
+            (None, {"kind": ERROR, "reason": "the training loss must be finite, got nan at step 2"}),
+            "2 of 3 cells are missing; the same command, run again, trains what is missing",
+        ),
         ((LOST, LOST), "2 of 3 cells are missing, 2 of which diverged: they would do so again"),
         (
             (LOST, None),
@@ -146,13 +150,15 @@ def test_a_list_of_left_out_pairs_is_not_that_of_an_earlier_command(tmp_path, ca
         ),
     ],
 )
-def test_it_is_said_of_which_missing_cells_training_again_helps(reasons: tuple[str | None, ...], line: str) -> None:
-    absent = [SimpleNamespace(failure=None if reason is None else {"reason": reason}) for reason in reasons]
+def test_it_is_said_of_which_missing_cells_training_again_helps(
+    failures: tuple[dict[str, str] | None, ...], line: str
+) -> None:
+    absent = [SimpleNamespace(failure=failure) for failure in failures]
     assert str(tables._missing(absent, [*absent, SimpleNamespace()])) == line
 
 
 def test_a_cell_that_diverged_is_trained_again_where_no_other_depends_on_it(cells, monkeypatch):
-    cells[0].run.fail(1, LOST, 2)
+    cells[0].run.fail(1, "no number", 2, kind=DIVERGED)
     served = []
     monkeypatch.setattr(Job, "serve", lambda job, wait: served.append((job.cell.cfg.seed, job.failure)))
     with pytest.raises(tables.CellsMissingError):

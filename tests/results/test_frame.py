@@ -17,11 +17,11 @@ from pe_lab.experiment import sweep
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import Run
+from pe_lab.ledger.run import DIVERGED, ERROR, Run
 from pe_lab.results import curves
 from pe_lab.results.columns import ENVIRONMENT, FIRST, setting_columns
 from pe_lab.results.frame import UNKNOWN, load
-from pe_lab.results.from_ledger import outcome
+from pe_lab.results.from_ledger import FAILURE, outcome
 from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.results.statistics import compare
 from pe_lab.system.files import CHECKSUMS, canonical, digest, file_digest, write_json
@@ -265,7 +265,7 @@ def test_the_folder_of_a_study_has_all_of_it(real):
     pd.testing.assert_frame_equal(stored.cells, loaded.cells)
     pd.testing.assert_frame_equal(stored.curves, loaded.curves)
     assert stored.records.empty
-    assert list(stored.failed) == list(loaded.failed) == [*FIRST, "reason", "step", "run"]
+    assert list(stored.failed) == list(loaded.failed) == [*FIRST, *FAILURE]
     assert stored.failed.empty
     pd.DataFrame({"pe": ["rope"], "data": ["copy"], "reason": ["so"]}).to_csv(folder / "failed.csv", index=False)
     for results in (load(folder), load(real, "two")):
@@ -392,7 +392,7 @@ def test_a_failed_cell_has_its_settings_and_its_reason(tmp_path):
     training_run = add(tmp_path, "rope", (1, 2), theta=100)
     add(tmp_path, "none")
     training_run.fail(2, "it was reached after all", 3)
-    training_run.fail(4, "the loss must be finite", 7)
+    training_run.fail(4, "the loss must be finite", 7, kind=DIVERGED)
     other = Ledger(tmp_path).run(identity({"name": "rope", "theta": 500}))
     other.fail(16, "no memory", None)
     results = load(tmp_path)
@@ -403,6 +403,7 @@ def test_a_failed_cell_has_its_settings_and_its_reason(tmp_path):
         ("rope theta=100", 4, "the loss must be finite", training_run.name),
         ("rope theta=500", 16, "no memory", other.name),
     ]
+    assert [of["kind"] for of in failed] == [DIVERGED, ERROR]
     assert failed[0]["step"] == 7
     assert pd.isna(failed[1]["step"])
 

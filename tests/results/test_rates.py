@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pe_lab.ledger.run import DIVERGED, ERROR
 from pe_lab.results.frame import Results
 from pe_lab.results.rates import LR, edges, tuned
 
@@ -13,9 +14,6 @@ RATES = (1e-4, 1e-3, 1e-2)
 # validation and test losses by rate: the lowest of the one is not the lowest of the other
 VALIDATION = {"rope": (0.9, 0.5, 0.6), "none": (0.8, 0.9, 0.7)}
 TEST = {"rope": (0.9, 0.6, 0.5), "none": (0.6, 0.8, 0.9)}
-
-
-DIVERGED = "the training loss must be finite, got nan at step 13"
 
 
 def results(
@@ -28,7 +26,7 @@ def results(
     """Return cells of one setting, each with two validations, of which the first has the lower loss.
 
     Args:
-        failed: cells that are not there: encoding, rate, seed and reason.
+        failed: cells that are not there: encoding, rate, seed and kind.
     """
     cells, curves = [], []
     for pe, losses in test.items():
@@ -42,7 +40,7 @@ def results(
                         curves.append(where | {"epoch": epoch, "metric": "loss", "value": value})
                         curves.append(where | {"epoch": epoch, "metric": "accuracy", "value": -value})
     where = {"data": "structured", "depth": 4, "epochs": 2} | settings
-    lost = [where | {"pe": pe, LR: rate, "seed": seed, "reason": reason} for pe, rate, seed, reason in failed]
+    lost = [where | {"pe": pe, LR: rate, "seed": seed, "kind": kind} for pe, rate, seed, kind in failed]
     made = Results(Path("somewhere"), None, pd.DataFrame(cells), pd.DataFrame(lost))
     made.__dict__["curves"] = pd.DataFrame(curves)
     return made
@@ -88,18 +86,25 @@ def test_a_rate_at_which_every_seed_diverged_was_tried():
     assert found["seeds"].to_dict() == {"rope": 3, "none": 3}
 
 
-@pytest.mark.parametrize(("reason", "rate"), [(DIVERGED, 1e-3), ("MemoryError: no memory", 1e-2)])
-def test_the_seeds_that_did_not_diverge_do_not_speak_for_their_rate(reason: str, rate: float):
-    made = results({"rope": (0.9, 0.5, 0.1), "none": (0.8, 0.7, 0.9)}, failed=(("rope", 1e-2, 2, reason),))
+@pytest.mark.parametrize(("kind", "rate"), [(DIVERGED, 1e-3), (ERROR, 1e-2)])
+def test_the_seeds_that_did_not_diverge_do_not_speak_for_their_rate(kind: str, rate: float):
+    made = results({"rope": (0.9, 0.5, 0.1), "none": (0.8, 0.7, 0.9)}, failed=(("rope", 1e-2, 2, kind),))
     found = tuned(made)
     assert found.rates.set_index("pe").loc["rope", LR] == rate
-    assert found.agreement.set_index(LR).loc[1e-2, "best here"] == ("none" if reason == DIVERGED else "rope")
+    assert found.agreement.set_index(LR).loc[1e-2, "best here"] == ("none" if kind == DIVERGED else "rope")
 
 
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_an_encoding_that_diverged_at_every_rate_has_no_line(seeds: int):
     failed = tuple(("none", rate, seed, DIVERGED) for rate in RATES for seed in range(seeds))
     assert list(tuned(results(failed=failed)).rates["pe"]) == ["rope"]
+
+
+def test_a_table_of_failures_that_does_not_say_which_diverged_is_refused():
+    made = results(failed=(("none", 1e-2, 0, DIVERGED),))
+    del made.failed["kind"]
+    with pytest.raises(ValueError, match=r"^failed\.csv must say in a column kind"):
+        tuned(made)
 
 
 def test_a_rate_at_which_all_encodings_diverged_ranks_nothing():

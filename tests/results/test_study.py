@@ -22,7 +22,7 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.results import study
 from pe_lab.results.columns import FIRST, setting_columns
 from pe_lab.results.frame import Results, load
-from pe_lab.results.from_ledger import NO_FAILED, failures
+from pe_lab.results.from_ledger import FAILURE, NO_FAILED, failures
 from pe_lab.results.rows import rows_of
 from pe_lab.results.table import as_markdown
 from pe_lab.system.files import LedgerError
@@ -172,7 +172,7 @@ def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, ca
     assert err == MISSING
     results = load(trained / "studies" / "g")
     assert results.cells[["pe", "optimizer.lr"]].to_numpy().tolist() == [["rope", 1e-3], ["none", 1e-3], ["none", 1e2]]
-    assert list(results.failed) == [*NO_FAILED.columns[:5], "optimizer.lr", "reason", "step", "run"]
+    assert list(results.failed) == [*NO_FAILED.columns[:5], "optimizer.lr", *FAILURE]
     failed = asked(trained)[1]
     assert results.failed["run"].tolist() == [failed.run.name]
     assert results.failed["optimizer.lr"].tolist() == [1e2]

@@ -24,7 +24,6 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.statistics import Try, steps_to_solve
 from pe_lab.system.files import digest
-from pe_lab.training.divergence import diverged
 
 
 def pack(ledger: Path, folder: Path | None = None, replace: bool = False) -> list[str]:
@@ -123,7 +122,7 @@ def _outcome(cfg: DictConfig) -> Outcome | None:
     if not _there(job):
         return None
     found = outcome(job)
-    return found if found.failure is None or diverged(found.failure) else None
+    return found if found.failure is None or found.diverged else None
 
 
 def _there(job: Job) -> bool:
