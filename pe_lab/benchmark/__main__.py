@@ -80,12 +80,12 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _is_second(arguments: argparse.Namespace) -> bool:
-    """Return whether pe-bench 2 is shown or exported: if it is asked for, or has rows and nothing else is asked for."""
+    """Return whether pe-bench 2 is shown or exported: asked for, or measured on a task with nothing else asked for."""
     from pe_lab.benchmark.tuned import tables  # loads pandas
 
     if arguments.version is not None or arguments.replication:
         return arguments.version != "1"
-    return not arguments.beside and tables.has_rows()
+    return not arguments.beside and tables.is_measured()
 
 
 def _program(arguments: argparse.Namespace) -> None:

@@ -40,6 +40,17 @@ def test_an_encoding_that_is_octaves_faster_is_better_and_its_mean_is_geometric(
     assert counts["both unsolved"] == 0
 
 
+def test_fewer_seeds_than_were_simulated_give_no_verdict() -> None:
+    table = verdicts.pairs(tuned.table("induction", MEANS, seeds=range(4)), TASK)
+    assert set(table["verdict"]) == {verdicts.TOO_FEW}
+    counts = verdicts.decided(table)
+    assert counts.pop(verdicts.TOO_FEW) == len(table) == 21
+    assert not any(counts.values())
+    later = pd.concat([tuned.table("induction", MEANS), tuned.table("induction", {"bam": 8.0}, seeds=range(4))])
+    table = verdicts.pairs(later, TASK)
+    assert ((table["verdict"] == verdicts.TOO_FEW) == ((table["encoding"] == "bam") | (table["other"] == "bam"))).all()
+
+
 def test_what_a_rate_alone_would_have_cost_is_measured_in_octaves_at_least() -> None:
     made = [
         tuned.row(TASK, "rope", 0, 8.0, try1_pass=9.0, try2_pass=8.0, try3_pass=None, try3_steps=512),
@@ -201,8 +212,10 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     found = {"induction": both(0), "causal_text": tuned.table("causal_text", {"rope": 1.5, "none": 2.2}, 0.01)}
     for name, rows_ in found.items():
         rows.write(task(name), rows_, tmp_path / "package")
-    assert tables.has_rows(tmp_path / "package")
-    assert not tables.has_rows(tmp_path)
+    assert tables.is_measured(tmp_path / "package")
+    assert not tables.is_measured(tmp_path)
+    rows.write(TASK, tuned.table("induction", MEANS, seeds=range(4)), tmp_path / "begun")
+    assert not tables.is_measured(tmp_path / "begun")
     known = tables.read(tmp_path / "package")
     assert list(known) == [one.name for one in tasks() if one.name in found]
     text = tables.text(known)

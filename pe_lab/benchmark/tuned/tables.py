@@ -13,6 +13,7 @@ from pe_lab.benchmark.tuned.twins import called_different, placebo
 from pe_lab.results import shipped
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv
+from pe_lab.system.tables import read_csv
 
 
 def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
@@ -26,9 +27,11 @@ def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
     return {name: rows for name, rows in found.items() if len(rows)}
 
 
-def has_rows(folder: Path | None = None) -> bool:
-    """Return whether there are shipped rows."""
-    return any(((folder or shipped.FOLDER) / f"{one.study}.csv").is_file() for one in tasks())
+def is_measured(folder: Path | None = None) -> bool:
+    """Return whether a task has shipped rows of enough seeds of every encoding that has any."""
+    files = [file for one in tasks() if (file := (folder or shipped.FOLDER) / f"{one.study}.csv").is_file()]
+    counts = [read_csv(file).groupby("pe")["seed"].nunique() for file in files]
+    return any(count.min() >= verdicts.ENOUGH for count in counts)
 
 
 def text(found: Mapping[str, pd.DataFrame]) -> str:

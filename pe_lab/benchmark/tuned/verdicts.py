@@ -15,6 +15,7 @@ from pe_lab.statistics.pairs import Verdict
 
 FRESH = range(100, 105)  # seeds of the replication; all others are published
 ENOUGH = 5  # seeds
+TOO_FEW = "too few seeds"
 DIFFERENT = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER, Verdict.WORSE, Verdict.SLIGHTLY_WORSE)
 
 
@@ -44,11 +45,15 @@ def runs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
 
 
 def pairs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
-    """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two."""
+    """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two.
+
+    The error rates of verdicts are simulated for `ENOUGH` seeds and more; with fewer there is none (TOO_FEW).
+    """
     found = runs(rows, task)
     if found["encoding"].nunique() < 2:
         return pd.DataFrame(columns=["encoding", "other", "seeds", "difference", "verdict"])
-    return compare(found, endpoint(task))
+    made = compare(found, endpoint(task))
+    return made.assign(verdict=made["verdict"].astype(object).where(made["seeds"] >= ENOUGH, TOO_FEW))
 
 
 def endpoints(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
@@ -119,10 +124,11 @@ def scores(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
 
 
 def decided(verdicts: pd.DataFrame) -> dict[str, int]:
-    """Return how many pairs differ, are equivalent, are both unsolved, and are undecided."""
+    """Return how many pairs differ, are equivalent, are both unsolved, are undecided, and have too few seeds."""
     words = verdicts["verdict"]
     counts = {"differ": words.isin(DIFFERENT), "equivalent": words == Verdict.EQUIVALENT}
     counts |= {"both unsolved": words == Verdict.BOTH_UNSOLVED, "undecided": words == Verdict.UNDECIDED}
+    counts |= {TOO_FEW: words == TOO_FEW}
     return {word: int(found.sum()) for word, found in counts.items()}
 
 
