@@ -1,8 +1,10 @@
 """Whether a Trainer trains a cell as the cell's settings say."""
 
 import math
+from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from omegaconf import DictConfig
 
 from pe_lab.config import resolved
@@ -40,6 +42,7 @@ def check_fit(trainer: L.Trainer, cfg: DictConfig, steps_per_epoch: int, phased:
         raise ValueError(f"overfit_batches must be 0 with several devices, got {trainer.overfit_batches:g}")
     if graph and (name := prevents_graph(trainer)):
         raise ValueError(f"trainer.graph={asked.graph} cannot be used with {name}: use trainer.graph=auto or false")
+    _check_callbacks(trainer, cfg, phased)
     if cfg.optimizer.schedule != "constant" or phased:
         _check_length(trainer, cfg, steps_per_epoch)
 
@@ -51,6 +54,26 @@ def prevents_graph(trainer: L.Trainer) -> str | None:
     if trainer.accumulate_grad_batches > 1:
         return "accumulate_grad_batches"
     return "gradient_clip_algorithm='value'" if trainer.gradient_clip_algorithm == "value" else None
+
+
+def _check_callbacks(trainer: L.Trainer, cfg: DictConfig, phased: bool) -> None:
+    """Raise ValueError if a callback of Lightning would change learning rates, or steps that they depend on."""
+    settings = cfg.optimizer
+    by_step = settings.schedule != "constant" or settings.warmup_steps > 0 or phased
+    given: Any = trainer  # its type does not say that it has callbacks
+    for callback in given.callbacks:
+        if isinstance(callback, StochasticWeightAveraging):  # it does nothing to a schedule of steps but replace it
+            raise ValueError(
+                f"callbacks must leave the learning rate to optimizer.schedule={settings.schedule}, got "
+                f"StochasticWeightAveraging"
+            )
+        accumulates = isinstance(callback, GradientAccumulationScheduler)
+        if by_step and accumulates and callback.scheduling != {0: trainer.accumulate_grad_batches}:
+            raise ValueError(
+                f"callbacks must leave the number of steps to accumulate_grad_batches, on which "
+                f"optimizer.schedule={settings.schedule}, optimizer.warmup_steps={settings.warmup_steps} and phases of "
+                f"an encoding depend, got GradientAccumulationScheduler({callback.scheduling})"
+            )
 
 
 def _check_length(trainer: L.Trainer, cfg: DictConfig, steps_per_epoch: int) -> None:

@@ -9,9 +9,12 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import (
     Callback,
+    DeviceStatsMonitor,
     EarlyStopping,
+    GradientAccumulationScheduler,
     LearningRateMonitor,
     ModelCheckpoint,
+    StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
 from safetensors.torch import load_file
@@ -344,8 +347,51 @@ def test_callbacks_read_what_is_logged(tmp_path: Path) -> None:
     assert all(name in written for name in ("train/loss_all", "train/gradient_norm", "validation/loss", "lr-Adam"))
 
 
+def test_a_training_ends_at_its_steps_or_its_time() -> None:
+    assert trained(max_epochs=-1, max_steps=5)[1].global_step == 5
+    assert trained(max_time={"seconds": 0})[1].global_step < 2 * STEPS
+
+
+def test_a_limited_test_and_a_limited_prediction_read_so_many_batches() -> None:
+    made = cell("pe=rope", "epochs=1")
+    mine = trainer(limit_test_batches=0, limit_predict_batches=0)
+    assert not mine.test(made.training(), datamodule=made.sequences(), verbose=False)
+    assert not mine.predict(made.training(), datamodule=made.sequences())
+
+
+def test_statistics_of_the_device_are_logged(tmp_path: Path) -> None:
+    pytest.importorskip("psutil")
+    logger = CSVLogger(tmp_path)
+    trained(callbacks=(DeviceStatsMonitor(cpu_stats=True),), logger=logger, log_every_n_steps=1, max_steps=2)
+    assert "DeviceStatsMonitor.on_train_batch_end/" in Path(logger.log_dir, "metrics.csv").read_text()
+
+
+@pytest.mark.filterwarnings("ignore:.*overriding `LightningModule.optimizer_")
+def test_steps_that_accumulate_by_a_schedule_are_counted() -> None:
+    made = trained(callbacks=(GradientAccumulationScheduler({0: 1, 1: 4}),))[1]
+    assert made.global_step == STEPS + 3
+
+
+def test_half_precision_on_a_cpu_is_replaced_with_a_warning_of_lightning() -> None:
+    with pytest.warns(UserWarning, match="fp16 is not supported on CPU"):
+        made = trainer(precision="16-mixed")
+    assert str(made.precision) == "bf16-mixed"
+
+
+@pytest.mark.parametrize("words", [["optimizer.schedule=cosine"], ["optimizer.warmup_steps=3"], ["pe=drope"]])
+def test_steps_that_accumulate_by_a_schedule_are_refused_where_anything_depends_on_them(words: list[str]) -> None:
+    with pytest.raises(ValueError, match="^callbacks must leave the number of steps to accumulate_grad_batches"):
+        trained(*words, callbacks=(GradientAccumulationScheduler({0: 4}),))
+
+
+def test_averaging_that_replaces_the_learning_rate_is_refused() -> None:
+    with pytest.raises(ValueError, match="^callbacks must leave the learning rate to optimizer.schedule=constant"):
+        trained(callbacks=(StochasticWeightAveraging(1e-2),))
+
+
 REFUSED: dict[str, tuple[list[str], dict[str, Any], str]] = {
     "bf16-true": ([], {"precision": "bf16-true"}, "precision must be one of 32-true, bf16-mixed"),
+    "16-true": ([], {"precision": "16-true"}, "precision must be one of 32-true, bf16-mixed"),
     "64-true": ([], {"precision": "64-true"}, "precision must be one of 32-true, bf16-mixed"),
     "precision": (["trainer.precision=bf16-mixed"], {}, "precision must be that of trainer.precision=bf16-mixed"),
     "clip": (["trainer.clip=1"], {"gradient_clip_val": 0.5}, "gradient_clip_val must be that of trainer.clip=1"),
