@@ -30,6 +30,8 @@ def main() -> None:
     name, *arguments = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help"):
         print(usage())
+    elif name in ("-sc", "--shell-completion"):  # a shell asks, as Hydra's completion tells it to
+        importlib.import_module(COMMANDS["run"][0]).main()
     elif name in COMMANDS:
         sys.argv = [f"pe-lab {name}", *arguments]
         importlib.import_module(COMMANDS[name][0]).main()

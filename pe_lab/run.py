@@ -1,6 +1,7 @@
 """Train cells: python -m pe_lab.run trains one, python -m pe_lab.run -m a sweep.
 
-Only hydra and omegaconf are imported at the top, so that a wrong config is answered before torch is loaded.
+The program is Hydra's: a cell is a job, and a sweep is run by `hydra/sweeper=pe_lab`, in hydra_plugins. Only hydra and
+omegaconf are imported at the top, so that a wrong config is answered before torch is loaded.
 """
 
 import os
@@ -8,32 +9,167 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
-from typing import NoReturn
+from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import dataclass
+from string import Template
+from typing import Any
 
 import hydra
-from hydra._internal.utils import get_args_parser
-from omegaconf import DictConfig
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.system.arguments import unrecognized
+from pe_lab.system.arguments import Parser, unrecognized
 from pe_lab.system.devices import gpus, use_gpu_of
 from pe_lab.system.errors import in_one_line, refuse
 from pe_lab.system.paths import SAFE, safe_path
 from pe_lab.system.termination import EndError, TerminatedError, end_with, no_exit, raising
 from pe_lab.tracking.wandb_mode import agent_run
 
-MULTIRUN = {"-m", "--multirun"}
+COMMAND = "pe-lab"
 SETTINGS = config.Config.__dataclass_fields__
 
 
-def _with_hydra(task: Callable[[DictConfig], None], arguments: list[str]) -> None:
-    """Let Hydra run a task, or show help, as a command line's arguments say."""
+class Task:
+    """What Hydra runs: a cell, or the cells of a sweep for `hydra/sweeper=pe_lab`.
+
+    Args:
+        words: the command line, shown by pe_lab.status.
+        train: missing cells; otherwise they are an error.
+    """
+
+    def __init__(self, words: list[str], train: bool) -> None:
+        self.words, self.train = words, train
+        self.ledger: str | None = None  # once it is used
+
+    @property
+    def kept(self) -> str:
+        """What is there when the program is stopped."""
+        return f"{self.ledger} keeps finished cells and the last states of others; the same command goes on from there"
+
+    def __call__(self, cfg: DictConfig) -> float:
+        """Bring a cell into the ledger, and return its validation loss."""
+        job = HydraConfig.get()
+        alone = job.mode is RunMode.RUN  # otherwise another sweeper asks for it
+        overrides = list(job.overrides.task)
+        try:
+            cfg = config.cell(cfg, overrides, job.sweeper.get("params") if alone else None)
+            self._prepare([cfg], job.job.chdir)
+            from pe_lab.experiment import sweep
+
+            words = self.words if alone else [*config.flags(), *overrides]
+            (served,) = sweep.run([cfg], words, train=self.train)
+            return served.validation_loss
+        except Exception as error:
+            if alone:
+                sys.stderr = _WithoutOverrides(sys.stderr)  # type: ignore[assignment]
+            else:
+                print(f"{' '.join(overrides)}: {in_one_line(error)}", file=sys.stderr)  # Hydra raises only the first
+            raise
+
+    def sweep(
+        self,
+        settings: DictConfig,
+        params: dict[str, Any],
+        overrides: list[str],
+        launch: Callable[[TaskFunction, list[str], int], None],
+    ) -> None:
+        """Bring the cells of a sweep into the ledger.
+
+        Args:
+            settings: of Hydra.
+            params: overrides of the study's sweep, by setting.
+            overrides: of the command line.
+            launch: starts jobs that do the same, with a config of these overrides, so many, and waits for them.
+        """
+        cfgs = config.cells(params, overrides)
+        launcher = config.launcher(settings.runtime.choices["hydra/launcher"], cfgs[0])
+        self._prepare(cfgs, settings.job.chdir)
+        from pe_lab.experiment import sweep
+
+        # workers elsewhere get their GPU from the scheduler, and are ended by it
+        shared = [] if launcher.elsewhere or cfgs[0].trainer.device == "cpu" else gpus()
+        parent = None if launcher.elsewhere else os.getpid()
+        fixed = config.fixed(overrides, multirun=True)
+
+        def start(served: list[DictConfig], workers: int) -> None:
+            # a single worker may be this process
+            work = Worker(served, shared if workers > 1 else [], parent, list(sys.path), SAFE in os.environ)
+            with safe_path():
+                launch(work, fixed, workers)
+
+        sweep.run(cfgs, self.words, start, launcher.workers, launcher.elsewhere, self.train)
+
+    def _prepare(self, cfgs: list[DictConfig], chdir: bool | None) -> None:
+        """Check what a W&B agent asks for, and the ledger; then say that the program has begun.
+
+        Args:
+            chdir: whether jobs have other current folders than the program.
+        """
+        if agent_run():
+            _require_cell_of_agent(cfgs)
+        for cfg in cfgs if chdir else []:
+            cfg.ledger = hydra.utils.to_absolute_path(cfg.ledger)
+        if self.train:
+            Ledger(cfgs[0].ledger).prepare()
+            self.ledger = cfgs[0].ledger
+        if "torch" not in sys.modules:  # its import takes seconds
+            count = f"{len(cfgs)} cells" if len(cfgs) > 1 else f"{cfgs[0].pe.name} on {cfgs[0].data.name}"
+            print(f"{count}: loading PyTorch", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A job of a sweep: it serves those of the cells that no other process serves.
+
+    Attributes:
+        cfgs: the cells.
+        shared: GPUs, given to the workers in turn.
+        parent: the process that it ends with; None: a scheduler ends it.
+        path: where modules of users' classes are.
+        safe: whether the environment asks for a safe path, as it does while workers are started.
+    """
+
+    cfgs: list[DictConfig]
+    shared: list[str]
+    parent: int | None
+    path: list[str]
+    safe: bool
+
+    def __call__(self, cfg: DictConfig) -> None:
+        """Serve cells; the config is the same for all workers."""
+        sys.path += [folder for folder in self.path if folder not in sys.path]
+        if not self.safe:
+            os.environ.pop(SAFE, None)
+        if self.parent is not None:
+            end_with(self.parent)
+        use_gpu_of(HydraConfig.get().job.num, self.shared)
+        from pe_lab.experiment import scheduler
+
+        scheduler.work(self.cfgs)
+
+
+class _WithoutOverrides:
+    """Standard error without Hydra's line about a failed job: the program prints one of its own."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return len(text) if text.startswith("Error executing job with overrides: ") else self.stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _with_hydra(task: TaskFunction, arguments: list[str]) -> None:
+    """Let Hydra run a task, or show what the arguments ask for."""
     sys.argv[1:] = arguments
     config.tell_hydra()
-    hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")(task)()
+    with redirect_stderr(sys.stderr):  # restored at the end
+        hydra.main(version_base="1.3", config_path=str(config.folder()), config_name="config")(task)()
 
 
 def main(train: bool = True) -> None:
@@ -112,53 +248,77 @@ def _thread_ended(by: threading.ExceptHookArgs) -> None:
 
 
 def _run(words: list[str], train: bool) -> None:
-    """Bring the cells that a command line's arguments ask for into the ledger."""
-    given = words if MULTIRUN.isdisjoint(words) else config.of_jobs(words)
-    given = sorted(given, key=lambda word: word not in MULTIRUN)  # -m may stand anywhere
-    parser = get_args_parser()
-    parser.error, parser.exit = refuse, _end  # type: ignore[method-assign]
-    for word in given:
+    """Bring the cells that a command line's arguments ask for into the ledger, or show what they ask Hydra for."""
+    for word in words:
         if word.startswith("-") and word.lstrip("-").partition("=")[0].partition(".")[0] in SETTINGS:
-            refuse(unrecognized([word], given, [], SETTINGS))  # -pe would be read as -p e
-    arguments, unknown = parser.parse_known_args(given)
-    if unknown:
-        options = [option for action in parser._actions for option in action.option_strings]
-        refuse(unrecognized(unknown, given, options, SETTINGS))
-    if arguments.help or arguments.hydra_help or arguments.cfg or arguments.info:
-        try:
-            _with_hydra(lambda cfg: None, given)
-        except SystemExit as end:
-            raise EndError(end.code) from None
+            refuse(unrecognized([word], words, [], SETTINGS))  # -pe would be read as -p e
+    arguments = _parser().parse_intermixed_args(words)
+    for flag in ("config_dir", "config_name", "config_path", "experimental_rerun"):
+        if value := getattr(arguments, flag):
+            option = f"--{flag.replace('_', '-')}"
+            if flag == "config_dir":  # written as Hydra's parser reads it, and ours does not
+                raise ValueError(f"{option} must be written {option}=DIR, got {value!r} otherwise")
+            raise ValueError(f"{option} is not used here: give overrides, key=value")
+    if arguments.package and not arguments.cfg:
+        raise ValueError(f"--package needs --cfg, as --cfg job --package {arguments.package}: got no --cfg")
+    overrides, completes = arguments.overrides, arguments.shell_completion
+    shows = completes or arguments.info or arguments.hydra_help or arguments.version  # nothing of a config
+    flags = [word for word in words if word not in overrides]
+    multirun = arguments.multirun or "hydra.mode=MULTIRUN" in overrides
+    if not shows:
+        config.fixed(overrides, multirun)
+        config.add_path_of_callbacks(overrides)
+    if arguments.help:
+        print(_help(overrides, arguments.resolve))
         return
-    if arguments.config_dir:  # written as Hydra's parser reads it, and ours does not
-        raise ValueError(f"--config-dir must be written --config-dir=DIR, got {arguments.config_dir!r} otherwise")
-    for flag in ("config_name", "config_path", "experimental_rerun"):
-        if getattr(arguments, flag):
-            raise ValueError(f"--{flag.replace('_', '-')} is not used here: give overrides, key=value")
-    cfgs = config.expand(arguments.overrides, arguments.multirun)
-    if agent_run():
-        _require_cell_of_agent(cfgs)
-    launcher = config.launcher(arguments.overrides, cfgs[0]) if arguments.multirun else None
-    if train:
-        Ledger(cfgs[0].ledger).prepare()
-    from pe_lab.experiment import sweep  # loads torch
-
-    command = [*config.flags(), *words]
-    if launcher:
-        # workers elsewhere get their GPU from the scheduler
-        shared = [] if launcher.elsewhere or cfgs[0].trainer.device == "cpu" else gpus()
-        parent = None if launcher.elsewhere else os.getpid()
-        launch = partial(_launch, launcher.words, shared, parent)
-        sweep.run(cfgs, command, launch, launcher.workers, launcher.elsewhere, train)
-    else:
-        sweep.run(cfgs, command, train=train)
+    if completes:  # Hydra names the program by its first word
+        sys.argv[0] = COMMAND
+        line = os.environ.get("COMP_LINE", "").split(" ")
+        os.environ["COMP_LINE"] = " ".join(line[:1] + line[2:] if line[1:2] in (["run"], ["evaluate"]) else line)
+    task, given = Task([*config.flags(), *words], train), config.of_jobs(overrides) if multirun else overrides
+    try:
+        _with_hydra(task, [*flags, *given])
+    except (KeyboardInterrupt, EndError):
+        if task.ledger:
+            print(f"stopped: {task.kept}", file=sys.stderr)
+        raise
+    except TerminatedError as error:
+        raise TerminatedError(f"{error}: {task.kept}") from None
+    except SystemExit as end:
+        if shows or arguments.cfg:
+            raise EndError(end.code) from None
+        raise
 
 
-def _end(status: int = 0, message: str | None = None) -> NoReturn:
-    """End the program, where argparse would."""
-    if message:
-        print(message, end="", file=sys.stderr)
-    raise EndError(status)
+def _parser() -> Parser:
+    """Return a parser of Hydra's options, as its manual lists them, with errors in one line."""
+    parser = Parser(settings=SETTINGS, add_help=False)
+    parser.add_argument("overrides", nargs="*")
+    for flags in ("-h --help", "--hydra-help", "--version", "--resolve", "-r --run", "-m --multirun"):
+        parser.add_argument(*flags.split(), action="store_true")
+    for flags in ("-p --package", "-cp --config-path", "-cn --config-name", "-cd --config-dir", "--experimental-rerun"):
+        parser.add_argument(*flags.split())
+    parser.add_argument("-sc", "--shell-completion", action="store_true")
+    parser.add_argument("-c", "--cfg", choices=["job", "hydra", "all"])
+    choices = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
+    parser.add_argument("-i", "--info", nargs="?", const="all", choices=choices)
+    return parser
+
+
+def _help(overrides: list[str], resolve: bool) -> str:
+    """Return the text of --help: what can be chosen, and the settings as the overrides have them.
+
+    Hydra's own takes half a second for its list of choices.
+    """
+    config.tell_hydra()
+    with hydra.initialize_config_dir(str(config.folder()), version_base="1.3"):
+        cfg = hydra.compose("config", overrides, return_hydra_config=True)
+    template, groups = cfg.hydra.help.template, config.folders().files
+    choices = [
+        f"{group}: {', '.join(sorted(groups[group]))}\n" for group in sorted(groups) if group and "hydra" not in group
+    ]
+    settings = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), resolve=resolve)
+    return Template(template).safe_substitute(APP_CONFIG_GROUPS="".join(choices), CONFIG=settings)
 
 
 def _require_cell_of_agent(cfgs: list[DictConfig]) -> None:
@@ -176,34 +336,6 @@ def _require_cell_of_agent(cfgs: list[DictConfig]) -> None:
         raise ValueError(f"a W&B agent must be given one cell at a time, got {len(cfgs)}: leave out -m")
 
 
-def _launch(
-    hydra_words: list[str], shared: list[str], parent: int | None, cfgs: list[DictConfig], workers: int
-) -> None:
-    """Start worker processes. Each serves those of the cells that no other serves.
-
-    Args:
-        shared: GPUs, given to the workers in turn.
-        parent: the process that the workers end with; None: a scheduler ends them.
-    """
-
-    path, chosen = list(sys.path), SAFE in os.environ
-
-    def work(cfg: DictConfig) -> None:
-        sys.path += [folder for folder in path if folder not in sys.path]  # of users' classes
-        if not chosen:
-            os.environ.pop(SAFE, None)
-        if parent is not None:
-            end_with(parent)
-        if workers > 1:  # a single worker may be this process
-            use_gpu_of(cfg.worker, shared)
-        from pe_lab.experiment import scheduler
-
-        scheduler.work(cfgs)
-
-    with safe_path():
-        _with_hydra(work, ["-m", *hydra_words, f"workers={workers}", f"+worker=range({workers})"])
-
-
 def _run_all(studies: list[list[str]], train: bool) -> None:
     """Run studies one after the other, after all have been checked. Missing cells in one do not stop the next.
 
@@ -216,7 +348,8 @@ def _run_all(studies: list[list[str]], train: bool) -> None:
 
     for words in studies:
         cfgs = config.expand(config.of_jobs(words), multirun=True)
-        config.launcher(words, cfgs[0])
+        chosen = [word.partition("=")[2] for word in words if word.startswith("hydra/launcher=")]
+        config.launcher(chosen[-1] if chosen else "cores", cfgs[0])
         fitting(cfgs)
 
     missing = []

@@ -71,7 +71,7 @@ def test_workers_that_a_launcher_starts_make_the_same_cells(sound, tmp_path, lau
     ledger = tmp_path / "ledger"
     status, out, err = run(ledger, *SWEEP, f"hydra/launcher={launcher}", "workers=2", XDG_CACHE_HOME=str(cache))
     assert status == 0, err
-    assert len(out.splitlines()) == 2 + 6
+    assert len(out.splitlines()) == 2 + 6 + 1  # the last says what the verdicts are about
     assert cells(ledger) == cells(sound)
     assert [training_run.cost()["checkpoints"] for training_run in Ledger(ledger).runs()] == [3] * 4
     files = [json.loads(path.read_text()) for path in ledger.glob("*/checkpoints/*/environment.json")]
@@ -315,7 +315,7 @@ def half_done(*given):
         raise AttributeError("it is half done")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-config.expand = half_done
+config.cell = half_done
 sys.argv[1:] = []
 run.main()
 """
@@ -335,13 +335,13 @@ from pe_lab import config, run
 def in_a_thread(*given):
     raise {error}
 
-def expand(*given):
+def cell(*given):
     thread = threading.Thread(target=in_a_thread, name="showing progress")
     thread.start()
     thread.join()
     raise ValueError("that is all")
 
-config.expand = expand
+config.cell = cell
 sys.argv[1:] = []
 run.main()
 """

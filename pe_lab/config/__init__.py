@@ -3,11 +3,11 @@
 Nothing here imports torch: a wrong config is answered before anything heavy is loaded.
 """
 
-from pe_lab.config.compose import expand
+from pe_lab.config.compose import cell, cells, expand, fixed
 from pe_lab.config.overrides import Launcher, as_lists, launcher, of_jobs, studies
 from pe_lab.config.rules import check
 from pe_lab.config.schema import Config, Model, Trainer, flatten, folder, resolved
-from pe_lab.config.users import HELP, Folders, flags, folders, joining, tell_hydra
+from pe_lab.config.users import HELP, Folders, add_path_of_callbacks, flags, folders, joining, tell_hydra
 
 __all__ = [
     "HELP",
@@ -16,9 +16,13 @@ __all__ = [
     "Launcher",
     "Model",
     "Trainer",
+    "add_path_of_callbacks",
     "as_lists",
+    "cell",
+    "cells",
     "check",
     "expand",
+    "fixed",
     "flags",
     "flatten",
     "folder",

@@ -1,15 +1,22 @@
 """Compose the configs of cells from overrides, with Hydra."""
 
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from itertools import product
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.types import OverrideType
+from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config.overrides import parsed
 from pe_lab.config.parts import fill_parts
 from pe_lab.config.rules import check
 from pe_lab.config.schema import folder
-from pe_lab.config.users import Folders, find_classes, folders, tell_hydra
+from pe_lab.config.users import Folders, folders, tell_hydra
 from pe_lab.encodings.options import shown
 
 # settings of a sweep, not of its cells
@@ -19,54 +26,83 @@ OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "s
 def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
     """Return the configs that overrides ask for: one, or those of a sweep's jobs in the order of Hydra's sweeper.
 
+    For programs that Hydra does not start.
+
     Raises:
         HydraException: the overrides do not fit the configuration.
         ValueError: a rule that the config alone decides is broken; a study without a sweep; a user's folder cannot be
             used.
     """
     from hydra import compose, initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
 
-    known = folders()
     tell_hydra()
     with initialize_config_dir(str(folder()), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        _require_new_names(known, loader)
-        given = parsed(overrides, loader)
-        for override in [] if multirun else given:
-            if override.is_sweep_override():
-                line = shown(override.input_line)
-                raise ValueError(f"{line} is a sweep, which needs -m of pe-lab run; a list is written in [...]")
-        fixed = [override.input_line for override in given if not (multirun and override.is_sweep_override())]
-        whole = compose("config", fixed, return_hydra_config=True)
-        params = whole.hydra.sweeper.params or {}
-        find_classes(OmegaConf.to_container(whole))  # Hydra's callbacks too
+        whole = compose("config", fixed(overrides, multirun), return_hydra_config=True)
+        params = whole.hydra.sweeper.params
         with open_dict(whole):
             del whole["hydra"]
-        if not multirun:
-            if params:
-                raise ValueError(f"+study={whole.study_name} is a sweep: add -m, got no -m")
-            fill_parts(whole.pe, "pe", known, _written)
-            _settle_length(whole, _keys(given))
-            check(whole, known)
-            if whole.tune.rates is not None:
-                raise ValueError(f"tune.rates={list(whole.tune.rates)} needs a sweep: add -m, got no -m")
-            if whole.decide.baseline is not None:
-                raise ValueError(f"decide.baseline={whole.decide.baseline} needs a sweep: add -m, got no -m")
-            _require_rate_unset([whole], _keys(given))
-            _require_base_used([whole], _keys(given))
-            return [whole]
-        swept = [f"{key}={value}" for key, value in params.items()]
-        cfgs = _compose_jobs(swept + overrides, loader, known, [*params, *_keys(given)])
+        return cells(params, overrides) if multirun else [cell(whole, overrides, params)]
+
+
+def fixed(overrides: list[str], multirun: bool) -> list[str]:
+    """Return the overrides that have one value; raises ValueError for others without a sweep, as `parsed` does."""
+    known = folders()
+    _require_new_names(known)
+    given = parsed(overrides, known)
+    for override in [] if multirun else given:
+        if override.is_sweep_override():
+            line = shown(override.input_line)
+            raise ValueError(f"{line} is a sweep, which needs -m of pe-lab run; a list is written in [...]")
+    return [override.input_line for override in given if not override.is_sweep_override()]
+
+
+def cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None = None) -> DictConfig:
+    """Complete and check the config that Hydra composed for one cell.
+
+    Args:
+        overrides: of the command line, or of a job.
+        params: of the sweep of a study that is chosen; another sweeper has used them.
+
+    Raises:
+        ValueError: as `expand`.
+    """
+    known = folders()
+    if params:
+        raise ValueError(f"+study={cfg.study_name} is a sweep: add -m, got no -m")
+    keys = _keys(parsed(overrides, known))
+    fill_parts(cfg.pe, "pe", known, _written)
+    _settle_length(cfg, keys)
+    check(cfg, known)
+    for setting, value in (("tune.rates", cfg.tune.rates), ("decide.baseline", cfg.decide.baseline)):
+        if value is not None:
+            value = value if isinstance(value, str) else list(value)
+            raise ValueError(f"{setting}={value} needs a sweep: add -m, got no -m")
+    _require_rate_unset([cfg], keys)
+    _require_base_used([cfg], keys)
+    return cfg
+
+
+def cells(params: Mapping[str, Any] | None, overrides: list[str]) -> list[DictConfig]:
+    """Return the configs of a sweep's cells, each checked, within a program or a context of Hydra.
+
+    Args:
+        params: of the study's sweep; the overrides come after them.
+
+    Raises:
+        HydraException, ValueError: as `expand`.
+    """
+    known = folders()
+    given, params = _keys(parsed(overrides, known)), params or {}
+    keys = [*params, *given]
+    cfgs = _compose_jobs([*(f"{key}={value}" for key, value in params.items()), *overrides], known, keys)
     for setting in OF_SWEEPS:
         values = list(dict.fromkeys(str(cfg[setting]) for cfg in cfgs))
         if len(values) > 1:
             raise ValueError(f"{setting} must be the same for all cells of a sweep, got {', '.join(values)}")
     if len({cfg.steps is None for cfg in cfgs}) > 1:
         raise ValueError("a sweep must be counted in epochs or in steps, got both: make two of it")
-    keys = [*params, *_keys(given)]
     _require_rate_unset(cfgs, keys)
-    _require_base_used(cfgs, _keys(given))
+    _require_base_used(cfgs, given)
     if cfgs[0].decide.baseline is not None and "seed" in keys:
         raise ValueError(
             "seed must not be given beside decide, which begins with the first seeds of decide.seeds and adds others: "
@@ -103,33 +139,70 @@ def _settle_length(cfg: DictConfig, keys: list[str]) -> None:
         cfg.epochs = None
 
 
-def _compose_jobs(overrides: list[str], loader: Any, known: Folders, keys: list[str]) -> list[DictConfig]:
+def _compose_jobs(overrides: list[str], known: Folders, keys: list[str]) -> list[DictConfig]:
     """Return the configs of a sweep's jobs, each checked; files are composed once for all jobs that choose the same.
 
     Args:
         keys: settings that the study's parameters or the command line give.
     """
-    from hydra import compose
-    from hydra._internal.config_loader_impl import ConfigLoaderImpl
-    from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-
     cfgs: list[DictConfig] = []
-    composed: dict[tuple[str, ...], DictConfig] = {}  # by the files chosen; settings are put into a copy
-    for job in BasicSweeper.split_arguments(parsed(overrides, loader), None)[0]:
-        settings, files = [], []
-        for override in parsed(list(job), loader):
-            key = override.key_or_group
-            is_file = key.startswith("hydra.") or loader.repository.group_exists(key)
-            (files if is_file else settings).append(override)
-        chosen = tuple(override.input_line for override in files)
-        if chosen not in composed:
-            composed[chosen] = compose("config", list(chosen))
-        cfgs.append(deepcopy(composed[chosen]))
-        ConfigLoaderImpl._apply_overrides_to_config(settings, cfgs[-1])
+    read: dict[str, Any] = {}  # each word once
+    composed: dict[tuple[str, ...], DictConfig] = {}  # by what Hydra composes; the other settings are put into a copy
+    for job in _jobs(overrides, known):
+        for word in job:
+            if word not in read:
+                (read[word],) = parsed([word], known)
+        cfgs.append(_compose_job([read[word] for word in job], known, composed))
         fill_parts(cfgs[-1].pe, "pe", known, _written)
         _settle_length(cfgs[-1], keys)
         check(cfgs[-1], known)
     return cfgs
+
+
+def _jobs(overrides: list[str], known: Folders) -> Iterator[tuple[str, ...]]:
+    """Yield the overrides of each job of a sweep, in the order of Hydra's basic sweeper.
+
+    Raises:
+        ValueError: the values of a setting cannot be listed.
+    """
+    words: dict[str, list[str]] = {}
+    for override in parsed(overrides, known, GlobalHydra.instance().config_loader()):
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            words[key] = [f"{key}={override.get_value_element_as_str()}"]
+        elif override.is_discrete_sweep():
+            words[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+        else:
+            line = shown(override.input_line)
+            raise ValueError(f"a sweep must have values that can be listed, as 1,2 or range(3), got {line}")
+        if not words[key]:
+            raise ValueError(f"a sweep must have at least one cell, got none with {shown(override.input_line)}")
+    return product(*words.values())
+
+
+def _compose_job(job: list[Any], known: Folders, composed: dict[tuple[str, ...], DictConfig]) -> DictConfig:
+    """Return the config of a job.
+
+    Args:
+        job: its overrides, parsed.
+        composed: configs by the overrides they were composed of; it is added to.
+    """
+    from hydra import compose
+
+    files = [of for of in job if of.key_or_group in known.files or of.key_or_group.startswith("hydra")]
+    settings = [of for of in job if of not in files]
+    while settings and any(of.type is not OverrideType.CHANGE or of.package is not None for of in settings):
+        files.append(settings.pop(0))  # up to the last that does more than to change a value, in order
+    words = tuple(of.input_line for of in files)
+    if words not in composed:
+        composed[words] = compose("config", list(words))
+    cfg = deepcopy(composed[words])
+    try:
+        for of in settings:
+            OmegaConf.update(cfg, of.key_or_group, of.value(), merge=True)
+    except OmegaConfBaseException:
+        return compose("config", [of.input_line for of in job])  # with Hydra's own error
+    return cfg
 
 
 def _written(name: str) -> DictConfig:
@@ -140,14 +213,13 @@ def _written(name: str) -> DictConfig:
     return written
 
 
-def _require_new_names(known: Folders, loader: Any) -> None:
+def _require_new_names(known: Folders) -> None:
     """Raise ValueError if a user's file has the name of a launcher of Hydra or of a plugin, which would be taken."""
+    Plugins.instance()  # reads those of plugins
     for group, files in known.files.items():
-        if group.startswith("hydra/"):
-            for name, file in files.items():
-                sources = [source for source in loader.repository.get_sources() if source.exists(f"{group}/{name}")]
-                if len(sources) > 1:
-                    raise ValueError(
-                        f"{group}={name} must have one file, got that of {sources[0].provider} and {file}: give yours "
-                        f"a name of its own"
-                    )
+        taken = ConfigStore.instance().list(group) if group.startswith("hydra/") else []
+        for name, file in files.items():
+            if f"{name}.yaml" in taken:
+                raise ValueError(
+                    f"{group}={name} must have one file, got that of a plugin and {file}: give yours a name of its own"
+                )

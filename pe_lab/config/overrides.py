@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
-from pe_lab.config.users import FLAGS, folders
+from pe_lab.config.users import FLAGS, Folders, folders
 from pe_lab.encodings.options import SHOWN, shown
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
@@ -72,8 +73,12 @@ def of_jobs(overrides: list[str]) -> list[str]:
     return jobs
 
 
-def parsed(overrides: list[str], loader: Any) -> list[Any]:
+def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = None) -> list[Any]:
     """Return overrides as Hydra parses them.
+
+    Args:
+        known: the files that can be chosen.
+        loader: of Hydra; needed to list the values of a glob.
 
     Raises:
         ValueError: one cannot be read; a choice is no name; a sweep of no cell, or of more than can be.
@@ -84,7 +89,7 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
     parser, parsed, sizes = OverridesParser.create(loader), [], {}
     for text in overrides:
         if "=" not in text and not text.startswith("~"):
-            meant = [f"{group}={text}" for group, files in folders().files.items() if text in files]
+            meant = [f"{group}={text}" for group, files in known.files.items() if text in files]
             hint = f": did you mean {' or '.join(meant)}?" if meant else ""
             raise ValueError(f"a setting must be written key=value, got {shown(text)}{hint}")
         try:
@@ -96,6 +101,8 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
         key, value = override.key_or_group, override.value()
         if key == "study" and not (override.is_add() or override.is_force_add() or override.is_delete()):
             raise ValueError(f"a study must be chosen as +{text}, got {shown(text)}: no study is chosen by default")
+        if key == "hydra/launcher" and str(value).startswith("submitit") and not _has_submitit():
+            raise ValueError(f"{text} needs the package hydra-submitit-launcher: pip install 'pe_lab[slurm]'")
         if key == "trainer.devices":
             raise ValueError(
                 f"trainer.devices cannot be set: a cell trains on one device, and a sweep starts one worker per GPU of "
@@ -111,17 +118,21 @@ def parsed(overrides: list[str], loader: Any) -> list[Any]:
             sizes[key] = _swept(value)
             if not sizes[key]:
                 raise ValueError(f"a sweep must have at least one cell, got none with {shown(text)}")
-        elif loader.repository.group_exists(key) and not override.is_delete():
-            names, known = value if isinstance(value, list) else [value], loader.get_group_options(key)
+        elif key in known.files and not key.startswith("hydra") and not override.is_delete():  # plugins add names there
+            names, options = value if isinstance(value, list) else [value], known.names(key)
             if not all(isinstance(name, str) and "${" not in name for name in names) or (
-                isinstance(value, list) and not set(names) <= set(known)
+                isinstance(value, list) and not set(names) <= set(options)
             ):
-                wrong = next((name for name in names if name not in known), value)
-                raise ValueError(unknown_name(key, known, wrong))
+                wrong = next((name for name in names if name not in options), value)
+                raise ValueError(unknown_name(key, options, wrong))
         parsed.append(override)
     if math.prod(sizes.values()) > MOST:
         raise ValueError(f"a sweep must have at most {MOST:,} cells, got more with {', '.join(sizes)}")
     return parsed
+
+
+def _has_submitit() -> bool:
+    return find_spec("hydra_plugins.hydra_submitit_launcher") is not None
 
 
 def _swept(value: Any) -> int:
@@ -144,37 +155,28 @@ class Launcher:
     """How a sweep's workers are started.
 
     Attributes:
-        words: overrides that say so to Hydra.
         workers: how many at most.
         elsewhere: whether they run on machines of their own, so that this one is not to train.
     """
 
-    words: list[str]
     workers: int
     elsewhere: bool
 
 
-def launcher(overrides: list[str], cfg: DictConfig) -> Launcher:
-    """Return the launcher that the overrides of a sweep choose.
+def launcher(name: str, cfg: DictConfig) -> Launcher:
+    """Return how a launcher starts the workers of a sweep.
 
     Args:
+        name: of hydra/launcher.
         cfg: of one of its cells.
 
     Raises:
-        ValueError: its package is not installed; it is not told how many workers to start.
+        ValueError: it is not told how many workers to start.
     """
-    keys = {override.partition("=")[0].lstrip("+~"): override for override in overrides}
-    chosen = keys.get("hydra/launcher", "=cores").partition("=")[2]
-    hydra = [key for key in keys if key.startswith("hydra") and not key.startswith("hydra.sweeper")]  # theirs: +worker
-    words = [override for key, override in keys.items() if key in (*hydra, "ledger")]
-    if chosen.startswith("submitit") and find_spec("hydra_plugins.hydra_submitit_launcher") is None:
-        raise ValueError(
-            f"hydra/launcher={chosen} needs the package hydra-submitit-launcher: pip install 'pe_lab[slurm]'"
-        )
-    elsewhere = chosen in ("submitit", "submitit_slurm")
+    elsewhere = name in ("submitit", "submitit_slurm")
     if elsewhere and cfg.workers is None:
-        raise ValueError(f"workers must be given with hydra/launcher={chosen}, the number of jobs to submit: got none")
-    return Launcher(words, 1 if chosen == "basic" else cfg.workers or _places(cfg.trainer.device), elsewhere)
+        raise ValueError(f"workers must be given with hydra/launcher={name}, the number of jobs to submit: got none")
+    return Launcher(1 if name == "basic" else cfg.workers or _places(cfg.trainer.device), elsewhere)
 
 
 def _places(device: str) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
+from hydra.utils import to_absolute_path
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.ranges import NAME
@@ -123,9 +124,22 @@ def find_classes(settings: Any) -> None:
         sys.path += [path for path in import_paths() if path not in sys.path]
 
 
+def add_path_of_callbacks(overrides: list[str]) -> None:
+    """Let Hydra find the classes of its callbacks, which it makes before anything else: those of words and of studies.
+
+    Args:
+        overrides: of a command line.
+    """
+    chosen = [word.partition("=")[2] for word in overrides if word.startswith("+study=")]
+    files = [file for name in chosen if (file := folders().file("study", name))]
+    targets = [word.partition("=")[2] for word in overrides if "hydra.callbacks" in word and "_target_" in word]
+    find_classes([{"_target_": target} for target in targets])
+    find_classes([OmegaConf.to_container(OmegaConf.load(file)) for file in files])
+
+
 def import_paths() -> list[str]:
     """Return where modules of users are looked for: the current folder, those in which their folders of configs are."""
-    here = [] if sys.flags.safe_path else [str(Path.cwd())]
+    here = [] if sys.flags.safe_path else [to_absolute_path(".")]  # whichever folder Hydra chose for a job
     return list(dict.fromkeys([*here, *(str(place.resolve().parent) for place in _given())]))
 
 

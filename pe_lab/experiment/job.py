@@ -73,6 +73,14 @@ class Job:
         return not self.trained or not all(map(self.records.has, self.cell.requests))
 
     @property
+    def validation_loss(self) -> float:
+        """The validation loss of the trained cell at its end."""
+        from pe_lab.results.from_ledger import validation_by_step  # loads pandas
+
+        by_step = validation_by_step(self.run.checkpoint(self.cell.target))
+        return by_step[max(by_step)]["loss"]
+
+    @property
     def failure(self) -> dict[str, Any] | None:
         """Why the cell is not trained, or why all its missing measurements failed; None otherwise."""
         if self.refused is not None:

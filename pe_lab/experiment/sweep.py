@@ -44,8 +44,8 @@ def run(
     workers: int = 1,
     elsewhere: bool = False,
     train: bool = True,
-) -> None:
-    """Bring cells into the ledger, with all their measurements, and print their tables.
+) -> list[Job]:
+    """Bring cells into the ledger, with all their measurements, and print their tables. Returns their jobs.
 
     In a sweep, cells whose encoding is not made for their task are left out, and listed.
 
@@ -94,6 +94,7 @@ def run(
         from pe_lab.experiment.chosen_rates import print_costs
 
         print_costs([job for job in served.jobs.values() if job not in own], own)
+    return own
 
 
 def stages(cfgs: list[DictConfig]) -> Stage:

@@ -43,8 +43,15 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Return the arguments; refuse those that the program does not take."""
+        return self._all_known(self.parse_known_args, args, namespace)
+
+    def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the arguments, among which options may stand anywhere; refuse those that the program does not take."""
+        return self._all_known(self.parse_known_intermixed_args, args, namespace)
+
+    def _all_known(self, parse: Callable[..., Any], args: Any, namespace: Any) -> Any:
         given = sys.argv[1:] if args is None else list(args)
-        found, unknown = self.parse_known_args(given, namespace)
+        found, unknown = parse(given, namespace)
         if unknown:
             self.error(unrecognized(unknown, given, _options(self), self.settings))
         return found

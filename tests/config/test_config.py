@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.plugins.sweeper import Sweeper
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
@@ -132,7 +133,12 @@ def test_a_name_that_is_near_no_other_gets_no_proposal(override):
 
 @pytest.mark.parametrize(
     ("override", "part"),
-    [("seed=range(1000000000)", "at most 100,000 cells"), ("seed=range(0)", "at least one cell")],
+    [
+        ("seed=range(1000000000)", "at most 100,000 cells"),
+        ("seed=range(0)", "at least one cell"),
+        ("pe=glob(nothing*)", "at least one cell"),
+        ("seed=interval(0,3)", "values that can be listed"),
+    ],
 )
 def test_a_sweep_that_has_no_cell_or_no_end_is_refused(override, part):
     assert f"a sweep must have {part}" in complaint(override, multirun=True)
@@ -254,6 +260,7 @@ def test_configs_say_what_they_are_in_their_first_line():
             "~logger.project",
             "seed=1",
         ],
+        ["pe=glob(kerple*)", "seed=1,2", "++pe.name=a,b", "epochs=2", "++seed=3", "+extra=5,6"],
     ],
 )
 def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkeypatch):
@@ -267,7 +274,8 @@ def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkey
         ]
         params = compose("config", fixed, return_hydra_config=True).hydra.sweeper.params or {}
         swept = parser.parse_overrides([f"{key}={value}" for key, value in params.items()] + overrides)
-        for job in BasicSweeper.split_arguments(swept, None)[0]:
+        basic = next(kind for kind in Plugins.instance().discover(Sweeper) if kind.__name__ == "BasicSweeper")
+        for job in basic.split_arguments(swept, None)[0]:
             assert OmegaConf.to_yaml(next(cfgs)) == OmegaConf.to_yaml(compose("config", list(job)))
     assert next(cfgs, None) is None
 

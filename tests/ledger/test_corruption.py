@@ -272,6 +272,14 @@ UNREAD = [
 UNREAD += [("{a}/requested", "link to nothing"), ("studies/question/rows.csv", "socket")]
 
 
+SETTINGS = OmegaConf.create({"runtime": {"choices": {"hydra/launcher": "basic"}}, "job": {"chdir": None}})  # of Hydra
+
+
+def launch(work: run.Worker, overrides: list[str], workers: int) -> None:
+    """Serve the cells in this process."""
+    scheduler.work(work.cfgs)
+
+
 def command(ledger: Path) -> int:
     """Run the sweep in this process, without Hydra's launcher, and return its exit status. It is composed once."""
     words = [*WORDS, f"ledger={ledger}"]
@@ -279,9 +287,8 @@ def command(ledger: Path) -> int:
     with pytest.MonkeyPatch.context() as patch, within(SECONDS):
         patch.setattr("sys.argv", ["pe_lab.run", *words])
         patch.setenv("HYDRA_FULL_ERROR", "0")
-        patch.setattr(config, "expand", lambda *_: cfgs)
-        patch.setattr(config, "launcher", lambda *_: config.Launcher([], 1, False))
-        patch.setattr(run, "_launch", lambda words, shared, parent, cfgs, workers: scheduler.work(cfgs))
+        patch.setattr(config, "cells", lambda *_: cfgs)
+        patch.setattr(run, "_with_hydra", lambda task, _: task.sweep(SETTINGS, {}, [], launch))
         try:
             run.main()
         except SystemExit as end:

@@ -46,18 +46,19 @@ def test_a_machine_without_gpus_has_none_whatever_is_listed(tmp_path, monkeypatc
     assert devices.gpus() == []
 
 
-@pytest.mark.parametrize(("words", "workers"), [([], 4), (["workers=8"], 8), (["hydra/launcher=basic"], 1)])
-def test_a_sweep_has_a_worker_per_gpu_unless_another_number_is_given(four, tmp_path, words, workers):
-    overrides = [*words, f"ledger={tmp_path}"]
-    (cfg,) = config.expand([word for word in overrides if "launcher" not in word], multirun=False)
-    assert config.launcher(overrides, cfg).workers == workers
+@pytest.mark.parametrize(
+    ("words", "launcher", "workers"), [([], "cores", 4), (["workers=8"], "joblib", 8), (["workers=8"], "basic", 1)]
+)
+def test_a_sweep_has_a_worker_per_gpu_unless_another_number_is_given(four, tmp_path, words, launcher, workers):
+    (cfg,) = config.expand([*words, f"ledger={tmp_path}"], multirun=False)
+    assert config.launcher(launcher, cfg).workers == workers
 
 
 def test_a_sweep_on_the_cpu_has_a_worker_per_core(four, tmp_path):
     (cfg,) = config.expand(["trainer.device=cpu", f"ledger={tmp_path}"], multirun=False)
     from joblib import cpu_count
 
-    assert config.launcher([], cfg).workers == cpu_count()
+    assert config.launcher("cores", cfg).workers == cpu_count()
 
 
 RECORDS = """
@@ -104,20 +105,3 @@ def test_several_devices_for_one_cell_are_refused_in_one_line(tmp_path):
     for word in ("trainer.devices=2", "+trainer.devices=2", "trainer.devices=1,2"):
         with pytest.raises(ValueError, match=r"^trainer\.devices cannot be set: a cell trains on one device, "):
             config.expand([word, f"ledger={tmp_path}"], multirun="," in word)
-
-
-def test_the_words_of_workers_have_no_sweep_of_the_study():
-    """Workers sweep over their own numbers: what is deleted from a study's sweep is not there, and ends them."""
-    (cfg,) = config.expand(["trainer.device=cpu"], multirun=False)
-    given = [
-        "+study=bag",
-        "~hydra.sweeper.params.seed",
-        "hydra.sweeper.params.pe=rope",
-        "hydra/launcher=joblib",
-        "ledger=l",
-    ]
-    assert config.launcher([*given, "hydra.launcher.verbose=1"], cfg).words == [
-        "hydra/launcher=joblib",
-        "ledger=l",
-        "hydra.launcher.verbose=1",
-    ]
