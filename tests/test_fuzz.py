@@ -413,6 +413,8 @@ def test_the_program_ends_with_a_cell_or_in_one_line(tmp_path_factory, text, tal
         "data.cache",
         "data.corpus",
         "workers",
+        "hydra.run.dir",
+        "hydra.output_subdir",
         "-m",
         "--multirun",
         "--",

@@ -69,7 +69,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield tmp_path / "here"
-    root.level, root.handlers = level, handlers  # Hydra's have the output of this test
+    for handler in root.handlers:
+        if handler not in handlers:  # it is Hydra's, and has the output of this test
+            handler.close()
+    root.level, root.handlers = level, handlers
 
 
 @pytest.mark.parametrize("line", SHOWN)
