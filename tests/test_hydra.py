@@ -186,7 +186,7 @@ def test_no_private_module_of_hydra_is_imported() -> None:
 @pytest.mark.slow
 def test_a_sweep_by_joblib_has_workers_of_hydra_and_parameters_of_a_study(here: Path) -> None:
     words = ["-m", "+study=bag", "~hydra.sweeper.params.seed", "seed=0", "pe=none,rope", "model.depth=1", "epochs=1"]
-    words += ["workers=2", "hydra.job.env_set.PE_LAB_MARK=1", "hydra.sweep.dir=out"]
+    words += ["workers=2", "+hydra.job.env_set.PE_LAB_MARK=1", "hydra.sweep.dir=out"]
     words += ["hydra.sweep.subdir=${hydra.job.num}", "hydra/job_logging=default"]
     given = [word for word in TINY if not word.startswith(("data=", "epochs", "model.depth"))]
     command = [sys.executable, "-m", "pe_lab.run", *given, *words]
