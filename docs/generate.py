@@ -161,10 +161,10 @@ def first_study() -> str:
 
 def verdicts() -> str:
     """Return comparisons of the study of depth, epochs and encoding with `rope`, with the verdict on each."""
-    from pe_lab.results import statistics
+    from pe_lab import statistics
     from pe_lab.system.tables import read_csv
 
-    compared = statistics.compare(read_csv(STUDY / "rows.csv"), "rope")
+    compared = statistics.compare_cells(read_csv(STUDY / "rows.csv"), "rope")
     chosen = compared[compared["pe"].isin(["learnable", "lrope"]) & (compared["depth"] > 1)]
     lines = [
         "| depth | epochs | encoding | minus `rope`, 95 % | corrected p: not 0 | within the margin | verdict |",

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from pe_lab.results.statistics import deviations, wide
-from pe_lab.results.statistics.paired import by_setting
+from pe_lab.statistics import deviations, wide
+from pe_lab.statistics.cells import by_setting
 
 RUN = np.sqrt(0.5)  # deviation of a typical run, so that a typical difference of two has deviation 1
 

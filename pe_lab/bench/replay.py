@@ -10,9 +10,9 @@ from pe_lab.decisions.looks import looks_between
 from pe_lab.decisions.question import Question
 from pe_lab.decisions.study import Decision, decide
 from pe_lab.results.frame import load
-from pe_lab.results.statistics.margin import Margin, margins
-from pe_lab.results.statistics.paired import by_setting, wide
 from pe_lab.results.table import as_markdown
+from pe_lab.statistics.cells import by_setting, wide
+from pe_lab.statistics.margins import Margin, margins
 
 
 def margins_of(rows: pd.DataFrame, margin: str | None) -> tuple[list[tuple], list[float]]:

@@ -10,7 +10,7 @@ from pe_lab.decisions.alternatives import always_valid, bonferroni
 from pe_lab.decisions.boundaries import obrien_fleming, pocock, power
 from pe_lab.decisions.design import SPENDING, Design
 from pe_lab.decisions.sequential import NominalP, SequentialP, Stopped, nominal_p, sequential_p, stop
-from pe_lab.results.statistics.paired import by_setting, wide
+from pe_lab.statistics.cells import by_setting, wide
 
 DESIGN = Design()
 COUNT = 8  # encodings of a study, beside the baseline

@@ -12,10 +12,8 @@ from scipy import stats
 from pe_lab.bench.noise import RUN, Noise, Shape, of_cells, spreads
 from pe_lab.decisions.shared_variance import NOTHING_KNOWN, SHARE, Prior, prior_of
 from pe_lab.results.frame import load
-from pe_lab.results.statistics.correction import benjamini_hochberg, holm
-from pe_lab.results.statistics.equivalence import p_equivalent
-from pe_lab.results.statistics.intervals import CONFIDENCE
 from pe_lab.results.table import as_markdown
+from pe_lab.statistics import LEVEL, benjamini_hochberg, holm
 
 ENCODINGS = (5, 12, 30, 70)
 SEEDS = (3, 5)
@@ -129,7 +127,7 @@ def _ranks(encodings: int, mean: np.ndarray, p: np.ndarray, true: np.ndarray) ->
     square[:, first, second], square[:, second, first] = (mean, p, true), (-mean, p, -true)
     others = ~np.eye(encodings, dtype=bool)
     observed, values, exact = (one[others].reshape(encodings, -1) for one in square)
-    certain = np.apply_along_axis(holm, 1, values) < 1 - CONFIDENCE
+    certain = holm(values) < LEVEL
     wrong = (certain & (np.sign(observed) != np.sign(exact))).any(1)
     behind, best = (certain & (observed > 0)).any(1), (exact <= 0).all(1)
     return float(wrong.mean()), float(behind[best].mean()), 1 - float(certain.sum(1).mean()) / encodings
@@ -139,12 +137,11 @@ def _judge(differences: np.ndarray, true: np.ndarray, prior: Prior) -> tuple[flo
     seeds = len(differences)
     mean, variance, freedom, p = _tested(differences, prior)
     error = np.sqrt(variance / seeds)
-    count, margin = np.full(len(mean), seeds), np.full(len(mean), MARGIN)
-    alike = p_equivalent(mean, np.sqrt(variance), freedom, count, margin)
-    covered = np.abs(mean - true) <= stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
+    alike = stats.t.sf((MARGIN - np.abs(mean)) / error, freedom)
+    covered = np.abs(mean - true) <= stats.t.ppf(1 - LEVEL / 2, freedom) * error
     found: list[float] = []
     for correct in (holm, benjamini_hochberg):
-        different, equivalent = (correct(values) < 1 - CONFIDENCE for values in (p, alike))
+        different, equivalent = (correct(values) < LEVEL for values in (p, alike))
         if correct is benjamini_hochberg:  # a pair that is both counts as different, as in benchmark/pairs.py
             equivalent &= ~different
         wrong, unequal = different & (np.sign(mean) != np.sign(true)), equivalent & (true != 0)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import pandas as pd
 
 from pe_lab.benchmark.tasks import tasks
-from pe_lab.results.statistics import add_equivalence, interval, seeds_needed, wide
-from pe_lab.results.statistics.correction import ALIKE, BETTER, UNDECIDED, WORSE, add_verdicts
-from pe_lab.results.statistics.paired import differences
+from pe_lab.statistics import add_verdicts, differences, interval, seeds_needed
+from pe_lab.statistics.words import ALIKE, BETTER, UNDECIDED, WORSE
 
 COSTS = ("positional_parameters", "parameters", "flops_per_token", "seconds")
 _SETTING = {"depth": 0, "epochs": 0}  # columns of a table of cells that have one value here
@@ -107,12 +106,10 @@ def _lines(found: pd.DataFrame, pe: str, task: str) -> pd.DataFrame:
     margin = next(one.margin for one in tasks() if one.name == task)
     parts = []
     for length, here in found.groupby("length"):
-        table = wide(comparable(here))
-        pairs = [(pe, other) for other in table.columns if other != pe]
+        cells = comparable(here)
+        pairs = [(pe, other) for other in cells["pe"].unique() if other != pe]
         apart = margin.unit != "gap" or (here["level"] > here["best"]).all()  # otherwise the default, in nats
-        tested = differences(table, pairs)
-        tested = add_equivalence(tested, comparable(here), margin=margin if apart else None)
-        parts.append(tested.assign(length=length))
+        parts.append(differences(cells, pairs, margin=margin if apart else None).assign(length=length))
     lines = seeds_needed(add_verdicts(pd.concat(parts, ignore_index=True), "loss"))
     lines = lines.rename(columns={"baseline": "other"}).assign(task=task)
     first = ["task", "length", "pe", "other"]

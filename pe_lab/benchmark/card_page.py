@@ -13,7 +13,7 @@ from pe_lab.benchmark.tasks import NAME, STUDY, tasks
 from pe_lab.report.parts import Drawn, Part, Section, Table
 from pe_lab.report.standing import joined
 from pe_lab.results.plots import AS_WRITTEN, Plot
-from pe_lab.results.statistics.correction import BETTER, UNDECIDED, WORSE
+from pe_lab.results.verdicts import BETTER, UNDECIDED, WORSE
 
 WORST = -0.5  # scores below are drawn there
 MOST_LIKE = 10  # encodings in the table of those that are alike

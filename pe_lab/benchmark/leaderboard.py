@@ -8,7 +8,7 @@ import pandas as pd
 from pe_lab.benchmark.task_results import COSTS, ENOUGH, SHARE, TRAINED, TaskResults
 from pe_lab.report.standing import Standing
 from pe_lab.results.columns import REMAINING
-from pe_lab.results.statistics import GRID, Families, interval
+from pe_lab.statistics import GRID, Families, interval
 
 ALMOST_ALL = 0.9  # of the encodings that are ranked on any task, or all but one: others are not averaged over
 

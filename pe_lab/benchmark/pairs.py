@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.statistics import CONFIDENCE
-from pe_lab.results.statistics.correction import benjamini_hochberg, holm
 from pe_lab.results.verdicts import EQUAL
+from pe_lab.statistics import LEVEL, benjamini_hochberg, holm
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class Counts:
             lines: of all pairs, from `Families`.
             correct: corrects p values, those of differences and those of equivalence each on their own.
         """
-        differ, similar = (correct(lines[name].to_numpy()) < 1 - CONFIDENCE for name in ("p", "p_equivalent"))
+        differ, similar = (correct(lines[name].to_numpy()) < LEVEL for name in ("p", "p_equivalent"))
         similar |= (lines["verdict"] == EQUAL).to_numpy()
         return cls(int(differ.sum()), int((similar & ~differ).sum()))
 

@@ -1,6 +1,6 @@
 """What shipped results say of one task: scores with intervals, ranks, verdicts, and what may be the best.
 
-Intervals, ranks and sequential verdicts are those of `pe_lab.results.statistics`, `pe_lab.report` and
+Intervals, ranks and sequential verdicts are those of `pe_lab.statistics`, `pe_lab.report` and
 `pe_lab.decisions`. The comparisons of each encoding with all others are a family of their own: a range of ranks has
 95 % confidence, as the interval of a score has.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from omegaconf import OmegaConf
 
-from pe_lab import config
+from pe_lab import config, statistics
 from pe_lab.benchmark import score
 from pe_lab.benchmark.pairs import Pairs
 from pe_lab.benchmark.sound import complaint_of
@@ -23,10 +23,9 @@ from pe_lab.decisions.looks import looks_of
 from pe_lab.decisions.question import Question
 from pe_lab.decisions.study import Line, decide
 from pe_lab.report.standing import Standing
-from pe_lab.results import statistics
 from pe_lab.results.columns import REMAINING, setting_columns
 from pe_lab.results.shipped import Shipped
-from pe_lab.results.statistics import GRID, Families, Margin
+from pe_lab.statistics import GRID, Families, Margin
 
 LOSS = "loss"
 ENOUGH = 3  # seeds of an encoding on a task that counts as measured, and is ranked

@@ -6,7 +6,7 @@ from functools import cache
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
-from pe_lab.results.statistics import Margin
+from pe_lab.statistics import Margin
 
 VERSION = 1
 NAME = f"pe-bench {VERSION}"  # another version has another set of tasks, or other settings of one: never the same rows

@@ -18,8 +18,9 @@ from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of, with_settin
 from pe_lab.ledger.tree import Tree
 from pe_lab.results.columns import lower_is_better
 from pe_lab.results.rows import describe, settings_of
-from pe_lab.results.statistics.margin import Margin, keys_of, margins
 from pe_lab.results.table import as_markdown, as_text
+from pe_lab.statistics.cells import keys_of
+from pe_lab.statistics.margins import Margin, margins
 
 HOUR = 3600.0
 OTHERS = 8  # undecided encodings that are named in a line

@@ -45,7 +45,7 @@ def require_margin(cells: list[Cell]) -> None:
     if cells[0].cfg.margin is None:
         return
     from pe_lab.experiment.measurement import Datasets
-    from pe_lab.results.statistics.margin import LEAST_GAP, Margin  # loads pandas
+    from pe_lab.statistics.margins import LEAST_GAP, Margin  # loads pandas
 
     margin = Margin.parse(cells[0].cfg.margin)
     margin.require_metric(METRIC)

@@ -96,7 +96,7 @@ def report(arguments: argparse.Namespace) -> None:
     baseline = arguments.baseline or _baseline(results)
     audit, margin = _audit(arguments.audit), None
     if arguments.margin is not None:
-        from pe_lab.results.statistics import Margin
+        from pe_lab.statistics import Margin
 
         margin = Margin.parse(arguments.margin)
     from pe_lab.report.page import html  # loads torch

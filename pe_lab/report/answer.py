@@ -27,8 +27,8 @@ from pe_lab.report.standing import (
 from pe_lab.results import plots
 from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns, sort_by_setting
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.statistics import GRID, Families, interval
 from pe_lab.results.verdicts import MARKS, NO_SEED, ONE_SEED
+from pe_lab.statistics import GRID, Families, interval
 
 MOST_VALUES = 6  # values of a setting that are named in the question; of more, their number
 MOST_DRAWN = 12  # encodings in the figure

@@ -3,11 +3,13 @@
 import numpy as np
 import pandas as pd
 
+from pe_lab import statistics
 from pe_lab.report import choice
 from pe_lab.report.parts import Drawn, Part, Section, Table
 from pe_lab.report.question import Question, varied_columns
-from pe_lab.results import plots, statistics
+from pe_lab.results import plots
 from pe_lab.results.columns import floors, setting_columns
+from pe_lab.results.pooling import pool
 
 
 def grid(asked: Question) -> Section:
@@ -51,7 +53,7 @@ def differences(asked: Question) -> Section:
         )
     parts.append(Drawn(plots.forest(compared, asked.metric), caption, code))
     if len(cells[setting_columns(cells)].drop_duplicates()) > 1:
-        parts.append(statistics.pool(cells, asked.metric).note)
+        parts.append(pool(cells, asked.metric).note)
         if choice.POOLED in families.tables:
             pooled = families.compare(choice.POOLED)
             shown = pooled[

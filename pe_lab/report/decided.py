@@ -5,8 +5,8 @@ import pandas as pd
 from pe_lab.report.standing import Standing, in_words
 from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
-from pe_lab.results.statistics import GRID, Families
 from pe_lab.results.verdicts import reverse
+from pe_lab.statistics import GRID, Families
 from pe_lab.system.tables import read_csv
 
 FILE = "decisions.csv"

@@ -8,7 +8,7 @@ from pe_lab.report.question import Question, varied_columns
 from pe_lab.results import specification
 from pe_lab.results.columns import setting_columns
 from pe_lab.results.sensitivity import sensitivity, shares
-from pe_lab.results.statistics import GRID, Families
+from pe_lab.statistics import GRID, Families
 
 
 def elsewhere(asked: Question) -> Section:

@@ -9,15 +9,15 @@ import pandas as pd
 from pe_lab.report import choice
 from pe_lab.report.decided import decisions
 from pe_lab.report.parts import Part, Section, Table
-from pe_lab.results import statistics
-from pe_lab.results.columns import setting_columns
+from pe_lab.results.columns import lower_is_better, setting_columns
 from pe_lab.results.frame import Results
-from pe_lab.results.statistics import Families, Margin
+from pe_lab.statistics import Families, Margin
 from pe_lab.system.names import unknown_name
 
 IMPORTS = (
     "from pe_lab.report import answer, choice, decided; "
-    "from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, statistics, wandb_project"
+    "from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, wandb_project; "
+    "from pe_lab import statistics"
 )
 
 
@@ -100,7 +100,7 @@ def question(asked: Question) -> Section:
         counts += [f"{name} {', '.join(_plain(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied]
         seeds = tuple(sorted(cells["seed"].unique()))
         parts.append(f"{len(cells)} cells: {'; '.join(counts)}; seeds {_seeds_in_words(seeds)}.")
-        direction = "lower" if statistics.lower_is_better(asked.metric) else "higher"
+        direction = "lower" if lower_is_better(asked.metric) else "higher"
         parts.append(
             f"The metric is test {asked.metric} ({direction} is better; losses are in nats per slot). "
             f"Others are compared with `{asked.baseline}`."

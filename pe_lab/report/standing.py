@@ -10,8 +10,6 @@ import pandas as pd
 
 from pe_lab.report.choice import POOLED
 from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns
-from pe_lab.results.statistics import GRID, Families
-from pe_lab.results.statistics.comparisons import verdicts_on
 from pe_lab.results.verdicts import (
     ALIKE,
     BETTER,
@@ -24,6 +22,8 @@ from pe_lab.results.verdicts import (
     direction,
     reverse,
 )
+from pe_lab.statistics import GRID, Families
+from pe_lab.statistics.comparisons import verdicts_on
 
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
 UNDECIDABLE = {ONE_SEED, NO_SEED, EQUAL}  # verdicts without a test

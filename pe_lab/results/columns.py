@@ -1,12 +1,16 @@
 """The columns of a table with one row per cell: which make a setting, and which hold a metric or a floor of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from pe_lab.data.score import LEVELS
-from pe_lab.system.names import unknown_name
+from pe_lab.statistics.cells import REMAINING as REMAINING
+from pe_lab.statistics.cells import lower_is_better as lower_is_better
+from pe_lab.statistics.cells import metric_column as metric_column
+from pe_lab.statistics.cells import setting_columns as setting_columns
+from pe_lab.statistics.cells import sort_by_setting as sort_by_setting
 
 FIRST = ("pe", "data", "depth", "epochs", "seed")  # columns that every row begins with
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds", "attention", "device", "run")
@@ -23,7 +27,6 @@ ENVIRONMENT = {
 MEASURED = ("kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value")
 SHOWN = ("loss", "accuracy", "exact_match")  # metrics that have curves
 GENERATED = "exact_match_generated"  # exact match of answers that the model wrote itself
-REMAINING = "remaining"  # a metric: the share of the gap between a task's level and the best possible that is left
 
 
 def checkpoint(row: Mapping[str, Any]) -> int:
@@ -46,30 +49,6 @@ def merge(left: pd.DataFrame, right: pd.DataFrame, on: list[str], **options: Any
     return merged.astype({name: left[name].dtype for name in different})
 
 
-def setting_columns(rows: pd.DataFrame) -> list[str]:
-    """Return the columns that make a setting: those before the metrics, without encoding and seed."""
-    columns = list(rows.columns)
-    first = next(number for number, name in enumerate(columns) if name.startswith("test_"))
-    return [name for name in columns[:first] if name not in ("pe", "seed")]
-
-
-def metric_column(rows: pd.DataFrame, metric: str) -> str:
-    """Return the column of a test metric.
-
-    Raises:
-        ValueError: there is no such metric.
-    """
-    if f"test_{metric}" not in rows:
-        known = [name.removeprefix("test_") for name in rows if name.startswith("test_")]
-        raise ValueError(unknown_name("metric", known, metric))
-    return f"test_{metric}"
-
-
-def lower_is_better(metric: str) -> bool:
-    """Return whether a lower value is better: true for losses and bits, false for accuracies and exact match."""
-    return metric == REMAINING or any(word in metric for word in ("loss", "bits", "perplexity"))
-
-
 def floors(rows: pd.DataFrame, metric: str = "loss") -> list[str]:
     """Return the names of the floors and reference levels that the rows have for a metric."""
     end = f"_{metric}"
@@ -81,15 +60,3 @@ def levels(known: list[str]) -> list[str]:
     """Return the floors that can serve as the reference level of a task, the most informative first."""
     first: list[str] = [floor for floor in LEVELS if floor in known]
     return first or [floor for floor in known if floor != "bayes"]
-
-
-def sort_by_setting(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Sort rows by their settings: numbers ascending, tasks, other names and encodings in order of appearance."""
-    keys = [name for name in names if name in rows]
-    first = {name: {value: number for number, value in enumerate(rows[name].unique())} for name in [*keys, "pe"]}
-
-    def key(column: pd.Series) -> pd.Series:
-        numbers = pd.api.types.is_numeric_dtype(column) and column.name != "pe"
-        return column if numbers else column.map(first[str(column.name)])
-
-    return rows.sort_values([*keys, "pe"], kind="stable", key=key, na_position="first")

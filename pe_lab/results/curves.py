@@ -11,7 +11,7 @@ from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.results.columns import GENERATED, MEASURED, SHOWN
 from pe_lab.results.rows import Settings, describe
-from pe_lab.results.statistics.intervals import interval
+from pe_lab.statistics.intervals import interval
 
 
 class Measured(NamedTuple):

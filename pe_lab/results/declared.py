@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pe_lab.results.statistics.margin import Margin
+from pe_lab.statistics.margins import Margin
 from pe_lab.system.files import read_json
 
 NAME = "declared.json"

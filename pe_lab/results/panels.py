@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from pe_lab.results.columns import setting_columns
-from pe_lab.results.statistics.intervals import interval
+from pe_lab.statistics.intervals import interval
 
 # Okabe and Ito's colours, each with a line style and a marker, so that colour never stands alone
 STYLES = (

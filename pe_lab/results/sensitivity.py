@@ -14,13 +14,10 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.results.columns import REMAINING, lower_is_better, merge, setting_columns
-from pe_lab.results.statistics.comparisons import require_baseline
-from pe_lab.results.statistics.correction import add_verdicts
-from pe_lab.results.statistics.equivalence import add_equivalence
-from pe_lab.results.statistics.margin import keys_of
-from pe_lab.results.statistics.paired import differences, wide
-from pe_lab.results.statistics.pooling import remaining
+from pe_lab.results.pooling import remaining
 from pe_lab.results.verdicts import ALIKE, BETTER, WORSE, direction
+from pe_lab.statistics.cells import keys_of, require_baseline, wide
+from pe_lab.statistics.comparisons import add_verdicts, differences
 
 MOST_FACTORS = 12  # shares average over all orders of the factors, 2^12 models at most
 
@@ -136,13 +133,12 @@ def sensitivity(
         raise ValueError(f"sensitivity needs two encodings, got {pe} twice")
     rows, columns = _settings_of(rows, (pe, baseline)), setting_columns(rows)
     if compared is None:
-        compared = differences(wide(rows, metric), [(pe, baseline)])
-        compared = add_verdicts(add_equivalence(compared, rows, metric), metric)
+        compared = add_verdicts(differences(rows, [(pe, baseline)], metric), metric)
     of_two = (compared["pe"] == pe) & (compared["baseline"] == baseline)
     scaled = remaining(rows, metric)
     rows, unit = (rows, metric) if scaled is None else (scaled, REMAINING)
     table = wide(rows, unit)
-    lines = differences(table, [(pe, baseline)]).drop(columns=["pe", "baseline", "p", "deviation"])
+    lines = differences(rows, [(pe, baseline)], unit).drop(columns=["pe", "baseline", "margin"])
     lines = _with_verdicts(lines, compared[of_two], columns)
     lines["margin"] = lines["margin"] if unit == metric else np.nan
     lines["sign"] = _signs(lines["difference"], unit)

@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.results.columns import floors, levels, metric_column, setting_columns
-from pe_lab.results.statistics.comparisons import compare
-from pe_lab.results.statistics.intervals import interval
-from pe_lab.results.statistics.margin import Margin, keys_of
-from pe_lab.results.statistics.paired import differences, wide
+from pe_lab.statistics.cells import keys_of
+from pe_lab.statistics.comparisons import compare_cells, differences
+from pe_lab.statistics.intervals import interval
+from pe_lab.statistics.margins import Margin
 from pe_lab.system.markup import in_markdown
 from pe_lab.system.names import unknown_name
 
@@ -55,7 +55,7 @@ def _differences(rows: pd.DataFrame, baseline: str, metric: str) -> dict[tuple[A
     if rows.duplicated(["pe", *settings, "seed"]).any():
         return {}
     others = [pe for pe in rows["pe"].unique() if pe != baseline]
-    found = differences(wide(rows, metric), [(pe, baseline) for pe in others])
+    found = differences(rows, [(pe, baseline) for pe in others], metric)
     found = found[found["seeds"] > 0]
     columns = {"difference": "difference", "low": "difference_low", "high": "difference_high"}
     shown = found[list(columns)].rename(columns=columns).to_dict("records")
@@ -77,7 +77,7 @@ def with_verdicts(
     Raises:
         ValueError: a cell occurs twice, or the margin does not fit the metric or a setting.
     """
-    compared = compare(rows, table.attrs["baseline"], metric, margin=margin)
+    compared = compare_cells(rows, table.attrs["baseline"], metric, margin=margin)
     if not (compared["seeds"] > 1).any():
         return table
     names = ["pe", *setting_columns(rows)]

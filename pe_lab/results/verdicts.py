@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pe_lab.results.statistics.correction import (
+from pe_lab.statistics.words import (
     ALIKE,
     BETTER,
     EQUAL,

@@ -1,14 +1,22 @@
-"""Endpoints, comparisons, shares, ranks, sequential looks and tuning of a benchmark, as pure functions.
+"""Comparisons of encodings, their corrections, intervals and ranks, sequential looks and tuning, as pure functions.
 
 Arrays and data frames in, values out. Nothing is read or written, and nothing else of the package is imported.
-docs/protocol.md says what is computed, and how often it is wrong in simulated studies.
+`compare_cells` and `Families` compare tables of cells (docs/statistics.md); `compare` compares endpoints of studies in
+which every seed tunes for itself (docs/protocol.md).
 """
 
+from pe_lab.statistics.cells import REMAINING, lower_is_better, wide
+from pe_lab.statistics.comparisons import add_verdicts, compare_cells, differences
 from pe_lab.statistics.correction import benjamini_hochberg, holm
+from pe_lab.statistics.effects import effects
 from pe_lab.statistics.endpoint import Endpoint
+from pe_lab.statistics.families import GRID, Families
+from pe_lab.statistics.intervals import coverage, deviations, interval, percentile_bootstraps, t_intervals
 from pe_lab.statistics.looks import Sequential, sequential
+from pe_lab.statistics.margins import Margin, default_margin, margins
 from pe_lab.statistics.moderation import NOTHING_KNOWN, Prior, fit_prior
 from pe_lab.statistics.pairs import (
+    LEVEL,
     Tests,
     Verdict,
     all_pairs,
@@ -20,13 +28,19 @@ from pe_lab.statistics.pairs import (
     sample_differences,
     with_baseline,
 )
+from pe_lab.statistics.power import seeds_needed
 from pe_lab.statistics.shares import compare_shares, share_interval
 from pe_lab.statistics.steps import evaluation_steps, steps_to_solve
 from pe_lab.statistics.tuning import Need, Outcome, Plan, Progress, Task, Trial, Try, ask, edge_shares, outcomes
 
 __all__ = [
+    "GRID",
+    "LEVEL",
     "NOTHING_KNOWN",
+    "REMAINING",
     "Endpoint",
+    "Families",
+    "Margin",
     "Need",
     "Outcome",
     "Plan",
@@ -38,23 +52,37 @@ __all__ = [
     "Trial",
     "Try",
     "Verdict",
+    "add_verdicts",
     "all_pairs",
     "ask",
     "benjamini_hochberg",
     "compare",
+    "compare_cells",
     "compare_shares",
+    "coverage",
     "decide",
+    "default_margin",
+    "deviations",
+    "differences",
     "edge_shares",
+    "effects",
     "evaluation_steps",
     "fit_prior",
     "holm",
+    "interval",
+    "lower_is_better",
+    "margins",
     "outcomes",
     "paired_tests",
+    "percentile_bootstraps",
     "prior_of",
     "rank_ranges",
     "sample_differences",
+    "seeds_needed",
     "sequential",
     "share_interval",
     "steps_to_solve",
+    "t_intervals",
+    "wide",
     "with_baseline",
 ]

@@ -4,19 +4,26 @@ With five seeds the variance of one pair has four degrees of freedom. All pairs 
 variances are and how far they spread (Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3(1),
 article 3: posterior variances in section 3, estimators of the prior in section 6.2; `squeezeVar` of limma).
 
-Three changes. Pairs share encodings and say less than as many independent samples, so half of the estimated degrees of
-freedom are used, at most half the number of encodings. Every sample variance is first raised by that of a measurement
-error, so that none is 0. And no variance counts as less than the median of the family: five runs that happen to be
-alike, of an encoding whose runs are fast or slow, would otherwise look certain.
+Pairs share encodings and say less than as many independent samples, so half of the estimated degrees of freedom are
+used, at most half the number of encodings. Small variances are dealt with in one of two ways:
+
+- In studies in which every seed tunes for itself (docs/protocol.md), every sample variance is first raised by that of a
+  measurement error, so that none is 0, and none counts as less than the median of the family: five runs that happen to
+  be alike, of an encoding whose runs are fast or slow, would otherwise look certain.
+- In tables of cells (docs/statistics.md), pairs with a variance so small that chance does not explain it are left out
+  and keep their own: they compute nearly the same function, such as one with other rounding. Only where all differences
+  are equal, the variance is that of the measurement error.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
 
 FEWEST = 5  # encodings; fewer say too little about the spread of variances
 SHARE = 0.5  # of the estimated degrees of freedom
+CHANCE = 0.01  # that any of the variances is so small as to be left out
+_ROUNDING = 1e-6  # of the median variance: what is smaller is left out of the first estimate
 _MOST = 1e6  # degrees of freedom; as many as one cannot tell from infinitely many
 
 
@@ -28,31 +35,64 @@ class Prior:
         variance: its scale [...].
         freedom: its degrees of freedom [...]; 0: nothing is known beforehand.
         least: no variance counts as less [...].
+        chance: that a sample variance is so small that it is not moved [...]; 0: all are.
     """
 
     variance: np.ndarray
     freedom: np.ndarray
     least: np.ndarray
+    chance: np.ndarray
 
     def moderate(self, variances: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return posterior variances and their degrees of freedom, of sample variances [..., pairs] with theirs."""
-        prior, total = self.freedom[..., None], self.freedom[..., None] + freedom
+        kept = variances <= self.kept(freedom)
+        prior = np.where(kept, 0.0, self.freedom[..., None])
+        total = prior + freedom
         posterior = (prior * self.variance[..., None] + freedom * variances) / total
         return np.maximum(posterior, self.least[..., None]), total
 
+    def kept(self, freedom: np.ndarray) -> np.ndarray:
+        """Return the sample variances [..., pairs], of so many degrees of freedom, up to which they are not moved."""
+        ratio = np.zeros(np.broadcast_shapes(freedom.shape, self.freedom[..., None].shape))
+        if (self.chance > 0).any():
+            for each in np.unique(freedom[freedom > 0]):  # few numbers of seeds, and many comparisons
+                quantile = special.fdtri(each, np.maximum(self.freedom, 1e-3), self.chance)[..., None]
+                ratio = np.where(freedom == each, quantile, ratio)
+        return np.where(ratio > 0, self.variance[..., None] * ratio, -1.0)
 
-NOTHING_KNOWN = Prior(np.zeros(()), np.zeros(()), np.zeros(()))
+
+NOTHING_KNOWN = Prior(np.zeros(()), np.zeros(()), np.zeros(()), np.zeros(()))
 
 
-def fit_prior(variances: np.ndarray, freedom: np.ndarray, encodings: np.ndarray | int) -> Prior:
+def fit_prior(
+    variances: np.ndarray, freedom: np.ndarray, encodings: np.ndarray | int, keep_small: bool = False
+) -> Prior:
     """Estimate the distribution of variances by the moments of their logarithms.
 
     Args:
-        variances: sample variances above 0 [..., pairs]; NaN: not used.
+        variances: sample variances [..., pairs], above 0 unless `keep_small`; NaN: not used.
         freedom: degrees of freedom of each [..., pairs].
         encodings: the number of encodings that the pairs are of [...]. Below five, nothing is known beforehand.
+        keep_small: whether variances that chance does not explain are left out and kept; otherwise none counts as less
+            than the median.
     """
+    if not variances.shape[-1]:
+        return NOTHING_KNOWN
     used = np.isfinite(variances) & (freedom > 0)
+    if not keep_small:
+        prior, enough = _moments(variances, freedom, encodings, used)
+        none = np.zeros(prior.chance.shape)
+        return replace(prior, least=np.where(enough, _median(variances, used), 0.0), chance=none)
+    above = used & (variances > 0)
+    above &= variances > _ROUNDING * _median(variances, above)[..., None]
+    first, _ = _moments(variances, freedom, encodings, above)
+    return _moments(variances, freedom, encodings, above & (variances > first.kept(freedom)))[0]
+
+
+def _moments(
+    variances: np.ndarray, freedom: np.ndarray, encodings: np.ndarray | int, used: np.ndarray
+) -> tuple[Prior, np.ndarray]:
+    """Return the distribution by Smyth's estimators from the variances that are used, and whether there are enough."""
     count = np.maximum(used.sum(-1), 2)
     half, where = np.unique(np.where(used, freedom, 1.0) / 2, return_inverse=True)
     bias, noise = (values[where.reshape(used.shape)] for values in (_log_bias(half), special.polygamma(1, half)))
@@ -63,8 +103,8 @@ def fit_prior(variances: np.ndarray, freedom: np.ndarray, encodings: np.ndarray 
     estimate = np.minimum(2 * _inverse_trigamma(np.maximum(spread, 1 / _MOST)), _MOST)
     scale = np.exp(mean + _log_bias(estimate / 2))
     enough = (np.asarray(encodings) >= FEWEST) & (used.sum(-1) > 1)
-    parts = (scale, SHARE * np.minimum(estimate, encodings), _median(variances, used))
-    return Prior(*(np.where(enough, part, 0.0) for part in parts))
+    parts = (scale, SHARE * np.minimum(estimate, encodings), np.zeros(()), CHANCE / count)
+    return Prior(*(np.where(enough, part, 0.0) for part in parts)), enough
 
 
 def _log_bias(half: np.ndarray) -> np.ndarray:

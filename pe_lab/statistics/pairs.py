@@ -14,6 +14,7 @@ from pe_lab.statistics.moderation import Prior, fit_prior
 LEVEL = 0.05
 NUGGET = 0.03  # deviation of a run's measurement error, in margins
 FEWEST_EQUIVALENT = 5  # seeds
+ROUNDING = 1e-12  # of the values: differences that are closer to each other are equal
 
 Pairs = tuple[np.ndarray, np.ndarray]  # columns of the first encodings, and of those subtracted from them
 
@@ -82,20 +83,28 @@ def with_baseline(encodings: int, baseline: int) -> Pairs:
     return others, np.full(len(others), baseline)
 
 
-def sample_differences(y: np.ndarray, pairs: Pairs, nugget: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def sample_differences(
+    y: np.ndarray, pairs: Pairs, nugget: float, of_equal: bool = False
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return numbers of seeds, means and variances of paired differences, the variances with measurement error added.
 
     Args:
         y: values [..., seeds, encodings]; NaN where there is no run.
         nugget: deviation of the measurement error of one run.
+        of_equal: whether only differences that are equal, and not 0, up to rounding get it.
     """
     d = y[..., pairs[0]] - y[..., pairs[1]]
     known = np.isfinite(d)
     seeds = known.sum(-2)
     mean = np.where(known, d, 0.0).sum(-2) / np.maximum(seeds, 1)
-    squares = (np.where(known, d - mean[..., None, :], 0.0) ** 2).sum(-2)
-    variance = squares / np.maximum(seeds - 1, 1) + 2 * nugget**2
-    return seeds, np.where(seeds > 0, mean, np.nan), np.where(seeds > 1, variance, np.nan)
+    apart = np.where(known, d - mean[..., None, :], 0.0)
+    variance = (apart**2).sum(-2) / np.maximum(seeds - 1, 1)
+    added = np.asarray(2 * nugget**2)
+    if of_equal:
+        size = np.where(known, np.maximum(np.abs(y[..., pairs[0]]), np.abs(y[..., pairs[1]])), 0.0).max(-2)
+        equal = (np.abs(apart).max(-2) <= ROUNDING * size) & (mean != 0)
+        variance, added = np.where(equal, 0.0, variance), np.where(equal, added, 0.0)
+    return seeds, np.where(seeds > 0, mean, np.nan), np.where(seeds > 1, variance + added, np.nan)
 
 
 def solved_runs(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
@@ -105,23 +114,24 @@ def solved_runs(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> tuple[np.nda
     return first, second
 
 
-def prior_of(y: np.ndarray, nugget: float, solved: np.ndarray | None = None) -> Prior:
+def prior_of(y: np.ndarray, nugget: float, solved: np.ndarray | None = None, keep_small: bool = False) -> Prior:
     """Estimate the distribution of the variances of all pairs of encodings.
 
     Args:
         y: values [..., seeds, encodings]; NaN where there is no run.
         nugget: deviation of the measurement error of one run.
         solved: runs that solved the task [..., seeds, encodings]; pairs without any are left out.
+        keep_small: as in `t_tests`.
     """
     pairs = all_pairs(y.shape[-1])
-    seeds, _, variance = sample_differences(y, pairs, nugget)
+    seeds, _, variance = sample_differences(y, pairs, nugget, keep_small)
     if solved is not None:
         first, second = solved_runs(y, solved, pairs)
         variance = np.where(first + second > 0, variance, np.nan)
     used = np.isfinite(variance).astype(float)
     touched = np.zeros((used.shape[-1], y.shape[-1]))
     touched[np.arange(len(touched)), pairs[0]] = touched[np.arange(len(touched)), pairs[1]] = 1
-    return fit_prior(variance, np.maximum(seeds - 1, 0), (used @ touched > 0).sum(-1))
+    return fit_prior(variance, np.maximum(seeds - 1, 0), (used @ touched > 0).sum(-1), keep_small)
 
 
 def paired_tests(
@@ -146,16 +156,36 @@ def paired_tests(
         confidence: of the intervals [..., pairs].
         nugget: deviation of the measurement error of one run, in margins.
     """
-    nugget = nugget * endpoint.margin
-    seeds, mean, variance = sample_differences(y, pairs, nugget)
-    prior = prior_of(y, nugget, solved) if prior is None else prior
+    return t_tests(y, pairs, endpoint.margin, solved, prior, confidence, nugget)
+
+
+def t_tests(
+    y: np.ndarray,
+    pairs: Pairs,
+    margin: float,
+    solved: np.ndarray | None = None,
+    prior: Prior | None = None,
+    confidence: np.ndarray | float = 1 - LEVEL,
+    nugget: float = NUGGET,
+    keep_small: bool = False,
+) -> Tests:
+    """Test paired differences as `paired_tests` does, with a margin in the unit of y; NaN: there is none.
+
+    Args:
+        keep_small: whether variances that chance does not explain are kept, and the measurement error is that of equal
+            differences alone; otherwise no variance counts as less than the median, see `moderation`.
+    """
+    nugget = nugget * (margin if np.isfinite(margin) else 0.0)
+    seeds, mean, variance = sample_differences(y, pairs, nugget, keep_small)
+    prior = prior_of(y, nugget, solved, keep_small) if prior is None else prior
     variance, freedom = prior.moderate(variance, np.where(seeds > 1, seeds - 1.0, np.nan))
     error = np.sqrt(variance / np.maximum(seeds, 1))
-    p = 2 * special.stdtr(freedom, -np.abs(mean) / error)
-    p_equivalent = special.stdtr(freedom, (np.abs(mean) - endpoint.margin) / error)
+    known = np.where(error > 0, error, np.nan)  # equal differences without a measurement error prove nothing
+    p = 2 * special.stdtr(freedom, -np.abs(mean) / known)
+    p_equivalent = special.stdtr(freedom, (np.abs(mean) - margin) / known)
     half = special.stdtrit(freedom, (1 + np.asarray(confidence)) / 2) * error
-    found = Tests(seeds, mean, np.sqrt(variance), freedom, p, p_equivalent, mean - half, mean + half)
-    return found if solved is None else replace(found, **_counts(y, solved, pairs))
+    tests = Tests(seeds, mean, np.sqrt(variance), freedom, p, p_equivalent, mean - half, mean + half)
+    return tests if solved is None else replace(tests, **_counts(y, solved, pairs))
 
 
 def _counts(y: np.ndarray, solved: np.ndarray, pairs: Pairs) -> dict[str, np.ndarray]:

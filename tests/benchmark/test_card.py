@@ -12,10 +12,9 @@ from pe_lab.benchmark.card import Card, card, count_verdicts
 from pe_lab.benchmark.card_page import WORST, sections, sentences
 from pe_lab.benchmark.resemblance import resemblance
 from pe_lab.benchmark.tasks import Task, tasks
-from pe_lab.decisions.shared_variance import prior_of
 from pe_lab.report.page import html
 from pe_lab.report.parts import Drawn, Table
-from pe_lab.results.statistics import Margin, interval
+from pe_lab.statistics import Margin, interval, prior_of
 from scored import rows, together
 
 MINE = [0.10, 0.11, 0.12, 0.10]
@@ -61,7 +60,7 @@ def test_variances_are_estimated_from_all_encodings_together() -> None:
     noise = np.random.default_rng(3).normal(0, 0.01, (4, 6))
     losses = noise + np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     found = of("mine", *(rows(pe, losses[:, n].tolist()) for n, pe in enumerate(["mine", "a", "b", "c", "d", "e"])))
-    prior = prior_of(losses)
+    prior = prior_of(losses, 0.0, keep_small=True)
     assert prior.freedom > 1
     for n, line in enumerate(found.lines.to_dict("records"), 1):
         difference = losses[:, 0] - losses[:, n]

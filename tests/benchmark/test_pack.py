@@ -18,7 +18,7 @@ from pe_lab.experiment import sweep
 from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.results import shipped
-from pe_lab.results.statistics import Margin
+from pe_lab.statistics import Margin
 from pe_lab.system.files import CHECKSUMS, digest, file_digest, write_json
 
 SETTINGS_TODAY = packing.settings_today

@@ -9,16 +9,16 @@ import pytest
 from scipy import stats
 
 import fabricated
+from pe_lab import statistics
 from pe_lab.benchmark.leaderboard import ALMOST_ALL, Leaderboard
 from pe_lab.benchmark.pairs import Counts, Pairs
 from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.task_results import Settings, TaskResults
 from pe_lab.benchmark.tasks import STUDY, tasks
 from pe_lab.benchmark.undefined import defined
-from pe_lab.decisions.shared_variance import prior_of
-from pe_lab.results import shipped, statistics
+from pe_lab.results import shipped
 from pe_lab.results.shipped import Shipped
-from pe_lab.results.statistics import GRID
+from pe_lab.statistics import GRID, prior_of
 from pe_lab.system.files import LedgerError, digest
 
 
@@ -138,7 +138,7 @@ def test_variances_are_estimated_from_all_encodings_together(read: Results) -> N
     found = of(read, "copy")
     for length in found.lengths:
         rows, metric = found.families[length].tables[GRID]
-        prior = prior_of(statistics.wide(rows, metric).to_numpy())
+        prior = prior_of(statistics.wide(rows, metric).to_numpy(), 0.0, keep_small=True)
         assert prior.freedom > 1
         assert found.families[length].lines[GRID]["freedom"].max() == pytest.approx(3 + prior.freedom)
     standing = read.leaderboards[1.0].standing

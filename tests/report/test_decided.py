@@ -13,7 +13,7 @@ from pe_lab.report.parts import Drawn
 from pe_lab.report.question import Question
 from pe_lab.report.question import question as question_section
 from pe_lab.results import frame
-from pe_lab.results.statistics import Margin
+from pe_lab.statistics import Margin
 
 LOSSES = {"rope": 1.0, "alibi": 0.6, "none": 1.5}
 

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
 from paged import text_of
+from pe_lab import statistics
 from pe_lab.report import answer, choice
 from pe_lab.report import page as page_module
 from pe_lab.report.__main__ import main
@@ -27,8 +28,8 @@ from pe_lab.report.page import as_text, html
 from pe_lab.report.parts import Drawn, Section, Table
 from pe_lab.report.question import Question, cautions
 from pe_lab.report.sections import sections
-from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, statistics
-from pe_lab.results.statistics import GRID, Margin
+from pe_lab.results import columns, frame, plots, rates, sensitivity, specification
+from pe_lab.statistics import GRID, Margin
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}
 SEEDS = 5
@@ -395,7 +396,7 @@ def test_differences_are_those_of_the_families(study):
     results = frame.load(study)
     found = {section.title: section for section in sections(question(results))}
     (drawn,) = (part for part in found["Differences"].parts if isinstance(part, Drawn))
-    compared = statistics.compare(results.cells, "rope")
+    compared = statistics.compare_cells(results.cells, "rope")
     alibi = drawn.plot.data[drawn.plot.data["pe"] == "alibi"]
     assert sorted(alibi["difference"]) == sorted(compared[compared["pe"] == "alibi"]["difference"])
     assert set(alibi["verdict"]) == {"better"}

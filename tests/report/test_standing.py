@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from pe_lab.report.standing import Standing, amount, by_setting, in_each_setting, joined, listed, overall
-from pe_lab.results.statistics import GRID, REMAINING, Families
+from pe_lab.statistics import GRID, REMAINING, Families
 
 WITHIN = ", within the margin"
 

@@ -10,7 +10,7 @@ import pytest
 from pe_lab.results import study
 from pe_lab.results.declared import Declared, read
 from pe_lab.results.frame import Results, load
-from pe_lab.results.statistics import Margin
+from pe_lab.statistics import Margin
 
 DECLARED = {"margin": {"loss": "0.05 gap", "accuracy": "0.01 share"}, "baseline": "none", "decide": None}
 

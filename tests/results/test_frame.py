@@ -23,7 +23,7 @@ from pe_lab.results.columns import ENVIRONMENT, FIRST, setting_columns
 from pe_lab.results.frame import UNKNOWN, load
 from pe_lab.results.from_ledger import FAILURE, outcome
 from pe_lab.results.rows import rows_of, settings_of
-from pe_lab.results.statistics import compare
+from pe_lab.statistics import compare_cells
 from pe_lab.system.files import CHECKSUMS, canonical, digest, file_digest, write_json
 from pe_lab.system.tables import read_csv
 
@@ -169,7 +169,7 @@ def test_an_option_that_older_cells_lack_distinguishes_them(tmp_path):
     assert cells["pe"].iloc[0] == "none"
     assert set(cells["pe"].iloc[1:]) == {"rope", "rope half=True"}
     assert cells["model.new"].tolist() == pytest.approx([3, np.nan, np.nan], nan_ok=True)
-    assert set(compare(cells)["verdict"]) == {"no shared seed"}
+    assert set(compare_cells(cells)["verdict"]) == {"no shared seed"}
 
 
 @pytest.mark.parametrize(("part", "column"), [({"revision": 2}, "pe"), ({"model": {"revision": 2}}, "model.revision")])
@@ -196,7 +196,7 @@ def test_a_learning_rate_that_goes_with_the_encoding_is_shown_and_makes_no_new_s
     cells = load(tmp_path).cells
     assert setting_columns(cells) == ["data", "depth", "epochs"]
     assert list(cells["optimizer.lr"]) == [0.003, 0.003, 0.001, 0.001]
-    assert list(compare(cells)["seeds"]) == [2]
+    assert list(compare_cells(cells)["seeds"]) == [2]
 
 
 def test_a_learning_rate_that_is_swept_is_a_setting(tmp_path):
@@ -205,7 +205,7 @@ def test_a_learning_rate_that_is_swept_is_a_setting(tmp_path):
             add(tmp_path, pe, optimizer={"lr": lr})
     cells = load(tmp_path).cells
     assert setting_columns(cells) == ["data", "depth", "epochs", "optimizer.lr"]
-    assert len(compare(cells)) == 2
+    assert len(compare_cells(cells)) == 2
 
 
 def test_a_learning_rate_that_differs_between_seeds_is_a_setting(tmp_path):
@@ -221,7 +221,7 @@ def test_an_attention_and_its_revision_that_go_with_the_encoding_tell_nothing_ap
         add(tmp_path, "none", seed=seed, attention="reference", attention_revision=2)
     cells = load(tmp_path).cells
     assert setting_columns(cells) == ["data", "depth", "epochs"]
-    assert list(compare(cells)["seeds"]) == [2]
+    assert list(compare_cells(cells)["seeds"]) == [2]
 
 
 def test_a_study_is_its_own_cells_in_its_own_order(real):
@@ -700,5 +700,5 @@ def test_2000_cells_are_read_in_two_seconds(tmp_path):
     assert results.cells.groupby("pe").size().to_dict() == dict.fromkeys(
         ("rope", "alibi", "none", "learnable", "sinusoidal"), 400
     )
-    assert len(compare(results.cells)) == 200
+    assert len(compare_cells(results.cells)) == 200
     assert cpu < 4  # twice what it may take

@@ -6,7 +6,8 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 
-from pe_lab.results import panels, plots, statistics
+from pe_lab import statistics
+from pe_lab.results import panels, plots
 
 SEEDS = 4
 
@@ -71,7 +72,7 @@ def test_a_mean_with_something_not_finite_is_left_empty() -> None:
 def test_the_forest_fills_the_marks_of_significant_differences() -> None:
     rows = cells(["base", "same", "far"], (4,))
     rows["test_loss"] = np.random.default_rng(0).normal(0, 0.1, len(rows)) + rows["pe"].map({"far": 5}).fillna(0)
-    compared = statistics.compare(rows, "base")
+    compared = statistics.compare_cells(rows, "base")
     made = plots.forest(compared)
     (axes,) = made.figure.axes
     marks = {round(line.get_ydata()[0]): line for line in axes.lines if line.get_marker() not in ("None", None, "")}
@@ -91,7 +92,7 @@ def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -
     rows["test_loss"] = rows["pe"].map(means) + rows["pe"].map(noise).fillna(0.02) * rng.normal(size=len(rows))
     rows.loc[rows["pe"] == "base", "test_loss"] = 0.0
     rows = pd.concat([rows, rows[rows["pe"] == "base"].assign(pe="copy"), rows.head(1).assign(pe="once")])
-    compared = statistics.compare(rows, "base", margin=statistics.Margin(1.0, "nats")).set_index("pe")
+    compared = statistics.compare_cells(rows, "base", margin=statistics.Margin(1.0, "nats")).set_index("pe")
     verdicts = {"same": "equivalent", "far": "worse", "near": "worse, within the margin", "low": "better"}
     verdicts |= {"loose": "undecided", "copy": "equal", "once": "one seed"}
     assert compared["verdict"].to_dict() == verdicts
@@ -114,13 +115,13 @@ def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -
 def test_the_forest_draws_the_margin_of_each_setting_as_a_band(depths: tuple[int, ...]) -> None:
     rows = cells(["base", "other"], depths)
     rows["floor_position_blind_loss"] = rows["depth"] * 1.0
-    made = plots.forest(statistics.compare(rows, "base", margin=statistics.Margin(0.5, "gap")))
+    made = plots.forest(statistics.compare_cells(rows, "base", margin=statistics.Margin(0.5, "gap")))
     bands = {axes.get_title(): axes.patches for axes in made.figure.axes}
     for depth in depths:
         (band,) = bands[f"depth {depth}" + ", epochs 4" * (len(depths) == 1)]
         assert (band.get_x(), band.get_x() + band.get_width()) == pytest.approx((-0.5 * depth, 0.5 * depth))
     assert sorted(made.data["margin"]) == pytest.approx(sorted(0.5 * depth for depth in depths))
-    none = statistics.compare(
+    none = statistics.compare_cells(
         rows.rename(columns=lambda name: name.replace("loss", "perplexity")), "base", "perplexity"
     )
     figure = plots.forest(none.assign(margin=np.nan), "perplexity").figure

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pe_lab.results import statistics
+from pe_lab import statistics
 from pe_lab.results.columns import REMAINING
 from pe_lab.results.sensitivity import sensitivity, shares
-from pe_lab.results.statistics import correction
 
 SEEDS = 4
 LEVELS = {"depth": (1, 4, 16), "epochs": (1, 4), "optimizer.lr": (1e-3, 1e-2)}
@@ -44,7 +43,7 @@ def test_a_line_per_setting_has_the_paired_difference_and_its_interval() -> None
     rows = cells(by_depth, 0.1)
     rows = rows.drop(rows.index[(rows["pe"] == "alibi") & (rows["depth"] == 16) & (rows["seed"] == 3)])
     found = sensitivity(rows, "alibi", "rope")
-    compared = statistics.compare(rows, "rope")
+    compared = statistics.compare_cells(rows, "rope")
     assert len(found.lines) == 12
     assert found.lines["difference"].is_monotonic_increasing
     both = found.lines.merge(compared, on=list(LEVELS), suffixes=("", "_compared"), validate="one_to_one")
@@ -162,7 +161,7 @@ def among_others(noise: float = 0.1) -> pd.DataFrame:
 def test_among_many_encodings_intervals_are_those_of_the_comparisons_whose_verdicts_are_shown(given: bool) -> None:
     """Variances are shared over all encodings of a setting, whichever two are followed."""
     rows = among_others(0.15)  # with which the variances of the two alone decide fewer settings
-    compared = statistics.compare(rows, "rope")
+    compared = statistics.compare_cells(rows, "rope")
     found = sensitivity(rows, "alibi", "rope", compared=compared if given else None)
     assert len(found.lines) == 12
     assert set(found.lines["depth"]) == {1, 4, 16}
@@ -173,8 +172,8 @@ def test_among_many_encodings_intervals_are_those_of_the_comparisons_whose_verdi
     if given:
         assert both["verdict"].tolist() == both["verdict_compared"].tolist()
     else:  # a family of its own
-        alone = statistics.compare(rows, "rope").query("pe == 'alibi' and depth != 32")
-        expected = correction.holm(alone["p"].to_numpy()) < 0.05
+        alone = statistics.compare_cells(rows, "rope").query("pe == 'alibi' and depth != 32")
+        expected = statistics.holm(alone["p"].to_numpy()) < 0.05
         decided = found.lines.set_index(list(LEVELS))["verdict"].str.startswith(("better", "worse"))
         assert decided.loc[list(alone[list(LEVELS)].itertuples(index=False, name=None))].tolist() == expected.tolist()
 
@@ -184,7 +183,7 @@ def test_among_many_encodings_shares_of_the_gap_have_the_same_intervals_but_for_
     rows = pd.concat([rows.assign(data="copy"), rows.assign(data="sort")], ignore_index=True)
     rows = rows[["pe", "data", *LEVELS, "seed", "test_loss"]]
     rows["floor_bayes_loss"], rows["floor_position_blind_loss"] = 0.0, rows["data"].map({"copy": 2.0, "sort": 4.0})
-    compared = statistics.compare(rows, "rope")
+    compared = statistics.compare_cells(rows, "rope")
     found = sensitivity(rows, "alibi", "rope", compared=compared)
     assert found.metric == REMAINING
     both = found.lines.merge(
@@ -204,7 +203,7 @@ def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="metric must be one of loss, accuracy, got 'f1'"):
         sensitivity(rows, "alibi", "rope", "f1")
     with pytest.raises(ValueError, match="compared must have these two encodings in each of 12 settings, got 4"):
-        sensitivity(rows, "alibi", "rope", compared=statistics.compare(rows[rows["depth"] == 1], "rope"))
+        sensitivity(rows, "alibi", "rope", compared=statistics.compare_cells(rows[rows["depth"] == 1], "rope"))
 
 
 def test_tasks_are_compared_by_the_share_of_their_gap() -> None:

@@ -11,8 +11,8 @@ from scipy import stats
 
 from configs import composed
 from pe_lab.results.rows import rows_of, settings_of
-from pe_lab.results.statistics import Margin, compare, interval
 from pe_lab.results.table import TESTED, by_task, render, summarise, with_verdicts
+from pe_lab.statistics import Margin, compare_cells, interval
 
 SEEDS = range(4)
 LOSSES = {
@@ -315,7 +315,7 @@ def test_verdicts_are_those_of_the_comparisons_with_the_baseline() -> None:
     rows, table = tabulate([*sweep(LOSSES), *sweep(LOSSES | {"none": (0.41, 0.44, 0.36, 0.48)}, "model.depth=1")])
     margin = Margin(0.02, "nats")
     found = with_verdicts(table, rows, margin=margin)
-    compared = compare(rows, "rope", margin=margin)
+    compared = compare_cells(rows, "rope", margin=margin)
     assert list(found["verdict"].isna()) == [pe == "rope" for pe in found["pe"]]
     for one in compared.to_dict("records"):
         here = line(found, pe=one["pe"], depth=one["depth"])
@@ -336,7 +336,7 @@ def test_among_many_encodings_intervals_are_those_of_the_comparisons() -> None:
     cells = [*sweep(losses), *sweep(losses, "model.depth=1")]
     cells = [made for made in cells if (made[0].pe.name, made[0].model.depth, made[0].seed) != ("t5", 1, 3)]
     rows, table = tabulate(cells)
-    compared = compare(rows, "rope")
+    compared = compare_cells(rows, "rope")
     assert (compared["freedom"] > compared["seeds"] - 1).all()
     for one in compared.to_dict("records"):
         here = line(table, pe=one["pe"], depth=one["depth"])

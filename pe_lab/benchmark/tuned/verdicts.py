@@ -9,8 +9,7 @@ import pandas as pd
 from pe_lab.benchmark.tuned import rows as of_rows
 from pe_lab.benchmark.tuned.tasks import Task, tasks
 from pe_lab.benchmark.tuned.undefined import defined
-from pe_lab.results.statistics import interval
-from pe_lab.statistics import Endpoint, compare, rank_ranges, share_interval
+from pe_lab.statistics import Endpoint, compare, interval, rank_ranges, share_interval
 from pe_lab.statistics.pairs import Verdict
 
 FRESH = range(100, 105)  # seeds of the replication; all others are published

@@ -10,6 +10,7 @@ from scipy import stats
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import pdist
 
+from pe_lab import statistics
 from pe_lab.report.claims.parts import MARGIN, Found, Part, above, below, exact, near, p_above, paired
 from pe_lab.report.claims.studies import (
     MissingError,
@@ -21,7 +22,7 @@ from pe_lab.report.claims.studies import (
     require_encodings,
     rows_of_task,
 )
-from pe_lab.results import statistics
+from pe_lab.results.pooling import pool
 
 # accuracies on `pattern`, as published
 CLAIMED = {"learnable": 0.95, "relative_bias": 0.93, "continuous": 0.89, "sinusoidal": 0.78, "none": 0.35}
@@ -41,8 +42,8 @@ def lowest(studies: Studies) -> Found:
         parts += [above(f"{setting}: `{pe}` − `learnable`", differences[pe].dropna()) for pe in others]
     means = losses.groupby(level=settings, sort=False, dropna=False).mean()
     first = int((means.idxmin(axis=1) == "learnable").sum())
-    pool = statistics.pool(cells)
-    pooled = statistics.wide(pool.rows, pool.metric).droplevel("settings")
+    means_of_seeds = pool(cells)
+    pooled = statistics.wide(means_of_seeds.rows, means_of_seeds.metric).droplevel("settings")
     behind = paired(pooled["sininit"], pooled["learnable"]).dropna()
     close = near(f"over all settings, `sininit` − `learnable` (close: within ±{MARGIN})", behind, 0.0)
     rope = above("over all settings, `rope` − `learnable`", paired(pooled["rope"], pooled["learnable"]).dropna())

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from pe_lab.results import statistics
+from pe_lab import statistics
 
 MOST_LISTED = 12  # of more parts, only those that are decided are listed
 MARGIN = 0.05  # of an accuracy, an R2, a cosine or a loss in nats: smaller differences are negligible
@@ -50,7 +50,7 @@ def decide(found: Found) -> tuple[list[str], list[str]]:
             lines.append(part)
             continue
         p = next(corrected) if part.tested else part.p
-        state = OPEN if p >= 1 - statistics.CONFIDENCE else HOLDS if part.holds < part.fails else FAILS
+        state = OPEN if p >= statistics.LEVEL else HOLDS if part.holds < part.fails else FAILS
         states.append(state)
         if state == OPEN and count > MOST_LISTED:
             continue

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-CONFIDENCE = 0.95
+from pe_lab.statistics.cells import by_setting, wide
+from pe_lab.statistics.pairs import LEVEL
 
 
 def interval(values: pd.Series) -> tuple[float, float]:
@@ -16,13 +17,13 @@ def interval(values: pd.Series) -> tuple[float, float]:
     error = float(stats.sem(values))
     if error == 0 or values.nunique() == 1:
         return values.iloc[0], values.iloc[0]
-    low, high = stats.t.interval(CONFIDENCE, len(values) - 1, loc=values.mean(), scale=error)
+    low, high = stats.t.interval(1 - LEVEL, len(values) - 1, loc=values.mean(), scale=error)
     return float(low), float(high)
 
 
 def t_intervals(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the t intervals of many samples at once: samples [n, seeds] to low, high [n]."""
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, samples.shape[1] - 1) * stats.sem(samples, axis=1)
+    half = stats.t.ppf(1 - LEVEL / 2, samples.shape[1] - 1) * stats.sem(samples, axis=1)
     return samples.mean(1) - half, samples.mean(1) + half
 
 
@@ -31,7 +32,7 @@ def percentile_bootstraps(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     chosen = np.random.default_rng(1).integers(samples.shape[1], size=(1000, samples.shape[1]))
     weights = (chosen[:, :, None] == np.arange(samples.shape[1])).mean(1)  # of each value in each resample
     means = samples @ weights.T
-    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=1)
+    low, high = np.quantile(means, [LEVEL / 2, 1 - LEVEL / 2], axis=1)
     return low, high
 
 
@@ -54,3 +55,15 @@ def coverage(
     # rounding: without this slack, an interval of equal values would miss its own mean
     slack = 1e-12 * np.abs(residuals).max()
     return float(np.mean((low - slack <= residuals.mean()) & (residuals.mean() <= high + slack)))
+
+
+def deviations(rows: pd.DataFrame, metric: str = "loss") -> np.ndarray:
+    """Return the differences from the first encoding, centred and scaled to deviation 1 within each setting."""
+    parts = []
+    for _, table in by_setting(wide(rows, metric)):
+        for name in table.columns[1:]:
+            difference = (table[name] - table[table.columns[0]]).dropna()
+            if len(difference) > 2 and difference.std() > 0:
+                scale = difference.std() * np.sqrt((len(difference) - 1) / len(difference))
+                parts.append((difference - difference.mean()) / scale)
+    return np.concatenate(parts) if parts else np.array([])

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, log
-from typing import Any
 
 import pandas as pd
 
-from pe_lab.results.columns import REMAINING, lower_is_better, metric_column, setting_columns
+from pe_lab.statistics.cells import REMAINING, lower_is_better, metric_column, setting_columns
 
 UNITS = {
     "gap": "a share of the distance between the floors bayes and position_blind",
@@ -154,12 +153,6 @@ def margins_by_metric(margin: Margins, metric: str) -> dict[str, Margin]:
     if metric in given and given[metric].unit == "gap":
         given.setdefault(REMAINING, given[metric])
     return given
-
-
-def keys_of(lines: pd.DataFrame, names: list[str]) -> list[tuple[Any, ...]]:
-    """Return the setting of each line as a tuple, with None for missing values."""
-    lists = [[None if pd.isna(value) else value for value in lines[name]] for name in names]
-    return list(zip(*lists, strict=True)) if names else [()] * len(lines)
 
 
 def _units(metric: str) -> list[str]:

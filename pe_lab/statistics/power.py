@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
-from pe_lab.results.statistics.intervals import CONFIDENCE
+from pe_lab.statistics.pairs import LEVEL
 
 POWER = 0.8
 MOST_SEEDS = 10_000  # larger numbers of seeds are reported as infinite
@@ -28,7 +28,7 @@ def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
         a few percent high.
     """
     count = compared.attrs.get("comparisons", int(compared["p"].notna().sum()))
-    level = (1 - CONFIDENCE) / max(1, count)
+    level = LEVEL / max(1, count)
     counts = np.unique(np.r_[2:100, np.geomspace(100, MOST_SEEDS, 60).astype(int)])
     found: dict[str, list[float]] = {"seeds_needed": [], "seeds_equivalent": [], "separable": []}
     least: dict[tuple[int, float], float] = {}

@@ -1,5 +1,7 @@
 """Verdicts follow from two families of tests: of differences, and of equivalence within the margin."""
 
+from itertools import combinations
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,17 +9,16 @@ from scipy import stats
 from statsmodels.stats.weightstats import ttost_paired
 
 from pe_lab.results.columns import REMAINING
-from pe_lab.results.statistics import (
+from pe_lab.statistics import (
     GRID,
     Families,
     Margin,
-    all_pairs,
-    compare,
-    p_equivalent,
-    ranks,
+    add_verdicts,
+    compare_cells,
+    differences,
+    holm,
     seeds_needed,
 )
-from pe_lab.results.statistics.correction import add_verdicts, holm
 
 NATS = Margin(0.5, "nats")
 
@@ -30,6 +31,19 @@ def rows_of(values: dict[str, list[float]], metric: str = "loss", depth: int = 1
     )
 
 
+def all_pairs(rows: pd.DataFrame, margin: Margin) -> pd.DataFrame:
+    pairs = list(combinations(rows["pe"].unique(), 2))
+    return add_verdicts(differences(rows, pairs, margin=margin), "loss")
+
+
+def ranks(rows: pd.DataFrame, margin: Margin) -> pd.DataFrame:
+    return Families.of({GRID: (rows, "loss")}, margin=margin).ranks()
+
+
+def p_equivalent(difference, deviation, freedom, seeds, margin):
+    return stats.t.sf((margin - np.abs(difference)) / (deviation / np.sqrt(seeds)), freedom)
+
+
 def apart(difference: float, deviation: float, seeds: int = 6) -> list[float]:
     """Return values with exactly this mean and standard deviation."""
     shape = np.random.default_rng(0).normal(size=seeds)
@@ -38,7 +52,7 @@ def apart(difference: float, deviation: float, seeds: int = 6) -> list[float]:
 
 def judged(difference: float, deviation: float, metric: str = "loss", margin: Margin = NATS) -> str:
     rows = rows_of({"base": [0.0] * 6, "pe": apart(difference, deviation)}, metric)
-    return compare(rows, metric=metric, margin=margin)["verdict"].item()
+    return compare_cells(rows, metric=metric, margin=margin)["verdict"].item()
 
 
 @pytest.mark.parametrize("number", range(20))
@@ -47,26 +61,36 @@ def test_the_p_value_is_that_of_statsmodels(number):
     seeds, margin = int(rng.integers(2, 12)), float(rng.uniform(0.05, 2))
     first, second = rng.normal(rng.normal(), 1, seeds), rng.normal(size=seeds)
     rows = rows_of({"b": list(second), "a": list(first)})
-    found = compare(rows, margin=Margin(margin, "nats"))
+    found = compare_cells(rows, margin=Margin(margin, "nats"))
     expected, above, below = ttost_paired(first, second, -margin, margin)
     assert expected == max(above[1], below[1])
     assert found["p_equivalent"].item() == pytest.approx(expected, rel=1e-9)
     assert found["margin"].item() == margin
 
 
-def test_the_p_value_of_many_is_that_of_each_and_missing_where_nothing_is_known():
-    difference, deviation = np.array([0.1, -0.1, 0.1, 0.1, np.nan]), np.array([0.2, 0.2, np.nan, 0.2, 0.2])
-    seeds = np.array([4, 4, 1, 4, 0])
-    found = p_equivalent(difference, deviation, seeds - 1, seeds, np.array([0.3, 0.3, 0.3, np.nan, 0.3]))
-    assert found[0] == found[1] == pytest.approx(stats.t.sf(0.2 / 0.1, 3))
-    assert np.isnan(found[2:]).all()
+@pytest.mark.parametrize("shift", [0.25, 0.1])  # 0.1: equal up to rounding
+@pytest.mark.parametrize("encodings", [2, 9])
+def test_equal_differences_have_the_deviation_of_the_measurement_error(shift, encodings):
+    """Three differences that happen to be equal, as steps on a grid are, prove less than p = 0."""
+    values = np.random.default_rng(0).normal(size=(encodings, 3)) + np.arange(encodings)[:, None]
+    values[1] = values[0] + shift
+    found = differences(rows_of({f"pe{k}": list(v) for k, v in enumerate(values)}), [("pe1", "pe0")], margin=NATS)
+    line = found.iloc[0]
+    error = 0.03 * 0.5 * np.sqrt(2)
+    if encodings == 2:
+        assert line["deviation"] == pytest.approx(error, rel=1e-9)
+        assert line["p"] == pytest.approx(2 * stats.t.sf(shift / error * np.sqrt(3), 2), rel=1e-9)
+    assert line["deviation"] >= error
+    assert line["p"] > 1e-4
+    assert line["p_equivalent"] > 1e-4
+    assert line["low"] < shift < line["high"]
 
 
-def test_a_difference_without_deviation_is_certain():
-    seeds, deviation, margin = np.full(3, 4), np.zeros(3), np.full(3, 0.5)
-    assert p_equivalent(np.array([-0.4, 0.5, 0.6]), deviation, seeds - 1, seeds, margin).tolist() == [0, 0.5, 1]
-    rows = rows_of({"a": [1.0, 2.0, 3.0], "b": [1.25, 2.25, 3.25]})
-    assert compare(rows, margin=NATS)["verdict"].tolist() == ["worse, within the margin"]
+def test_equal_differences_without_a_margin_prove_nothing():
+    rows = rows_of({"a": [1.0, 2.0, 3.0], "b": [1.25, 2.25, 3.25]}, "perplexity")
+    found = compare_cells(rows, metric="perplexity").iloc[0]
+    assert np.isnan(found["p"])
+    assert found["verdict"] == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -96,7 +120,7 @@ def test_accuracies_are_better_when_they_rise():
 def test_what_cannot_be_tested_has_no_p_of_equivalence():
     rows = rows_of({"a": [1.0, 2.0, 4.0], "same": [1.0, 2.0, 4.0], "one": [1.01], "near": [1.0, 2.01, 4.0]})
     rows = pd.concat([rows, rows_of({"none": [1.0]}).assign(seed=9)])
-    found = compare(rows, margin=NATS).set_index("pe")
+    found = compare_cells(rows, margin=NATS).set_index("pe")
     assert found["verdict"].to_dict() == {
         "same": "equal",
         "one": "one seed",
@@ -109,8 +133,8 @@ def test_what_cannot_be_tested_has_no_p_of_equivalence():
 
 
 def test_without_a_margin_nothing_is_equivalent():
-    values = {"a": apart(1, 0.1), "b": apart(1, 0.1)[::-1], "c": apart(3, 0.1)}
-    found = compare(rows_of(values, "perplexity"), metric="perplexity")
+    values = {"a": apart(1, 0.1), "b": apart(1, 0.1)[::-1], "c": apart(3, 0.2)}
+    found = compare_cells(rows_of(values, "perplexity"), metric="perplexity")
     assert found["verdict"].tolist() == ["undecided", "worse"]
     assert found[["margin", "p_equivalent", "p_equivalent_holm"]].isna().all(axis=None)
     assert "equivalence within none" in found.attrs["family"]
@@ -126,7 +150,7 @@ def grid(number: int = 0) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-@pytest.mark.parametrize("ask", [compare, all_pairs])
+@pytest.mark.parametrize("ask", [compare_cells, all_pairs])
 def test_each_of_the_two_kinds_of_tests_is_corrected_over_the_whole_family(ask):
     found = ask(grid(), margin=Margin(0.3, "nats"))
     for name in ("p", "p_equivalent"):
@@ -135,7 +159,7 @@ def test_each_of_the_two_kinds_of_tests_is_corrected_over_the_whole_family(ask):
     raw = found.assign(small=found["p_equivalent"] < 0.05)
     assert (raw["small"] & ~found["verdict"].str.contains("equivalent|within")).any()  # the correction decides some
     assert found["verdict"].nunique() >= 2
-    assert found.attrs["family"].endswith("for differences and for equivalence within 0.3 nats")
+    assert found.attrs["margin"] == "0.3 nats"
 
 
 def test_families_correct_equivalence_as_they_correct_differences():

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.statistics.comparisons import rank_ranges, require_baseline
-from pe_lab.results.statistics.correction import ALIKE, add_verdicts, holm
-from pe_lab.results.statistics.equivalence import add_equivalence
-from pe_lab.results.statistics.margin import Margins, margins_by_metric
-from pe_lab.results.statistics.paired import differences, pairing_in_words, share_variances, wide
+from pe_lab.statistics.cells import by_setting, lower_is_better, require_baseline, wide
+from pe_lab.statistics.comparisons import add_verdicts, differences, pairing_in_words, share_variances, verdicts_on
+from pe_lab.statistics.correction import holm
+from pe_lab.statistics.margins import Margins, margins_by_metric
+from pe_lab.statistics.words import ALIKE, BETTER, WORSE
 
 GRID = "each setting"  # name of the table of the cells themselves
 
@@ -59,14 +59,13 @@ class Families:
         baseline = require_baseline(next(iter(tables.values()))[0], baseline)
         tested = {}
         for name, (rows, metric) in tables.items():
-            table = wide(rows, metric)
-            pairs = [(b, a) if a == baseline else (a, b) for a, b in combinations(table.columns, 2)]
-            tested[name] = add_equivalence(differences(table, pairs), rows, metric, declared.get(metric))
+            pairs = [(b, a) if a == baseline else (a, b) for a, b in combinations(rows["pe"].unique(), 2)]
+            tested[name] = differences(rows, pairs, metric, declared.get(metric))
         p = np.concatenate([lines[["p", "p_equivalent"]].to_numpy(float) for lines in tested.values()])
         first = np.concatenate([lines["baseline"] == baseline for lines in tested.values()])
         corrected = np.full(p.shape, np.nan)
         for family in (first, ~first):
-            corrected[family] = np.apply_along_axis(holm, 0, p[family]) if family.any() else np.nan
+            corrected[family] = holm(p[family].T).T
         start, judged = 0, {}
         for name, lines in tested.items():
             judged[name] = add_verdicts(lines, tables[name][1], *corrected[start : start + len(lines)].T)
@@ -124,15 +123,36 @@ class Families:
         return [one if other == pe else other for one, other in pairs if pe in (one, other)]
 
     def ranks(self, name: str = GRID, among: Collection[str] | None = None, own: bool = False) -> pd.DataFrame:
-        """Return ranks as `comparisons.ranks` does, by the verdicts of these families.
+        """Return the range of ranks of each encoding: it ranks behind an encoding only if that one is better.
+
+        One that is better within the margin is not better by enough to rank before.
 
         Args:
             among: only these encodings; None: all.
-            own: by verdicts of a family for each encoding, see `comparisons.own_family`.
+            own: by verdicts of a family for each encoding, see `comparisons.own_family`; otherwise by those of these
+                families.
+
+        Returns:
+            A line per setting and encoding, best mean first: mean, seeds, best (1 + number of better encodings), worst
+            (number of encodings minus number of worse ones), tied (number of encodings that are neither), equivalent
+            (number of those that are tied because the difference is certainly smaller than the margin; the others are
+            undecided).
         """
         (rows, metric), lines = self.tables[name], self.lines[name]
         table = wide(rows, metric)
         if among is not None:
             table = table[[pe for pe in table if pe in among]]
             lines = lines[lines["pe"].isin(among) & lines["baseline"].isin(among)]
-        return rank_ranges(table, lines, metric, own)
+        sign = 1 if lower_is_better(metric) else -1
+        size, ranked = table.shape[1] * (table.shape[1] - 1) // 2, []
+        for number, (setting, part) in enumerate(by_setting(table)):
+            means = (sign * part.mean()).sort_values(kind="stable").dropna()
+            here = lines.iloc[number * size : (number + 1) * size]
+            for pe in means.index:
+                verdicts = verdicts_on(pe, here, metric, own)
+                best, worst = 1 + (verdicts == WORSE).sum(), len(means) - (verdicts == BETTER).sum()
+                line = {"pe": pe, "mean": sign * means[pe], "seeds": int(part[pe].notna().sum())}
+                line |= {"best": best, "worst": worst, "tied": worst - best, "equivalent": verdicts.isin(ALIKE).sum()}
+                ranked.append(setting | line)
+        settings = [column for column in table.index.names if column != "seed"]
+        return pd.DataFrame(ranked, columns=[*settings, "pe", "mean", "seeds", "best", "worst", "tied", "equivalent"])

@@ -8,25 +8,24 @@ import pytest
 from scipy import stats
 from statsmodels.formula.api import ols
 from statsmodels.stats.anova import anova_lm
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 
-from pe_lab.results import statistics
-from pe_lab.results.statistics import (
+from pe_lab import statistics
+from pe_lab.results.pooling import pool
+from pe_lab.statistics import (
     GRID,
     REMAINING,
     Families,
-    all_pairs,
-    compare,
+    Margin,
+    add_verdicts,
+    compare_cells,
     coverage,
+    differences,
     effects,
-    pool,
-    ranks,
     seeds_needed,
     wide,
 )
-from pe_lab.results.statistics.comparisons import own_family
-from pe_lab.results.statistics.correction import benjamini_hochberg
+from pe_lab.statistics.comparisons import own_family
 
 Values = dict[str, dict[int, float] | list[float]]
 
@@ -47,6 +46,20 @@ def noisy(means: dict[str, float], seeds: int, noise: float = 0.1, number: int =
     rng = np.random.default_rng(number)
     shared = rng.normal(0, 3, seeds)
     return {pe: list(mean + shared + noise * rng.normal(size=seeds)) for pe, mean in means.items()}
+
+
+def all_pairs(rows: pd.DataFrame, metric: str = "loss", margin: Margin | None = None) -> pd.DataFrame:
+    pairs = list(combinations(rows["pe"].unique(), 2))
+    return add_verdicts(differences(rows, pairs, metric, margin), metric)
+
+
+def ranks(rows: pd.DataFrame, metric: str = "loss") -> pd.DataFrame:
+    return Families.of({GRID: (rows, metric)}).ranks()
+
+
+def compare_pooled(rows: pd.DataFrame, baseline: str | None = None, metric: str = "loss") -> pd.DataFrame:
+    pooled = pool(rows, metric)
+    return compare_cells(pooled.rows, baseline, pooled.metric)
 
 
 def line(table: pd.DataFrame, **where: object) -> pd.Series:
@@ -100,14 +113,14 @@ def test_every_loss_stays_with_its_encoding_and_seed_in_a_complete_table():
     rows = rows_of({"rope": [0.0, 1.0], "alibi": [10.0, 11.0]})  # pandas 2 transposes such a table when it is unstacked
     table = wide(rows)
     assert {pe: table[pe].tolist() for pe in table} == {"rope": [0.0, 1.0], "alibi": [10.0, 11.0]}
-    compared = compare(rows, "rope", margin=statistics.Margin(20, "nats"))
+    compared = compare_cells(rows, "rope", margin=statistics.Margin(20, "nats"))
     assert compared[["difference", "verdict"]].to_numpy().tolist() == [[10.0, "worse, within the margin"]]
 
 
 def test_a_setting_that_some_cells_lack_is_a_setting_of_its_own():
     parts = [rows_of({"a": [1.0, 2.0], "b": [2.0, 3.5]}, rate=rate) for rate in (np.nan, 0.1)]
     rows = pd.concat(parts)[["pe", "depth", "epochs", "seed", "rate", "test_loss"]]
-    compared = compare(rows)
+    compared = compare_cells(rows)
     assert list(compared["rate"].isna()) == [True, False]
     assert list(compared["seeds"]) == [2, 2]
     ranked = ranks(rows)
@@ -117,7 +130,7 @@ def test_a_setting_that_some_cells_lack_is_a_setting_of_its_own():
 
 def test_differences_and_intervals_are_those_of_a_paired_t_test():
     rows = settings(3)
-    compared = compare(rows, baseline="pe1")
+    compared = compare_cells(rows, baseline="pe1")
     assert len(compared) == 9
     for found in compared.itertuples():
         here = rows[rows["depth"] == found.depth].set_index(["pe", "seed"])["test_loss"]
@@ -131,34 +144,27 @@ def test_differences_and_intervals_are_those_of_a_paired_t_test():
         assert (found.low, found.high) == pytest.approx((within.low, within.high), rel=1e-12)
 
 
-def test_false_discovery_rates_are_those_of_statsmodels_and_leave_out_what_has_no_p_value():
-    p = np.random.default_rng(0).random(30) ** 3
-    np.testing.assert_allclose(benjamini_hochberg(p), multipletests(p, method="fdr_bh")[1], rtol=1e-12)
-    known = np.r_[p[:4], np.nan, p[4:]]
-    found = benjamini_hochberg(known)
-    assert np.isnan(found[4])
-    np.testing.assert_allclose(np.delete(found, 4), benjamini_hochberg(p))
-    assert benjamini_hochberg(np.array([])).size == 0
-
-
 def test_p_values_are_corrected_by_holm_over_the_whole_family():
     rows = settings(3)
-    compared = compare(rows)
+    compared = compare_cells(rows)
     np.testing.assert_allclose(compared["p_holm"], holm(compared["p"].to_numpy()), rtol=1e-12)
     assert (compared["p_holm"] > compared["p"]).any()
     assert compared.attrs["family"].startswith("9 comparisons: 3 encodings with pe0, in 3 settings,")
-    assert compare(rows[rows["depth"] == 0]).attrs["family"].startswith("3 comparisons: 3 encodings with pe0, in 1 set")
+    assert (
+        compare_cells(rows[rows["depth"] == 0])
+        .attrs["family"]
+        .startswith("3 comparisons: 3 encodings with pe0, in 1 set")
+    )
     pairs = all_pairs(rows)
     assert len(pairs) == 18
     np.testing.assert_allclose(pairs["p_holm"], holm(pairs["p"].to_numpy()), rtol=1e-12)
-    assert pairs.attrs["family"].startswith("18 comparisons: every two of 4 encodings, in 3 settings,")
 
 
 def test_a_difference_that_is_separable_alone_is_not_so_in_a_large_family():
     values = noisy({"a": 0.0, **{f"c{number}": 0.0 for number in range(8)}}, 5)
     values["b"] = [value + extra for value, extra in zip(values["a"], (0.1, 0.2, 0.3, 0.1, 0.05), strict=True)]
-    alone = compare(rows_of({pe: values[pe] for pe in ("a", "b")})).iloc[0]
-    among = line(compare(rows_of(values)), pe="b")
+    alone = compare_cells(rows_of({pe: values[pe] for pe in ("a", "b")})).iloc[0]
+    among = line(compare_cells(rows_of(values)), pe="b")
     assert alone["p"] < 0.05
     assert among["p"] < 0.05 < among["p_holm"]
     assert (alone["verdict"], among["verdict"]) == ("worse", "undecided")
@@ -166,7 +172,7 @@ def test_a_difference_that_is_separable_alone_is_not_so_in_a_large_family():
 
 def test_encodings_that_are_equal_to_the_bit_are_outside_of_the_family():
     values = noisy({"a": 0.0, "b": 0.02, "c": 0.3}, 5)
-    compared = compare(rows_of(values | {"same": values["a"]}))
+    compared = compare_cells(rows_of(values | {"same": values["a"]}))
     same = line(compared, pe="same")
     assert same["verdict"] == "equal"
     assert (same["difference"], same["low"], same["high"]) == (0, 0, 0)
@@ -174,18 +180,18 @@ def test_encodings_that_are_equal_to_the_bit_are_outside_of_the_family():
     assert np.isnan(same["p_holm"])
     assert compared.attrs["family"].startswith("2 comparisons: 3 encodings")
     np.testing.assert_allclose(compared["p_holm"].dropna(), holm(compared["p"].dropna().to_numpy()), rtol=1e-12)
-    assert compare(rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}))["verdict"].tolist() == ["equal"]
+    assert compare_cells(rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}))["verdict"].tolist() == ["equal"]
 
 
 def test_the_first_encoding_is_the_baseline():
     rows = rows_of({"b": [1.0, 2.0], "a": [2.0, 1.0], "c": [2.0, 4.0]})
-    assert list(compare(rows)["baseline"]) == ["b", "b"]
-    assert list(compare(rows)["pe"]) == ["a", "c"]
+    assert list(compare_cells(rows)["baseline"]) == ["b", "b"]
+    assert list(compare_cells(rows)["pe"]) == ["a", "c"]
 
 
 def test_only_shared_seeds_are_compared():
     rows = rows_of({"a": [1.0, 2.0, 4.0], "b": {1: 3.0, 2: 4.5, 3: 90.0}, "c": {2: 5.0}, "d": {7: 1.0}})
-    compared = compare(rows).set_index("pe")
+    compared = compare_cells(rows).set_index("pe")
     assert compared["seeds"].to_dict() == {"b": 2, "c": 1, "d": 0}
     assert compared.loc["b", "difference"] == pytest.approx(0.75)
     assert compared.loc["c", "difference"] == 1
@@ -205,10 +211,10 @@ def test_pairs_and_ranks_too_are_of_shared_seeds_only():
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_non_finite_value_is_treated_as_a_missing_seed(bad):
     rows = rows_of({"a": [1.0, 2.0, 4.0, 3.0], "b": [2.0, 3.1, bad, 4.3]})
-    without = compare(rows[rows["seed"] != 2])
-    pd.testing.assert_frame_equal(compare(rows), without)
+    without = compare_cells(rows[rows["seed"] != 2])
+    pd.testing.assert_frame_equal(compare_cells(rows), without)
     assert line(without, pe="b")["seeds"] == 3
-    both = compare(rows_of({"a": [bad, 2.0], "b": [bad, 2.5]}))
+    both = compare_cells(rows_of({"a": [bad, 2.0], "b": [bad, 2.5]}))
     assert list(both["verdict"]) == ["one seed"]
 
 
@@ -216,24 +222,20 @@ def test_a_non_finite_value_is_treated_as_a_missing_seed(bad):
 @pytest.mark.parametrize("pooled", [False, True])
 def test_losses_are_better_when_they_fall(metric, falls, pooled):
     rows = rows_of({"a": [1.0, 2.0, 4.0], "b": [2.0, 3.01, 5.02]}, metric)
-    assert list(compare(rows, metric=metric, pooled=pooled)["verdict"]) == ["worse"]
-    assert list(compare(rows, "b", metric, pooled)["verdict"]) == ["better"]
+    compare = compare_pooled if pooled else compare_cells
+    assert list(compare(rows, metric=metric)["verdict"]) == ["worse"]
+    assert list(compare(rows, "b", metric)["verdict"]) == ["better"]
     assert list(ranks(rows, metric)["pe"]) == ["a", "b"]
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "accuracy_all", "exact_match"])
 def test_accuracies_are_better_when_they_rise(metric):
     rows = rows_of({"a": [0.1, 0.2, 0.4], "b": [0.2, 0.31, 0.52]}, metric)
-    assert list(compare(rows, metric=metric)["verdict"]) == ["better"]
+    assert list(compare_cells(rows, metric=metric)["verdict"]) == ["better"]
     ranked = ranks(rows, metric)
     assert list(ranked["pe"]) == ["b", "a"]
     assert ranked["mean"].tolist() == pytest.approx([0.3433333333, 0.2333333333])
     assert list(ranked["best"]) == [1, 2]
-
-
-def test_a_constant_difference_is_separable():
-    found = compare(rows_of({"a": [1.0, 2.0, 3.0], "b": [1.5, 2.5, 3.5]})).iloc[0]
-    assert (found["p"], found["low"], found["high"], found["verdict"]) == (0, 0.5, 0.5, "worse")
 
 
 def test_pooled_differences_are_means_over_settings_within_a_seed():
@@ -241,7 +243,7 @@ def test_pooled_differences_are_means_over_settings_within_a_seed():
     # pe1 lacks a setting in one seed, pe2 has nothing at depth 2
     rows = rows[~((rows["pe"] == "pe1") & (rows["depth"] == 2) & (rows["seed"] == 1))]
     rows = rows[~((rows["pe"] == "pe2") & (rows["depth"] == 2))]
-    compared = compare(rows, pooled=True).set_index("pe")
+    compared = compare_pooled(rows).set_index("pe")
     assert list(compared.index) == ["pe1", "pe3"]
     table = rows.set_index(["depth", "seed", "pe"])["test_loss"]
     for pe, seeds in (("pe1", [0, 2, 3, 4]), ("pe3", range(5))):
@@ -252,7 +254,6 @@ def test_pooled_differences_are_means_over_settings_within_a_seed():
         assert found["p"] == pytest.approx(expected.pvalue, rel=1e-7)
         assert found["low"] == pytest.approx(expected.confidence_interval().low, rel=1e-7)
     np.testing.assert_allclose(compared["p_holm"], holm(compared["p"].to_numpy()))
-    assert compare(rows, pooled=True).attrs["family"].startswith("2 comparisons: 2 encodings with pe0, pooled over 3")
     assert pool(rows).note.endswith(
         "the mean test loss, in nats. Not included: pe2, for which no seed has all settings."
     )
@@ -260,7 +261,7 @@ def test_pooled_differences_are_means_over_settings_within_a_seed():
 
 def test_a_seed_that_lacks_the_encoding_does_not_spoil_the_pool():
     rows = pd.concat([rows_of({"a": [1.0, 2.0, 3.0], "b": [1.5, 2.7]}, depth=depth) for depth in (1, 2)])
-    found = compare(rows, pooled=True).iloc[0]
+    found = compare_pooled(rows).iloc[0]
     assert (found["seeds"], found["settings"]) == (2, 2)
     assert found["difference"] == pytest.approx(0.6)
 
@@ -268,7 +269,7 @@ def test_a_seed_that_lacks_the_encoding_does_not_spoil_the_pool():
 def test_a_value_that_is_not_finite_takes_its_seed_out_of_the_pool():
     rows = pd.concat([rows_of({"a": [1.0, 2.0, 3.0], "b": [1.5, 2.7, 9.0]}, depth=depth) for depth in (1, 2)])
     rows.loc[(rows["depth"] == 2) & (rows["seed"] == 2) & (rows["pe"] == "b"), "test_loss"] = np.nan
-    assert compare(rows, pooled=True)["seeds"].tolist() == [2]
+    assert compare_pooled(rows)["seeds"].tolist() == [2]
 
 
 def tasks(metric: str = "loss", **levels: tuple[float, float]) -> pd.DataFrame:
@@ -297,7 +298,7 @@ def test_tasks_are_pooled_by_the_way_that_remains_and_not_in_nats():
     # large: 100 to 130 of 50 to 150; small: 2.0 to 2.1 of 0.5 to 1.5
     assert values["a"].tolist() == pytest.approx([(0.5 + 1.5) / 2, (0.6 + 1.6) / 2, (0.8 + 1.55) / 2])
     assert values["a"].tolist() == pytest.approx(values["c"].tolist())
-    compared = compare(rows, "c", pooled=True).set_index("pe")
+    compared = compare_pooled(rows, "c").set_index("pe")
     assert compared.loc["a", "difference"] == pytest.approx(0, abs=1e-12)  # in nats, a would be better by 37
     assert compared.loc["b", "difference"] == pytest.approx(-0.225)
 
@@ -339,7 +340,6 @@ def test_tasks_without_levels_are_not_pooled(rows, metric, names):
     pooled = pool(rows, metric)
     assert pooled.rows.empty
     assert pooled.note == f"Not pooled over tasks: for test {metric}, no level is known for {names}."
-    assert compare(rows, None, metric, pooled=True).empty
 
 
 def test_a_column_of_one_task_changes_nothing_in_the_pool():
@@ -351,9 +351,9 @@ def test_a_column_of_one_task_changes_nothing_in_the_pool():
 
 def test_settings_are_ascending_in_any_order_of_the_rows():
     rows = pd.concat([rows_of({"b": [1.0, 2.0], "a": [2.0, 2.5]}, depth=depth) for depth in (16, 1, 4)])
-    for found in (compare(rows), all_pairs(rows), ranks(rows)):
+    for found in (compare_cells(rows), all_pairs(rows), ranks(rows)):
         assert list(found["depth"].unique()) == [1, 4, 16]
-    assert list(compare(rows)["baseline"].unique()) == ["b"]  # still the first of the rows
+    assert list(compare_cells(rows)["baseline"].unique()) == ["b"]  # still the first of the rows
 
 
 def families(number: int, encodings: int = 4) -> tuple[Families, dict[str, tuple[pd.DataFrame, str]]]:
@@ -374,7 +374,7 @@ def test_a_report_has_two_families_and_every_comparison_is_in_one_of_them(number
     assert compared.sizes("longer") == (3, 3)
     for family in (with_baseline, ~with_baseline):
         np.testing.assert_allclose(lines.loc[family, "p_holm"], holm(lines.loc[family, "p"].to_numpy()), rtol=1e-12)
-    alone = compare(compared.tables[GRID][0], "pe2")
+    alone = compare_cells(compared.tables[GRID][0], "pe2")
     pd.testing.assert_frame_equal(compared.compare()[list(alone)[:8]], alone[list(alone)[:8]])
     assert (compared.compare()["p_holm"] >= alone["p_holm"]).all()  # there are more of them in the family
     assert compared.compare().attrs["comparisons"] == 15
@@ -450,16 +450,16 @@ def test_the_seeds_needed_are_for_the_level_of_the_whole_family():
 
 def test_one_encoding_has_nothing_to_be_compared_with():
     rows = rows_of({"a": [1.0, 2.0]})
-    for found in (compare(rows), compare(rows, pooled=True), all_pairs(rows), seeds_needed(compare(rows))):
+    for found in (compare_cells(rows), compare_pooled(rows), all_pairs(rows), seeds_needed(compare_cells(rows))):
         assert found.empty
         assert {"pe", "baseline", "seeds", "difference", "p_holm", "verdict"} <= set(found)
-    assert compare(rows).attrs["family"].startswith("0 comparisons")
+    assert compare_cells(rows).attrs["family"].startswith("0 comparisons")
     ranked = ranks(rows)
     assert ranked[["pe", "mean", "best", "worst", "tied"]].to_numpy().tolist() == [["a", 1.5, 1, 1, 0]]
     assert effects(rows).empty
 
 
-@pytest.mark.parametrize("ask", [wide, all_pairs, ranks, effects, compare, statistics.deviations])
+@pytest.mark.parametrize("ask", [wide, all_pairs, ranks, effects, compare_cells, statistics.deviations])
 def test_an_unknown_metric_is_named_with_the_known_ones(ask):
     rows = rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}).assign(test_accuracy=1.0)
     with pytest.raises(ValueError, match=r"^metric='los': did you mean loss\? metric must be one of loss, accuracy$"):
@@ -468,7 +468,7 @@ def test_an_unknown_metric_is_named_with_the_known_ones(ask):
 
 def test_an_unknown_baseline_is_named_with_the_known_encodings():
     with pytest.raises(ValueError, match=r"^baseline must be one of a, b, got 'c'$"):
-        compare(rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}), "c")
+        compare_cells(rows_of({"a": [1.0, 2.0], "b": [1.0, 2.0]}), "c")
 
 
 def test_a_cell_that_occurs_twice_is_refused():
@@ -486,7 +486,7 @@ def test_all_pairs_are_all_pairs_of_each_setting():
     for depth in (0, 1):
         here = pairs[pairs["depth"] == depth]
         assert list(zip(here["pe"], here["baseline"], strict=True)) == list(combinations(names, 2))
-    alone = compare(settings(1), "pe1").set_index("pe")
+    alone = compare_cells(settings(1), "pe1").set_index("pe")
     pair = line(pairs, depth=0, pe="pe1", baseline="pe3")
     assert pair["difference"] == pytest.approx(-alone.loc["pe3", "difference"], rel=1e-12)
     assert pair["p"] == pytest.approx(alone.loc["pe3", "p"], rel=1e-9)
@@ -641,7 +641,7 @@ def test_the_number_of_seeds_has_the_promised_power_in_simulation():
 
 
 def test_without_deviation_there_is_no_number_of_seeds():
-    compared = compare(rows_of({"a": [1.0, 2.0], "same": [1.0, 2.0], "one": {0: 1.0}, "none": {9: 1.0}}))
+    compared = compare_cells(rows_of({"a": [1.0, 2.0], "same": [1.0, 2.0], "one": {0: 1.0}, "none": {9: 1.0}}))
     found = seeds_needed(compared)
     assert found[["seeds_needed", "separable"]].isna().all(axis=None)
     far = seeds_needed(compared_with([1e-9, 1e6], [1.0, 1e-12], 4))

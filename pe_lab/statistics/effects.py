@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pe_lab.results.columns import metric_column, setting_columns
-from pe_lab.results.statistics.intervals import interval
+from pe_lab.statistics.cells import metric_column, setting_columns
+from pe_lab.statistics.intervals import interval
 
 FACTORS = ("pe", "depth", "epochs")
 

@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from pe_lab.results.columns import REMAINING
-from pe_lab.results.statistics import Margin, compare, default_margin, margins, pool
-from pe_lab.results.statistics.margin import margins_by_metric
+from pe_lab.results.pooling import pool
+from pe_lab.statistics import Margin, compare_cells, default_margin, margins
+from pe_lab.statistics.margins import margins_by_metric
 
 
 def rows_of(
@@ -107,7 +108,7 @@ def test_every_setting_has_its_own_gap():
 def test_a_missing_value_makes_a_setting_with_a_margin():
     parts = [rows_of({"bayes": (0, 0), "position_blind": (gap, gap)}, clip=clip) for gap, clip in ((1, nan), (2, 1.0))]
     rows = pd.concat([part[["pe", "data", "depth", "clip", "seed", *part.columns[5:]]] for part in parts])
-    compared = compare(rows, margin=Margin(0.1, "gap"))
+    compared = compare_cells(rows, margin=Margin(0.1, "gap"))
     assert compared["margin"].tolist() == pytest.approx([0.1, 0.2])
 
 
@@ -156,22 +157,27 @@ def test_each_task_has_its_own_default():
     assert margins(rows_of(KNOWN), margin=Margin(0.3, "nats")).attrs["margin"] == "0.3 nats"
 
 
+def compare_pooled(rows: pd.DataFrame, margin: Margin | None = None) -> pd.DataFrame:
+    pooled = pool(rows)
+    return compare_cells(pooled.rows, metric=pooled.metric, margin=margin)
+
+
 def test_what_remains_has_a_gap_of_one():
     rows = pd.concat([rows_of(KNOWN), rows_of(KNOWN, data="sort")], ignore_index=True)
     pooled = pool(rows)
     assert pooled.metric == REMAINING
-    assert compare(rows, pooled=True)["margin"].tolist() == [0.05]
-    assert compare(rows, pooled=True, margin=Margin(0.2, "gap"))["margin"].tolist() == [0.2]
+    assert compare_pooled(rows)["margin"].tolist() == [0.05]
+    assert compare_pooled(rows, Margin(0.2, "gap"))["margin"].tolist() == [0.2]
     with pytest.raises(ValueError, match="^the margin of remaining must be in gap, got '0.02 nats'$"):
-        compare(rows, pooled=True, margin=Margin(0.02, "nats"))
+        compare_pooled(rows, Margin(0.02, "nats"))
 
 
 def test_the_gap_of_a_pool_of_one_task_is_the_mean_over_its_settings():
     deeper = rows_of({"bayes": (0.0, 0.0), "position_blind": (3.0, 3.0)}, depth=4)
     rows = pd.concat([rows_of(KNOWN), deeper], ignore_index=True)
-    assert compare(rows, pooled=True)["margin"].tolist() == [pytest.approx(0.05 * (1.5 + 3) / 2)]
+    assert compare_pooled(rows)["margin"].tolist() == [pytest.approx(0.05 * (1.5 + 3) / 2)]
     unknown = pd.concat([rows_of(KNOWN), rows_of({"bayes": (0.0, 0.0)}, depth=4)], ignore_index=True)
-    assert compare(unknown, pooled=True)["margin"].tolist() == [0.02]  # nothing is averaged over half of the settings
+    assert compare_pooled(unknown)["margin"].tolist() == [0.02]  # nothing is averaged over half of the settings
 
 
 def test_a_gap_of_the_metric_in_question_holds_for_the_pool_over_tasks_and_nats_do_not():

@@ -1,0 +1,169 @@
+"""Comparisons of encodings in tables of cells: paired differences, their tests, and the verdicts that follow."""
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.statistics.cells import by_setting, keys_of, lower_is_better, require_baseline, setting_columns, wide
+from pe_lab.statistics.correction import holm
+from pe_lab.statistics.margins import Margin, margins
+from pe_lab.statistics.pairs import LEVEL, Tests, t_tests
+from pe_lab.statistics.words import BETTER, EQUAL, EQUIVALENT, NO_SEED, ONE_SEED, UNDECIDED, WITHIN, WORSE, reverse
+
+COLUMNS = ("seeds", "difference", "low", "high", "deviation", "freedom", "p", "margin", "p_equivalent")
+
+
+def differences(
+    rows: pd.DataFrame, pairs: list[tuple[str, str]], metric: str = "loss", margin: Margin | None = None
+) -> pd.DataFrame:
+    """Return a line per setting and pair of encodings, with the uncorrected tests of its differences.
+
+    Variances are moderated by those of all pairs of a setting, see `moderation`: each pair's deviation depends on which
+    encodings the rows have. Fewer than five encodings share nothing.
+
+    Args:
+        rows: a line per cell.
+        pairs: an encoding and the one that is subtracted from it (column "baseline").
+        metric: a test metric.
+        margin: the smallest difference that matters; None: the default of each task, see `default_margin`.
+
+    Returns:
+        Setting columns, pe, baseline, and COLUMNS: numbers of shared seeds, mean, t interval, standard deviation and
+        its degrees of freedom, p (two-sided), margin (in the unit of the metric), p_equivalent (two one-sided tests
+        against it). p values are NaN where differences are equal to the bit, fewer than two seeds are shared, or there
+        is no margin. The attribute "margin" is the margin in words.
+
+    Raises:
+        ValueError: there is no such metric, a cell occurs twice, or the margin does not fit the metric or a setting.
+    """
+    table, names = wide(rows, metric), setting_columns(rows)
+    sizes = margins(rows, metric, margin)
+    by_key = dict(zip(keys_of(sizes, names), sizes["margin"], strict=True))
+    columns = np.array([table.columns.get_indexer(side) for side in zip(*pairs, strict=True)] or [[], []], int)
+    lines, parts = [], []
+    for setting, part in by_setting(table):
+        size = float(by_key[tuple(None if pd.isna(value) else value for value in setting.values())])
+        lines += [setting | {"pe": pe, "baseline": other} for pe, other in pairs]
+        parts.append(_tested(part.to_numpy(), (columns[0], columns[1]), size))
+    tested = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=COLUMNS, dtype=float)
+    tested = pd.concat([pd.DataFrame(lines, columns=[*names, "pe", "baseline"]), tested], axis=1)
+    tested.attrs["margin"] = sizes.attrs["margin"]
+    return tested
+
+
+def _tested(y: np.ndarray, pairs: tuple[np.ndarray, np.ndarray], margin: float) -> pd.DataFrame:
+    """Return COLUMNS of the pairs of one setting: y [seeds, encodings]."""
+    tests: Tests = t_tests(y, pairs, margin, keep_small=True)
+    table = pd.DataFrame({name: margin if name == "margin" else getattr(tests, name) for name in COLUMNS})
+    equal = (np.nan_to_num(y[:, pairs[0]] - y[:, pairs[1]]) == 0).all(0) & (tests.seeds > 1)
+    table.loc[equal, ["p", "p_equivalent"]] = np.nan  # to the bit: nothing to test
+    table.loc[equal, ["low", "high"]] = 0.0
+    return table
+
+
+def add_verdicts(
+    lines: pd.DataFrame, metric: str, different: np.ndarray | None = None, equivalent: np.ndarray | None = None
+) -> pd.DataFrame:
+    """Add the columns p_holm, p_equivalent_holm and verdict to lines of differences.
+
+    Args:
+        lines: from `differences`.
+        metric: decides whether lower is better.
+        different: p values of the differences after correction, one per line; None: these lines are the family.
+        equivalent: likewise, p values of equivalence.
+
+    Returns:
+        The lines, with one of these verdicts: better, worse (the difference is certain); equivalent (certainly smaller
+        than the margin); "better, within the margin", "worse, within the margin" (both are certain); undecided
+        (neither is); equal (the same bits in every seed), one seed, no shared seed.
+    """
+    different = holm(lines["p"].to_numpy(float)) if different is None else different
+    equivalent = holm(lines["p_equivalent"].to_numpy(float)) if equivalent is None else equivalent
+    certain, small = different < LEVEL, equivalent < LEVEL
+    side = np.where((lines["difference"] < 0) == lower_is_better(metric), BETTER, WORSE).astype(object)
+    verdict = np.select([certain & small, certain, small], [side + WITHIN, side, EQUIVALENT], default=UNDECIDED)
+    judged = lines.assign(p_holm=different, p_equivalent_holm=equivalent, verdict=verdict)
+    judged.loc[judged["seeds"] == 1, "verdict"] = ONE_SEED
+    judged.loc[judged["seeds"] == 0, "verdict"] = NO_SEED
+    judged.loc[(judged["seeds"] > 1) & judged["p"].isna() & (judged["difference"] == 0), "verdict"] = EQUAL
+    return judged
+
+
+def compare_cells(
+    rows: pd.DataFrame, baseline: str | None = None, metric: str = "loss", margin: Margin | None = None
+) -> pd.DataFrame:
+    """Compare every encoding with a baseline, paired over shared seeds; all lines are one family.
+
+    Args:
+        baseline: an encoding; None: the first of the rows.
+        metric, margin: as in `differences`.
+
+    Returns:
+        A line per setting and encoding: as `differences`, with p_holm, p_equivalent_holm and verdict, see
+        `add_verdicts`: lines that are equal have no p and are not part of the family. Its attribute "family" describes
+        the comparisons in words, "comparisons" is their number, "margin" the margin in words.
+
+    Raises:
+        ValueError: there is no such encoding or metric, or the margin does not fit the metric or a setting.
+    """
+    baseline = require_baseline(rows, baseline)
+    names = list(rows["pe"].unique())
+    pairs = [(name, baseline) for name in names if name != baseline]
+    lines = add_verdicts(differences(rows, pairs, metric, margin), metric)
+    settings = len(rows[setting_columns(rows)].drop_duplicates())
+    count = int(lines["p"].notna().sum())
+    lines.attrs["comparisons"] = count
+    lines.attrs["family"] = (
+        f"{count} comparisons: {len(pairs)} encodings with {baseline}, in {settings} setting{'s' * (settings > 1)}, "
+        f"{pairing_in_words(lines)}; Holm's correction over all of them, for differences and for equivalence within "
+        f"{lines.attrs['margin']}"
+    )
+    return lines
+
+
+def verdicts_on(pe: str, lines: pd.DataFrame, metric: str, own: bool = False) -> pd.Series:
+    """Return the verdicts on an encoding against each other one, in one setting.
+
+    Args:
+        lines: comparisons of every pair.
+        own: whether its comparisons are corrected as a family of their own, see `own_family`.
+    """
+    return (own_family(pe, lines, metric) if own else turned(pe, lines))["verdict"]
+
+
+def own_family(pe: str, lines: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return the comparisons of an encoding with all others, corrected by Holm's method as a family of their own.
+
+    The range of ranks that follows contains the true rank of this encoding with 95 % confidence: it is a marginal
+    confidence set, as the interval of a mean is (Mogstad, Romano, Shaikh and Wilhelm 2024, doi:10.1093/restud/rdad006).
+    With the same confidence the true best is among the encodings that no other is better than.
+
+    Args:
+        lines: comparisons of every pair, in one setting.
+
+    Returns:
+        Lines as of `add_verdicts`, with the encoding as pe and each other one as baseline.
+    """
+    return add_verdicts(turned(pe, lines), metric)
+
+
+def turned(pe: str, lines: pd.DataFrame) -> pd.DataFrame:
+    """Return the comparisons of an encoding with all others, with it as pe and each other one as baseline."""
+    swap = lines["baseline"] == pe
+    own = lines[swap | (lines["pe"] == pe)].copy()
+    swap = swap[own.index]
+    own.loc[swap, "baseline"], own["pe"] = own.loc[swap, "pe"], pe
+    own.loc[swap, "difference"] *= -1
+    own.loc[swap, ["low", "high"]] = -own.loc[swap, ["high", "low"]].to_numpy()
+    own.loc[swap, "verdict"] = own.loc[swap, "verdict"].map(reverse)
+    return own
+
+
+def pairing_in_words(lines: pd.DataFrame) -> str:
+    """Say how the comparisons of some lines are made: over which runs, and whether they share variances."""
+    shared = ", with variances from all encodings of a setting" if share_variances(lines) else ""
+    return f"paired over shared seeds{shared}"
+
+
+def share_variances(lines: pd.DataFrame) -> bool:
+    """Return whether the variance of any line is estimated from more than its own differences."""
+    return bool((lines["freedom"] > lines["seeds"] - 1).any())
