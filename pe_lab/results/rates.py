@@ -10,7 +10,6 @@ from pe_lab.ledger.run import DIVERGED
 from pe_lab.results.columns import merge, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.statistics.intervals import interval
-from pe_lab.training.divergence import diverged
 
 LR = "optimizer.lr"
 

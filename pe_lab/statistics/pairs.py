@@ -177,7 +177,8 @@ def t_tests(
     """
     nugget = nugget * (margin if np.isfinite(margin) else 0.0)
     seeds, mean, variance = sample_differences(y, pairs, nugget, keep_small)
-    prior = prior_of(y, nugget, solved, keep_small) if prior is None else prior
+    if prior is None:  # equal differences say nothing of the others' variances
+        prior = prior_of(y, 0.0 if keep_small else nugget, solved, keep_small)
     variance, freedom = prior.moderate(variance, np.where(seeds > 1, seeds - 1.0, np.nan))
     error = np.sqrt(variance / np.maximum(seeds, 1))
     known = np.where(error > 0, error, np.nan)  # equal differences without a measurement error prove nothing

@@ -56,7 +56,7 @@ def test_verdicts_are_those_of_the_encoding_itself() -> None:
 
 
 def test_variances_are_estimated_from_all_encodings_together() -> None:
-    """As in `decisions.shared_variance`: with more degrees of freedom than four seeds give."""
+    """As in `statistics.moderation`: with more degrees of freedom than four seeds give."""
     noise = np.random.default_rng(3).normal(0, 0.01, (4, 6))
     losses = noise + np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     found = of("mine", *(rows(pe, losses[:, n].tolist()) for n, pe in enumerate(["mine", "a", "b", "c", "d", "e"])))
@@ -64,8 +64,8 @@ def test_variances_are_estimated_from_all_encodings_together() -> None:
     assert prior.freedom > 1
     for n, line in enumerate(found.lines.to_dict("records"), 1):
         difference = losses[:, 0] - losses[:, n]
-        variance, freedom = prior.moderate(difference.var(ddof=1), np.array(3.0))
-        half = stats.t.ppf(0.975, freedom) * np.sqrt(variance / 4)
+        variance, freedom = prior.moderate(np.array([difference.var(ddof=1)]), np.array([3.0]))
+        half = (stats.t.ppf(0.975, freedom) * np.sqrt(variance / 4)).item()
         assert line["freedom"] == pytest.approx(freedom.item())
         assert (line["low"], line["high"]) == pytest.approx((difference.mean() - half, difference.mean() + half))
 

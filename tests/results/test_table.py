@@ -178,10 +178,10 @@ def test_equal_losses_have_an_interval_without_width() -> None:
     assert "[0.4000, 0.4000]" in render(table)
 
 
-def test_differences_that_are_equal_up_to_rounding_have_an_interval_of_that_width() -> None:
+def test_differences_that_are_equal_up_to_rounding_have_an_interval_of_the_measurement_error() -> None:
     _, table = tabulate(sweep({"rope": (0.4, 0.5, 0.7), "alibi": (0.5, 0.6, 0.8)}))
     one = line(table, pe="alibi")
-    assert (one["difference_low"], one["difference_high"]) == pytest.approx((0.1, 0.1), rel=1e-12)
+    assert 0.09 < one["difference_low"] < 0.1 - 1e-4 < 0.1 + 1e-4 < one["difference_high"] < 0.11
 
 
 def test_one_seed_has_no_interval_and_no_difference() -> None:
