@@ -183,6 +183,16 @@ def test_prediction_intervals_are_wider_than_those_of_the_mean_by_the_error_of_a
     assert wider.to_numpy() == pytest.approx(np.sqrt(2))
 
 
+def test_fresh_verdicts_take_their_variances_from_the_published_pairs() -> None:
+    """Five fresh seeds of two encodings that happen to be alike prove little where published ones are spread."""
+    means = dict.fromkeys(["rope", "alibi", "t5", "none", "learnable", "fire", "cope"], 8.0)
+    spread = tuned.table("induction", means, deviation=1.5)
+    alike = tuned.table("induction", {"rope": 8.0, "alibi": 9.5}, deviation=0.01, seeds=FRESH)
+    (line,) = replication({"induction": pd.concat([spread, alike], ignore_index=True)}).pairs.itertuples()
+    assert abs(line.fresh) == pytest.approx(1.5, abs=0.1)
+    assert line.fresh_verdict == Verdict.UNDECIDED
+
+
 def test_fresh_seeds_do_not_enter_published_tables() -> None:
     found = both(3.0)
     assert set(verdicts.published(found)["seed"]) == set(range(5))
