@@ -5,8 +5,8 @@ from typing import Any
 
 import pandas as pd
 
+from pe_lab.results import pooling
 from pe_lab.results.columns import REMAINING, floors, setting_columns, sort_by_setting
-from pe_lab.results.pooling import Pool, pool
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margins
@@ -37,7 +37,7 @@ def families(
         ValueError: there is no such encoding or metric, or a margin does not fit its metric or a setting.
     """
     tables = {GRID: (rows, metric)}
-    pooled = pool(rows, metric)
+    pooled = pooling.pool(rows, metric)
     if len(rows[setting_columns(rows)].drop_duplicates()) > 1 and pooled.rows["pe"].nunique() > 1:
         tables[POOLED] = (pooled.rows, pooled.metric)
     return Families.of(tables | _longest(records, rows), baseline, margin)
@@ -62,7 +62,7 @@ def choices(
     for setting, ranked in _by_setting(compared.ranks(), names):
         lines += _best(ranked, f"test {metric}, {setting}", compared, GRID, names)
     if POOLED in compared.tables:
-        lines += _pooled(compared, pool(rows, metric), metric)
+        lines += _pooled(compared, pooling.pool(rows, metric), metric)
     for need in compared.tables:
         if need not in (GRID, POOLED):
             lines += _best(compared.ranks(need), need, compared, need)
@@ -123,30 +123,30 @@ def _named(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
-def _pooled(compared: Families, means: Pool, metric: str) -> list[list[Any]]:
+def _pooled(compared: Families, pool: pooling.Pool, metric: str) -> list[list[Any]]:
     """Return the lines over all settings: of all encodings, of those without parameters, and the cheapest good one."""
     need = f"test {metric}, all settings"
-    if means.metric == REMAINING:
+    if pool.metric == REMAINING:
         need += " (share of the gap that remains)"
     ranked = compared.ranks(POOLED)
     lines = _best(ranked, need, compared, POOLED)
-    free = set(means.rows.loc[means.rows["positional_parameters"] == 0, "pe"])
+    free = set(pool.rows.loc[pool.rows["positional_parameters"] == 0, "pe"])
     if 1 < len(free) < len(ranked):
         lines += _best(compared.ranks(POOLED, free), f"{need}, no parameters of its own", compared, POOLED)
-    return lines + _cheapest(compared, ranked, means, need)
+    return lines + _cheapest(compared, ranked, pool, need)
 
 
-def _cheapest(compared: Families, ranked: pd.DataFrame, means: Pool, need: str) -> list[list[Any]]:
+def _cheapest(compared: Families, ranked: pd.DataFrame, pool: pooling.Pool, need: str) -> list[list[Any]]:
     """Return the cheapest encoding, by FLOPs, then parameters, whose mean is within the margin of the best one."""
     margin = compared.lines[POOLED]["margin"].iloc[0]
     if not margin > 0 or ranked["seeds"].min() < 2:
         return []
     means, best = ranked.set_index("pe")["mean"], ranked["pe"].iloc[0]
     among = means[(means - means.iloc[0]).abs() <= margin]
-    costs = means.rows[means.rows["pe"].isin(among.index)].groupby("pe", sort=False)
+    costs = pool.rows[pool.rows["pe"].isin(among.index)].groupby("pe", sort=False)
     costs = costs[["flops_per_token", "positional_parameters"]].max()
     chosen = costs.sort_values(list(costs), kind="stable").index[0]
-    unit = "" if means.metric == REMAINING else " nats" if "loss" in means.metric else f" of {means.metric}"
+    unit = "" if pool.metric == REMAINING else " nats" if "loss" in pool.metric else f" of {pool.metric}"
     within = f"within the margin of {margin:.3g}{unit} of the best mean ({compared.margins[POOLED]})"
     sure = f"fewest FLOPs, then parameters, of the {len(among)} {within}" if len(among) > 1 else f"no other is {within}"
     if chosen != best:

@@ -119,7 +119,7 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     The grey band is the margin on both sides of 0. Marks have a shape and a filling per verdict, named below.
 
     Args:
-        compared: from statistics.compare.
+        compared: from statistics.compare_cells.
     """
     columns = list(compared.columns[: list(compared.columns).index("pe")])
     data = sort_by_setting(compared, columns)

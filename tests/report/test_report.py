@@ -28,7 +28,7 @@ from pe_lab.report.page import as_text, html
 from pe_lab.report.parts import Drawn, Section, Table
 from pe_lab.report.question import Question, cautions
 from pe_lab.report.sections import sections
-from pe_lab.results import columns, frame, plots, rates, sensitivity, specification
+from pe_lab.results import columns, frame, plots, pooling, rates, sensitivity, specification
 from pe_lab.statistics import GRID, Margin
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}
@@ -557,15 +557,14 @@ def test_over_tasks_the_scale_of_a_tasks_losses_does_not_decide(cells):
     assert found.loc["test loss, data copy", "encoding"] == "alibi"
     line = found.loc["test loss, all settings (share of the gap that remains)"]
     assert line["encoding"] == "none"  # a little worse on copy, much better on sort
-    assert statistics.ranks(rows.groupby(["pe", "depth", "epochs", "seed"])["test_loss"].mean().reset_index())[
-        "pe"
-    ].iloc[0] == ("alibi")
+    in_nats = rows.groupby(["pe", "depth", "epochs", "seed"])["test_loss"].mean().reset_index()
+    assert statistics.Families.of({GRID: (in_nats, "loss")}).ranks()["pe"].iloc[0] == "alibi"
     text = [part for section in sections(question(results_of(rows))) for part in section.parts if isinstance(part, str)]
     assert any("copy from position-blind to bayes; sort from position-blind to bayes" in part for part in text)
     bare = rows.drop(columns=floors)
     assert not choices(bare, pd.DataFrame())["need"].str.contains("all settings").any()
     note = "Not pooled over tasks: for test loss, no level is known for copy, sort."
-    assert statistics.pool(bare).note == note
+    assert pooling.pool(bare).note == note
 
 
 def test_the_choice_for_longer_sequences_is_that_of_the_longest(cells):
