@@ -75,6 +75,32 @@ class SafeTensorsIO(CheckpointIO):
         os.remove(path)
 
 
+def finish_epoch(checkpoint: dict[str, Any]) -> None:
+    """Count an epoch as done in a checkpoint that was saved after its last batch.
+
+    A callback saves in `on_train_batch_end`, before Lightning counts the batch as completed. Where that was the last
+    batch of an epoch, Lightning 2.6 resumes with one epoch too few begun: a checkpoint saved after it reads as if no
+    epoch was under way, and the next training that resumes repeats a batch. Epochs are counted here as Lightning does
+    between two epochs, and from the batches, so that checkpoints which were saved with such a count are right too.
+    """
+    loop = checkpoint.get("loops", {}).get("fit_loop")
+    if loop is None:
+        return
+    batches, epochs = loop["epoch_loop.batch_progress"], loop["epoch_progress"]
+    if batches["total"]["completed"] != batches["total"]["processed"] - 1:
+        return  # it was not saved in on_train_batch_end
+    last = batches["is_last_batch"]
+    for count in (epochs["total"], epochs["current"]):
+        done = count["processed"] + (1 if last else 0)
+        count |= {"processed": done, "completed": done}
+        count |= dict.fromkeys(("ready", "started"), count["processed"] + (0 if last else 1))
+    if last:
+        batches["total"]["completed"] += 1
+        batches["current"] |= dict.fromkeys(batches["current"], 0)
+        batches["is_last_batch"] = False
+        loop["epoch_loop.state_dict"]["_batches_that_stepped"] += 1
+
+
 def is_safetensors(path: Any) -> bool:
     """Return whether a file is of the kind that `SafeTensorsIO` writes."""
     try:

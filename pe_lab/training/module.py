@@ -15,7 +15,7 @@ from pe_lab.config import resolved
 from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.seeding import derive, initialise, seed_all
 from pe_lab.model import Transformer
-from pe_lab.training.checkpoints import SafeTensorsIO, exactly, is_safetensors
+from pe_lab.training.checkpoints import SafeTensorsIO, exactly, finish_epoch, is_safetensors
 from pe_lab.training.data import Settings, as_config, batches_done, make_dataset
 from pe_lab.training.fit import check_fit, prevents_graph
 from pe_lab.training.graph import CapturedStep, used
@@ -201,6 +201,7 @@ class Training(L.LightningModule):
         checkpoint["losses"] = torch.stack(self.losses) if self.losses else None
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        finish_epoch(checkpoint)
         losses = checkpoint.get("losses")
         self.losses = [] if losses is None else list(losses)
         self.loaded = next(iter(checkpoint.get("optimizer_states", ())), None)

@@ -141,6 +141,18 @@ def test_a_training_resumes_from_any_step_with_the_same_bits(
     assert same(weights(module), whole)
 
 
+def test_a_training_resumes_again_and_again_from_the_ends_of_epochs(tmp_path: Path, whole: dict[str, Tensor]) -> None:
+    """Each epoch has nine batches."""
+    made, path = cell(*RESUMED), None
+    for at in (9, 10, 18):
+        fit(made.training(), path, max_epochs=3, callbacks=[Cut(at, tmp_path / f"{at}.ckpt")])
+        path = tmp_path / f"{at}.ckpt"
+    module = made.training()
+    ended = fit(module, path, max_epochs=3)
+    assert same(weights(module), whole)
+    assert (ended.current_epoch, ended.global_step) == (3, 3 * STEPS)
+
+
 def test_a_training_resumes_from_the_last_checkpoint_of_model_checkpoint(
     tmp_path: Path, whole: dict[str, Tensor]
 ) -> None:
