@@ -99,6 +99,8 @@ RANGES: dict[str, Range] = {
         fewest=0,
     ),
     "tune.fraction": Range("in (0, 1]", lambda x: is_number(x) and 0 < x <= 1),
+    "tune.steps": _optional(COUNT),
+    "tune.baseline": _optional(NAME),
     "tune.margin": _optional(
         Range(
             "a number above 0 and one of octave, nat, such as '1 octave'",

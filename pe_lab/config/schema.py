@@ -66,13 +66,18 @@ class Tune:
         scaled: pairs of a rate and a starting scale, as many as rates, for encodings that have one; empty: their scale
             is used as it is.
         fraction: of the steps after which only the best goes on, unless a try has solved the task before; 1: all go on.
+        steps: after which only the best goes on, in place of `fraction`; trainings that are not longer all go on.
         margin: the smallest difference that matters, in octaves of steps, or in nats where there is no level.
+        baseline: an encoding with which all others are compared, in one family over all settings; null: every two are
+            compared, each setting by itself.
     """
 
     rates: list[float] | None = None
     scaled: list[Any] = field(default_factory=list)
     fraction: float = 0.25
+    steps: int | None = None
     margin: str | None = None
+    baseline: str | None = None
 
 
 @dataclass

@@ -75,15 +75,8 @@ class Race:
         tries = [Try(float(rate)) for rate in cfg.tune.rates]
         if scale:
             tries = [Try(float(rate), float(start)) for rate, start in cfg.tune.scaled]
-        level, fraction = cfg.solve.level, cfg.tune.fraction
         grid = evaluations(cfg.steps, cfg.solve.first, cfg.solve.per_doubling)
-        if (choice := round(fraction * cfg.steps)) not in grid:
-            usual = cfg.solve.first * 2 ** max(1, round(math.log2(cfg.steps / cfg.solve.first)))
-            raise ValueError(
-                f"steps={cfg.steps} x tune.fraction={fraction:g} must be a step of evaluation, got {choice}: with "
-                f"solve.first={cfg.solve.first} choose steps={usual} and a fraction of 1/2, 1/4 or 1/8"
-            )
-        task = Task(cfg.data.name, cfg.steps, level, grid, fraction)
+        task = Task(cfg.data.name, cfg.steps, cfg.solve.level, grid, _fraction(cfg, grid))
         plan = Plan({cfg.pe.name: tries}, [task], [cfg.seed])
         return cls(cfg, scale, plan)
 
@@ -143,6 +136,26 @@ class Race:
         return [curve[step] for step in grid[: known.index(False) if False in known else len(grid)]]
 
 
+def _fraction(cfg: DictConfig, grid: tuple[int, ...]) -> float:
+    """Return the part of the steps of a cell after which only its best try goes on.
+
+    Raises:
+        ValueError: no evaluation is made then.
+    """
+    steps, fraction, choice = cfg.steps, cfg.tune.fraction, cfg.tune.steps
+    if choice is not None:
+        if choice < steps and choice not in grid:
+            raise ValueError(f"tune.steps must be a step of evaluation, one of {list(grid)}, got {choice}")
+        return float(min(1.0, choice / steps))
+    if (choice := round(fraction * steps)) not in grid:
+        usual = cfg.solve.first * 2 ** max(1, round(math.log2(steps / cfg.solve.first)))
+        raise ValueError(
+            f"steps={steps} x tune.fraction={fraction:g} must be a step of evaluation, got {choice}: with "
+            f"solve.first={cfg.solve.first} choose steps={usual} and a fraction of 1/2, 1/4 or 1/8"
+        )
+    return float(fraction)
+
+
 def evaluations(steps: int, first: int, per_doubling: int) -> tuple[int, ...]:
     """Return the steps at which a training of so many steps is evaluated, its last one among them."""
     most = per_doubling * math.log2(max(1.0, steps / first)) if first < steps else 0
@@ -164,6 +177,9 @@ def races_of(cfgs: list[DictConfig]) -> list[Race]:
         ValueError: the settings do not make one, or set what the races choose.
     """
     endpoint_of(cfgs[0])
+    baseline, names = cfgs[0].tune.baseline, list(dict.fromkeys(cfg.pe.name for cfg in cfgs))
+    if baseline is not None and (baseline not in names or len(names) < 2):
+        raise ValueError(f"tune.baseline must be one of two encodings or more, {', '.join(names)}, got {baseline}")
     return [Race.of(cfg) for cfg in cfgs]
 
 
@@ -235,8 +251,7 @@ def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd
     Args:
         found: see `outcome_table`.
     """
-    own = list(found.columns[: found.columns.get_loc("y")])
-    keys = [name for name in own if name not in ("pe", "seed", "steps")]
+    keys = _settings(found)
     for key, part in found.groupby(keys, sort=False, dropna=False):
         known = part[part["y"].notna()].rename(columns={"pe": "encoding"})
         names = list(known["encoding"].unique())
@@ -255,11 +270,45 @@ def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd
         yield text, table.rename(columns={"encoding": "pe"})
 
 
+def _settings(found: pd.DataFrame) -> list[str]:
+    """Return the columns of an outcome table by which settings differ, the steps of a training among them."""
+    names = found.columns[: found.columns.get_loc("y")]
+    return [name for name in names if name not in ("pe", "seed") and (name != "steps" or found[name].nunique() > 1)]
+
+
+def with_baseline(found: pd.DataFrame, endpoint: Endpoint, baseline: str) -> pd.DataFrame:
+    """Compare every encoding with a baseline, in one family over all settings.
+
+    Args:
+        found: see `outcome_table`.
+
+    Returns:
+        A line per setting and encoding: the settings, then the columns of `pe_lab.statistics.compare`.
+    """
+    keys = _settings(found)
+    runs = found[found["y"].notna()].rename(columns={"pe": "encoding"})
+    settings = runs[keys].drop_duplicates(ignore_index=True)
+    runs = runs.merge(settings.assign(task=settings.index.astype(str)))
+    columns = ["encoding", "seed", "y", "task"]
+    if endpoint.kind == "steps":
+        columns, runs = [*columns, "solved"], runs.astype({"solved": bool})
+    lines = compare(runs[columns], endpoint, baseline, one_family=True)
+    return settings.loc[lines.pop("task").astype(int)].reset_index(drop=True).join(lines)
+
+
 def write(races: list[Race]) -> None:
-    """Print what came out, and write outcomes.csv and tries.csv into the folder of the study, if it has one."""
+    """Print what came out, and write its tables into the folder of the study, if it has one.
+
+    They are outcomes.csv, tries.csv and, with a baseline, verdicts.csv.
+    """
     found, cfg = outcome_table(races), races[0].cfg
+    tables = {"outcomes.csv": found, "tries.csv": try_table(races)}
     for text, table in summaries(found, endpoint_of(cfg)):
         print(f"{text}\n{as_text(table, [])}\n")
+    if cfg.tune.baseline is not None:
+        tables["verdicts.csv"] = verdicts = with_baseline(found, endpoint_of(cfg), cfg.tune.baseline)
+        counts = ", ".join(f"{count} {word}" for word, count in verdicts["verdict"].value_counts().items())
+        print(f"{len(verdicts)} comparisons with {cfg.tune.baseline} in one family: {counts}")
     if len(cfg.tune.rates) > 2:  # of two, each is an edge
         shares = edge_shares([race.found for race in races])
         wide = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share > 0.2)
@@ -268,5 +317,5 @@ def write(races: list[Race]) -> None:
     print(f"{hours:.2f} core-hours of training steps for {len(races)} cells and their tries")
     if cfg.study_name:
         ledger = Path(cfg.ledger)
-        for file, table in (("outcomes.csv", found), ("tries.csv", try_table(races))):
+        for file, table in tables.items():
             Tree(ledger).write(ledger / "studies" / cfg.study_name / file, table.to_csv(index=False))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -269,14 +270,17 @@ def rank_ranges(verdict: np.ndarray, encodings: int) -> tuple[np.ndarray, np.nda
     return 1 + ahead.sum(-2), encodings - ahead.sum(-1)
 
 
-def compare(frame: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None) -> pd.DataFrame:
+def compare(
+    frame: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None, one_family: bool = False
+) -> pd.DataFrame:
     """Compare encodings by an endpoint, paired by seed: every two of them, or each with a baseline.
 
     Args:
         frame: a line per run: encoding, seed, y (log2 steps, score or loss); solved, if the endpoint has a level; task,
-            if there are several. Each task is a family.
+            if there are several.
         endpoint: of `y`.
         baseline: an encoding; None: all pairs.
+        one_family: whether p values are corrected over the pairs of all tasks; otherwise each task is a family.
 
     Returns:
         A line per task and pair: encoding, other, the fields of `Tests`, p_corrected, p_equivalent_corrected, verdict
@@ -286,19 +290,33 @@ def compare(frame: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None
         ValueError: a column or a value is missing, y is not finite, solved is not true or false, a run occurs twice, or
             a task has one encoding or not the baseline.
     """
-    lines = []
+    tested: list[tuple[Tests, pd.DataFrame]] = []
     for task, part in by_task(frame, "encoding", "seed", "y"):
         names, y, solved = as_arrays(part, task)
         if baseline is not None and baseline not in names:
             raise ValueError(f"baseline must be one of {', '.join(names)}{_of(task)}, got {baseline!r}")
         pairs = all_pairs(len(names)) if baseline is None else with_baseline(len(names), names.index(baseline))
-        tests = paired_tests(y, pairs, endpoint, solved)
+        line = {"encoding": np.array(names)[pairs[0]], "other": np.array(names)[pairs[1]]}
+        labels = pd.DataFrame(line if task is None else line | {"task": task})
+        tested.append((paired_tests(y, pairs, endpoint, solved), labels))
+    tables = []
+    for family in [tested] if one_family else [[each] for each in tested]:
+        tests = _joined([each for each, _ in family])
         decisions = decide(tests, endpoint, baseline is not None)
-        names_of = {"encoding": np.array(names)[pairs[0]], "other": np.array(names)[pairs[1]]}
-        columns = names_of | vars(tests) | vars(decisions)
-        table = pd.DataFrame({name: column for name, column in columns.items() if column is not None})
-        lines.append(table if task is None else table.assign(task=task))
-    return pd.concat(lines, ignore_index=True)
+        columns = {name: column for name, column in (vars(tests) | vars(decisions)).items() if column is not None}
+        labels = pd.concat([each for _, each in family], ignore_index=True)
+        tables.append(pd.concat([labels[["encoding", "other"]], pd.DataFrame(columns), labels.iloc[:, 2:]], axis=1))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _joined(tests: list[Tests]) -> Tests:
+    """Return the tests of several tasks as one; all of the tasks have a level, or none has."""
+    parts = [vars(each) for each in tests]
+    columns: dict[str, Any] = {
+        name: None if column is None else np.concatenate([part[name] for part in parts])
+        for name, column in parts[0].items()
+    }
+    return Tests(**columns)
 
 
 def by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.DataFrame]]:

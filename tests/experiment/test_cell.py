@@ -79,7 +79,14 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
             "attention.implementation",
             "epochs",
             *("steps", "solve.level", "solve.first", "solve.per_doubling", "trainer.fresh"),  # see test_steps.py
-            *("tune.rates", "tune.scaled", "tune.fraction", "tune.margin"),  # of sweeps, see test_tuning.py
+            *(
+                "tune.rates",
+                "tune.scaled",
+                "tune.fraction",
+                "tune.steps",
+                "tune.margin",
+                "tune.baseline",
+            ),  # of sweeps, see test_tuning.py
             "ledger",
             "workers",
             *("margin", "decide.baseline", "decide.seeds", "decide.looks", "decide.best", "budget"),

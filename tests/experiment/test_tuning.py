@@ -182,6 +182,7 @@ def test_the_steps_of_evaluation_are_those_of_the_training_and_its_last():
         (["tune.scaled=[[1e-3,0.1]]"], ["tune.scaled", "3", "1"]),
         (["tune.scaled=[[1e-3]]"], ["tune.scaled"]),
         (["tune.fraction=1.5"], ["tune.fraction", "(0, 1]"]),
+        (["tune.steps=0"], ["tune.steps", "0"]),
         (["tune.margin=0.1 nats"], ["tune.margin", "octave"]),
         (["tune.margin=0.1 gap"], ["tune.margin", "octave"]),
         (["steps=null", "epochs=4", "solve.level=null"], ["tune.rates", "steps", "epochs=4"]),
@@ -211,6 +212,9 @@ def test_one_cell_alone_does_not_tune():
         (["pe=drope"], ["tune.rates", "pe=drope"]),
         (["pe=sinusoidal", "pe.size=0.5", "tune.scaled=[[1e-3,0.1],[3e-3,0.1],[1e-2,0.1]]"], ["pe.size", "0.5"]),
         (["pe=rope", "tune.margin='50 octaves'"], ["margin", "50"]),
+        (["pe=rope", "tune.steps=5"], ["tune.steps", "[2, 4, 8, 16, 32]", "5"]),
+        (["pe=rope,none", "tune.baseline=alibi"], ["tune.baseline", "rope, none", "alibi"]),
+        (["pe=rope", "tune.baseline=rope"], ["tune.baseline", "two", "rope"]),
     ],
 )
 def test_what_makes_no_race_is_refused_before_anything_is_trained(tmp_path, overrides, named):
@@ -249,3 +253,41 @@ def test_a_choice_between_two_evaluations_is_refused():
     (cfg,) = config.expand(["steps=3000", "solve.level=0.9", LADDER, "pe=rope"], True)
     with pytest.raises(ValueError, match=r"steps=3000 x tune\.fraction=0\.25.*got 750.*steps=3840"):
         Race.of(cfg)
+
+
+def test_the_best_of_all_rates_up_to_the_steps_of_the_choice_and_beyond_the_one_that_was_best_there(
+    tmp_path, monkeypatch
+):
+    """And a baseline is compared with every other encoding in one family over all settings."""
+    best = {1: 1e-2, 2: 3e-3, 4: 1e-3, 8: 1e-3}  # rates change places: after 8 steps 1e-3 is ahead, but 3e-3 was at 2
+    added = {"rope": 0.0, "none": 0.5, "alibi": 0.001}
+
+    def loss(cfg, step: int) -> float:
+        return added[cfg.pe.name] + 0.01 * cfg.seed * len(cfg.pe.name) + (cfg.optimizer.lr != best[step])
+
+    asked: dict[float, set[int]] = {}
+
+    def serve(current) -> list[Outcome]:
+        done = []
+        for cfg in current.cfgs:
+            asked.setdefault(cfg.optimizer.lr, set()).add(cfg.steps)
+            curves[path := tmp_path / f"{len(curves)}"] = {
+                step: {"loss": loss(cfg, step)} for step in best if step <= cfg.steps
+            }
+            done.append(Outcome(cfg, path.name, path, test={"loss": loss(cfg, cfg.steps)}))
+        return done
+
+    curves: dict = {}
+    monkeypatch.setattr("pe_lab.experiment.tuning.validation_by_step", curves.__getitem__)
+    settings = ("tune.steps=2", "tune.baseline=rope", "tune.margin='0.01 nats'", "seed=0,1,2", "steps=8,2,1")
+    task = ("data=digits", "solve.first=1", "solve.per_doubling=1")
+    cfgs = drive(tuned(cells(tmp_path, "pe=rope,alibi,none", *settings, task=task)), serve)
+    assert {(cfg.steps, cfg.optimizer.lr) for cfg in cfgs} == {(1, 1e-2), (2, 3e-3), (8, 3e-3)}
+    assert asked == {1e-3: {1, 2}, 3e-3: {1, 2, 8}, 1e-2: {1, 2}}
+    verdicts = pd.read_csv(tmp_path / "studies" / "tuned" / "verdicts.csv")
+    assert verdicts[["steps", "encoding", "other"]].to_numpy().tolist() == [
+        [steps, name, "rope"] for steps in (8, 2, 1) for name in ("alibi", "none")
+    ]
+    smallest = verdicts.loc[verdicts["p"].idxmin()]
+    assert smallest["p_corrected"] == pytest.approx(6 * smallest["p"])  # of six comparisons, by Holm
+    assert verdicts["difference"].tolist() == pytest.approx([0.001 + 0.01, 0.5] * 3)

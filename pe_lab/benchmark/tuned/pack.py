@@ -133,7 +133,8 @@ def _there(job: Job) -> bool:
 
 def _digest(cell: Cell, task: Task) -> str:
     """Return the digest of all that the rows of a task share: settings of its cells, cap, ladder and lengths."""
-    tune = {name: value for name, value in resolved(task.cfg.tune).items() if name != "margin"}
+    tune = resolved(task.cfg.tune)  # without what judges and does not train, and what came later and is not used
+    tune = {name: tune[name] for name in ("rates", "scaled", "fraction")}
     shared = compared(cell.identity) | {"steps": task.cfg.steps, "tune": tune}
     return digest(shared | {"lengths": list(task.cfg.evaluate.lengths)})
 
