@@ -11,6 +11,9 @@ from types import ModuleType
 import pytest
 import yaml
 
+from pe_lab import config
+from pe_lab.system.tables import read_csv
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLE = re.compile(
@@ -115,7 +118,21 @@ def test_docstrings_of_the_changelog_are_in_the_code() -> None:
 
 
 def test_the_readme_is_one_page() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_commands_of_the_readme_are_not_cut() -> None:
+    blocks = re.findall(r"^```bash.*?\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert max(len(line) for block in blocks for line in block.splitlines()) <= 100
+
+
+def test_the_default_cell_has_learned_its_task() -> None:
+    default = config.expand(config.of_jobs([]), multirun=True)[0]
+    rows = read_csv(ROOT / "sweeps/results/depth_epochs_pe_2/rows.csv")
+    cell = (rows["pe"] == default.pe.name) & (rows["depth"] == default.model.depth) & (rows["epochs"] == default.epochs)
+    losses = rows[cell & (rows["data"] == default.data.name)]
+    assert len(losses) >= 5
+    assert (losses["test_loss"] < losses["floor_position_blind_split_known_loss"]).all()
 
 
 def test_the_citation_has_what_the_format_requires() -> None:

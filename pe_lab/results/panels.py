@@ -1,4 +1,4 @@
-"""What the figures share: colours, panels, lines, labels, and means over seeds."""
+"""What the figures share: panels, lines, labels, and means over seeds."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,21 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from pe_lab.results.columns import setting_columns
+from pe_lab.results.styles import style
 from pe_lab.statistics.intervals import interval
 
-# Okabe and Ito's colours, each with a line style and a marker, so that colour never stands alone
-STYLES = (
-    ("#0072B2", "-", "o"),
-    ("#D55E00", "--", "s"),
-    ("#009E73", "-.", "^"),
-    ("#CC79A7", ":", "D"),
-    ("#E69F00", "-", "v"),
-    ("#56B4E9", "--", "P"),
-    ("#000000", "-.", "X"),
-    ("#8A7A00", ":", "*"),
-)
 GREY = "#B5B5B5"
 ACROSS = 3  # panels side by side
+COLOURED = 8  # lines that are told apart by eye; others are grey
 
 
 def settings_in_words(rows: pd.DataFrame, names: list[str]) -> list[str]:
@@ -67,7 +58,7 @@ def most_different(data: pd.DataFrame, along: str) -> list[str]:
     middle = data.groupby(["setting", along])["mean"].transform("mean")
     apart = (data["mean"] - middle).abs().groupby([data["setting"], data["pe"]], sort=False).mean()
     far = apart.groupby(level="setting", sort=False).rank().groupby(level="pe", sort=False).mean()
-    chosen = set(far.sort_values(ascending=False, kind="stable").index[: len(STYLES)])
+    chosen = set(far.sort_values(ascending=False, kind="stable").index[:COLOURED])
     return [name for name in data["pe"].unique() if name in chosen]
 
 
@@ -95,9 +86,9 @@ def draw_lines(axes: Axes, data: pd.DataFrame, along: str, highlight: list[str])
         if name not in highlight:
             axes.plot(line[along], line["mean"], color=GREY, linewidth=0.8)
             continue
-        colour, style, marker = STYLES[highlight.index(name) % len(STYLES)]
-        axes.plot(line[along], line["mean"], style, color=colour, marker=marker, ms=4, linewidth=1.4, label=name)
-        if data["pe"].nunique() <= len(STYLES):
+        colour, dash, marker = style(str(name))
+        axes.plot(line[along], line["mean"], dash, color=colour, marker=marker, ms=4, linewidth=1.4, label=name)
+        if data["pe"].nunique() <= COLOURED:
             axes.fill_between(line[along], line["low"], line["high"], color=colour, alpha=0.12, linewidth=0)
     axes.title.set_fontsize(9)
     axes.tick_params(labelsize=8)

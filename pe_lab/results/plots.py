@@ -16,7 +16,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
 from pe_lab.results.columns import floors, lower_is_better, setting_columns, sort_by_setting
 from pe_lab.results.panels import (
-    STYLES,
+    COLOURED,
     draw_legend,
     draw_lines,
     make_panels,
@@ -25,9 +25,17 @@ from pe_lab.results.panels import (
     name_points,
     settings_in_words,
 )
+from pe_lab.results.styles import COLOURS, style
 from pe_lab.results.verdicts import MARKS
 
 BAND = "#E4E4E4"  # the margin in a forest
+DODGE = 1.12  # factor between neighbours on the axis of epochs, so that marks do not hide each other
+FLOORS: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}  # dashes
+FLOOR_NAMES = {
+    "position_blind_split_known": "best without position",
+    "position_blind": "best without position",
+    "bayes": "best possible",
+}
 AS_WRITTEN: dict[Any, Any] = {"text.parse_math": False}  # names may contain dollar signs
 
 
@@ -87,6 +95,66 @@ def _draw_cells(axes: Axes, shown: pd.DataFrame, coloured: int, colours: str) ->
 
 
 @mpl.rc_context(AS_WRITTEN)
+def over_epochs(rows: pd.DataFrame, metric: str = "loss", panel_width: float = 3.6) -> Plot:
+    """Draw a test metric against the epochs of training: a panel per setting, a line per encoding, floors as lines.
+
+    Points are means over seeds, bars their 95 % t intervals. Losses have a scale that is logarithmic above 0.1 and
+    linear below, so that a best possible loss of 0 can be drawn.
+
+    Args:
+        panel_width: in inches.
+    """
+    names = [name for name in setting_columns(rows) if name != "epochs"]
+    rows = sort_by_setting(rows, [*names, "epochs"])
+    data = means(rows.assign(value=rows[f"test_{metric}"]), ["epochs"], names)
+    levels = {floor: f"floor_{floor}_{metric}" for floor in _drawn_floors(floors(rows, metric))}
+    marked = rows.assign(setting=settings_in_words(rows, names)).groupby("setting")[list(levels.values())].mean()
+    panels_of = data["setting"].unique()
+    figure = Figure(figsize=(0.7 + panel_width * len(panels_of), 4.2), layout="constrained")
+    grid = figure.subplots(1, len(panels_of), squeeze=False, sharey=True).flat
+    panels = dict(zip(panels_of, grid, strict=True))
+    measured, lines = sorted(data["epochs"].unique()), list(dict.fromkeys(rows["pe"]))
+    for setting, axes in panels.items():
+        for name, line in data[data["setting"] == setting].groupby("pe", sort=False):
+            look, aside = style(str(name)), DODGE ** (lines.index(name) - (len(lines) - 1) / 2)
+            spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
+            drawn = {"color": look.colour, "marker": look.marker, "ms": 6, "linewidth": 1, "label": name}
+            axes.errorbar(line["epochs"] * aside, line["mean"], spread, linestyle=look.dash, capsize=2, **drawn)
+        for floor, column in levels.items():
+            axes.axhline(marked.loc[setting, column], color="#404040", linewidth=1.2, linestyle=FLOORS[floor])
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(measured, [f"{epochs:g}" for epochs in measured])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.margins(x=0.12)
+        if metric == "loss":
+            axes.set_yscale("symlog", linthresh=0.1, linscale=1)
+            axes.set_yticks([0, 0.05, 0.1, 0.3, 1, 3, 10])
+            axes.set_ylim(-0.01, 1.3 * data["high"].fillna(data["mean"]).max())
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set(xlabel="epochs of training", title=setting)
+    next(iter(panels.values())).set_ylabel(f"test {metric}" + " in nats" * (metric == "loss"))
+    handles, labels = next(iter(panels.values())).get_legend_handles_labels()
+    by = dict(zip(labels, handles, strict=True))
+    for floor, column in levels.items():
+        name = (
+            f"{FLOOR_NAMES[floor]} ({marked[column].iloc[0]:.2g})"
+            if marked[column].nunique() == 1
+            else FLOOR_NAMES[floor]
+        )
+        by[name] = Line2D([], [], color="#404040", linewidth=1.2, linestyle=FLOORS[floor])
+        lines.append(name)
+    figure.legend([by[name] for name in lines], lines, loc="outside upper center", ncols=3, frameon=False)
+    return Plot(figure, data)
+
+
+def _drawn_floors(known: list[str]) -> list[str]:
+    """Return the floors to draw: the lowest that a model without position can reach, and the best possible."""
+    blind = [floor for floor in ("position_blind_split_known", "position_blind") if floor in known][:1]
+    return [*blind, *(floor for floor in ("bayes",) if floor in known)]
+
+
+@mpl.rc_context(AS_WRITTEN)
 def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None) -> Plot:
     """Draw validation over epochs, a panel per setting: means over seeds, with t intervals where there are few lines.
 
@@ -100,7 +168,7 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[
     if highlight is None:
         last = data.sort_values("epoch", kind="stable").drop_duplicates(["setting", "pe"], keep="last")
         order = (last["mean"] if lower_is_better(metric) else -last["mean"]).groupby(last["setting"]).rank()
-        highlight = list(order.groupby(last["pe"]).mean().sort_values(kind="stable").index[: len(STYLES)])
+        highlight = list(order.groupby(last["pe"]).mean().sort_values(kind="stable").index[:COLOURED])
     figure, panels = make_panels(data["setting"].unique(), 2.9)
     for setting, axes in panels.items():
         draw_lines(axes, data[data["setting"] == setting], "epoch", highlight)
@@ -221,7 +289,7 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
     figure, panels = make_panels(data["setting"].unique(), 3.2)
     for setting, axes in panels.items():
         points = data[data["setting"] == setting]
-        axes.plot(points[against], points[metric], "o", color=STYLES[0][0], ms=4)
+        axes.plot(points[against], points[metric], "o", color=COLOURS[0], ms=4)
         axes.margins(0.1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
@@ -248,9 +316,7 @@ def shares(effects: pd.DataFrame) -> Plot:
     axes = figure.subplots()
     y = np.arange(len(effects))
     spread = np.stack([effects["share"] - effects["low"].clip(lower=0), effects["high"] - effects["share"]])
-    axes.barh(
-        y, effects["share"], color=STYLES[0][0], xerr=np.nan_to_num(spread).clip(min=0), ecolor="black", capsize=3
-    )
+    axes.barh(y, effects["share"], color=COLOURS[0], xerr=np.nan_to_num(spread).clip(min=0), ecolor="black", capsize=3)
     axes.set_yticks(y, effects["effect"], fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")

@@ -119,7 +119,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         "trainer.save_every=0",
         "trainer.device=cpu",
         "attention=sdpa",  # what auto comes to for rope on a CPU
-        "epochs=16",  # a checkpoint on the same run
+        "epochs=4",  # a checkpoint on the same run
         "pe.theta=10000",
         "pe.theta=1e4",
         "optimizer.lr=0.001",

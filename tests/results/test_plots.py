@@ -7,7 +7,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 
 from pe_lab import statistics
-from pe_lab.results import panels, plots
+from pe_lab.results import panels, plots, styles
 
 SEEDS = 4
 
@@ -152,9 +152,42 @@ def test_many_curves_are_grey_but_for_the_best() -> None:
     names = [f"pe{number}" for number in range(12)]
     (axes,) = plots.learning_curves(curves(names)).figure.axes
     coloured = {line.get_label() for line in axes.lines if line.get_color() != panels.GREY}
-    assert coloured == set(names[: len(panels.STYLES)])
-    styles = [(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.lines[-len(panels.STYLES) :]]
-    assert len({marker for *_, marker in styles}) == len(styles)  # never colour alone
+    assert coloured == set(names[: panels.COLOURED])
+
+
+def test_an_encoding_has_one_style_in_every_figure() -> None:
+    looks = []
+    for names in (["rope", "alibi", "mine"], ["mine", "none", "alibi", "rope"]):
+        (axes,) = plots.learning_curves(curves(names)).figure.axes
+        lines = {line.get_label(): line for line in axes.lines}
+        looks.append([(lines[name].get_color(), lines[name].get_marker()) for name in ("rope", "alibi", "mine")])
+        assert [marker for _, marker in looks[-1]] == [styles.style(name).marker for name in ("rope", "alibi", "mine")]
+    assert looks[0] == looks[1]
+
+
+def test_common_encodings_differ_and_neighbours_differ_in_colour_and_marker() -> None:
+    looks = [styles.style(name) for name in styles.COMMON]
+    assert len({(look.colour, look.marker) for look in looks}) == len(looks)
+    first = looks[: panels.COLOURED]
+    assert len({look.colour for look in first}) == len({look.marker for look in first}) == panels.COLOURED
+
+
+def test_losses_over_epochs_stand_between_their_floors() -> None:
+    rows = pd.concat([cells(["rope", "none"], (4, 1)).assign(epochs=epochs) for epochs in (1, 16)], ignore_index=True)
+    rows["floor_bayes_loss"], rows["floor_position_blind_loss"] = 0.0, 0.5
+    rows["floor_position_blind_split_known_loss"] = 0.25
+    made = plots.over_epochs(rows)
+    assert [axes.get_title() for axes in made.figure.axes] == ["depth 1", "depth 4"]
+    for axes in made.figure.axes:
+        flat = {line.get_ydata()[0] for line in axes.lines if list(line.get_xdata()) == [0, 1]}
+        assert flat == {0.0, 0.25}  # not 0.5: a model without position can be better
+        assert [text.get_text() for text in axes.get_xticklabels()] == ["1", "16"]
+        low, high = axes.get_ylim()
+        assert low <= 0
+        assert high >= made.data["high"].max()
+    of = rows[(rows["pe"] == "rope") & (rows["depth"] == 4) & (rows["epochs"] == 16)]["test_loss"]
+    line = made.data.query("setting == 'depth 4' and pe == 'rope' and epochs == 16")
+    assert line["mean"].item() == pytest.approx(of.mean())
 
 
 def records(metric: str, **more: object) -> pd.DataFrame:
