@@ -5,10 +5,9 @@ kernels: compute attention with every encoding's terms by Triton, FlexAttention 
 registers, spills and shared memory of the kernels, compiled for GPUs that need not be present. static: count their
 instructions per pair, or choose blocks by them. tune: find the fastest blocks of the kernels. ledger: read a ledger of
 made-up cells, report it, and record one more. faults: kill, damage and starve sweeps, and count what is lost. export:
-run encodings in a plain model, compiled, exported and as ONNX. decisions: simulate studies that add seeds, and replay
-committed cells look by look. variance: simulate comparisons whose variances are estimated together. speed: time
-encodings in a plain model, on a CPU. gpu: run all that needs a GPU: the kernels' self-test and tests, a sanitizer,
-tune, kernels, and a sweep.
+run encodings in a plain model, compiled, exported and as ONNX. variance: simulate
+comparisons whose variances are estimated together. speed: time encodings in a plain model, on a CPU. gpu: run all that
+needs a GPU: the kernels' self-test and tests, a sanitizer, tune, kernels, and a sweep.
 """
 
 import argparse
@@ -81,13 +80,6 @@ def main() -> None:
     speed.add_argument("--pairs", type=int, default=15, help="of timed calls (%(default)s)")
     speed.add_argument("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
     speed.set_defaults(run=_speed)
-    decisions = benches.add_parser("decisions", help="simulate studies that add seeds; replay committed cells")
-    decisions.add_argument("--studies", type=int, default=10_000, help="simulated per line of a table (%(default)s)")
-    decisions.add_argument("--replay", type=Path, metavar="ROWS.csv", help="only replay these cells, look by look")
-    decisions.add_argument("--baseline", help="of the replay: an encoding, 'all pairs' or best (rope)")
-    decisions.add_argument("--margin", help="of the replay, as '0.05 gap' (the default of each task)")
-    decisions.add_argument("--to", type=Path, metavar="FILE", help="write the tables there too, as Markdown")
-    decisions.set_defaults(run=_decisions)
     variance = benches.add_parser("variance", help="simulate comparisons whose variances are estimated together")
     variance.add_argument("--studies", type=int, default=1000, help="simulated per line of the table (%(default)s)")
     variance.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as Markdown")
@@ -198,31 +190,12 @@ def _export(arguments: argparse.Namespace) -> None:
     write_table(arguments.encodings, arguments.columns, arguments.to)
 
 
-def _simulated(arguments: argparse.Namespace, rows: Path) -> None:
-    """Require rows and a number of studies."""
-    if not rows.is_file():
-        raise ValueError(f"--replay must be the rows.csv of a study, got {str(rows)!r}")
-    if arguments.studies < 1:
-        raise ValueError(f"--studies must be at least 1, got {arguments.studies}")
-
-
 def _variance(arguments: argparse.Namespace) -> None:
     from pe_lab.bench.variance import write_table
 
-    _simulated(arguments, CELLS)
+    if arguments.studies < 1:
+        raise ValueError(f"--studies must be at least 1, got {arguments.studies}")
     write_table(CELLS, arguments.studies, arguments.to)
-
-
-def _decisions(arguments: argparse.Namespace) -> None:
-    from pe_lab.bench.decisions import write_tables
-    from pe_lab.bench.replay import replay
-
-    rows = arguments.replay or CELLS
-    _simulated(arguments, rows)
-    if arguments.replay:
-        print("\n\n".join(replay(rows, arguments.baseline, arguments.margin)))
-    else:
-        write_tables(rows, arguments.studies, arguments.to)
 
 
 def _speed(arguments: argparse.Namespace) -> None:

@@ -28,13 +28,12 @@ def spreads() -> dict[str, Noise]:
     return {name: _scaled(spread, np.random.Generator.standard_normal) for name, spread in found.items()}
 
 
-def of_cells(rows: pd.DataFrame) -> dict[str, Noise]:
-    """Return noise with deviations and residuals of cells, and with their residuals only, corrected and as they are.
+def of_cells(rows: pd.DataFrame) -> Noise:
+    """Return noise with the deviations and the corrected residuals of cells.
 
     Residuals were divided by a deviation of 5 values, which makes their tails lighter; the correction undoes it.
     """
     residuals, spread = deviations(rows), _deviations_of_encodings(rows)
-    as_they_are = _standard(residuals)
     corrected = _corrected(residuals)
     width = 1.06 * len(corrected) ** -0.2  # Silverman's
 
@@ -42,16 +41,7 @@ def of_cells(rows: pd.DataFrame) -> dict[str, Noise]:
         drawn: np.ndarray = rng.choice(corrected, shape) + width * rng.standard_normal(shape)
         return drawn / np.sqrt(1 + width**2)
 
-    return {
-        "cells": _scaled(lambda rng, shape: rng.choice(spread, shape) / np.median(spread), smoothed),
-        "residuals": lambda rng, shape: RUN * smoothed(rng, shape),
-        "residuals as they are": lambda rng, shape: RUN * rng.choice(as_they_are, shape),
-    }
-
-
-def heavy(rng: np.random.Generator, shape: Shape) -> np.ndarray:
-    """Return t noise with 3 degrees of freedom."""
-    return RUN * rng.standard_t(3, shape) / np.sqrt(3)
+    return _scaled(lambda rng, shape: rng.choice(spread, shape) / np.median(spread), smoothed)
 
 
 def _scaled(spread: Noise, noise: Noise) -> Noise:

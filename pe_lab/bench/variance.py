@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from pe_lab.bench.noise import RUN, Noise, Shape, of_cells, spreads
-from pe_lab.decisions.shared_variance import NOTHING_KNOWN, SHARE, Prior, prior_of
 from pe_lab.results.frame import load
 from pe_lab.results.table import as_markdown
-from pe_lab.statistics import LEVEL, benjamini_hochberg, holm
+from pe_lab.statistics import LEVEL, NOTHING_KNOWN, Tests, all_pairs, benjamini_hochberg, holm, prior_of
+from pe_lab.statistics.moderation import SHARE
+from pe_lab.statistics.pairs import t_tests
 
 ENCODINGS = (5, 12, 30, 70)
 SEEDS = (3, 5)
@@ -36,9 +36,9 @@ ranks does not contain all of their true ranks (equal encodings share theirs); b
 best that another one is said to be better than; ranks: the mean width of the ranges in groups, as a share of the number
 of encodings (a quarter at best). {studies} studies per line. Variances of encodings: equal; of a scaled inverse
 chi-squared distribution; log-normal, their logarithms with a deviation of 1.5 or 3; one encoding with 25 times the
-deviation of the others; deviations and residuals of committed cells, corrected as in decisions.md; and solved or not:
-each run fails, by 4.2 deviations, with a probability that all encodings of a study share and that is drawn from 0 to
-0.6."""
+deviation of the others; deviations and residuals of committed cells, corrected for the few seeds of each; and solved or
+not: each run fails, by 4.2 deviations, with a probability that all encodings of a study share and that is drawn from 0
+to 0.6."""
 
 
 def write_table(rows: Path, studies: int, to: Path | None) -> None:
@@ -49,7 +49,7 @@ def write_table(rows: Path, studies: int, to: Path | None) -> None:
         studies: number of simulated studies per line.
         to: a Markdown file; None: only print.
     """
-    noises = spreads() | {"cells": of_cells(load(rows.parent).cells)["cells"], "solved or not": solved_or_not}
+    noises = spreads() | {"cells": of_cells(load(rows.parent).cells), "solved or not": solved_or_not}
     lines = [line(name, noises[name], *sizes, studies) for name, *sizes in product(noises, ENCODINGS, SEEDS)]
     text = (
         f"# Variances of differences, shared\n\n`pe-lab bench variance --studies {studies} --to FILE` makes this file. "
@@ -97,22 +97,15 @@ def _study(rng: np.random.Generator, noise: Noise, means: np.ndarray, seeds: int
     For variances of each pair alone, shared ones as used, and shared ones with all estimated degrees of freedom.
     """
     values = means + noise(rng, (len(means), seeds)).T
-    first, second = np.triu_indices(len(means), 1)
-    differences, true = values[:, first] - values[:, second], means[first] - means[second]
-    used = prior_of(values)
+    first, second = all_pairs(len(means))
+    true = means[first] - means[second]
+    used = prior_of(values, 0.0, keep_small=True)
     whole = replace(used, freedom=used.freedom / SHARE)
     found = []
     for prior in (NOTHING_KNOWN, used, whole):
-        mean, _, _, p = _tested(differences, prior)
-        found.append((*_judge(differences, true, prior), *_ranks(len(means), mean, p, true)))
+        tests = t_tests(values, (first, second), MARGIN, prior=prior, keep_small=True)
+        found.append((*_judge(tests, true), *_ranks(len(means), tests.difference, tests.p, true)))
     return found
-
-
-def _tested(differences: np.ndarray, prior: Prior) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return means, variances, degrees of freedom and p values of differences [seeds, pairs]."""
-    seeds, mean = len(differences), differences.mean(0)
-    variance, freedom = prior.moderate(differences.var(0, ddof=1), np.full(len(mean), seeds - 1.0))
-    return mean, variance, freedom, 2 * stats.t.sf(np.abs(mean) / np.sqrt(variance / seeds), freedom)
 
 
 def _ranks(encodings: int, mean: np.ndarray, p: np.ndarray, true: np.ndarray) -> tuple[float, float, float]:
@@ -133,15 +126,11 @@ def _ranks(encodings: int, mean: np.ndarray, p: np.ndarray, true: np.ndarray) ->
     return float(wrong.mean()), float(behind[best].mean()), 1 - float(certain.sum(1).mean()) / encodings
 
 
-def _judge(differences: np.ndarray, true: np.ndarray, prior: Prior) -> tuple[float, ...]:
-    seeds = len(differences)
-    mean, variance, freedom, p = _tested(differences, prior)
-    error = np.sqrt(variance / seeds)
-    alike = stats.t.sf((MARGIN - np.abs(mean)) / error, freedom)
-    covered = np.abs(mean - true) <= stats.t.ppf(1 - LEVEL / 2, freedom) * error
+def _judge(tests: Tests, true: np.ndarray) -> tuple[float, ...]:
+    mean, covered = tests.difference, (tests.low <= true) & (true <= tests.high)
     found: list[float] = []
     for correct in (holm, benjamini_hochberg):
-        different, equivalent = (correct(values) < LEVEL for values in (p, alike))
+        different, equivalent = (correct(values) < LEVEL for values in (tests.p, tests.p_equivalent))
         if correct is benjamini_hochberg:  # a pair that is both counts as different, as in benchmark/pairs.py
             equivalent &= ~different
         wrong, unequal = different & (np.sign(mean) != np.sign(true)), equivalent & (true != 0)

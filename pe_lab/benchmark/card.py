@@ -7,7 +7,7 @@ import pandas as pd
 
 from pe_lab.benchmark.tasks import tasks
 from pe_lab.statistics import add_verdicts, differences, interval, seeds_needed
-from pe_lab.statistics.words import ALIKE, BETTER, UNDECIDED, WORSE
+from pe_lab.statistics.comparisons import ALIKE, BETTER, UNDECIDED, WORSE
 
 COSTS = ("positional_parameters", "parameters", "flops_per_token", "seconds")
 _SETTING = {"depth": 0, "epochs": 0}  # columns of a table of cells that have one value here

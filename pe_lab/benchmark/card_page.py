@@ -19,7 +19,7 @@ WORST = -0.5  # scores below are drawn there
 MOST_LIKE = 10  # encodings in the table of those that are alike
 COMPARED = ("task", "length", "other", "seeds", "difference", "low", "high", "margin", "verdict", "seeds_needed")
 LEAST_MINUTES = 0.05  # that are named
-DECIDED_WITH = "3..24"  # seeds of a comparison: twice as many as its study adds
+DECIDED_WITH = "5..24"  # seeds of a comparison: twice as many as its study adds
 MOST_SEEDS = 100  # that are recommended
 
 

@@ -109,7 +109,7 @@ class Asked:
     def command(self, task: Task) -> list[str]:
         """Return the arguments of pe_lab.run that train the encoding on a task, with its search."""
         words = [f"+study={task.study}", *self.words, f"seed=range({self.seeds})"]
-        words += ["decide.baseline=null", "decide.seeds=3..24", f"ledger={self.ledger}", "logger=none"]
+        words += ["decide.baseline=null", "decide.seeds=5..12", f"ledger={self.ledger}", "logger=none"]
         return [*config.flags(), "-m", *words, *([f"workers={self.workers}"] if self.workers else [])]
 
 

@@ -1,13 +1,12 @@
 """What shipped results say of one task: scores with intervals, ranks, verdicts, and what may be the best.
 
-Intervals, ranks and sequential verdicts are those of `pe_lab.statistics`, `pe_lab.report` and
-`pe_lab.decisions`. The comparisons of each encoding with all others are a family of their own: a range of ranks has
-95 % confidence, as the interval of a score has.
+All seeds are used, and each pair is tested once (`Families`). The comparisons of each encoding with all others are a
+family of their own, those with the baseline too: a range of ranks has 95 % confidence, as the interval of a score has.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -18,10 +17,6 @@ from pe_lab.benchmark import score
 from pe_lab.benchmark.pairs import Pairs
 from pe_lab.benchmark.sound import complaint_of
 from pe_lab.benchmark.tasks import Task
-from pe_lab.decisions.design import Design
-from pe_lab.decisions.looks import looks_of
-from pe_lab.decisions.question import Question
-from pe_lab.decisions.study import Line, decide
 from pe_lab.report.standing import Standing
 from pe_lab.results.columns import REMAINING, setting_columns
 from pe_lab.results.shipped import Shipped
@@ -33,13 +28,7 @@ TRAINED = 1.0  # the training length, in training lengths
 COSTS = ("positional_parameters", "parameters", "flops_per_token", "seconds")
 VALUES = ("score", "loss", "level", "best", "accuracy", "exact_match", *COSTS)
 SHARE = f"test_{REMAINING}"
-_OF_LINES = {
-    "difference": "difference",
-    "difference_low": "low",
-    "difference_high": "high",
-    "margin": "margin",
-    "look": "look",
-}
+_OF_LINES = {"difference": "difference", "difference_low": "low", "difference_high": "high", "margin": "margin"}
 
 
 @dataclass(frozen=True)
@@ -49,19 +38,16 @@ class Settings:
     Attributes:
         epochs: of its cells.
         baseline: the encoding that all others are compared with; None: there is none.
-        looks: numbers of seeds at which it was looked at the results.
     """
 
     epochs: int
     baseline: str | None
-    looks: tuple[int, ...]
 
     @classmethod
     def of(cls, task: Task) -> "Settings":
         """Read the settings of a task's study from its file."""
         cfg = OmegaConf.load(config.folder() / "study" / f"{task.study}.yaml")
-        looks = looks_of(cfg.decide.seeds, cfg.decide.get("looks"))
-        return cls(cfg.epochs, cfg.decide.baseline, looks)
+        return cls(cfg.epochs, cfg.decide.baseline)
 
 
 @dataclass(frozen=True)
@@ -121,7 +107,7 @@ class TaskResults:
         """A line per encoding and length, the best mean first: pe, name, length, tokens, seeds; means of the values of
         `lines`; low and high (95 % t interval of the score); order (the score, or minus the loss where there is none);
         rank_best and rank_worst (of those with three seeds or more); verdict, difference, difference_low,
-        difference_high, margin and look (of the sequential comparison with the baseline, at the training length)."""
+        difference_high and margin (of the comparison with the baseline, at the training length)."""
         groups = self.lines.astype(dict.fromkeys(VALUES, float)).groupby(["pe", "length"], sort=False)
         table = groups.agg(
             **{name: (name, "first") for name in ("name", "tokens")},
@@ -133,7 +119,7 @@ class TaskResults:
         table["order"] = table["score"].fillna(-table["loss"])  # without a score, the loss says what is better
         table = table.sort_values(["length", "order"], ascending=[True, False], kind="stable", ignore_index=True)
         keys = list(zip(table["pe"], table["length"], strict=True))
-        ranks, compared = self._ranks, self.sequential
+        ranks, compared = self._ranks, self.with_baseline
         for column in ("rank_best", "rank_worst"):
             table[column] = [ranks.get(key, {}).get(column) for key in keys]
         at = [compared.get(pe) if length == TRAINED else None for pe, length in keys]
@@ -218,37 +204,17 @@ class TaskResults:
         }
 
     @cached_property
-    def sequential(self) -> dict[str, Line]:
-        """The comparison of each encoding with the baseline, as the study decides it, by encoding.
-
-        The family are the encodings that have the seeds of the first look. A comparison goes on as long as its own two
-        encodings have the seeds of the next look, whatever others lack.
-        """
-        looks, baseline = self.settings.looks, self.settings.baseline
-        seeds = {pe: {seed for name, seed in self.cells if name == pe} for pe, _ in self.cells}
-        names = [pe for pe in seeds if seeds[pe] >= set(range(looks[0]))]
-        if baseline not in names or len(names) < 2:
+    def with_baseline(self) -> dict[str, Any]:
+        """The comparison of each encoding with the baseline at the training length, by encoding: of `Families`."""
+        if TRAINED not in self.families or self.settings.baseline not in self.ranked[TRAINED]:
             return {}
-        cells = [self.cells[pe, seed] for pe, seed in self.cells if pe in names]
-        values: dict[Any, float | str] = {
-            (((), pe), seed): float(cell.summary["test"][LOSS]) for (pe, seed), cell in self.cells.items()
-        }
-        rows = self._rows(cells, [pe for pe, _ in self.cells if pe in names])
-        margin = statistics.margins(rows, LOSS, self.task.margin)["margin"].astype(float)
-        question = Question([((), pe) for pe in names], str(baseline))
-        lines = decide(question, _design(looks), values, {(): margin.iloc[0]}, wait=False).lines
-        return {line.pe: line for line in lines}
+        return {line.pe: line for line in self.families[TRAINED].compare().itertuples()}
 
     @property
     def seeds_added(self) -> bool:
-        """Whether some encodings got more seeds than others because their comparison with the baseline went on."""
-        counts = {pe: sum(name == pe for name, _ in self.cells) for pe in self.sequential}
-        return len(set(counts.values())) > 1 and any(line.look > 1 for line in self.sequential.values())
-
-
-@cache  # its boundaries are integrated, which takes longer than all else here
-def _design(looks: tuple[int, ...]) -> Design:
-    return Design(looks)
+        """Whether some encodings that are compared have more seeds than others: they got them where they decide."""
+        counts = self.lines[self.lines["length"] == TRAINED].groupby("pe")["seed"].nunique()
+        return len(set(counts[counts >= ENOUGH])) > 1
 
 
 def _no_lines() -> pd.DataFrame:

@@ -59,7 +59,7 @@ RANGES: dict[str, Range] = {
     "workers": _optional(COUNT),
     "margin": _optional(MARGIN),
     "decide.baseline": _optional(Range("an encoding, all pairs or best", is_text)),
-    "decide.seeds": Range("first..most, as 3..24", is_text),
+    "decide.seeds": Range("first..most, as 5..12", is_text),
     "decide.looks": _optional(_each(COUNT)),
     "decide.best": _optional(COUNT),
     "budget": _optional(Range("a number of core-hours above 0", lambda x: is_number(x) and 0 < x < float("inf"))),

@@ -9,11 +9,11 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.declarations import declarations
+from pe_lab.config.looks import looks_of
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME, RANGES, require
 from pe_lab.config.schema import TYPED, Config, Decide, Search, Solve, Tune
 from pe_lab.config.users import Folders, find_classes, folders, is_package
-from pe_lab.decisions.looks import looks_of
 from pe_lab.encodings import options
 from pe_lab.encodings.options import shown
 from pe_lab.system.errors import unknown_setting

@@ -97,12 +97,12 @@ class Decide:
     Attributes:
         baseline: an encoding that all are compared with, `all pairs`, or `best`; null: no seeds are added.
         seeds: the first and the largest number of seeds.
-        looks: all numbers of seeds at which one looks; null: 3, 4, 6, 8, 12, 16, 24 and so on.
+        looks: all numbers of seeds at which one looks; null: 5, 8, 12 and so on, by half more each.
         best: with `baseline: best`, how many encodings are looked for; null: 1.
     """
 
     baseline: str | None = None
-    seeds: str = "3..24"
+    seeds: str = "5..12"
     looks: list[int] | None = None
     best: int | None = None
 

@@ -9,16 +9,14 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab.config import flatten, resolved
-from pe_lab.decisions.design import Design
-from pe_lab.decisions.looks import looks_of
-from pe_lab.decisions.question import Cell, Question
-from pe_lab.decisions.study import Decision, decide
+from pe_lab.config.looks import looks_of
 from pe_lab.experiment.declaration import METRIC
 from pe_lab.experiment.rounds import Outcome, Round, Stage, cost_of, with_settings
 from pe_lab.ledger.tree import Tree
 from pe_lab.results.columns import lower_is_better
 from pe_lab.results.rows import describe, settings_of
 from pe_lab.results.table import as_markdown, as_text
+from pe_lab.statistics.adding import Cell, Decision, Question, decide_cells
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margin, margins
 
@@ -85,7 +83,7 @@ class _Study:
         self.question = Question(
             list(self.cfgs), self.settings["baseline"], self.settings["best"], lower_is_better(METRIC)
         )
-        self.design = Design(looks_of(self.settings["seeds"], self.settings["looks"]))
+        self.looks = looks_of(self.settings["seeds"], self.settings["looks"])
         self.asked: dict[tuple[Cell, int], DictConfig] = {}
         self.outcomes: dict[tuple[Cell, int], Outcome] = {}
         self.values: dict[tuple[Cell, int], float | str] = {}
@@ -110,7 +108,7 @@ class _Study:
 
     def decide(self) -> Decision:
         most = None if self.ended_before is None else self.ended_before - 1
-        return decide(self.question, self.design, self.values, self.margins, most)
+        return decide_cells(self.question, self.looks, self.values, self.margins, most)
 
     def cells(self, decision: Decision) -> list[DictConfig]:
         """Return the configs of the cells that a look needs, seed by seed."""
@@ -174,7 +172,7 @@ class _Study:
 
     def text(self, decision: Decision) -> str:
         """Describe how far the study is, in one line."""
-        lines, looks = decision.lines, self.design.looks
+        lines, looks = decision.lines, self.looks
         done = sum(line.verdict != "undecided" for line in lines)
         text = f"{done} of {len(lines)} comparisons decided"
         if rest := decision.undecided:
@@ -187,7 +185,7 @@ class _Study:
 
     def _cost(self) -> str:
         runs = {one.run for one in self.outcomes.values()}
-        fixed = len(self.cfgs) * self.design.looks[-1]
+        fixed = len(self.cfgs) * self.looks[-1]
         search = sum(self.searched.values()) / HOUR
         of_search = f", {search:.3g} of them for the search of learning rates" if self.searched else ""
         cells = f"{len(self.asked)} cells on {len(runs)} runs instead of {fixed} cells"

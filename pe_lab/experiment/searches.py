@@ -14,7 +14,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import flatten, folders, resolved
-from pe_lab.decisions.looks import looks_of
+from pe_lab.config.looks import looks_of
 from pe_lab.experiment.rounds import Outcome, with_settings
 from pe_lab.experiment.search import Candidate, Choice, NoRateError, Plan, Rung, epochs_needed, halving
 from pe_lab.experiment.tables import CellsMissingError

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pe_lab.statistics.words import (
+from pe_lab.statistics.comparisons import (
     ALIKE,
     BETTER,
     EQUAL,

@@ -30,7 +30,7 @@ def metric_column(rows: pd.DataFrame, metric: str) -> str:
     """
     if f"test_{metric}" not in rows:
         known = [name.removeprefix("test_") for name in rows if name.startswith("test_")]
-        raise ValueError(_unknown("metric", known, metric))
+        raise ValueError(unknown("metric", known, metric))
     return f"test_{metric}"
 
 
@@ -47,13 +47,14 @@ def require_baseline(rows: pd.DataFrame, name: str | None) -> str:
     """
     names = list(rows["pe"].unique())
     if name and name not in names:
-        raise ValueError(_unknown("baseline", names, name))
+        raise ValueError(unknown("baseline", names, name))
     return name or names[0]
 
 
-def _unknown(what: str, known: Iterable[str], name: str) -> str:
+def unknown(what: str, known: Iterable[str], name: str, where: str = "") -> str:
+    """Return a message about a name that is not one of those that can stand there; the nearest comes first."""
     known = list(known)
-    rule, near = f"{what} must be one of {', '.join(known)}", get_close_matches(name, known, 1)
+    rule, near = f"{what} must be one of {', '.join(known)}{where}", get_close_matches(name, known, 1)
     return f"{what}={name!r}: did you mean {near[0]}? {rule}" if near else f"{rule}, got {name!r}"
 
 

@@ -7,9 +7,24 @@ from pe_lab.statistics.cells import by_setting, keys_of, lower_is_better, requir
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margin, margins
 from pe_lab.statistics.pairs import LEVEL, Tests, t_tests
-from pe_lab.statistics.words import BETTER, EQUAL, EQUIVALENT, NO_SEED, ONE_SEED, UNDECIDED, WITHIN, WORSE, reverse
 
+BETTER, WORSE, EQUIVALENT, UNDECIDED = "better", "worse", "equivalent", "undecided"
+WITHIN = ", within the margin"
+EQUAL, ONE_SEED, NO_SEED = "equal", "one seed", "no shared seed"
+ALIKE = (EQUIVALENT, BETTER + WITHIN, WORSE + WITHIN, EQUAL)  # the difference is certainly too small to matter
 COLUMNS = ("seeds", "difference", "low", "high", "deviation", "freedom", "p", "margin", "p_equivalent")
+
+
+def direction(verdict: str) -> str:
+    """Return better or worse for a difference that is certain, whatever its size; otherwise an empty text."""
+    word = verdict.removesuffix(WITHIN)
+    return word if word in (BETTER, WORSE) else ""
+
+
+def reverse(verdict: str) -> str:
+    """Return the verdict on the same two encodings in the other order."""
+    word = direction(verdict)
+    return verdict.replace(word, WORSE if word == BETTER else BETTER) if word else verdict
 
 
 def differences(

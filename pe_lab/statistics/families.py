@@ -9,10 +9,18 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.statistics.cells import by_setting, lower_is_better, require_baseline, wide
-from pe_lab.statistics.comparisons import add_verdicts, differences, pairing_in_words, share_variances, verdicts_on
+from pe_lab.statistics.comparisons import (
+    ALIKE,
+    BETTER,
+    WORSE,
+    add_verdicts,
+    differences,
+    pairing_in_words,
+    share_variances,
+    verdicts_on,
+)
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margins, margins_by_metric
-from pe_lab.statistics.words import ALIKE, BETTER, WORSE
 
 GRID = "each setting"  # name of the table of the cells themselves
 

@@ -18,6 +18,18 @@ LOOKS = (5, 8, 12)
 SPENT = (0.25, 0.35, 0.4)  # parts of the level
 
 
+def check_looks(looks: tuple[int, ...]) -> None:
+    """Refuse looks that do not ascend from 2."""
+    if not looks or looks[0] < 2 or any(b <= a for a, b in pairwise(looks)):
+        raise ValueError(f"looks must be ascending numbers of seeds from 2, got {list(looks)}")
+
+
+def parts_of(looks: tuple[int, ...]) -> tuple[float, ...]:
+    """Return the part of the level that each look spends: in proportion to the root of its seeds, as LOOKS about do."""
+    roots = np.sqrt(looks)
+    return SPENT if looks == LOOKS else tuple((roots / roots.sum()).tolist())
+
+
 @dataclass(frozen=True)
 class Sequential:
     """Where the comparisons with a baseline stand [..., others], in the order of `with_baseline`.
@@ -60,8 +72,7 @@ def sequential(
     Raises:
         ValueError: looks do not ascend from 2, or what is spent does not fit them.
     """
-    if not looks or looks[0] < 2 or any(b <= a for a, b in pairwise(looks)):
-        raise ValueError(f"looks must be ascending numbers of seeds from 2, got {list(looks)}")
+    check_looks(looks)
     if len(spent) != len(looks) or not all(part > 0 for part in spent) or sum(spent) > 1 + 1e-9:
         raise ValueError(f"spent must be a part above 0 for each of {len(looks)} looks, in all at most 1, got {spent}")
     pairs = with_baseline(y.shape[-1], baseline)

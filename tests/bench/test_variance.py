@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from pe_lab.bench import variance
-from pe_lab.decisions.shared_variance import NOTHING_KNOWN
+from pe_lab.statistics import NOTHING_KNOWN
+from pe_lab.statistics.pairs import t_tests
 
 SEEDS = np.array([-1.0, 0.0, 1.0])
 # differences of eight pairs in three seeds, with a margin of 4.4: mean, what the seeds add, and the true difference
@@ -20,9 +21,16 @@ PAIRS = [
 ]
 
 
+def judge(mean: np.ndarray, spread: np.ndarray, true: np.ndarray) -> tuple[float, ...]:
+    """Return what is counted of pairs whose second encoding is at 0."""
+    pairs = np.arange(len(mean)), np.full(len(mean), len(mean))
+    values = np.column_stack([mean + SEEDS[:, None] * spread, np.zeros(3)])
+    return variance._judge(t_tests(values, pairs, variance.MARGIN, prior=NOTHING_KNOWN, keep_small=True), true)
+
+
 def test_wrong_and_right_pairs_are_counted_by_hand() -> None:
     mean, spread, true = map(np.array, zip(*PAIRS, strict=True))
-    found = variance._judge(mean + SEEDS[:, None] * spread, true, NOTHING_KNOWN)
+    found = judge(mean, spread, true)
     any_different, any_equivalent, right, covered, false, false_equivalent, share = found
     assert (any_different, any_equivalent) == (1.0, 1.0)
     assert right == pytest.approx(2 / 8)  # Holm: the sixth has a wrong equivalence too
@@ -51,7 +59,7 @@ def test_wrong_ranges_of_ranks_are_counted_by_hand() -> None:
 
 def test_nothing_is_wrong_where_all_is_right() -> None:
     mean, spread, true = map(np.array, zip(*[PAIRS[0], PAIRS[3]], strict=True))
-    found = variance._judge(mean + SEEDS[:, None] * spread, true, NOTHING_KNOWN)
+    found = judge(mean, spread, true)
     assert found == (0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0)
 
 

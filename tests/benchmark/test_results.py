@@ -174,7 +174,7 @@ def test_two_seeds_are_not_ranked_and_three_are(tmp_path: Path) -> None:
     shipped.write(f"{STUDY}_copy", cells, tmp_path)
     found = of(Results.read(tmp_path), "copy")
     assert found.at()["rank_best"].notna().to_dict() == {"rope": True, "t5": False, "none": True}
-    assert set(found.sequential) == {"none"}
+    assert set(found.with_baseline) == {"none"}
 
 
 def made(task: str, qualities: dict[str, float], seeds: int = 4, **changes: float) -> TaskResults:
@@ -200,7 +200,7 @@ def test_a_margin_in_nats_is_that_of_the_loss_at_the_training_length() -> None:
     found = made("causal_text", {"none": 0.1, "rope": 0.8, "alibi": 0.5})
     assert str(found.task.margin) == found.families[1.0].margin == "0.02 nats"
     assert found.families[2.0].margin != "0.02 nats"
-    assert found.sequential["none"].margin == pytest.approx(0.02)
+    assert found.with_baseline["none"].margin == pytest.approx(0.02)
     assert found.families[1.0].baseline == found.families[2.0].baseline == "rope"
 
 
@@ -219,31 +219,33 @@ def test_a_length_that_was_measured_twice_counts_once() -> None:
     assert found.lines["length"].tolist() == [1.0, 2.0]
 
 
-def test_verdicts_are_those_of_the_sequential_study(read: Results) -> None:
+def test_verdicts_are_those_of_all_seeds_with_the_baseline_as_one_family(read: Results) -> None:
     found = of(read, "copy")
     table = found.at()
     assert table.loc["t5", "verdict"] == "better"
     assert table.loc["none", "verdict"] == "worse"
     assert table.loc["rope", "verdict"] == ""
-    line = found.sequential["alibi"]
+    line = found.with_baseline["alibi"]
     differences = [
         found.cells["alibi", seed].summary["test"]["loss"] - found.cells["rope", seed].summary["test"]["loss"]
-        for seed in range(3)
+        for seed in range(4)
     ]
-    assert line.seeds == 3  # decided at the first look: the fourth seed is not looked at
-    assert line.difference == pytest.approx(sum(differences) / 3)
+    assert line.seeds == 4  # all
+    assert line.difference == pytest.approx(sum(differences) / 4)
+    lines = found.families[1.0].compare()
+    np.testing.assert_allclose(lines["p_holm"], statistics.holm(lines["p"].to_numpy()))
     assert line.margin == pytest.approx(0.05)
-    assert set(found.sequential) == set(fabricated.NAMES) - {"rope", "fire"}
+    assert set(found.with_baseline) == set(fabricated.NAMES) - {"rope", "fire"}
     row = table.loc["alibi"]
     assert (row["difference_low"], row["difference_high"]) == (line.low, line.high)
     assert row["difference_low"] < row["difference"] < row["difference_high"]
     beyond = found.at(2.0)
     assert set(beyond["verdict"]) == {""}
-    assert beyond[["difference", "margin", "look"]].isna().all(axis=None)
+    assert beyond[["difference", "margin"]].isna().all(axis=None)
 
 
 def test_seeds_added_to_one_encoding_decide_it(tmp_path: Path) -> None:
-    """The looks are at 3, 4, 6, ... seeds; the others have three."""
+    """The others have three."""
     noise = (0.02, -0.03, 0.01, 0.03, -0.02, 0.0)
     cells = [
         fabricated.cell("copy", pe, seed, quality + noise[(seed + place) % 6])
@@ -251,7 +253,7 @@ def test_seeds_added_to_one_encoding_decide_it(tmp_path: Path) -> None:
         for seed in range(seeds)
     ]
     shipped.write(f"{STUDY}_copy", cells, tmp_path)
-    lines = of(Results.read(tmp_path), "copy").sequential
+    lines = of(Results.read(tmp_path), "copy").with_baseline
     assert (lines["none"].verdict, lines["none"].seeds) == ("undecided", 3)
     assert lines["fire"].seeds == 6
     assert lines["fire"].verdict == "better"
@@ -268,7 +270,7 @@ def test_equal_encodings_are_said_to_be_equal(tmp_path: Path) -> None:
 def test_without_the_baseline_nothing_is_compared_with_it(tmp_path: Path) -> None:
     fabricated.write(tmp_path, ("t5", "none", "alibi", "fire"), ["place"])
     found = of(Results.read(tmp_path), "place")
-    assert found.sequential == {}
+    assert found.with_baseline == {}
     assert found.families[1.0].baseline in {"t5", "none", "alibi", "fire"}
     assert "t5" in found.standings[1.0].open
 
@@ -361,7 +363,7 @@ def test_the_cheapest_has_the_fewest_flops_then_the_fewest_parameters(read: Resu
 
 
 def test_settings_are_those_that_the_study_declares(read: Results) -> None:
-    assert of(read, "copy").settings == Settings(2, "rope", (3, 4, 6, 8, 12))
+    assert of(read, "copy").settings == Settings(2, "rope")
     assert str(of(read, "causal_text").task.margin) == "0.02 nats"
 
 

@@ -110,7 +110,7 @@ def test_a_cell_of_another_form_is_refused(change: Change) -> None:
 
 def test_results_of_a_task_are_checked_before_anything_is_computed() -> None:
     task = next(task for task in tasks() if task.name == "copy")
-    settings = Settings(2, "rope", (3,))
+    settings = Settings(2, "rope")
     assert len(TaskResults.of(task, settings, [CELL]).lines) == 2
     for change in (identity(seed="x"), with_test(loss=-5)):
         with pytest.raises(ValueError, match=rf"results of {task.study} must have .*, got .* in the run \w{{16}}"):

@@ -44,7 +44,7 @@ def test_seeds_of_a_study_can_be_left_out_to_decide():
     [
         ([BASELINE, "decide.seeds=5..3"], "decide.seeds must be first..most with 2 <= first <= most"),
         ([BASELINE, "decide.seeds=1..3"], "decide.seeds must be first..most with 2 <= first <= most"),
-        ([BASELINE, "decide.looks=[3,5]"], "decide.looks must ascend from 3 to 24, as decide.seeds=3..24 says"),
+        ([BASELINE, "decide.looks=[3,5]"], "decide.looks must ascend from 5 to 12, as decide.seeds=5..12 says"),
         ([BASELINE, "margin=0.05"], "margin must be a number above 0 and one of gap, nats, share"),
         ([BASELINE, "margin=0 nats"], "margin must be a number above 0"),
         ([BASELINE, "margin=-1 nats"], "margin must be a number above 0"),

@@ -520,8 +520,8 @@ def test_the_budget_of_a_study_that_decides_pays_for_its_search(tmp_path: Path) 
 
     # search: for each of two encodings and seeds 1.5 * (2 * 1 + 1 * 2 + 2 * 4) core-seconds; a cell of the study: 6
     search, cell = 4 * 1.5 * 12, 6
-    assert looks(search + 8 * cell - 1)[0] == 6
-    assert looks(search + 8 * cell + 1)[0] == 8
+    assert looks(search + 10 * cell - 1)[0] == 6
+    assert looks(search + 10 * cell + 1)[0] == 10
     count, text = looks(search + 100 * cell)
     assert count == 12
     assert text.endswith("0.04 core-hours of training, 0.02 of them for the search of learning rates")

@@ -200,7 +200,7 @@ def test_the_leaderboard_says_where_seeds_were_added(
     ]
     shipped.write(f"{STUDY}_copy", cells, tmp_path)
     html = leaderboard(replace(content, results=Results.read(tmp_path))).html()
-    assert ("Seeds were added look by look." in html) == said
+    assert ("Seeds were added where they decide." in html) == said
 
 
 def test_longer_sequences_have_a_leaderboard_of_their_own(content: Content, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A race for the best few of many encodings, from comparisons that are certain."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Cell = tuple[Any, str]  # an encoding in a setting
@@ -14,7 +14,7 @@ class Race:
         places: how many encodings are to be left.
     """
 
-    def __init__(self, settings: Mapping[Hashable, Sequence[str]], places: int) -> None:
+    def __init__(self, settings: Mapping[tuple[Any, ...], Sequence[str]], places: int) -> None:
         self.settings = {setting: [(setting, pe) for pe in encodings] for setting, encodings in settings.items()}
         self.places = places
         self.better: dict[Cell, set[Cell]] = {cell: set() for cells in self.settings.values() for cell in cells}

@@ -5,12 +5,13 @@ import sys
 
 import pytest
 
-from pe_lab.decisions.looks import looks_between, looks_of, parse_seeds
+from pe_lab.config.looks import looks_between, looks_of, parse_seeds
 
 
 def test_the_usual_looks_lie_between_the_first_and_the_largest_number():
-    assert looks_between(3, 24) == (3, 4, 6, 8, 12, 16, 24)
-    assert looks_between(5, 9) == (5, 6, 8, 9)
+    assert looks_between(5, 12) == (5, 8, 12)  # of the protocol
+    assert looks_between(3, 24) == (3, 5, 8, 12, 18, 24)
+    assert looks_between(5, 9) == (5, 8, 9)
     assert looks_between(7, 7) == (7,)
     assert looks_of("2..3") == (2, 3)
     assert looks_of("3..24", [3, 10, 24]) == (3, 10, 24)
@@ -29,6 +30,6 @@ def test_looks_must_ascend_from_the_first_to_the_largest(looks):
 
 
 def test_reading_seeds_loads_nothing_heavy():
-    code = "import sys, pe_lab.decisions.looks; print(sorted({'numpy', 'scipy', 'torch', 'pandas'} & set(sys.modules)))"
+    code = "import sys, pe_lab.config.looks; print(sorted({'numpy', 'scipy', 'torch', 'pandas'} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

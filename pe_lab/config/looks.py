@@ -1,10 +1,10 @@
-"""Numbers of seeds at which a sequential study looks at its results. Only Python's own library is imported."""
+"""Numbers of seeds at which a study that adds seeds looks at its results. Only Python's own library is imported."""
 
 import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-USUAL = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
+USUAL = (2, 3, 5, 8, 12, 18, 27, 40, 60, 90, 135, 200, 300, 450, 675)
 MOST_SEEDS = 1000
 _SEEDS = re.compile(r"([0-9]{1,4})\.\.([0-9]{1,4})")
 
@@ -15,7 +15,7 @@ def looks_between(first: int, most: int) -> tuple[int, ...]:
 
 
 def parse_seeds(text: str) -> tuple[int, int]:
-    """Read the first and the largest number of seeds from text such as `3..24`.
+    """Read the first and the largest number of seeds from text such as `5..12`.
 
     Raises:
         ValueError: it is not a..b with 2 <= a <= b.
@@ -24,7 +24,7 @@ def parse_seeds(text: str) -> tuple[int, int]:
     first, most = map(int, found.groups()) if found else (0, 0)
     if not 2 <= first <= most <= MOST_SEEDS:
         raise ValueError(
-            f"decide.seeds must be first..most with 2 <= first <= most <= {MOST_SEEDS}, as 3..24, got {text!r}"
+            f"decide.seeds must be first..most with 2 <= first <= most <= {MOST_SEEDS}, as 5..12, got {text!r}"
         )
     return first, most
 
@@ -33,7 +33,7 @@ def looks_of(seeds: str, looks: Sequence[int] | None = None) -> tuple[int, ...]:
     """Return the looks of a study.
 
     Args:
-        seeds: first and largest number, as `3..24`.
+        seeds: first and largest number, as `5..12`.
         looks: ascending, from the first to the largest number; None: the usual ones.
 
     Raises:

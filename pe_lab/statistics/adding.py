@@ -1,0 +1,313 @@
+"""A study that adds seeds: which cells it needs next, and what is decided, as a function of the results alone.
+
+Each look tests what is still undecided as `looks.sequential` does: p values divided by the part of the level that the
+look spends are valid at whatever look a comparison stops, and Holm's method over them under any stopping rule. All
+looks are gone through anew each time, so that a study decides the same wherever and however often it is continued.
+Results that no look asked for are not used.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from pe_lab.statistics.cells import unknown
+from pe_lab.statistics.comparisons import BETTER, EQUAL, EQUIVALENT, UNDECIDED, WITHIN, WORSE
+from pe_lab.statistics.correction import holm
+from pe_lab.statistics.looks import check_looks, parts_of
+from pe_lab.statistics.pairs import FEWEST_EQUIVALENT, LEVEL, t_tests
+from pe_lab.statistics.race import Race
+
+ALL_PAIRS, BEST = "all pairs", "best"
+
+Setting = tuple[Any, ...]
+Cell = tuple[Setting, str]  # an encoding in a setting
+Values = Mapping[tuple[Cell, int], float | str]  # by cell and seed: the metric, or why the cell failed
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a study that adds seeds asks.
+
+    Args:
+        cells: the encodings of each setting, in the order of the study.
+        baseline: an encoding that all others are compared with; `all pairs`; or `best`, a race for the best `best`.
+        best: how many encodings are to be left in each setting; only with `best`.
+        lower_is_better: whether a lower value is better.
+
+    Raises:
+        ValueError: there is no such encoding in a setting, only one encoding, or not fewer than `best` ones.
+    """
+
+    cells: Sequence[Cell]
+    baseline: str
+    best: int | None = None
+    lower_is_better: bool = True
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        for setting, encodings in settings.items():
+            where = f" in setting {', '.join(map(str, setting))}" if len(settings) > 1 else ""
+            if len(encodings) < 2:
+                raise ValueError(f"decide needs at least two encodings{where}, got {', '.join(encodings)}")
+            if self.baseline not in (ALL_PAIRS, BEST, *encodings):
+                raise ValueError(unknown("decide.baseline", (*encodings, ALL_PAIRS, BEST), self.baseline, where))
+            if self.baseline == BEST and not 1 <= self.places < len(encodings):
+                raise ValueError(f"decide.best must be in 1 ... {len(encodings) - 1}{where}, got {self.best}")
+        if self.best is not None and self.baseline != BEST:
+            raise ValueError(f"decide.best={self.best} needs decide.baseline={BEST}, got {self.baseline!r}")
+
+    @property
+    def places(self) -> int:
+        return 1 if self.best is None else self.best
+
+    @property
+    def settings(self) -> dict[Setting, list[str]]:
+        """The encodings of each setting."""
+        encodings: dict[Setting, list[str]] = {}
+        for setting, pe in self.cells:
+            encodings.setdefault(setting, []).append(pe)
+        return encodings
+
+    @property
+    def comparisons(self) -> list[tuple[Setting, str, str]]:
+        """The family: setting, encoding and the one that is subtracted from it."""
+        pairs: list[tuple[Setting, str, str]] = []
+        for setting, encodings in self.settings.items():
+            if self.baseline in (ALL_PAIRS, BEST):
+                pairs += [(setting, pe, other) for pe, other in combinations(encodings, 2)]
+            else:
+                pairs += [(setting, pe, self.baseline) for pe in encodings if pe != self.baseline]
+        return pairs
+
+
+@dataclass(frozen=True)
+class Line:
+    """A comparison and its verdict.
+
+    Attributes:
+        setting, pe, baseline: what is compared.
+        verdict: better, worse, equivalent, better or worse `, within the margin`, equal, or undecided.
+        difference, low, high: mean over seeds, and its 95 % interval; NaN for fewer than 2 seeds.
+        seeds, look: with how many seeds it stopped, and the number of that look, from 1.
+        p, p_equivalent: of that look, corrected for the looks; p_holm, p_equivalent_holm: and for the family.
+        margin: in the unit of the metric.
+        note: why it stopped undecided.
+    """
+
+    setting: Setting
+    pe: str
+    baseline: str
+    verdict: str
+    difference: float
+    low: float
+    high: float
+    seeds: int
+    look: int
+    p: float
+    p_holm: float
+    p_equivalent: float
+    p_equivalent_holm: float
+    margin: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How far a study is.
+
+    Attributes:
+        look: the number of the look that is reached, from 1; with `needed`, the one that needs cells.
+        needed: cells with their seeds that this look needs and that are not there; none: the study has ended.
+        lines: a line per comparison.
+        places: of a race, what became of each encoding; otherwise empty.
+    """
+
+    look: int
+    needed: list[tuple[Cell, int]]
+    lines: list[Line]
+    places: dict[Cell, str] = field(default_factory=dict)
+
+    @property
+    def undecided(self) -> list[str]:
+        """The encodings with an undecided comparison; of all pairs, both of each."""
+        baselines = {line.baseline for line in self.lines}
+        chosen = [line for line in self.lines if line.verdict == UNDECIDED]
+        both = ((line.pe, line.baseline) if len(baselines) > 1 else (line.pe,) for line in chosen)
+        return list(dict.fromkeys(pe for pair in both for pe in pair))
+
+
+def decide_cells(
+    question: Question,
+    looks: tuple[int, ...],
+    values: Values,
+    margins: Mapping[Setting, float],
+    most: int | None = None,
+) -> Decision:
+    """Go through the looks of a study as far as the results allow.
+
+    Args:
+        looks: ascending numbers of seeds, from 2.
+        values: metrics on the test split, or the reasons of failures; others than those that a look asks for may be
+            there, and are ignored.
+        margins: above 0, in the unit of the metric; not needed before the first look is complete.
+        most: number of looks after which the budget ends; None: no budget.
+
+    Raises:
+        ValueError: looks do not ascend from 2.
+    """
+    check_looks(looks)
+    study, last = _Study(question, looks), 0
+    for number, seeds in enumerate(looks[:most]):
+        cells = study.cells_of_open()
+        if not cells:
+            break
+        needed = [(cell, seed) for cell in cells for seed in range(seeds) if (cell, seed) not in values]
+        if needed:
+            return Decision(number + 1, needed, study.lines(margins), study.places())
+        study.take(number, values, margins)
+        last = number + 1
+    if most is not None and most < len(looks):
+        for index in np.flatnonzero(study.open):
+            study.notes[index] = "the budget ended"
+    return Decision(last, [], study.lines(margins), study.places())
+
+
+class _Study:
+    """The comparisons of a study between two looks.
+
+    Attributes:
+        open: which comparisons are still undecided.
+        failed: which ended because a cell failed; they stay undecided, whatever their p values.
+        look: index of the last look of each comparison; -1 before the first.
+        p: corrected for the looks, of a difference and of equivalence [2, comparisons].
+        tests: difference, low and high of each comparison at its last look [3, comparisons].
+        equal: which are equal to the bit.
+        results: what was asked for so far, of each setting: [seeds, encodings], NaN where it was not or failed.
+    """
+
+    def __init__(self, question: Question, looks: tuple[int, ...]) -> None:
+        self.question, self.looks, self.parts = question, looks, parts_of(looks)
+        self.comparisons, settings = question.comparisons, question.settings
+        size = len(self.comparisons)
+        self.open, self.failed, self.equal = np.ones(size, bool), np.zeros(size, bool), np.zeros(size, bool)
+        self.look, self.p, self.tests = np.full(size, -1), np.ones((2, size)), np.full((3, size), np.nan)
+        self.columns = {(setting, pe): column for setting, pes in settings.items() for column, pe in enumerate(pes)}
+        self.results = {setting: np.full((looks[-1], len(pes)), np.nan) for setting, pes in settings.items()}
+        self.notes = [""] * size
+        self.race = Race(settings, question.places) if question.baseline == BEST else None
+
+    def cells_of_open(self) -> list[Cell]:
+        """Return the cells of open comparisons, each once."""
+        chosen = [self.comparisons[number] for number in np.flatnonzero(self.open)]
+        return list(dict.fromkeys((setting, pe) for setting, *pair in chosen for pe in reversed(pair)))
+
+    def take(self, number: int, values: Values, margins: Mapping[Setting, float]) -> None:
+        """Look at all open comparisons, each with the seeds of this look, and close those that are decided."""
+        reasons = {cell: self._keep(cell, self.looks[number], values) for cell in self.cells_of_open()}
+        for index in np.flatnonzero(self.open):
+            setting, *pair = self.comparisons[index]
+            failed = [(setting, pe) for pe in pair if reasons[setting, pe]]
+            if failed:
+                self.open[index], self.failed[index], self.notes[index] = False, True, reasons[failed[0]]
+            for cell in failed if self.race else []:
+                self.race.withdraw(cell)  # type: ignore[union-attr]
+        for setting in self.question.settings:
+            here = [index for index in np.flatnonzero(self.open) if self.comparisons[index][0] == setting]
+            if here:
+                self._test(np.array(here), number, setting, margins[setting])
+        self.open &= ~self._decided().any(0)
+        if self.race:
+            self._run_race(self.race)
+
+    def _keep(self, cell: Cell, seeds: int, values: Values) -> str:
+        """Keep the results of a cell that a look asked for; return why it failed, or an empty text."""
+        reason = ""
+        for seed in range(seeds):
+            value = values[cell, seed]
+            if isinstance(value, str):
+                reason = reason or f"seed {seed} of {cell[1]} failed: {value}"
+            elif np.isfinite(value):
+                self.results[cell[0]][seed, self.columns[cell]] = value
+            else:
+                reason = reason or f"seed {seed} of {cell[1]} has no finite value"
+        return reason
+
+    def _test(self, here: np.ndarray, number: int, setting: Setting, margin: float) -> None:
+        """Test the open comparisons of a setting; their variances are moderated by all pairs of it."""
+        y, look = self.results[setting], self.looks[number]
+        names = [self.comparisons[index][1:] for index in here]
+        first, second = (np.array([self.columns[setting, pair[side]] for pair in names]) for side in (0, 1))
+        tests = t_tests(y, (first, second), margin)
+        self.look[here], self.tests[:, here] = number, (tests.difference, tests.low, tests.high)
+        self.equal[here] = (y[:look, first] == y[:look, second]).all(0)
+        self.tests[:, self.equal] = 0.0
+        p_equivalent = tests.p_equivalent if look >= FEWEST_EQUIVALENT else np.ones(len(here))
+        p = np.minimum(np.stack([tests.p, p_equivalent]) / self.parts[number], 1.0)
+        self.p[:, here] = np.where(self.equal[here], [[1.0], [0.0]], p)
+
+    def _decided(self) -> np.ndarray:
+        """Return whether each comparison is decided as a difference and as equivalent: [2, comparisons]."""
+        decided: np.ndarray = (holm(self.p) < LEVEL) & ~self.failed
+        return decided
+
+    def _signs(self) -> np.ndarray:
+        """Return 1 where the encoding is better than its baseline, -1 where it is worse, by the mean."""
+        signs: np.ndarray = np.sign(np.nan_to_num(self.tests[0])) * (-1 if self.question.lower_is_better else 1)
+        return signs
+
+    def _run_race(self, race: Race) -> None:
+        signs = self._signs()
+        for index in np.flatnonzero(self._decided()[0]):
+            setting, pe, other = self.comparisons[index]
+            race.beats((setting, pe if signs[index] > 0 else other), (setting, other if signs[index] > 0 else pe))
+        race.settle()
+        for index in np.flatnonzero(self.open):
+            setting, pe, other = self.comparisons[index]
+            self.open[index] = race.contested((setting, pe)) and race.contested((setting, other))
+
+    def places(self) -> dict[Cell, str]:
+        """Return what became of each encoding in a race."""
+        if not self.race:
+            return {}
+        rest: set[Cell] = set()
+        for index in np.flatnonzero(~self._decided().any(0)):
+            setting, *pair = self.comparisons[index]
+            if not any(self.race.settled((setting, pe)) for pe in pair):
+                rest |= {(setting, pe) for pe in pair}
+        return {cell: self.race.place(cell, cell in rest) for cell in self.question.cells}
+
+    def lines(self, margins: Mapping[Setting, float]) -> list[Line]:
+        """Return a line per comparison."""
+        (different, equivalent), corrected, signs = self._decided(), holm(self.p), self._signs()
+        lines = []
+        for index, (setting, pe, other) in enumerate(self.comparisons):
+            verdict = EQUIVALENT if equivalent[index] else UNDECIDED
+            if self.equal[index]:
+                verdict = EQUAL
+            elif different[index]:
+                verdict = (BETTER if signs[index] > 0 else WORSE) + WITHIN * bool(equivalent[index])
+            look = int(self.look[index])
+            difference, low, high = map(float, self.tests[:, index])
+            lines.append(
+                Line(
+                    setting,
+                    pe,
+                    other,
+                    verdict,
+                    difference,
+                    low,
+                    high,
+                    seeds=self.looks[look] if look >= 0 else 0,
+                    look=look + 1,
+                    p=float(self.p[0, index]),
+                    p_holm=float(corrected[0, index]),
+                    p_equivalent=float(self.p[1, index]),
+                    p_equivalent_holm=float(corrected[1, index]),
+                    margin=float(margins.get(setting, np.nan)),
+                    note=self.notes[index],
+                )
+            )
+        return lines
