@@ -1,30 +1,32 @@
 """Time a training step with each encoding on one thread of a CPU, against a step with rope and with none.
 
-    python benchmarks/encoding_steps.py                           # every encoding for causal sequences
-    python benchmarks/encoding_steps.py --encodings path,dape_v2 --sizes 16x35,8x128 --rounds 200
+    python -m benchmarks encoding_steps                           # every encoding for causal sequences
+    python -m benchmarks encoding_steps --encodings path,dape_v2 --sizes 16x35,8x128 --rounds 200
 
 A step is forward pass, backward pass, clipping, optimizer and `constrain` of the model and the optimizer of
 `model=pe_bench`, on random tokens without padding. All encodings take a step in turn, in another order each round, and
 times are those of the thread, so that other programs on the machine hardly count. Ratios are medians over rounds.
 """
 
-import argparse
 import random
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
-from pe_lab.config import expand, folder
+from benchmarks import CONFIGS, run_benchmark
+from pe_lab.config import expand
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.model import Transformer
 from pe_lab.system.allocator import keep_freed_memory
+from pe_lab.system.arguments import Parser
+from pe_lab.system.names import unknown_name
 from pe_lab.training.metrics import cross_entropy
 from pe_lab.training.optimization import Optimization
 
@@ -80,25 +82,33 @@ def size(text: str) -> tuple[int, int]:
     Raises:
         ValueError: they are not two integers of at least 1.
     """
-    batch, length = map(int, text.split("x"))
-    if min(batch, length) < 1:
-        raise ValueError(text)
-    return batch, length
+    batch, _, length = text.partition("x")
+    if not (batch.isdecimal() and length.isdecimal() and min(int(batch), int(length)) >= 1):
+        raise ValueError(f"--sizes must be sequences x tokens, as 16x35, got {text!r}")
+    return int(batch), int(length)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Read the arguments and time the steps."""
+    parser = Parser("benchmarks encoding_steps", description=__doc__)
     parser.add_argument("--encodings", help="names, separated by commas; all by default")
     parser.add_argument("--sizes", default="16x35,8x128", help="sequences x tokens, separated by commas")
     parser.add_argument("--rounds", type=int, default=100, help="steps of each encoding, at least 2")
-    arguments = parser.parse_args()
+    run_benchmark(parser, _time)
+
+
+def _time(arguments: Namespace) -> None:
     if arguments.rounds < 2:
-        parser.error(f"--rounds must be at least 2, got {arguments.rounds}")
+        raise ValueError(f"--rounds must be at least 2, got {arguments.rounds}")
+    every = sorted(path.stem for path in (CONFIGS / "pe").glob("*.yaml"))
+    asked = arguments.encodings.split(",") if arguments.encodings else every
+    for name in asked:
+        if name not in every:
+            raise ValueError(unknown_name("--encodings", every, name))
+    sizes = [size(text) for text in arguments.sizes.split(",")]
     torch.set_num_threads(1)
     keep_freed_memory()  # as a run does
-    every = sorted(path.stem for path in (Path(folder()) / "pe").glob("*.yaml"))
-    asked = arguments.encodings.split(",") if arguments.encodings else every
-    for batch, length in map(size, arguments.sizes.split(",")):
+    for batch, length in sizes:
         steps = {}
         for name in dict.fromkeys((*BASELINES, *asked)):
             try:
@@ -112,7 +122,3 @@ def main() -> None:
         for name in sorted(taken, key=lambda name: median(taken[name])):
             ratios = (median(a / b for a, b in zip(taken[name], taken[base], strict=True)) for base in BASELINES)
             print(f"{name:22}{1000 * median(taken[name]):8.2f}" + "".join(f"{ratio:7.2f}" for ratio in ratios))
-
-
-if __name__ == "__main__":
-    main()

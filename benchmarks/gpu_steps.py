@@ -1,23 +1,25 @@
 """Time a training step on a GPU with each encoding, as usual and replayed as one CUDA graph.
 
-    python benchmarks/gpu_steps.py --to steps.csv                          # the encodings of the default list
-    python benchmarks/gpu_steps.py --encodings rope,t5 model.depth=16      # other settings, as of pe-lab run
+    python -m benchmarks gpu_steps --to steps.csv                          # the encodings of the default list
+    python -m benchmarks gpu_steps --encodings rope,t5 model.depth=16      # other settings, as of pe-lab run
 
 A step is forward pass, backward pass, optimizer and `constrain` on batches that lie on the GPU already, without
 Lightning around it. Times are wall times of 20 steps in a row, medians of 7 rounds, in milliseconds a step.
 """
 
-import argparse
 import csv
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from benchmarks import run_benchmark
 from pe_lab.config import expand
 from pe_lab.experiment.cell import Cell
+from pe_lab.system.arguments import Parser
 from pe_lab.training.graph import CapturedStep
 
 ENCODINGS = "none,rope,alibi,t5,learnable,sinusoidal,forgetting,stick_breaking,rse,kerple_power,deberta,cope"
@@ -26,14 +28,18 @@ BATCHES, WARM_UP, STEPS, ROUNDS = 8, 12, 20, 7
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    """Read the arguments and time the steps."""
+    parser = Parser("benchmarks gpu_steps", description=__doc__)
     parser.add_argument("--encodings", default=ENCODINGS, help="names of conf/pe, separated by commas")
     parser.add_argument("--attention", default="triton,auto", help="implementations, separated by commas")
     parser.add_argument("--to", type=Path, help="write the table there too, as CSV")
     parser.add_argument("overrides", nargs="*", help="settings of pe-lab run")
-    arguments = parser.parse_args()
+    run_benchmark(parser, _time)
+
+
+def _time(arguments: Namespace) -> None:
     if not torch.cuda.is_available():
-        parser.error("needs a CUDA device, got none")
+        raise ValueError("gpu_steps needs a CUDA device, got none")
     rows = []
     for encoding in arguments.encodings.split(","):
         for attention in arguments.attention.split(","):
@@ -81,7 +87,3 @@ def milliseconds(step: Callable[[int], object]) -> float:
         torch.cuda.synchronize()
         taken.append(1000 * (time.perf_counter() - began) / STEPS)
     return round(statistics.median(taken), 3)
-
-
-if __name__ == "__main__":
-    main()

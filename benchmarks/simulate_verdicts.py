@@ -1,16 +1,16 @@
 """Simulate studies under the protocol of docs/protocol.md: how often verdicts are wrong, and whether they replicate.
 
-    python benchmarks/simulate_verdicts.py --studies 1000 --large 200 --to sweeps/results/protocol/verdicts.csv
+    python -m benchmarks simulate_verdicts --studies 1000 --large 200 --to sweeps/results/protocol/verdicts.csv
 
 Every run is a curve of validation scores over the grid of evaluations, so that the tuning inside each seed, the choice
 at a fraction of the cap, the censoring and the interpolation are those of `pe_lab.statistics`. The file has sums over
 studies; what it has already is not simulated again. Results depend only on the arguments.
 """
 
-import argparse
 import gzip
 import json
 import zlib
+from argparse import Namespace
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from benchmarks import ROOT, run_benchmark
 from pe_lab.statistics import (
     Endpoint,
     Prior,
@@ -35,8 +36,8 @@ from pe_lab.statistics import (
 )
 from pe_lab.statistics.looks import LOOKS, SPENT
 from pe_lab.statistics.steps import first_pass
+from pe_lab.system.arguments import Parser
 
-ROOT = Path(__file__).resolve().parents[1]
 CAP, LEVEL, SEEDS = 4000, 0.95, (3, 5, 8, 12)
 WINS, LOSES = (Verdict.BETTER, Verdict.SLIGHTLY_BETTER), (Verdict.WORSE, Verdict.SLIGHTLY_WORSE)
 CHUNK = {2: 1000, 8: 250, 60: 25}  # studies that are simulated at once
@@ -600,12 +601,19 @@ def jobs(studies: int, large: int) -> list[tuple[str, str, int, Design, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Read the arguments and simulate what the file lacks."""
+    parser = Parser("benchmarks simulate_verdicts", description=__doc__)
     parser.add_argument("--studies", type=int, default=1000, help="a line, with 2 and 8 encodings")
     parser.add_argument("--large", type=int, default=200, help="studies a line, with 60 encodings")
     parser.add_argument("--to", type=Path, required=True, help="a CSV file; what it has is kept")
     parser.add_argument("--processes", type=int, default=2)
-    arguments = parser.parse_args()
+    run_benchmark(parser, _simulate)
+
+
+def _simulate(arguments: Namespace) -> None:
+    for name in ("studies", "large", "processes"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name} must be at least 1, got {getattr(arguments, name)}")
     keys = ["part", "noise", "encodings", "rates", "fraction"]
     table = pd.read_csv(arguments.to) if arguments.to.exists() else pd.DataFrame(columns=[*keys, "studies"])  # noqa: TID251 - written here
     done = set(table[[*keys, "studies"]].itertuples(index=False, name=None))
@@ -622,7 +630,3 @@ def main() -> None:
             table.to_csv(part, index=False, float_format="%.8g")
             part.replace(arguments.to)
             print(f"{len(table)} lines", flush=True)
-
-
-if __name__ == "__main__":
-    main()

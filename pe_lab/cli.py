@@ -21,7 +21,6 @@ COMMANDS = {
     "sync": ("pe_lab.results.sync", "rebuild W&B runs from a ledger"),
     "benchmark": ("pe_lab.benchmark.__main__", "show what the benchmark has measured, or add a ledger to it"),
     "gallery": ("pe_lab.gallery.__main__", "write results, claims and all encodings as a static site"),
-    "bench": ("pe_lab.bench.__main__", "time training, kernels and the ledger; inject faults"),
 }
 
 

@@ -53,7 +53,6 @@ def test_the_list_of_commands_loads_nothing_heavy() -> None:
         (["ledger", "verify", "--nothing"], "unrecognized arguments: --nothing"),
         (["data"], "the command must be export, got nothing"),
         (["sync"], "LEDGER must be "),
-        (["bench"], "BENCH must be one of study, "),
     ],
 )
 def test_each_command_says_in_one_line_what_it_wants_without_loading_torch(tmp_path, arguments, wanted) -> None:

@@ -74,7 +74,6 @@ PROGRAMS = {  # what each says when it has taken the folder, and goes on
     "audit": (["pe=gaussian", "pe.width=0"], "pe.width must be a positive number, got 0"),
     "data": (["export", "data=first", "data.length=0"], "data.length must be an integer of at least 1, got 0"),
     "check": (["data=first", "data.train=0"], "data.train must be an integer of at least 1, got 0"),
-    "bench": (["data", "data=first", "data.length=0"], "data.length must be an integer of at least 1, got 0"),
 }
 
 

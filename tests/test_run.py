@@ -1,4 +1,4 @@
-"""The program, as a process: raced, interrupted, run twice. What kills do to it: tests/bench/test_faults.py."""
+"""The program, as a process: raced, interrupted, run twice. What kills do to it: tests/benchmarks/test_faults.py."""
 
 import json
 import os

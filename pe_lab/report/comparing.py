@@ -140,8 +140,8 @@ def methods(asked: Question) -> Section:
             2,
             "Where a setting has five encodings or more, the variance of each difference is estimated from all of "
             "them together (the moderated t test), in intervals and in verdicts. The simulation below is of intervals "
-            "that know the variance of their own sample only; `pe-lab bench variance` simulates those with variances "
-            "of all.",
+            "that know the variance of their own sample only; `python -m benchmarks simulate_tables` simulates those "
+            "with variances of all.",
         )
         caption += ", with the variance of its own sample"
     return Section("Methods", [*text, Table(simulated, caption)])

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.attention import flex_attention as pytorch
 from torch.testing import assert_close
 
+from benchmarks.presets import presets, terms_of
 from pe_lab.attention import attend, flex, reference, resolve
 from pe_lab.attention.dropout import Dropout
-from pe_lab.bench.presets import presets, terms_of
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 

@@ -1,1 +1,1 @@
-"""Faults injected into real processes; used by the tests and by `python -m pe_lab.bench faults`."""
+"""Faults injected into real processes; used by the tests and by `python -m benchmarks faults`."""

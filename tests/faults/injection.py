@@ -24,6 +24,7 @@ from faults.sweeps import Sweep, many_cells, require_no_trace, undisturbed
 from pe_lab.ledger.lease import OWNER
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.system.files import ASIDE, write_json
+from pe_lab.system.names import unknown_name
 
 
 def signalled(sweep: Sweep, signum: int, twice: bool = False) -> int:
@@ -264,9 +265,15 @@ def print_faults(only: list[str], factor: float, path: Path | None) -> bool:
         only: prefixes of the faults to inject; empty: all.
         factor: multiplies how often each is injected.
         path: where the table is written as Markdown, or None.
+
+    Raises:
+        ValueError: no fault's name begins with one of these prefixes.
     """
     from pe_lab.results.table import as_markdown
 
+    for prefix in only:
+        if not any(name.startswith(prefix) for name in FAULTS):
+            raise ValueError(unknown_name("FAULT", FAULTS, prefix))
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         sound = undisturbed(Path(folder) / "sound")

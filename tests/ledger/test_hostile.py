@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import pe_lab
+from benchmarks.ledger import identity, record
 from faults.programs import Program
 from faults.sweeps import SWEEP, cells
-from pe_lab.bench.ledger import identity, record
 from pe_lab.experiment import source
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from pe_lab.bench.ledger import identity, record
+from benchmarks.ledger import identity, record
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import register
 from pe_lab.ledger.progress import COMMANDS, Progress, RequestedCell, write_command

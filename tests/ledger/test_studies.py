@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pe_lab.bench.ledger import identity, record
+from benchmarks.ledger import identity, record
 from pe_lab.ledger import __main__ as maintenance
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.studies import read_cells, studies

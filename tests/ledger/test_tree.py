@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from benchmarks import ledger as made_up
+from benchmarks.ledger import identity, record
 from faults.sweeps import TINY, cells
 from pe_lab import config
-from pe_lab.bench import ledger as made_up
-from pe_lab.bench.ledger import identity, record
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.ledger import processes

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.ledger import identity, record
 from pe_lab import status
-from pe_lab.bench.ledger import identity, record
 from pe_lab.benchmark.pack import pack
 from pe_lab.ledger import __main__ as upkeep
 from pe_lab.ledger.ledger import Ledger

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.ledger import COLUMNS, identity, make, record
 from configs import in_ledger
 from pe_lab import config
-from pe_lab.bench.ledger import COLUMNS, identity, make, record
 from pe_lab.experiment import sweep
 from pe_lab.experiment.job import Job
 from pe_lab.ledger.ledger import Ledger

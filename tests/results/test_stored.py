@@ -12,9 +12,9 @@ import pytest
 import wandb
 from omegaconf import OmegaConf
 
+from benchmarks.ledger import identity, record
 from paged import text_of
 from pe_lab import config
-from pe_lab.bench.ledger import identity, record
 from pe_lab.ledger import __main__ as upkeep
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report import __main__ as report
@@ -91,7 +91,7 @@ ATTACKS = {
     ),
     "another class of the lab": (
         "data",
-        PATTERN.replace("pe_lab.data.pattern.Pattern", "pe_lab.bench.kernels.Setting"),
+        PATTERN.replace("pe_lab.data.pattern.Pattern", "pe_lab.training.graph.CapturedStep"),
     ),
     "a subclass of the class": ("data", PATTERN.replace("pattern.Pattern", "pattern.PatternHard")),
     "a class of ours under another's package": ("data", PATTERN.replace("pe_lab.", "pe_lab_of_mine.")),

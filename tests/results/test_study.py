@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.ledger import record
 from configs import in_ledger
-from pe_lab.bench.ledger import record
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.tables import CellsMissingError, report
 from pe_lab.ledger.tree import Tree

@@ -1,13 +1,11 @@
 """The study as ask and tell: whatever is trained in whatever order, it needs the same trials and ends the same."""
 
-import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
+from benchmarks import simulate_verdicts as simulation
 from pe_lab.statistics import Outcome, Plan, Progress, Task, Trial, Try, ask, edge_shares, outcomes
 
 GRID = (100, 200, 300, 400, 600, 800)
@@ -217,7 +215,6 @@ def test_plans_that_cannot_be_are_refused_in_one_line(make, word: str) -> None:
 
 
 def test_simulated_races_end_as_the_plan_says() -> None:
-    simulation = load_simulation()
     design = simulation.Design(cap=4000)
     law = simulation.of_rows(np.random.default_rng(3), 40)
     rng = np.random.default_rng(0)
@@ -237,13 +234,3 @@ def test_simulated_races_end_as_the_plan_says() -> None:
         assert outcome.finished
         np.testing.assert_allclose(outcome.y, raced.y[at])
         assert (outcome.solved, outcome.steps, outcome.edge) == (raced.solved[at], raced.steps[at], raced.edge[at])
-
-
-def load_simulation() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks/simulate_verdicts.py"
-    spec = importlib.util.spec_from_file_location("simulate_verdicts", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

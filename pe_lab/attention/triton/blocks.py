@@ -1,7 +1,7 @@
 """Tile sizes, warps and stages of the kernels: chosen once and kept in blocks.json.
 
-Nothing is tuned at run time, so that a first step does not take minutes. `python -m pe_lab.bench static --choose` takes
-the fewest instructions per pair in compiled code, without a GPU; `python -m pe_lab.bench tune` measures on the current
+Nothing is tuned at run time, so that a first step does not take minutes. `python -m benchmarks static --choose` takes
+the fewest instructions per pair in compiled code, without a GPU; `python -m benchmarks tune` measures on the current
 GPU. Both write their part of the table. A GPU that is not in the table uses the nearest older architecture.
 """
 

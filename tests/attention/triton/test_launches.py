@@ -16,13 +16,13 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks import kernels as bench
+from benchmarks import tune
 from emulation.variants import count_by_stride, count_variants
 from emulation.worker import worker
 from pe_lab.attention import attend, triton
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.triton.operators import table_gradient
-from pe_lab.bench import kernels as bench
-from pe_lab.bench import tune
 from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.base import Task

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import ROOT, static
+from benchmarks.static import case_of, innermost_loops, keys
 from pe_lab.attention.triton.blocks import INTERPRETER, Blocks, load
-from pe_lab.bench import static
-from pe_lab.bench.static import case_of, innermost_loops, keys
 
 Row = dict[str, str]
-STATIC = Path(__file__).parents[3] / "sweeps/results/kernels/static.csv"
+STATIC = ROOT / "sweeps/results/kernels/static.csv"
 PRODUCTS = {"sm_80": {"mma.sync"}, "sm_90": {"wgmma", "mma.sync"}, "sm_100": {"tcgen05.mma", "mma.sync"}}
 SPILLS = {  # bytes; see sweeps/results/kernels/README.md for the reasons
     ("sm_80", "backward_tables bfloat16 128 mixed"): 8,
@@ -87,8 +87,8 @@ def committed() -> dict[tuple[str, str], Row]:
 def counted(architecture: str, pattern: str, to: Path, *more: str) -> list[Row]:
     """The rows of the keys that match."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "pe_lab.bench", "static", "--architecture", architecture, "--keys", pattern]
-    subprocess.run([*command, *more, "--to", str(to)], check=True, capture_output=True, env=environment)
+    command = [sys.executable, "-m", "benchmarks", "static", "--architecture", architecture, "--keys", pattern]
+    subprocess.run([*command, *more, "--to", str(to)], check=True, capture_output=True, env=environment, cwd=ROOT)
     return list(csv.DictReader(to.read_text().splitlines()))
 
 

@@ -1,4 +1,4 @@
-"""`bench gpu` runs its parts one after the other within its budget; here, other commands stand for them."""
+"""The benchmark gpu runs its parts one after the other within its budget; here, other commands stand for them."""
 
 import csv
 import subprocess
@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from pe_lab.bench import __main__ as bench
-from pe_lab.bench import gpu
-from pe_lab.bench.gpu import PARTS, Outcome, Part, run_parts
+from benchmarks import ROOT, gpu
+from benchmarks.__main__ import main
+from benchmarks.gpu import PARTS, Outcome, Part, run_parts
 
 DEVICE = "NVIDIA H100 80GB HBM3"
 
@@ -114,7 +114,7 @@ def test_commands_of_parts_are_programs_that_take_these_words(tmp_path: Path) ->
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
     for name in ("selftest", "tune"):
-        done = subprocess.run(words[name], capture_output=True, text=True)
+        done = subprocess.run(words[name], capture_output=True, text=True, cwd=ROOT)
         assert done.returncode == 1
         assert "needs a CUDA device, got none" in done.stderr
 
@@ -127,12 +127,12 @@ def test_the_sweep_of_the_study_is_made_of_cells_that_there_are() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_one_line_says_so(program: Callable[..., tuple[int, list[str], str]]) -> None:
-    assert program(bench.main, "gpu") == (1, [], "error: gpu needs a CUDA device, got none\n")
+    assert program(main, "gpu") == (1, [], "error: gpu needs a CUDA device, got none\n")
 
 
 @pytest.mark.parametrize("minutes", ["0", "-1", "nan", "inf"])
 def test_a_budget_is_a_number_of_minutes(minutes: str, program: Callable[..., tuple[int, list[str], str]]) -> None:
-    status, lines, errors = program(bench.main, "gpu", "--minutes", minutes)
+    status, lines, errors = program(main, "gpu", "--minutes", minutes)
     assert (status, lines) == (1, [])
     assert errors.startswith("error: --minutes must be more than 0, got ")
     assert len(errors.splitlines()) == 1
@@ -144,7 +144,7 @@ def test_the_exit_status_says_whether_a_part_failed(
 ) -> None:
     asked: list[tuple[object, ...]] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: DEVICE)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: DEVICE)
     monkeypatch.setattr(gpu, "run_parts", lambda *given: asked.append(given) or passed)
-    status, _, _ = program(bench.main, "gpu", "--minutes", "3", "--to", tmp_path)
+    status, _, _ = program(main, "gpu", "--minutes", "3", "--to", tmp_path)
     assert (status, asked) == (0 if passed else 1, [(DEVICE, tmp_path, 3.0)])

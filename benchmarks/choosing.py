@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Protocol
 
+from benchmarks.static import Count, case_of, count, keys
 from pe_lab.attention.triton import blocks as table
 from pe_lab.attention.triton.ahead import SHARED_MEMORY
 from pe_lab.attention.triton.blocks import Blocks
-from pe_lab.bench.static import Count, case_of, count, keys
 
 LENGTH = 1024  # of the sequence whose cost is estimated
 SHAPES = {  # warps of a program, rows of a tile per warp, columns

@@ -9,15 +9,24 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from benchmarks import run_benchmark
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import Progress, RequestedCell
 from pe_lab.ledger.run import Run
+from pe_lab.system.arguments import Parser
 from pe_lab.system.files import write_json
 
 CHECKPOINTS = (1, 2, 4, 8, 16)
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 ENCODINGS = ("rope", "alibi", "none", "learnable", "sinusoidal")
 COLUMNS = "split,step,epoch,metric,value"
+
+
+def main() -> None:
+    """Read the arguments and time the ledger."""
+    parser = Parser("benchmarks ledger", description=__doc__)
+    parser.add_argument("--cells", type=int, default=2000, help="number of cells (%(default)s)")
+    run_benchmark(parser, lambda arguments: time_ledger(arguments.cells))
 
 
 def identity(pe: dict[str, Any], depth: int = 1, seed: int = 0, **others: Any) -> dict[str, Any]:

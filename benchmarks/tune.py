@@ -8,10 +8,12 @@ from statistics import median
 import torch
 from torch import Tensor
 
+from benchmarks import run_benchmark
+from benchmarks.kernels import device_seconds, gpu
 from pe_lab.attention.triton import blocks as table
 from pe_lab.attention.triton import operators, stick_operators
 from pe_lab.attention.triton.blocks import Blocks
-from pe_lab.bench.kernels import device_seconds
+from pe_lab.system.arguments import Parser
 
 HEADS, LENGTH, TOKENS = 16, 2048, 16384
 KERNELS = ("forward", "backward_keys", "backward_queries", "backward_tables")
@@ -21,6 +23,13 @@ HEAD_DIMS = (64, 128, 32, 16)
 LOADS = {"plain": (), "table": ("BIAS",), "mixed": ("BIAS", "GATE", "DECAY", "DROPOUT")}
 SIZES = (16, 32, 64, 128)
 ROUNDS = 5
+
+
+def main() -> None:
+    """Read the arguments and find the blocks."""
+    parser = Parser("benchmarks tune", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=420, help="measure nothing further after this time")
+    run_benchmark(parser, lambda arguments: tune(gpu("tune"), arguments.seconds))
 
 
 def tune(device: torch.device, seconds: float) -> None:

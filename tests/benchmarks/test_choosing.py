@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import choosing
+from benchmarks.choosing import Choice, best, best_of_group, candidates, cost, groups
+from benchmarks.static import Count, keys
 from pe_lab.attention.triton import blocks as table
 from pe_lab.attention.triton.blocks import INTERPRETER, Blocks, load
-from pe_lab.bench import choosing
-from pe_lab.bench.choosing import Choice, best, best_of_group, candidates, cost, groups
-from pe_lab.bench.static import Count, keys
 
 INFINITY = float("inf")
 KEY = "backward_queries float32 64 plain"

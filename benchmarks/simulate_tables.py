@@ -1,24 +1,42 @@
 """Simulate comparisons of every two encodings, with variances of their own and shared ones: errors, power, coverage."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
-from pe_lab.bench.noise import RUN, Noise, Shape, of_cells, spreads
+from benchmarks import RESULTS, run_benchmark
 from pe_lab.results.frame import load
 from pe_lab.results.table import as_markdown
-from pe_lab.statistics import LEVEL, NOTHING_KNOWN, Tests, all_pairs, benjamini_hochberg, holm, prior_of
+from pe_lab.statistics import (
+    LEVEL,
+    NOTHING_KNOWN,
+    Tests,
+    all_pairs,
+    benjamini_hochberg,
+    deviations,
+    holm,
+    prior_of,
+    wide,
+)
+from pe_lab.statistics.cells import by_setting
 from pe_lab.statistics.moderation import SHARE
 from pe_lab.statistics.pairs import t_tests
+from pe_lab.system.arguments import Parser
 
+CELLS = RESULTS / "all_encodings_41"  # whose residuals are noise too
+RUN = np.sqrt(0.5)  # deviation of a typical run, so that a typical difference of two has deviation 1
 ENCODINGS = (5, 12, 30, 70)
 SEEDS = (3, 5)
 GROUPS = 4  # of encodings that are equal; between groups, true losses are a margin apart
 MARGIN = 4.4  # in deviations of a typical difference
+
+Shape = tuple[int, ...]  # [..., encodings, seeds]
+Noise = Callable[[np.random.Generator, Shape], np.ndarray]
 
 TEXT = """Every two of some encodings are compared, paired by seed. No difference: the share of studies in which any two
 are said to differ, where none do. Groups: a quarter of the encodings each has the same true loss, and groups are a
@@ -41,19 +59,32 @@ not: each run fails, by 4.2 deviations, with a probability that all encodings of
 to 0.6."""
 
 
-def write_table(rows: Path, studies: int, to: Path | None) -> None:
+def main() -> None:
+    """Read the arguments and make the table."""
+    parser = Parser("benchmarks simulate_tables", description=__doc__)
+    parser.add_argument("--studies", type=int, default=1000, help="simulated per line of the table (%(default)s)")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as Markdown")
+    run_benchmark(parser, lambda arguments: write_table(arguments.studies, arguments.to))
+
+
+def write_table(studies: int, to: Path | None) -> None:
     """Print the table of simulated studies, and write it.
 
     Args:
-        rows: rows.csv of a study, whose residuals are noise too.
         studies: number of simulated studies per line.
         to: a Markdown file; None: only print.
+
+    Raises:
+        ValueError: studies is not positive.
     """
-    noises = spreads() | {"cells": of_cells(load(rows.parent).cells), "solved or not": solved_or_not}
+    if studies < 1:
+        raise ValueError(f"--studies must be at least 1, got {studies}")
+    noises = spreads() | {"cells": of_cells(load(CELLS).cells), "solved or not": solved_or_not}
     lines = [line(name, noises[name], *sizes, studies) for name, *sizes in product(noises, ENCODINGS, SEEDS)]
     text = (
-        f"# Variances of differences, shared\n\n`pe-lab bench variance --studies {studies} --to FILE` makes this file. "
-        f"{' '.join(TEXT.format(studies=studies).split())}\n\n{as_markdown(pd.DataFrame(lines), left=['noise'])}"
+        f"# Variances of differences, shared\n\n`python -m benchmarks simulate_tables --studies {studies} --to FILE` "
+        f"makes this file. {' '.join(TEXT.format(studies=studies).split())}\n\n"
+        f"{as_markdown(pd.DataFrame(lines), left=['noise'])}"
     )
     print(text)
     if to:
@@ -146,3 +177,59 @@ def solved_or_not(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     """Return noise of runs that solve a task or do not, all encodings with the same probability; mean 0."""
     fails = rng.uniform(0, 0.6)
     return RUN * (rng.standard_normal(shape) / 7 + 6 * ((rng.random(shape) < fails) - fails))
+
+
+def spreads() -> dict[str, Noise]:
+    """Return normal noise with several distributions of the deviations of encodings."""
+    found: dict[str, Noise] = {
+        "equal": lambda rng, shape: np.ones(shape),
+        "inverse chi-squared, 8": lambda rng, shape: np.sqrt(8 / rng.chisquare(8, shape)),
+        "inverse chi-squared, 4": lambda rng, shape: np.sqrt(4 / rng.chisquare(4, shape)),
+        "log-normal, 1.5": lambda rng, shape: np.exp(0.75 * rng.standard_normal(shape)),
+        "log-normal, 3": lambda rng, shape: np.exp(1.5 * rng.standard_normal(shape)),
+        "one of 25 times": lambda rng, shape: np.where(np.arange(shape[-2])[:, None] == 0, 25.0, np.ones(shape)),
+    }
+    return {name: _scaled(spread, np.random.Generator.standard_normal) for name, spread in found.items()}
+
+
+def of_cells(rows: pd.DataFrame) -> Noise:
+    """Return noise with the deviations and the corrected residuals of cells.
+
+    Residuals were divided by a deviation of 5 values, which makes their tails lighter; the correction undoes it.
+    """
+    residuals, spread = deviations(rows), _deviations_of_encodings(rows)
+    corrected = _corrected(residuals)
+    width = 1.06 * len(corrected) ** -0.2  # Silverman's
+
+    def smoothed(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+        drawn: np.ndarray = rng.choice(corrected, shape) + width * rng.standard_normal(shape)
+        return drawn / np.sqrt(1 + width**2)
+
+    return _scaled(lambda rng, shape: rng.choice(spread, shape) / np.median(spread), smoothed)
+
+
+def _scaled(spread: Noise, noise: Noise) -> Noise:
+    """Return noise times a deviation of each encoding."""
+    return lambda rng, shape: RUN * spread(rng, (*shape[:-1], 1)) * noise(rng, shape)
+
+
+def _corrected(residuals: np.ndarray, seeds: int = 5) -> np.ndarray:
+    """Return residuals of samples of so many seeds as they would be if their samples' deviations had been known."""
+    # of normal noise, this is a t statistic with seeds - 2 degrees of freedom (an externally studentised residual)
+    outside = residuals * np.sqrt((seeds - 2) / np.maximum(seeds - 1 - residuals**2, 1e-9))
+    return _standard(special.ndtri(special.stdtr(seeds - 2, outside)))
+
+
+def _standard(values: np.ndarray) -> np.ndarray:
+    found: np.ndarray = (values - values.mean()) / values.std()
+    return found
+
+
+def _deviations_of_encodings(rows: pd.DataFrame) -> np.ndarray:
+    """Return deviations of encodings within settings, without what seeds have in common."""
+    found = []
+    for _, part in by_setting(wide(rows)):
+        values = part.dropna(axis=1).to_numpy()
+        left = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+        found.append(left.std(0, ddof=1))
+    return np.concatenate(found)

@@ -9,13 +9,12 @@ import pytest
 from faults import injection
 from faults.injection import FAULTS, inject_fault
 from faults.sweeps import SWEEP, Sweep, many_cells
-from pe_lab.bench import __main__ as bench
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import CHECKPOINT_FILES, WEIGHTS
 
 pytestmark = pytest.mark.slow
 
-# each is injected less often here than by `python -m pe_lab.bench faults`, except for signals
+# each is injected less often here than by `python -m benchmarks faults`, except for signals
 TIMES = {
     "SIGKILL at a random point": 25,
     "SIGTERM at a random point": 25,
@@ -72,10 +71,3 @@ def test_a_fault_that_loses_a_cell_is_reported(sound, tmp_path, monkeypatch, cap
     monkeypatch.setattr(injection, "inject_fault", lambda *_: replace(outcome, lost=0))
     assert injection.print_faults(["Ctrl"], 1.0, None) is True
     assert "cells lost: 0" in capsys.readouterr().out
-
-
-def test_an_installed_package_says_that_faults_need_a_checkout(tmp_path, monkeypatch, program):
-    monkeypatch.setattr(bench, "__file__", str(tmp_path / "pe_lab" / "bench" / "__main__.py"))
-    status, lines, errors = program(bench.main, "faults")
-    assert (status, lines, len(errors.splitlines())) == (1, [], 1)
-    assert errors.startswith("error: faults must be run in a checkout of the repository")

@@ -5,6 +5,7 @@ Both sides run in turn, and their times are those of the processor, so that othe
 
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -14,10 +15,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from pe_lab.bench.plain import PlainLayer, PlainModel
+from benchmarks import run_benchmark
+from benchmarks.plain import PlainLayer, PlainModel
 from pe_lab.encodings import Stack, make
+from pe_lab.system.arguments import Parser
 
 WARM_UP = 3  # calls of each side that are not counted
+
+
+def main() -> None:
+    """Read the arguments and print the ratios."""
+    parser = Parser("benchmarks speed", description=__doc__)
+    parser.add_argument("--pairs", type=int, default=15, help="of timed calls (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
+    run_benchmark(parser, _time)
+
+
+def _time(arguments: Namespace) -> None:
+    if arguments.threads < 1:
+        raise ValueError(f"--threads must be at least 1, got {arguments.threads}")
+    torch.set_num_threads(arguments.threads)
+    print_speed(Setting(pairs=arguments.pairs))
 
 
 @dataclass(frozen=True)

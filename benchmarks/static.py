@@ -8,6 +8,7 @@ instructions that one pair of positions costs. A tile that is computed by two se
 import csv
 import re
 import sys
+from argparse import Namespace
 from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -16,9 +17,12 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import run_benchmark
 from pe_lab.attention.triton import blocks as table
 from pe_lab.attention.triton.ahead import Case, build, disassemble, resources
 from pe_lab.attention.triton.blocks import INTERPRETER, Blocks
+from pe_lab.system.arguments import Parser
+from pe_lab.system.names import unknown_name
 
 LOADS = {"plain": (), "table": ("BIAS",), "mixed": ("BIAS", "GATE", "DECAY", "DROPOUT")}
 STICK = ("DOWN", "SELF")
@@ -56,6 +60,30 @@ class Count:
 
 
 COLUMNS = ("architecture", "key", "m", "n", "warps", "stages", *(field.name for field in fields(Count)))
+
+
+def main() -> None:
+    """Read the arguments and list the counts, or choose blocks by them."""
+    parser = Parser("benchmarks static", description=__doc__)
+    parser.add_argument("--architecture", nargs="+", default=[], help="only these architectures")
+    parser.add_argument("--keys", default="", metavar="PATTERN", help="only keys that match, as 'forward bfloat16 64'")
+    parser.add_argument("--packed", action="store_true", help="kernels for packed documents")
+    parser.add_argument("--processes", type=int, default=1, help="that compile at a time (%(default)s)")
+    parser.add_argument("--choose", action="store_true", help="keep the blocks of least cost in the package's table")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as CSV")
+    run_benchmark(parser, _count)
+
+
+def _count(arguments: Namespace) -> None:
+    for name in arguments.architecture:
+        if name not in table.load():
+            raise ValueError(unknown_name("--architecture", table.load(), name))
+    if arguments.choose:
+        from benchmarks.choosing import choose  # which counts by this module
+
+        choose(arguments.architecture, arguments.keys, arguments.processes)
+    else:
+        list_counts(arguments.architecture, arguments.keys, arguments.packed, arguments.processes, arguments.to)
 
 
 def count(case: Case, blocks: Blocks | None = None) -> Count:

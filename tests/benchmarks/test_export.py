@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pe_lab.bench import export, speed
-from pe_lab.bench.plain import PlainModel, plain_model
+from benchmarks import export, speed
+from benchmarks.plain import PlainModel, plain_model
 from pe_lab.encodings.named import encodings
 
 TABLE = Path(__file__).parents[2] / "sweeps/results/export.csv"

@@ -11,16 +11,16 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pe_lab.bench import kernels
-from pe_lab.bench.__main__ import main
-from pe_lab.bench.implementations import implementations
-from pe_lab.bench.kernels import COLUMNS, compare_kernels
-from pe_lab.bench.presets import presets
-from pe_lab.bench.subject import Setting, make_subject
+from benchmarks import ROOT, kernels
+from benchmarks.__main__ import main
+from benchmarks.implementations import implementations
+from benchmarks.kernels import COLUMNS, compare_kernels
+from benchmarks.presets import presets
+from benchmarks.subject import Setting, make_subject
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 
-CONFIGS = Path(__file__).parents[2] / "conf" / "pe"
+CONFIGS = ROOT / "conf" / "pe"
 SMALL = Setting(torch.device("cpu"), torch.float32, tokens=64, num_heads=2, head_dim=16, lengths=(32,))
 KINDS = ["none", "rope", "lrope", "xpos", "alibi", "t5", "kerple_log", "exposb", "exposb_literal", "forgetting", "rse"]
 KINDS += ["window", "hard_alibi"]
@@ -115,7 +115,10 @@ def test_a_call_that_waits_for_the_gpu_ends_too(monkeypatch: pytest.MonkeyPatch)
     [
         (["kernels"], "error: kernels needs a CUDA device, got none"),
         (["tune"], "error: tune needs a CUDA device, got none"),
-        (["resources", "--architecture", "sm_70"], "error: --architecture must be of sm_80, sm_90, sm_100, got sm_70"),
+        (
+            ["resources", "--architecture", "sm_70"],
+            "error: --architecture='sm_70': did you mean sm_90? --architecture must be one of sm_80, sm_90, sm_100",
+        ),
     ],
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -131,10 +134,10 @@ class Block:
         if name.split(".")[0] in ("hydra", "omegaconf", "wandb", "lightning", "pandas"):
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
-import pe_lab.attention.triton.operators, pe_lab.bench.__main__, pe_lab.bench.kernels, pe_lab.bench.resources
-import pe_lab.bench.tune
+import pe_lab.attention.triton.operators, benchmarks.__main__, benchmarks.kernels, benchmarks.resources
+import benchmarks.gpu, benchmarks.static, benchmarks.tune
 """
 
 
 def test_kernels_and_their_benches_need_neither_hydra_nor_wandb() -> None:
-    subprocess.run([sys.executable, "-c", BLOCK], check=True)
+    subprocess.run([sys.executable, "-c", BLOCK], check=True, cwd=ROOT)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from benchmarks.presets import terms_of
 from pe_lab.attention import resolve
-from pe_lab.bench.presets import terms_of
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes

@@ -13,16 +13,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pe_lab.bench.plain import MARKS, PlainModel, plain_model
-from pe_lab.bench.transformers_models import with_encoding
+from benchmarks import RESULTS, run_benchmark
+from benchmarks.plain import MARKS, PlainModel, plain_model
+from benchmarks.transformers_models import with_encoding
 from pe_lab.encodings import UNMARKED, PaTH, Randomized
 from pe_lab.encodings.named import encodings
+from pe_lab.system.arguments import Parser
+from pe_lab.system.names import unknown_name
 
 LENGTHS = (8, 12)  # of the traced input, and of another that the same program takes
 SHORTEST, LONGEST = 4, 512  # lengths that a program is exported for
 BATCH = 2
 FAILED = "failed:"  # begins the cell of an error that is no reason
 Run = Callable[..., Tensor]
+
+
+def main() -> None:
+    """Read the arguments and make the table."""
+    parser = Parser("benchmarks export", description=__doc__)
+    parser.add_argument("encodings", nargs="*", help="names in conf/pe; all by default")
+    parser.add_argument("--columns", nargs="+", default=[], help="only these columns of the table")
+    parser.add_argument("--to", type=Path, default=RESULTS / "export.csv", metavar="FILE", help="table (%(default)s)")
+    run_benchmark(parser, lambda arguments: write_table(arguments.encodings, arguments.columns, arguments.to))
 
 
 class NotApplicableError(ValueError):
@@ -199,9 +211,9 @@ def write_table(names: Sequence[str], columns: Sequence[str], path: Path) -> Non
     Raises:
         ValueError: an encoding or a column that is none.
     """
-    for given, known in ((names, list(encodings())), (columns, list(COLUMNS))):
+    for what, given, known in (("pe", names, list(encodings())), ("--columns", columns, list(COLUMNS))):
         if unknown := [name for name in given if name not in known]:
-            raise ValueError(f"must be among {', '.join(known)}, got {', '.join(unknown)}")
+            raise ValueError(unknown_name(what, known, unknown[0]))
     rows = read_table(path)
     for name in names or encodings():
         row = rows.setdefault(name, {})

@@ -7,6 +7,7 @@ import csv
 import gc
 import math
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
@@ -16,14 +17,45 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from pe_lab.bench.implementations import implementations
-from pe_lab.bench.presets import presets
-from pe_lab.bench.subject import Setting, Subject, make_subject
+from benchmarks import CONFIGS, RESULTS, run_benchmark
+from benchmarks.implementations import implementations
+from benchmarks.presets import presets
+from benchmarks.subject import LENGTHS, Setting, Subject, make_subject
 from pe_lab.encodings.terms import Terms
+from pe_lab.system.arguments import Parser
 
 HEAD_START, LONGEST_START = 2**22, 2**30  # cycles: 2 ms to 0.6 s at 1.8 GHz
 ROUNDS = 7  # repetitions of each timing
 COLUMNS = ("encoding", "terms", "length", "implementation", "pass", "ms", "memory_mb", "tflops", "error", "note")
+
+
+def main() -> None:
+    """Read the arguments and time the kernels."""
+    parser = Parser("benchmarks kernels", description=__doc__)
+    parser.add_argument("encodings", nargs="*", help="names in conf/pe; by default all that act on attention")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="sequence lengths, in this order")
+    parser.add_argument("--seconds", type=float, default=420, help="start no further row after this time")
+    parser.add_argument("--to", type=Path, default=RESULTS, metavar="FOLDER", help="for the tables (%(default)s)")
+    run_benchmark(parser, _compare)
+
+
+def _compare(arguments: Namespace) -> None:
+    lengths = tuple(arguments.lengths)
+    if min(lengths) < 1:
+        raise ValueError(f"--lengths must be at least 1, got {min(lengths)}")
+    setting = Setting(gpu("kernels"), lengths=lengths, seconds=arguments.seconds)
+    compare_kernels(setting, arguments.to, CONFIGS / "pe", arguments.encodings)
+
+
+def gpu(benchmark: str) -> torch.device:
+    """Return the CUDA device.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not torch.cuda.is_available():
+        raise ValueError(f"{benchmark} needs a CUDA device, got none")
+    return torch.device("cuda")
 
 
 def compare_kernels(setting: Setting, folder: Path, configs: Path, names: list[str]) -> list[dict[str, object]]:

@@ -9,10 +9,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks.subject import Setting, Subject
 from pe_lab.attention import attend
 from pe_lab.attention.flex import block_mask
 from pe_lab.attention.reference import added_to_logits, counting, limits
-from pe_lab.bench.subject import Setting, Subject
 from pe_lab.encodings.bias import alibi_slopes
 from pe_lab.encodings.terms import Rotary, Stick
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import ROOT
+from benchmarks.resources import FACTORS, OPTIONAL, Case, cover, fault, of_presets
 from pe_lab.attention.triton.ahead import SHARED_MEMORY, Resources
-from pe_lab.bench.resources import FACTORS, OPTIONAL, Case, cover, fault, of_presets
 
 pytestmark = pytest.mark.slow
 
-CONFIGS = Path(__file__).parents[2] / "conf" / "pe"
+CONFIGS = ROOT / "conf" / "pe"
 
 
 def test_every_pair_of_options_is_compiled() -> None:
@@ -50,8 +51,8 @@ def test_the_cover_compiles_within_what_an_architecture_has(architecture: str, t
     """Run in another process: in this one, kernels may be interpreted."""
     table = tmp_path / "resources.csv"
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "pe_lab.bench", "resources", "--architecture", architecture, "--to", str(table)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    command = [sys.executable, "-m", "benchmarks", "resources", "--architecture", architecture, "--to", str(table)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     rows = list(csv.DictReader(table.read_text().splitlines()))
     assert {row["kernel"] for row in rows} >= {"forward", "backward_keys", "backward_queries", "backward_tables"}

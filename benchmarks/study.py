@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from argparse import SUPPRESS, Namespace
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -13,11 +14,38 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from benchmarks import run_benchmark
 from pe_lab import config
 from pe_lab.config import flatten
+from pe_lab.system.arguments import Parser
+from pe_lab.system.errors import in_one_line
 
+STUDY = ["+study=depth_epochs_pe"]
 # the settings that the plain loop has: all others must have their defaults
 PLAIN = ("pe.", "model.", "data.", "optimizer.lr", "trainer.batch_size", "epochs", "seed", "ledger", "study_name")
+
+
+def main() -> None:
+    """Read the arguments and compare the two."""
+    parser = Parser("benchmarks study", description=__doc__)
+    parser.add_argument("overrides", nargs="*", default=STUDY, help="as for pe-lab run -m")
+    parser.add_argument("--repeat", type=int, default=1, help="number of pairs of runs, in turn")
+    parser.add_argument("--plain", type=int, metavar="THREADS", help=SUPPRESS)  # the loop itself, in a process
+    run_benchmark(parser, _compare)
+
+
+def _compare(arguments: Namespace) -> None:
+    try:
+        cfgs = config.expand(arguments.overrides, multirun=True)
+    except Exception as error:  # of Hydra
+        raise ValueError(in_one_line(error)) from None
+    check_plain(cfgs)
+    if arguments.repeat < 1:
+        raise ValueError(f"--repeat must be at least 1, got {arguments.repeat}")
+    if arguments.plain:
+        print(json.dumps(plain_cells(cfgs, arguments.plain)))
+    else:
+        compare_study(arguments.overrides, cfgs, arguments.repeat)
 
 
 def check_plain(cfgs: list[DictConfig]) -> None:
@@ -45,7 +73,7 @@ def compare_study(overrides: list[str], cfgs: list[DictConfig], repeat: int) -> 
     print(f"{len(cfgs)} cells, {os.cpu_count()} cores; the plain loop runs best with {threads} thread(s)")
     ratios = []
     for _ in range(repeat):
-        plain = _in_process([sys.executable, "-m", "pe_lab.bench", "study", "--plain", str(threads), *overrides])
+        plain = _in_process([sys.executable, "-m", "benchmarks", "study", "--plain", str(threads), *overrides])
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "pe_lab.run", "-m", *overrides, f"ledger={folder}"]
             lab = _in_process(command)

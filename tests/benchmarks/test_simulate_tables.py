@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pe_lab.bench import variance
+from benchmarks import simulate_tables
 from pe_lab.statistics import NOTHING_KNOWN
 from pe_lab.statistics.pairs import t_tests
 
@@ -25,7 +25,9 @@ def judge(mean: np.ndarray, spread: np.ndarray, true: np.ndarray) -> tuple[float
     """Return what is counted of pairs whose second encoding is at 0."""
     pairs = np.arange(len(mean)), np.full(len(mean), len(mean))
     values = np.column_stack([mean + SEEDS[:, None] * spread, np.zeros(3)])
-    return variance._judge(t_tests(values, pairs, variance.MARGIN, prior=NOTHING_KNOWN, keep_small=True), true)
+    return simulate_tables._judge(
+        t_tests(values, pairs, simulate_tables.MARGIN, prior=NOTHING_KNOWN, keep_small=True), true
+    )
 
 
 def test_wrong_and_right_pairs_are_counted_by_hand() -> None:
@@ -46,15 +48,15 @@ def test_wrong_ranges_of_ranks_are_counted_by_hand() -> None:
     true = np.array([0.0, -1.0, -2.0, -1.0, -2.0, -1.0])
     mean = np.array([0.3, -1.0, -2.0, 0.5, -2.0, -1.0])
     nothing = np.full(6, 0.9)
-    assert variance._ranks(4, mean, nothing, true) == (0.0, 0.0, 1.0)
+    assert simulate_tables._ranks(4, mean, nothing, true) == (0.0, 0.0, 1.0)
     right = np.array([0.9, 0.001, 0.001, 0.9, 0.001, 0.001])
-    assert variance._ranks(4, mean, right, true) == (0.0, 0.0, 1 - 8 / 16)
+    assert simulate_tables._ranks(4, mean, right, true) == (0.0, 0.0, 1 - 8 / 16)
     apart = np.array([0.001, 0.9, 0.9, 0.9, 0.9, 0.9])  # 0 is said to be behind 1, though they are equal
-    assert variance._ranks(4, mean, apart, true) == (2 / 4, 1 / 2, 1 - 2 / 16)
+    assert simulate_tables._ranks(4, mean, apart, true) == (2 / 4, 1 / 2, 1 - 2 / 16)
     turned = np.array([0.9, 0.9, 0.9, 0.001, 0.9, 0.9])  # 1 is said to be behind 2, which is worse
-    assert variance._ranks(4, mean, turned, true) == (2 / 4, 1 / 2, 1 - 2 / 16)
+    assert simulate_tables._ranks(4, mean, turned, true) == (2 / 4, 1 / 2, 1 - 2 / 16)
     weak = np.array([0.9, 0.9, 0.9, 0.9, 0.9, 0.02])
-    assert variance._ranks(4, mean, weak, true)[2] == 1.0  # times 3
+    assert simulate_tables._ranks(4, mean, weak, true)[2] == 1.0  # times 3
 
 
 def test_nothing_is_wrong_where_all_is_right() -> None:
@@ -67,7 +69,7 @@ def test_runs_fail_with_one_probability_for_all_encodings_of_a_study() -> None:
     rng = np.random.default_rng(0)
     shares = []
     for _ in range(200):
-        runs = variance.solved_or_not(rng, (4, 500))
+        runs = simulate_tables.solved_or_not(rng, (4, 500))
         failed = runs > runs.min() + 2  # by 4.2 deviations
         each = failed.mean(1)
         assert np.ptp(each) < 0.15
@@ -80,8 +82,8 @@ def test_runs_fail_with_one_probability_for_all_encodings_of_a_study() -> None:
 
 @pytest.mark.parametrize("noise", ["equal", "solved or not"])
 def test_a_line_of_the_table_has_small_errors(noise: str) -> None:
-    noises = variance.spreads() | {"solved or not": variance.solved_or_not}
-    found = variance.line(noise, noises[noise], 5, 5, 60)
+    noises = simulate_tables.spreads() | {"solved or not": simulate_tables.solved_or_not}
+    found = simulate_tables.line(noise, noises[noise], 5, 5, 60)
     shared = float(str(found["no difference"]).split(" / ")[1])
     assert shared <= 12
     assert float(str(found["coverage"]).split(" / ")[1]) > 90

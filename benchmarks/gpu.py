@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1]
-TESTS = PACKAGE.parent / "tests"
-BLOCKS = PACKAGE / "attention/triton/blocks.json"
+from benchmarks import RESULTS, ROOT, run_benchmark
+from pe_lab.system.arguments import Parser
+
+TESTS = ROOT / "tests"
+BLOCKS = ROOT / "pe_lab/attention/triton/blocks.json"
 COLUMNS = ("part", "outcome", "seconds", "limit", "command")
 ENDING = 30  # seconds that a part with a clock of its own is given to write its tables
 
@@ -44,7 +47,7 @@ class Part:
 
 
 SELFTEST = ("{python}", "-m", "pe_lab.attention", "selftest")
-BENCH = ("{python}", "-m", "pe_lab.bench")
+BENCH = ("{python}", "-m", "benchmarks")
 MEMCHECK = ("compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "1")
 STUDY = ("pe=none,rope,alibi,t5,forgetting,stick_breaking", "epochs=1,4", "trainer.device=cuda", "logger=none")
 SHARE = ("--share", "0/8", "{folder}/sanitizer.jsonl", "--device", "cuda")  # an eighth of the cases, in one process
@@ -57,6 +60,24 @@ PARTS = (
     Part("kernels", (*BENCH, "kernels", "--seconds", "{seconds}", "--to", "{folder}"), 4),
     Part("study", ("{python}", "-m", "pe_lab.run", "-m", *STUDY, "ledger={folder}/ledger"), 2),
 )
+
+
+def main() -> None:
+    """Read the arguments and run all parts; exit with status 1 if one fails."""
+    parser = Parser("benchmarks gpu", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=25, help="budget of all parts (%(default)s)")
+    parser.add_argument("--to", type=Path, default=RESULTS / "gpu", metavar="FOLDER", help="for tables (%(default)s)")
+    run_benchmark(parser, _run_all)
+
+
+def _run_all(arguments: Namespace) -> int:
+    if not 0 < arguments.minutes < float("inf"):
+        raise ValueError(f"--minutes must be more than 0, got {arguments.minutes}")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ValueError("gpu needs a CUDA device, got none")
+    return 0 if run_parts(torch.cuda.get_device_name(), arguments.to, arguments.minutes) else 1
 
 
 @dataclass(frozen=True)
@@ -125,7 +146,7 @@ def _write(outcomes: list[Outcome], device: str, folder: Path) -> None:
             "outcome": found.outcome,
             "seconds": f"{found.seconds:.1f}",
             "limit": f"{found.limit:.1f}",
-            "command": found.command.replace(sys.executable, "python").replace(str(PACKAGE.parent), "."),
+            "command": found.command.replace(sys.executable, "python").replace(str(ROOT), "."),
         }
         for found in outcomes
     ]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import tune
 from pe_lab.attention.triton import blocks, operators, stick_operators
 from pe_lab.attention.triton.blocks import Blocks
-from pe_lab.bench import tune
 
 CPU = torch.device("cpu")
 

@@ -6,7 +6,8 @@ exceeds is an error; static.py counts what a pair of positions costs, for the ca
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import combinations, product
 from os import cpu_count
@@ -14,11 +15,13 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import CONFIGS, run_benchmark
+from benchmarks.presets import presets, terms_of
 from pe_lab.attention.triton.ahead import SHARED_MEMORY, STICK, Case, Resources, compile_ahead
 from pe_lab.attention.triton.operators import OPTIONAL
-from pe_lab.bench.presets import presets, terms_of
 from pe_lab.encodings.terms import Softmax
-from pe_lab.system.termination import EndError
+from pe_lab.system.arguments import Parser
+from pe_lab.system.names import unknown_name
 
 ARCHITECTURES = tuple(SHARED_MEMORY)
 COLUMNS = ("kernel", "architecture", "dtype", "head_dim", "causal", "options", "m", "n", "warps", "stages")
@@ -34,8 +37,24 @@ FACTORS = {
 }
 
 
-def list_resources(architectures: list[str], configs: Path, full: bool, to: Path | None) -> None:
-    """Print a row per case, write them to a CSV file, and exit with status 1 if a case exceeds a limit.
+def main() -> None:
+    """Read the arguments and list what the kernels use; exit with status 1 if one exceeds a limit."""
+    parser = Parser("benchmarks resources", description=__doc__)
+    parser.add_argument("--architecture", nargs="+", default=ARCHITECTURES, help="only these architectures")
+    parser.add_argument("--full", action="store_true", help="every option with every other, not each pair of them")
+    parser.add_argument("--to", type=Path, metavar="FILE", help="write the table there too, as CSV")
+    run_benchmark(parser, _list)
+
+
+def _list(arguments: Namespace) -> int:
+    for name in arguments.architecture:
+        if name not in ARCHITECTURES:
+            raise ValueError(unknown_name("--architecture", ARCHITECTURES, name))
+    return 0 if list_resources(arguments.architecture, CONFIGS / "pe", arguments.full, arguments.to) else 1
+
+
+def list_resources(architectures: Sequence[str], configs: Path, full: bool, to: Path | None) -> bool:
+    """Print a row per case, write them to a CSV file, and return whether none exceeds a limit.
 
     Args:
         configs: conf/pe; the terms of each encoding there are cases as well.
@@ -61,7 +80,7 @@ def list_resources(architectures: list[str], configs: Path, full: bool, to: Path
             f"error: {faults} of {len(cases)} kernels exceed the registers or shared memory of their GPU",
             file=sys.stderr,
         )
-        raise EndError(1)
+    return not faults
 
 
 def fault(case: Case, taken: Resources) -> str:

@@ -1,0 +1,42 @@
+"""Run a benchmark or a simulation by its name: python -m benchmarks NAME ..."""
+
+import importlib
+import sys
+
+from pe_lab.system.errors import printable
+from pe_lab.system.names import unknown_name
+
+BENCHMARKS = {
+    "encoding_steps": "time a training step with each encoding on one thread of a CPU",
+    "speed": "time encodings in a plain model on a CPU, against transformers and against none",
+    "study": "time the lab against a plain PyTorch loop",
+    "ledger": "time reading and reporting a ledger of made-up cells",
+    "gpu": "run all that needs a GPU: self-test, tests, sanitizer, tune, kernels and a sweep",
+    "gpu_steps": "time training steps on a GPU, as usual and as a CUDA graph",
+    "kernels": "time attention by Triton, FlexAttention and PyTorch, on a GPU",
+    "tune": "measure blocks of the kernels on this GPU and keep the fastest in the package's table",
+    "resources": "list registers, spills and shared memory of the kernels, compiled without a GPU",
+    "static": "count the kernels' instructions per pair, or choose blocks by them, without a GPU",
+    "export": "run encodings compiled, exported, as ONNX and in transformers' models",
+    "faults": "kill, damage and starve sweeps, and count what is lost",
+    "simulate_verdicts": "simulate studies under the protocol: how often verdicts are wrong",
+    "simulate_tables": "simulate comparisons in tables of cells, whose variances are estimated together",
+}
+
+
+def main() -> None:
+    """Run the benchmark that the first argument names, with the arguments after it; without any, list them."""
+    name, *arguments = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        lines = [f"  {each:18}{text}" for each, text in BENCHMARKS.items()]
+        print("\n".join(["usage: python -m benchmarks NAME ...", "", *lines, "", "NAME --help says more of each"]))
+    elif name in BENCHMARKS:
+        sys.argv = [f"python -m benchmarks {name}", *arguments]
+        importlib.import_module(f"benchmarks.{name}").main()
+    else:
+        print(f"error: {printable(unknown_name('NAME', BENCHMARKS, name))}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

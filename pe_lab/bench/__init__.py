@@ -1,1 +1,0 @@
-"""Benchmarks of training, kernels and ledger, and fault injection: python -m pe_lab.bench."""
