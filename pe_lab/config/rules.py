@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pe_lab.config.declarations import declarations
 from pe_lab.config.looks import looks_of
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME, RANGES, require
-from pe_lab.config.schema import TYPED, Config, Decide, Search, Solve, Tune
+from pe_lab.config.schema import TYPED, Config, Decide, Model, Search, Solve, Tune
 from pe_lab.config.users import Folders, find_classes, folders, is_package
 from pe_lab.encodings import options
 from pe_lab.encodings.options import shown
@@ -77,12 +78,34 @@ def _check_heads(cfg: DictConfig) -> None:
         raise ValueError(
             f"model.width must be divisible by model.num_heads, got model.width={width}, model.num_heads={num_heads}"
         )
-    head_dim = width // num_heads
+    head_dim, num_kv_heads = width // num_heads, cfg.model.num_kv_heads
+    if num_kv_heads is not None and num_heads % num_kv_heads:
+        raise ValueError(
+            f"model.num_kv_heads must divide model.num_heads, got model.num_kv_heads={num_kv_heads}, "
+            f"model.num_heads={num_heads}"
+        )
+    hidden_width(cfg.model)  # refuses one that is not whole
+    if cfg.model.tie_embeddings and cfg.model.parametrization == "mup":
+        raise ValueError("model.tie_embeddings=true is not defined for model.parametrization=mup: choose one of them")
     if "pairing" in cfg.pe and head_dim % 2:
         raise ValueError(
             f"pe={cfg.pe.name} rotates pairs: head_dim must be even, got {head_dim} "
             f"(model.width={width}, model.num_heads={num_heads})"
         )
+
+
+def hidden_width(model: Model | DictConfig) -> int:
+    """Return the dimensions inside the MLP.
+
+    Raises:
+        ValueError: the width times the ratio is not whole.
+    """
+    hidden = model.width * Fraction(model.mlp_ratio)
+    if hidden.denominator != 1:
+        raise ValueError(
+            f"model.mlp_ratio x model.width must be whole, got {model.mlp_ratio} x {model.width} = {float(hidden):.2f}"
+        )
+    return int(hidden)
 
 
 def _check_length(cfg: DictConfig) -> None:

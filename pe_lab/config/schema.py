@@ -10,10 +10,12 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 @dataclass
 class Model:
+    """The transformer, see conf/model/base.yaml for every setting."""
+
     depth: int = MISSING
     width: int = MISSING
     num_heads: int = MISSING
-    mlp_ratio: int = MISSING
+    mlp_ratio: Any = MISSING
     norm: str = MISSING
     dropout: float = MISSING
     embedding_std: float = MISSING
@@ -22,6 +24,13 @@ class Model:
     parametrization: str = "standard"
     base_width: int = 64
     base_head_dim: int = 16
+    norm_type: str = "layer"
+    mlp: str = "gelu"
+    num_kv_heads: int | None = None
+    qk_norm: bool = False
+    bias: bool = True
+    tie_embeddings: bool = False
+    residual_scale: str = "none"
 
 
 @dataclass

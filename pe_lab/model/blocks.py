@@ -5,10 +5,13 @@ from torch import Tensor, nn
 
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
+from pe_lab.config import Model, hidden_width
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions
 from pe_lab.encodings.terms import Terms
 from pe_lab.model.rows import ALL, Rows
+
+EPSILON = 1e-5  # of norms
 
 
 class Tokens(nn.Embedding):
@@ -22,20 +25,62 @@ class Tokens(nn.Embedding):
         nn.init.normal_(self.weight, std=self.std)
 
 
+def make_norm(kind: str, width: int, bias: bool = True) -> nn.Module:
+    """Return a norm over the last dimension, of this width.
+
+    Args:
+        kind: layer, LayerNorm; rms, RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4), which has no bias.
+    """
+    return nn.RMSNorm(width, eps=EPSILON) if kind == "rms" else nn.LayerNorm(width, eps=EPSILON, bias=bias)
+
+
+def make_mlp(kind: str, width: int, hidden: int, bias: bool = True) -> nn.Module:
+    """Return the MLP of a layer: gelu, two linear maps with a GELU between; swiglu, see `SwiGLU`."""
+    if kind == "swiglu":
+        return SwiGLU(width, hidden, bias)
+    return nn.Sequential(nn.Linear(width, hidden, bias), nn.GELU(), nn.Linear(hidden, width, bias))
+
+
+class SwiGLU(nn.Module):
+    """A gated MLP: down(silu(gate(x)) * up(x)) (Shazeer 2020, arXiv:2002.05202, eq. 6).
+
+    Args:
+        width: D.
+        hidden: dimensions between; two thirds of those of a GELU MLP give as many parameters.
+    """
+
+    def __init__(self, width: int, hidden: int, bias: bool = True) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, hidden, bias)
+        self.up = nn.Linear(width, hidden, bias)
+        self.down = nn.Linear(hidden, width, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+        return out
+
+
 class Attention(nn.Module):
     """Multi-head attention. Everything positional is an argument of `forward`.
 
+    Queries of H / G heads share a head of keys and values (Ainslie et al. 2023, arXiv:2305.13245), which is repeated
+    before attention: encodings and all implementations see H heads.
+
     Args:
-        width: D; num_heads: H, divides it.
+        config: width, num_heads, num_kv_heads, qk_norm, bias.
         query_factor: on queries.
     """
 
-    def __init__(self, width: int, num_heads: int, query_factor: float = 1.0) -> None:
+    def __init__(self, config: Model, query_factor: float = 1.0) -> None:
         super().__init__()
-        self.num_heads = num_heads
+        self.num_heads = config.num_heads
+        self.num_kv_heads = config.num_kv_heads or config.num_heads
         self.query_factor = query_factor
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        width, head_dim = config.width, config.width // config.num_heads
+        self.qkv = nn.Linear(width, (self.num_heads + 2 * self.num_kv_heads) * head_dim, config.bias)
+        self.norm_query = make_norm("rms", head_dim) if config.qk_norm else nn.Identity()
+        self.norm_key = make_norm("rms", head_dim) if config.qk_norm else nn.Identity()
+        self.out = nn.Linear(width, width, config.bias)
 
     def project(self, h_qk: Tensor, h_v: Tensor, rows: Rows = ALL) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys of h_qk and values of h_v, each [B, H, T, d].
@@ -43,15 +88,26 @@ class Attention(nn.Module):
         Args:
             h_qk, h_v: the states of rows, [B, T, D] or [N, D].
         """
-        D = h_qk.shape[-1]
         if h_qk is h_v:
             qkv = self.qkv(h_qk)
         else:
+            keys_end = h_qk.shape[-1] + self.num_kv_heads * (h_qk.shape[-1] // self.num_heads)
             weight, bias = self.qkv.weight, self.qkv.bias
-            query_key = nn.functional.linear(h_qk, weight[: 2 * D], bias[: 2 * D])
-            qkv = torch.cat((query_key, nn.functional.linear(h_v, weight[2 * D :], bias[2 * D :])), -1)
-        q, k, v = rows.split(qkv, self.num_heads)
+            first, last = (None, None) if bias is None else (bias[:keys_end], bias[keys_end:])
+            query_key = nn.functional.linear(h_qk, weight[:keys_end], first)
+            qkv = torch.cat((query_key, nn.functional.linear(h_v, weight[keys_end:], last)), -1)
+        q, k, v = rows.split(self._repeated(qkv), self.num_heads)
+        q, k = self.norm_query(q), self.norm_key(k)
         return q if self.query_factor == 1.0 else q * self.query_factor, k, v
+
+    def _repeated(self, qkv: Tensor) -> Tensor:
+        """Return [..., 3 H d] for [..., (H + 2 G) d]: keys and values once for each of their queries' heads."""
+        H, G = self.num_heads, self.num_kv_heads
+        if H == G:
+            return qkv
+        q, k, v = qkv.unflatten(-1, (H + 2 * G, -1)).split((H, G, G), -2)
+        k, v = (x.repeat_interleave(H // G, -2) for x in (k, v))
+        return torch.cat((q, k, v), -2).flatten(-2)
 
     def forward(
         self,
@@ -70,26 +126,32 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a GELU MLP, each with a residual connection, and a norm before (pre) or after (post) each."""
+    """Attention and an MLP, each with a residual connection and with norms: `x + f(norm(x))`, pre; `norm(x + f(x))`,
+    post; `x + norm(f(norm(x)))`, sandwich.
 
-    def __init__(
-        self,
-        width: int,
-        num_heads: int,
-        mlp_ratio: int,
-        norm: str,
-        dropout: float,
-        attention_dropout: float,
-        query_factor: float = 1.0,
-    ) -> None:
+    Args:
+        config: of the model.
+        query_factor: on queries.
+    """
+
+    def __init__(self, config: Model, query_factor: float = 1.0) -> None:
         super().__init__()
-        self.attention_dropout = attention_dropout
-        self.pre_norm = norm == "pre"
-        self.norm_attention = nn.LayerNorm(width)
-        self.attention = Attention(width, num_heads, query_factor)
-        self.norm_mlp = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, mlp_ratio * width), nn.GELU(), nn.Linear(mlp_ratio * width, width))
-        self.dropout = nn.Dropout(dropout)
+        width, sandwich = config.width, config.norm == "sandwich"
+        self.attention_dropout = config.attention_dropout
+        self.pre_norm = config.norm != "post"
+        self.norm_attention = make_norm(config.norm_type, width, config.bias)
+        self.attention = Attention(config, query_factor)
+        self.norm_attention_out = make_norm(config.norm_type, width, config.bias) if sandwich else nn.Identity()
+        self.norm_mlp = make_norm(config.norm_type, width, config.bias)
+        self.mlp = make_mlp(config.mlp, width, hidden_width(config), config.bias)
+        self.norm_mlp_out = make_norm(config.norm_type, width, config.bias) if sandwich else nn.Identity()
+        self.dropout = nn.Dropout(config.dropout)
+
+    @property
+    def residual_maps(self) -> tuple[nn.Linear, nn.Linear]:
+        """The linear maps whose results are added to the residual stream."""
+        last = self.mlp.down if isinstance(self.mlp, SwiGLU) else self.mlp[-1]
+        return self.attention.out, last
 
     def forward(
         self,
@@ -124,10 +186,10 @@ class Layer(nn.Module):
             h_qk, h_v = rows.drop(h_qk), rows.drop(h_v)
         dropout = self._weights_dropout(h.device)
         out = self.attention(h_qk, h_v, terms, layout, implementation, dropout, rows, kept)
-        x = kept.within(x, rows) + self.dropout(out)
+        x = kept.within(x, rows) + self.dropout(self.norm_attention_out(out))
         if not self.pre_norm:
             x = self.norm_attention(x)
-        x = x + self.dropout(self.mlp(self.norm_mlp(x) if self.pre_norm else x))
+        x = x + self.dropout(self.norm_mlp_out(self.mlp(self.norm_mlp(x) if self.pre_norm else x)))
         return x if self.pre_norm else self.norm_mlp(x)
 
     def _weights_dropout(self, device: torch.device) -> Dropout | None:
@@ -135,6 +197,17 @@ class Layer(nn.Module):
         if not self.training or not self.attention_dropout:
             return None
         return Dropout(self.attention_dropout, torch.randint(2**32, (), device=device))
+
+
+class TiedHead(nn.Module):
+    """The embeddings of the tokens as the head: the logit of a token is its embedding's product with the state."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        super().__init__()
+        self._tokens = [tokens]  # in a list, so that its parameter stays one of the embeddings alone
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.linear(x, self._tokens[0].weight)
 
 
 def _version(x: Tensor) -> int:

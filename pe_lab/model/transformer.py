@@ -16,7 +16,7 @@ from pe_lab.encodings.cache import Cache, require_left_padding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
-from pe_lab.model.blocks import Layer, Tokens, mean_over_tokens
+from pe_lab.model.blocks import Layer, TiedHead, Tokens, make_norm, mean_over_tokens
 from pe_lab.model.parametrization import STANDARD, MaximalUpdate, query_factor, width_factor
 from pe_lab.model.rows import ALL, Rows, Some, tokens_of
 
@@ -27,8 +27,7 @@ class Transformer(nn.Module):
     """Token embeddings, `depth` layers, and a head with a logit for every answer of the task.
 
     Args:
-        config: depth, width, num_heads, mlp_ratio, norm, dropout, attention_dropout, embedding_std, scale_tokens,
-            parametrization, base_width, base_head_dim.
+        config: sizes and parts, see `pe_lab.config.Model`.
         encoding: makes an encoding for the given sizes. Called once, or once per layer if the encoding is per layer.
         task: vocabulary, answers, length and shape of the sequences.
         implementation: of attention; "auto" is resolved when the model runs.
@@ -43,6 +42,13 @@ class Transformer(nn.Module):
         "parametrization": STANDARD,
         "base_width": 64,
         "base_head_dim": 16,
+        "norm_type": "layer",
+        "mlp": "gelu",
+        "num_kv_heads": None,
+        "qk_norm": False,
+        "bias": True,
+        "tie_embeddings": False,
+        "residual_scale": "none",
     }
 
     def __init__(
@@ -53,6 +59,7 @@ class Transformer(nn.Module):
         implementation: str = "auto",
     ) -> None:
         super().__init__()
+        require_fit(config, task)
         sizes = task.sizes(config.width, config.num_heads)
         self.task = task
         self.implementation = implementation
@@ -61,18 +68,22 @@ class Transformer(nn.Module):
         self.token_scale = (config.width / factor) ** 0.5 if config.scale_tokens else 1.0
         self.dropout = nn.Dropout(config.dropout)
         self.encodings = Stack.build(encoding, sizes, config.depth)
-        layer_sizes = (config.width, config.num_heads, config.mlp_ratio, config.norm)
-        self.layers = nn.ModuleList(
-            Layer(*layer_sizes, config.dropout, config.attention_dropout, query_factor(config))
-            for _ in range(config.depth)
+        self.layers = nn.ModuleList(Layer(config, query_factor(config)) for _ in range(config.depth))
+        self.norm = nn.Identity() if config.norm == "post" else make_norm(config.norm_type, config.width, config.bias)
+        self.head = (
+            TiedHead(self.tokens) if config.tie_embeddings else nn.Linear(config.width, task.outputs, config.bias)
         )
-        self.norm = nn.LayerNorm(config.width) if config.norm == "pre" else nn.Identity()
-        self.head = nn.Linear(config.width, task.outputs)
+        self.residual_scale = (2 * config.depth) ** -0.5 if config.residual_scale == "depth" else 1.0
         self.update = MaximalUpdate(self, encoding, sizes, config.depth, factor)
 
+    @torch.no_grad()
     def scale_parameters(self) -> None:
-        """Scale initial weights as the parametrization says; called once, when all have been drawn."""
+        """Scale initial weights as the parametrization and `residual_scale` say; called once, when all are drawn."""
         self.update.scale_weights()
+        if self.residual_scale != 1.0:
+            for layer in self.layers:
+                for linear in layer.residual_maps:
+                    linear.weight.mul_(self.residual_scale)
 
     def rate_factors(self) -> dict[nn.Parameter, float]:
         """Return the factors on learning rates that are not 1, by parameter."""
@@ -206,6 +217,19 @@ class Transformer(nn.Module):
         finally:
             self.implementation = implementation
         return counter.get_total_flops()
+
+
+def require_fit(config: Model, task: Task) -> None:
+    """Check that a model can be made for a task.
+
+    Raises:
+        ValueError: embeddings are tied, and the answers are not the tokens.
+    """
+    if config.tie_embeddings and (task.pooled or task.outputs != task.vocabulary):
+        raise ValueError(
+            f"model.tie_embeddings needs a task whose answers are its {task.vocabulary} tokens, got "
+            f"{task.outputs} answers{' of whole sequences' if task.pooled else ''}"
+        )
 
 
 def _require_prompts(tokens: Tensor, count: int, layout: Layout) -> None:

@@ -59,6 +59,13 @@ def run(tmp_path, *overrides: str) -> str:
         "trainer.batch_size=32",
         "trainer.clip=1",
         "attention=reference",
+        "model.norm_type=rms",
+        "model.mlp=swiglu",
+        "model.num_kv_heads=1",
+        "model.residual_scale=depth",
+        "model.qk_norm=true",
+        "model.bias=false",
+        "model.tie_embeddings=true",
     ],
 )
 def test_what_determines_the_result_changes_the_hash(override, tmp_path):
@@ -67,12 +74,14 @@ def test_what_determines_the_result_changes_the_hash(override, tmp_path):
 
 def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
     """A new setting must be put in one of the two lists of this file."""
-    settings = set(RANGES) | {"model.scale_tokens"}
+    settings = set(RANGES) | {f"model.{switch}" for switch in ("scale_tokens", "qk_norm", "bias", "tie_embeddings")}
     # the options of encodings and of datasets are not among them: they are hashed alike
     assert settings == {
         *("seed", "model.depth", "model.width", "model.num_heads", "model.mlp_ratio"),
         *("model.norm", "model.dropout", "model.attention_dropout", "model.embedding_std", "model.scale_tokens"),
         *("model.parametrization", "model.base_width", "model.base_head_dim"),
+        *("model.norm_type", "model.mlp", "model.num_kv_heads", "model.residual_scale", "model.qk_norm", "model.bias"),
+        "model.tie_embeddings",
         *("optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay"),
         *("optimizer.schedule", "optimizer.warmup_steps", "trainer.precision", "trainer.batch_size", "trainer.clip"),
         *(
