@@ -74,7 +74,12 @@ def test_a_row_is_a_cell_with_its_metrics_and_floors() -> None:
     assert list(rows["seed"]) == [0, 1, 2, 3] * 3
     assert list(rows["test_loss"]) == [loss for losses in LOSSES.values() for loss in losses]
     one = rows.iloc[0].to_dict()
-    assert (one["depth"], one["epochs"], one["test_accuracy"], one["floor_position_blind_loss_all"]) == (4, 4, 0.5, 1.0)
+    assert (one["depth"], one["epochs"], one["test_accuracy"], one["floor_position_blind_loss_all"]) == (
+        4,
+        16,
+        0.5,
+        1.0,
+    )
     assert (one["parameters"], one["positional_parameters"], one["seconds"]) == (1000, 10, 1.5)
 
 
