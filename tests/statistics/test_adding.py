@@ -8,7 +8,7 @@ import pytest
 
 from pe_lab.statistics import Endpoint, holm, sequential
 from pe_lab.statistics.adding import Cell, Decision, Question, Values, decide_cells
-from pe_lab.statistics.looks import parts_of
+from pe_lab.statistics.looks import SPENT, parts_of
 
 LOOKS = (3, 4, 6, 8)
 SETTING = (4,)
@@ -132,6 +132,10 @@ def test_the_looks_spend_the_level_and_no_more(looks):
     assert sum(parts) == pytest.approx(1)
     assert list(parts) == sorted(parts)
     np.testing.assert_allclose(parts, np.sqrt(looks) / np.sqrt(looks).sum(), atol=0.02)
+
+
+def test_the_looks_of_the_protocol_spend_what_it_declares():
+    assert parts_of((5, 8, 12)) == SPENT == (0.25, 0.35, 0.4)
 
 
 @pytest.mark.parametrize("looks", [(), (1, 3), (3, 3), (5, 4)])
