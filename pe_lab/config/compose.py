@@ -12,8 +12,10 @@ from hydra.core.plugins import Plugins
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from pe_lab.config import trainer
 from pe_lab.config.overrides import parsed
 from pe_lab.config.parts import fill_parts
+from pe_lab.config.ranges import require
 from pe_lab.config.rules import check
 from pe_lab.config.schema import folder
 from pe_lab.config.users import Folders, folders, tell_hydra
@@ -71,7 +73,7 @@ def cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None
         raise ValueError(f"+study={cfg.study_name} is a sweep: add -m, got no -m")
     keys = _keys(parsed(overrides, known))
     fill_parts(cfg.pe, "pe", known, _written)
-    _settle_length(cfg, keys)
+    _settle(cfg, keys)
     check(cfg, known)
     for setting, value in (("tune.rates", cfg.tune.rates), ("decide.baseline", cfg.decide.baseline)):
         if value is not None:
@@ -133,9 +135,27 @@ def _require_base_used(cfgs: list[DictConfig], keys: list[str]) -> None:
                 raise ValueError(f"{setting} needs model.parametrization=mup, got {cfgs[0].model.parametrization}")
 
 
-def _settle_length(cfg: DictConfig, keys: list[str]) -> None:
-    """Let steps replace the epochs of a file; beside epochs that are given as well they are refused by `check`."""
-    if cfg.steps is not None and "epochs" not in keys:
+def _settle(cfg: DictConfig, keys: list[str]) -> None:
+    """Give what Lightning has other names for to the settings of the lab, and let steps replace the epochs of a file.
+
+    Raises:
+        ValueError: an argument of lightning.Trainer is no value of the setting, or another one is given.
+    """
+    for name, (setting, _) in trainer.ALIASES.items():
+        value = OmegaConf.select(cfg, f"trainer.{name}")
+        if value is None:
+            continue
+        require(f"trainer.{name}", value)
+        value = "cuda" if value == "gpu" else value
+        if setting in keys and OmegaConf.select(cfg, setting) != value:
+            raise ValueError(
+                f"trainer.{name} is another name of {setting}={OmegaConf.select(cfg, setting)} and must be left out, "
+                f"got {value}"
+            )
+        OmegaConf.update(cfg, setting, value)
+        cfg.trainer[name] = None
+        keys = [*keys, setting]
+    if cfg.steps is not None and "epochs" not in keys:  # beside epochs that are given as well they are refused
         cfg.epochs = None
 
 
@@ -154,7 +174,7 @@ def _compose_jobs(overrides: list[str], known: Folders, keys: list[str]) -> list
                 (read[word],) = parsed([word], known)
         cfgs.append(_compose_job([read[word] for word in job], known, composed))
         fill_parts(cfgs[-1].pe, "pe", known, _written)
-        _settle_length(cfgs[-1], keys)
+        _settle(cfgs[-1], keys)
         check(cfgs[-1], known)
     return cfgs
 

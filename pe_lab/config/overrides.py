@@ -15,7 +15,7 @@ from pe_lab.system.errors import in_one_line
 from pe_lab.system.names import unknown_name
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
-LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe")
+LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe", "callbacks")
 MOST = 100_000  # cells of a sweep
 
 
@@ -103,14 +103,9 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
             raise ValueError(f"a study must be chosen as +{text}, got {shown(text)}: no study is chosen by default")
         if key == "hydra/launcher" and str(value).startswith("submitit") and not _has_submitit():
             raise ValueError(f"{text} needs the package hydra-submitit-launcher: pip install 'pe_lab[slurm]'")
-        if key == "trainer.devices":
-            raise ValueError(
-                f"trainer.devices cannot be set: a cell trains on one device, and a sweep starts one worker per GPU of "
-                f"CUDA_VISIBLE_DEVICES (workers=N for another number), got {shown(text)}"
-            )
         if key == "hydra.searchpath":
             raise ValueError(f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {shown(text)}")
-        numbers = [name for name in LISTS if name != "probe"]  # whose messages are elsewhere
+        numbers = [name for name in LISTS if name.startswith("evaluate.")]  # whose messages are elsewhere
         of = next((name for name in numbers if key.startswith(f"{name}.")), "")
         if of and not key.removeprefix(f"{of}.").partition(".")[0].isdecimal():
             raise ValueError(f"{of} must be a list, as {of}=[...], got {shown(text)}")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from pe_lab.config import trainer
 from pe_lab.encodings import options, policy_names
 from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, at_least, is_number, is_text, one_of, whole
 
@@ -124,6 +125,7 @@ RANGES: dict[str, Range] = {
     "trainer.save_every": at_least(0),
     "trainer.fresh": BOOLEAN,
     "trainer.graph": Range("true, false or auto", lambda x: isinstance(x, bool) or x == "auto"),
+    **trainer.ranges(),
     "attention.implementation": one_of("auto", "reference", "sdpa", "flex", "triton"),
     "evaluate.lengths": _each(at_least(1)),
     "evaluate.policy": _each(

@@ -13,7 +13,8 @@ from pe_lab.config.declarations import declarations
 from pe_lab.config.looks import looks_of
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME, RANGES, require
-from pe_lab.config.schema import TYPED, Config, Decide, Model, Search, Solve, Tune
+from pe_lab.config.schema import NAMED, TYPED, Config, Decide, Model, Search, Solve, Tune
+from pe_lab.config.trainer import check_trainer
 from pe_lab.config.users import Folders, find_classes, folders, is_package
 from pe_lab.encodings import options
 from pe_lab.encodings.options import shown
@@ -40,7 +41,7 @@ def check(cfg: DictConfig, known: Folders | None = None) -> None:
         if value is not missing:
             require(setting, _plain(value))
     encodings = list(_encodings(cfg.pe, "pe"))
-    for path in [*encodings, "data", "optimizer", "logger", *(f"probe.{name}" for name in cfg.probe)]:
+    for path in [*encodings, "data", "optimizer", "logger", *_named(cfg)]:
         _check_module(OmegaConf.select(cfg, path), path)
     for path in [*encodings, "data"]:
         _check_options(OmegaConf.select(cfg, path), path)
@@ -48,8 +49,14 @@ def check(cfg: DictConfig, known: Folders | None = None) -> None:
     _check_length(cfg)
     _check_tune(cfg)
     _check_decide(cfg)
+    check_trainer(cfg)
     if found := complaint(_plain(cfg)):  # otherwise what is written of it could not be read back
         raise ValueError(f"the config {found}")
+
+
+def _named(cfg: DictConfig) -> list[str]:
+    """Return the places of what is chosen as a list: each file stands in its group under its name."""
+    return [f"{group}.{name}" for group in NAMED for name in cfg[group]]
 
 
 def _check_module(leaf: DictConfig, path: str) -> None:
@@ -191,7 +198,7 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
         raise ValueError(f"{setting} must be set, got nothing")
     known: dict[str, set[str]] = {"": {field.name for field in fields(Config)}}
     _require_known(cfg, "", known[""])
-    for group in ("pe", "data", "optimizer", "logger", "probe", *dict(TYPED)):
+    for group in ("pe", "data", "optimizer", "logger", *NAMED, *dict(TYPED)):
         if not OmegaConf.is_dict(cfg[group]):
             raise ValueError(f"{group} must have settings, got {shown(_plain(cfg[group]))}")
     for group, typed in TYPED:
@@ -226,24 +233,25 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
     for key in OPTIMIZER:
         if key not in cfg.optimizer:
             raise ValueError(f"optimizer.{key} must be set, got nothing")
-    _check_probes(cfg.probe, files)
+    for group in NAMED:
+        _check_named(group, cfg[group], files)
     for leaf, names in known.items():
         _require_known(OmegaConf.select(cfg, leaf) if leaf else cfg, leaf, names)
 
 
-def _check_probes(probes: DictConfig, files: Folders) -> None:
-    """Raise ValueError unless every probe has a class, and a probe of conf/probe that of its file."""
-    for name, leaf in probes.items():
+def _check_named(group: str, given: DictConfig, files: Folders) -> None:
+    """Raise ValueError unless each of a group has a class, and one of a file the class of the file."""
+    for name, leaf in given.items():
         target = leaf.get("_target_") if OmegaConf.is_dict(leaf) else None
         if not NAME.holds(name) or not isinstance(target, str) or name[0] == "_":
             raise ValueError(
-                f"probe.{name} must be settings with a _target_, got {shown(_plain(leaf))}: a file of conf/probe "
-                f"begins with # @package probe.<name>"
+                f"{group}.{name} must be settings with a _target_, got {shown(_plain(leaf))}: a file of conf/{group} "
+                f"begins with # @package {group}.<name>"
             )
-        written = _settings(files, "probe", name) if files.file("probe", str(name)) else {}
+        written = _settings(files, group, name) if files.file(group, str(name)) else {}
         if written and target != written.get("_target_"):
             raise ValueError(
-                f"probe.{name}._target_ must be {written.get('_target_')}, got {shown(target)}: give a class of your "
+                f"{group}.{name}._target_ must be {written.get('_target_')}, got {shown(target)}: give a class of your "
                 f"own a name of its own"
             )
 

@@ -1,11 +1,13 @@
 """The typed root of the configuration, and where its files are."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
+
+from pe_lab.config import trainer
 
 
 @dataclass
@@ -34,7 +36,9 @@ class Model:
 
 
 @dataclass
-class Trainer:
+class LabTrainer:
+    """How a cell is trained: what Lightning's Trainer has no argument for, or another name."""
+
     device: str = MISSING
     precision: str = MISSING
     batch_size: int = MISSING
@@ -43,6 +47,13 @@ class Trainer:
     save_every: float = MISSING
     graph: Any = "auto"  # or True, or False
     fresh: bool = False
+    _target_: str = "lightning.Trainer"
+
+
+# all arguments of Lightning's Trainer, so that they are given without +; null: not given
+Trainer: Any = make_dataclass(
+    "Trainer", [(name, Any, field(default=None)) for name in trainer.NAMES], bases=(LabTrainer,)
+)
 
 
 @dataclass
@@ -142,6 +153,7 @@ class Config:
     logger: Any = MISSING
     evaluate: Evaluate = field(default_factory=Evaluate)
     probe: dict[str, Any] = field(default_factory=dict)
+    callbacks: dict[str, Any] = field(default_factory=dict)
     epochs: int | None = 4
     steps: int | None = None
     solve: Solve = field(default_factory=Solve)
@@ -166,6 +178,7 @@ TYPED = (
     ("evaluate", Evaluate),
     ("decide", Decide),
 )
+NAMED = ("probe", "callbacks")  # groups of which several files are chosen; each has a package of its own
 ConfigStore.instance().store(name="schema", node=Config)
 
 
@@ -193,7 +206,12 @@ def flatten(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dic
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """Return a config, or a group of it, as plain data with its interpolations resolved."""
+    """Return a config, or a group of it, as plain data with its interpolations resolved.
+
+    Arguments of lightning.Trainer are there if they are given.
+    """
     found: Any = OmegaConf.to_container(cfg, resolve=True)  # its type does not say that a DictConfig makes a dict
     assert isinstance(found, dict)
+    if isinstance(of := found.get("trainer"), dict):
+        found["trainer"] = {name: of[name] for name in of if of[name] is not None or name not in trainer.NAMES}
     return found

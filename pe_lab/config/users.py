@@ -34,7 +34,7 @@ ENTRY_POINTS = "pe_lab.conf"
 FLAGS = ("--config-dir", "-cd")
 GIVEN = f"{FLAGS[0]}, or {VARIABLE},"
 HELP = "a folder of your own with configs, like conf/: its names join those of the package"
-WITH_CLASS = ("pe", "data", "optimizer", "logger", "probe")  # groups whose files name a class
+WITH_CLASS = ("pe", "data", "optimizer", "logger", "probe", "callbacks")  # groups whose files name a class
 MADE_LATER = ("pe", "data", "logger")  # of these, groups whose classes need more than the file's options
 DEEPEST = 2  # levels of folders in which files are looked for, as hydra/launcher
 

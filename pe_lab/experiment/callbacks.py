@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Batch
@@ -20,26 +21,29 @@ class StepTime(L.Callback):
 
     Attributes:
         steps: that are done.
+        stepped: whether the last batch ended one; of batches whose gradients are accumulated, the last does.
         spent: seconds since this object was made.
+        ended: whether a callback of the user has ended the training there.
     """
 
     def __init__(self) -> None:
         self.steps, self.seconds, self.spent = 0, 0.0, 0.0
+        self.stepped, self.ended = False, False
 
     def on_train_batch_start(self, *_: Any) -> None:
         self.began = time.perf_counter()
 
     def on_train_batch_end(self, trainer: L.Trainer, training: L.LightningModule, *_: Any) -> None:
         took = time.perf_counter() - self.began
-        self.steps = trainer.global_step
+        self.stepped, self.steps = trainer.global_step > self.steps, trainer.global_step
         self.seconds += took
         self.spent += took
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps, "seconds": self.seconds}
+        return {"steps": self.steps, "seconds": self.seconds} | ({"ended": True} if self.ended else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps, self.seconds = state["steps"], state["seconds"]
+        self.steps, self.seconds, self.ended = state["steps"], state["seconds"], state.get("ended", False)
 
 
 class Divergence(L.Callback):
@@ -51,7 +55,8 @@ class Divergence(L.Callback):
             bad = (~losses.isfinite()).nonzero()
             if len(bad):
                 first = int(bad[0])
-                raise NotFiniteError("training", training.step + 1 - len(losses) + first, losses[first].item())
+                steps = -(-(len(losses) - first) // trainer.accumulate_grad_batches)  # since then
+                raise NotFiniteError("training", trainer.global_step - steps, losses[first].item())
 
 
 class Curve(L.Callback):
@@ -77,6 +82,11 @@ class Curve(L.Callback):
         place = {"split": split, "step": self.clock.steps, "epoch": round(self.epoch, 6)}
         return [place | {"metric": name, "value": value} for name, value in metrics.items()]
 
+    def log(self, metrics: dict[str, float]) -> None:
+        """Log what callbacks of the user have measured, under the names that they give."""
+        for logger in self.loggers:
+            logger.log_metrics(metrics | {"step": self.clock.steps, "epoch": self.epoch}, self.clock.steps)
+
     def add(self, split: str, metrics: dict[str, float]) -> None:
         """Log metrics, and keep their rows."""
         self.rows += self.emit(split, metrics)
@@ -90,7 +100,7 @@ class Curve(L.Callback):
             speed = {"tokens_per_second": self.tokens / (self.clock.seconds - self.since)}
             self.add("train", training.metrics | speed)
             self.tokens, self.since = 0, self.clock.seconds
-        if self.clock.steps % self.steps_per_epoch == 0:
+        if self.clock.stepped and self.clock.steps % self.steps_per_epoch == 0:
             self.add("train", {"objective": torch.stack(training.losses).mean().item()})
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,34 +122,82 @@ class Validation(L.Callback):
         self.due, self.evaluate, self.clock = due, evaluate, clock
 
     def on_train_batch_end(self, *_: Any) -> None:
-        if self.due(self.clock.steps):
+        if self.clock.stepped and self.due(self.clock.steps):
             self.evaluate()
 
 
-class Every(L.Callback):
-    """Does something about every so many seconds."""
+class AfterStep(Checkpoint):
+    """Acts at the end of a step.
 
-    def __init__(self, seconds: float, do: Callable[[], None]) -> None:
+    Args:
+        late: act after callbacks of the user, of which Lightning's save and stop at the end of a validation or an
+            epoch. Otherwise a state that is saved at the end of an epoch would not hold what they do there.
+    """
+
+    def __init__(self, act: Callable[[L.Trainer], None], clock: StepTime, late: bool) -> None:
+        self.act, self.clock, self.late = act, clock, late
+
+    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if self.clock.stepped and not (self.late and (trainer.is_last_batch or _validates(trainer))):
+            self.act(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if self.late and self.clock.stepped and not (trainer.sanity_checking or trainer.is_last_batch):
+            self.act(trainer)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, *_: Any) -> None:
+        if self.late:
+            self.act(trainer)
+
+
+class Every(AfterStep):
+    """Does something about every so many seconds, at the end of a step."""
+
+    def __init__(self, seconds: float, do: Callable[[], None], clock: StepTime, late: bool) -> None:
+        super().__init__(self._act, clock, late)
         self.seconds, self.do = seconds, do
         self.done = time.perf_counter()
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def _act(self, trainer: L.Trainer) -> None:
         if time.perf_counter() - self.done >= self.seconds:
             self.do()
             self.done = time.perf_counter()
 
 
-class Checkpoints(L.Callback):
-    """Finishes the checkpoints that are reached, and ends the training where none is left before it.
+class Checkpoints(AfterStep):
+    """Makes the requested checkpoints when they are reached, and ends the training after the last.
 
     Args:
         reached: whether the next checkpoint is reached.
         proceed: finishes all that are, and returns whether the training goes on.
+        stopped: called where something else ends the training.
     """
 
-    def __init__(self, reached: Callable[[], bool], proceed: Callable[[], bool]) -> None:
-        self.reached, self.proceed = reached, proceed
+    def __init__(
+        self,
+        reached: Callable[[], bool],
+        proceed: Callable[[], bool],
+        stopped: Callable[[], None],
+        clock: StepTime,
+        late: bool,
+    ) -> None:
+        super().__init__(self._act, clock, late)
+        self.reached, self.proceed, self.stopped = reached, proceed, stopped
+        self.last = False  # whether the last checkpoint is made
 
-    def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-        if self.reached() and not self.proceed():
-            trainer.should_stop = True
+    def _act(self, trainer: L.Trainer) -> None:
+        if trainer.should_stop and not self.last:
+            self.stopped()
+        elif self.reached() and not self.proceed():
+            trainer.should_stop = self.last = True
+
+    def on_train_end(self, *_: Any) -> None:
+        if not self.reached():
+            self.stopped()
+
+
+def _validates(trainer: L.Trainer) -> bool:
+    """Return whether Lightning validates after the current batch."""
+    interval, batch = trainer.val_check_batch, trainer.fit_loop.epoch_loop.batch_idx + 1
+    due = (trainer.current_epoch + 1) % (trainer.check_val_every_n_epoch or 1) == 0
+    return trainer.enable_validation and due and interval is not None and batch % interval == 0

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,11 +14,13 @@ from omegaconf import DictConfig
 from pe_lab.attention import IMPLEMENTATIONS, Choice, choose
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import resolved
+from pe_lab.config.trainer import batches_of_epoch, changing
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.options import LONGEST, within
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack, require_depth
+from pe_lab.experiment import trainer
 from pe_lab.experiment.identity import options
 from pe_lab.experiment.memory import naming_memory
 from pe_lab.experiment.requests import check_requests, requests
@@ -109,9 +111,15 @@ class Cell:
             optimization.require_mup()
         check_requests(cfg, dataset, encoding)
         chosen = (attention.name, attention.reason)
-        asked = cfg.trainer.graph  # where true is impossible, it is refused when the training is made
-        graph = asked is True or (asked == "auto" and refuses(made, optimization.made, device) is None)
-        return cls(cfg, device, dataset, encoding, type(made), *chosen, made.phased, graph)
+        cell = cls(cfg, device, dataset, encoding, type(made), *chosen, made.phased, graph=False)
+        if cell.batches_per_epoch < 1:
+            raise ValueError(f"trainer.limit_train_batches must leave a batch, got {cfg.trainer.limit_train_batches}")
+        hindrance, asked = trainer.hinders_graph(cfg, cell.trainer_arguments), cfg.trainer.graph
+        if asked is True and hindrance:
+            raise ValueError(f"trainer.graph=True cannot be used with {hindrance}: use trainer.graph=auto or false")
+        # where true is impossible otherwise, it is refused when the training is made
+        auto = asked == "auto" and not hindrance and refuses(made, optimization.made, device) is None
+        return replace(cell, graph=asked is True or auto)
 
     @property
     def unit(self) -> Literal["epochs", "steps"]:
@@ -124,8 +132,14 @@ class Cell:
         return int(self.cfg[self.unit])
 
     @property
+    def batches_per_epoch(self) -> int:
+        """The number of batches in an epoch of the training."""
+        return batches_of_epoch(self.cfg.trainer, -(-self.dataset.size("train") // self.cfg.trainer.batch_size))
+
+    @property
     def steps_per_epoch(self) -> int:
-        return int(-(-self.dataset.size("train") // self.cfg.trainer.batch_size))
+        """The number of optimizer steps in an epoch: batches whose gradients are accumulated are one step."""
+        return -(-self.batches_per_epoch // (self.cfg.trainer.accumulate_grad_batches or 1))
 
     def steps_to(self, target: int) -> int:
         """Return the number of steps to a checkpoint of its run."""
@@ -174,6 +188,11 @@ class Cell:
             identity[self.unit] = self.target
         if cfg.trainer.fresh:
             identity["fresh"] = True
+        callbacks = trainer.identified(cfg)
+        if arguments := changing(cfg.trainer, self.device.type == "cuda", bool(callbacks)):
+            identity["trainer"] = arguments
+        if callbacks:
+            identity["callbacks"] = callbacks
         if self.unit == "steps":  # its checkpoints are numbered otherwise than those of a run in epochs
             identity["unit"] = "steps"
             identity["solve"] = resolved(cfg.solve)  # where it is evaluated, and may end
@@ -219,7 +238,7 @@ class Cell:
         return Sequences(self.cfg, dataset)
 
     def trainer_arguments(self) -> dict[str, Any]:
-        """Return the arguments of a Lightning Trainer that trains this cell: device, precision and length."""
+        """Return the arguments of a Lightning Trainer that trains this cell, made anew."""
         precision = "bf16-mixed" if self.cfg.trainer.precision == "bf16-mixed" else "32-true"
         length = (
             {"max_epochs": self.cfg.epochs} if self.unit == "epochs" else {"max_epochs": -1, "max_steps": self.target}
@@ -231,6 +250,7 @@ class Cell:
             "precision": precision,
             "log_every_n_steps": log_every,
             **length,
+            **trainer.made(self.cfg),
         }
 
     def make_dataset(self) -> Dataset:

@@ -71,9 +71,8 @@ class Checkpoint:
         cell = self.cell
         place = {"split": "test", "step": self.step, "epoch": self.summary["epochs"]}
         rows = [*self.rows, *(place | {"metric": name, "value": value} for name, value in self.test.items())]
-        resolved = OmegaConf.merge(cell.cfg, {cell.unit: self.target})
         with self.run.recording(self.target) as folder:
-            (folder / "config.yaml").write_text(OmegaConf.to_yaml(resolved, resolve=True))
+            (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(cell.settings(self.target))))
             pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
             write_json(folder / "summary.json", self.summary)
             surroundings = environment(cell.device) | {"attention": cell.attention_reason}

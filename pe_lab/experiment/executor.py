@@ -1,9 +1,7 @@
 """Train one run and write its checkpoints to the ledger. Only the owner of the run's lease does this."""
 
-import logging
 import math
 import time
-import warnings
 from functools import cached_property
 from typing import Any
 
@@ -18,12 +16,14 @@ from pe_lab.experiment.checkpoint import Checkpoint
 from pe_lab.experiment.logs import Logs, prepare
 from pe_lab.experiment.measurement import Datasets, measure
 from pe_lab.experiment.memory import naming_memory
+from pe_lab.experiment.trainer import silence_lightning
 from pe_lab.ledger.run import DIVERGED, ERROR, Run
+from pe_lab.ledger.tree import Tree
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import LedgerError
 from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors
-from pe_lab.tracking.loggers import delivered
+from pe_lab.tracking.loggers import Forwarding, delivered
 from pe_lab.training.checkpoints import SafeTensorsIO
 from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
@@ -31,6 +31,10 @@ from pe_lab.training.metrics import evaluate
 
 class AbandonedError(Exception):
     """No living process requests this checkpoint any more."""
+
+
+class TimeOverError(RuntimeError):
+    """The training took the time that it may take."""
 
 
 class Executor:
@@ -180,8 +184,13 @@ class Executor:
                 self._close("failed")
 
     def _reached(self) -> bool:
-        """Return whether the training is at its target, or the task is solved."""
-        return self.target is None or self.solved or self.clock.steps >= self.cell.steps_to(self.target)
+        """Return whether the training is at its target, or something has ended it before."""
+        return (
+            self.target is None
+            or self.solved
+            or self.clock.ended
+            or self.clock.steps >= self.cell.steps_to(self.target)
+        )
 
     def _elsewhere(self, target: int) -> bool:
         """Return whether the training is past the target, or a stored state lies between it and the target."""
@@ -218,25 +227,65 @@ class Executor:
 
     def _fit(self) -> None:
         """Run Lightning's loop until no requested checkpoint is ahead."""
+        silence_lightning()
+        length = {} if self.cell.depends_on_end else {"max_epochs": -1, "max_steps": -1}  # callbacks end it
+        given = self.cell.trainer_arguments() | length
+        users = given.pop("callbacks", [])
         callbacks = [
             self.clock,
+            *users,
             Divergence(),
             self.curve,
             Validation(self._due, self._validate, self.clock),
-            Every(HEARTBEAT, self._beat),
-            Every(self.cell.cfg.trainer.save_every, self._save),
-            Checkpoints(self._reached, self._proceed),
+            Every(HEARTBEAT, self._beat, self.clock, bool(users)),
+            Every(self.cell.cfg.trainer.save_every, self._save, self.clock, bool(users)),
+            Checkpoints(self._reached, self._proceed, self._stopped, self.clock, bool(users)),
         ]
-        silence_lightning()
-        length = {} if self.cell.depends_on_end else {"max_epochs": -1, "max_steps": -1}  # callbacks end it
-        arguments = self.cell.trainer_arguments() | QUIET | length
-        self.trainer = L.Trainer(**arguments, callbacks=callbacks, plugins=[SafeTensorsIO()])
+        arguments = QUIET | self._for_callbacks(users) | given
+        self.training.to_loggers = False
+        modes = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
         try:
+            self.trainer = L.Trainer(**arguments, callbacks=callbacks, plugins=[SafeTensorsIO()])
             self.trainer.fit(self.training, datamodule=self.cell.sequences(self.datasets.at()), ckpt_path=self.state)
+            if not self._reached():  # Lightning has found nothing to do
+                self._stopped()
         except SystemExit as end:
             if isinstance(end.__context__, KeyboardInterrupt):  # Lightning turns Ctrl-C into it
                 raise KeyboardInterrupt from None
             raise
+        finally:
+            torch.use_deterministic_algorithms(modes[0])
+            torch.backends.cudnn.benchmark = modes[1]
+
+    def _for_callbacks(self, users: list[L.Callback]) -> dict[str, Any]:
+        """Return arguments of the Trainer on which callbacks of the user depend: validation, a logger and a folder."""
+        if not users:
+            return {}
+        folder = self.run.folder.parent / "callbacks"
+        Tree(folder.parent).refuse_links(folder / self.run.name)
+        return {
+            "logger": Forwarding(self.curve.log, folder, self.run.name),
+            "default_root_dir": str(folder / self.run.name),
+            "limit_val_batches": 1.0,
+        }
+
+    def _stopped(self) -> None:
+        """Take the state in which something else has ended the training as that of all checkpoints that are ahead.
+
+        Raises:
+            TimeOverError: it was ended by a limit on time. The state is saved, and a longer limit goes on from there.
+        """
+        given: Any = self.trainer  # its type does not say that it has callbacks
+        left = [one.time_remaining() for one in given.callbacks if isinstance(one, L.pytorch.callbacks.Timer)]
+        self.clock.ended = all(time is None or time > 0 for time in left)
+        if self._proceed():
+            assert self.target is not None
+            if self.clock.spent:
+                self._save()
+            raise TimeOverError(
+                f"trainer.max_time={self.cell.cfg.trainer.max_time} must be long enough for "
+                f"{self.cell.steps_to(self.target)} steps, got {self.clock.steps}: a longer one goes on from there"
+            )
 
     def _save(self, finished: bool = False) -> None:
         """Write the full state. After a checkpoint it is kept only if no stored state is later."""
@@ -316,9 +365,8 @@ class Executor:
         log_checkpoint(self.curve.loggers, checkpoint.summary)
 
 
-QUIET: dict[str, Any] = {  # without Lightning's own logs, checkpoints, validation and messages
+QUIET: dict[str, Any] = {  # without Lightning's own logs, validation and messages
     "logger": False,
-    "enable_checkpointing": False,
     "enable_progress_bar": False,
     "enable_model_summary": False,
     "limit_val_batches": 0,
@@ -332,11 +380,3 @@ def on_grid(step: int, first: int, per_doubling: int) -> bool:
         return False
     nearest = round(per_doubling * math.log2(step / first))
     return any(round(first * 2 ** (k / per_doubling)) == step for k in (nearest - 1, nearest, nearest + 1) if k >= 0)
-
-
-def silence_lightning() -> None:
-    """Keep Lightning from announcing devices and products, and from warning about its own code."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\)")
-    warnings.filterwarnings("ignore", message=r".*does not have many workers")

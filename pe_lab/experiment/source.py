@@ -20,6 +20,7 @@ from typing import Any
 
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _OURS = __name__.partition(".")[0]
+_KNOWN = ("torch", "lightning")
 
 
 def origin(*made: Callable[..., Any]) -> dict[str, str]:
@@ -30,7 +31,8 @@ def origin(*made: Callable[..., Any]) -> dict[str, str]:
     and by what that refers to.
 
     Returns:
-        "class": import paths, and "source": 16 hexadecimal digits (not for classes of torch); or an empty dict.
+        "class": import paths, and "source": 16 hexadecimal digits (not for classes of torch and lightning); or an
+        empty dict.
 
     Raises:
         ValueError: a source cannot be read, or has changed since it was imported.
@@ -38,7 +40,7 @@ def origin(*made: Callable[..., Any]) -> dict[str, str]:
     foreign = {f"{one.__module__}.{one.__qualname__}": one for one in made if _package(one.__module__) != _OURS}
     if not foreign:
         return {}
-    read = [one for one in foreign.values() if _package(one.__module__) != "torch"]
+    read = [one for one in foreign.values() if _package(one.__module__) not in _KNOWN]
     if not read:
         return {"class": " ".join(foreign)}
     digests = {hashlib.sha256(text).hexdigest() for one in read for text in _Reader(one).texts()}

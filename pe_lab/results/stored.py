@@ -7,6 +7,7 @@ from typing import Any
 
 from pe_lab.config import Config, folder
 from pe_lab.config.ranges import NAME
+from pe_lab.config.schema import NAMED
 from pe_lab.encodings.options import shown
 from pe_lab.ledger.run import Run
 from pe_lab.results.from_ledger import outcome
@@ -66,11 +67,11 @@ def _require_settings(settings: Any) -> None:
             raise ValueError(f"must have the settings of a cell, got {shown(name)}")
         if name in GROUPS:
             _require_class(value, name, name)
-        elif name == "probe" and isinstance(value, dict):
-            for probe, leaf in value.items():
-                _require_options(leaf, f"probe.{probe}", allowed=("_target_",))
+        elif name in NAMED and isinstance(value, dict):
+            for member, leaf in value.items():
+                _require_options(leaf, f"{name}.{member}", allowed=HYDRA)
         else:
-            _require_options(value, name, allowed=("_target_",) if name == "optimizer" else ())
+            _require_options(value, name, allowed=("_target_",) if name in ("optimizer", "trainer") else ())
     if not isinstance(settings["model"], dict) or type(settings["model"].get("depth")) is not int:
         raise ValueError(f"must have model.depth as an integer, got {shown(settings['model'])}")
     if not (settings.get("study_name") is None or NAME.holds(settings["study_name"])):

@@ -4,9 +4,10 @@ Each function takes the checkpoint's values and returns its Lightning loggers, a
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from omegaconf import DictConfig
@@ -108,6 +109,39 @@ def _place(checkpoint: CheckpointInfo, kind: str, job_type: str) -> tuple[Path, 
     version = checkpoint.run if job_type == "training" else f"{checkpoint.run}-{job_type}"
     Tree(checkpoint.ledger).refuse_links(folder / checkpoint.name / version)
     return folder, checkpoint.name, version
+
+
+class Forwarding(Logger):
+    """Hands what callbacks log through a Trainer to the loggers of the checkpoint that is trained to.
+
+    Args:
+        log: takes metrics by name.
+        folder, run: Lightning's checkpoints go to <folder>/<run>.
+    """
+
+    def __init__(self, log: Callable[[dict[str, float]], None], folder: Path, run: str) -> None:
+        super().__init__()
+        self.log, self.folder, self.run = log, folder, run
+
+    @property
+    def name(self) -> str:
+        return ""
+
+    @property
+    def version(self) -> str:
+        return self.run
+
+    @property
+    def save_dir(self) -> str:
+        return str(self.folder)
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        measured = {name: value for name, value in metrics.items() if name != "epoch"}  # which Lightning adds
+        if measured:
+            self.log(measured)
+
+    def log_hyperparams(self, *_: Any, **__: Any) -> None:
+        """Do nothing: loggers have the settings of the cell."""
 
 
 @contextmanager

@@ -11,12 +11,14 @@ from pe_lab.config import resolved
 from pe_lab.training.data import Sequences
 
 PRECISIONS = ("32-true", "bf16-mixed")
+WITHIN_STEPS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad")
 
 
-def check_fit(trainer: L.Trainer, cfg: DictConfig, steps_per_epoch: int, phased: bool, graph: bool) -> None:
+def check_fit(trainer: L.Trainer, cfg: DictConfig, per_epoch: int, phased: bool, graph: bool) -> None:
     """Raise ValueError, in one line, unless a Trainer can honour the settings of a cell beside its own arguments.
 
     Args:
+        per_epoch: optimizer steps of an epoch.
         phased: whether the encoding changes in the course of the training.
         graph: whether steps are replayed as a CUDA graph.
     """
@@ -44,7 +46,7 @@ def check_fit(trainer: L.Trainer, cfg: DictConfig, steps_per_epoch: int, phased:
         raise ValueError(f"trainer.graph={asked.graph} cannot be used with {name}: use trainer.graph=auto or false")
     _check_callbacks(trainer, cfg, phased)
     if cfg.optimizer.schedule != "constant" or phased:
-        _check_length(trainer, cfg, steps_per_epoch)
+        _check_length(trainer, cfg, per_epoch)
 
 
 def prevents_graph(trainer: L.Trainer) -> str | None:
@@ -53,7 +55,14 @@ def prevents_graph(trainer: L.Trainer) -> str | None:
         return "several devices"
     if trainer.accumulate_grad_batches > 1:
         return "accumulate_grad_batches"
-    return "gradient_clip_algorithm='value'" if trainer.gradient_clip_algorithm == "value" else None
+    if trainer.gradient_clip_algorithm == "value":
+        return "gradient_clip_algorithm='value'"
+    given: Any = trainer  # its type does not say that it has callbacks
+    hooks = ((name, one) for one in given.callbacks for name in WITHIN_STEPS)
+    found = [
+        f"{type(one).__name__}.{name}" for name, one in hooks if getattr(type(one), name) != getattr(L.Callback, name)
+    ]
+    return found[0] if found else None
 
 
 def _check_callbacks(trainer: L.Trainer, cfg: DictConfig, phased: bool) -> None:
@@ -76,9 +85,8 @@ def _check_callbacks(trainer: L.Trainer, cfg: DictConfig, phased: bool) -> None:
             )
 
 
-def _check_length(trainer: L.Trainer, cfg: DictConfig, steps_per_epoch: int) -> None:
+def _check_length(trainer: L.Trainer, cfg: DictConfig, per_epoch: int) -> None:
     """Raise ValueError if a training whose steps depend on its end would go on behind it."""
-    per_epoch = -(-steps_per_epoch // trainer.accumulate_grad_batches)
     epochs = math.inf if trainer.max_epochs in (None, -1) else trainer.max_epochs
     steps = math.inf if trainer.max_steps == -1 else trainer.max_steps
     unit, end = ("epochs", cfg.epochs * per_epoch) if cfg.steps is None else ("steps", cfg.steps)

@@ -12,6 +12,7 @@ from hydra.utils import instantiate
 from torch import Tensor
 
 from pe_lab.config import resolved
+from pe_lab.config.trainer import limited
 from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.seeding import derive, initialise, seed_all
 from pe_lab.model import Transformer
@@ -39,8 +40,10 @@ class Training(L.LightningModule):
 
     Attributes:
         step: the number of the current batch, counted from the start of the training.
+        steps_before: optimizer steps before it; where gradients are accumulated, fewer.
         losses: of the batches of this epoch so far.
         metrics: of the last batch that was logged.
+        to_loggers: False: what is logged goes to the callbacks of the Trainer alone; None: to its loggers too.
         clip: largest norm of the gradient; None: it is not clipped.
         graph: whether steps are replayed as a CUDA graph, and `graph_reason` why; known when it is fitted.
     """
@@ -59,11 +62,12 @@ class Training(L.LightningModule):
         self.clip: float | None = cfg.trainer.clip
         self.clips_values = False
         self.log_every = cfg.trainer.log_every
-        self.steps_per_epoch = -(-self.dataset.size("train") // cfg.trainer.batch_size)
-        self.total_steps = cfg.epochs * self.steps_per_epoch if cfg.steps is None else cfg.steps
-        self.step = 0
+        self.batches_per_epoch = self._batches()
+        self.total_steps = cfg.epochs * self.batches_per_epoch if cfg.steps is None else cfg.steps
+        self.step = self.steps_before = 0
         self.losses: list[Tensor] = []
         self.metrics: dict[str, float] = {}
+        self.to_loggers: bool | None = None
         self.evaluated = -1  # the last step whose batch was evaluated
         self.graph, self.graph_reason = False, ""
         self.captured: CapturedStep | None = None  # while it is trained as a graph
@@ -71,7 +75,7 @@ class Training(L.LightningModule):
 
     @property
     def epoch(self) -> float:
-        return self.step / self.steps_per_epoch
+        return self.step / self.batches_per_epoch
 
     @property
     def updates(self) -> int:
@@ -101,12 +105,14 @@ class Training(L.LightningModule):
         if self.graph and self.cfg.trainer.graph == "auto" and (name := prevents_graph(trainer)):
             self.graph, self.graph_reason = False, f"trainer.graph=auto; none: cannot be used with {name}"
             self.automatic_optimization = True
-        check_fit(trainer, self.cfg, self.steps_per_epoch, self.model.encodings.first.phased, self.graph)
+        self.batches_per_epoch = limited(self._batches(), trainer.limit_train_batches)
+        per_epoch = -(-self.batches_per_epoch // trainer.accumulate_grad_batches)
+        check_fit(trainer, self.cfg, per_epoch, self.model.encodings.first.phased, self.graph)
         self.log_every = trainer.log_every_n_steps
         if trainer.gradient_clip_val is not None:
             self.clip, self.clips_values = trainer.gradient_clip_val, trainer.gradient_clip_algorithm == "value"
-        if self.cfg.steps is None:  # a step that accumulates is one step
-            self.total_steps = self.cfg.epochs * -(-self.steps_per_epoch // trainer.accumulate_grad_batches)
+        if self.cfg.steps is None:
+            self.total_steps = self.cfg.epochs * per_epoch
         for made in ("optimization", "optimizer"):  # of an earlier fit
             vars(self).pop(made, None)
         self.loaded = None
@@ -127,7 +133,8 @@ class Training(L.LightningModule):
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         self.step = batches_done(self.trainer)
-        if self.step % self.steps_per_epoch == 0:
+        self.steps_before = self.trainer.global_step
+        if self.step % self.batches_per_epoch == 0:
             self.losses.clear()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -168,7 +175,7 @@ class Training(L.LightningModule):
             if self.logging_due and "gradient_norm" not in self.metrics:  # of the step's first evaluation
                 self.metrics["gradient_norm"] = norm.item()
                 if self._trainer is not None:
-                    self.log("train/gradient_norm", self.metrics["gradient_norm"], batch_size=1)
+                    self._log("train", {"gradient_norm": self.metrics["gradient_norm"]})
         if self.clips_values:
             torch.nn.utils.clip_grad_value_(self.model.parameters(), self.clip)
 
@@ -239,11 +246,22 @@ class Training(L.LightningModule):
 
     @property
     def logging_due(self) -> bool:
-        """Whether the metrics of the batch are logged: every `log_every` steps and at the end of an epoch; 0: never."""
+        """Whether the metrics of the batch are logged: every `log_every` steps and at the end of an epoch; 0: never.
+
+        Of batches whose gradients are accumulated it is the last.
+        """
         if not self.log_every:
             return False
-        last = (self.step + 1) % self.steps_per_epoch == 0 or (self._trainer is not None and self.trainer.is_last_batch)
-        return (self.step + 1) % self.log_every == 0 or last
+        trainer, place = self._trainer, self.step % self.batches_per_epoch + 1
+        if place == self.batches_per_epoch or (trainer is not None and trainer.is_last_batch):
+            return True
+        if trainer is None:
+            return (self.step + 1) % self.log_every == 0
+        return place % trainer.accumulate_grad_batches == 0 and (self.steps_before + 1) % self.log_every == 0
+
+    def _batches(self) -> int:
+        """Return the number of batches of all training sequences."""
+        return -(-self.dataset.size("train") // self.cfg.trainer.batch_size)
 
     def evaluate_batch(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return the loss of a batch, and the logits of its answers; see `answers`."""
@@ -291,4 +309,5 @@ class Training(L.LightningModule):
     def _log(self, split: str, metrics: dict[str, float]) -> None:
         # batch_size: Lightning would look for it in the batch; a value is logged once for all batches
         named = {f"{split}/{name}": value for name, value in metrics.items()}
-        self.log_dict(named, batch_size=1, sync_dist=split != "train" and self.trainer.world_size > 1)
+        several = split != "train" and self.trainer.world_size > 1
+        self.log_dict(named, logger=self.to_loggers, batch_size=1, sync_dist=several)

@@ -9,6 +9,7 @@ from configs import in_ledger
 from pe_lab import attention, config
 from pe_lab.attention import sdpa
 from pe_lab.config.ranges import RANGES
+from pe_lab.config.trainer import NAMES
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
 from pe_lab.encodings.base import UnfitError
@@ -108,6 +109,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         *("trainer.save_every", "trainer.graph", "logger.mode", "logger.project", "logger.images"),
         *("logger.decide_timeout", "logger.open_timeout", "logger.finish_timeout"),
         *("evaluate.lengths", "evaluate.policy", "evaluate.offset", "evaluate.decode"),
+        *(f"trainer.{name}" for name in NAMES),  # see test_trainer.py
     }
 
 

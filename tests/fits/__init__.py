@@ -5,7 +5,8 @@ from typing import Any
 
 import lightning as L
 
-from pe_lab.experiment.executor import QUIET, silence_lightning
+from pe_lab.experiment.executor import QUIET
+from pe_lab.experiment.trainer import silence_lightning
 from pe_lab.training.checkpoints import SafeTensorsIO
 from pe_lab.training.data import Sequences
 from pe_lab.training.module import Training
@@ -15,7 +16,8 @@ def trainer(**arguments: Any) -> L.Trainer:
     """Return a Trainer on the CPU that prints and writes nothing, unless arguments say otherwise."""
     silence_lightning()
     plugins = {"plugins": [SafeTensorsIO()]} if "strategy" not in arguments else {}
-    return L.Trainer(**{"accelerator": "cpu", "devices": 1} | QUIET | plugins | arguments)
+    quiet = QUIET | {"enable_checkpointing": False}
+    return L.Trainer(**{"accelerator": "cpu", "devices": 1} | quiet | plugins | arguments)
 
 
 def fit(training: Training, ckpt_path: Any = None, data: Sequences | None = None, **arguments: Any) -> L.Trainer:

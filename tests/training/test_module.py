@@ -42,7 +42,7 @@ def built(job: Job) -> Training:
 def fit(training: Training, epochs: int, *more: L.Callback) -> list[dict[str, Any]]:
     """Train as an executor does, without saving, and return the rows of its curve."""
     clock = StepTime()
-    curve = Curve(clock, training.steps_per_epoch)
+    curve = Curve(clock, training.batches_per_epoch)
     fits.fit(training, max_epochs=epochs, callbacks=[clock, curve, *more], log_every_n_steps=training.log_every)
     return curve.rows
 

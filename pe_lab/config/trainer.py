@@ -1,0 +1,161 @@
+"""Which arguments of lightning.Trainer a run of the lab takes, and which of them change numbers.
+
+Nothing is imported from Lightning.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, is_integer, is_number, is_text, one_of, whole
+
+OF_DEVICES = "a sweep starts a worker per GPU of CUDA_VISIBLE_DEVICES, and cell.training() trains with any Trainer"
+NOTHING: tuple[Any, ...] = ()
+DECIDED: dict[str, tuple[tuple[Any, ...], str]] = {  # arguments that are left to others: what may be given, and why
+    "barebones": (NOTHING, "the lab needs its callbacks"),
+    "callbacks": (NOTHING, "callbacks=... adds some"),
+    "devices": ((1,), OF_DEVICES),
+    "enable_autolog_hparams": (NOTHING, "loggers get all settings"),
+    "enable_checkpointing": (NOTHING, "callbacks=model_checkpoint writes some beside those of the ledger"),
+    "fast_dev_run": (NOTHING, "steps=5 is a short run"),
+    "limit_predict_batches": (NOTHING, "nothing is predicted"),
+    "limit_test_batches": (NOTHING, "the test is the whole split"),
+    "logger": (NOTHING, "logger=... chooses it"),
+    "min_epochs": (NOTHING, "callbacks that end a training have a patience of their own"),
+    "min_steps": (NOTHING, "callbacks that end a training have a patience of their own"),
+    "model_registry": (NOTHING, "there is none"),
+    "num_nodes": ((1,), OF_DEVICES),
+    "plugins": (NOTHING, "the lab writes its own checkpoints, and trainer.precision chooses the precision"),
+    "strategy": (("auto",), OF_DEVICES),
+    "sync_batchnorm": (NOTHING, "there is no batch norm"),
+    "use_distributed_sampler": (NOTHING, "batches are split by the lab"),
+}
+# names that Lightning has for settings of the lab
+ALIASES: dict[str, tuple[str, Range]] = {
+    "accelerator": ("trainer.device", one_of("auto", "cpu", "cuda", "gpu")),
+    "gradient_clip_val": ("trainer.clip", POSITIVE),
+    "log_every_n_steps": ("trainer.log_every", whole(1)),
+    "max_epochs": ("epochs", whole(1)),
+    "max_steps": ("steps", whole(1)),
+}
+
+
+def _batches(fewest: int) -> Range:
+    return Range(
+        f"a number of batches, at least {fewest}, or a share in {'(' if fewest else '['}0, 1] such as 0.5",
+        lambda x: (is_integer(x) and x >= fewest) or (isinstance(x, float) and (0 < x <= 1 or x == fewest == 0)),
+    )
+
+
+def _made(words: str) -> Range:
+    return Range(
+        f"{words}, or settings with a _target_", lambda x: is_text(x) or (isinstance(x, dict) and "_target_" in x)
+    )
+
+
+TAKEN: dict[str, Range] = {
+    "accumulate_grad_batches": whole(1),
+    "benchmark": BOOLEAN,
+    "check_val_every_n_epoch": whole(1),
+    "default_root_dir": Range("the path of a folder", is_text),
+    "detect_anomaly": BOOLEAN,
+    "deterministic": Range("true, false or warn", lambda x: isinstance(x, bool) or x == "warn"),
+    "enable_model_summary": BOOLEAN,
+    "enable_progress_bar": BOOLEAN,
+    "gradient_clip_algorithm": one_of("norm", "value"),
+    "inference_mode": BOOLEAN,
+    "limit_train_batches": _batches(1),
+    "limit_val_batches": _batches(0),
+    "max_time": Range("a time as 00:01:30:00, or {minutes: 90}", lambda x: is_text(x) or isinstance(x, dict)),
+    "num_sanity_val_steps": Range("an integer of at least -1", lambda x: is_integer(x) and x >= -1),
+    "overfit_batches": _batches(1),
+    "profiler": _made("simple, advanced or pytorch"),
+    "reload_dataloaders_every_n_epochs": whole(0),
+    "val_check_interval": Range(
+        "a number of batches, at least 1, or a share in (0, 1] such as 0.5",
+        lambda x: is_number(x) and (0 < x <= 1 if isinstance(x, float) else x >= 1),
+    ),
+}
+# those that change numbers, with the values that do not
+NEUTRAL: dict[str, Any] = {
+    "accumulate_grad_batches": 1,
+    "gradient_clip_algorithm": "norm",
+    "limit_train_batches": 1.0,
+    "overfit_batches": None,
+}
+ON_GPU = {"benchmark": False, "deterministic": False}  # likewise on a GPU
+# of the validation that callbacks read, and may end a training by
+VALIDATION = {
+    "check_val_every_n_epoch": 1,
+    "inference_mode": True,
+    "limit_val_batches": 1.0,
+    "num_sanity_val_steps": 0,
+    "val_check_interval": 1.0,
+}
+NAMES = sorted({**TAKEN, **DECIDED, **ALIASES})  # of all arguments but `precision`, which the lab has too
+
+
+def ranges() -> dict[str, Range]:
+    """Return the ranges of all arguments of lightning.Trainer, by setting."""
+    found = TAKEN | {name: one for name, (_, one) in ALIASES.items()}
+    for name, (values, why) in DECIDED.items():
+        words = f"left out{''.join(f' or {value}' for value in values)}: {why}"
+        found[name] = Range(words, lambda x, values=values: x in values and not isinstance(x, bool))
+    return {f"trainer.{name}": replace(found[name], optional=True) for name in NAMES}
+
+
+def arguments(trainer: DictConfig) -> dict[str, Any]:
+    """Return the arguments of lightning.Trainer that are given, as plain data."""
+    plain: Any = OmegaConf.to_container(trainer, resolve=True)
+    given = {name: plain[name] for name in TAKEN if plain.get(name) is not None}
+    return given | ({"gradient_clip_val": plain["clip"]} if "gradient_clip_algorithm" in given else {})
+
+
+def changing(trainer: DictConfig, gpu: bool, watched: bool) -> dict[str, Any]:
+    """Return the arguments of lightning.Trainer that change the numbers of a cell.
+
+    Args:
+        watched: by callbacks that may change its training.
+    """
+    neutral = NEUTRAL | (ON_GPU if gpu else {}) | (VALIDATION if watched else {})
+    given = arguments(trainer)
+    return {name: given[name] for name, usual in neutral.items() if name in given and given[name] != usual}
+
+
+def batches_of_epoch(trainer: DictConfig, batches: int) -> int:
+    """Return how many of the batches of an epoch are trained on."""
+    given = arguments(trainer)
+    return limited(batches, given.get("overfit_batches", given.get("limit_train_batches", 1.0)))
+
+
+def limited(batches: int, limit: float) -> int:
+    """Return the number of batches under a limit of Lightning's: a number of them, or a share."""
+    return int(batches * limit) if isinstance(limit, float) else min(batches, limit)
+
+
+def check_trainer(cfg: DictConfig) -> None:
+    """Check that arguments of lightning.Trainer fit each other and the settings of the lab.
+
+    Raises:
+        ValueError: they do not, in one line.
+    """
+    given = cfg.trainer
+    for name in [] if cfg.callbacks else VALIDATION:
+        if given[name] is not None:
+            raise ValueError(
+                f"trainer.{name} needs callbacks, which read Lightning's validation, as callbacks=early_stopping: got "
+                f"none"
+            )
+    if given._target_ != "lightning.Trainer":
+        raise ValueError(
+            f"trainer._target_ must be lightning.Trainer, got {given._target_}: cell.training() trains with any Trainer"
+        )
+    if given.gradient_clip_algorithm is not None and given.clip is None:
+        raise ValueError(
+            f"trainer.gradient_clip_algorithm={given.gradient_clip_algorithm} needs trainer.gradient_clip_val, got none"
+        )
+    if None not in (given.limit_train_batches, given.overfit_batches):
+        raise ValueError(
+            f"trainer.limit_train_batches must be null beside trainer.overfit_batches, got {given.limit_train_batches}"
+        )

@@ -1,0 +1,117 @@
+"""Arguments of lightning.Trainer and callbacks that a config names: made, checked before a training, and identified.
+
+Lightning is imported where a config names some; that takes seconds.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig
+
+from pe_lab.config import resolved
+from pe_lab.config.trainer import ON_GPU, arguments
+from pe_lab.encodings.options import shown
+from pe_lab.experiment.source import origin
+from pe_lab.system.errors import in_one_line
+
+# classes of Lightning that read a training and do not change it
+READING = (
+    *("DeviceStatsMonitor", "LearningRateMonitor", "ModelCheckpoint"),
+    *("ModelSummary", "RichModelSummary", "RichProgressBar", "TQDMProgressBar"),
+)
+
+
+def made(cfg: DictConfig) -> dict[str, Any]:
+    """Return the arguments of lightning.Trainer that a config gives, and its callbacks; what has a class is made.
+
+    Raises:
+        ValueError: one cannot be made.
+    """
+    given = {name: _make(value, f"trainer.{name}") for name, value in arguments(cfg.trainer).items()}
+    return given | ({"callbacks": _made_callbacks(cfg)} if _callbacks_of(cfg) else {})
+
+
+def hinders_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> str | None:
+    """Return what a config gives to a Trainer that steps replayed as a CUDA graph cannot honour; None: nothing.
+
+    Args:
+        of_cell: returns the arguments of the cell's Trainer.
+
+    Raises:
+        ValueError: Lightning makes no Trainer of it, in one line.
+    """
+    given = arguments(cfg.trainer)
+    if not (given or _callbacks_of(cfg)):
+        return None
+    import lightning as L
+
+    from pe_lab.training.fit import prevents_graph
+
+    silence_lightning()
+    tried = {name: value for name, value in of_cell().items() if name not in ON_GPU}  # they act on the whole process
+    try:
+        return prevents_graph(L.Trainer(**tried | {"accelerator": "cpu", "logger": False}))
+    except Exception as error:  # Lightning raises its own and others, for values and their combinations
+        named = [f"trainer.{name}={shown(value)}" for name, value in given.items()]
+        named += [f"callbacks={list(names)}"] if (names := _callbacks_of(cfg)) else []
+        raise ValueError(f"{', '.join(named)} must be what lightning.Trainer takes: {in_one_line(error)}") from None
+
+
+def identified(cfg: DictConfig) -> dict[str, Any]:
+    """Return what determines the callbacks that may change a training: their settings, and where they come from.
+
+    Raises:
+        ValueError: the source of a class cannot be read.
+    """
+    found = {}
+    for name, settings in _callbacks_of(cfg).items():
+        kind = get_class(settings["_target_"])
+        if not (kind.__module__.partition(".")[0] == "lightning" and kind.__qualname__ in READING):
+            found[name] = {key: value for key, value in settings.items() if key[0] != "_"} | origin(kind)
+    return found
+
+
+def _callbacks_of(cfg: DictConfig) -> dict[str, Any]:
+    """Return the settings of callbacks by name; cells of earlier versions have no such group."""
+    return resolved(cfg).get("callbacks") or {}
+
+
+def _made_callbacks(cfg: DictConfig) -> list[Any]:
+    import lightning as L
+
+    found = []
+    for name, settings in _callbacks_of(cfg).items():
+        callback = _make(settings, f"callbacks.{name}")
+        if not isinstance(callback, L.Callback):
+            raise ValueError(
+                f"callbacks.{name}._target_ must be derived from lightning.Callback, got {settings['_target_']}"
+            )
+        found.append(callback)
+    return found
+
+
+def _make(settings: Any, place: str) -> Any:
+    if not (isinstance(settings, dict) and "_target_" in settings):
+        return settings
+    try:
+        return instantiate(settings)
+    except Exception as error:  # of a class that anyone may have written
+        raise ValueError(f"{place} must be settings of {settings['_target_']}: {in_one_line(error)}") from None
+
+
+def silence_lightning() -> None:
+    """Keep Lightning from announcing devices and products, and from warning about its own code."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in ("callbacks", "profilers"):  # of which there are those that the user asks for
+        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
+    for advice in (
+        r".*isinstance\(treespec, LeafSpec\)",
+        r".*does not have many workers",
+        r".*smaller than the logging interval",
+        r".*callbacks used to create the checkpoint",
+    ):
+        warnings.filterwarnings("ignore", message=advice)
