@@ -368,7 +368,7 @@ from pe_lab.encodings.base import PositionalEncoding
 
 class Kills(PositionalEncoding):
     def embed(self, x, layout):
-        if self.sizes.width == 24 and x.shape[1] > {longest}:
+        if self.sizes.width == 24 and {when}:
             os.kill(os.getpid(), signal.SIGKILL)  # as the system does when there is no memory left
         return x
 """
@@ -376,7 +376,9 @@ class Kills(PositionalEncoding):
 
 @pytest.mark.parametrize("when", ["trains", "measures"])
 def test_a_cell_that_kills_its_workers_is_failed_and_the_others_are_trained(tmp_path, when):
-    (tmp_path / "mine.py").write_text(KILLS.format(longest=0 if when == "trains" else "self.sizes.length"))
+    # attention is chosen by a single sequence, in the program that starts the workers
+    condition = "len(x) > 1" if when == "trains" else "x.shape[1] > self.sizes.length"
+    (tmp_path / "mine.py").write_text(KILLS.format(when=condition))
     ledger = tmp_path / "ledger"
     own = ["pe=none", "pe.name=kills", "pe._target_=mine.Kills"]
     words = [*TINY, "-m", *own, "model.width=24,16,8,32", "epochs=4,1", f"ledger={ledger}", "logger=none"]

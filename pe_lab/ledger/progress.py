@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,6 +105,7 @@ class Progress:
         self.open = list(self.cells)
         self.longest = {cell.run: cell for cell in sorted(self.cells, key=lambda cell: cell.epochs)}
         self.speed = Speed(self.ledger, self.longest)
+        self.measuring: tuple[float, int] | None = None  # when only measuring was left, and how many there were
 
     def look(self) -> Snapshot:
         """Read how far all cells are now."""
@@ -140,7 +141,9 @@ class Progress:
         shown = [running for name, running in active.items() if name in training]
         unfinished = set(self.open)
         done = [cell for cell in self.cells if cell not in unfinished]
-        estimate = self.speed.estimate(active, training | {cell.run for cell in waiting})
+        only_measuring = waiting and not active and all(map(self._is_trained, waiting))
+        unfinished_runs = training | {cell.run for cell in waiting}
+        estimate = self._measured() if only_measuring else self.speed.estimate(active, unfinished_runs)
         return Snapshot(done, shown, failed, waiting, missing, *estimate, unknown)
 
     def _is_done(self, cell: RequestedCell) -> bool:
@@ -154,6 +157,21 @@ class Progress:
             return all(map(records.has, cell.measurements))
         except LedgerError:
             return False
+
+    def _is_trained(self, cell: RequestedCell) -> bool:
+        return self.ledger.named(cell.run).done(cell.epochs)
+
+    def _measured(self) -> tuple[float, float | None]:
+        """Return the fraction of measurements that is there, and the seconds that others will take."""
+        total, there, now = 0, 0, time.monotonic()
+        for cell in self.cells:
+            with suppress(LedgerError):
+                records = Records(self.ledger.named(cell.run), cell.epochs)
+                there += sum(map(records.has, cell.measurements)) if cell in self.open else len(cell.measurements)
+            total += len(cell.measurements)
+        self.measuring = began, first = self.measuring or (now, there)
+        seconds = (now - began) * (total - there) / (there - first) if there > first else None
+        return there / total if total else 1.0, seconds
 
     def _failure(self, cell: RequestedCell) -> str | None:
         run = self.ledger.named(cell.run)

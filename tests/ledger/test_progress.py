@@ -5,13 +5,17 @@ import multiprocessing
 import os
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from benchmarks.ledger import identity, record
+from pe_lab.ledger import progress as progress_module
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import register
 from pe_lab.ledger.progress import COMMANDS, Progress, RequestedCell, write_command
+from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.system.files import write_json
 
@@ -152,15 +156,31 @@ def test_a_cell_is_done_when_its_measurements_are_recorded(tmp_path):
     cell = replace(cell_of(run, 4), measurements=[request])
     progress = Progress(tmp_path, [cell])
     assert names(progress.look().missing) == ["rope-e4"]
-    from pe_lab.ledger.records import Records
-
     records = Records(run, 4)
     records.fail(request, "no such length")
     assert progress.look().failed == [(cell, "no such length")]
-    import pandas as pd
-
     records.add(request, pd.DataFrame({"metric": ["loss"], "value": [1.0]}), {})
     assert progress.look().done == [cell]
+
+
+def test_the_time_left_of_measuring_follows_from_the_measurements_so_far(tmp_path, monkeypatch):
+    """As of `pe_lab.evaluate`, which trains nothing."""
+    now = [100.0]
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(time=time.time, monotonic=lambda: now[0]))
+    requests = [{"kind": "length", "length": n, "policy": "raw", "offset": 0, "revision": [1, 1]} for n in (2, 4)]
+    runs = [make_run(tmp_path, pe) for pe in ("rope", "alibi")]
+    for run in runs:
+        record(run, 4, 1.0)
+        run.request(4)
+    progress = Progress(tmp_path, [replace(cell_of(run, 4), measurements=requests) for run in runs])
+    state = progress.look()
+    assert (state.fraction_done, state.seconds_left) == (0.0, None)
+    rows = pd.DataFrame({"metric": ["loss"], "value": [1.0]})
+    for run, request, seconds, left in ((0, 0, 10.0, 30.0), (0, 1, 14.0, 14.0), (1, 0, 15.0, 5.0)):
+        Records(runs[run], 4).add(requests[request], rows, {})
+        now[0] = 100.0 + seconds
+        assert progress.look().seconds_left == pytest.approx(left)
+    assert progress.look().fraction_done == 0.75
 
 
 def test_the_same_command_is_written_once(tmp_path):
