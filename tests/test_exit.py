@@ -1,5 +1,7 @@
 """A user's class that calls sys.exit(0) fails its cell with a line; it does not end the program as if all were well."""
 
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -71,3 +73,32 @@ def test_the_place_is_named_when_wandb_has_replaced_sys_exit() -> None:
     exec("def exit(code):\n    sys.exit(code)", replaced)
     with pytest.raises(ValueError, match=r"sys.exit\(3\) in .*test_exit.py, line"), no_exit():
         replaced["exit"](3)
+
+
+STOPPED = """
+import os, signal, sys, time
+from pe_lab import run
+from pe_lab.experiment import sweep
+
+def stopped(*given, **named):
+    os.kill(os.getpid(), {signum:d})
+    time.sleep(60)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever started the tests
+sweep.run = stopped
+sys.argv[1:] = {words}
+run.main()
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=lambda signum: signum.name)
+@pytest.mark.parametrize("words", [["pe=rope"], ["-m", "pe=rope,alibi"]], ids=["cell", "sweep"])
+def test_a_signal_ends_the_program_with_one_line_that_names_what_is_kept(
+    words: list[str], signum: int, tmp_path: Path
+) -> None:
+    given = [*words, *TINY, "epochs=1", "logger=none", f"ledger={tmp_path / 'mine'}"]
+    command = [sys.executable, "-c", STOPPED.format(signum=signum, words=given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (128 + signum, "")
+    (line,) = done.stderr.splitlines()
+    assert str(tmp_path / "mine") in line

@@ -4,7 +4,7 @@ Each function takes the checkpoint's values and returns its Lightning loggers, a
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,10 @@ def wandb_logger(
     open_timeout: float,
     finish_timeout: float,
     job_type: str = "training",
+    entity: str | None = None,
+    group: str | None = None,
+    tags: Sequence[str] = (),
+    notes: str | None = None,
 ) -> list[Logger]:
     """Return one W&B run, grouped by study. The W&B run of an agent logs only the checkpoint that it asked for.
 
@@ -48,6 +52,10 @@ def wandb_logger(
         images: whether pictures of the encoding and of attention are logged.
         decide_timeout, open_timeout, finish_timeout: seconds to wait for the server, see conf/logger/wandb.yaml.
         job_type: "training", or another name for what is measured on the trained cell in a W&B run of its own.
+        entity: the user or team of W&B; None: the default of the account.
+        group: in place of the study.
+        tags: beside study, task and encoding.
+        notes: a text about the run.
 
     Raises:
         LedgerError: the W&B run would be written through a link.
@@ -58,7 +66,7 @@ def wandb_logger(
     mode = wandb_mode(mode, decide_timeout)
     run = open_run(
         checkpoint,
-        group=checkpoint.settings["study_name"],
+        group=group or checkpoint.settings["study_name"],
         project=project,
         mode=mode,
         images=images,
@@ -66,6 +74,7 @@ def wandb_logger(
         open_timeout=open_timeout,
         finish_timeout=finish_timeout,
         offline_on_failure=mode == "online",
+        own={"entity": entity, "tags": list(tags), "notes": notes},
     )
     return [run] if run else []
 

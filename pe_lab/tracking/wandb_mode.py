@@ -2,8 +2,11 @@
 
 import netrc
 import os
+import shlex
+import sys
 from contextlib import suppress
 from http.client import HTTPException
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
@@ -19,13 +22,21 @@ REACH = 5.0  # seconds to wait for the W&B server to answer before going offline
 
 
 def settle_wandb(cfg: DictConfig) -> None:
-    """Set WANDB_MODE for this process and those it starts, if W&B is the logger.
+    """Set WANDB_MODE for this process and those it starts, if W&B is the logger; say so where it is offline unasked.
 
     Raises:
         ValueError: online is asked for and there is no key.
     """
     if cfg.logger.name == "wandb":
-        os.environ["WANDB_MODE"] = wandb_mode(cfg.logger.mode, cfg.logger.decide_timeout)
+        asked = os.environ.get("WANDB_MODE") or cfg.logger.mode
+        os.environ["WANDB_MODE"] = mode = wandb_mode(cfg.logger.mode, cfg.logger.decide_timeout)
+        if mode == "offline" and not asked:
+            print(f"W&B is offline: {how_to_upload(Path(cfg.ledger).absolute() / 'wandb')}", file=sys.stderr)
+
+
+def how_to_upload(folder: Path) -> str:
+    """Return where offline runs are, as the command that uploads them."""
+    return f"wandb sync {shlex.quote(str(folder))}/offline-run-* uploads the runs"
 
 
 def agent_run() -> str | None:

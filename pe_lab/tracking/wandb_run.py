@@ -15,7 +15,7 @@ from pe_lab.system.errors import in_one_line
 from pe_lab.system.termination import TerminatedError
 from pe_lab.tracking.checkpoint_info import CheckpointInfo
 from pe_lab.tracking.wandb_config import flat, tags
-from pe_lab.tracking.wandb_mode import wandb_mode
+from pe_lab.tracking.wandb_mode import how_to_upload, wandb_mode
 from pe_lab.tracking.wandb_service import CLOSING, LateError, end_service, end_service_at_exit, within
 from pe_lab.training.metrics import directions
 
@@ -40,16 +40,18 @@ def open_run(
     open_timeout: float = 30,
     finish_timeout: float = 60,
     offline_on_failure: bool = False,
+    own: Mapping[str, Any] | None = None,
 ) -> "WandbRun | None":
     """Open a W&B run for a checkpoint: training metrics over steps, all others over epochs.
 
     Args:
-        group: the study.
+        group: the study, or another name.
         mode: "online", "offline" or "disabled"; None: see `wandb_mode`.
         images: whether pictures are logged.
         job_type: "training", or another name for what is measured on the trained cell in a W&B run of its own.
         open_timeout, finish_timeout: seconds to wait for the server, see conf/logger/wandb.yaml.
         offline_on_failure: open it offline if it cannot be opened, and stay offline, so that no later cell waits.
+        own: more arguments of wandb.init: entity, notes and tags, which come after those of the checkpoint.
 
     Returns:
         None: it could not be opened. The reason is printed, and the ledger has everything.
@@ -59,7 +61,9 @@ def open_run(
     mode = wandb_mode(mode)
     if mode != "online":  # no server is waited for
         open_timeout, finish_timeout = max(open_timeout, LOCAL), max(finish_timeout, LOCAL)
+    own = own or {}
     arguments = _arguments(checkpoint, group, job_type) | {"project": project, "mode": mode}
+    arguments |= own | {"tags": list(dict.fromkeys([*arguments["tags"], *own.get("tags", ())]))}
     arguments["settings"] = _settings(open_timeout, finish_timeout)
     try:
         with _killing_service_when_ended():
@@ -72,8 +76,9 @@ def open_run(
         if not offline_on_failure:
             print(reason, file=sys.stderr)
             return None
-        _go_offline(reason)
-        return open_run(checkpoint, group, project, "offline", images, job_type, open_timeout, finish_timeout)
+        _go_offline(reason, checkpoint.ledger.absolute() / "wandb")
+        limits = open_timeout, finish_timeout
+        return open_run(checkpoint, group, project, "offline", images, job_type, *limits, own=own)
     end_service_at_exit()
     _define_axes(run, checkpoint.best)
     return WandbRun(run, images and not run.disabled, finish_timeout)
@@ -126,9 +131,9 @@ def _settings(open_timeout: float, finish_timeout: float) -> Any:
     )
 
 
-def _go_offline(reason: str) -> None:
+def _go_offline(reason: str, folder: Path) -> None:
     """Open the W&B runs of this process, and of those it starts, offline from here on."""
-    print(f"{reason}; the runs of this process are offline from here on (wandb sync uploads them)", file=sys.stderr)
+    print(f"{reason}; the runs of this process are offline from here on: {how_to_upload(folder)}", file=sys.stderr)
     os.environ["WANDB_MODE"] = "offline"
 
 
@@ -211,6 +216,6 @@ class WandbRun(WandbLogger):
                     later = f"wandb sync --no-skip-online {files} uploads it"
                     reason = f"W&B did not take the run in {seconds:g} s: {later}"
                 if online:
-                    _go_offline(f"{name}: {reason}")
+                    _go_offline(f"{name}: {reason}", files.parent)
                 else:
                     print(f"{name}: {reason}", file=sys.stderr)

@@ -107,6 +107,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
             "trainer.log_every",
         ),
         *("trainer.save_every", "trainer.graph", "logger.mode", "logger.project", "logger.images"),
+        *("logger.entity", "logger.group", "logger.tags", "logger.notes"),
         *("logger.decide_timeout", "logger.open_timeout", "logger.finish_timeout"),
         *("evaluate.lengths", "evaluate.policy", "evaluate.offset", "evaluate.decode"),
         *(f"trainer.{name}" for name in NAMES),  # see test_trainer.py
@@ -120,6 +121,10 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         "logger=csv",
         "logger.mode=offline",
         "logger.images=false",
+        "logger.entity=team",
+        "logger.group=mine",
+        "logger.tags=[a,b]",
+        "logger.notes=why",
         "logger.finish_timeout=5",
         "ledger=elsewhere",
         "workers=3",

@@ -44,7 +44,8 @@ def records(tmp_path_factory, offline_runs) -> dict[str, dict[str, list[dict]]]:
     ledger = tmp_path_factory.mktemp("offline")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
-        serve(ledger, "logger=wandb", "epochs=1,2", "study_name=question")
+        own = ("logger.entity=team", "logger.tags=[mine,rope]", "logger.notes=why")
+        serve(ledger, "logger=wandb", "epochs=1,2", "study_name=question", *own)
     return {inside["run"][0]["display_name"]: inside for inside in offline_runs(ledger).values()}
 
 
@@ -112,10 +113,11 @@ def test_a_run_has_its_place_in_the_grid_whatever_an_agent_calls_it(records):
     assert logged["condition"] == "rope, structured, depth 1, epochs 2, width 16, norm pre, learning_rate 0.001"
 
 
-def test_a_run_has_its_study_task_and_encoding_as_tags(records):
+def test_a_run_has_its_study_task_and_encoding_as_tags_and_what_the_settings_say(records):
     for inside in records.values():
         (run,) = inside["run"]
-        assert run["tags"] == ["question", "structured", "rope"]
+        assert run["tags"] == ["question", "structured", "rope", "mine"]
+        assert (run["entity"], run["notes"]) == ("team", "why")
 
 
 def test_what_is_too_long_for_a_tag_or_there_already_is_no_tag():
@@ -219,8 +221,11 @@ def test_pictures_are_not_drawn_without_a_logger_that_shows_them(mode, words, tm
 
 def test_a_run_has_a_table_of_its_lengths(tmp_path, monkeypatch, offline_runs):
     monkeypatch.setenv("WANDB_MODE", "offline")
-    (job,) = serve(tmp_path, "logger=wandb", "logger.images=false", "epochs=1", "evaluate.lengths=[1,2]")
+    (job,) = serve(
+        tmp_path, "logger=wandb", "logger.images=false", "epochs=1", "evaluate.lengths=[1,2]", "logger.group=mine"
+    )
     (inside,) = offline_runs(tmp_path).values()
+    assert inside["run"][0]["run_group"] == "mine"
     (line,) = [record["item"] for record in inside["history"] if "lengths.path" in record["item"]]
     (path,) = tmp_path.glob(f"wandb/offline-run-*/files/{line['lengths.path']}")
     table = json.loads(path.read_text())

@@ -114,7 +114,7 @@ def test_a_run_that_is_not_opened_in_time_is_opened_offline(fault, logged_in, tm
         assert loggers.delivered([run])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("cell: W&B did not start, the ledger has the run: ")
-    assert line.endswith("; the runs of this process are offline from here on (wandb sync uploads them)")
+    assert f"wandb sync {tmp_path}/wandb/offline-run-* " in line
     assert os.environ["WANDB_MODE"] == "offline"
     (inside,) = offline_runs(tmp_path).values()
     assert [record["item"]["validation/loss"] for record in inside["history"]] == [1.25]
@@ -128,10 +128,8 @@ def test_a_run_that_is_not_finished_in_time_can_be_uploaded_later(fault, logged_
         assert not loggers.delivered([run])
     (line,) = capsys.readouterr().err.splitlines()
     (folder,) = tmp_path.glob("wandb/run-*")
-    assert line == (
-        f"cell: W&B did not take the run in 1 s: wandb sync --no-skip-online {folder} uploads it; "
-        "the runs of this process are offline from here on (wandb sync uploads them)"
-    )
+    assert f"wandb sync --no-skip-online {folder} " in line
+    assert f"wandb sync {tmp_path}/wandb/offline-run-* " in line
     assert os.environ["WANDB_MODE"] == "offline"
     (file,) = folder.glob("*.wandb")
     assert {"run", "history", "exit"} <= set(contents(file))
@@ -221,6 +219,16 @@ def test_rebuilding_ends_when_the_server_does_not_take_a_run(monkeypatch, tmp_pa
     monkeypatch.setattr(sync, "sync_checkpoint", late)
     assert sync.sync([(None, 1), (None, 2)], None, "pe_lab", "online") == 0
     assert tried == [1]
+
+
+def test_who_is_offline_unasked_is_told_what_uploads_the_runs(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("WANDB_MODE", "")
+    monkeypatch.setattr("pe_lab.tracking.wandb_mode.has_key", lambda: False)
+    (cfg,) = config.expand([f"ledger={tmp_path}"], multirun=False)
+    for told in (True, False):  # then the environment says so
+        settle_wandb(cfg)
+        assert os.environ["WANDB_MODE"] == "offline"
+        assert (f"wandb sync {tmp_path}/wandb/offline-run-* " in capsys.readouterr().err) == told
 
 
 def test_an_empty_mode_is_none(monkeypatch, tmp_path):
