@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pe_lab import config
+from pe_lab.data.score import uses_position
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.processes import is_alive
 from pe_lab.ledger.progress import Progress, RequestedCell, Running, Snapshot
@@ -152,6 +153,8 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
     work = f"{100 * snapshot.fraction_done:.0f} % of the work{_time_left(snapshot)}"
     lines.append(f"  {counts} of {len(command.progress.cells)} cells; {work}")
     lines += [f"  {command.text}"] if command.text else []
+    if snapshot.done and not snapshot.running and not snapshot.waiting and _without_position(command, snapshot.done):
+        lines.append("  none of these models uses position yet: train longer before you compare encodings")
     kinds = {
         "running": [_running(running) for running in snapshot.running],
         "failed": [f"{cell.name:28} {reason}" for cell, reason in snapshot.failed],
@@ -165,6 +168,22 @@ def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
     if snapshot.missing or snapshot.failed:
         lines.append("  the same command, run again, trains what failed or is missing")
     return lines
+
+
+def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
+    """Return whether the test losses of cells are known, and none is below the best without position."""
+    known = False
+    for cell in cells:
+        try:
+            run = command.progress.ledger.named(cell.run)
+            summary = read_json(run.checkpoint(cell.epochs) / "summary.json")
+            used = uses_position(float(summary["test"]["loss"]), summary["floors"])
+        except (LedgerError, OSError, LookupError, TypeError, ValueError, AttributeError):
+            continue  # what is damaged is told elsewhere
+        if used:
+            return False
+        known = known or used is not None
+    return known
 
 
 def _running(running: Running) -> str:

@@ -17,12 +17,23 @@ from pe_lab.ledger.ledger import Ledger
 def test_a_finished_sweep_takes_two_lines(ledger, program):
     code, lines, _ = program(status.main, ledger)
     assert code == 0
-    assert len(lines) == 2
+    assert len(lines) == 3  # these models are too small to learn anything
     assert lines[0].startswith("python -m pe_lab.run model.depth=1")
     assert "'epochs=16,4,1'" not in lines[0]
     assert "epochs=16,4,1" in lines[0]
     assert lines[0].endswith(", ended)")
     assert lines[1] == "  12 done of 12 cells; 100 % of the work"
+
+
+def test_it_is_said_that_no_model_has_learned_until_one_has(ledger, program):
+    run, *_ = Ledger(ledger).runs()
+    before = program(status.main, ledger)[1]
+    path = run.checkpoint(16) / "summary.json"
+    summary = json.loads(path.read_text())
+    summary["test"]["loss"] = summary["floors"]["position_blind"]["loss"] - 0.01
+    path.write_text(json.dumps(summary))
+    assert program(status.main, ledger)[1] == before[:2]
+    assert len(before) == 3
 
 
 def test_failed_and_missing_cells_are_listed_with_what_to_do(ledger, program):
@@ -33,8 +44,8 @@ def test_failed_and_missing_cells_are_listed_with_what_to_do(ledger, program):
     code, lines, _ = program(status.main, ledger)
     assert code == 1
     assert "10 done, 1 failed, 1 missing of 12 cells" in lines[1]
-    assert [line.split()[0] for line in lines[2:]] == ["failed", "missing", "the"]
-    assert lines[2].endswith("the training loss must be finite")
+    assert [line.split()[0] for line in lines[3:]] == ["failed", "missing", "the"]
+    assert lines[3].endswith("the training loss must be finite")
     assert "run again" in lines[-1]
 
 
@@ -85,7 +96,7 @@ def test_a_damaged_command_is_skipped_in_one_line(ledger, program, change):
     (path,) = (ledger / "commands").iterdir()
     (ledger / "commands" / "other.json").write_text(json.dumps(json.loads(path.read_text()) | change))
     code, lines, err = program(status.main, ledger)
-    assert (code, len(lines)) == (0, 2)
+    assert (code, len(lines)) == (0, 3)
     assert err.startswith(f"skipped: {ledger / 'commands' / 'other.json'}")
     assert len(err.splitlines()) == 1
 

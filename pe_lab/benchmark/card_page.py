@@ -32,7 +32,8 @@ def sections(card: Card, like: pd.DataFrame, minutes: float) -> list[Section]:
         minutes: that training and measuring took.
     """
     summary = card.summary()
-    parts: list[Part] = [sentences(card), _made(card, minutes)]
+    warning = not_learned(summary)
+    parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), sentences(card), _made(card, minutes)]
     parts += [f"**Note.** {task} is left out: {reason}" for task, reason in card.left_out.items()]
     opening = Section(f"What is {card.pe} good for?", [*parts, _drawn(card)], opening=True)
     return [
@@ -44,6 +45,21 @@ def sections(card: Card, like: pd.DataFrame, minutes: float) -> list[Section]:
         _costs(card),
         _next(card),
     ]
+
+
+def not_learned(summary: pd.DataFrame) -> str:
+    """Say on which tasks the encoding has not learned to use position: its mean loss is not below the level.
+
+    Args:
+        summary: from `Card.summary`.
+    """
+    here = summary[(summary["length"] == 1) & (summary["score"] <= 0)]
+    if here.empty:
+        return ""
+    return (
+        f"Not learned at the training length: {joined(list(here['task']))}. There the mean loss is not below that of a "
+        "model without position, and comparisons do not say which encoding is better."
+    )
 
 
 def sentences(card: Card) -> str:

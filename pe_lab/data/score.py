@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 BEST = "bayes"
 LEVELS = ("position_blind", "prior")  # floors that a score can count from, the most informative first
+BLIND = ("position_blind_split_known", "position_blind")  # losses that no model without position can beat, first known
+NO_GAP = 1e-9  # nats between the position-blind and the best loss, below which a task does not need position
 
 
 def score(loss: float, level: float, best: float) -> float:
@@ -12,6 +14,19 @@ def score(loss: float, level: float, best: float) -> float:
     It is negative for a model that is worse than the level, as many are beyond the lengths of training.
     """
     return (level - loss) / (level - best)
+
+
+def uses_position(loss: float, floors: Mapping[str, Mapping[str, float]]) -> bool | None:
+    """Return whether a test loss is below the best without position; None where that is not known, or is the best.
+
+    Args:
+        loss: in nats.
+        floors: values of metrics by name, for each floor by name.
+    """
+    level = next((floors[name]["loss"] for name in BLIND if name in floors), None)
+    if level is None or level - floors.get(BEST, {}).get("loss", 0.0) <= NO_GAP:
+        return None
+    return loss < level
 
 
 def exact_range(floors: Mapping[str, Mapping[str, float]]) -> tuple[float, float] | None:

@@ -26,6 +26,7 @@ from pe_lab.report.standing import (
 )
 from pe_lab.results import plots
 from pe_lab.results.columns import REMAINING, lower_is_better, setting_columns, sort_by_setting
+from pe_lab.results.learned import not_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.verdicts import MARKS, NO_SEED, ONE_SEED
 from pe_lab.statistics import GRID, Families, interval
@@ -38,10 +39,13 @@ SEEDLESS = {ONE_SEED: "with one seed", NO_SEED: "without a shared seed"}
 def answer(asked: Question) -> Section:
     """Return the first screen: its title is the question, its parts are the answer, cautions and one figure.
 
+    Where no model uses position yet, the first part says so.
+
     Raises:
         ValueError: there is no such baseline or metric.
     """
-    parts: list[Part] = [" ".join(sentences(asked))]
+    warning = not_learned(asked.results.cells)
+    parts: list[Part] = [*([f"**Note.** {warning}"] if warning else []), " ".join(sentences(asked))]
     sequentially = decision_notes(asked.results, asked.decided)
     notes = [*_not_finite(asked), *asked.margin_notes(), *sequentially, *cautions(asked.results, asked.baseline)]
     parts += [f"**Note.** {line}" for line in notes]

@@ -6,6 +6,7 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.results.columns import floors, levels, metric_column, setting_columns
+from pe_lab.results.learned import not_learned
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.comparisons import compare_cells, differences
 from pe_lab.statistics.intervals import interval
@@ -29,7 +30,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
     Returns:
         seeds, the mean (called loss), its t interval, the floors, and the paired difference from the baseline over
         shared seeds with its t interval, as `compare` has them; none if a cell occurs twice. Its attribute "floors"
-        names the columns of floors, "baseline" the encoding.
+        names the columns of floors, "baseline" the encoding, and "not_learned" says where no model uses position yet.
     """
     baseline = baseline or rows["pe"].iloc[0]
     if baseline not in set(rows["pe"]):
@@ -45,7 +46,7 @@ def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "lo
         line |= {floor: group[f"floor_{floor}_{metric}"].mean() for floor in known}
         lines.append(line | compared.get(tuple(map(_present, key)), {}))
     table = _sorted(pd.DataFrame(lines), settings, list(rows["pe"].unique()))
-    table.attrs = {"baseline": baseline, "floors": known}
+    table.attrs = {"baseline": baseline, "floors": known, "not_learned": not_learned(rows)}
     return table
 
 
@@ -129,7 +130,10 @@ def _shown(value: Any) -> str:
 
 
 def render(table: pd.DataFrame) -> str:
-    """Return the table of `summarise` as text; settings in which all lines are equal are named once, above."""
+    """Return the table of `summarise` as text; settings in which all lines are equal are named once, above.
+
+    The first line says where no model uses position yet.
+    """
     several = table["seeds"].max() > 1
     settings = _settings(table)
     columns: dict[str, list[str]] = {name: [_shown(value) for value in table[name]] for name in ("pe", *settings)}
@@ -144,10 +148,13 @@ def render(table: pd.DataFrame) -> str:
         baseline = table.attrs["baseline"]
         columns[f"minus {baseline}"] = ["" if pd.isna(v) else f"{v:+.4f}" for v in table["difference"]]
         columns["95 % paired"] = _intervals(table["difference_low"], table["difference_high"])
-    if "verdict" not in table:
-        return as_text(pd.DataFrame(columns), settings)
-    columns["verdict"] = [_shown(verdict) for verdict in table["verdict"]]
-    return f"{as_text(pd.DataFrame(columns), settings)}\nverdicts: {table.attrs['family']}"
+    lines = [table.attrs["not_learned"]]
+    if "verdict" in table:
+        columns["verdict"] = [_shown(verdict) for verdict in table["verdict"]]
+        lines += [as_text(pd.DataFrame(columns), settings), f"verdicts: {table.attrs['family']}"]
+    else:
+        lines.append(as_text(pd.DataFrame(columns), settings))
+    return "\n".join(filter(None, lines))
 
 
 def _settings(table: pd.DataFrame) -> list[str]:

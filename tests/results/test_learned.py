@@ -1,0 +1,67 @@
+"""A model uses position if its loss is below the lowest that a model without position can reach."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_lab.data.score import uses_position
+from pe_lab.results import learned
+from pe_lab.results.table import render, summarise
+
+FLOORS = {"bayes": 0.0, "position_blind": 0.5, "position_blind_split_known": 0.3}
+
+
+def rows(**losses: float) -> pd.DataFrame:
+    """A cell of two encodings on each task."""
+    lines = [
+        {"pe": pe, "data": data, "depth": 1, "epochs": 1, "seed": seed, "test_loss": loss + 0.01 * seed}
+        for data, loss in losses.items()
+        for pe in ("rope", "none")
+        for seed in (0, 1)
+    ]
+    return pd.DataFrame(lines).assign(**{f"floor_{name}_loss": value for name, value in FLOORS.items()})
+
+
+@pytest.mark.parametrize(
+    ("loss", "left_out", "used"),
+    [
+        (0.2, (), True),
+        (0.3, (), False),
+        (0.4, (), False),
+        (0.4, ("position_blind_split_known",), True),
+        (0.4, ("position_blind_split_known", "position_blind"), None),
+        (0.2, ("bayes",), True),
+    ],
+)
+def test_the_lower_level_counts(loss: float, left_out: tuple[str, ...], used: bool | None) -> None:
+    floors = {name: value for name, value in FLOORS.items() if name not in left_out}
+    assert uses_position(loss, {name: {"loss": value} for name, value in floors.items()}) is used
+    cells = rows(copy=loss).iloc[:1].drop(columns=[f"floor_{name}_loss" for name in left_out])
+    (found,) = learned.uses_position(cells)
+    assert np.isnan(found) if used is None else found == used
+
+
+def test_where_position_wins_nothing_nothing_has_to_be_learned() -> None:
+    floors = {"bayes": {"loss": 0.3}, "position_blind": {"loss": 0.3}}
+    assert uses_position(0.5, floors) is None
+    assert learned.not_learned(rows(bag=0.5).assign(floor_bayes_loss=0.3)) == ""
+
+
+def test_it_is_said_first_and_for_the_tasks_where_no_cell_has_learned() -> None:
+    assert learned.not_learned(rows(copy=0.1)) == ""
+    only = learned.not_learned(rows(copy=0.1, sort=0.4))
+    assert "sort" in only
+    assert "copy" not in only
+    table = rows(copy=0.4)
+    assert learned.not_learned(table)
+    assert render(summarise(table)).splitlines()[0] == learned.not_learned(table)
+    table.loc[0, "test_loss"] = 0.1  # one cell is enough
+    assert learned.not_learned(table) == ""
+    assert not render(summarise(table)).startswith("None")
+
+
+def test_rows_of_some_tasks_may_lack_floors() -> None:
+    table = rows(copy=0.4, text=0.1)
+    table.loc[table["data"] == "text", [name for name in table if name.startswith("floor")]] = np.nan
+    assert "copy" not in learned.not_learned(table)  # the only task for which it is known
+    assert learned.not_learned(table)
