@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from pe_lab.benchmark.export import read
+from pe_lab.benchmark.leaderboard import mean_scores
 from pe_lab.benchmark.pairs import Counts, Pairs
 from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.rows import tables
@@ -32,7 +33,8 @@ def coverage(rows: pd.DataFrame, common: Iterable[str]) -> str:
 
     Args:
         rows: from `table`.
-        common: tasks: the best mean rank over these comes first, and an encoding that lacks one of them last.
+        common: tasks: the best mean score over these comes first, as on the leaderboard of the gallery, and an encoding
+            that lacks one of them last.
     """
     found = rows[rows["length"] == TRAINED]
     if found.empty:
@@ -40,11 +42,16 @@ def coverage(rows: pd.DataFrame, common: Iterable[str]) -> str:
     means = found.pivot_table(index="pe", columns="task", values="score", aggfunc="mean", sort=False)
     means = means[[task.name for task in tasks() if task.name in means]]
     ordering = [task for task in means if task in set(common)]
-    order = means[ordering].rank().mean(axis=1, skipna=False).sort_values(ascending=False, kind="stable").index
+    ranked = mean_scores(found[found["task"].isin(ordering)], len(ordering)).groupby("pe")["score"].mean()
+    order = ranked.reindex(means.index).sort_values(ascending=False, kind="stable").index
     counts = covered(rows)
     pairs = f"{counts['encodings'].sum()} of {counts['defined'].sum()} pairs of encoding and task that are defined"
     line = f"{NAME}: {len(found)} cells; {pairs} have {ENOUGH} seeds or more"
-    by = f"The best mean rank over {', '.join(ordering)} comes first." if ordering else "In no order."
+    by = (
+        f"The best mean score over {', '.join(ordering)} comes first, as in the gallery."
+        if ordering
+        else "In no order."
+    )
     return f"{means.loc[order].round(3).to_string(na_rep='')}\n\n{by}\n{line}"
 
 

