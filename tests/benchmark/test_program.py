@@ -67,4 +67,4 @@ def test_rows_are_exported_beside_those_of_others(program: Program, tmp_path: Pa
     assert status == 0
     text = "\n".join(lines)
     assert "rope (pe-bench-1)" in text
-    assert "The best mean rank over " in text
+    assert "The best mean score over " in text
