@@ -36,7 +36,7 @@ LEDGER = Path("never")  # of cells that are only composed
 SECONDS = 60  # after which it hangs
 MEMORY = 4 * 2**30  # more than that no cell of these sizes needs
 
-FOLDERS = (path for path in config.folder().iterdir() if path.name not in ("hydra", "study", "probe"))
+FOLDERS = (path for path in config.folder().iterdir() if path.name not in ("hydra", "study", "probe", "callbacks"))
 CHOICES = {
     folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in sorted(FOLDERS) if folder.is_dir()
 }
@@ -334,7 +334,7 @@ def reordered(tree: Any) -> Any:
 
 MATTERS_NOT = [
     *("logger=none", "logger=csv", "workers=3", "study_name=mine", "hydra/launcher=basic", "trainer.log_every=7"),
-    *("trainer.save_every=0", "ledger=elsewhere", "evaluate.offset=[0,3]", "probe=[rank]"),
+    *("trainer.save_every=0", "ledger=elsewhere", "evaluate.offset=[0,3]", "probe=[rank]", "trainer.profiler=simple"),
 ]
 
 
