@@ -115,6 +115,8 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
                 raise ValueError(f"a sweep must have at least one cell, got none with {shown(text)}")
         elif key in known.files and not key.startswith("hydra") and not override.is_delete():  # plugins add names there
             names, options = value if isinstance(value, list) else [value], known.names(key)
+            if isinstance(value, list) and key not in LISTS:  # Hydra would merge them into one
+                raise ValueError(f"{key} must be one name, got {shown(text)}: a sweep over several has no brackets")
             if not all(isinstance(name, str) and "${" not in name for name in names) or (
                 isinstance(value, list) and not set(names) <= set(options)
             ):

@@ -94,6 +94,8 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["+study=depth_epochs_pe"], ["+study=depth_epochs_pe is a sweep: add -m"]),
         (["hydra/launcher=ray"], ["hydra/launcher must be one of", "basic", "cores"]),
         (["pe=5"], ["pe must be one of", "alibi", "got 5"]),
+        (["pe=[rope,alibi]"], ["pe must be one name, got 'pe=[rope,alibi]'"]),
+        (["logger=[csv,tensorboard]"], ["logger must be one name, got"]),
         (["pe.name=5"], ["pe.name must be a name of", "got 5"]),
         (["pe._partial_=false"], ["pe._partial_ must be True for pe=rope, got False"]),
         (["~pe.theta"], ["pe.theta must be set, got nothing"]),
