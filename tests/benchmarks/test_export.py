@@ -133,9 +133,9 @@ def test_cells_are_written_among_those_that_the_file_has(
         "t5,,failed: RuntimeError: two",
     ]
     assert len(capsys.readouterr().out.splitlines()) == 6
-    with pytest.raises(ValueError, match=r"must be among abacus, .*, got roep"):
+    with pytest.raises(ValueError, match="did you mean rope"):
         export.write_table(["roep"], [], path)
-    with pytest.raises(ValueError, match="must be among one, two, got three"):
+    with pytest.raises(ValueError, match="must be one of one, two, got .three."):
         export.write_table([], ["three"], path)
 
 

@@ -181,7 +181,7 @@ IDENTITIES = {
     ("optimizer=adamw",): "4bfd5fd899ec9ff0",
     ("optimizer.betas=[0,0.99]",): "a88deec0ee300495",
     ("optimizer.schedule=cosine", "epochs=3", "optimizer.warmup_steps=5"): "b56a3773d6400d0b",
-    ("model=bert_small", "data=pattern", "trainer.batch_size=8"): "9e2dcad27deb7930",
+    ("model=bert_small", "data=pattern", "trainer.batch_size=8", "epochs=4"): "9e2dcad27deb7930",
 }
 
 
