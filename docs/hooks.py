@@ -22,7 +22,7 @@ PICTURES = ROOT / "sweeps/results/audit/pictures"
 GALLERY = ROOT / "build/gallery-cache"  # pictures and curves, by what they depend on
 STYLES = {".js": "javascripts", ".css": "stylesheets"}  # folders of the site
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
-LINK = re.compile(r"(?<!!)\[([^\]\n]+)\]\((?!https?:|#)([^)\s]+)\)")
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#)([^)\s]+)\)")
 PICTURE = re.compile(r"(!\[[^\]\n]*\])\((?:docs/)?([^)\s]+)\)")
 REMOTE = re.compile(
     r"<(?:script|img|iframe)[^>]+src=\"?https?:[^>]*>|<link[^>]+rel=\"?(?:stylesheet|preconnect)[^>]+https?:[^>]*>"

@@ -279,6 +279,8 @@ def _settings(found: pd.DataFrame) -> list[str]:
 def with_baseline(found: pd.DataFrame, endpoint: Endpoint, baseline: str) -> pd.DataFrame:
     """Compare every encoding with a baseline, in one family over all settings.
 
+    A setting in which the baseline has no value, or no other encoding has one, is left out: all tries diverged there.
+
     Args:
         found: see `outcome_table`.
 
@@ -289,6 +291,10 @@ def with_baseline(found: pd.DataFrame, endpoint: Endpoint, baseline: str) -> pd.
     runs = found[found["y"].notna()].rename(columns={"pe": "encoding"})
     settings = runs[keys].drop_duplicates(ignore_index=True)
     runs = runs.merge(settings.assign(task=settings.index.astype(str)))
+    compared = runs.groupby("task")["encoding"].transform(lambda names: baseline in set(names) and names.nunique() > 1)
+    runs = runs[compared.astype(bool)]
+    if runs.empty:
+        return settings.head(0).assign(verdict="")
     columns = ["encoding", "seed", "y", "task"]
     if endpoint.kind == "steps":
         columns, runs = [*columns, "solved"], runs.astype({"solved": bool})

@@ -126,8 +126,9 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and an MLP, each with a residual connection and with norms: `x + f(norm(x))`, pre; `norm(x + f(x))`,
-    post; `x + norm(f(norm(x)))`, sandwich.
+    """Attention and an MLP f, each with a residual connection and norms.
+
+    pre is `x + f(norm(x))`, post `norm(x + f(x))`, sandwich `x + norm(f(norm(x)))`.
 
     Args:
         config: of the model.

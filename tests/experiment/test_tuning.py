@@ -10,10 +10,11 @@ from pe_lab import config
 from pe_lab.experiment import executor
 from pe_lab.experiment.rounds import Outcome, drive
 from pe_lab.experiment.sweep import run
-from pe_lab.experiment.tuning import Race, evaluations, races_of, tuned
+from pe_lab.experiment.tuning import Race, evaluations, races_of, tuned, with_baseline
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.__main__ import main as report
 from pe_lab.results.frame import load
+from pe_lab.statistics import Endpoint
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]
 TASK = ["data=induction", "data.train=320", "data.validation=50", "data.test=50", "trainer.batch_size=32"]
@@ -291,3 +292,19 @@ def test_the_best_of_all_rates_up_to_the_steps_of_the_choice_and_beyond_the_one_
     smallest = verdicts.loc[verdicts["p"].idxmin()]
     assert smallest["p_corrected"] == pytest.approx(6 * smallest["p"])  # of six comparisons, by Holm
     assert verdicts["difference"].tolist() == pytest.approx([0.001 + 0.01, 0.5] * 3)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_settings_in_which_the_baseline_diverged_are_not_compared(seeds):
+    """Nothing is lost at the end of a study: one seed decides nothing, and no run of the baseline is no error."""
+    lines = [
+        {"data": "digits", "depth": depth, "pe": pe, "seed": seed, "y": y + 0.1 * seed}
+        for depth, losses in ((1, {"rope": math.nan, "none": 0.5}), (4, {"rope": 0.4, "none": 0.5, "alibi": 0.3}))
+        for pe, y in losses.items()
+        for seed in range(seeds)
+    ]
+    verdicts = with_baseline(pd.DataFrame(lines), Endpoint.parse("loss", "0.01 nats"), "rope")
+    assert verdicts[["depth", "encoding"]].to_numpy().tolist() == [[4, "none"], [4, "alibi"]]
+    assert set(verdicts["verdict"]) <= ({"undecided"} if seeds == 1 else {"better", "worse"})
+    alone = pd.DataFrame(lines).query("depth == 1")
+    assert with_baseline(alone, Endpoint.parse("loss", "0.01 nats"), "rope").empty
