@@ -6,7 +6,8 @@ from typing import Any
 import pandas as pd
 
 from pe_lab.results import pooling
-from pe_lab.results.columns import REMAINING, floors, setting_columns, sort_by_setting
+from pe_lab.results.columns import REMAINING, floors, lower_is_better, setting_columns, sort_by_setting
+from pe_lab.results.learned import uses_position
 from pe_lab.statistics import GRID, Families
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margins
@@ -14,6 +15,8 @@ from pe_lab.statistics.margins import Margins
 COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 MOST_NAMED = 5  # ties that are named; further ones are counted
 POOLED = "pooled over settings"
+NONE_LEARNED = "not learned: no encoding is better than the best without position"
+NONE_RIGHT = "not learned: no encoding has any answer right"
 
 
 def families(
@@ -55,17 +58,25 @@ def choices(
         compared: the comparisons to use; None: those with the first encoding as the baseline.
 
     Returns:
-        need, encoding, value (mean of the metric), how sure, seeds.
+        need, encoding (empty: none has learned it), value (mean of the metric), how sure, seeds.
     """
     compared = compared or families(rows, records, None, metric)
     lines, names = [], setting_columns(rows)
+    used = dict(_by_setting(rows[names].assign(used=uses_position(rows)), names))
     for setting, ranked in _by_setting(compared.ranks(), names):
-        lines += _best(ranked, f"test {metric}, {setting}", compared, GRID, names)
-    if POOLED in compared.tables:
+        best = _best(ranked, f"test {metric}, {setting}", compared, GRID, names)
+        lines += _without_encoding(best, NONE_LEARNED) if used[setting]["used"].max() == 0 else best
+    if POOLED in compared.tables and uses_position(rows).max() == 0:
+        lines += _without_encoding(
+            _best(compared.ranks(POOLED), f"test {metric}, all settings", compared, POOLED), NONE_LEARNED
+        )
+    elif POOLED in compared.tables:
         lines += _pooled(compared, pooling.pool(rows, metric), metric)
     for need in compared.tables:
         if need not in (GRID, POOLED):
-            lines += _best(compared.ranks(need), need, compared, need)
+            best = _best(compared.ranks(need), need, compared, need)
+            right = lower_is_better(compared.tables[need][1]) or not best or best[0][2] > 0
+            lines += best if right else _without_encoding(best, NONE_RIGHT)
     return pd.DataFrame(lines, columns=COLUMNS)
 
 
@@ -96,6 +107,11 @@ def _best(
     alike = compared.equivalent(first["pe"], name, **{column: first[column] for column in settings})
     sure = _certainty(first, tied, alike, len(ranked))
     return [[need, first["pe"], first["mean"], sure, int(ranked["seeds"].min())]]
+
+
+def _without_encoding(lines: list[list[Any]], why: str) -> list[list[Any]]:
+    """Return lines of needs that no encoding answers."""
+    return [[need, "", value, why, seeds] for need, _, value, _, seeds in lines]
 
 
 def _certainty(first: pd.Series, tied: list[str], alike: list[str], count: int) -> str:
