@@ -70,6 +70,11 @@ def made_cells(pes: dict[str, float] = PES, seeds: int = SEEDS) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def learned(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells with floors above all losses: all use position, and the gap, and so a margin, is the same."""
+    return cells.assign(floor_bayes_loss=4.6, floor_position_blind_loss=5.0)
+
+
 def made_curves(cells: pd.DataFrame) -> pd.DataFrame:
     longest = cells[cells["epochs"] == 4][["pe", "depth", "epochs", "seed", "test_loss"]]
     parts = [longest.assign(epoch=e, metric="loss", value=longest["test_loss"] + 1 / e) for e in (1.0, 2.0, 4.0)]
@@ -451,7 +456,7 @@ def test_the_choice_names_the_best_and_those_that_may_be_as_good(cells):
 
 
 def test_the_choice_tells_equivalents_from_those_that_are_undecided():
-    cells = made_cells({"rope": 0.5, "learnable": 0.501, "none": 0.9, "noisy": 0.55})
+    cells = learned(made_cells({"rope": 0.5, "learnable": 0.501, "none": 0.9, "noisy": 0.55}))
     noisy = cells["pe"] == "noisy"
     cells.loc[noisy, "test_loss"] += np.random.default_rng(1).normal(0, 0.4, noisy.sum())
     found = choices(cells, pd.DataFrame(), compared=families(cells, pd.DataFrame(), margin=Margin(0.1, "nats")))
@@ -518,7 +523,7 @@ def test_a_gap_at_the_longest_length_is_that_of_the_seeds_that_were_measured(cel
 
 def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named():
     """An encoding that is undecided is not equally good: its losses may vary between seeds."""
-    cells = made_cells({"learnable": 0.5, "rope": 0.505, "none": 0.6})
+    cells = learned(made_cells({"learnable": 0.5, "rope": 0.505, "none": 0.6}))
     noisy = cells["pe"] == "none"
     cells.loc[noisy, "test_loss"] += np.random.default_rng(1).normal(0, 0.4, noisy.sum())
     found = choices(cells, pd.DataFrame()).set_index("need")
@@ -529,7 +534,7 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
         "fewest FLOPs, then parameters, of the 2 within the margin of 0.02 nats of the best mean (0.05 gap); "
         "equivalent to learnable"
     )
-    alone = choices(made_cells({"learnable": 0.5, "rope": 0.6}), pd.DataFrame()).set_index("need")
+    alone = choices(learned(made_cells({"learnable": 0.5, "rope": 0.6})), pd.DataFrame()).set_index("need")
     cheapest = alone.loc["test loss, all settings, cheapest"]
     assert cheapest["encoding"] == "learnable"
     assert cheapest["how sure"].startswith("no other is within the margin of 0.02 nats of the best mean")
@@ -545,7 +550,7 @@ def test_the_cheapest_is_one_of_those_that_are_as_good_by_a_margin_that_is_named
 @pytest.mark.usefixtures("unplaced")
 def test_over_tasks_the_scale_of_a_tasks_losses_does_not_decide(cells):
     """In nats, the task with the largest losses would decide alone."""
-    cells = cells[(cells["epochs"] == 4) & (cells["depth"] == 1)]
+    cells = learned(cells[(cells["epochs"] == 4) & (cells["depth"] == 1)])
     copy, sort = cells.assign(data="copy"), cells.assign(data="sort")
     floors = [name for name in cells if name.startswith("floor_")]
     sort["test_loss"] = sort["test_loss"] - sort["pe"].map({"alibi": 0.0, "none": 0.9}).fillna(0.0)
@@ -597,7 +602,7 @@ def test_lengths_at_which_nothing_is_finite_choose_nothing(cells):
 
 
 def test_a_setting_with_a_dot_in_its_name_has_its_own_equivalents(cells):
-    one = cells[(cells["depth"] == 1) & (cells["epochs"] == 1)]
+    one = learned(cells[(cells["depth"] == 1) & (cells["epochs"] == 1)])
     parts = [one.assign(**{"model.norm": norm}) for norm in ("pre", "post", None)]
     rows = pd.concat(parts)
     settings = ["pe", "depth", "epochs", "model.norm", "seed"]
@@ -611,8 +616,23 @@ def test_a_setting_with_a_dot_in_its_name_has_its_own_equivalents(cells):
     assert found["test loss, norm pre"] == "better than each of the other 3"
 
 
+def test_no_encoding_is_chosen_where_none_is_better_than_the_best_without_position(cells):
+    records = made_records(cells)
+    records.loc[(records["kind"] == "length") & (records["depth"] == 1), ["metric", "value"]] = ["exact_match", 0.0]
+    level = cells["floor_position_blind_loss"].iloc[0]
+    found = choices(cells, records).set_index("need")["encoding"]
+    for (depth, epochs), here in cells.groupby(["depth", "epochs"]):
+        assert bool(found[f"test loss, depth {depth}, epochs {epochs}"]) == (here["test_loss"].min() < level)
+    assert found["exact_match at 4 × the training length, depth 1"] == ""
+    assert found["loss at 4 × the training length, depth 4"] != ""
+    bad = cells.assign(test_loss=cells["test_loss"] + level)
+    chosen = choices(bad, pd.DataFrame())
+    assert len(chosen)
+    assert not chosen["encoding"].any()
+
+
 def test_one_seed_chooses_nothing(cells):
-    one = cells[cells["seed"] == 0]
+    one = learned(cells[cells["seed"] == 0])
     assert set(choices(one, pd.DataFrame())["how sure"]) == {"not at all: one seed"}
 
 
