@@ -1,14 +1,41 @@
 """A laboratory for positional encodings in transformers.
 
 `pe_lab.encodings` has the encodings and `pe_lab.attention` the function attend(); both can be used in any model. The
-programs are `pe-lab run`, `pe-lab report` and others: see pe_lab.cli.
+programs are `pe-lab run`, `pe-lab report` and others: see pe_lab.cli. `pe_lab.load` returns a cell that they trained.
 """
 
 import os
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from pe_lab.experiment.trained_cell import TrainedCell
+
+__all__ = ["__version__", "load"]
 __version__ = "0.1.0"
+
+
+def load(ledger: "str | os.PathLike[str]" = "ledger", study: str | None = None, **settings: Any) -> "TrainedCell":
+    """Load a trained cell: its model, data, metrics and config.
+
+        cell = pe_lab.load("ledger", pe="rope", depth=2, epochs=16, seed=0)
+
+    Args:
+        ledger: the folder that `pe-lab run` wrote.
+        study: look only among the cells of this study.
+        settings: that the cell has, by the name or the last word of the name that they have on the command line:
+            `pe`, `data`, `depth`, `epochs` or `steps`, `seed`, `lr`, `**{"optimizer.lr": 3e-3}`. As many as are needed
+            to tell the cell from all others.
+
+    Raises:
+        ValueError: there is no such ledger, study or setting; no cell has these settings, or several have: the message
+            names in what they differ.
+        LedgerError: the checkpoint is damaged, or has no weights.
+    """
+    from pe_lab.experiment import trained_cell  # loads torch
+
+    return trained_cell.load(ledger, study, settings)
 
 
 def _leave_current_folder() -> None:

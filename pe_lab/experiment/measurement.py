@@ -101,13 +101,23 @@ def trained(cell: Cell, run: Run) -> Transformer:
     Raises:
         LedgerError: its files are damaged, or it is a shipped result, which has no weights.
     """
-    run.verify(cell.target)
-    if run.is_shipped(cell.target):
-        raise LedgerError(f"{cell.name()} must have its weights, got a shipped result: shipped=false trains it")
     asked = cell.cfg.attention.implementation  # auto chooses again where a length or a policy needs it
     model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, asked)
-    load_weights(model, run.checkpoint(cell.target) / WEIGHTS)
+    load_checkpoint(model, run, cell.target)
     return model.to(cell.device)
+
+
+def load_checkpoint(model: Transformer, run: Run, target: int) -> None:
+    """Load the weights of a checkpoint of the ledger into its model.
+
+    Raises:
+        LedgerError: its files are damaged, or it is a shipped result, which has no weights.
+    """
+    run.verify(target)
+    if run.is_shipped(target):
+        name = run.summary(target)["name"]
+        raise LedgerError(f"{name} must have its weights, got a shipped result: shipped=false trains it")
+    load_weights(model, run.checkpoint(target) / WEIGHTS)
 
 
 @contextmanager

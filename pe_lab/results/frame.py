@@ -113,14 +113,27 @@ def load(source: str | Path, study: str | None = None) -> Results:
     return Results(folder, None, cells, failed, refused)
 
 
-def _load_study(folder: Path, study: str) -> Results:
-    """Load the cells of a ledger that a study names, in the study's order."""
+def named_cells(folder: Path, study: str) -> list[tuple[str, int]]:
+    """Return the run and the checkpoint of each cell that a study of a ledger names, in the study's order.
+
+    Raises:
+        ValueError: there is no such study.
+    """
+    return [(cell["run"], checkpoint(cell)) for cell in _tables_of(folder, study).cells.to_dict("records")]
+
+
+def _tables_of(folder: Path, study: str) -> Results:
+    """Read the CSV files of a study of a ledger."""
     rows = folder / "studies" / study / "rows.csv"
     if not rows.is_file():
         known = sorted(path.parent.name for path in folder.glob("studies/*/rows.csv"))
         raise ValueError(unknown_name("study", known, study, f" in {folder}"))
-    stored = _stored(rows.parent)
-    named = [(cell["run"], checkpoint(cell)) for cell in stored.cells.to_dict("records")]
+    return _stored(rows.parent)
+
+
+def _load_study(folder: Path, study: str) -> Results:
+    """Load the cells of a ledger that a study names, in the study's order."""
+    stored, named = _tables_of(folder, study), named_cells(folder, study)
     cells, _, refused = from_ledger.read_cells(folder, {cell: number for number, cell in enumerate(named)})
     return Results(folder, study, cells, stored.failed, refused, stored.skipped)
 

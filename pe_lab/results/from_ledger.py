@@ -106,6 +106,21 @@ def _length(target: int, summary: dict[str, Any]) -> dict[str, float]:
     return {"steps": target, "epochs": target * summary["epochs"] / summary["steps"]}
 
 
+def settings_of_cells(folder: Path) -> tuple[list[tuple[Run, int, Settings]], list[str]]:
+    """Return the run, the checkpoint and the settings of each finished cell of a ledger, and its refused entries.
+
+    Results are not read. A setting has its name in the config; epochs or steps are those of the checkpoint.
+    """
+    found: list[tuple[Run, int, Settings]] = []
+    refused: list[str] = []
+    for run in Ledger(folder).runs():
+        with _refusing(refused):
+            settings = _settings(run)
+            unit = settings.get("unit", "epochs")
+            found += [(run, target, settings | {unit: target}) for target in _complete_checkpoints(run, refused)]
+    return found, refused
+
+
 def failures(settings: list[Settings], failed: list[Settings], reasons: list[dict[str, Any]]) -> pd.DataFrame:
     """Return one row per failed cell: its distinguishing settings, kind, reason, step and run.
 

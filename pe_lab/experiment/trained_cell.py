@@ -1,0 +1,173 @@
+"""Trained cells by a few of their settings: model, data, metrics and config."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+
+from pe_lab import config
+from pe_lab.config.users import find_classes
+from pe_lab.data.base import Dataset
+from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.experiment.cell import dataset_of, encoding_of
+from pe_lab.experiment.measurement import load_checkpoint
+from pe_lab.ledger.run import Run
+from pe_lab.model.transformer import Transformer
+from pe_lab.results.frame import named_cells
+from pe_lab.results.from_ledger import settings_of_cells
+from pe_lab.results.rows import Settings
+from pe_lab.results.stored import read_settings
+from pe_lab.system.files import LedgerError
+from pe_lab.system.names import unknown_name
+from pe_lab.system.plain import read_yaml
+
+SHORT = {"pe": "pe.name", "data": "data.name"}
+MOST_VALUES = 6  # of a setting that are named in a message
+
+
+@dataclass(frozen=True)
+class TrainedCell:
+    """A trained model, with what it was trained on and what was measured.
+
+    Attributes:
+        name: for people: encoding, task, depth, epochs or steps, seed.
+        model: on the CPU, in evaluation mode. It computes attention by whatever implementation can (`auto`).
+        data: the dataset; its sequences are made when they are asked for.
+        metrics: of the test split, by name.
+        summary: all that the checkpoint's summary says: floors, parameters, FLOPs, seconds and more.
+        config: all settings of the cell.
+        run: the training run in the ledger.
+    """
+
+    name: str
+    model: Transformer
+    data: Dataset
+    metrics: dict[str, float]
+    summary: dict[str, Any]
+    config: DictConfig
+    run: Run
+
+    def __repr__(self) -> str:
+        return f"TrainedCell({self.name}, test loss {self.metrics['loss']:.4g})"
+
+
+def load(ledger: str | Path, study: str | None, settings: Mapping[str, Any]) -> TrainedCell:
+    """Load the one cell of a ledger that has these settings: see `pe_lab.load`."""
+    run, target = find(Path(ledger), study, settings)
+    cfg = _config(run, target)
+    summary = run.summary(target)
+    data = dataset_of(cfg)
+    encoding = encoding_of(cfg, data.task.sizes(cfg.model.width, cfg.model.num_heads))
+    model = Transformer(cfg.model, encoding, data.task)
+    load_checkpoint(model, run, target)
+    return TrainedCell(summary["name"], model.eval(), data, summary["test"], summary, cfg, run)
+
+
+def find(folder: Path, study: str | None, settings: Mapping[str, Any]) -> tuple[Run, int]:
+    """Return the run and the checkpoint of the one cell that has these settings.
+
+    Raises:
+        ValueError: there is no such ledger, study or setting; no cell has these settings, or several have.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"ledger must be an existing folder, got {str(folder)!r}")
+    cells, refused = settings_of_cells(folder)
+    if study is not None:
+        named = set(named_cells(folder, study))
+        cells = [cell for cell in cells if (cell[0].name, cell[1]) in named]
+    where = f" in {folder}" + (f", study {study}" if study else "")
+    if not cells:
+        unreadable = f" and {len(refused)} that cannot be read, as: {refused[0]}" if refused else ""
+        raise ValueError(f"ledger must have a finished cell, got none{where}{unreadable}")
+    names = list(dict.fromkeys(name for _, _, own in cells for name in own))
+    chosen: list[str] = []
+    for given, value in settings.items():
+        name = _setting(given, names)
+        kept = [cell for cell in cells if cell[2].get(name, "null") == _plain(value)]
+        if not kept:
+            known = _sorted([own for _, _, own in cells], name)
+            raise ValueError(unknown_name(given, known, value, where + "".join(f", {word}" for word in chosen)))
+        cells, chosen = kept, [*chosen, f"{given}={value}"]
+    if len(cells) > 1:
+        raise ValueError(
+            f"load must match one cell, got {len(cells)}{where}{''.join(f', {word}' for word in chosen)}: they differ "
+            f"in {_differences([own for _, _, own in cells])}"
+        )
+    ((run, target, _),) = cells
+    return run, target
+
+
+def _setting(given: str, names: list[str]) -> str:
+    """Return the full name of a setting that may be given by its last word.
+
+    Raises:
+        ValueError: no cell has such a setting, or there are several of that last word.
+    """
+    name = SHORT.get(given, given)
+    if name in names:
+        return name
+    same = [one for one in names if one.rpartition(".")[2] == given]
+    if len(same) != 1:
+        last_words = dict.fromkeys(one.rpartition(".")[2] for one in names if one not in SHORT.values())
+        raise ValueError(unknown_name("setting", same or [*SHORT, *last_words], given))
+    return same[0]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as `config.flatten` has it."""
+    return "null" if value is None else str(list(value)) if isinstance(value, (list, tuple)) else value
+
+
+def _differences(cells: list[Settings]) -> str:
+    """Return the settings in which cells differ, with their values."""
+    full = {name: short for short, name in SHORT.items()}
+    parts = []
+    for name in dict.fromkeys(name for own in cells for name in own):
+        values = _sorted(cells, name)
+        if len(values) > 1:
+            more = f" and {len(values) - MOST_VALUES} more" if len(values) > MOST_VALUES else ""
+            parts.append(f"{full.get(name, name)} ({', '.join(values[:MOST_VALUES])}{more})")
+    return ", ".join(parts)
+
+
+def _sorted(cells: list[Settings], name: str) -> list[str]:
+    """Return the values of a setting as text, in order."""
+    values = {own.get(name, "null") for own in cells}
+    return [str(value) for value in sorted(values, key=lambda value: (isinstance(value, str), value))]
+
+
+def _config(run: Run, target: int) -> DictConfig:
+    """Return the config of a checkpoint, with the settings that came later at their defaults.
+
+    Raises:
+        LedgerError: it names something else than an encoding and a dataset.
+    """
+    settings = read_settings(run, target)
+    find_classes(settings)
+    for group, base in (("pe", PositionalEncoding), ("data", Dataset)):
+        for path in _targets(settings[group]):
+            made = None if path in _of_package(group) else get_object(path)
+            if made is not None and not (isinstance(made, type) and issubclass(made, base)):
+                raise LedgerError(f"{group} of {run.checkpoint(target)} must be a class of {base.__name__}, got {path}")
+    cfg = OmegaConf.merge(OmegaConf.structured(config.Config), settings)
+    assert isinstance(cfg, DictConfig)
+    return cfg
+
+
+def _targets(settings: Any) -> Iterator[str]:
+    """Yield the import paths in settings, at any depth."""
+    if isinstance(settings, dict):
+        if "_target_" in settings:
+            yield str(settings["_target_"])
+        settings = list(settings.values())
+    for inner in settings if isinstance(settings, list) else []:
+        yield from _targets(inner)
+
+
+def _of_package(group: str) -> set[str]:
+    """Return the import paths that the files of a group in conf/ name."""
+    files = (config.folder() / group).glob("*.yaml")
+    return {str(read_yaml(path.read_bytes()).get("_target_")) for path in files}

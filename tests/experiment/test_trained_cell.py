@@ -1,0 +1,132 @@
+"""`pe_lab.load` gives the one cell that was asked for, with its weights, or says in one line why not."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+import pe_lab
+from configs import in_ledger
+from pe_lab.experiment import sweep
+from pe_lab.experiment.job import Job
+from pe_lab.experiment.measurement import trained
+from pe_lab.ledger.run import WEIGHTS
+from pe_lab.probes.attention import AttentionProbe
+from pe_lab.system.files import CHECKSUMS, LedgerError, file_digest, write_json
+from pe_lab.training.metrics import evaluate
+
+TINY = ["model.width=16", "model.num_heads=2", "trainer.batch_size=4522", "trainer.device=cpu", "logger=none"]
+GRID = ["pe=rope,alibi", "model.depth=1,2", "epochs=1,2", "seed=0"]
+ONE = {"pe": "alibi", "depth": 2, "epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a ledger of 8 cells, and of two more in a study, which differ from one of them in the learning rate."""
+    folder = tmp_path_factory.mktemp("ledger")
+    sweep.run(in_ledger(folder, *TINY, *GRID))
+    more = ["pe=rope", "model.depth=1", "epochs=1", "optimizer.lr=1e-4,1e-5", "study_name=rates"]
+    sweep.run(in_ledger(folder, *TINY, *more))
+    return folder
+
+
+@pytest.fixture
+def damaged(ledger: Path, tmp_path: Path) -> Path:
+    """Return a copy of the ledger that a test may damage."""
+    return Path(shutil.copytree(ledger, tmp_path / "ledger"))
+
+
+def test_a_cell_is_what_was_trained_and_measured(ledger: Path) -> None:
+    found = pe_lab.load(ledger, **ONE)
+    (cfg,) = in_ledger(ledger, *TINY, "pe=alibi", "model.depth=2", "epochs=1", multirun=False)
+    job = Job.from_config(cfg)
+    for name, value in trained(job.cell, job.run).state_dict().items():
+        assert torch.equal(value, found.model.state_dict()[name]), name
+    assert (found.run.name, found.name) == (job.run.name, "alibi-d2-e1-s0")
+    assert found.config.optimizer.lr == cfg.optimizer.lr
+    assert found.metrics == found.summary["test"]
+    measured = evaluate(found.model, found.data, "test", job.cell.autocast())
+    assert measured == pytest.approx(found.metrics)
+    assert not found.model.training
+    rows = AttentionProbe()(found.model, found.data, found.config.seed)
+    assert {row["layer"] for row in rows} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "depth", "rate"),
+    [
+        ({"pe": "alibi", "model.depth": 2, "epochs": 1}, 2, 1e-3),
+        ({"study": "rates", "lr": 1e-4}, 1, 1e-4),
+        ({"pe": "rope", "optimizer.lr": 1e-5}, 1, 1e-5),
+    ],
+    ids=str,
+)
+def test_a_setting_is_named_in_full_or_by_its_last_word(ledger: Path, settings: dict, depth: int, rate: float) -> None:
+    cfg = pe_lab.load(ledger, **settings).config
+    assert (cfg.model.depth, cfg.optimizer.lr) == (depth, rate)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"pe": "alibi", "depth": 2}, ["got 2", "epochs (1, 2)"]),
+        ({"pe": "rope", "depth": 1, "epochs": 1}, ["got 3", "optimizer.lr (", "0.0001", "1e-05"]),
+        ({"pe": "roppe"}, ["pe='roppe'", "rope"]),
+        ({"pe": "alibi", "depth": 3}, ["depth", "1, 2", "got 3", "pe=alibi"]),
+        ({"pe": "alibi", "deth": 2}, ["setting='deth'", "depth"]),
+        ({"study": "rate"}, ["study='rate'", "rates"]),
+        ({"steps": 100}, ["steps"]),
+        ({"name": "alibi"}, ["setting", "pe.name", "data.name"]),
+    ],
+    ids=str,
+)
+def test_what_does_not_name_one_cell_is_refused_in_one_line(ledger: Path, settings: dict, named: list[str]) -> None:
+    with pytest.raises(ValueError, match=".") as refused:
+        pe_lab.load(ledger, **settings)
+    line = str(refused.value)
+    assert "\n" not in line
+    for words in named:
+        assert words in line
+
+
+def test_a_folder_without_cells_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="ledger must be an existing folder, got '.*nowhere'"):
+        pe_lab.load(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="ledger must have a finished cell, got none"):
+        pe_lab.load(tmp_path)
+
+
+def test_a_checkpoint_without_weights_or_with_others_is_refused(damaged: Path) -> None:
+    folder = pe_lab.load(damaged, **ONE).run.checkpoint(1)
+    (folder / WEIGHTS).rename(folder / "elsewhere")
+    with pytest.raises(LedgerError, match=re.escape(str(folder))):
+        pe_lab.load(damaged, **ONE)
+    (folder / "elsewhere").unlink()
+    write_json(folder / "shipped.json", {"weights": "0"})
+    sign(folder)
+    with pytest.raises(LedgerError, match="alibi-d2-e1-s0 must have its weights, got a shipped result"):
+        pe_lab.load(damaged, **ONE)
+
+
+def sign(folder: Path) -> None:
+    """Write the checksums of a folder's files."""
+    (folder / CHECKSUMS).unlink(missing_ok=True)
+    write_json(folder / CHECKSUMS, {path.name: file_digest(path) for path in folder.iterdir()})
+
+
+@pytest.mark.parametrize("target", ["os.system", "pandas.DataFrame", "pe_lab.system.files.write_text"])
+def test_nothing_else_than_an_encoding_and_a_dataset_is_made(damaged: Path, target: str) -> None:
+    """A ledger may be somebody else's."""
+    folder = pe_lab.load(damaged, **ONE).run.checkpoint(1)
+    path = folder / "config.yaml"
+    settings = yaml.safe_load(path.read_text())
+    for pe in ({"name": "mine", "_target_": target, "_partial_": True}, None):
+        inner = {"_target_": target, "_partial_": True, "name": "inner"}
+        pe = pe or {"name": "mine", "_target_": "pe_lab.encodings.PositionalEncoding", "_partial_": True, "of": inner}
+        path.write_text(yaml.safe_dump(settings | {"pe": pe}))
+        sign(folder)
+        with pytest.raises(LedgerError, match=re.escape(target)):
+            pe_lab.load(damaged, **ONE)
