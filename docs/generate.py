@@ -31,6 +31,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "encodings": encodings,
         "tasks": lambda: table(configs("data"), "data.{name}"),
         "text": text,
+        "settings": settings,
         "studies": studies,
         "counts": counts,
         "main_findings": main_findings,
@@ -126,6 +127,47 @@ def text() -> str:
             for name, level in data.floors("test").items():
                 if name != "xz":
                     lines.append(f"| `{data.name}` | {name} | {level['loss']:.3f} | {level['bits_per_byte']:.3f} |")
+    return "\n".join(lines)
+
+
+def settings() -> str:
+    """Return every setting, a table for each group: default, range, what it is, what it changes."""
+    from pe_lab.config import reference
+    from pe_lab.config.trainer import ALIASES, DECIDED
+
+    groups = [one for one in reference.groups() if one.name != "attention"]
+    sections = [f"## Groups\n\n{rows_of([('', one) for one in reference.groups()])}"]
+    sections.append(f"## Every run\n\n{rows_of([('', one) for one in reference.settings(ROOT / 'conf/config.yaml')])}")
+    for group in ("model", "trainer", *(one.name for one in groups if one.name not in ("model", "trainer", "study"))):
+        files = sorted((ROOT / "conf" / group).glob("*.yaml"))
+        own = [file for file in files if "# @package _global_" not in file.read_text()]
+        found = [(f"`{group}={file.stem}`", one) for file in own for one in reference.settings(file, group)]
+        presets = [f"`{group}={one['stem']}`: {one['comment']}" for one in configs(group) if len(own) < len(files)]
+        if not found:
+            continue
+        table = rows_of([("", one) for _, one in found] if len(own) == 1 else found)
+        listed = "".join(f"\n- {line}" for line in presets)
+        sections.append(f"## {group}\n\n{table}" + (f"\n\nFiles of conf/{group}:\n{listed}" if listed else ""))
+        if group == "trainer":
+            lines = ["| argument of `lightning.Trainer` | in the lab |", "| :--- | :--- |"]
+            lines += [f"| `{name}` | another name of `{setting}` |" for name, (setting, _) in sorted(ALIASES.items())]
+            lines += [
+                f"| `{name}` | {' or '.join(map(str, ('left out', *values)))}: {why} |"
+                for name, (values, why) in sorted(DECIDED.items())
+            ]
+            sections[-1] += "\n\n" + "\n".join(lines)
+    return "\n\n".join(sections)
+
+
+def rows_of(found: list[tuple[str, Any]]) -> str:
+    """Return a table of settings, each with the choice whose file has it; without that column where none is given."""
+    choice = any(name for name, _ in found)
+    head = ["choice"] * choice + ["setting", "default", "range", "what it is", "changes"]
+    lines = [f"| {' | '.join(head)} |", f"|{' :--- |' * len(head)}"]
+    for name, one in found:
+        cells = [name] * choice + [f"`{one.name}`", f"`{one.default}`" if one.default else ""]
+        cells += [one.range.replace("|", "\\|"), one.words.replace("|", "\\|"), one.changes if one.default else ""]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -11,13 +11,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
-from string import Template
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
@@ -265,12 +264,17 @@ def _run(words: list[str], train: bool) -> None:
     shows = completes or arguments.info or arguments.hydra_help or arguments.version  # nothing of a config
     flags = [word for word in words if word not in overrides]
     multirun = arguments.multirun or "hydra.mode=MULTIRUN" in overrides
+    if arguments.help:
+        from pe_lab.config.help import text
+
+        asked = [word for word in overrides if word != "all"]
+        if asked:
+            config.fixed(asked, multirun)
+        print(text(config.folders(), asked, every=asked != overrides))
+        return
     if not shows:
         config.fixed(overrides, multirun)
         config.add_path_of_callbacks(overrides)
-    if arguments.help:
-        print(_help(overrides, arguments.resolve))
-        return
     if completes:  # Hydra names the program by its first word
         sys.argv[0] = COMMAND
         line = os.environ.get("COMP_LINE", "").split(" ")
@@ -303,22 +307,6 @@ def _parser() -> Parser:
     choices = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=choices)
     return parser
-
-
-def _help(overrides: list[str], resolve: bool) -> str:
-    """Return the text of --help: what can be chosen, and the settings as the overrides have them.
-
-    Hydra's own takes half a second for its list of choices.
-    """
-    config.tell_hydra()
-    with hydra.initialize_config_dir(str(config.folder()), version_base="1.3"):
-        cfg = hydra.compose("config", overrides, return_hydra_config=True)
-    template, groups = cfg.hydra.help.template, config.folders().files
-    choices = [
-        f"{group}: {', '.join(sorted(groups[group]))}\n" for group in sorted(groups) if group and "hydra" not in group
-    ]
-    settings = OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), resolve=resolve)
-    return Template(template).safe_substitute(APP_CONFIG_GROUPS="".join(choices), CONFIG=settings)
 
 
 def _require_cell_of_agent(cfgs: list[DictConfig]) -> None:

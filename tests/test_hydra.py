@@ -19,8 +19,9 @@ ROOT = Path(__file__).parents[1]
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "epochs=1"]
 TINY += ["data=bag", "data.train=64", "logger=none", "shipped=false"]
 SHOWN = {  # what is printed, and nothing is trained
-    "--help": "Settings (key=value):",
-    "-h pe=alibi": "name: alibi",
+    "--help": "trainer.batch_size=64",
+    "--help all": "decide.seeds=5..12",
+    "-h pe=alibi": "pe.slopes=geometric",
     "--hydra-help": "Hydra (1.",
     "--version": "Hydra 1.",
     "--cfg job": "ledger: ledger",

@@ -88,6 +88,7 @@ RANGES: dict[str, Range] = {
         "two numbers in [0, 1)", lambda x: isinstance(x, list) and len(x) == 2 and all(map(FRACTION.holds, x))
     ),
     "optimizer.eps": POSITIVE,
+    "optimizer.momentum": at_least(0),
     "optimizer.weight_decay": at_least(0),
     "optimizer.schedule": one_of("constant", "cosine"),
     "optimizer.warmup_steps": whole(0),

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -202,13 +203,19 @@ def _given() -> list[Path]:
 
 def _installed() -> Iterator[tuple[str, Path]]:
     """Yield the folders that installed packages name, each with a description of its entry point."""
-    for point in sorted(entry_points(group=ENTRY_POINTS)):
+    for point in _entry_points(tuple(sys.path)):
         of = f" of {point.dist.name}" if point.dist else ""
         source = f"the entry point {ENTRY_POINTS}: {point.name} = {point.value}{of}"
         try:
             yield source, _package_folder(point)
         except (ImportError, ValueError, AttributeError) as error:
             raise ValueError(f"{source} must be a package that can be imported: {in_one_line(error)}") from None
+
+
+@cache
+def _entry_points(path: tuple[str, ...]) -> list[EntryPoint]:
+    """Return the entry points of the packages on the path; to look for them takes as long as all other files."""
+    return sorted(entry_points(group=ENTRY_POINTS))
 
 
 def _package_folder(point: EntryPoint) -> Path:

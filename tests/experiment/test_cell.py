@@ -9,6 +9,7 @@ from configs import in_ledger
 from pe_lab import attention, config
 from pe_lab.attention import sdpa
 from pe_lab.config.ranges import RANGES
+from pe_lab.config.reference import TRAINING, changes
 from pe_lab.config.trainer import NAMES
 from pe_lab.data.structured import Structured
 from pe_lab.encodings.absolute import Sinusoidal
@@ -19,6 +20,73 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.files import digest
 from pe_lab.training.optimization import Optimization
+
+DETERMINES = [
+    "seed=1",
+    "pe=alibi",
+    "pe.theta=500",
+    "pe.pairing=half",
+    "model.depth=5",
+    "model.width=128",
+    "model.num_heads=2",
+    "model.mlp_ratio=2",
+    "model.norm=post",
+    "model.dropout=0.1",
+    "model.embedding_std=0.02",
+    "model.scale_tokens=true",
+    "model.attention_dropout=0.1",
+    "model.parametrization=mup",
+    "data.length=17",
+    "optimizer=adamw",
+    "optimizer.lr=2e-3",
+    "optimizer.betas=[0.9,0.99]",
+    "optimizer.eps=1e-7",
+    "optimizer.weight_decay=0.1",
+    "optimizer.schedule=cosine",
+    "optimizer.warmup_steps=10",
+    "trainer.precision=bf16-mixed",
+    "trainer.batch_size=32",
+    "trainer.clip=1",
+    "attention=reference",
+    "model.norm_type=rms",
+    "model.mlp=swiglu",
+    "model.num_kv_heads=1",
+    "model.residual_scale=depth",
+    "model.qk_norm=true",
+    "model.bias=false",
+    "model.tie_embeddings=true",
+]
+LEAVES = [
+    "logger=none",
+    "logger=csv",
+    "logger.mode=offline",
+    "logger.images=false",
+    "logger.entity=team",
+    "logger.group=mine",
+    "logger.tags=[a,b]",
+    "logger.notes=why",
+    "logger.finish_timeout=5",
+    "ledger=elsewhere",
+    "workers=3",
+    "search=fair",
+    "margin=0.02 nats",
+    "study_name=mine",
+    "trainer.log_every=7",
+    "trainer.save_every=0",
+    "trainer.device=cpu",
+    "attention=sdpa",  # what auto comes to for rope on a CPU
+    "epochs=4",  # a checkpoint on the same run
+    "pe.theta=10000",
+    "pe.theta=1e4",
+    "optimizer.lr=0.001",
+    "model.dropout=0",
+    "evaluate.lengths=[1,2]",
+    "evaluate.policy=[raw,yarn]",
+    "evaluate.offset=[0,64]",
+    "evaluate.decode=none",
+    "shipped=false",
+    "probe=[position,rank]",
+]
 
 
 def cell(tmp_path, *overrides: str) -> Cell:
@@ -31,44 +99,7 @@ def run(tmp_path, *overrides: str) -> str:
     return digest(cell(tmp_path, *overrides).identity)
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "seed=1",
-        "pe=alibi",
-        "pe.theta=500",
-        "pe.pairing=half",
-        "model.depth=5",
-        "model.width=128",
-        "model.num_heads=2",
-        "model.mlp_ratio=2",
-        "model.norm=post",
-        "model.dropout=0.1",
-        "model.embedding_std=0.02",
-        "model.scale_tokens=true",
-        "model.attention_dropout=0.1",
-        "model.parametrization=mup",
-        "data.length=17",
-        "optimizer=adamw",
-        "optimizer.lr=2e-3",
-        "optimizer.betas=[0.9,0.99]",
-        "optimizer.eps=1e-7",
-        "optimizer.weight_decay=0.1",
-        "optimizer.schedule=cosine",
-        "optimizer.warmup_steps=10",
-        "trainer.precision=bf16-mixed",
-        "trainer.batch_size=32",
-        "trainer.clip=1",
-        "attention=reference",
-        "model.norm_type=rms",
-        "model.mlp=swiglu",
-        "model.num_kv_heads=1",
-        "model.residual_scale=depth",
-        "model.qk_norm=true",
-        "model.bias=false",
-        "model.tie_embeddings=true",
-    ],
-)
+@pytest.mark.parametrize("override", DETERMINES)
 def test_what_determines_the_result_changes_the_hash(override, tmp_path):
     assert run(tmp_path, override) != run(tmp_path)
 
@@ -84,7 +115,14 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         *("model.norm_type", "model.mlp", "model.num_kv_heads", "model.residual_scale", "model.qk_norm", "model.bias"),
         "model.tie_embeddings",
         *("optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay"),
-        *("optimizer.schedule", "optimizer.warmup_steps", "trainer.precision", "trainer.batch_size", "trainer.clip"),
+        *(
+            "optimizer.schedule",
+            "optimizer.warmup_steps",
+            "optimizer.momentum",
+            "trainer.precision",
+            "trainer.batch_size",
+            "trainer.clip",
+        ),
         *(
             "attention.implementation",
             "epochs",
@@ -114,44 +152,20 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "logger=none",
-        "logger=csv",
-        "logger.mode=offline",
-        "logger.images=false",
-        "logger.entity=team",
-        "logger.group=mine",
-        "logger.tags=[a,b]",
-        "logger.notes=why",
-        "logger.finish_timeout=5",
-        "ledger=elsewhere",
-        "workers=3",
-        "search=fair",
-        "margin=0.02 nats",
-        "study_name=mine",
-        "trainer.log_every=7",
-        "trainer.save_every=0",
-        "trainer.device=cpu",
-        "attention=sdpa",  # what auto comes to for rope on a CPU
-        "epochs=4",  # a checkpoint on the same run
-        "pe.theta=10000",
-        "pe.theta=1e4",
-        "optimizer.lr=0.001",
-        "model.dropout=0",
-        "evaluate.lengths=[1,2]",
-        "evaluate.policy=[raw,yarn]",
-        "evaluate.offset=[0,64]",
-        "evaluate.decode=none",
-        "shipped=false",
-        "probe=[position,rank]",
-    ],
-)
+@pytest.mark.parametrize("override", LEAVES)
 def test_what_does_not_determine_the_result_leaves_the_hash(override, tmp_path):
     if torch.cuda.is_available() and override in ("trainer.device=cpu", "attention=sdpa"):
         pytest.skip("auto is another device here")
     assert run(tmp_path, override) == run(tmp_path)
+
+
+def test_the_settings_reference_says_what_changes_results():
+    for override in DETERMINES:
+        assert changes(override.partition("=")[0]) == TRAINING, override
+    same = ("trainer.device", "attention", "epochs", "pe.theta", "optimizer.lr", "model.dropout")  # with these values
+    for override in LEAVES:
+        name = override.partition("=")[0]
+        assert name in same or changes(name) != TRAINING, override
 
 
 def test_a_graph_that_can_be_captured_is_part_of_the_identity(tmp_path, monkeypatch):

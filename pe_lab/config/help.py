@@ -1,0 +1,51 @@
+"""The text of --help: how the program is called, and its settings with a few words on each."""
+
+from collections.abc import Iterable
+from textwrap import fill
+
+from pe_lab.config.reference import Setting, common, of_config, settings
+from pe_lab.config.users import Folders
+
+WIDTH = 100
+USAGE = """usage: pe-lab run [key=value ...]                     train one cell
+       pe-lab run -m pe=rope,alibi model.depth=1,4    a sweep: all combinations
+       pe-lab run -m +study=depth_epochs_pe           a study: a sweep with a name
+       pe-lab run --config-dir conf pe=mine           with configs of your own
+       pe-lab run --help all                          every setting
+       pe-lab run --help pe=yarn                      the settings of a choice
+       pe-lab run --cfg job pe=yarn                   the config of a command"""
+
+
+def text(known: Folders, overrides: list[str], every: bool) -> str:
+    """Return the text of --help.
+
+    Args:
+        known: the files that can be chosen.
+        overrides: of the command line; the settings of what they choose are shown.
+        every: whether all settings are shown, and not only those that are changed most.
+    """
+    words = [override.lstrip("+").partition("=") for override in overrides]
+    named = [(group, name.strip()) for group, _, names in words for name in names.strip("[]").split(",")]
+    chosen = [(group, name) for group, name in named if known.file(group, name)]
+    parts = [USAGE]
+    for group, name in chosen:
+        file = known.files[group][name]
+        lines = file.read_text().splitlines()
+        title = next((line.removeprefix("# ") for line in lines if line[:2] == "# " and "@package" not in line), "")
+        parts.append("\n".join([f"{group}={name}: {title}", *_lines(settings(file, group))]))
+    if not chosen:
+        title = "Settings" if every else "The settings that are changed most"
+        parts.append("\n".join([f"{title}, with their defaults:", *_lines(of_config() if every else common())]))
+        groups = [group for group in sorted(known.files) if group and "hydra" not in group]
+        lines = [fill(f"{group}: {', '.join(known.names(group))}", WIDTH, subsequent_indent="    ") for group in groups]
+        parts.append("\n".join(["Choices, group=name:", *(f"  {line}" for line in lines)]))
+    return "\n\n".join(parts)
+
+
+def _lines(shown: Iterable[Setting]) -> list[str]:
+    lines = []
+    for one in shown:
+        start = f"  {one.name}={one.default}" if one.default else f"  {one.name}"
+        about = f"{one.words} [{one.range}]" if one.range else one.words
+        lines.append(fill(f"{start:<28}  {about}", WIDTH, subsequent_indent=" " * 30, break_on_hyphens=False))
+    return lines

@@ -1,0 +1,165 @@
+"""The settings as people read them: default, range, what it is, and what it changes.
+
+The words are the comments beside the keys in conf/. The ranges are those that values are checked against.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pe_lab.config import trainer
+from pe_lab.config.declarations import declarations
+from pe_lab.config.ranges import RANGES
+from pe_lab.config.schema import folder
+from pe_lab.encodings.options import BOOLEAN, Range
+
+# in the order of --help
+COMMON = (
+    "pe",
+    "data",
+    "model",
+    "model.depth",
+    "model.width",
+    "model.num_heads",
+    "epochs",
+    "steps",
+    "seed",
+    "optimizer.lr",
+    "optimizer.schedule",
+    "trainer.device",
+    "trainer.precision",
+    "trainer.batch_size",
+    "evaluate.lengths",
+    "probe",
+    "logger",
+    "ledger",
+    "study_name",
+    "workers",
+)
+READING = ("device_stats_monitor", "learning_rate_monitor", "model_checkpoint")  # callbacks that change no training
+# what a setting changes: the longest beginning of its name decides, and without one the training
+TRAINING, ON_GPU, WITH_CALLBACKS = "results", "results on a GPU", "results with callbacks"
+MEASURED, CELLS, NOTHING = "what is measured", "which cells", "nothing"
+_CHANGES = {
+    **dict.fromkeys(("evaluate", "probe"), MEASURED),
+    **dict.fromkeys(("search", "tune", "decide", "budget"), CELLS),
+    **dict.fromkeys(("logger", "ledger", "study_name", "workers", "margin", "shipped", "hydra"), NOTHING),
+    **dict.fromkeys(("trainer.log_every", "trainer.save_every"), NOTHING),
+    **dict.fromkeys((f"callbacks.{name}" for name in READING), NOTHING),
+    "trainer.graph": ON_GPU,
+    **dict.fromkeys((f"trainer.{name}" for name in trainer.TAKEN), NOTHING),
+    **dict.fromkeys((f"trainer.{name}" for name in trainer.NEUTRAL), TRAINING),
+    **dict.fromkeys((f"trainer.{name}" for name in trainer.ON_GPU), ON_GPU),
+    **dict.fromkeys((f"trainer.{name}" for name in trainer.VALIDATION), WITH_CALLBACKS),
+}
+_UNLISTED = ("_target_", "_partial_", "name", "defaults", "hydra")
+_COMMENT = re.compile(r"\s+# (.*)")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A key of a file in conf/.
+
+    Attributes:
+        name: as on a command line, model.depth.
+        default: its value as the file has it; "" for settings that have settings of their own.
+        words: what it is: the comment beside it, which may go on below, at the same column.
+        range: what a value must be; "" where a class of another package decides.
+    """
+
+    name: str
+    default: str
+    words: str
+    range: str
+
+    @property
+    def changes(self) -> str:
+        """What another value of it changes."""
+        return changes(self.name)
+
+
+def changes(name: str) -> str:
+    """Return what another value of a setting changes."""
+    parts = name.split(".")
+    beginnings = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((_CHANGES[one] for one in beginnings if one in _CHANGES), TRAINING)
+
+
+def settings(file: Path, group: str = "") -> list[Setting]:
+    """Return the settings of a file of conf/, in its order.
+
+    Args:
+        group: that the file is in.
+    """
+    text = file.read_text()
+    lines, root = text.splitlines(), yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    if not isinstance(root, yaml.MappingNode):
+        return []
+    package = re.match(r"# @package (\S+)", text)
+    place = package[1].removeprefix("_global_") if package else group
+    target = next((value.value for key, value in root.value if key.value == "_target_"), None)
+    declared = declarations(target) if group in ("pe", "data") else {}  # other classes are of other packages
+    ranges = RANGES | {f"{group}.{name}": one for name, one in declared.items()}
+    return list(_settings(root, f"{place}." if place else "", lines, ranges))
+
+
+def common() -> list[Setting]:
+    """Return the settings that are changed most, in the order of COMMON."""
+    found = {one.name: one for one in groups()}
+    of = {name.partition(".")[0] for name in COMMON if "." in name}
+    found |= {one.name: one for one in of_config([group for group in found if group in of])}
+    return [found[name] for name in COMMON]
+
+
+def of_config(chosen: list[str] | None = None) -> list[Setting]:
+    """Return the settings of conf/config.yaml and of what it chooses; of searches, those of fair.
+
+    Args:
+        chosen: the groups, in order; None: all.
+    """
+    names = {one.name: one.default for one in groups() if one.default != "[]"} | {"search": "fair"}
+    files = [(group, folder() / group / f"{names[group]}.yaml") for group in (names if chosen is None else chosen)]
+    return [one for group, file in [("", folder() / "config.yaml"), *files] for one in settings(file, group)]
+
+
+def groups() -> list[Setting]:
+    """Return the groups of conf/ with what is chosen of each by default."""
+    text = (folder() / "config.yaml").read_text()
+    found = re.findall(r"^  - (\w+): (\S+) +# (.*)$", text, re.MULTILINE)  # of its defaults
+    return [Setting(group, chosen, words, f"a file of conf/{group}") for group, chosen, words in found]
+
+
+def _settings(node: yaml.MappingNode, prefix: str, lines: list[str], ranges: dict[str, Range]) -> Iterator[Setting]:
+    for key, value in node.value:
+        name, words = prefix + key.value, _comment(lines, key, value)
+        if key.value in _UNLISTED:
+            continue
+        if isinstance(value, yaml.MappingNode) and not value.flow_style:
+            if words:
+                yield Setting(name, "", words, "")
+            yield from _settings(value, f"{name}.", lines, ranges)
+            continue
+        default = lines[value.start_mark.line][value.start_mark.column : value.end_mark.column]
+        if value.end_mark.line > value.start_mark.line:  # a list over several lines
+            default = " ".join(line.strip() for line in lines[value.start_mark.line : value.end_mark.line])
+        one = ranges.get(name, BOOLEAN if default in ("true", "false") else None)
+        yield Setting(name, default, words, "" if one is None else one.words + (", or null" if one.optional else ""))
+
+
+def _comment(lines: list[str], key: Any, value: Any) -> str:
+    """Return the comment beside a key, and what stands below it at the same column."""
+    inline = isinstance(value, yaml.ScalarNode) or value.flow_style
+    line, column = (value.end_mark.line, value.end_mark.column) if inline else (key.end_mark.line, key.end_mark.column)
+    start = _COMMENT.match(lines[line], column + (0 if inline else 1))
+    if start is None:
+        return ""
+    words, column = [start[1]], start.start(1) - 2
+    for below in lines[line + 1 :]:
+        if below[:column].strip() or below[column : column + 2] != "# ":
+            break
+        words.append(below[column + 2 :])
+    return " ".join(words)

@@ -1,0 +1,87 @@
+"""The settings reference: every key of conf/ has words, which stand beside it."""
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from pe_lab import config
+from pe_lab.config import help, reference
+from pe_lab.config.trainer import TAKEN
+
+FILES = [file for file in sorted(config.folder().rglob("*.yaml")) if file.parent.name != "study"]
+PRESETS = [file for file in FILES if "# @package _global_" in file.read_text()]
+
+
+def group(file: Path) -> str:
+    place = file.parent.relative_to(config.folder()).as_posix()
+    return "" if place == "." else place
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_every_key_says_what_it_is(file: Path) -> None:
+    described = {one.name for one in reference.of_config() if one.words} if file in PRESETS else set()
+    for one in reference.settings(file, group(file)):
+        assert one.words or one.name in described or one.name == "search", one
+
+
+def test_every_key_of_a_file_is_a_setting_of_it() -> None:
+    for file in FILES:
+        written = OmegaConf.load(file)
+        unlisted = [key for key in ("_target_", "_partial_", "name", "defaults", "hydra") if key in written]
+        keys = {key for key in written if key not in unlisted}
+        names = {one.name for one in reference.settings(file)}
+        package = file.read_text().startswith("# @package ") and file not in PRESETS
+        assert {name.split(".")[-1] if package else name.split(".")[0] for name in names} == keys, file
+
+
+def test_a_range_is_shown_where_values_are_checked() -> None:
+    shown = {one.name: one.range for one in reference.of_config()}
+    assert all(shown[f"trainer.{name}"] for name in TAKEN)
+    assert {name for name, words in shown.items() if not words} == {"solve", "tune", "evaluate", "decide"}
+
+
+def test_words_go_on_at_the_same_column_and_belong_to_the_key_they_stand_beside(tmp_path: Path) -> None:
+    (file := tmp_path / "file.yaml").write_text(
+        "# a file\n"
+        "first: 1     # words that\n"
+        "             # go on\n"
+        "# of the next\n"
+        "second: '#'  # more\n"
+        "group:       # a group\n"
+        "  inner: [1, 2]\n"
+        "             # of no key\n"
+        "parts:\n"
+        "  - a        # within a list\n"
+        "  - b\n"
+    )
+    assert [(one.name, one.default, one.words) for one in reference.settings(file)] == [
+        ("first", "1", "words that go on"),
+        ("second", "'#'", "more"),
+        ("group", "", "a group"),
+        ("group.inner", "[1, 2]", ""),
+        ("parts", "- a        # within a list - b", ""),
+    ]
+
+
+def test_help_shows_the_common_settings_and_every_choice() -> None:
+    known = config.folders()
+    text, words = help.text(known, [], every=False), help.text(known, [], every=False).replace(",", " ").split()
+    assert all(f"  {name}=" in text for name in reference.COMMON)
+    assert {name for of, names in known.files.items() if of and "hydra" not in of for name in names} <= set(words)
+    assert max(map(len, text.splitlines())) <= help.WIDTH
+
+
+def test_all_help_shows_every_setting() -> None:
+    text = help.text(config.folders(), [], every=True)
+    assert all(f"  {one.name}" in text for one in reference.of_config())
+
+
+def test_help_on_a_choice_shows_its_settings() -> None:
+    text = help.text(
+        config.folders(), ["pe=yarn,rope", "callbacks=[early_stopping]", "+study=text", "seed=1"], every=False
+    )
+    assert "pe.beta_fast=32.0" in text
+    assert "callbacks.early_stopping.patience=3" in text
+    assert "study=text" in text
+    assert "trainer.batch_size" not in text
