@@ -15,7 +15,7 @@ from pe_lab.system.errors import in_one_line
 from pe_lab.system.names import unknown_name
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
-LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe", "callbacks")
+LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe", "callbacks", "logger")
 MOST = 100_000  # cells of a sweep
 
 
@@ -103,6 +103,10 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
             raise ValueError(f"a study must be chosen as +{text}, got {shown(text)}: no study is chosen by default")
         if key == "hydra/launcher" and str(value).startswith("submitit") and not _has_submitit():
             raise ValueError(f"{text} needs the package hydra-submitit-launcher: pip install 'pe_lab[slurm]'")
+        if key.partition(".")[0] == "logger" and key.count(".") == 1 and key[7:] not in known.names("logger"):
+            raise ValueError(
+                f"{key} must be written with the name of a logger, logger.wandb.{key[7:]}, got {shown(text)}"
+            )
         if key == "hydra.searchpath":
             raise ValueError(f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {shown(text)}")
         numbers = [name for name in LISTS if name.startswith("evaluate.")]  # whose messages are elsewhere

@@ -121,7 +121,7 @@ def of_config(chosen: list[str] | None = None) -> list[Setting]:
     Args:
         chosen: the groups, in order; None: all.
     """
-    names = {one.name: one.default for one in groups() if one.default != "[]"} | {"search": "fair"}
+    names = {one.name: one.default.strip("[]") for one in groups() if one.default != "[]"} | {"search": "fair"}
     files = [(group, folder() / group / f"{names[group]}.yaml") for group in (names if chosen is None else chosen)]
     return [one for group, file in [("", folder() / "config.yaml"), *files] for one in settings(file, group)]
 

@@ -41,7 +41,7 @@ def check(cfg: DictConfig, known: Folders | None = None) -> None:
         if value is not missing:
             require(setting, _plain(value))
     encodings = list(_encodings(cfg.pe, "pe"))
-    for path in [*encodings, "data", "optimizer", "logger", *_named(cfg)]:
+    for path in [*encodings, "data", "optimizer", *_named(cfg)]:
         _check_module(OmegaConf.select(cfg, path), path)
     for path in [*encodings, "data"]:
         _check_options(OmegaConf.select(cfg, path), path)
@@ -198,7 +198,7 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
         raise ValueError(f"{setting} must be set, got nothing")
     known: dict[str, set[str]] = {"": {field.name for field in fields(Config)}}
     _require_known(cfg, "", known[""])
-    for group in ("pe", "data", "optimizer", "logger", *NAMED, *dict(TYPED)):
+    for group in ("pe", "data", "optimizer", *NAMED, *dict(TYPED)):
         if not OmegaConf.is_dict(cfg[group]):
             raise ValueError(f"{group} must have settings, got {shown(_plain(cfg[group]))}")
     for group, typed in TYPED:
@@ -207,7 +207,7 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
         if not OmegaConf.is_dict(cfg.search):
             raise ValueError(f"search must be one of conf/search, such as fair, got {shown(_plain(cfg.search))}")
         known["search"] = {field.name for field in fields(Search)}
-    for leaf in [*_encodings(cfg.pe, "pe"), "data", "optimizer", "logger"]:
+    for leaf in [*_encodings(cfg.pe, "pe"), "data", "optimizer"]:
         group, given = leaf.partition(".")[0], OmegaConf.select(cfg, leaf)
         if not NAME.holds(given.get("name")):
             raise ValueError(f"{leaf}.name must be {NAME.words}, got {shown(_plain(given.get('name')))}")
@@ -235,6 +235,13 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
             raise ValueError(f"optimizer.{key} must be set, got nothing")
     for group in NAMED:
         _check_named(group, cfg[group], files)
+    for name, leaf in cfg.logger.items():
+        if leaf.get("_partial_") is not True:
+            raise ValueError(f"logger.{name}._partial_ must be true, got {shown(_plain(leaf.get('_partial_')))}")
+        if files.file("logger", str(name)):
+            known[f"logger.{name}"] = set(_settings(files, "logger", str(name))) - {"defaults"}
+    if "none" in cfg.logger and len(cfg.logger) > 1:
+        raise ValueError(f"logger=none must stand alone, got logger=[{','.join(map(str, cfg.logger))}]")
     for leaf, names in known.items():
         _require_known(OmegaConf.select(cfg, leaf) if leaf else cfg, leaf, names)
 

@@ -150,7 +150,7 @@ class Config:
     optimizer: Any = MISSING
     trainer: Trainer = field(default_factory=Trainer)
     attention: Attention = field(default_factory=Attention)
-    logger: Any = MISSING
+    logger: dict[str, Any] = field(default_factory=dict)
     evaluate: Evaluate = field(default_factory=Evaluate)
     probe: dict[str, Any] = field(default_factory=dict)
     callbacks: dict[str, Any] = field(default_factory=dict)
@@ -178,7 +178,7 @@ TYPED = (
     ("evaluate", Evaluate),
     ("decide", Decide),
 )
-NAMED = ("probe", "callbacks")  # groups of which several files are chosen; each has a package of its own
+NAMED = ("probe", "callbacks", "logger")  # groups of which several files are chosen; each has a package of its own
 ConfigStore.instance().store(name="schema", node=Config)
 
 

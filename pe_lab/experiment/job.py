@@ -181,4 +181,4 @@ class Job:
     @property
     def _agent_waits(self) -> bool:
         """Whether a W&B agent waits for this cell's W&B run, and it was not opened, or was lost."""
-        return not self.logged and self.cell.cfg.logger.name == "wandb" and agent_run() is not None
+        return not self.logged and "wandb" in self.cell.cfg.logger and agent_run() is not None

@@ -1,5 +1,6 @@
 """Log the checkpoints of a run to the loggers of its config, while it trains or from the ledger."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,21 @@ class Logs:
         self.cell, self.run, self.datasets = cell, run, datasets
         self.delivered = False
 
-    def make(self, target: int, **given: Any) -> list[Logger]:
-        """Return the loggers that the config names, for one checkpoint."""
-        loggers: list[Logger] = instantiate(self.cell.cfg.logger)(checkpoint=self.cell.checkpoint_info(target), **given)
+    def make(self, target: int, names: Collection[str] | None = None, **given: Any) -> list[Logger]:
+        """Return the loggers that the config names, for one checkpoint.
+
+        Args:
+            names: of those that are made; None: all.
+        """
+        loggers: list[Logger] = []
+        try:
+            for name, settings in self.cell.cfg.logger.items():
+                if names is None or name in names:
+                    loggers += instantiate(settings)(checkpoint=self.cell.checkpoint_info(target), **given)
+        except BaseException:
+            for logger in loggers:
+                logger.finalize("failed")
+            raise
         return loggers
 
     def log_measurements(self, loggers: list[Logger], target: int) -> None:
@@ -76,7 +89,7 @@ def replay(cell: Cell, run: Run) -> None:
     """Open the W&B run of a cell that is in the ledger, and log it from there. Delivery is not retried."""
     prepare(cell)
     logs = Logs(cell, run, Datasets(cell))
-    with sigterm_raises(), closing(logs.make(cell.target)) as loggers:
+    with sigterm_raises(), closing(logs.make(cell.target, names=["wandb"])) as loggers:
         log_stored(loggers, run, cell.target, cell.dataset.task.length, cell.requests)
         logs.log_pictures(loggers, cell.target)
 

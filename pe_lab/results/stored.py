@@ -14,7 +14,7 @@ from pe_lab.results.from_ledger import outcome
 from pe_lab.system.files import LedgerError, read_verified
 from pe_lab.system.plain import complaint, read_yaml
 
-GROUPS = ("pe", "data", "logger")  # settings that name a class
+GROUPS = ("pe", "data")  # settings that name a class
 HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # allowed for classes that are not in pe_lab
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 NEEDED = ("pe", "data", "model", "epochs", "seed")
@@ -67,6 +67,11 @@ def _require_settings(settings: Any) -> None:
             raise ValueError(f"must have the settings of a cell, got {shown(name)}")
         if name in GROUPS:
             _require_class(value, name, name)
+        elif name == "logger" and isinstance(value, dict):
+            # cells of earlier versions have one logger, with its name
+            named = {value["name"]: value} if "name" in value else value
+            for member, leaf in named.items():
+                _require_class(leaf | {"name": member} if isinstance(leaf, dict) else leaf, name, f"logger.{member}")
         elif name in NAMED and isinstance(value, dict):
             for member, leaf in value.items():
                 _require_options(leaf, f"{name}.{member}", allowed=HYDRA)

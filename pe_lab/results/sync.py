@@ -28,7 +28,7 @@ def main() -> None:
 
     def program() -> int:
         arguments = parser.parse_args()
-        require("logger.project", arguments.project)
+        require("logger.wandb.project", arguments.project)
         checkpoints = checkpoints_of(Path(arguments.ledger), arguments.study)
         mode = wandb_mode(None)
         if mode == "disabled":

@@ -19,17 +19,16 @@ from pe_lab.tracking.wandb_run import WandbRun, open_run
 
 
 def load(cfg: DictConfig) -> None:
-    """Import early what the logger of this config imports later, so that no cell's time includes it."""
-    if cfg.logger.name == "wandb":
+    """Import early what the loggers of this config import later, so that no cell's time includes it."""
+    if "wandb" in cfg.logger:
         import wandb.sdk.launch  # noqa: F401 - by wandb.init
 
-        if cfg.logger.images and os.environ.get("WANDB_MODE") != "disabled":
+        if cfg.logger.wandb.images and os.environ.get("WANDB_MODE") != "disabled":
             import pe_lab.audit.pictures  # noqa: F401
 
 
 def wandb_logger(
     checkpoint: CheckpointInfo,
-    name: str,
     project: str,
     mode: str | None,
     images: bool,
@@ -47,7 +46,6 @@ def wandb_logger(
     If it cannot be opened online, or not be finished in time, this process goes on offline, and prints why.
 
     Args:
-        name: of this logger in conf/logger.
         mode: "online", "offline" or "disabled"; None: see `wandb_mode`.
         images: whether pictures of the encoding and of attention are logged.
         decide_timeout, open_timeout, finish_timeout: seconds to wait for the server, see conf/logger/wandb.yaml.
@@ -79,7 +77,7 @@ def wandb_logger(
     return [run] if run else []
 
 
-def csv_logger(checkpoint: CheckpointInfo, name: str, job_type: str = "training") -> list[Logger]:
+def csv_logger(checkpoint: CheckpointInfo, job_type: str = "training") -> list[Logger]:
     """Return a logger to one CSV file, <ledger>/csv/<name>/<run>/metrics.csv, with a column per metric.
 
     Raises:
@@ -88,7 +86,7 @@ def csv_logger(checkpoint: CheckpointInfo, name: str, job_type: str = "training"
     return [CSVLogger(*_place(checkpoint, "csv", job_type))]
 
 
-def tensorboard_logger(checkpoint: CheckpointInfo, name: str, job_type: str = "training") -> list[Logger]:
+def tensorboard_logger(checkpoint: CheckpointInfo, job_type: str = "training") -> list[Logger]:
     """Return a logger to TensorBoard event files under <ledger>/tensorboard.
 
     Raises:
@@ -103,7 +101,7 @@ def tensorboard_logger(checkpoint: CheckpointInfo, name: str, job_type: str = "t
         ) from None
 
 
-def no_logger(checkpoint: CheckpointInfo, name: str, job_type: str = "training") -> list[Logger]:
+def no_logger(checkpoint: CheckpointInfo, job_type: str = "training") -> list[Logger]:
     """Return no loggers."""
     return []
 
@@ -166,5 +164,6 @@ def closing(loggers: list[Logger]) -> Iterator[list[Logger]]:
 
 
 def delivered(loggers: list[Logger]) -> bool:
-    """Return whether there are loggers, and W&B took everything. To be called when they are closed."""
-    return bool(loggers) and not any(isinstance(logger, WandbRun) and logger.lost for logger in loggers)
+    """Return whether there is a W&B run, and it took everything. To be called when the loggers are closed."""
+    runs = [logger for logger in loggers if isinstance(logger, WandbRun)]
+    return bool(runs) and not any(run.lost for run in runs)

@@ -22,14 +22,14 @@ REACH = 5.0  # seconds to wait for the W&B server to answer before going offline
 
 
 def settle_wandb(cfg: DictConfig) -> None:
-    """Set WANDB_MODE for this process and those it starts, if W&B is the logger; say so where it is offline unasked.
+    """Set WANDB_MODE for this process and those it starts, if W&B is a logger; say so where it is offline unasked.
 
     Raises:
         ValueError: online is asked for and there is no key.
     """
-    if cfg.logger.name == "wandb":
-        asked = os.environ.get("WANDB_MODE") or cfg.logger.mode
-        os.environ["WANDB_MODE"] = mode = wandb_mode(cfg.logger.mode, cfg.logger.decide_timeout)
+    if given := cfg.logger.get("wandb"):
+        asked = os.environ.get("WANDB_MODE") or given.mode
+        os.environ["WANDB_MODE"] = mode = wandb_mode(given.mode, given.decide_timeout)
         if mode == "offline" and not asked:
             print(f"W&B is offline: {how_to_upload(Path(cfg.ledger).absolute() / 'wandb')}", file=sys.stderr)
 
@@ -66,7 +66,7 @@ def wandb_mode(asked: str | None, seconds: float = REACH) -> str:
         return mode
     known = has_key()
     if mode == "online" and not known:
-        raise ValueError("logger.mode=online needs a W&B key: wandb login, or logger.mode=offline")
+        raise ValueError("logger.wandb.mode=online needs a W&B key: wandb login, or logger.wandb.mode=offline")
     return mode or ("online" if known and _answers(_server(), seconds) else "offline")
 
 

@@ -148,7 +148,7 @@ def owner_gone(sweep: Sweep) -> int:
 
 def wandb_killed(sweep: Sweep) -> int:
     """Kill W&B's service while it receives metrics."""
-    program = sweep.start("logger=wandb", "logger.images=false", env={"WANDB_MODE": "offline"})
+    program = sweep.start("logger=wandb", "logger.wandb.images=false", env={"WANDB_MODE": "offline"})
     wait_for(lambda: wandb_services(program.pid) or program.ended)
     time.sleep(sweep.rng.uniform(0, 1.0))
     services = wandb_services(program.pid)
@@ -161,7 +161,7 @@ def wandb_killed(sweep: Sweep) -> int:
 def wandb_refuses(sweep: Sweep) -> int:
     """Log to a W&B server that refuses connections."""
     env = {"WANDB_MODE": "online", "WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:9"}
-    one_run = ["pe=rope", "seed=0", "logger=wandb", "logger.images=false"]
+    one_run = ["pe=rope", "seed=0", "logger=wandb", "logger.wandb.images=false"]
     _, _, errors = sweep.start(*one_run, env=env).wait()
     require_no_trace(errors)
     return 1

@@ -99,11 +99,11 @@ def test_names_in_its_files_do_not_lead_out_of_the_ledger(ledger, tmp_path, prog
     assert {path: path.stat().st_mtime_ns for path in outside.rglob("*")} == before
 
 
-@pytest.mark.parametrize("setting", ["study_name", "pe.name", "data.name", "logger.project"])
+@pytest.mark.parametrize("setting", ["study_name", "pe.name", "data.name", "logger.wandb.project"])
 def test_names_in_overrides_do_not_lead_out_of_the_ledger(tmp_path, setting):
     here = tmp_path / "here"
     words = [*SWEEP, "ledger=ledger", "logger=csv", f"{setting}=../../outside"]
-    if setting == "logger.project":
+    if setting == "logger.wandb.project":
         words = [word for word in words if word != "logger=csv"]
     status, _, errors = Program(words, tmp_path / "printed", cwd=_made(here)).wait()
     assert (status, len(errors.strip().splitlines())) == (1, 1), errors

@@ -106,7 +106,10 @@ ATTACKS = {
     "a nested target in lists": ("data", PATTERN + "  x: [[{{_target_: os.system, command: touch {marker}}}]]"),
     "a target in the model": ("model", "model:\n  depth: 1\n  x: {{_target_: os.system, command: touch {marker}}}"),
     "a target in a list of settings": ("probe", "probe: [{{_target_: os.system, command: touch {marker}}}]"),
-    "a target in the logger": ("logger", "logger:\n  _target_: os.system\n  _partial_: true\n  name: wandb"),
+    "a target in a logger": ("logger", "logger:\n  wandb:\n    _target_: os.system\n    _partial_: true"),
+    "a target in the logger of an earlier version": (
+        *("logger", "logger:\n  _target_: os.system\n  _partial_: true\n  name: wandb"),
+    ),
     "a target within an encoding": (
         "pe",
         RANDOM + "  encoding: {{_target_: os.system, command: touch {marker}}}",
@@ -400,7 +403,7 @@ def test_every_file_of_conf_is_read_as_it_was_written(path, checkpoint, sign):
     cfg, leaf = OmegaConf.create(SOUND), OmegaConf.load(path)
     if "defaults" in leaf:  # of other files
         leaf = config.expand([f"{path.parent.name}={path.stem}"], multirun=False)[0][path.parent.name]
-    cfg[path.parent.name] = leaf
+    cfg[path.parent.name] = {path.stem: leaf} if path.parent.name == "logger" else leaf
     (checkpoint / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
     sign(checkpoint)
     (training_run,) = Ledger(checkpoint.parents[2]).runs()

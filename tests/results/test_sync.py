@@ -23,7 +23,14 @@ ASKED = ["evaluate.lengths=[1,2]", "evaluate.offset=[0,8]", "probe=[attention]"]
 def logged(tmp_path_factory) -> Path:
     """A ledger with two cells of one run and their W&B runs; the longer cell is in a study."""
     ledger = tmp_path_factory.mktemp("logged")
-    words = [*TINY, "logger=wandb", "logger.images=false", "epochs=1,2", "study_name=question", f"ledger={ledger}"]
+    words = [
+        *TINY,
+        "logger=wandb",
+        "logger.wandb.images=false",
+        "epochs=1,2",
+        "study_name=question",
+        f"ledger={ledger}",
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
         cells = [Job.from_config(cfg) for cfg in config.expand([*words, *ASKED], multirun=True)]
@@ -172,7 +179,7 @@ def test_a_run_that_was_logged_in_part_is_closed_as_failed(copy, monkeypatch, ca
         ([], "LEDGER must be the folder of the ledger, got nothing"),
         (["nowhere"], "LEDGER must be a folder with trained cells, got 'nowhere'"),
         (["{copy}", "--study", "x"], "--study must be one of other in {copy}, got 'x'"),
-        (["{copy}", "--project", "a/b"], "logger.project must be a name of letters"),
+        (["{copy}", "--project", "a/b"], "logger.wandb.project must be a name of letters"),
         (["{copy}", "--colour"], "unrecognized arguments: --colour"),
     ],
 )

@@ -33,7 +33,14 @@ KEYS = {"name", "project", "program", "command", "method", "metric", "parameters
 PARAMETER = ({"value"}, {"values"}, {"distribution", "min", "max"})
 COMMAND = ["${env}", "${interpreter}", "-m", "${program}"]
 CELL = ("pe", "data", "model", "optimizer", "trainer", "attention", "epochs", "seed", "evaluate", "probe", "study_name")
-TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "epochs=1", "trainer.device=cpu", "logger.images=false"]
+TINY = [
+    "model.depth=1",
+    "model.width=16",
+    "model.num_heads=2",
+    "epochs=1",
+    "trainer.device=cpu",
+    "logger.wandb.images=false",
+]
 # runs each command in a fork that has slow modules loaded already; prints the exit status of each
 PROCESSES = """
 import json, os, runpy, sys

@@ -18,13 +18,15 @@ from pe_lab.audit import pictures as audit
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.executor import Executor
 from pe_lab.experiment.job import Job
+from pe_lab.experiment.logs import replay
 from pe_lab.experiment.measurement import trained
 from pe_lab.probes.attention import layer_weights
+from pe_lab.tracking import loggers
 from pe_lab.tracking.events import way_to_bayes
 from pe_lab.tracking.pictures import GAP, TILE, attention_picture, encoding_picture
 from pe_lab.tracking.wandb_config import tags
 from pe_lab.tracking.wandb_mode import wandb_mode
-from pe_lab.tracking.wandb_run import BEST
+from pe_lab.tracking.wandb_run import BEST, WandbRun
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.batch_size=512", "trainer.device=cpu"]
 
@@ -44,7 +46,7 @@ def records(tmp_path_factory, offline_runs) -> dict[str, dict[str, list[dict]]]:
     ledger = tmp_path_factory.mktemp("offline")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_MODE", "offline")
-        own = ("logger.entity=team", "logger.tags=[mine,rope]", "logger.notes=why")
+        own = ("logger.wandb.entity=team", "logger.wandb.tags=[mine,rope]", "logger.wandb.notes=why")
         serve(ledger, "logger=wandb", "epochs=1,2", "study_name=question", *own)
     return {inside["run"][0]["display_name"]: inside for inside in offline_runs(ledger).values()}
 
@@ -212,7 +214,7 @@ def test_a_picture_that_cannot_be_drawn_does_not_cost_the_cell(monkeypatch, tmp_
     assert "rope-d1-e1-s0: no pictures in W&B: no colours left" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("mode", "words"), [("offline", ["logger.images=false"]), ("disabled", [])])
+@pytest.mark.parametrize(("mode", "words"), [("offline", ["logger.wandb.images=false"]), ("disabled", [])])
 def test_pictures_are_not_drawn_without_a_logger_that_shows_them(mode, words, tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", mode)
     serve(tmp_path, "logger=wandb", "epochs=1", *words)
@@ -222,7 +224,12 @@ def test_pictures_are_not_drawn_without_a_logger_that_shows_them(mode, words, tm
 def test_a_run_has_a_table_of_its_lengths(tmp_path, monkeypatch, offline_runs):
     monkeypatch.setenv("WANDB_MODE", "offline")
     (job,) = serve(
-        tmp_path, "logger=wandb", "logger.images=false", "epochs=1", "evaluate.lengths=[1,2]", "logger.group=mine"
+        tmp_path,
+        "logger=wandb",
+        "logger.wandb.images=false",
+        "epochs=1",
+        "evaluate.lengths=[1,2]",
+        "logger.wandb.group=mine",
     )
     (inside,) = offline_runs(tmp_path).values()
     assert inside["run"][0]["run_group"] == "mine"
@@ -303,6 +310,53 @@ def test_tensorboard_has_the_scalars(tmp_path):
     events.Reload()
     assert [event.step for event in events.Scalars("train/loss")] == [9, 18]
     assert len(events.Scalars("test/loss")) == 1
+
+
+def test_each_of_several_loggers_has_the_whole_cell(tmp_path, monkeypatch, offline_runs):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    (job,) = serve(tmp_path, "logger=[wandb,csv]", "epochs=1", "evaluate.lengths=[1,2]", "probe=[rank]")
+    table = pd.read_csv(tmp_path / "csv" / "rope-d1-e1-s0" / job.run.name / "metrics.csv")
+    (inside,) = offline_runs(tmp_path).values()
+    logged = {name for line in history(inside) for name in line if name[0] != "_" and not isinstance(line[name], dict)}
+    numbers = {name for name in logged if "lengths." not in name and not name.startswith("picture/")}
+    assert numbers == set(table)
+    assert table["train/loss"].dropna().tolist() == [
+        line["train/loss"] for line in history(inside) if "train/loss" in line
+    ]
+    assert any("picture/attention" in name for line in history(inside) for name in line)
+    assert inside["exit"][0].get("exit_code", 0) == 0
+
+
+def test_loggers_go_on_when_wandb_does_not_start(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setattr(wandb, "init", lambda **_: (_ for _ in ()).throw(wandb.errors.CommError("no server")))
+    (job,) = serve(tmp_path, "logger=[wandb,csv]", "epochs=1")
+    assert "W&B did not start" in capsys.readouterr().err
+    assert not job.logged  # an agent that waits for its W&B run is not told that it is there
+    table = pd.read_csv(tmp_path / "csv" / "rope-d1-e1-s0" / job.run.name / "metrics.csv")
+    assert table["test/loss"].notna().sum() == 1
+
+
+def test_loggers_are_closed_when_a_later_one_cannot_be_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    closed, finalize = [], WandbRun.finalize
+    monkeypatch.setattr(WandbRun, "finalize", lambda run, status: closed.append(status) or finalize(run, status))
+    monkeypatch.setattr(loggers, "TensorBoardLogger", lambda *_: (_ for _ in ()).throw(ModuleNotFoundError()))
+    with pytest.raises(ValueError, match="needs the package tensorboard"):
+        serve(tmp_path, "logger=[wandb,tensorboard]", "logger.wandb.images=false", "epochs=1")
+    assert closed == ["failed"]
+
+
+def test_a_cell_is_replayed_to_wandb_alone(tmp_path, monkeypatch, offline_runs):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    words = ("logger=[csv,wandb]", "logger.wandb.images=false", "epochs=1")
+    (job,) = serve(tmp_path, "logger=csv", "epochs=1")
+    (file,) = tmp_path.glob("csv/*/*/metrics.csv")
+    file.write_text("kept")
+    (again,) = config.expand([*TINY, f"ledger={tmp_path}", *words], multirun=True)
+    replay(Cell.from_config(again), job.run)
+    assert len(offline_runs(tmp_path)) == 1
+    assert file.read_text() == "kept"
 
 
 def test_a_run_ends_even_when_its_cell_fails(tmp_path, monkeypatch):

@@ -82,7 +82,7 @@ def test_a_server_that_answers_is_there(logged_in):
 
 
 def test_the_time_to_decide_is_a_setting(logged_in):
-    (cfg,) = config.expand(["logger.decide_timeout=0.5"], multirun=False)
+    (cfg,) = config.expand(["logger.wandb.decide_timeout=0.5"], multirun=False)
     with logged_in("decide", "drips"):
         settle_wandb(cfg)
         assert os.environ["WANDB_MODE"] == "offline"
@@ -92,8 +92,9 @@ def test_the_time_to_decide_is_a_setting(logged_in):
     ("setting", "value"), [("decide_timeout", "0"), ("open_timeout", "3601"), ("finish_timeout", "null")]
 )
 def test_a_limit_is_some_seconds(setting, value):
-    with pytest.raises(ValueError, match=f"logger.{setting} must be a number of seconds above 0 and up to 3600, got"):
-        config.expand([f"logger.{setting}={value}"], multirun=False)
+    line = f"logger.wandb.{setting} must be a number of seconds above 0 and up to 3600, got"
+    with pytest.raises(ValueError, match=line):
+        config.expand([f"logger.wandb.{setting}={value}"], multirun=False)
 
 
 def test_a_server_that_takes_runs_gets_them(logged_in, tmp_path, capsys):
@@ -193,7 +194,13 @@ def terminate_when(server: Server) -> None:
 
 
 def test_a_cell_is_served_and_the_next_does_not_wait(logged_in, tmp_path, capsys, offline_runs):
-    words = [*TINY, "logger=wandb", "logger.images=false", f"logger.finish_timeout={LIMIT:g}", "logger.open_timeout=60"]
+    words = [
+        *TINY,
+        "logger=wandb",
+        "logger.wandb.images=false",
+        f"logger.wandb.finish_timeout={LIMIT:g}",
+        "logger.wandb.open_timeout=60",
+    ]
     cells = [Job.from_config(cfg) for cfg in config.expand([*words, "epochs=1,2", f"ledger={tmp_path}"], multirun=True)]
     with logged_in("stream", "500") as server:
         for job in cells:
