@@ -2,17 +2,19 @@
 
 `pe_lab.encodings` has the encodings and `pe_lab.attention` the function attend(); both can be used in any model. The
 programs are `pe-lab run`, `pe-lab report` and others: see pe_lab.cli. `pe_lab.load` returns a cell that they trained.
+`__all__` is the public interface: docs/install.md says how it may change.
 """
 
 import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pe_lab.experiment.trained_cell import TrainedCell
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "attention", "encodings", "load"]
 __version__ = "0.1.0"
 
 
@@ -36,6 +38,13 @@ def load(ledger: "str | os.PathLike[str]" = "ledger", study: str | None = None, 
     from pe_lab.experiment import trained_cell  # loads torch
 
     return trained_cell.load(ledger, study, settings)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public package when it is asked for: both load torch."""
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _leave_current_folder() -> None:
