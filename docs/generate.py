@@ -259,14 +259,21 @@ def export() -> str:
 
 
 def benchmark() -> str:
-    """Return a table of how many encodings are measured on each task of the benchmark, and the share of all pairs."""
-    from pe_lab.benchmark.coverage import covered, table
+    """Return a table of the tasks of the benchmark: question, cap, and how many encodings are measured."""
+    from pe_lab.benchmark.tuned import tables, tasks, verdicts
 
-    found = covered(table())
-    lines = ["| task | encodings measured | of | seeds of each, at least |", "| :--- | ---: | ---: | ---: |"]
-    lines += [f"| `{one.task}` | {one.encodings} | {one.defined} | {one.seeds or ''} |" for one in found.itertuples()]
-    pairs, defined = found["encodings"].sum(), found["defined"].sum()
-    return "\n".join([*lines, f"| all | {pairs} | {defined} ({pairs / defined:.0%}) | |"])
+    rows = tables.read()
+    covered = verdicts.coverage({name: verdicts.published(found) for name, found in rows.items()}).set_index("task")
+    lines = [
+        "| task | question | cap, steps | encodings measured | of | seeds of each, at least |",
+        "| :--- | :--- | ---: | ---: | ---: | ---: |",
+    ]
+    for task in tasks.tasks():
+        line = covered.loc[task.name]
+        seeds = int(line["fewest seeds"]) or ""
+        cap = f"{task.cfg.steps:,}"
+        lines.append(f"| `{task.name}` | {task.question} | {cap} | {int(line.measured)} | {int(line.defined)} | {seeds} |")
+    return "\n".join(lines)
 
 
 def simulated(part: str) -> Any:
