@@ -66,7 +66,7 @@ def selftest(device_name: str) -> str | None:
 
 
 def table(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the lines of the table: a line per family and precision, with the error that is nearest to its bound."""
+    """Return the table: a line per family and precision, with the error nearest to its bound."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["family"], row["dtype"]), []).append(row)
@@ -81,7 +81,7 @@ def table(rows: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def share(part: str, path: Path, device_name: str) -> None:
-    """Run the n-th of every m cases, or the timings, and write the outcomes to a file as they come."""
+    """Run the n-th of every m cases, or the timings, and append each outcome to a file."""
     import torch
 
     from pe_lab.attention import selftest as tests

@@ -34,7 +34,7 @@ class Dropout:
 
     @property
     def threshold(self) -> int:
-        """Weights whose 32-bit number is below this are dropped."""
+        """The bound below which a weight's 32-bit number drops it."""
         return round(self.p * 2**32)
 
     def keys(self, batch: int, heads: int) -> Tensor:

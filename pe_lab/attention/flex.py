@@ -97,7 +97,7 @@ def _compile() -> Callable[..., Any]:
 
 
 def score_function(q: Tensor, terms: Terms, layout: Layout) -> Callable[..., Tensor] | None:
-    """Return what changes a logit z of batch b, head h, query i and key j; None: nothing does.
+    """Return the function that changes the logit z of batch b, head h, query i and key j; None: no change.
 
     FlexAttention differentiates a tensor that is indexed once, so that the decay comes as two.
     """
@@ -126,7 +126,7 @@ def score_function(q: Tensor, terms: Terms, layout: Layout) -> Callable[..., Ten
 
 
 def block_mask(layout: Layout, batch: int, heads: int = 1, limit: Tensor | None = None) -> BlockMask:
-    """Return which tiles of queries and keys meet, and which pairs within them.
+    """Return the mask of tiles to compute, and of pairs within them.
 
     From the smallest and the largest segment and position of every tile, so that no T x T numbers are made. Tiles that
     only seem to meet cost time and change no result.

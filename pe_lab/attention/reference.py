@@ -1,4 +1,4 @@
-"""The definition of attention with position, to be read next to the papers: O(T^2), any device, float64 too.
+"""The definition of attention with position, written to match the papers: O(T^2), any device and dtype.
 
 All other implementations are compared with it. Shapes: B batch, H heads, T queries, S keys (T, or
 more where queries are the last of them), d head_dim, R a table's reach.
@@ -57,7 +57,7 @@ def weights(q: Tensor, k: Tensor, terms: Terms, layout: Layout) -> Tensor:
 
 
 def counting(terms: Terms, layout: Layout) -> Tensor:
-    """Return which keys count for each query, bool [B, 1|H, T, S]: those that it may attend to, within the window."""
+    """Return which keys each query attends to, within the window, bool [B, 1|H, T, S]."""
     if terms.window is None:
         return layout.allowed
     limit = limits(terms.window, layout.pos.device)
@@ -109,7 +109,7 @@ def queries_and_keys(q: Tensor, k: Tensor, terms: Terms) -> tuple[Tensor, Tensor
 
 
 def prepared(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> tuple[Tensor, Tensor, Tensor, Terms]:
-    """Return queries, keys and values as they meet, which a cache keeps, and the terms that are left to be applied."""
+    """Return transformed queries, keys and values, as a cache stores them, and the terms still to apply."""
     left = replace(terms, lift=None, rotary_q=None, rotary_k=None, gain=None, rotary_v=None, scale=scale_of(q, terms))
     return *queries_and_keys(q, k, terms), rotated_values(v, terms), left
 
@@ -147,7 +147,7 @@ def _rotate_real(x: Tensor, rotary: Rotary) -> Tensor:
 
 
 def by_distance(table: Tensor, layout: Layout, trailing: int = 0) -> Tensor:
-    """Return the entries of a table for the distances of all pairs, [B|1, H|1, T, S, ...]; beyond R, those of its ends.
+    """Look up the distances of all pairs in a table, [B|1, H|1, T, S, ...]; beyond R, its end entries are used.
 
     Unless the terms clip, `attend` has checked that all pairs that count are within R.
 

@@ -29,7 +29,7 @@ INTERPRETED = 2  # times more in Triton's interpreter, which cuts off the bits t
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes that the terms of a case have, and how they are drawn."""
+    """The sizes of a case, and how its terms are drawn."""
 
     length: int
     head_dim: int
@@ -39,7 +39,7 @@ class Sizes:
         return torch.randn(shape, dtype=torch.float64, generator=self.generator)
 
     def rotary(self, heads: int, half: bool = False, batch: int = 1) -> Rotary:
-        """Return tables that lie as a projection of tokens does, [B, T, H, d/2]."""
+        """Return tables with the memory layout of projected tokens, [B, T, H, d/2]."""
         angle = 3 * self.normal(batch, self.length, heads, self.head_dim // 2).transpose(1, 2)
         return Rotary(angle.cos(), angle.sin(), "half" if half else "interleaved")
 
@@ -138,7 +138,7 @@ class Row:
 
 
 def cases(length: int = LENGTH) -> list[Case]:
-    """Return the cases: every family in both precisions, causal in one of them; head dimensions take turns."""
+    """Return the cases: every family in both precisions, one of them causal, with alternating head dimensions."""
     found = []
     for number, family in enumerate(FAMILIES):
         for turn, dtype in enumerate(DTYPES):
@@ -151,7 +151,7 @@ def cases(length: int = LENGTH) -> list[Case]:
 
 
 def compare(case: Case, device: torch.device) -> Row:
-    """Run a case, and return where the kernels err most for what they may."""
+    """Run a case and return the kernels' largest error relative to its bound."""
     made = _Inputs(case)
     truth = made.results(reference, torch.device("cpu"), torch.float64)
     judge = made.results(reference, torch.device("cpu"), case.dtype)
@@ -226,7 +226,7 @@ TIMED_TOKENS, TIMED_HEADS, TIMED_HEAD_DIM = 8192, 8, 64
 
 
 def kind(terms: Terms, layout: Layout, dtype: torch.dtype) -> str | None:
-    """Return the name under which PyTorch's fused attention is timed for such terms; None: it is not.
+    """Return the name of the timing of such terms with PyTorch's fused attention; None: they are not timed.
 
     That is for terms that are nothing or a rotation; whatever is added to the logits would be T x T numbers there.
     """
@@ -247,7 +247,7 @@ def kind(terms: Terms, layout: Layout, dtype: torch.dtype) -> str | None:
 
 
 def race(device: torch.device) -> dict[str, dict[str, float]]:
-    """Return milliseconds of triton and of sdpa by `kind`: forward and backward, the geometric mean over lengths."""
+    """Return milliseconds of triton and sdpa by `kind`: forward and backward, geometric mean over lengths."""
     found: dict[str, dict[str, list[float]]] = {}
     for name, run in _races(device):
         taken = found.setdefault(name, {"triton": [], "sdpa": []})

@@ -33,7 +33,7 @@ Requirement = tuple[str, Tensor, tuple[str, ...], tuple[torch.dtype, ...]]
 
 
 def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> None:
-    """Refuse inputs that do not fit the queries; no values are read, so that no device is synchronized.
+    """Check that the inputs fit the queries; no values are read, so the device is not synchronized.
 
     S is the number of keys that the layout has; k, v and the rotation of keys are those of the new tokens alone where
     the layout has a memory, which keeps the others.

@@ -1,4 +1,4 @@
-"""Whether the Triton kernels are trusted on a GPU: the verdict of their self-test there, kept in a file.
+"""Whether the Triton kernels are trusted on a GPU: the stored verdict of their self-test.
 
 The file is $XDG_CACHE_HOME/pe_lab/selftest/<GPU>-<digest>.json. It counts for the GPU, driver, torch, triton and
 kernels that it was made with. The self-test runs in processes of its own, so that a fault of the device ends those
@@ -47,13 +47,13 @@ class Verdict:
     rows: list[dict[str, Any]] = field(default_factory=list)
 
     def faster(self, kind: str) -> str | None:
-        """Return sdpa or triton, whichever was measured faster for a kind of terms; None: it was not measured."""
+        """Return the faster of sdpa and triton for a kind of terms; None: not measured."""
         taken = self.milliseconds.get(kind)
         return None if taken is None else "sdpa" if taken["sdpa"] <= MARGIN * taken["triton"] else "triton"
 
 
 def verdict(device: torch.device) -> Verdict:
-    """Return the verdict for a GPU: of this process, of the file, or of a self-test that is run now."""
+    """Return the verdict for a GPU, from this process, from its file, or from a self-test run now."""
     return _verdict(_index(device), tuple(sorted(identity(device).items())))
 
 
@@ -122,7 +122,7 @@ def path_of(made_with: dict[str, str]) -> Path:
 
 
 def read(path: Path, made_with: dict[str, str]) -> Verdict | None:
-    """Return the verdict in a file; None: there is none, it was made with something else, or the file is damaged."""
+    """Return the verdict in a file; None: it is missing, damaged, or for other software or hardware."""
     try:
         content = json.loads(path.read_text())
         if content["made_with"] != made_with:

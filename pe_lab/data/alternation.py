@@ -1,4 +1,4 @@
-"""Alternating blocks of a and b, in which the last block is to be marked: a task of depth."""
+"""Alternating blocks of a and b; mark the last block: a task of depth."""
 
 from math import comb
 from typing import Annotated
@@ -81,7 +81,7 @@ class Alternation(Hashed):
         return torch.nn.functional.pad(tokens, (1, 0), value=START)
 
     def write(self, tokens: Tensor) -> Batch:
-        """Return the sequences with what is asked: whether a token is of the last block."""
+        """Return the sequences with their answers: whether each token is in the last block."""
         real = tokens < START
         switch = real & (tokens != tokens.roll(1, 1))
         switch[:, :2] = False
@@ -111,7 +111,7 @@ class Alternation(Hashed):
         }
 
     def blind_last(self, counts: Tensor, share: Tensor) -> Tensor:
-        """Return [N], P(a token is of the last block | the numbers of a and b up to it).
+        """Return [N], P(a token is in the last block | the numbers of a and b up to it).
 
         j switches among m tokens leave comb(n - m, k - 1 - j) ways to place the others up to length n, each with the
         weight share[n] / comb(n - 1, k - 1).

@@ -77,7 +77,7 @@ class Bag(Sampled):
 
 
 def with_majority(length: int, vocabulary: int, enough: int) -> int:
-    """Return the number of sequences with a token in more than half of their places; stop counting at enough."""
+    """Count the sequences with a token in more than half of their places, up to `enough`."""
     there = 0
     for others in range((length + 1) // 2):
         there += vocabulary * comb(length, others) * (vocabulary - 1) ** others

@@ -85,7 +85,7 @@ class Batch:
         return replace(self, **{name: getattr(self, name).to(device, non_blocking=non_blocking) for name in PARTS})
 
     def pinned(self) -> "Batch":
-        """Return the batch in pinned memory, from where it is copied to a GPU without waiting."""
+        """Return the batch in pinned memory, for asynchronous copies to a GPU."""
         return replace(
             self, **{name: getattr(self, name).pin_memory() for name in PARTS[:-1]}, layout=self.layout.pinned()
         )
@@ -135,7 +135,7 @@ class Dataset(CheckedOptions, ABC):
 
     @property
     def splits(self) -> tuple[str, ...]:
-        """The names of the splits: train, validation, test, and others that are only for inspection."""
+        """The names of the splits: train, validation, test, and others for inspection only."""
         return ("train", "validation", "test")
 
     @abstractmethod
@@ -152,7 +152,7 @@ class Dataset(CheckedOptions, ABC):
 
     @abstractmethod
     def floors(self, split: str) -> Floors:
-        """Return what results on a split are compared with: for each level, by name, the values of metrics, by name.
+        """Return the floors of a split: for each level, the value of each metric.
 
         Losses are mean cross-entropies in nats: "loss" over the headline, "loss_all" over all answers, "loss_<role>".
         Exact floors are "bayes", "position_blind" (of a predictor that sees the unordered tokens and knows how
@@ -161,7 +161,7 @@ class Dataset(CheckedOptions, ABC):
         """
 
     def longer(self, factor: float) -> "Dataset":
-        """Return the same task, for a model trained on this one, with test sequences `factor` times as long.
+        """Return the same task with test sequences `factor` times as long.
 
         Args:
             factor: > 1.
@@ -172,7 +172,7 @@ class Dataset(CheckedOptions, ABC):
         raise ValueError(f"evaluate.lengths must be 1 for data={self.name}, which has one length, got {factor:g}")
 
     def anew(self, epoch: int) -> "Dataset":
-        """Return the same task with training sequences drawn for this epoch alone; epoch 0 has those of `self`.
+        """Return the same task with new training sequences for this epoch; epoch 0 has those of `self`.
 
         Validation and test stay as they are, and no training sequence is in them.
 
@@ -182,7 +182,7 @@ class Dataset(CheckedOptions, ABC):
         raise ValueError(f"trainer.fresh=true needs a task whose sequences are drawn, got data={self.name}")
 
     def content(self) -> dict[str, Any]:
-        """Return options that the identity has by their content: a path, for instance, by the digest of its files."""
+        """Return options whose content, not value, is part of the identity, such as the digest of a path's files."""
         return {}
 
     def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
@@ -231,7 +231,7 @@ class InMemory(Dataset):
         return other
 
     def draw_name(self, split: str) -> tuple[str | int, ...]:
-        """Return what names the random draws of a split: the split, and of training after epoch 0 the epoch."""
+        """Return the purpose of a split's random draws: the split, and after epoch 0 of training the epoch."""
         return (split, "epoch", self.epoch) if split == "train" and self.epoch else (split,)
 
 
@@ -273,7 +273,7 @@ def fresh(rows: Tensor, seen: set[bytes]) -> Tensor:
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> Tensor:
-    """Return [size], the order of the training sequences in one epoch: a function of (seed, epoch) alone."""
+    """Return [size], the order of the training sequences in an epoch; it depends on seed and epoch alone."""
     return torch.randperm(size, generator=generator(seed, "order", epoch))
 
 

@@ -146,7 +146,7 @@ class SelectiveCopy(Copy):
 
 
 def one_hot(n: int) -> Tensor:
-    """Return [n + 1], the shares of sizes that are all n."""
+    """Return [n + 1], the shares of sizes if all are n."""
     return torch.eye(n + 1, dtype=torch.float64)[n]
 
 

@@ -17,7 +17,7 @@ SIZES = {"train": 1078, "validation": 359, "test": 360}  # 60 %, 20 %, 20 %
 
 
 class Digits(Labelled):
-    """Which digit an image shows: the 1,797 images of 8 x 8 pixels and 17 grey levels bundled with scikit-learn.
+    """Classify the 1,797 images of digits of scikit-learn: 8 x 8 pixels, 17 grey levels.
 
     An image is read row by row, one token per pixel; positions have a row and a column. For instance, of class 0:
 

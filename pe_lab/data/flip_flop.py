@@ -1,4 +1,4 @@
-"""Flip-flop: read back the bit that was written last, past bits that are to be ignored."""
+"""Flip-flop: recall the bit that was written last, ignoring others."""
 
 from functools import cache
 from math import comb
@@ -83,7 +83,7 @@ class FlipFlop(Hashed):
         return torch.stack((kind, ZERO + bit), -1).flatten(1)
 
     def write(self, tokens: Tensor) -> Batch:
-        """Return the sequences with what is asked: the token after each r."""
+        """Return the sequences with their answers: the token after each r."""
         asked = tokens == READ
         targets = tokens.roll(-1, 1).where(asked, IGNORE)
         layout = self.task.layout(torch.full((len(tokens),), self.task.length), self.task.length)

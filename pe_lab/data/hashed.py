@@ -1,4 +1,4 @@
-"""Sequences that a hash gives to the splits: what datasets of many random sequences share."""
+"""Base of datasets of many random sequences, which a hash assigns to the splits."""
 
 from abc import abstractmethod
 from itertools import count
@@ -13,7 +13,7 @@ from pe_lab.encodings.options import LONGEST, OptionError
 
 
 class Hashed(InMemory):
-    """Base of datasets whose sequences are drawn, and given to a split by a hash of (seed, sequence).
+    """Base of datasets whose sequences are drawn and assigned to a split by a hash of (seed, sequence).
 
     A tenth of the sequences go to the test, a tenth to validation; there none comes twice. Training draws with
     repetition.
@@ -39,7 +39,7 @@ class Hashed(InMemory):
 
     @abstractmethod
     def write(self, tokens: Tensor) -> Batch:
-        """Return sequences [N, T] with what is asked of them."""
+        """Return sequences [N, T] with their answers."""
 
     def size(self, split: str) -> int:
         return self.sizes[split]
@@ -69,7 +69,7 @@ class Hashed(InMemory):
         return {0: "test", 1: "validation"}.get(derive(self.seed, self.name, "split", *row) % SHARES, "train")
 
     def require_room(self, total: int, option: str, value: int) -> None:
-        """Check that there are enough different sequences for splits in which none comes twice.
+        """Check that there are enough different sequences for splits without repeats.
 
         Args:
             total: the number of different sequences.

@@ -1,4 +1,4 @@
-"""Indirect indexing: the letter so many places before or after a letter that is named."""
+"""Indirect indexing: find the letter at a signed distance from a named one."""
 
 import math
 from typing import Annotated, Self
@@ -107,7 +107,7 @@ class IndirectIndexing(Drawn):
         return torch.cat((torch.nn.functional.pad(p, (0, self.symbols - self.letters)), done.double()), 1)
 
     def floors(self, split: str) -> Floors:
-        """Return the floors of Problems, and two of predictors that know when to write a letter and when END.
+        """Return the floors of Problems, and of two predictors that know when to write a letter and when END.
 
         "uniform" knows no more; "source" also knows which letter is named, which is right where the shift is 0. Exact
         match is the share of right letters: END is certain.

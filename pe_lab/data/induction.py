@@ -1,4 +1,4 @@
-"""Induction: what followed a token when it came before."""
+"""Induction: find the token that followed an earlier occurrence."""
 
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ from pe_lab.encodings.options import Count, Length, OptionError, whole
 
 
 class Induction(Hashed):
-    """Name the token that followed the previous occurrence of the present one (after Olsson et al. 2022).
+    """Predict the token that followed the previous occurrence of the current one (after Olsson et al. 2022).
 
     With asked = repeated, tokens are uniform, and every token that came before asks what followed its last occurrence
     (arXiv:2209.11895 measures this on repeated random tokens). With the answers below, for instance:
@@ -84,7 +84,7 @@ class Induction(Hashed):
         return tokens
 
     def write(self, tokens: Tensor) -> Batch:
-        """Return the sequences with what is asked: the token after the previous occurrence of each."""
+        """Return the sequences with their answers: the token after the previous occurrence of each."""
         size, length = tokens.shape
         before = torch.full((size, self.task.vocabulary), -1)  # the last slot of each token so far
         targets = torch.full_like(tokens, IGNORE)

@@ -1,4 +1,4 @@
-"""Associative recall: attention solves it by content, and an encoding can only disturb it."""
+"""Associative recall: attention solves it by content alone; an encoding can only hurt."""
 
 from itertools import count
 from math import factorial, prod

@@ -1,4 +1,4 @@
-"""Classes defined by two tokens at two positions: a bag of tokens solves the task in part, or not at all."""
+"""Classes defined by two tokens at two positions; a bag of tokens solves them partly or not at all."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ FILLERS = torch.tensor([token for token in range(VOCABULARY) if token not in MAR
 
 
 class Pattern(Sampled):
-    """The class is the pair of tokens in its place: 5 at 3 and 8 at 7; 3 at 5 and 9 at 10; 7 at 15 and 4 at 20.
+    """The class is the pair of tokens that is in place: 5 at 3 and 8 at 7, 3 at 5 and 9 at 10, or 7 at 15 and 4 at 20.
 
     Positions count from 0. All other tokens are uniform over the 20 of the vocabulary, marked ones and 0 included; a
     sequence with two pairs in place is drawn again. Classes are equally likely. For instance, of class 1:
@@ -74,7 +74,7 @@ class Pattern(Sampled):
         return in_place(tokens).long().argmax(1)
 
     def position_blind(self, tokens: Tensor) -> Tensor:
-        """Count the orders of the tokens in which pair c is in place and no other is.
+        """Count the orders of the tokens in which only pair c is in place.
 
         Of the T! orders, a share of m_a m_b / (T (T - 1)) has the tokens a and b, which the sequence has m_a and m_b
         times, in two given places; of four tokens in four places, the product of their counts over T (T - 1) (T - 2)

@@ -179,7 +179,7 @@ class Problems(InMemory):
 
 
 class Drawn(Problems):
-    """Problems that are drawn: n uniformly from shortest ... longest, then a problem uniformly among those of size n.
+    """Random problems: n uniform in shortest ... longest, then a problem of size n, uniform.
 
     A hash of (seed, problem) gives each problem to one split, and a split is drawn among its own problems. In
     validation and test a problem that was drawn before is passed over: none comes twice, sizes with few problems have
@@ -228,7 +228,7 @@ class Drawn(Problems):
         return self.prompts(n)
 
     def key(self, prompt: list[int]) -> list[int]:
-        """Return what is hashed of a problem: problems with the same key are in the same split."""
+        """Return the hash key of a problem; problems with the same key are in the same split."""
         return prompt
 
     def size(self, split: str) -> int:

@@ -1,4 +1,4 @@
-"""The score of a loss: where it stands between the level without position and the best possible loss."""
+"""The score of a loss: 0 at the best loss without position, 1 at the best possible loss."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ NO_GAP = 1e-9  # nats between the position-blind and the best loss, below which 
 
 
 def score(loss: float, level: float, best: float) -> float:
-    """Return the share of the way from the level to the best loss: 1 is the best possible, 0 no better than the level.
+    """Return (level - loss) / (level - best): 1 is the best possible, 0 no better than the level.
 
     It is negative for a model that is worse than the level, as many are beyond the lengths of training.
     """
@@ -17,7 +17,7 @@ def score(loss: float, level: float, best: float) -> float:
 
 
 def uses_position(loss: float, floors: Mapping[str, Mapping[str, float]]) -> bool | None:
-    """Return whether a test loss is below the best without position; None where that is not known, or is the best.
+    """Return whether a test loss is below the best without position; None where that is unknown or equals the best.
 
     Args:
         loss: in nats.

@@ -25,7 +25,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 
 
 def initialise(model: nn.Module, seed: int) -> None:
-    """Draw every parameter from hash(seed, name of its module), then scale them where the model has `scale_parameters`.
+    """Draw every parameter from a hash of seed and module name; then call `scale_parameters` if the model has it.
 
     Models that differ in one module, the encoding, share all other weights.
 

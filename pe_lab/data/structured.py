@@ -23,7 +23,7 @@ Parts = dict[str, list[Part]]  # of each split
 
 
 def pairs(terms: int = HEAD + max(TAILS)) -> list[tuple[int, int]]:
-    """Return the (first term, step) whose terms all lie in 0 ... 127: 1,256 of them for 12 terms."""
+    """Return all (first term, step) whose terms lie in 0 ... 127: 1,256 for 12 terms."""
     return [(a, s) for s in STEPS for a in range(VALUES) if 0 <= a + (terms - 1) * s < VALUES]
 
 
@@ -167,7 +167,7 @@ class Structured(InMemory):
 
 
 class StructuredHeldout(Structured):
-    """As Structured, but progressions are held out: all sequences of a pair (a, s) are in one split.
+    """As Structured, but whole progressions are held out: all sequences of a pair (a, s) are in one split.
 
     No encoding solves it with the models and trainings here: the ranking says how much each one helps on the way. Of
     the 1,256 pairs 905 are for training, 100 for validation, 251 for the test.

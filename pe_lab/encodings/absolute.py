@@ -17,7 +17,7 @@ Combination = Literal["add", "concat"]
 
 
 class Absolute(PositionalEncoding, ABC):
-    """A base for encodings with a vector of width D per position: where it enters the model, and how.
+    """Base of encodings with a vector of width D per position: where and how it enters the model.
 
     Args:
         at: "input": the token embedding, once. "every_layer": the input of attention in every layer, not the residual
@@ -127,7 +127,7 @@ class Sinusoidal(Absolute):
 
 
 class Integer(Absolute):
-    """The position itself, as every dimension of the vector: a naive baseline that soon exceeds the token embedding.
+    """Add the position to every dimension: a naive baseline that soon exceeds the token embedding.
 
     Nothing is trained. LayerNorm subtracts what all dimensions share: at the input of a pre-norm model nothing is left
     and the model equals one with `none`. It has an effect in a post-norm model, with at="every_layer" or
@@ -152,7 +152,7 @@ class Integer(Absolute):
 
 
 class Normalized(Absolute):
-    """pos / (L - 1) as every dimension of the vector, L being the length of this sequence: a naive baseline.
+    """Add pos / (L - 1) to every dimension, with the length L of the sequence: a naive baseline.
 
     Nothing is trained. A position has different values in sequences of different lengths, and a causal model can infer
     the length of the sequence from it. A sequence of one token has 0. Without effect where `integer` has none.

@@ -14,7 +14,7 @@ FULL_TURN = 2 * math.pi
 
 
 def angles(pos: Tensor, omega: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return pos * omega up to whole turns.
+    """Return pos * omega, reduced by whole turns.
 
     Args:
         pos: integers, or float64.
@@ -25,7 +25,7 @@ def angles(pos: Tensor, omega: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rounded(angle: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return angles in float64 up to whole turns, so that none is too large for `dtype`, float32 or float64."""
+    """Reduce float64 angles by whole turns and cast them to `dtype`, float32 or float64."""
     if dtype == torch.float64:
         return angle
     turns = (angle.detach() / FULL_TURN).round()

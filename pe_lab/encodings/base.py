@@ -19,15 +19,15 @@ from pe_lab.encodings.terms import Terms
 
 
 class UnfitError(ValueError):
-    """An encoding is not defined for the sequences of a task."""
+    """Raised if an encoding is not defined for the sequences of a task."""
 
 
 class MissingMarksError(UnfitError):
-    """An encoding reads marks of tokens, and the tokens of a task have none."""
+    """Raised if an encoding reads marks of tokens and a task has none."""
 
 
 def at_least_float32(x: Tensor) -> torch.dtype:
-    """Return the dtype of angles and biases for activations x: float32, or float64 if x has it."""
+    """Return the dtype of angles and biases for activations x: float64 if x is float64, otherwise float32."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
@@ -139,7 +139,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         self._require_nature(layout.causal, grid=bool(axes))
 
     def require_contiguous(self, layout: Layout) -> None:
-        """Raise ValueError if there is something between the tokens of a document, and the encoding needs them whole.
+        """Raise ValueError if the encoding needs documents in one piece and a document is not.
 
         Args:
             layout: of all tokens, those in a cache too.
@@ -167,13 +167,13 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         """Move parameters back into their range; called after every optimizer step."""
 
     def advance(self, done: float) -> None:
-        """Change with the share of the training's steps that are done, in [0, 1); called before every step."""
+        """Adapt to the progress of training, in [0, 1); called before every step."""
 
     def follow(self, first: "PositionalEncoding") -> None:
         """Share parameters with the first layer's encoding; called once for every other layer."""
 
     def locate(self, layout: Layout) -> Layout:
-        """Return the layout that all other hooks receive; called once per batch, on the first layer's encoding.
+        """Return the layout for all other hooks; called once per batch, on the first layer's encoding.
 
         Random draws happen here, from `layout.seed`.
 
@@ -197,11 +197,11 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         return replace(layout, pos=row * self.sizes.grid_width + column)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        """Return token embeddings [B, T, D] with position; called once, before the first layer."""
+        """Add position to token embeddings [B, T, D]; called once, before the first layer."""
         return x
 
     def mix(self, h: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Return the input of queries and keys and the input of values, for a layer's attention input h [B, T, D].
+        """Return the inputs of queries and keys, and of values, from a layer's attention input h [B, T, D].
 
         h is not changed in place. At padding its values mean nothing.
         """

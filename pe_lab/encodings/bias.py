@@ -13,7 +13,7 @@ from pe_lab.encodings.terms import Terms
 
 
 def distances(reach: int, device: torch.device) -> Tensor:
-    """Return the distances pos_i - pos_j that a table of reach R covers, -R ... R, [2R+1]."""
+    """Return the distances -R ... R that a table of reach R covers, [2R+1]."""
     return torch.arange(-reach, reach + 1, device=device)
 
 
@@ -72,7 +72,7 @@ class Alibi(PositionalEncoding):
 
 
 class Sandwich(PositionalEncoding):
-    """Sandwich: the inner products of sinusoids as a bias (Chi et al. 2023, arXiv:2212.10356, the listing).
+    """Sandwich: inner products of sinusoids as a bias (Chi et al. 2023, arXiv:2212.10356, the listing).
 
     Adds the inner product of two sinusoidal position vectors of 128 dimensions, sum over c < 64 of
     cos((i - j) 10000 ** (-2c / 128)), times H / (8 (h + 1)): a bias that falls like a logarithm of the distance, with

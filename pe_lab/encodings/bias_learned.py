@@ -15,14 +15,14 @@ from pe_lab.encodings.terms import Terms
 
 
 def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:
-    """Apply a linear layer to x in the dtype of x, under autocast too."""
+    """Apply a linear layer in the dtype of x, even under autocast."""
     bias = None if layer.bias is None else layer.bias.to(x.dtype)
     with torch.autocast(x.device.type, enabled=False):
         return nn.functional.linear(x, layer.weight.to(x.dtype), bias)
 
 
 class RelativeBias(PositionalEncoding):
-    """A trained scalar per head and distance, added to the scaled logits; one table for all layers.
+    """Add a learned scalar per head and distance to the scaled logits; one table for all layers.
 
     Distances beyond `max_distance` count as `max_distance`, on either side. It has (2 max_distance + 1) H parameters.
 
@@ -53,7 +53,7 @@ class RelativeBias(PositionalEncoding):
 
 
 def t5_buckets(num_buckets: int, max_distance: int) -> list[int]:
-    """Return the bucket of every distance 0 ... max_distance; longer distances have the last one.
+    """Return the bucket of every distance 0 ... max_distance; longer distances use the last one.
 
     The first e = num_buckets / 2 buckets have one distance each; bucket e + k, of the other n, starts at distance
     e (max_distance / e) ** (k / n). Compared in integers, so that no logarithm is rounded at a border.
@@ -121,7 +121,7 @@ class T5(PositionalEncoding):
 
 
 def clamped(x: Tensor, lowest: float, highest: float | None = None) -> Tensor:
-    """Return x clamped, with the gradient of x."""
+    """Clamp x, but keep the gradient of x."""
     return x.detach().clamp(lowest, highest) + (x - x.detach())
 
 

@@ -1,4 +1,4 @@
-"""What a model keeps of the tokens it has seen, so that new tokens need not be computed with all earlier ones."""
+"""The cache of a model for decoding: what it stores of the tokens it has seen."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +11,7 @@ from pe_lab.encodings.memory import Memory
 
 
 class Cache:
-    """The tokens of a batch that a model has seen: their layout, and what its layers and its encoding keep of them.
+    """The tokens of a batch seen so far: their layout, and what the layers and the encoding store of them.
 
     It starts empty; `Stack.cache` makes one, and every pass of the model adds its tokens. Attention keeps rotated keys
     and values of each layer; an encoding keeps what it asks for by `Layout.with_earlier`.
@@ -35,11 +35,11 @@ class Cache:
         return 0 if self.layout is None else self.layout.segment.shape[1]
 
     def names(self) -> list[str]:
-        """Return the names of what is kept, in alphabetical order."""
+        """Return the names of the stored tensors, in alphabetical order."""
         return sorted({name for memory in (self.embedding, *self.layers) for name in memory.kept})
 
     def add(self, layout: Layout, check: Callable[[Layout], None] | None = None) -> Layout:
-        """Add located tokens and return their layout, with all tokens as its keys.
+        """Add tokens and return their layout, whose keys are all tokens so far.
 
         Args:
             check: raises where an encoding is not defined for the layout that will be returned.
@@ -64,7 +64,7 @@ class Cache:
         return layout
 
     def select(self, rows: Tensor) -> None:
-        """Keep these sequences, [N] integers, in this order, as beam search does; one may be named more than once.
+        """Keep the sequences with these indices [N], in this order; repeats are allowed, as in beam search.
 
         Raises:
             ValueError: rows that are no indices of sequences.
@@ -83,7 +83,7 @@ class Cache:
 
 
 def require_left_padding(layout: Layout) -> None:
-    """Raise ValueError if there is padding behind a token: what is decoded follows the last slot of a sequence."""
+    """Raise ValueError if a sequence has padding on the right: decoded tokens follow its last slot."""
     real = layout.source.segment != PADDING
     if (real[:, :-1] & ~real[:, 1:]).any():
         raise ValueError("sequences that are decoded must be padded on the left, got padding behind a token")

@@ -1,4 +1,4 @@
-"""Combinations of encodings, which are encodings too: layer by layer, head by head, or added up."""
+"""Combinations of encodings: summed, by head, or by layer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,12 +32,12 @@ Shares = Annotated["Sequence[float]", POSITIVE_NUMBERS]
 
 
 class Combination(PositionalEncoding):
-    """A base for encodings that are made of others, its parts."""
+    """Base of encodings that are made of other encodings, its parts."""
 
     parts: nn.ModuleList
 
     def take(self, parts: Sequence[PositionalEncoding]) -> None:
-        """Take the parts, and be what they are together.
+        """Register the parts and combine their properties.
 
         Raises:
             CannotCombineError: a part draws positions of its own; some parts read positions on a grid, others do not.
@@ -97,19 +97,19 @@ class Combination(PositionalEncoding):
 
     @staticmethod
     def located(parts: Sequence[PositionalEncoding], layout: Layout) -> Layout:
-        """Return the layout as the parts take it, after each of them has had the occasion to refuse it."""
+        """Return the layout for the parts, after each part has checked it."""
         first, *_ = [part.locate(layout) for part in parts]
         return first
 
     def layouts(self, layout: Layout) -> list[tuple[PositionalEncoding, Layout]]:
-        """Return each part and the layout that it takes: what it keeps of earlier tokens has names of its own."""
+        """Return each part with its layout, in which its stored tensors have separate names."""
         if layout.memory is None:
             return [(part, layout) for part in self.members()]
         return [(part, layout.remembering(layout.memory.part(str(i)))) for i, part in enumerate(self.members())]
 
 
 class Sum(Combination):
-    """Encodings whose terms add up: a rotation with a bias, with a decay or with a window.
+    """Sum the terms of several encodings, such as a rotation and a bias, a decay or a window.
 
     `rope` with `alibi`, say, or with the gates of forgetting attention (arXiv:2503.02130).
 
@@ -158,7 +158,7 @@ class Sum(Combination):
 
 
 class Heads(Combination):
-    """Encodings that each have some of the heads of every layer (NAPE, arXiv:2506.16640, is half `alibi`, half `none`).
+    """Give each of several encodings some heads of every layer (NAPE, arXiv:2506.16640: half `alibi`, half `none`).
 
     A part is made for its own number of heads: the slopes of `alibi` are those of a model with so many.
 
@@ -191,7 +191,7 @@ class Heads(Combination):
 
 
 class Interleave(Combination):
-    """Encodings that take turns layer by layer, as three layers with rotations and one without (arXiv:2501.18795).
+    """Alternate encodings by layer, such as three layers with rotations and one without (arXiv:2501.18795).
 
     Args:
         parts: make the encodings; on the command line names, pe.parts=[rope,none].

@@ -14,7 +14,7 @@ from pe_lab.encodings.terms import Terms
 
 
 def summed_from_right(x: Tensor) -> Tensor:
-    """Return the sums of x [..., N] over each index and those behind it."""
+    """Return the sums of x [..., N] from each index to the end."""
     if torch.compiler.is_compiling():
         return x.flip(-1).cumsum(-1).flip(-1)
     summed: Tensor = _SummedFromRight.apply(x)  # type: ignore[no-untyped-call]
@@ -38,7 +38,7 @@ class _SummedFromRight(torch.autograd.Function):
 
 
 class Counted(nn.Module):
-    """The term that CoPE adds to the logits z: q . e[p], p being the sum of sigmoid(z) over the keys from j to i.
+    """The term that CoPE adds to the logits z: q . e[p], where p is the sum of sigmoid(z) over the keys j ... i.
 
     Args:
         head_dim: d.

@@ -1,4 +1,4 @@
-"""Encodings that are a trained function of the position."""
+"""Encodings that are a learned function of the position."""
 
 import math
 from typing import Annotated
@@ -14,7 +14,7 @@ from pe_lab.encodings.sizes import Sizes
 
 
 class Continuous(Absolute):
-    """An MLP of the position, trained: Linear(1 -> h), ReLU, Linear(h -> h), ReLU, Linear(h -> D) of pos / scale.
+    """A learned MLP of pos / scale: Linear(1 -> h), ReLU, Linear(h -> h), ReLU, Linear(h -> D).
 
     Any position has a value; beyond those of training it is extrapolated by the MLP.
 

@@ -14,7 +14,7 @@ NO_SEGMENT = torch.iinfo(torch.long).min  # of what is before the first slot
 
 
 def causal_convolution(x: Tensor, weight: Tensor, layout: Layout, name: str) -> Tensor:
-    """Return the sum over s < K of weight[s] * x_(i-s), of tokens of the same document, [B, T, C].
+    """Return the sum over s < K of weight[s] * x_(i-s) within each document, [B, T, C].
 
     Args:
         x: [B, T, C] of these tokens.

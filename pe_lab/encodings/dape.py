@@ -1,4 +1,4 @@
-"""Biases that an MLP over the heads adapts to the logits."""
+"""Biases that an MLP over the heads adapts to the content."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ INHERITED = ("reads_content", "reads_positions", "reads_marks", "draws_each_pass
 
 @dataclass(frozen=True)
 class Adapted:
-    """Adds a bias B to the logits z, and what an MLP over the heads makes of both at each pair of tokens.
+    """Adds to the logits z a bias B and an MLP of z and B, over the heads, at each pair of tokens.
 
     Args:
         mlp: makes [B, H, T, S] of [B, H or 2H, T, S].
@@ -51,7 +51,7 @@ class Adapted:
 
 
 class MapMLP(nn.Module):
-    """Two convolutions over the keys with a LeakyReLU between, from the maps of all heads to those of all heads.
+    """Two convolutions over the keys with a LeakyReLU between; the channels are the heads.
 
     The convolutions see no key behind the query nor of another document, whose entries are 0 before the first of them.
 
@@ -69,7 +69,7 @@ class MapMLP(nn.Module):
         self.out = nn.Conv2d(width, num_heads, (1, kernel))
 
     def forward(self, z: Tensor, added: Tensor | None, layout: Layout) -> Tensor:
-        """Return [B, H, T, S] of z [B, H, T, S] and added [B|1, H, T, S]; entries behind a query mean nothing."""
+        """Return [B, H, T, S] from z [B, H, T, S] and added [B|1, H, T, S]; entries after a query hold garbage."""
         w1, b1, w2, b2 = (p.to(z.dtype) for p in (*self.hidden.parameters(), *self.out.parameters()))
         with torch.autocast(z.device.type, enabled=False):
             if z.device.type == "cpu" and not torch.compiler.is_compiling():
@@ -304,7 +304,7 @@ class Dape(PositionalEncoding):
 
     @property
     def inner(self) -> PositionalEncoding:
-        """The other encoding: one of this layer's own, or that of the first layer, where it is registered."""
+        """The inner encoding: this layer's own, or that of the first layer, where it is registered."""
         return self.owner[0].encoding if self.owner else self.encoding
 
     @property

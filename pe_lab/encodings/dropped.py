@@ -1,4 +1,4 @@
-"""RoPE that is taken away during training."""
+"""RoPE that is removed during training."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from pe_lab.encodings.terms import Pairing
 
 
 class DroPE(RoPE):
-    """DroPE (Gelberg et al. 2025, arXiv:2512.12167, section 5): train with RoPE, take it away, recalibrate without it.
+    """DroPE (Gelberg et al. 2025, arXiv:2512.12167, section 5): train with RoPE, remove it, train on without it.
 
     Queries and keys are rotated as by `rope` until `drop_at` of the training's steps are done, and not at all in the
     steps that are left; all weights are kept and trained on. The phase is part of the weights, so that a checkpoint is

@@ -1,4 +1,4 @@
-"""Facts of a layout: what of it is known without reading its tensors, and properties that are computed once."""
+"""Facts of a layout: what is known without reading its tensors, and properties that are computed once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -39,7 +39,7 @@ class Stored(Generic[Owner, T]):
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a layout without reading its tensors: a sequence is one document, padded on the right if at all.
+    """What is known of a layout without reading its tensors; each sequence is one document, padded on the right.
 
     Attributes:
         pos, segment: of the layout.
@@ -65,7 +65,7 @@ class Known:
         return self.whole
 
     def at(self, pos: Tensor, segment: Tensor, bounds: tuple[int, int]) -> "Known":
-        """Return what is known where positions are others, within bounds."""
+        """Return the same facts for other positions within these bounds."""
         return replace(self, pos=pos, segment=segment, pos_range=bounds, whole=False, runs_on=False)
 
     def continues(self, earlier: "Known") -> bool:
@@ -74,12 +74,12 @@ class Known:
         return on_lines and self.pos_range[0] == earlier.pos_range[1] + 1
 
     def before(self, keys: "Known") -> "Known":
-        """Return these with the distances from keys, whose positions are no larger."""
+        """Return these facts with the distances to earlier keys, whose positions are not larger."""
         return replace(self, max_distance=self.pos_range[1] - keys.pos_range[0])
 
 
 def fact(compute: Callable[["Facts"], T]) -> "Stored[Facts, T]":
-    """Make a property of Python numbers, computed once: without reading tensors if they are known, or else on the CPU.
+    """Make a property that is computed once as a Python number: from known facts if possible, otherwise on the CPU.
 
     A compiled or exported model cannot read tensors: there, bounds that are known take the place of the numbers.
     """
@@ -107,7 +107,7 @@ def fact(compute: Callable[["Facts"], T]) -> "Stored[Facts, T]":
 
 
 class Facts:
-    """What follows from the positions and segments of a layout, and from its keys where there are earlier tokens."""
+    """Properties that follow from the positions, segments and keys of a layout."""
 
     pos: Tensor
     segment: Tensor
@@ -138,7 +138,7 @@ class Facts:
 
     @property
     def distance(self) -> Tensor:
-        """pos_i - pos_j of query i and key j, [B|1, T, S], or [B|1, T, S, axes] on a grid."""
+        """The distances pos_i - pos_j of query i and key j, [B|1, T, S], or [B|1, T, S, axes] on a grid."""
         return self.pos[:, :, None] - self.of_keys.pos[:, None, :]
 
     @property
@@ -148,7 +148,7 @@ class Facts:
 
     @fact
     def pos_range(self) -> tuple[int, int]:
-        """The smallest and the largest position, padding aside."""
+        """The smallest and the largest position, without padding."""
         pos = self.pos.expand(*self.segment.shape, *self.pos.shape[2:])[self.segment != PADDING]
         return (int(pos.min()), int(pos.max())) if len(pos) else (0, 0)
 
@@ -189,7 +189,7 @@ class Facts:
 
     @Stored
     def rank(self) -> Tensor:
-        """The number of tokens before each in its document, [B, T]; of padding, that of padding before it."""
+        """The number of tokens before each in its document, [B, T]; for padding, of padding before it."""
         if self.of_keys is not self:
             return self.of_keys.rank[:, self.earlier :]
         if torch.compiler.is_exporting():  # ONNX has no searchsorted
@@ -201,7 +201,7 @@ class Facts:
 
     @Stored
     def key_count(self) -> Tensor:
-        """The number of keys that each query may attend to, [B, T], in O(T log T)."""
+        """The number of keys that each query may attend to, [B, T]; computed in O(T log T)."""
         if not self.causal:
             return self.document_length
         if self.segment.shape[1] == 1:  # nothing is sorted for the only token of a step of decoding
@@ -210,7 +210,7 @@ class Facts:
 
     @fact
     def packed(self) -> bool:
-        """Whether the keys of some sequence are of more than one document."""
+        """Whether a sequence has keys of more than one document."""
         if self.of_keys is not self:
             return self.of_keys.packed
         real = self.segment != PADDING
@@ -219,7 +219,7 @@ class Facts:
 
     @fact
     def contiguous(self) -> bool:
-        """Whether the keys of every document are next to each other, without padding or other documents in between."""
+        """Whether every document is in one piece, without padding or other documents in between."""
         if self.of_keys is not self:
             return self.of_keys.contiguous
 

@@ -18,7 +18,7 @@ from pe_lab.encodings.terms import Pairing, Rotary
 
 
 class Sinusoidal2D(Sinusoidal):
-    """Fixed sinusoids of the row in the first D/2 dimensions, of the column in the others (after arXiv:1706.03762).
+    """Fixed sinusoids: of the row in the first D/2 dimensions, of the column in the rest (after arXiv:1706.03762).
 
     Args:
         theta, at, combine, size: as Sinusoidal.
@@ -47,7 +47,7 @@ class Sinusoidal2D(Sinusoidal):
 
 
 class Learnable2D(Learnable):
-    """A trained vector per row and one per column, D/2 each, concatenated (Carion et al. 2020, arXiv:2005.12872).
+    """A learned vector per row and per column, D/2 each, concatenated (Carion et al. 2020, arXiv:2005.12872).
 
     Args:
         max_len: number of rows and of columns; at, combine, share, std: as Learnable (the source starts from U(0, 1)).
@@ -78,7 +78,7 @@ class Learnable2D(Learnable):
 
 
 def require_halves(name: str, sizes: Sizes) -> None:
-    """Raise ValueError unless the width can be divided between two axes."""
+    """Raise ValueError if the width cannot be split between two axes."""
     if sizes.width % 2:
         raise ValueError(f"{name} gives each axis half of the dimensions: width must be even, got {sizes.width}")
 

@@ -15,7 +15,7 @@ __all__ = ["FACTS", "PADDING", "UNMARKED", "Layout", "Origin"]
 
 @dataclass(frozen=True)
 class Origin:
-    """The layout on the CPU from which another was copied, with the tensors of the copy."""
+    """The layout on the CPU that another was copied from, with the tensors of the copy."""
 
     layout: "Layout"
     pos: Tensor
@@ -89,7 +89,7 @@ class Layout(Facts):
         start: int = 0,
         device: torch.device | str | None = None,
     ) -> "Layout":
-        """Return the layout of sequences without padding, whose facts are known: nothing is read from the device.
+        """Return the layout of sequences without padding; nothing is read from the device.
 
         Args:
             grid_width: as `of_lengths`; the grid begins at (0, 0).
@@ -123,7 +123,7 @@ class Layout(Facts):
         return cls._known(pos, segment, causal, grid_width, 0, whole=False)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "Layout":
-        """Return the layout on a device. One that leaves the CPU keeps its facts: none is read from the device.
+        """Return the layout on a device; facts known on the CPU are kept, not read from the device.
 
         Args:
             non_blocking: do not wait for the copy, which must be from pinned memory.
@@ -138,32 +138,32 @@ class Layout(Facts):
 
     @property
     def given(self) -> "Layout":
-        """The layout whose positions the next tokens follow: that which `locate` was given, where it shifts them."""
+        """The layout whose positions the next tokens continue: the input of `locate`, where that shifts positions."""
         return self
 
     @property
     def source(self) -> "Layout":
-        """The layout that computes the facts: the copy on the CPU, if there is one."""
+        """The layout that computes facts: the copy on the CPU, if there is one."""
         return self if self.origin is None else self.origin.layout
 
     def sourced(self, source: "Layout") -> "Layout":
-        """Return this layout with another, of the same positions, segments and marks, which computes the facts."""
+        """Return this layout with another one of equal content, which computes its facts."""
         return replace(self, origin=Origin(source, self.pos, self.segment, self.keys, self.marks))
 
     def read(self) -> "Layout":
-        """Return the layout after its tensors were read for all facts, so that a compiled model need not read them."""
+        """Compute all facts now, so that a compiled model need not read tensors, and return the layout."""
         for name in (*FACTS, "largest_mark"):
             getattr(self, name)
         return self
 
     def pinned(self) -> "Layout":
-        """Return the layout in pinned memory, from where it is copied to a GPU without waiting."""
+        """Return the layout in pinned memory, for asynchronous copies to a GPU."""
         keys = None if self.keys is None else self.keys.pinned()
         marks = None if self.marks is None else self.marks.pin_memory()
         return replace(self, pos=self.pos.pin_memory(), segment=self.segment.pin_memory(), keys=keys, marks=marks)
 
     def moved(self, change: Callable[[Tensor], Tensor]) -> "Layout":
-        """Return the layout with the positions that a function makes of them, on the CPU if it came from there."""
+        """Return the layout with a function applied to its positions, on the CPU if it came from there."""
         keys = None if self.keys is None else self.keys.moved(change)
         if self.origin is None:
             return replace(self, pos=change(self.pos), keys=keys)
@@ -172,18 +172,18 @@ class Layout(Facts):
         return replace(self, pos=pos, keys=keys, origin=Origin(source, pos, self.segment, keys, self.marks))
 
     def shifted(self, offset: int) -> "Layout":
-        """Return the layout with `offset` added to all positions; on a grid, to the rows only."""
+        """Add `offset` to all positions, on a grid to the rows only, and return the layout."""
         pos = self.pos.clone()
         pos[(..., 0) if pos.dim() == 3 else ...] += offset
         return replace(self, pos=pos, keys=None if self.keys is None else self.keys.shifted(offset))
 
     @property
     def of_keys(self) -> "Layout":
-        """The layout of the keys: this one, unless there are earlier tokens."""
+        """The layout of the keys; this layout, unless there are earlier tokens."""
         return self if self.keys is None else self.keys
 
     def after(self, earlier: "Layout | None") -> "Layout":
-        """Return this layout with the keys of earlier tokens and of its own; None: there are no earlier ones."""
+        """Return this layout with earlier tokens as keys too; None: there are no earlier tokens."""
         keys = self if earlier is None else earlier.joined(self)
         layout = replace(self, keys=keys)
         if self.origin is None or keys.origin is None:
@@ -191,7 +191,7 @@ class Layout(Facts):
         return layout.sourced(replace(self.origin.layout, keys=keys.origin.layout))
 
     def joined(self, later: "Layout") -> "Layout":
-        """Return the layout of these tokens and of later ones."""
+        """Return the layout of these tokens followed by later ones."""
         known, next_known = self.known, later.known
         if known is not None and next_known is not None and next_known.continues(known):
             length = self.segment.shape[1] + later.segment.shape[1]
@@ -212,7 +212,7 @@ class Layout(Facts):
         return torch.cat((self.marks, later.marks), 1)
 
     def following(self, count: int, grid_width: int | None = None, marks: Tensor | None = None) -> "Layout":
-        """Return the layout of the next tokens of every sequence: of its last document, at the positions that follow.
+        """Return the layout of the next tokens of every sequence: in its last document, at the next positions.
 
         Args:
             grid_width: columns, where positions are (row, column), which are read row by row.
@@ -253,13 +253,13 @@ class Layout(Facts):
         return replace(self, pos=pos, segment=self.segment[index], marks=marks)
 
     def remembering(self, memory: Memory | None) -> "Layout":
-        """Return this layout with a layer's memory; facts that are known stay known."""
+        """Return this layout with the memory of a layer; known facts are kept."""
         layout = copy(self)
         object.__setattr__(layout, "memory", memory)
         return layout
 
     def with_earlier(self, name: str, x: Tensor) -> Tensor:
-        """Return x [B, T, ...] of these tokens behind that of earlier ones, [B, S, ...]; x is kept for later tokens.
+        """Store x [B, T, ...] for later tokens, and return it after that of earlier ones, [B, S, ...].
 
         An encoding calls it for what it needs of other tokens. Without earlier tokens it returns x.
 

@@ -1,4 +1,4 @@
-"""Encodings that add a vector for the mark of a token, as the place of a digit, which the dataset gives."""
+"""Encodings that add a vector for the mark of a token, such as the place of a digit, given by the dataset."""
 
 from abc import abstractmethod
 from typing import Annotated
@@ -16,7 +16,7 @@ Shift = Annotated[int, whole(0, most=2**25)]
 
 
 class Marked(Absolute):
-    """A base for trained tables whose row for a token follows from its mark and from a random shift in training.
+    """Base of learned tables whose row depends on a token's mark and, in training, a random shift.
 
     Vectors are added to the token embeddings, once. Attention sees no positions.
 
@@ -53,7 +53,7 @@ class Marked(Absolute):
     @property
     @abstractmethod
     def shift(self) -> int:
-        """What may be added to the largest mark, at least."""
+        """The largest shift that must fit into the table."""
 
     @abstractmethod
     def draw(self, count: int, seed: int | None = None) -> Tensor:

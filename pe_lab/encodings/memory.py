@@ -1,4 +1,4 @@
-"""What one layer of a model keeps of earlier tokens while it decodes."""
+"""What one layer of a model stores of earlier tokens while it decodes."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class Kept:
 
 
 class Memory:
-    """Tensors of earlier tokens by name: keys and values of a layer, and what an encoding needs of them.
+    """Tensors of earlier tokens by name: keys, values, and what an encoding needs.
 
     A tensor is copied when its buffer is full, which then grows by half: decoding a token costs no copy of all others.
     One that was made in torch.inference_mode is copied once outside of it, where torch refuses to write into it.
@@ -33,11 +33,11 @@ class Memory:
         self.prefix = prefix
 
     def part(self, name: str) -> "Memory":
-        """Return the memory of a part, whose names are apart from those of other parts."""
+        """Return the memory of a part, with names separate from those of other parts."""
         return Memory(self.kept, f"{self.prefix}{name}.")
 
     def extend(self, name: str, x: Tensor, axis: int, total: int) -> Tensor:
-        """Add x behind what is kept under a name and return all of it.
+        """Append x to the tensor of this name and return the whole.
 
         Args:
             axis: of the tokens.
@@ -74,7 +74,7 @@ class Memory:
         return held.all()
 
     def select(self, rows: Tensor) -> None:
-        """Keep these rows of the batch, [N] integers, in this order; a row may be named more than once."""
+        """Keep the rows of the batch with these indices [N], in this order; repeats are allowed."""
         for held in self.kept.values():
             held.buffer = held.buffer.index_select(0, rows)
 

@@ -1,4 +1,4 @@
-"""Make the terms of one encoding of those of several: head by head, or added up."""
+"""Merge the terms of several encodings: by head, or summed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Part:
 
 
 class CannotCombineError(OptionError):
-    """Two encodings have terms that cannot be combined."""
+    """Raised if two encodings have terms that cannot be combined."""
 
 
 # -- head by head ------------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def _slices(heads: Sequence[int]) -> list[slice]:
 
 @dataclass(frozen=True)
 class ScoreByHead:
-    """The scores of several parts, each for its own heads; None is a score of zero."""
+    """Scores of several parts, each for its own heads; None is a score of zero."""
 
     scores: tuple[Score | None, ...]
     heads: tuple[int, ...]
@@ -188,7 +188,7 @@ class ScoreByHead:
 
 @dataclass(frozen=True)
 class LiftByHead:
-    """The lifts of several parts, each for its own heads; None changes nothing."""
+    """Lifts of several parts, each for its own heads; None changes nothing."""
 
     lifts: tuple[Lift | None, ...]
     heads: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Encodings by the names that they have in conf/pe, without the configuration."""
+"""Encodings by their names in conf/pe, without the configuration."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # classes with the o
 
 @cache
 def encodings() -> dict[str, Callable[..., PositionalEncoding]]:
-    """Return what makes each encoding, by name; it takes sizes, and options by keyword."""
+    """Return a factory of each encoding by name; it takes sizes, and options by keyword."""
     found: dict[str, Callable[..., PositionalEncoding]] = dict(VARIANTS)
     for name in public.__all__:
         kind = getattr(public, name)
@@ -100,7 +100,7 @@ def make(
 
 
 def known(name: Any) -> Callable[..., PositionalEncoding]:
-    """Return what makes an encoding of this name.
+    """Return the factory of the encoding with this name.
 
     Raises:
         ValueError: there is none.

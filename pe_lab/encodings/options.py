@@ -1,4 +1,4 @@
-"""Options of a class: their ranges stand in its constructor's signature and are checked whenever it is constructed.
+"""Options of a class: ranges are declared in the constructor's signature and checked at construction.
 
     class Mine(PositionalEncoding):
         def __init__(
@@ -30,7 +30,7 @@ UNITS = 2**16  # units of a layer
 
 
 class OptionError(ValueError):
-    """An option is out of its range. The message begins with the option's name."""
+    """Raised if an option is out of its range. The message begins with the option's name."""
 
 
 class Revised(Protocol):
@@ -65,17 +65,17 @@ class Range:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number, and no bool."""
+    """Return whether a value is a finite number, but not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether a value is an integer, and no bool."""
+    """Return whether a value is an integer, but not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a value is a string that is not empty and that a file can hold and be named by."""
+    """Return whether a value is a non-empty string that can be written to a file and used as its name."""
     if not isinstance(value, str) or value == "" or "\0" in value:
         return False
     return not any("\ud800" <= letter <= "\udfff" for letter in value)
@@ -102,7 +102,7 @@ def even(most: float = math.inf) -> Range:
 
 
 def each(words: str, holds: Callable[[Any], bool]) -> Range:
-    """Return the range of lists that are not empty and whose members meet a requirement."""
+    """Return the range of non-empty lists whose members meet a requirement."""
 
     def all_hold(values: Any) -> bool:
         return (
@@ -113,7 +113,7 @@ def each(words: str, holds: Callable[[Any], bool]) -> Range:
 
 
 def one_of(*names: str) -> Range:
-    """Return the range that consists of these strings."""
+    """Return the range of these strings."""
     return Range(f"one of {', '.join(names)}", lambda x: x in names, names=names)
 
 
@@ -180,14 +180,14 @@ def _proposal(value: Any, names: Sequence[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """Return a value as messages show it: its first 200 characters."""
+    """Return the first 200 characters of a value, for messages."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]} ..."
 
 
 @contextmanager
 def within(place: str) -> Iterator[None]:
-    """Add where an option stands to the errors about it: within "pe", `theta` becomes `pe.theta`."""
+    """Prefix option names in errors: within "pe", `theta` becomes `pe.theta`."""
     try:
         yield
     except OptionError as error:
@@ -195,7 +195,7 @@ def within(place: str) -> Iterator[None]:
 
 
 class CheckedOptions:
-    """A base for classes whose constructors check the options that their signatures declare."""
+    """Base of classes whose constructors check the options that their signatures declare."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -1,4 +1,4 @@
-"""Encodings whose keys are reflected by all tokens between them and the query."""
+"""Encodings that reflect a key by all tokens between it and the query."""
 
 from dataclasses import dataclass
 
@@ -60,7 +60,7 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
 
 @dataclass(frozen=True)
 class ReflectedKeys:
-    """Replaces the logits z by those of reflected keys: returns the difference.
+    """Returns the difference from the logits z to those of reflected keys.
 
     Args:
         w: [B, H, S, d], of all keys, unit vectors or shorter.

@@ -1,4 +1,4 @@
-"""Rotation of lengths alone, so that content has no angle."""
+"""Rotations in which content changes only lengths, not angles."""
 
 from typing import Literal
 
@@ -16,7 +16,7 @@ from pe_lab.encodings.terms import Rotary, Terms
 
 
 class Lengths:
-    """Makes of every dimension x a pair at the angle zero, (softplus(x), 0); all first members, then all second ones.
+    """Turns every dimension x into a pair at angle zero, (softplus(x), 0); all first members, then all second ones.
 
     Args:
         d: dimensions of queries and keys before.

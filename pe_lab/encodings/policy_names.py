@@ -13,7 +13,7 @@ WRITTEN = (*PLAIN, *(f"{name}[:{':'.join(options)}]" for name, options in FAR.it
 
 
 def parse(policy: object) -> tuple[str, tuple[int, ...]]:
-    """Return the name of a policy and its options, which are integers of at least 1; none: those by default.
+    """Return the name and the integer options of a policy; no options: the defaults are used.
 
     Raises:
         OptionError: there is no such policy, or it takes no such options.
@@ -29,7 +29,7 @@ def parse(policy: object) -> tuple[str, tuple[int, ...]]:
 
 
 def holds(policy: object) -> bool:
-    """Return whether there is such a policy."""
+    """Return whether a policy is valid."""
     try:
         parse(policy)
     except OptionError:

@@ -40,7 +40,7 @@ class ShiftedLayout(Layout):
 
 
 class AtDrawnPositions(PositionalEncoding):
-    """A base for encodings that are another one at the positions that `locate` draws.
+    """Base of encodings that apply another encoding at positions drawn by `locate`.
 
     Args:
         encoding: makes the other encoding from sizes whose length is `positions`.

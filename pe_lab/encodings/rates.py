@@ -1,4 +1,4 @@
-"""The learning rate and weight decay that encodings ask for."""
+"""The learning rates and weight decays that encodings request."""
 
 from torch import nn
 

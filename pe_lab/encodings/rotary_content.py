@@ -1,4 +1,4 @@
-"""Encodings that rotate queries and keys by angles which are sums over the content of the tokens so far."""
+"""Encodings that rotate queries and keys by angles summed over the content of the tokens so far."""
 
 import math
 from typing import Annotated

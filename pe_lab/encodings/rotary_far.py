@@ -1,4 +1,4 @@
-"""RoPE whose far pairs are rotated as if they were nearer, for sequences longer than those it was trained on.
+"""RoPE that rotates far pairs as if they were nearer, for sequences longer than in training.
 
 Pairs nearer than a window are rotated by their distance, as in training; far ones by another, which grows slower, so
 that angles stay among those of training. None has parameters: weights trained with `rope` are evaluated as they are.
@@ -23,7 +23,7 @@ from pe_lab.encodings.terms import Pairing, Terms
 
 @dataclass(frozen=True)
 class FarScore:
-    """Replaces the logits of pairs at least a window apart by those of queries and keys at other positions.
+    """Replaces the logits of pairs at least a window apart by those at other positions.
 
     Args:
         encoding: by which queries and keys were rotated.
@@ -41,7 +41,7 @@ class FarScore:
 
 
 class FarRoPE(RoPE):
-    """A base for RoPE that rotates a query and a key at least `window` apart as if they were at other positions.
+    """Base of RoPE that rotates pairs at least `window` apart as if they were at other positions.
 
     Args:
         theta, pairing: as RoPE.
@@ -60,11 +60,11 @@ class FarRoPE(RoPE):
 
     @abstractmethod
     def far_queries(self, pos: Tensor) -> Tensor:
-        """Return the positions that stand for those of queries in far pairs, in float64."""
+        """Return the positions used for queries of far pairs, in float64."""
 
     @abstractmethod
     def far_keys(self, pos: Tensor) -> Tensor:
-        """Return the positions that stand for those of keys in far pairs, in float64."""
+        """Return the positions used for keys of far pairs, in float64."""
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         rotary = self.rotation(h, layout)

@@ -1,4 +1,4 @@
-"""RoPE for sequences longer than those it was trained on.
+"""RoPE for sequences longer than in training.
 
 Each lowers RoPE's frequencies and equals RoPE bit for bit if its factor is 1 (rope_dynamic_ntk: up to its original
 length, with any factor). None has parameters, so weights trained with `rope` can be evaluated without changes.

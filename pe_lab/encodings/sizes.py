@@ -51,7 +51,7 @@ class Sizes:
 
     @property
     def heads_width(self) -> int:
-        """Dimensions of all `num_heads` together; D, unless the model has more heads."""
+        """The width of all `num_heads` heads together; D, unless the model has more heads."""
         return self.num_heads * self.head_dim
 
     @property

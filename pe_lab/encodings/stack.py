@@ -15,7 +15,7 @@ from pe_lab.encodings.terms import Terms
 
 
 class LayerInput(NamedTuple):
-    """What attention of one layer takes.
+    """The inputs of attention in one layer.
 
     Attributes:
         query_key: [B, T, D], the input of queries and keys.
@@ -31,7 +31,7 @@ class LayerInput(NamedTuple):
 
 
 def require_depth(encoding: PositionalEncoding, depth: int) -> None:
-    """Raise UnfitError if a model of this depth has too few layers for all that an encoding is made of to occur."""
+    """Raise UnfitError if a model of this depth does not contain the encoding's whole pattern of layers."""
     if depth < encoding.period:
         raise UnfitError(
             f"{encoding.name} alternates over {encoding.period} layers: depth must be at least that, got {depth}"
@@ -39,7 +39,7 @@ def require_depth(encoding: PositionalEncoding, depth: int) -> None:
 
 
 class Stack(nn.ModuleList):
-    """The encodings of all layers of a model: one, or one per layer. Your model calls it once, and once per layer.
+    """The encodings of all layers of a model. Your model calls it once, and once in each layer.
 
         stack = make("rope", width=512, num_heads=8, depth=6, length=1024)
 
@@ -74,7 +74,7 @@ class Stack(nn.ModuleList):
 
     @classmethod
     def build(cls, encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes, depth: int) -> "Stack":
-        """Return the encodings of `depth` layers of a model with these sizes, parameters shared as the encoding says.
+        """Build the encodings of `depth` layers; parameters are shared as the encoding requires.
 
         Args:
             encoding: makes one encoding.
@@ -104,7 +104,7 @@ class Stack(nn.ModuleList):
         return encoding
 
     def locate(self, layout: Layout) -> Layout:
-        """Return the layout as the encoding takes it; random positions are drawn here, from its seed.
+        """Return the layout for the encoding; random positions are drawn here, from its seed.
 
         Raises:
             ValueError: the encoding is not defined at these positions.
@@ -118,7 +118,7 @@ class Stack(nn.ModuleList):
             self.of_layer(index).constrain()
 
     def advance(self, done: float) -> None:
-        """Tell the encodings the share of the training's steps that are done, in [0, 1); call it before every step."""
+        """Tell the encodings the progress of training, in [0, 1); call it before every step."""
         self.unadvanced = 0
         if self.first.phased:
             for module in self.modules():
@@ -141,7 +141,7 @@ class Stack(nn.ModuleList):
     def forward(
         self, x: Tensor, layout: Layout | None = None, cache: Cache | None = None
     ) -> tuple[Tensor, "Positions"]:
-        """Return token embeddings with position, and the positions for each layer.
+        """Add position to token embeddings; return them and the positions for the layers.
 
         Args:
             x: [B, T, D] token embeddings.
@@ -187,7 +187,7 @@ class Stack(nn.ModuleList):
 
 
 class Positions:
-    """The positions of one pass through a model, as its layers take them. `Stack` makes it.
+    """The positions of one forward pass, made by `Stack` for the layers.
 
     Attributes:
         layout: of the tokens, as the encoding located them.
@@ -200,7 +200,7 @@ class Positions:
         self.shared = None if first.per_layer or first.reads_content else first.terms(x, layout)
 
     def layer(self, index: int, h: Tensor) -> LayerInput:
-        """Return what attention of a layer takes, for its input h [B, T, D]; call it once per layer, in order.
+        """Return the inputs of attention in a layer with input h [B, T, D]; call it once per layer, in order.
 
         Raises:
             ValueError: the model has no such layer.

@@ -17,7 +17,7 @@ from pe_lab.encodings.terms import Pairing, Stick, Terms
 
 
 def inverse_softplus(x: float) -> float:
-    """Return the number whose softplus is x > 0; accurate for small and large x."""
+    """Return the inverse softplus of x > 0; accurate for small and large x."""
     return x + math.log(-math.expm1(-x))
 
 

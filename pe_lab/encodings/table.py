@@ -13,7 +13,7 @@ from pe_lab.encodings.sizes import Sizes
 
 
 class Table(Absolute):
-    """A base for tables with a row per position; positions without a row are refused.
+    """Base of tables with a row per position; positions without a row are refused.
 
     Args:
         max_len: rows, >= the training length.
@@ -65,11 +65,11 @@ class Table(Absolute):
 
 
 class UnfitTableError(UnfitError, OptionError):
-    """A table has fewer rows than training has positions."""
+    """Raised if a table has fewer rows than training has positions."""
 
 
 def require_rows(max_len: int, length: int) -> None:
-    """Raise UnfitTableError if there are fewer positions than training needs."""
+    """Raise UnfitTableError if the table has fewer rows than training needs."""
     if max_len < length:
         raise UnfitTableError(
             f"max_len must be at least the length of the sequences, got max_len={max_len}, length={length}"

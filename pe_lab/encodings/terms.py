@@ -1,4 +1,4 @@
-"""What an encoding does to attention, as data: rotations, factors, biases, decay, and how logits become weights.
+"""The effect of an encoding on attention, as data: rotations, factors, biases, decay and weights.
 
 Shapes: B batch, T length of queries, S of keys, H heads, d head_dim.
 """
@@ -25,7 +25,7 @@ SOFTMAX = Softmax()  # an object that torch.compile finds by its name: it makes 
 
 @dataclass(frozen=True)
 class Stick:
-    """Attention weights by stick-breaking: each key takes a share of what earlier keys left.
+    """Attention weights by stick-breaking: each key takes a share of what the keys before it left.
 
     Args:
         order: of the keys; "nearest": from the query outwards, "first": from key 0 on.

@@ -1,4 +1,4 @@
-"""Positions that meet in the logits, apart from the tokens."""
+"""Encodings whose position logits are separate from those of the tokens."""
 
 from typing import Annotated
 

@@ -12,7 +12,7 @@ from pe_lab.encodings.terms import Terms
 
 
 class Window(PositionalEncoding):
-    """A sliding window: a query sees the keys within so many positions (Mistral 7B, arXiv:2310.06825, section 2).
+    """A sliding window: a query sees only keys within this distance (Mistral 7B, arXiv:2310.06825, section 2).
 
     Key j counts for query i if |i - j| < window: `window` keys at most in causal attention, the query's own among them,
     and 2 window - 1 in bidirectional attention. Nothing is learned. A layer does not tell the keys within the window

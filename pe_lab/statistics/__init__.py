@@ -1,4 +1,4 @@
-"""Comparisons of encodings, their corrections, intervals and ranks, sequential looks and tuning, as pure functions.
+"""Statistics as pure functions: comparisons, corrections, intervals, ranks, looks at several numbers of seeds, tuning.
 
 Arrays and data frames in, values out. Nothing is read or written, and nothing else of the package is imported.
 `compare_cells` and `Families` compare tables of cells (docs/statistics.md); `compare` compares endpoints of studies in

@@ -1,4 +1,4 @@
-"""A study that adds seeds: which cells it needs next, and what is decided, as a function of the results alone.
+"""Studies that add seeds: which cells are needed next and what is decided, from the results alone.
 
 Each look tests what is still undecided as `looks.sequential` does: p values divided by the part of the level that the
 look spends are valid at whatever look a comparison stops, and Holm's method over them under any stopping rule. All
@@ -29,7 +29,7 @@ Values = Mapping[tuple[Cell, int], float | str]  # by cell and seed: the metric,
 
 @dataclass(frozen=True)
 class Question:
-    """What a study that adds seeds asks.
+    """The question of a study that adds seeds.
 
     Args:
         cells: the encodings of each setting, in the order of the study.
@@ -73,7 +73,7 @@ class Question:
 
     @property
     def comparisons(self) -> list[tuple[Setting, str, str]]:
-        """The family: setting, encoding and the one that is subtracted from it."""
+        """The family of comparisons: setting, encoding, baseline."""
         pairs: list[tuple[Setting, str, str]] = []
         for setting, encodings in self.settings.items():
             if self.baseline in (ALL_PAIRS, BEST):
@@ -116,7 +116,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Decision:
-    """How far a study is.
+    """The progress of a study.
 
     Attributes:
         look: the number of the look that is reached, from 1; with `needed`, the one that needs cells.
@@ -132,7 +132,7 @@ class Decision:
 
     @property
     def undecided(self) -> list[str]:
-        """The encodings with an undecided comparison; of all pairs, both of each."""
+        """The encodings with an undecided comparison; both of a pair, if all pairs are compared."""
         baselines = {line.baseline for line in self.lines}
         chosen = [line for line in self.lines if line.verdict == UNDECIDED]
         both = ((line.pe, line.baseline) if len(baselines) > 1 else (line.pe,) for line in chosen)

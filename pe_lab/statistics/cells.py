@@ -1,4 +1,4 @@
-"""Tables with a row per cell: encoding, setting and seed, then metrics; and the same with a column per encoding.
+"""Tables of cells: long (encoding, setting, seed, metrics) and wide (a column per encoding).
 
 Cells of one seed share data, order and all weights that are not positional. So seeds are the independent units, and
 differences within a seed are tested. The checkpoints of one run (after 1, 4 and 16 epochs of one training) share all
@@ -16,7 +16,7 @@ REMAINING = "remaining"  # a metric: the share of the gap between a task's level
 
 
 def setting_columns(rows: pd.DataFrame) -> list[str]:
-    """Return the columns that make a setting: those before the metrics, without encoding and seed."""
+    """Return the columns of a setting: all before the metrics, except encoding and seed."""
     columns = list(rows.columns)
     first = next(number for number, name in enumerate(columns) if name.startswith("test_"))
     return [name for name in columns[:first] if name not in ("pe", "seed")]
@@ -52,7 +52,7 @@ def require_baseline(rows: pd.DataFrame, name: str | None) -> str:
 
 
 def unknown(what: str, known: Iterable[str], name: str, where: str = "") -> str:
-    """Return a message about a name that is not one of those that can stand there; the nearest comes first."""
+    """Return a message about an unknown name, which lists the known ones, nearest first."""
     known = list(known)
     rule, near = f"{what} must be one of {', '.join(known)}{where}", get_close_matches(name, known, 1)
     return f"{what}={name!r}: did you mean {near[0]}? {rule}" if near else f"{rule}, got {name!r}"

@@ -16,13 +16,13 @@ COLUMNS = ("seeds", "difference", "low", "high", "deviation", "freedom", "p", "m
 
 
 def direction(verdict: str) -> str:
-    """Return better or worse for a difference that is certain, whatever its size; otherwise an empty text."""
+    """Return better or worse for a significant difference of any size, otherwise an empty text."""
     word = verdict.removesuffix(WITHIN)
     return word if word in (BETTER, WORSE) else ""
 
 
 def reverse(verdict: str) -> str:
-    """Return the verdict on the same two encodings in the other order."""
+    """Return the verdict with the two encodings exchanged."""
     word = direction(verdict)
     return verdict.replace(word, WORSE if word == BETTER else BETTER) if word else verdict
 
@@ -30,7 +30,7 @@ def reverse(verdict: str) -> str:
 def differences(
     rows: pd.DataFrame, pairs: list[tuple[str, str]], metric: str = "loss", margin: Margin | None = None
 ) -> pd.DataFrame:
-    """Return a line per setting and pair of encodings, with the uncorrected tests of its differences.
+    """Return uncorrected tests of paired differences: a line per setting and pair of encodings.
 
     Variances are moderated by those of all pairs of a setting, see `moderation`: each pair's deviation depends on which
     encodings the rows have. Fewer than five encodings share nothing.
@@ -146,7 +146,7 @@ def verdicts_on(pe: str, lines: pd.DataFrame, metric: str, own: bool = False) ->
 
 
 def own_family(pe: str, lines: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the comparisons of an encoding with all others, corrected by Holm's method as a family of their own.
+    """Return the comparisons of an encoding with all others, corrected by Holm's method as one family.
 
     The range of ranks that follows contains the true rank of this encoding with 95 % confidence: it is a marginal
     confidence set, as the interval of a mean is (Mogstad, Romano, Shaikh and Wilhelm 2024, doi:10.1093/restud/rdad006).
@@ -162,7 +162,7 @@ def own_family(pe: str, lines: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def turned(pe: str, lines: pd.DataFrame) -> pd.DataFrame:
-    """Return the comparisons of an encoding with all others, with it as pe and each other one as baseline."""
+    """Return the comparisons of an encoding with all others, in which it is `pe` and each other is `baseline`."""
     swap = lines["baseline"] == pe
     own = lines[swap | (lines["pe"] == pe)].copy()
     swap = swap[own.index]
@@ -174,11 +174,11 @@ def turned(pe: str, lines: pd.DataFrame) -> pd.DataFrame:
 
 
 def pairing_in_words(lines: pd.DataFrame) -> str:
-    """Say how the comparisons of some lines are made: over which runs, and whether they share variances."""
+    """Describe how lines are compared: over which runs, and whether with shared variances."""
     shared = ", with variances from all encodings of a setting" if share_variances(lines) else ""
     return f"paired over shared seeds{shared}"
 
 
 def share_variances(lines: pd.DataFrame) -> bool:
-    """Return whether the variance of any line is estimated from more than its own differences."""
+    """Return whether any variance is estimated from other encodings too."""
     return bool((lines["freedom"] > lines["seeds"] - 1).any())

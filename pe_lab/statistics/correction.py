@@ -15,7 +15,7 @@ def holm(p: np.ndarray) -> np.ndarray:
 
 
 def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
-    """Correct p values for the false discovery rate, the expected share of wrong ones among the rejections (1995).
+    """Correct p values for the false discovery rate: the expected share of wrong rejections (1995).
 
     Args:
         p: [..., family]; NaN stays NaN and is not counted.

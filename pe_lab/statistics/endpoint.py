@@ -1,4 +1,4 @@
-"""What is compared: steps to solve, a score or a loss, with the margin below which a difference is small."""
+"""Endpoints: steps to solve, score or loss, with the smallest difference that matters."""
 
 from dataclasses import dataclass
 

@@ -27,7 +27,7 @@ GRID = "each setting"  # name of the table of the cells themselves
 
 @dataclass(frozen=True)
 class Families:
-    """All comparisons of a report, made once; every verdict in the report is one of these.
+    """All comparisons of a report; every verdict in the report is one of these.
 
     There are two families, each corrected by Holm's method: comparisons with the baseline, in any setting, and
     comparisons of two other encodings. A report asks about its baseline; the correction for all other pairs must not
@@ -98,7 +98,7 @@ class Families:
 
     @property
     def margin(self) -> str:
-        """The margins in words, each with the metrics for which it holds."""
+        """The margins as text, each with its metrics."""
         metrics: dict[str, list[str]] = {}
         for name, words in self.margins.items():
             metrics.setdefault(words, []).append(self.tables[name][1])
@@ -122,7 +122,7 @@ class Families:
         return lines
 
     def equivalent(self, pe: str, name: str = GRID, /, **setting: Any) -> list[str]:
-        """Return the encodings whose difference from one in a setting is certainly smaller than the margin."""
+        """Return the encodings equivalent to one in a setting: their difference is significantly below the margin."""
         lines = self.lines[name]
         for column, value in setting.items():
             lines = lines[lines[column].isna() if pd.isna(value) else lines[column] == value]
@@ -131,7 +131,7 @@ class Families:
         return [one if other == pe else other for one, other in pairs if pe in (one, other)]
 
     def ranks(self, name: str = GRID, among: Collection[str] | None = None, own: bool = False) -> pd.DataFrame:
-        """Return the range of ranks of each encoding: it ranks behind an encoding only if that one is better.
+        """Return the range of ranks of each encoding; it ranks below another only if that one is better.
 
         One that is better within the margin is not better by enough to rank before.
 

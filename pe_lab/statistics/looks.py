@@ -1,4 +1,4 @@
-"""Looks at 5, 8 and 12 seeds, each encoding against a baseline: seeds are added only where they decide.
+"""Looks at 5, 8 and 12 seeds against a baseline: undecided encodings get more seeds.
 
 Each look spends a declared part of the level, so that p / part is valid at whatever look a comparison stops
 (Bonferroni over looks), and Holm's method over these is valid under any stopping rule and any dependence. There is no
@@ -19,20 +19,20 @@ SPENT = (0.25, 0.35, 0.4)  # parts of the level
 
 
 def check_looks(looks: tuple[int, ...]) -> None:
-    """Refuse looks that do not ascend from 2."""
+    """Raise ValueError unless looks ascend from 2."""
     if not looks or looks[0] < 2 or any(b <= a for a, b in pairwise(looks)):
         raise ValueError(f"looks must be ascending numbers of seeds from 2, got {list(looks)}")
 
 
 def parts_of(looks: tuple[int, ...]) -> tuple[float, ...]:
-    """Return the part of the level that each look spends: in proportion to the root of its seeds, as LOOKS about do."""
+    """Return the part of the level that each look spends, in proportion to the square root of its seeds."""
     roots = np.sqrt(looks)
     return SPENT if looks == LOOKS else tuple((roots / roots.sum()).tolist())
 
 
 @dataclass(frozen=True)
 class Sequential:
-    """Where the comparisons with a baseline stand [..., others], in the order of `with_baseline`.
+    """The state of the comparisons with a baseline [..., others], in the order of `with_baseline`.
 
     Attributes:
         seeds: number of seeds that the verdict is of.
@@ -60,7 +60,7 @@ def sequential(
     looks: tuple[int, ...] = LOOKS,
     spent: tuple[float, ...] = SPENT,
 ) -> Sequential:
-    """Go through the looks, as far as there are seeds; a comparison that is decided gets no more.
+    """Test at each look, as far as there are seeds; decided comparisons get no more seeds.
 
     Args:
         y: values [..., seeds, encodings], seeds in their declared order; NaN where there is no run yet.

@@ -60,7 +60,7 @@ class Margin:
         return f"{self.value:.12g} {self.unit}"
 
     def require_metric(self, metric: str) -> None:
-        """Require a unit in which differences of a metric can be given.
+        """Raise ValueError unless the unit suits a metric.
 
         Raises:
             ValueError: the metric has another unit.

@@ -1,4 +1,4 @@
-"""Variances of differences, each moved towards those of the whole family: the moderated t test.
+"""Moderated variances: the variance of each difference is moved towards those of its family.
 
 With five seeds the variance of one pair has four degrees of freedom. All pairs of a task together say how large
 variances are and how far they spread (Smyth 2004, Statistical Applications in Genetics and Molecular Biology 3(1),
@@ -44,7 +44,7 @@ class Prior:
     chance: np.ndarray
 
     def moderate(self, variances: np.ndarray, freedom: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return posterior variances and their degrees of freedom, of sample variances [..., pairs] with theirs."""
+        """Return moderated variances and their degrees of freedom, from sample variances [..., pairs] and theirs."""
         kept = variances <= self.kept(freedom)
         prior = np.where(kept, 0.0, self.freedom[..., None])
         total = prior + freedom
@@ -52,7 +52,7 @@ class Prior:
         return np.maximum(posterior, self.least[..., None]), total
 
     def kept(self, freedom: np.ndarray) -> np.ndarray:
-        """Return the sample variances [..., pairs], of so many degrees of freedom, up to which they are not moved."""
+        """Return the bounds [..., pairs] up to which sample variances are not moved."""
         ratio = np.zeros(np.broadcast_shapes(freedom.shape, self.freedom[..., None].shape))
         if (self.chance > 0).any():
             for each in np.unique(freedom[freedom > 0]):  # few numbers of seeds, and many comparisons

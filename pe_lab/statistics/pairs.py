@@ -21,7 +21,7 @@ Pairs = tuple[np.ndarray, np.ndarray]  # columns of the first encodings, and of 
 
 
 class Verdict(StrEnum):
-    """What is said about the first encoding of a pair."""
+    """The verdict on the first encoding of a pair."""
 
     BETTER = "better"
     SLIGHTLY_BETTER = "slightly better"
@@ -73,13 +73,13 @@ class Tests:
 
 
 def all_pairs(encodings: int) -> Pairs:
-    """Return every two of some encodings."""
+    """Return all pairs of encodings."""
     first, second = np.triu_indices(encodings, 1)
     return first, second
 
 
 def with_baseline(encodings: int, baseline: int) -> Pairs:
-    """Return every other encoding with a baseline."""
+    """Return the pairs of every other encoding with a baseline."""
     others = np.delete(np.arange(encodings), baseline)
     return others, np.full(len(others), baseline)
 
@@ -87,7 +87,7 @@ def with_baseline(encodings: int, baseline: int) -> Pairs:
 def sample_differences(
     y: np.ndarray, pairs: Pairs, nugget: float, of_equal: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return numbers of seeds, means and variances of paired differences, the variances with measurement error added.
+    """Return seeds, means and variances of paired differences; variances include measurement error.
 
     Args:
         y: values [..., seeds, encodings]; NaN where there is no run.
@@ -170,7 +170,7 @@ def t_tests(
     nugget: float = NUGGET,
     keep_small: bool = False,
 ) -> Tests:
-    """Test paired differences as `paired_tests` does, with a margin in the unit of y; NaN: there is none.
+    """Test paired differences as `paired_tests` does, with a margin in the unit of y; NaN: no margin.
 
     Args:
         keep_small: whether variances that chance does not explain are kept, and the measurement error is that of equal
@@ -256,7 +256,7 @@ def verdicts(
 
 
 def rank_ranges(verdict: np.ndarray, encodings: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the best and the worst rank that each encoding may have: 1 + encodings better than it, K - those worse.
+    """Return the best and worst rank of each encoding: 1 + number better than it, K - number worse.
 
     *Slightly* better or worse does not count.
 
@@ -273,7 +273,7 @@ def rank_ranges(verdict: np.ndarray, encodings: int) -> tuple[np.ndarray, np.nda
 def compare(
     frame: pd.DataFrame, endpoint: Endpoint, baseline: str | None = None, one_family: bool = False
 ) -> pd.DataFrame:
-    """Compare encodings by an endpoint, paired by seed: every two of them, or each with a baseline.
+    """Compare encodings by an endpoint, paired by seed: all pairs, or each with a baseline.
 
     Args:
         frame: a line per run: encoding, seed, y (log2 steps, score or loss); solved, if the endpoint has a level; task,
@@ -320,7 +320,7 @@ def _joined(tests: list[Tests]) -> Tests:
 
 
 def by_task(frame: pd.DataFrame, *needed: str) -> list[tuple[str | None, pd.DataFrame]]:
-    """Return the runs of each task; one part named None without such a column.
+    """Split runs by task; without a column `task`, return one part named None.
 
     Args:
         frame: a line per run.

@@ -1,4 +1,4 @@
-"""Statistical power: the seeds that a decision needs, and the difference that the present seeds can separate."""
+"""Statistical power: the seeds that a decision needs, and the difference that these seeds can separate."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ MOST_NONCENTRALITY = 1e9  # scipy's series of the noncentral t distribution does
 
 
 def seeds_needed(compared: pd.DataFrame) -> pd.DataFrame:
-    """Estimate how many seeds would decide each comparison, if difference and deviation were as observed.
+    """Estimate how many seeds would decide each comparison if difference and deviation are as observed.
 
     For a power of 80 % in a paired t test, and in two one-sided tests against the margin, at the level of the first
     step of Holm's correction in this family. The observed difference is an estimate: read the numbers as orders of

@@ -1,4 +1,4 @@
-"""A race for the best few of many encodings, from comparisons that are certain."""
+"""A race for the best few of many encodings, from significant comparisons."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ Cell = tuple[Any, str]  # an encoding in a setting
 
 
 class Race:
-    """Keeps which encodings are certainly among the best, and which are certainly not, in each setting.
+    """Tracks in each setting which encodings are significantly among the best, and which are not.
 
     Args:
         settings: the encodings of each setting.
@@ -23,15 +23,15 @@ class Race:
         self.withdrawn: set[Cell] = set()
 
     def beats(self, cell: Cell, other: Cell) -> None:
-        """Record that an encoding is certainly better than another."""
+        """Record that an encoding is significantly better than another."""
         self.better[other].add(cell)
 
     def withdraw(self, cell: Cell) -> None:
-        """Take an encoding whose cell failed out of the race: nothing more is said of it."""
+        """Remove an encoding whose cell failed from the race."""
         self.withdrawn.add(cell)
 
     def settle(self) -> None:
-        """Drop encodings that as many others beat as there are places; choose those that remain for the places."""
+        """Drop encodings beaten by as many others as there are places, and choose those that are sure of a place."""
         for cells in self.settings.values():
             self.dropped |= {cell for cell in cells if len(self.better[cell]) >= self.places}
             running = [cell for cell in cells if cell not in self.withdrawn]
@@ -43,7 +43,7 @@ class Race:
             self.chosen |= {cell for cell in left if sure or beaten[cell] >= len(cells) - self.places}
 
     def settled(self, cell: Cell) -> bool:
-        """Return whether it is certain that an encoding has a place, or that it has none."""
+        """Return whether an encoding's place is decided, either way."""
         return cell in self.chosen | self.dropped
 
     def contested(self, cell: Cell) -> bool:
@@ -51,7 +51,7 @@ class Race:
         return not self.settled(cell) and cell not in self.withdrawn
 
     def place(self, cell: Cell, compared: bool) -> str:
-        """Describe what became of an encoding.
+        """Describe the outcome for an encoding.
 
         Args:
             compared: whether it has comparisons that are still undecided.

@@ -27,7 +27,7 @@ def share_interval(
 
 
 def share_p(solved: int, runs: int, other_solved: int, other_runs: int) -> float:
-    """Return the two-sided p value that two shares are equal: twice the smaller one-sided one of Boschloo's exact test.
+    """Return the two-sided p value of equal shares: twice the smaller one-sided value of Boschloo's exact test.
 
     Fisher's test conditions on the number of solved runs; this one does not, and has more power (Boschloo 1970).
     """

@@ -27,13 +27,13 @@ def evaluation_steps(cap: int, fraction: float = 0.25, first: int = FIRST) -> tu
 
 
 def check_level(level: float) -> None:
-    """Refuse a level of the score that is not between 0 and 1."""
+    """Raise ValueError unless the level is between 0 and 1."""
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1, got {level:g}")
 
 
 def check_evaluations(steps: tuple[int, ...] | np.ndarray, cap: int, least: int = 2) -> None:
-    """Refuse evaluations that do not increase from 1, and a cap that leaves fewer than `least`: two make a pass."""
+    """Raise ValueError unless evaluations increase from 1 and at least `least` lie within the cap."""
     listed = [float(step) for step in steps]
     if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
         raise ValueError(f"evaluations must be increasing steps from 1, got {', '.join(f'{x:g}' for x in listed)}")
@@ -44,7 +44,7 @@ def check_evaluations(steps: tuple[int, ...] | np.ndarray, cap: int, least: int 
 
 
 def first_pass(scores: np.ndarray, level: float) -> np.ndarray:
-    """Return the index of the first of two evaluations in a row at or above a level; -1: there are none yet.
+    """Return the index of the first of two evaluations in a row at or above a level; -1: none yet.
 
     Args:
         scores: [..., evaluations]; NaN where none was made.

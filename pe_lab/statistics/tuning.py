@@ -1,4 +1,4 @@
-"""A study in which every seed tunes for itself: which trials are needed next, and what came out.
+"""Studies in which every seed tunes for itself: which trials are needed next, and the outcomes.
 
 For each encoding, task and seed all tries of the ladder are trained in step to a fraction of the cap; when one passes
 the level, all stop. If none has passed by then, only the best by validation goes on, to its pass or to the cap. A task
@@ -78,13 +78,13 @@ class Task:
 
     @property
     def choice(self) -> int:
-        """Steps after which only the best try goes on."""
+        """The steps after which only the best try continues."""
         return round(self.fraction * self.cap)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is declared before a study begins.
+    """The declared plan of a study.
 
     Args:
         tries: the ladder of each encoding. All have the same number of tries: for an encoding with a starting scale
@@ -123,7 +123,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a trial is.
+    """The progress of a trial.
 
     Args:
         scores: validation scores at the first evaluations of its task, higher is better.
@@ -138,7 +138,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came out for an encoding, a task and a seed, or how far it is.
+    """The outcome of an encoding, task and seed, or its progress.
 
     Attributes:
         finished: whether nothing more is needed. Otherwise y is NaN.
@@ -162,7 +162,7 @@ class Outcome:
 
 
 def ask(plan: Plan, progress: Mapping[Trial, Progress]) -> list[Need]:
-    """Return the trials that are needed next, seeds in their order, each with the steps up to which it is needed.
+    """Return the trials that are needed next, in order of seeds, each with the steps it must reach.
 
     A trial may end sooner than asked: when it passes (two evaluations in a row) or fails.
     """
@@ -170,7 +170,7 @@ def ask(plan: Plan, progress: Mapping[Trial, Progress]) -> list[Need]:
 
 
 def outcomes(plan: Plan, progress: Mapping[Trial, Progress]) -> list[Outcome]:
-    """Return what came out so far, seed by seed, task by task, encoding by encoding.
+    """Return the outcomes so far, ordered by seed, task and encoding.
 
     Raises:
         ValueError: progress has a trial that is not planned, more scores than evaluations, or a score that is NaN.

@@ -1,4 +1,4 @@
-"""Compile the kernels ahead of time, for any architecture, and report the resources that they use.
+"""Compile the kernels ahead of time for any architecture and report their resources.
 
 Needs no GPU. Not available with TRITON_INTERPRET=1, where nothing is compiled.
 """
@@ -80,7 +80,7 @@ def compile_ahead(case: Case, blocks: Blocks | None = None) -> Resources:
 
 
 def build(case: Case, blocks: Blocks | None = None) -> Any:
-    """Return what Triton makes of a kernel, with its own blocks or with these: its code in `asm`, its `metadata`."""
+    """Compile a kernel, with its own blocks or with these: code in `asm`, and `metadata`."""
     kernel = KERNELS[case.kernel]
     blocks = blocks or case.blocks
     constants = _constants(case, blocks)

@@ -47,7 +47,7 @@ def tile_dims(head_dim: int) -> int:
 
 
 def load_class(there: Collection[str]) -> str:
-    """Return what a kernel reads besides its tiles, by the options that are on: plain, table or mixed."""
+    """Return what a kernel with these options reads besides its tiles: plain, table or mixed."""
     read = [name for name in there if name in ("BIAS", "GATE", "DECAY")]
     if "DROPOUT" in there or len(read) > 1:
         return "mixed"
@@ -65,7 +65,7 @@ def architecture(device: torch.device) -> str:
 
 
 def on_its_device(operator: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Return an operator that launches its kernels on the device of its first tensor, whichever device is current."""
+    """Make an operator launch its kernels on the device of its first tensor."""
 
     @wraps(operator)
     def run(*given: Given.args, **named: Given.kwargs) -> Result:
@@ -77,7 +77,7 @@ def on_its_device(operator: Callable[Given, Result]) -> Callable[Given, Result]:
 
 
 def nearest(architecture: str) -> str:
-    """Return the newest architecture of the table that is not newer than this one; the oldest if all are newer."""
+    """Return the newest architecture in the table up to this one; the oldest if all are newer."""
     known = [name for name in load() if name != INTERPRETER]
     older = [name for name in known if _number(name) <= _number(architecture)]
     return max(older, key=_number) if older else min(known, key=_number)

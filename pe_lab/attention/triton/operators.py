@@ -213,7 +213,7 @@ def precision(dtype: torch.dtype) -> str:
 
 
 def spread(table: Tensor | None, length: int, factor: float) -> Tensor | None:
-    """Return a table [1|H, 2R+1] times a factor, for every distance that tiles of this length have; None for None."""
+    """Return a table [1|H, 2R+1] times a factor, extended to all distances of tiles of this length; None for None."""
     if table is None:
         return None
     heads, reach = table.shape[0], length + LARGEST_TILE - 1
@@ -263,5 +263,5 @@ def table_gradient(sums: Tensor, table: Tensor, side: int) -> Tensor:
 
 
 def dims_adjacent(x: Tensor) -> Tensor:
-    """Return x [..., T, d] in memory that the kernels can read: addresses within a tile are computed in 32 bits."""
+    """Return x [..., T, d] in a memory layout that the kernels can read, with 32-bit addresses in a tile."""
     return x if x.stride(-1) == 1 and x.stride(-2) * LARGEST_TILE < 2**31 else x.contiguous()

@@ -29,7 +29,7 @@ def stick_attention(
     include_self: bool,
     own: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return one stick of attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
+    """Return stick-breaking attention of q [B, H, T, d] over k and v, all float32 or all bfloat16.
 
     Args:
         bias: [1|H, 2R+1] float32, added to the logits at i - j; beyond R its ends.
@@ -187,7 +187,7 @@ class _Call:
 
 
 def stick_blocks(architecture: str, kernel: str, dtype: torch.dtype, head_dim: int, there: Collection[str]) -> Blocks:
-    """Return the blocks of a kernel; the backward kernels share intermediate sums and so the size of key tiles."""
+    """Return the blocks of a kernel; the backward kernels share sums, and therefore the size of key tiles."""
     if kernel == "stick_mark":
         kernel = "stick_backward_queries"
     blocks = choose(architecture, kernel, dtype, head_dim, there)

@@ -28,7 +28,7 @@ COUNTED = 2**23  # most tokens of the training split that reference levels count
 
 
 class Text(Dataset):
-    """Windows of `length` tokens, one after the other, of the documents of a corpus.
+    """Consecutive windows of `length` tokens of a corpus.
 
     Documents are packed: a window may hold several, or parts of them. Each is a segment of its own, so they do not see
     each other, and positions start at 0 at the first token of each in the window: see `windows.packed`.
@@ -95,7 +95,7 @@ class Text(Dataset):
         return known if isinstance(self.text.tokenizer, BPE) else known | {"vocabulary_size": None}
 
     def longer(self, factor: float) -> "Text":
-        """Return the same text with longer windows of validation and test, fewer of them by the same factor.
+        """Return the same text with longer, and fewer, windows of validation and test.
 
         A window is left out if a piece of it, of the training length, occurs in an earlier split.
         """
@@ -142,7 +142,7 @@ class Text(Dataset):
         return torch.tensor([len(token) for token in self.text.spelling])
 
     def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
-        """Return the bits for each byte of the answers, which are comparable between tokenizers."""
+        """Return bits per byte of the answers, which are comparable between tokenizers."""
         number = self.bytes_of[batch.targets[batch.targets != IGNORE]].sum().item()
         return {"bits_per_byte": losses.double().sum().item() / log(2) / number}
 

@@ -160,7 +160,7 @@ def neighbours(rows: np.ndarray, end: int, mask: int) -> tuple[np.ndarray, np.nd
 
 
 def xz(train: bytes, test: bytes) -> float:
-    """Return bits per byte of a text compressed after the last 8 MiB of another: the dictionary of xz -6."""
+    """Return bits per byte of a text compressed by xz -6 after the last 8 MiB of another text."""
     train = train[-WINDOW:]
     return 8 * (_compressed(train + test) - _compressed(train)) / len(test)
 

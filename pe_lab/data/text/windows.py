@@ -38,7 +38,7 @@ class Windows:
         return rows
 
     def read_evenly(self, text: Encoded, split: str, number: int, following: int) -> np.ndarray:
-        """Return [number, length + following], windows of the split taken evenly, and the tokens after each."""
+        """Return [number, length + following], evenly spaced windows of the split and the tokens after each."""
         blocks = np.split(np.arange(number) * self.size // number, range(BLOCK, number, BLOCK))
         # a new map for each block, so that pages already read leave memory
         return np.concatenate([self.read(text.stream(split), block, following) for block in blocks])
@@ -47,7 +47,7 @@ class Windows:
 def place(
     text: Encoded, split: str, length: int, most: int | None, known: int, following: int, setting: str
 ) -> Windows:
-    """Return the windows of a split, without those of held-out splits that occur in an earlier split.
+    """Return the windows of a split; held-out windows that occur in an earlier split are left out.
 
     Args:
         length: of a window, in tokens.
