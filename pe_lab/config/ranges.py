@@ -90,7 +90,7 @@ RANGES: dict[str, Range] = {
     "optimizer.eps": POSITIVE,
     "optimizer.momentum": at_least(0),
     "optimizer.weight_decay": at_least(0),
-    "optimizer.schedule": one_of("constant", "cosine"),
+    "optimizer.schedule": one_of("constant", "cosine", "linear"),
     "optimizer.warmup_steps": whole(0),
     "search.rates": _ladder(3),
     "search.scales": _ladder(2, empty=True),

@@ -201,7 +201,7 @@ class Cell:
     @property
     def depends_on_end(self) -> bool:
         """Whether the steps of its training depend on when it ends."""
-        return bool(self.cfg.optimizer.schedule == "cosine" or self.phased)
+        return bool(self.cfg.optimizer.schedule != "constant" or self.phased)
 
     def _model_options(self) -> dict[str, Any]:
         """Return what determines the model; the base of `mup` only where it is used."""

@@ -113,7 +113,7 @@ class Search:
     @property
     def epochs(self) -> int:
         """The epochs of training that the search needs before extensions."""
-        shared = self.cfg.optimizer.schedule != "cosine" and not phased(self.cfg.pe)
+        shared = self.cfg.optimizer.schedule == "constant" and not phased(self.cfg.pe)
         return epochs_needed(self.plan, self.cfg.epochs, self.scale is not None, shared)
 
     @property

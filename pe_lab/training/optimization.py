@@ -120,10 +120,10 @@ class Optimization:
         settings = self.settings
         if step < settings.warmup_steps:
             return (step + 1) / settings.warmup_steps
+        progress = min(1.0, (step - settings.warmup_steps) / max(1, self.total_steps - settings.warmup_steps))
         if settings.schedule == "cosine":
-            progress = (step - settings.warmup_steps) / max(1, self.total_steps - settings.warmup_steps)
-            return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-        return 1.0
+            return 0.5 * (1 + math.cos(math.pi * progress))
+        return 1.0 - progress if settings.schedule == "linear" else 1.0
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
         """Return what multiplies the learning rate of every group by the factor of each step."""

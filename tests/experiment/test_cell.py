@@ -178,9 +178,10 @@ def test_a_graph_that_can_be_captured_is_part_of_the_identity(tmp_path, monkeypa
     assert run(tmp_path, "trainer.graph=false") == plain != run(tmp_path)
 
 
-def test_a_schedule_that_depends_on_the_end_gives_each_number_of_epochs_its_own_run(tmp_path):
-    cosine = ("optimizer.schedule=cosine",)
-    assert run(tmp_path, *cosine, "epochs=4") != run(tmp_path, *cosine, "epochs=16")
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_a_schedule_that_depends_on_the_end_gives_each_number_of_epochs_its_own_run(tmp_path, schedule):
+    falls = (f"optimizer.schedule={schedule}",)
+    assert run(tmp_path, *falls, "epochs=4") != run(tmp_path, *falls, "epochs=16")
 
 
 def test_a_new_option_at_its_neutral_default_leaves_old_hashes(tmp_path, monkeypatch):
