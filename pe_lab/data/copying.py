@@ -1,4 +1,4 @@
-"""Copies of symbols that are all different, and of the symbols among blanks."""
+"""Copies of symbols that are all different, also in ascending order, and of the symbols among blanks."""
 
 import math
 from typing import Annotated, Self
@@ -25,6 +25,7 @@ class UniqueCopy(Copy):
         symbols: >= longest, <= 4096; it limits `longer` as well.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
         train, validation, test: problems in each split, >= 1.
+        bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:
         ValueError: an option out of its range, or too few problems, see Drawn.
@@ -40,10 +41,11 @@ class UniqueCopy(Copy):
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,
+        bands: bool = False,
     ) -> None:
         if longest > symbols:
             raise OptionError(f"longest must be at most symbols, {symbols}, since no symbol comes twice, got {longest}")
-        super().__init__(seed, name, symbols, shortest, longest, train, validation, test)
+        super().__init__(seed, name, symbols, shortest, longest, train, validation, test, bands)
 
     def longer(self, factor: float) -> Self:
         longer = super().longer(factor)
@@ -64,6 +66,32 @@ class UniqueCopy(Copy):
         left = (counts == 1).double()
         number = left.sum(1, keepdim=True)
         return torch.cat((left / number.clamp(min=1), (number == 0).double()), 1)
+
+
+class UniqueSort(UniqueCopy):
+    """Write n symbols that are all different in ascending order; otherwise as UniqueCopy (arXiv:2410.02140).
+
+    With n = 3, for instance `START 3 1 4 SEP 1 3 4 END PAD PAD ...`. Prompts with the same symbols in another order are
+    in the same split. Order does not matter here: the symbols that occur once in a prefix are those to come, and the
+    smallest of them is next, so that the position-blind loss is 0.
+    """
+
+    def __init__(self, seed: int, name: str = "unique_sort", **options: int) -> None:
+        super().__init__(seed, name, **options)
+
+    def different(self, n: int) -> int:
+        return math.comb(self.symbols, n)
+
+    def key(self, prompt: list[int]) -> list[int]:
+        return sorted(prompt)
+
+    def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
+        beyond = torch.arange(prompt.shape[1]) >= n[:, None]
+        return prompt.masked_fill(beyond, self.symbols).sort(1).values
+
+    def blind(self, counts: Tensor, share: Tensor) -> Tensor:
+        left = torch.cat((counts == 1, torch.ones(len(counts), 1, dtype=torch.bool)), 1)  # END where none is left
+        return torch.nn.functional.one_hot(left.int().argmax(1), left.shape[1]).double()
 
 
 class SelectiveCopy(Copy):

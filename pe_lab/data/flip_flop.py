@@ -1,19 +1,23 @@
 """Flip-flop: recall the bit that was written last, ignoring others."""
 
+import math
+from dataclasses import replace
 from functools import cache
 from math import comb
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Floors, Task, averages
 from pe_lab.data.hashed import Hashed
+from pe_lab.data.metric import Metric
 from pe_lab.data.problem import BLOCK, FEWEST
 from pe_lab.encodings.options import Count, Length, OptionError, Range, is_number
 
 WRITE, READ, PASS, ZERO, ONE = range(5)
 SCALE = 2**20  # of probabilities as integers
+PUBLISHED = {"sparse": 0.98, "dense": 0.1}  # probability to ignore, of the parts of the published tests
 
 
 class FlipFlop(Hashed):
@@ -38,12 +42,16 @@ class FlipFlop(Hashed):
         length: T, even, >= 12: twice the number of instructions.
         ignore: in [0, 1), the probability of i. Published: 0.8 in training, 0.98 and 0.1 in tests, with T = 512.
         train, validation, test: sequences in each split, >= 1.
+        published_tests: whether the test has, beside its sequences, as many with `ignore` = 0.98 (sparse) and as many
+            with 0.1 (dense). The metrics `error`, `error_sparse` and `error_dense` are then the shares of reads whose
+            right bit has a probability of 1/2 or less; all others but the losses of these roles are of the first part.
 
     Raises:
         ValueError: an option out of its range.
     """
 
-    roles = ("read",)
+    roles: tuple[str, ...] = ("read",)
+    neutral: ClassVar[dict[str, object]] = {"published_tests": False}
 
     def __init__(
         self,
@@ -54,6 +62,7 @@ class FlipFlop(Hashed):
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,
+        published_tests: bool = False,
     ) -> None:
         instructions = length // 2
         if length % 2 or 2 * 5 ** (instructions - 2) < FEWEST:
@@ -63,12 +72,42 @@ class FlipFlop(Hashed):
         self.instructions = instructions
         self.drawn = (instructions,)
         self.task = Task(vocabulary=5, length=length, outputs=5, causal=True)
+        self.published_tests = published_tests
+        if published_tests:
+            self.roles = ("read", *(f"read_{part}" for part in PUBLISHED))
+            names = ("error", *(f"error_{part}" for part in PUBLISHED))
+            self.own_metrics = tuple(Metric(metric, "min", "share") for metric in names)
+
+    def size(self, split: str) -> int:
+        parts = 1 + len(PUBLISHED) if self.published_tests and split == "test" else 1
+        return parts * super().size(split)
+
+    def make(self, split: str) -> Batch:
+        if not self.published_tests:
+            return super().make(split)
+        parts = [self.ignore, *PUBLISHED.values()] if split == "test" else [self.ignore]
+        made = [self._alike(ignore=ignore).anew(self.epoch).whole(split) for ignore in parts]
+        batch = self.write(torch.cat([part.tokens for part in made]))
+        number = torch.arange(len(made)).repeat_interleave(len(made[0]))[:, None]
+        return replace(batch, role=number.expand_as(batch.role).clone(), headline=batch.headline & (number == 0))
+
+    def _alike(self, **changed: Any) -> "FlipFlop":
+        """Return a dataset with other options, and with one part in its test."""
+        options = {"length": self.task.length, "ignore": self.ignore, **self.sizes}
+        return FlipFlop(self.seed, self.name, **(options | changed))
+
+    def metrics(self, losses: Tensor, batch: Batch) -> dict[str, float]:
+        if not self.published_tests:
+            return {}
+        asked, wrong = batch.targets != IGNORE, losses >= math.log(2)
+        parts = [(metric.name, asked & (batch.role == number)) for number, metric in enumerate(self.own_metrics)]
+        return {name: wrong[mask].double().mean().item() for name, mask in parts if mask.any()}
 
     def longer(self, factor: float) -> "FlipFlop":
         """Multiply the number of instructions by the factor, rounded half to even."""
         length = 2 * round(factor * self.instructions)
         self.require_longer(factor, length, "length", self.task.length)
-        return FlipFlop(self.seed, self.name, length, self.ignore, **self.sizes)
+        return self._alike(length=length, published_tests=self.published_tests)
 
     def draw(self, source: torch.Generator) -> Tensor:
         """Draw BLOCK sequences of tokens."""

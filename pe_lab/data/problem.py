@@ -33,6 +33,7 @@ class Problems(InMemory):
     Attributes:
         prompt_length, answer_length: in tokens, as (a, b) for a n + b.
         n: the sizes.
+        bands: whether longer problems have all sizes of a band as wide as that of training, instead of one size.
 
     Raises:
         ValueError: an option out of its range.
@@ -42,6 +43,7 @@ class Problems(InMemory):
     generates = True
     prompt_length = (1, 0)
     answer_length = (1, 0)
+    bands = False
 
     def __init__(self, seed: int, name: str, symbols: int, shortest: int, longest: int) -> None:
         if shortest > longest:
@@ -92,7 +94,10 @@ class Problems(InMemory):
         return None
 
     def longer(self, factor: float) -> Self:
-        """Return the same task with test problems of size round(factor * longest), half to even."""
+        """Return the same task with test problems of size round(factor * longest), half to even.
+
+        With `bands`, of this size and of smaller ones, `longest` in all: with longest = 50, 51 ... 100 at factor 2.
+        """
         n = round(factor * self.longest)
         if n <= self.longest:
             raise ValueError(
@@ -101,7 +106,7 @@ class Problems(InMemory):
             )
         longer = copy(self)
         vars(longer).pop("_made", None)  # the copy makes its own sequences
-        longer._of(range(n, n + 1))
+        longer._of(range(max(self.longest + 1, n - self.longest + 1) if self.bands else n, n + 1))
         return longer
 
     @property

@@ -1,7 +1,7 @@
 """Sequences to copy, reverse, sort and repeat: tasks for generalisation to longer sequences."""
 
 import math
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -26,10 +26,13 @@ class Copy(Drawn):
         symbols: >= 2, each equally likely.
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
         train, validation, test: problems in each split, >= 1.
+        bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:
         ValueError: an option out of its range, or too few problems, see Drawn.
     """
+
+    neutral: ClassVar[dict[str, object]] = {"bands": False}
 
     def __init__(
         self,
@@ -41,8 +44,10 @@ class Copy(Drawn):
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,
+        bands: bool = False,
     ) -> None:
         sizes = {"train": train, "validation": validation, "test": test}
+        self.bands = bands
         super().__init__(seed, name, symbols, shortest, longest, sizes)
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:

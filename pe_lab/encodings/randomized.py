@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Distance, Positions, within
+from pe_lab.encodings.layout import PADDING, Layout
+from pe_lab.encodings.options import Distance, OptionError, Positions, within
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import require_in_table, require_rows
 from pe_lab.encodings.terms import Terms
@@ -180,39 +180,55 @@ class Shape(AtDrawnPositions):
     would see none of it and is refused.
 
     Args:
-        encoding: makes the other encoding from sizes whose length is the training length + max_shift.
-        max_shift: K >= 1; 10 to 500 in the released configurations.
+        encoding: makes the other encoding from sizes whose length is the training length + max_shift, or span.
+        max_shift: K >= 1; 10 to 500 in the released configurations. None: span is given.
         evaluate: the shift in evaluation: "max", K, as in the released code; "middle", K // 2; "zero".
+        span: in place of max_shift, shifts that keep a sequence within 0 ... span - 1, so that short sequences have
+            more of them (Huang et al. 2024, arXiv:2410.02140); `evaluate` is then "zero".
 
     Raises:
-        ValueError: an option out of range; an encoding that adds no vectors of positions; later, a layout that was not
-            returned by `locate`, or a cache in training mode without a seed, where each pass would have other shifts.
+        ValueError: an option out of range; max_shift and span, or neither; an encoding that adds no vectors of
+            positions; later, a layout that was not returned by `locate`, or a cache in training mode without a seed,
+            where each pass would have other shifts.
     """
 
     located = ShiftedLayout
+    neutral: ClassVar[dict[str, object]] = {"span": None}
 
     def __init__(
         self,
         sizes: Sizes,
         name: str,
         encoding: Callable[[Sizes], PositionalEncoding],
-        max_shift: Distance = 500,
+        max_shift: Distance | None = 500,
         evaluate: Literal["max", "middle", "zero"] = "max",
+        span: Positions | None = None,
     ) -> None:
-        super().__init__(sizes, name, encoding, sizes.length + max_shift)
+        if span is not None:
+            if max_shift is not None:
+                raise OptionError(f"max_shift must be null where span is given, {span}, got {max_shift}")
+            if evaluate != "zero":
+                raise OptionError(f"evaluate must be zero where span is given, {span}, got {evaluate}")
+            if span < sizes.length:
+                raise OptionError(f"span must be at least the length of the sequences, {sizes.length}, got {span}")
+        elif max_shift is None:
+            raise OptionError("max_shift must be given where span is null, got null")
+        super().__init__(sizes, name, encoding, span if max_shift is None else sizes.length + max_shift)
         if not (self.embeds or self.mixes):
             raise ValueError(
                 f"{name} needs an encoding that adds vectors of positions, got {self.encoding.name}: a shift of all "
                 f"positions would not change it"
             )
         self.whole_sequence = self.encoding.whole_sequence
-        self.max_shift = max_shift
-        self.evaluated_at = {"max": max_shift, "middle": max_shift // 2, "zero": 0}[evaluate]
+        self.span = span
+        self.max_shift = max_shift if span is None else span - 1
+        self.evaluated_at = {"max": self.max_shift, "middle": self.max_shift // 2, "zero": 0}[evaluate]
 
     def draw(self, count: int, seed: int | None = None) -> Tensor:
         """Draw the shifts [count] of sequences from the seed; None: from torch's global generator."""
         generator = None if seed is None else torch.Generator().manual_seed(seed)
-        return torch.randint(self.max_shift, (count,), generator=generator)
+        most = self.max_shift if self.span is None else 2**40  # of which `_within` takes the rest
+        return torch.randint(most, (count,), generator=generator)
 
     def locate(self, layout: Layout) -> Layout:
         if isinstance(layout, ShiftedLayout) and layout.drawn:  # of tokens that follow those with drawn shifts
@@ -221,10 +237,17 @@ class Shape(AtDrawnPositions):
         drawn = self.training
         count = len(layout.segment) if drawn else 1
         shift = self.draw(count, layout.seed) if drawn else torch.full((1,), self.evaluated_at)
+        if drawn and self.span is not None:
+            shift = self._within(shift, layout)
+        most = self.span - 1 if drawn and self.span is not None else None  # only padding is beyond
         moved = layout.moved(lambda pos: pos + shift.to(pos.device)[:, None])
+        if most is not None:
+            moved = moved.moved(lambda pos: pos.clamp(max=most))
         if layout.known is not None:
             low, high = layout.known.pos_range
             bounds = (low, high + self.max_shift) if drawn else (low + self.evaluated_at, high + self.evaluated_at)
+            if drawn and self.span is not None:
+                bounds = (low, self.span - 1)
             moved = replace(moved, known=layout.known.at(moved.pos, moved.segment, bounds))
         moved = self.encoding.locate(moved)
         return ShiftedLayout(
@@ -239,6 +262,11 @@ class Shape(AtDrawnPositions):
             drawn=drawn,
             shift=0 if drawn else self.evaluated_at,
         )
+
+    def _within(self, shift: Tensor, layout: Layout) -> Tensor:
+        """Return shifts [B] for which the last token of each sequence is still in the span; `shift` is any number."""
+        last = layout.pos.masked_fill(layout.segment == PADDING, 0).amax(-1)
+        return shift.to(last.device) % (self.span - last).clamp(min=1)
 
     def _require_located(self, layout: Layout) -> None:
         super()._require_located(layout)

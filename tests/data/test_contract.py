@@ -125,7 +125,7 @@ def listed(data: Problems, n: int) -> list[tuple[int, ...]]:
         return [(*a, 10, *b) for a in digits for b in digits]
     if data.name == "repeat":
         return [(symbol,) * n for symbol in range(data.symbols)]
-    if data.name == "unique_copy":
+    if data.name in ("unique_copy", "unique_sort"):
         return list(permutations(range(data.symbols), n))
     if data.name == "selective_copy":  # as many blanks as symbols
         rows = product(range(data.symbols), repeat=2 * n)
@@ -134,7 +134,10 @@ def listed(data: Problems, n: int) -> list[tuple[int, ...]]:
         pairs = [(i, shift) for i in range(n) for shift in range(-data.reach, data.reach + 1) if 0 <= i + shift < n]
         letters = list(permutations(range(data.letters), n))
         return [(*row, row[i], data.letters + data.reach + shift) for row in letters for i, shift in pairs]
-    return list(product(range(data.symbols), repeat=n))
+    rows = product(range(data.symbols), repeat=n)
+    if data.name in ("majority", "binary_majority"):
+        return [row for row in rows if sorted(map(row.count, {*row, -1}))[-2:][0] < max(map(row.count, row))]
+    return list(rows)
 
 
 def problems(name: str, **options: int) -> Everything:
@@ -149,6 +152,17 @@ def problems(name: str, **options: int) -> Everything:
     n = torch.tensor(sizes)
     batch = data.write(n, torch.tensor([row + (0,) * (longest - len(row)) for row in rows]))
     return data, batch, as_drawn(data, batch) if name != "repeat" else torch.ones(len(n), dtype=torch.float64)
+
+
+def bits() -> Everything:
+    """Of each size, numbers of ones are equally likely, and so are the orders of a number."""
+    data, batch, weights = problems("binary_majority", longest=10, **FEW_STRINGS)
+    n = counted(batch) - 4
+    ones = (batch.tokens[:, :-1] == 1).cumsum(1).gather(1, n[:, None])[:, 0]
+    orders = torch.tensor([math.comb(*pair) for pair in zip(n.tolist(), ones.tolist(), strict=True)])
+    numbers = n + n % 2  # of ones
+    of_size = counted(batch).bincount()[counted(batch)]
+    return data, batch, weights * of_size / orders / numbers
 
 
 def as_drawn(data: Dataset, everything: Batch) -> Tensor:
@@ -217,6 +231,7 @@ def blocks() -> Everything:
 
 
 FEW = {"train": 300, "validation": 50, "test": 50}
+FEW_STRINGS = {"train": 300, "validation": 40, "test": 40}
 EVERYTHING: dict[str, Callable[[], Everything]] = {
     "structured": lambda: progressions(Structured),
     "structured_heldout": lambda: progressions(StructuredHeldout),
@@ -230,6 +245,9 @@ EVERYTHING: dict[str, Callable[[], Everything]] = {
     "bag": frequent,
     "flip_flop": instructions,
     "unique_copy": lambda: problems("unique_copy", symbols=7, longest=4, **FEW),
+    "unique_sort": lambda: problems("unique_sort", symbols=13, longest=4, **FEW),
+    "majority": lambda: problems("majority", symbols=3, longest=7, **FEW),
+    "binary_majority": bits,
     "selective_copy": lambda: problems("selective_copy", symbols=2, longest=4, **FEW),
     "indirect_indexing": lambda: problems("indirect_indexing", letters=5, shortest=3, longest=4, reach=2, **FEW),
     "induction": repeated,

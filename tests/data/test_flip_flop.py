@@ -160,3 +160,44 @@ def test_a_batch_is_part_of_the_whole() -> None:
     index = torch.tensor([5, 3])
     part: Batch = default().batch("test", index)
     assert torch.equal(part.tokens, default().whole("test").tokens[index])
+
+
+def test_the_published_tests_have_a_sparse_and_a_dense_part() -> None:
+    """The first part is the usual test, and so are all other splits; parts ignore as often as they are named for."""
+    sizes = {"length": 64, "train": 100, "validation": 100, "test": 100}
+    usual, data = FlipFlop(0, **sizes), FlipFlop(0, **sizes, published_tests=True)
+    batch = data.whole("test")
+    assert torch.equal(batch.tokens[:100], usual.whole("test").tokens)
+    for split in ("train", "validation"):
+        assert torch.equal(data.anew(2).whole(split).tokens, usual.anew(2).whole(split).tokens)
+    assert data.size("test") == len(batch) == 300
+    ignored = (batch.tokens[:, 2:-2:2] == 2).double().mean(1).view(3, 100).mean(1)
+    assert ignored.tolist() == pytest.approx([0.8, 0.98, 0.1], abs=0.03)
+    asked = batch.targets != IGNORE
+    assert all(asked[part * 100 : part * 100 + 100].any(1).all() for part in range(3))
+    assert not (batch.headline[100:] & asked[100:]).any()
+    assert batch.headline[:100][asked[:100]].all()
+    assert data.longer(2).size("test") == 300
+
+
+def test_errors_of_the_parts_are_shares_of_their_reads() -> None:
+    data = FlipFlop(0, length=64, train=100, validation=100, test=100, published_tests=True)
+    batch = data.whole("test")
+    losses = torch.zeros(batch.targets.shape)
+    assert data.metrics(losses, batch) == {"error": 0, "error_sparse": 0, "error_dense": 0}
+    losses[150:200] = 0.7  # above ln 2: half of the sparse sequences
+    asked = batch.targets != IGNORE
+    expected = asked[150:200].sum().item() / asked[100:200].sum().item()
+    assert data.metrics(losses, batch) == {"error": 0, "error_sparse": pytest.approx(expected), "error_dense": 0}
+    assert set(data.metrics(losses[:100], batch[torch.arange(100)])) == {"error"}
+    assert FlipFlop(0, length=64, train=100, validation=100, test=100).metrics(losses, batch) == {}
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_floors_of_the_parts_are_those_of_their_own_reads(split: str) -> None:
+    data = FlipFlop(0, length=64, train=100, validation=100, test=100, published_tests=True)
+    usual = FlipFlop(0, length=64, train=100, validation=100, test=100).floors(split)
+    for level, metrics in data.floors(split).items():
+        assert metrics["loss"] == usual[level]["loss"]
+        assert metrics["loss_read"] == usual[level]["loss_read"]
+    assert ("loss_read_sparse" in data.floors(split)["bayes"]) == (split == "test")

@@ -638,3 +638,14 @@ def test_a_wrong_option_is_refused_in_one_line(name: str, options: dict[str, int
 def test_a_dataset_of_millions_of_symbols_is_made_at_once() -> None:
     """Nothing is drawn or counted before it is used, here of 10 ** 1,000,000 problems."""
     assert Copy(0, longest=1_000_000, train=10**9).size("train") == 10**9
+
+
+@pytest.mark.parametrize("kind", [Copy, Reverse, Sort])
+def test_bands_have_all_sizes_up_to_the_longest(kind: type[Copy]) -> None:
+    sizes = {"train": 300, "validation": 100, "test": 300}
+    data = kind(0, longest=10, bands=True, **sizes)
+    longer = data.longer(2)
+    assert longer.n == range(11, 21)
+    assert kind(0, longest=10, **sizes).longer(2).n == range(20, 21)
+    lengths = (longer.whole("test").tokens != data.symbols + 3).sum(1)
+    assert sorted(set(lengths.tolist())) == [2 * n + 3 for n in longer.n]

@@ -6,13 +6,14 @@ import re
 from collections import Counter
 from functools import cache
 from inspect import signature
+from itertools import combinations
 
 import hydra
 import pytest
 import torch
 
 from pe_lab.config import expand
-from pe_lab.data.copying import UniqueCopy
+from pe_lab.data.copying import UniqueCopy, UniqueSort
 
 SPLITS = ("train", "validation", "test")
 
@@ -126,3 +127,31 @@ def test_the_published_protocol_can_be_made() -> None:
 def test_a_wrong_option_is_refused_in_one_line(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         UniqueCopy(0, **options)
+
+
+def test_unique_sort_writes_different_symbols_in_ascending_order() -> None:
+    data = UniqueSort(0, train=300, validation=100, test=300)
+    for split in SPLITS:
+        for prompt, answer in parsed(data, split):
+            assert answer == sorted(prompt)
+            assert len(set(prompt)) == len(prompt)
+
+
+def test_unique_sort_keeps_orders_of_the_same_symbols_in_one_split() -> None:
+    data = UniqueSort(0, symbols=20, longest=4, train=3000, validation=100, test=100)
+    sets = [{frozenset(prompt) for prompt, _ in parsed(data, split)} for split in SPLITS]
+    assert not any(one & other for one, other in combinations(sets, 2))
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_unique_sort_needs_no_order(factor: int) -> None:
+    data = UniqueSort(0, train=300, validation=100, test=300)
+    floors = (data if factor == 1 else data.longer(factor)).floors("test")
+    assert floors["position_blind"]["loss"] == 0
+    assert floors["position_blind"]["accuracy"] == 1
+
+
+@pytest.mark.parametrize("kind", [UniqueCopy, UniqueSort])
+def test_bands_have_all_sizes_up_to_the_longest(kind: type[UniqueCopy]) -> None:
+    longer = kind(0, symbols=30, longest=10, train=300, validation=100, test=300, bands=True).longer(3)
+    assert {len(prompt) for prompt, _ in parsed(longer)} == set(range(21, 31))

@@ -222,3 +222,37 @@ def test_on_a_grid_positions_are_read_row_by_row() -> None:
     encoding = Shape(Sizes(D, H, 9, grid_width=3), "shape", Integer, max_shift=7).eval()
     layout = Layout.whole(2, 9, True, grid_width=3)
     assert encoding.locate(layout).pos.tolist() == [list(range(7, 16))]
+
+
+def test_shifts_within_a_span_use_all_of_it_and_leave_none_of_its_ends() -> None:
+    """A sequence of n tokens is at 0 ... n - 1 up to span - n ... span - 1, all equally often."""
+    encoding = made(max_shift=None, evaluate="zero", span=20)
+    length = torch.tensor([3, T]).repeat(4000)
+    given = replace(Layout.of_lengths(length, T, causal=True), seed=5)
+    located = encoding.locate(given)
+    for n in (3, T):
+        rows = located.pos[length == n, :n]
+        first = rows[:, 0].bincount(minlength=20)
+        assert torch.equal(rows - rows[:, :1], torch.arange(n).expand(4000, -1))
+        assert (first > 0).tolist() == [place <= 20 - n for place in range(20)]
+        expected = 4000 / (21 - n)
+        assert (first[: 21 - n] - expected).abs().max() < 4.5 * expected**0.5
+    assert located.pos.max() <= 19
+    assert encoding.eval().locate(given).pos.tolist() == [list(range(T))]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"span": 20}, "max_shift must be null where span is given, 20, got 40"),
+        ({"span": 20, "max_shift": None}, "evaluate must be zero where span is given, 20, got max"),
+        ({"max_shift": None}, "max_shift must be given where span is null, got null"),
+        (
+            {"span": 8, "max_shift": None, "evaluate": "zero"},
+            "span must be at least the length of the sequences, 9, got 8",
+        ),
+    ],
+)
+def test_span_and_max_shift_exclude_each_other(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        made(**options)

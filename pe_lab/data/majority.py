@@ -1,0 +1,152 @@
+"""The symbol that occurs most often: counting alone, at any length."""
+
+import math
+from functools import cache
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from pe_lab.data.problem import Drawn
+from pe_lab.encodings.options import Count, Length, Positions, whole
+
+
+class Majority(Drawn):
+    """The symbol that occurs most often among n: START prompt SEP symbol END (Huang et al. 2024, arXiv:2410.02140).
+
+    With n = 5, for instance `START 3 1 4 1 5 SEP 1 END PAD PAD ...` up to T = longest + 4. Prompts are uniform among
+    those in which one symbol occurs more often than any other. See Drawn for the distribution of n and the splits.
+
+    Order does not matter: what a position-blind model lacks is only whether the last of its symbols is the answer.
+
+    Args:
+        symbols: >= 2.
+        shortest, longest: the range of n in training, 1 <= shortest <= longest.
+        train, validation, test: problems in each split, >= 1.
+        bands: whether tests at more than the training length have all sizes of a band, see `longer`.
+
+    Raises:
+        ValueError: an option out of its range, or too few problems, see Drawn.
+    """
+
+    answer_length = (0, 1)
+
+    def __init__(
+        self,
+        seed: int,
+        name: str = "majority",
+        symbols: Annotated[int, whole(2, most=4096)] = 26,
+        shortest: Length = 1,
+        longest: Positions = 16,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
+        bands: bool = False,
+    ) -> None:
+        self.bands = bands
+        sizes = {"train": train, "validation": validation, "test": test}
+        super().__init__(seed, name, symbols, shortest, longest, sizes)
+
+    def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
+        prompt = torch.randint(self.symbols, (len(n), self.n[-1]), generator=source)
+        while (tied := (self._lead(n, prompt) == 0).nonzero()[:, 0]).numel():
+            prompt[tied] = torch.randint(self.symbols, (len(tied), self.n[-1]), generator=source)
+        return prompt
+
+    def prompts(self, n: int) -> int:
+        return with_a_majority(self.symbols, n)
+
+    def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
+        return self._counts(n, prompt).argmax(1, keepdim=True)
+
+    def marginal(self, share: Tensor) -> Tensor:
+        return torch.full((self.symbols,), 1 / self.symbols, dtype=torch.float64)
+
+    def blind(self, counts: Tensor, share: Tensor) -> Tensor:
+        # k symbols are the prompt, or k - 1 are and the answer, the most frequent, is there
+        k = counts.sum(1)
+        top, most = counts.topk(2, dim=1)
+        share = torch.cat((share, torch.zeros(1, dtype=torch.float64)))  # the answer may follow the most symbols
+        prompt, answered = share[k] * self._weight(k, counts), torch.zeros(len(k), dtype=torch.float64)
+        rows = top[:, 0] - top[:, 1] > 1  # the prompt had a majority without it
+        before = counts[rows] - torch.nn.functional.one_hot(most[rows, 0], self.symbols)
+        answered[rows] = share[k[rows] - 1] * self._weight(k[rows] - 1, before)
+        p = torch.zeros(len(k), self.symbols + 1, dtype=torch.float64)
+        p[torch.arange(len(k)), most[:, 0]], p[:, -1] = prompt, answered
+        return p / p.sum(1, keepdim=True)
+
+    def _weight(self, k: Tensor, counts: Tensor) -> Tensor:
+        """Return [N], the probability of the counts among prompts of size k: k! / (counts! prompts(k))."""
+        scale = torch.zeros(int(k.max()) + 1 if len(k) else 1, dtype=torch.float64)
+        for size in k.unique().tolist():
+            if size:
+                scale[size] = math.log(self.prompts(size))
+        orders = (k + 1).double().lgamma() - (counts + 1).double().lgamma().sum(1)
+        return (orders - scale[k]).exp()
+
+    def _counts(self, n: Tensor, prompt: Tensor) -> Tensor:
+        """Return [N, symbols], how often each symbol is in the first n of a prompt."""
+        inside = (torch.arange(prompt.shape[1]) < n[:, None]).long()
+        return torch.zeros(len(n), self.symbols, dtype=torch.long).scatter_add_(1, prompt, inside)
+
+    def _lead(self, n: Tensor, prompt: Tensor) -> Tensor:
+        """Return [N], by how much the most frequent symbol is ahead of the next."""
+        top = self._counts(n, prompt).topk(2, dim=1).values
+        return top[:, 0] - top[:, 1]
+
+
+class BinaryMajority(Majority):
+    """Whether n bits have more ones or more zeros: START bits SEP bit END (Huang et al. 2024, arXiv:2410.02140).
+
+    With n = 5, for instance `START 1 0 1 1 0 SEP 1 END PAD PAD ...`. The number of ones is uniform, half of n excluded,
+    and so few prompts are close. Otherwise as Majority.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        name: str = "binary_majority",
+        shortest: Length = 1,
+        longest: Positions = 16,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
+        bands: bool = False,
+    ) -> None:
+        super().__init__(seed, name, 2, shortest, longest, train, validation, test, bands)
+
+    def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
+        even = n % 2 == 0
+        drawn = torch.rand(len(n), dtype=torch.float64, generator=source)
+        ones = (drawn * (n + 1 - even.long())).long()
+        ones = ones + (even & (ones >= n // 2))
+        key = torch.rand(len(n), self.n[-1], dtype=torch.float64, generator=source)
+        beyond = torch.arange(self.n[-1]) >= n[:, None]
+        rank = key.masked_fill(beyond, 2.0).argsort(dim=1, stable=True).argsort(1)
+        return (rank < ones[:, None]).long()
+
+    def _weight(self, k: Tensor, counts: Tensor) -> Tensor:
+        return 1 / (k + (k % 2)).clamp(min=1).double()  # of as many numbers of ones, one
+
+
+@cache
+def with_a_majority(symbols: int, n: int) -> int:
+    """Return how many sequences of n symbols have one that occurs more often than any other."""
+    if symbols == 2:
+        return 2**n - (math.comb(n, n // 2) if n % 2 == 0 else 0)
+    return symbols * sum(math.comb(n, most) * _at_most(symbols - 1, n - most, most - 1) for most in range(1, n + 1))
+
+
+@cache
+def _at_most(symbols: int, n: int, most: int) -> int:
+    """Return how many sequences of n symbols have none that occurs more than `most` times."""
+    if n == 0:
+        return 1
+    if symbols == 0 or most <= 0 or n > symbols * most:
+        return 0
+    half, rest = symbols // 2, symbols - symbols // 2
+    if symbols == 1:
+        return 1
+    return sum(
+        math.comb(n, first) * _at_most(half, first, most) * _at_most(rest, n - first, most) for first in range(n + 1)
+    )
