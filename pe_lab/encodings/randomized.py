@@ -204,16 +204,19 @@ class Shape(AtDrawnPositions):
         evaluate: Literal["max", "middle", "zero"] = "max",
         span: Positions | None = None,
     ) -> None:
-        if span is not None:
+        if span is None:
+            if max_shift is None:
+                raise OptionError("max_shift must be given where span is null, got null")
+            largest, positions = max_shift, sizes.length + max_shift
+        else:
             if max_shift is not None:
                 raise OptionError(f"max_shift must be null where span is given, {span}, got {max_shift}")
             if evaluate != "zero":
                 raise OptionError(f"evaluate must be zero where span is given, {span}, got {evaluate}")
             if span < sizes.length:
                 raise OptionError(f"span must be at least the length of the sequences, {sizes.length}, got {span}")
-        elif max_shift is None:
-            raise OptionError("max_shift must be given where span is null, got null")
-        super().__init__(sizes, name, encoding, span if max_shift is None else sizes.length + max_shift)
+            largest, positions = span - 1, span
+        super().__init__(sizes, name, encoding, positions)
         if not (self.embeds or self.mixes):
             raise ValueError(
                 f"{name} needs an encoding that adds vectors of positions, got {self.encoding.name}: a shift of all "
@@ -221,8 +224,8 @@ class Shape(AtDrawnPositions):
             )
         self.whole_sequence = self.encoding.whole_sequence
         self.span = span
-        self.max_shift = max_shift if span is None else span - 1
-        self.evaluated_at = {"max": self.max_shift, "middle": self.max_shift // 2, "zero": 0}[evaluate]
+        self.max_shift = largest
+        self.evaluated_at = {"max": largest, "middle": largest // 2, "zero": 0}[evaluate]
 
     def draw(self, count: int, seed: int | None = None) -> Tensor:
         """Draw the shifts [count] of sequences from the seed; None: from torch's global generator."""
@@ -266,7 +269,8 @@ class Shape(AtDrawnPositions):
     def _within(self, shift: Tensor, layout: Layout) -> Tensor:
         """Return shifts [B] for which the last token of each sequence is still in the span; `shift` is any number."""
         last = layout.pos.masked_fill(layout.segment == PADDING, 0).amax(-1)
-        return shift.to(last.device) % (self.span - last).clamp(min=1)
+        room: Tensor = (self.max_shift + 1 - last).clamp(min=1)
+        return shift.to(last.device) % room
 
     def _require_located(self, layout: Layout) -> None:
         super()._require_located(layout)
