@@ -22,6 +22,7 @@ HELD_OUT = ROOT / "sweeps/results/depth_epochs_pe"  # of structured_heldout
 EXPORT = ROOT / "sweeps/results/export.csv"
 PROTOCOL = ROOT / "sweeps/results/protocol/verdicts.csv"
 PILOT = ROOT / "sweeps/results/pe_bench_2_pilot/outcomes.csv"
+REPLICATION = ROOT / "sweeps/results/replication/values.csv"
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -45,6 +46,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "protocol_alternatives": protocol_alternatives,
         "protocol_tuning": protocol_tuning,
         "protocol_pilot": protocol_pilot,
+        "replication": replication,
     }
 
 
@@ -157,6 +159,52 @@ def settings() -> str:
             ]
             sections[-1] += "\n\n" + "\n".join(lines)
     return "\n\n".join(sections)
+
+
+def replication() -> str:
+    """Return a table for each file of the registry: what is said, what was published, what we get, and the verdict."""
+    from pe_lab.replication import judge, load
+
+    values: dict[str, dict[str, list[float]]] = {}
+    if REPLICATION.exists():
+        for row in csv.DictReader(REPLICATION.read_text().splitlines()):
+            values.setdefault(row["entry"], {}).setdefault(row["label"], []).append(float(row["value"]))
+    entries, sections = load(ROOT / "conf/replication"), []
+    findings = {name: judge(entry, values.get(name, {})) for name, entry in entries.items()}
+    counts: dict[str, int] = {}
+    for finding in findings.values():
+        counts[finding.verdict] = counts.get(finding.verdict, 0) + 1
+    sections.append(
+        f"{len(entries)} entries: {', '.join(f'{count} {name}' for name, count in sorted(counts.items()))}."
+    )
+    for table in dict.fromkeys(name.partition("/")[0] for name in entries):
+        found = [finding for name, finding in findings.items() if name.partition("/")[0] == table]
+        first = found[0].entry
+        paper = f"[{first.paper.rpartition('/')[2]}]({first.paper})" if "://" in first.paper else first.paper
+        seen = "read at the source" if first.seen else "not read at the source"
+        lines = [
+            f"### {table}",
+            f"{first.title} ({paper}). Unit: {first.unit}; tolerance {first.tolerance:g}; {seen}.",
+            "\n".join(f"- {note}" for note in first.chosen),
+            "\n".join(
+                [
+                    "| entry | what is said | published | ours | verdict |",
+                    "| :--- | :--- | :--- | :--- | :--- |",
+                    *(_replicated(finding) for finding in found),
+                ]
+            ),
+        ]
+        sections += [line for line in lines if line]
+    return "\n\n".join(sections)
+
+
+def _replicated(finding: Any) -> str:
+    """Return the row of an entry."""
+    entry = finding.entry
+    theirs = ", ".join(f"{label}: {value.published.mean:.3g}" for label, value in entry.values.items())
+    ours = ", ".join(f"{label}: {value:.3g}" for label, value in finding.ours.items())
+    seeds = f" ({finding.seeds} seeds)" if ours else ""
+    return f"| `{entry.name.partition('/')[2]}` | {entry.says} | {theirs} | {ours}{seeds} | {finding} |"
 
 
 def rows_of(found: list[tuple[str, Any]]) -> str:

@@ -14,6 +14,7 @@ COMMANDS = {
     "evaluate": ("pe_lab.evaluate", "measure trained cells at other lengths, policies and offsets, or probe them"),
     "status": ("pe_lab.status", "show how far the cells of a ledger are"),
     "report": ("pe_lab.report.__main__", "write a study's results as one page"),
+    "replicate": ("pe_lab.replication.__main__", "repeat published numbers in their own setting, with a verdict each"),
     "audit": ("pe_lab.audit.__main__", "measure properties of encodings without training"),
     "check": ("pe_lab.check.__main__", "check an encoding or a dataset against the contract"),
     "ledger": ("pe_lab.ledger.__main__", "verify a ledger's checksums, or prune what no result needs"),

@@ -36,7 +36,8 @@ LEDGER = Path("never")  # of cells that are only composed
 SECONDS = 60  # after which it hangs
 MEMORY = 4 * 2**30  # more than that no cell of these sizes needs
 
-FOLDERS = (path for path in config.folder().iterdir() if path.name not in ("hydra", "study", "probe", "callbacks"))
+OTHERS = ("hydra", "study", "probe", "callbacks", "replication")  # not one choice of a cell
+FOLDERS = (path for path in config.folder().iterdir() if path.name not in OTHERS)
 CHOICES = {
     folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in sorted(FOLDERS) if folder.is_dir()
 }

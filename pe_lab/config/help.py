@@ -7,6 +7,7 @@ from pe_lab.config.reference import Setting, common, of_config, settings
 from pe_lab.config.users import Folders
 
 WIDTH = 100
+REGISTRY = "replication"  # its files are tables of published numbers, and no choices
 USAGE = """usage: pe-lab run [key=value ...]                     train one cell
        pe-lab run -m pe=rope,alibi model.depth=1,4    a sweep: all combinations
        pe-lab run -m +study=depth_epochs_pe           a study: a sweep with a name
@@ -36,8 +37,10 @@ def text(known: Folders, overrides: list[str], every: bool) -> str:
     if not chosen:
         title = "Settings" if every else "The settings that are changed most"
         parts.append("\n".join([f"{title}, with their defaults:", *_lines(of_config() if every else common())]))
-        groups = [group for group in sorted(known.files) if group and "hydra" not in group]
-        lines = [fill(f"{group}: {', '.join(known.names(group))}", WIDTH, subsequent_indent="    ") for group in groups]
+        groups = [group for group in sorted(known.files) if group and "hydra" not in group and group != REGISTRY]
+        lines = [
+            fill(f"{group}: {', '.join(known.names(group))}", WIDTH - 2, subsequent_indent="    ") for group in groups
+        ]
         parts.append("\n".join(["Choices, group=name:", *(f"  {line}" for line in lines)]))
     return "\n\n".join(parts)
 

@@ -5,6 +5,7 @@ Arrays and data frames in, values out. Nothing is read or written, and nothing e
 which every seed tunes for itself (docs/protocol.md).
 """
 
+from pe_lab.statistics.agreement import Agreement, Comparison, Published, compare_with_published
 from pe_lab.statistics.cells import REMAINING, lower_is_better, wide
 from pe_lab.statistics.comparisons import add_verdicts, compare_cells, differences
 from pe_lab.statistics.correction import benjamini_hochberg, holm
@@ -38,6 +39,8 @@ __all__ = [
     "LEVEL",
     "NOTHING_KNOWN",
     "REMAINING",
+    "Agreement",
+    "Comparison",
     "Endpoint",
     "Families",
     "Margin",
@@ -46,6 +49,7 @@ __all__ = [
     "Plan",
     "Prior",
     "Progress",
+    "Published",
     "Sequential",
     "Task",
     "Tests",
@@ -59,6 +63,7 @@ __all__ = [
     "compare",
     "compare_cells",
     "compare_shares",
+    "compare_with_published",
     "coverage",
     "decide",
     "default_margin",

@@ -9,7 +9,8 @@ from pe_lab import config
 from pe_lab.config import help, reference
 from pe_lab.config.trainer import TAKEN
 
-FILES = [file for file in sorted(config.folder().rglob("*.yaml")) if file.parent.name != "study"]
+OTHERS = ("study", "replication")  # not settings of a cell
+FILES = [file for file in sorted(config.folder().rglob("*.yaml")) if file.parent.name not in OTHERS]
 PRESETS = [file for file in FILES if "# @package _global_" in file.read_text()]
 
 
@@ -68,7 +69,9 @@ def test_help_shows_the_common_settings_and_every_choice() -> None:
     known = config.folders()
     text, words = help.text(known, [], every=False), help.text(known, [], every=False).replace(",", " ").split()
     assert all(f"  {name}=" in text for name in reference.COMMON)
-    assert {name for of, names in known.files.items() if of and "hydra" not in of for name in names} <= set(words)
+    assert {
+        name for of, names in known.files.items() if of and "hydra" not in of and of != help.REGISTRY for name in names
+    } <= set(words)
     assert max(map(len, text.splitlines())) <= help.WIDTH
 
 

@@ -1,0 +1,156 @@
+"""Repeat published numbers: pe-lab replicate [NAME ...] [--list] [ledger=LEDGER] [workers=N].
+
+Names are those of entries, as TABLE/CELL, or of tables. What the ledger lacks is trained, as pe-lab run -m trains it;
+of a table, only entries that cost at most --most core-minutes a seed. Without a name, or with --list, nothing is
+trained. Prints a verdict on each entry: reproduced, not reproduced, reproduced in part, undecided (and the seeds that
+would decide), or not run (and what it needs).
+"""
+
+import argparse
+import csv
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+
+from pe_lab import config
+from pe_lab.replication.entries import Entry, load
+from pe_lab.replication.verdicts import Finding, Verdict, judge
+from pe_lab.system.arguments import Parser, run_program
+from pe_lab.system.files import write_text
+from pe_lab.system.names import unknown_name
+
+PASSED = ("ledger", "workers", "logger", "hydra/launcher")  # settings that change no number
+MOST = 60.0  # core-minutes of a seed
+STANDARD_ERROR = 2  # as a file descriptor
+
+
+def main() -> None:
+    """Train what is missing, and print the verdicts. The exit status is 1 if a training failed."""
+    parser = Parser("pe_lab.replication", PASSED, description=__doc__)
+    parser.add_argument("words", nargs="*", metavar="NAME|key=value", help="entries, tables, and settings of the run")
+    parser.add_argument("--list", action="store_true", help="train nothing")
+    parser.add_argument("--seeds", type=_count, metavar="N", help="of ours, in place of those of the entry")
+    words = "core-minutes of a seed, above which entries of a table are not trained (%(default)g)"
+    parser.add_argument("--most", type=_minutes, default=MOST, metavar="MINUTES", help=words)
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write values.csv and verdicts.csv there")
+    parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
+
+    def program() -> int:
+        with config.joining(sys.argv[1:]) as given:
+            return replicate(parser.parse_intermixed_args(given))
+
+    run_program(program, (ValueError, OSError))
+
+
+def replicate(arguments: argparse.Namespace) -> int:
+    """Run the program. Returns its exit status.
+
+    Raises:
+        ValueError: a name or a setting is unknown, or an entry of the registry is wrong.
+    """
+    names = [word for word in arguments.words if "=" not in word]
+    given = [word for word in arguments.words if "=" in word]
+    for word in given:
+        if word.partition("=")[0] not in PASSED:
+            raise ValueError(f"replicate takes {', '.join(PASSED)}, which change no number, got {word!r}")
+    ledger = Path(next((word.partition("=")[2] for word in reversed(given) if word.startswith("ledger=")), "ledger"))
+    entries = load()
+    chosen = select(entries, names) if names else list(entries.values())
+    failed = 0
+    if names and not arguments.list:
+        for entry in chosen:
+            if not entry.lacks and (entry.name in names or (entry.minutes or 0) <= arguments.most):
+                failed += train(entry, arguments.seeds or entry.seeds, given)
+    from pe_lab.replication.ledger import read  # loads torch
+
+    findings, lines = [], []
+    for entry in chosen:
+        values = read(entry, ledger, arguments.seeds or entry.seeds)
+        findings.append(judge(entry, values.by_label))
+        lines += [
+            (entry.name, label, seed, number)
+            for label, numbers in values.by_label.items()
+            for seed, number in zip(values.seeds, numbers, strict=True)
+        ]
+        print(line(findings[-1]), flush=True)
+    print(summary(findings))
+    if arguments.out:
+        write_text(arguments.out / "values.csv", _csv(("entry", "label", "seed", "value"), lines))
+        write_text(arguments.out / "verdicts.csv", _csv(("entry", "verdict"), [(f.entry.name, f) for f in findings]))
+    return int(failed > 0)
+
+
+def select(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
+    """Return the entries that names of entries or of tables stand for.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    chosen = {}
+    for name in names:
+        found = {key: entry for key, entry in entries.items() if name in (key, key.partition("/")[0])}
+        if not found:
+            tables = dict.fromkeys(key.partition("/")[0] for key in entries)
+            known = [key for key in entries if name.partition("/")[0] == key.partition("/")[0]] or tables
+            raise ValueError(unknown_name("NAME", known, name))
+        chosen |= found
+    return list(chosen.values())
+
+
+def train(entry: Entry, seeds: int, given: list[str]) -> int:
+    """Train the seeds of an entry that are missing, as a study. Returns the exit status of `pe-lab run`."""
+    words = [*entry.overrides(), f"seed=range({seeds})", f"study_name={entry.name.replace('/', '-')}"]
+    if not any(word.startswith("logger=") for word in given):
+        words.append("logger=none")
+    print(f"{entry.name}: {seeds} seeds", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "pe_lab.run", *config.flags(), "-m", *words, *given]
+    return subprocess.run(command, check=False, stdout=STANDARD_ERROR).returncode
+
+
+def line(finding: Finding) -> str:
+    """Return a finding as lines of text: the verdict, and each value beside the published one."""
+    lines = [f"{finding.entry.name}: {finding}"]
+    for label, value in finding.entry.values.items():
+        theirs = f"{value.published.mean:.4g}"
+        if label not in finding.compared:
+            lines.append(f"    {label}: published {theirs}")
+            continue
+        one = finding.compared[label]
+        lines.append(
+            f"    {label}: published {theirs}, ours {finding.ours[label]:.4g} ({finding.seeds} seeds), difference "
+            f"{float(one.difference):+.4g} [{float(one.low):+.4g}, {float(one.high):+.4g}]: {one.agreement}"
+        )
+    return "\n".join(lines)
+
+
+def summary(findings: list[Finding]) -> str:
+    """Return how many entries have each verdict."""
+    counts = {verdict: sum(finding.verdict is verdict for finding in findings) for verdict in Verdict}
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 3:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 3, got {text!r}")
+    return int(text)
+
+
+def _minutes(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
+    return number
+
+
+def _csv(header: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+    text = StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    return text.getvalue()
+
+
+if __name__ == "__main__":
+    main()

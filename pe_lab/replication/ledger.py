@@ -1,0 +1,87 @@
+"""The values of entries in a ledger."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pe_lab import config
+from pe_lab.experiment.cell import Cell
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.records import Records
+from pe_lab.replication.entries import Entry, Reported
+from pe_lab.results.from_ledger import outcome
+
+DERIVED = {"error": ("accuracy", lambda value: 1 - value), "perplexity": ("loss", math.exp)}
+
+
+@dataclass
+class Values:
+    """The values of an entry's seeds in a ledger.
+
+    Attributes:
+        by_label: of each seed that has all of them, by label.
+        seeds: these seeds.
+        minutes: core-minutes that they took.
+    """
+
+    by_label: dict[str, list[float]] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=list)
+    minutes: float = 0.0
+
+
+def read(entry: Entry, ledger: Path, seeds: int, given: tuple[str, ...] = ()) -> Values:
+    """Return the values of the seeds 0 ... seeds - 1 of an entry that the ledger has.
+
+    Args:
+        given: overrides beside those of the entry, that change no number.
+
+    Raises:
+        ValueError: the setting does not compose, or a metric is unknown.
+        LedgerError: an entry of the ledger is damaged.
+    """
+    found = Values({label: [] for label in entry.values})
+    if entry.lacks or not ledger.is_dir():
+        return found
+    for seed in range(seeds):
+        cell = compose(entry, [f"seed={seed}", f"ledger={ledger}", *given])
+        run = Ledger(ledger).find(cell.identity)
+        records = Records(run, cell.target)
+        if not run.done(cell.target) or not all(map(records.has, cell.requests)):
+            continue
+        summary = outcome(run, cell.target)
+        for label, value in entry.values.items():
+            found.by_label[label].append(_value(entry, value, summary, cell, records))
+        found.seeds.append(seed)
+        found.minutes += summary["seconds"] / 60
+    return found
+
+
+def compose(entry: Entry, given: list[str]) -> Cell:
+    """Return a cell of an entry.
+
+    Raises:
+        ValueError: the setting does not compose.
+    """
+    try:
+        (cfg,) = config.expand([*entry.overrides(), "logger=none", *given], multirun=False)
+        return Cell.from_config(cfg)
+    except Exception as error:
+        raise ValueError(f"{entry.name}: {' '.join(str(error).split())}") from None
+
+
+def _value(entry: Entry, value: Reported, summary: dict[str, Any], cell: Cell, records: Records) -> float:
+    metric, change = DERIVED.get(value.metric, (value.metric, float))
+    numbers = []
+    for length in value.lengths:
+        if length == 1:
+            test = summary["test"]
+        else:
+            asked = {"kind": "length", "length": length, "policy": "raw", "offset": 0}
+            request = next(one for one in cell.requests if asked.items() <= one.items())
+            rows = records.get(request)
+            test = dict(zip(rows["metric"], rows["value"], strict=True))
+        if metric not in test:
+            raise ValueError(f"{entry.name} must measure one of {', '.join(test)}, got {value.metric}")
+        numbers.append(float(change(test[metric])))
+    return sum(numbers) / len(numbers)

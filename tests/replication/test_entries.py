@@ -1,0 +1,158 @@
+"""The registry: every entry has its fields and composes, and what lacks one is refused in one line."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pe_lab import config
+from pe_lab.replication import load
+from pe_lab.replication.ledger import DERIVED, compose
+from pe_lab.training.metrics import directions
+
+ENTRIES = load()
+RUN = {name: entry for name, entry in ENTRIES.items() if not entry.lacks}
+
+TABLE: dict[str, Any] = {
+    "title": "A paper",
+    "paper": "https://arxiv.org/abs/0000.00000",
+    "source": "table 1",
+    "seen": True,
+    "unit": "share",
+    "tolerance": 0.1,
+    "measured": {"short": "exact_match", "long": "exact_match@2,4"},
+    "setting": ["data=copy"],
+    "cells": {
+        "one": {
+            "says": "It works.",
+            "setting": ["pe=rope"],
+            "published": {"short": [1, 0.9, 0.95], "long": {"mean": 0.5, "sd": 0.1, "seeds": 5}},
+            "minutes": 3,
+        }
+    },
+}
+
+
+def written(folder: Path, table: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "a.yaml").write_text(table if isinstance(table, str) else yaml.safe_dump(table))
+    return folder
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """Return the table with a key changed, or without it where the value is None."""
+    table = deepcopy(TABLE)
+    *parents, key = path.split(".")
+    place = table
+    for parent in parents:
+        place = place[parent]
+    if value is None:
+        place.pop(key, None)
+    else:
+        place[key] = value
+    return table
+
+
+def test_a_table_is_read_as_entries(tmp_path: Path) -> None:
+    (entry,) = load(written(tmp_path, TABLE)).values()
+    assert entry.name == "a/one"
+    assert entry.setting == ("data=copy", "pe=rope")
+    assert entry.overrides() == ["data=copy", "pe=rope", "evaluate.lengths=[1,2,4]"]
+    assert (entry.seeds, entry.minutes, entry.timed, entry.lacks) == (3, 3.0, False, None)
+    short, long = entry.values["short"], entry.values["long"]
+    assert (short.metric, short.lengths, long.lengths) == ("exact_match", (1.0,), (2.0, 4.0))
+    assert short.published.mean == pytest.approx(0.95)
+    assert short.published.sd == pytest.approx(0.05)
+    assert (short.published.seeds, long.published.seeds) == (3, 5)
+
+
+@pytest.mark.parametrize("key", ["title", "paper", "source", "seen", "unit", "tolerance", "measured"])
+def test_a_table_without_a_field_is_refused_in_one_line(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ValueError, match=rf"^replication/a.yaml: one.* {key}") as refused:
+        load(written(tmp_path, changed(key, None)))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("cells.one.says", None, "says"),
+        ("cells.one.published", None, "published"),
+        ("cells.one.minutes", None, "minutes"),
+        ("cells.one.minutes", -1, "minutes"),
+        ("cells.one.minutes", True, "minutes"),
+        ("cells.one.published.short", "1", "short"),
+        ("cells.one.published.short", [1], "short"),
+        ("cells.one.published.short", {"sd": 1}, "mean"),
+        ("cells.one.published.long.sd", -1, "sd"),
+        ("cells.one.published.long.seeds", 0, "seeds"),
+        ("cells.one.published.other", 1, "other"),
+        ("cells.one.seeds", 2, "seeds"),
+        ("cells.one.seen", "yes", "seen"),
+        ("cells.one.setting", "pe=rope", "setting"),
+        ("cells.one.sed", 1, "sed"),
+        ("measured.long", "exact match", "metric"),
+        ("tolerance", 0, "tolerance"),
+        ("unit", "", "unit"),
+        ("cells", {}, "cells"),
+        ("cells", {"a b": {"seeds": 3}}, "a b"),
+        ("cells", {"one": 1}, "cell"),
+        ("nothing", 1, "nothing"),
+    ],
+)
+def test_a_wrong_field_is_refused_in_one_line(tmp_path: Path, path: str, value: Any, named: str) -> None:
+    with pytest.raises(ValueError, match=rf"^replication/a.yaml.*{named}") as refused:
+        load(written(tmp_path, changed(path, value)))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["a: [", "", "- 1", "a"])
+def test_a_file_that_is_no_table_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ValueError, match=r"^replication/a.yaml") as refused:
+        load(written(tmp_path, text))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_run_needs_a_setting_and_what_the_package_lacks_does_not(tmp_path: Path) -> None:
+    table = changed("setting", None)
+    table["cells"]["one"].pop("setting")
+    with pytest.raises(ValueError, match="one must have a setting"):
+        load(written(tmp_path, table))
+    table["cells"]["one"]["lacks"] = "encoder"
+    table["cells"]["one"].pop("minutes")
+    (entry,) = load(written(tmp_path, table)).values()
+    assert entry.lacks == "encoder"
+
+
+def test_a_setting_that_does_not_compose_is_refused_with_the_entry(tmp_path: Path) -> None:
+    (entry,) = load(written(tmp_path, changed("setting", ["data=copies"]))).values()
+    with pytest.raises(ValueError, match=r"^a/one: .*copies") as refused:
+        compose(entry, [])
+    assert "\n" not in str(refused.value)
+
+
+def test_users_add_entries_of_their_own(tmp_path: Path) -> None:
+    written(tmp_path / "replication", "# A table\n" + yaml.safe_dump(TABLE))
+    with config.joining(["--config-dir", str(tmp_path)]):
+        assert set(load()) == {*ENTRIES, "a/one"}
+
+
+def test_there_are_a_hundred_entries_of_several_papers() -> None:
+    assert len(ENTRIES) >= 100
+    assert len({entry.paper for entry in ENTRIES.values()}) >= 5
+
+
+@pytest.mark.parametrize("table", sorted({name.partition("/")[0] for name in RUN}))
+def test_every_entry_that_can_run_composes_and_measures_what_it_says(table: str) -> None:
+    for name, entry in RUN.items():
+        if name.partition("/")[0] == table:
+            known = directions(compose(entry, ["seed=0", "trainer.device=cpu"]).dataset)
+            for label, value in entry.values.items():
+                assert DERIVED.get(value.metric, (value.metric,))[0] in known, f"{name}, {label}"
+
+
+def test_numbers_that_were_seen_have_a_paper() -> None:
+    for name, entry in ENTRIES.items():
+        assert entry.paper.startswith("https://arxiv.org/abs/") or not entry.seen, name

@@ -1,0 +1,112 @@
+"""pe-lab replicate: it trains what is missing by pe-lab run, and says what became of each entry."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from pe_lab.replication import __main__ as program
+
+TABLE = """# A table
+title: A paper
+paper: https://arxiv.org/abs/0000.00000
+source: table 1
+seen: true
+unit: share
+tolerance: 0.3
+measured: {trained: accuracy, longer: exact_match@2, perplexity: perplexity}
+setting: [data=copy, data.longest=4, data.symbols=8, data.train=200, data.validation=20, data.test=20, model.depth=1,
+  model.width=16, model.num_heads=2, epochs=1, trainer.device=cpu]
+minutes: 0.1
+cells:
+  right:
+    says: It is not learned at once.
+    setting: [pe=none]
+    published: {trained: {mean: 0.15, sd: 0.05, seeds: 5}, longer: {mean: 0, sd: 0.01, seeds: 5}}
+  wrong:
+    says: It is learned at once.
+    setting: [pe=none]
+    published: {trained: {mean: 0.95, sd: 0.01, seeds: 5}, longer: {mean: 1, sd: 0.01, seeds: 5}}
+  dear:
+    says: It takes long.
+    setting: [pe=rope]
+    published: {trained: 1}
+    minutes: 1000
+  other:
+    says: It needs what is not there.
+    lacks: encoder
+    published: {perplexity: 2}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "conf/replication").mkdir(parents=True)
+    (tmp_path / "conf/replication/mine.yaml").write_text(TABLE)
+    return tmp_path
+
+
+def replicated(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> int | str | None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["pe-lab replicate", "--config-dir", str(folder / "conf"), *words])
+    with pytest.raises(SystemExit) as end:
+        program.main()
+    return end.value.code
+
+
+def test_what_is_missing_is_trained_and_judged(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert replicated(monkeypatch, folder, "mine", "--list") == 0
+    assert "4 not run" in capsys.readouterr().out
+    assert not (folder / "ledger").exists()
+
+    assert replicated(monkeypatch, folder, "mine", "workers=1", "--out", "out") == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^mine/right: reproduced$", printed, re.MULTILINE)
+    assert re.search(r"^mine/wrong: not reproduced$", printed, re.MULTILINE)
+    assert re.search(r"^mine/dear: not run: needs 50.0 core-hours$", printed, re.MULTILINE)
+    assert re.search(r"^mine/other: not run: pe_lab has no encoder$", printed, re.MULTILINE)
+    runs = [path for path in (folder / "ledger").iterdir() if (path / "run.json").exists()]
+    assert len(runs) == 3  # both entries are of the same trainings
+
+    with (folder / "out/values.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 2 * 3
+    assert {row["entry"] for row in rows} == {"mine/right", "mine/wrong"}
+
+    monkeypatch.setattr(program, "train", lambda *_: pytest.fail("everything is there"))
+    assert replicated(monkeypatch, folder, "mine/right", "--list") == 0
+    assert "mine/right: reproduced" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mine/rigth"], "NAME='mine/rigth': did you mean mine/right"),
+        (["minee"], "NAME='minee': did you mean mine"),
+        (["mine", "pe=rope"], "replicate takes ledger, workers, logger, hydra/launcher"),
+        (["mine", "--seeds", "2"], "argument --seeds"),
+        (["mine", "--most", "0"], "argument --most"),
+    ],
+)
+def test_a_wrong_word_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert replicated(monkeypatch, folder, *words) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+
+
+def test_a_training_that_fails_is_said_and_others_are_judged(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained = []
+    monkeypatch.setattr(program, "train", lambda entry, *_: trained.append(entry.name) or 1)
+    assert replicated(monkeypatch, folder, "mine") == 1
+    assert trained == ["mine/right", "mine/wrong"]
+    assert "mine/right: not run" in capsys.readouterr().out
+    assert replicated(monkeypatch, folder, "mine/dear") == 1
+    assert trained[2:] == ["mine/dear"]  # named, it is trained whatever it costs
