@@ -134,7 +134,7 @@ SECRETS = {"WANDB_API_KEY": "5ec2e7" * 6 + "beef", "AWS_SECRET_ACCESS_KEY": "hus
 
 def test_no_secret_of_the_environment_is_stored(tmp_path):
     ledger = tmp_path / "ledger"
-    words = [*SWEEP, "pe=rope", "seed=0", f"ledger={ledger}", "logger=wandb", "study_name=question"]
+    words = [*SWEEP, "pe=rope", "seed=0", f"ledger={ledger}", "logger=wandb", "study_name=question", "epochs=1"]
     env = SECRETS | {"WANDB_MODE": "offline"}
     status, _, errors = Program(words, tmp_path / "printed", env=env).wait()
     assert status == 0, errors
