@@ -19,6 +19,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_OF_INSTALLED = {"site-packages", "dist-packages"}  # also of the system's Python, below a virtual environment
 _OURS = __name__.partition(".")[0]
 _KNOWN = ("torch", "lightning")
 
@@ -49,6 +50,10 @@ def origin(*made: Callable[..., Any]) -> dict[str, str]:
 
 def _package(name: str) -> str:
     return name.partition(".")[0]
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_INSTALLED) or not _OF_INSTALLED.isdisjoint(Path(file).parts)
 
 
 class _Reader:
@@ -92,7 +97,7 @@ class _Reader:
         if name == "__main__":
             return True
         file = getattr(sys.modules.get(name), "__file__", None)
-        return file is not None and (_package(name) == self.package or not file.startswith(_INSTALLED))
+        return file is not None and (_package(name) == self.package or not _is_installed(file))
 
     def _file(self, module: ModuleType) -> Iterator[bytes]:
         file = getattr(module, "__file__", None) or ""
@@ -110,7 +115,7 @@ class _Reader:
             names = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom):
+            elif isinstance(node, ast.ImportFrom) and (package or not node.level):
                 base = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
                 names = [str(base), *(f"{base}.{alias.name}" for alias in node.names)]
             for name in names:

@@ -103,6 +103,25 @@ def test_a_function_that_a_class_calls_is_part_of_its_source(folder, how):
     assert origin(made()) != before
 
 
+@pytest.mark.parametrize("place", ["site-packages", "dist-packages"])
+def test_a_package_that_another_environment_installed_is_no_part_of_the_source(folder, place, monkeypatch):
+    """As those of the system in a virtual environment that sees them."""
+    installed = folder / "elsewhere" / place
+    installed.mkdir(parents=True)
+    monkeypatch.syspath_prepend(installed)
+    write(installed, helper="SIZE = 1\n")
+    write(folder, mymod="import helper\n\nclass Mine:\n    size = helper.SIZE\n")
+    before = origin(made())
+    write(installed, helper="SIZE = 2\n")
+    assert origin(made()) == before
+
+
+def test_a_relative_import_outside_of_a_package_is_passed_over(folder):
+    text = "try:\n    from .sizes import SIZE\nexcept ImportError:\n    SIZE = 1\n\nclass Mine:\n    size = SIZE\n"
+    write(folder, mymod=text)
+    assert origin(made())["class"] == "mymod.Mine"
+
+
 def test_a_class_in_a_package_is_known_by_the_modules_it_takes_from(folder):
     write(folder, mypack____init__="", mypack__sizes="SIZE = 1\n")
     (folder / "mypack" / "mine.py").write_text("from mypack import sizes\n\nclass Mine:\n    size = sizes.SIZE\n")
