@@ -49,7 +49,8 @@ class Majority(Drawn):
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
         prompt = torch.randint(self.symbols, (len(n), self.n[-1]), generator=source)
-        while (tied := (self._lead(n, prompt) == 0).nonzero()[:, 0]).numel():
+        tied = torch.arange(len(n))
+        while len(tied := tied[self._lead(n[tied], prompt[tied]) == 0]):
             prompt[tied] = torch.randint(self.symbols, (len(tied), self.n[-1]), generator=source)
         return prompt
 
