@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pe_lab.experiment.trained_cell import TrainedCell
+    from pe_lab.results.trained_cell import TrainedCell
 
 __all__ = ["__version__", "attention", "encodings", "load"]
 __version__ = "0.1.0"
@@ -35,7 +35,7 @@ def load(ledger: "str | os.PathLike[str]" = "ledger", study: str | None = None, 
             names in what they differ.
         LedgerError: the checkpoint is damaged, or has no weights.
     """
-    from pe_lab.experiment import trained_cell  # loads torch
+    from pe_lab.results import trained_cell  # loads torch
 
     return trained_cell.load(ledger, study, settings)
 

@@ -87,7 +87,7 @@ class Cell:
             ValueError: the parts do not fit each other otherwise.
         """
         device = torch.device(_device(cfg.trainer.device))
-        dataset = dataset_of(cfg)
+        dataset = _dataset(cfg)
         if cfg.trainer.batch_size > dataset.size("train"):
             raise ValueError(
                 f"trainer.batch_size must be at most the number of training sequences, "
@@ -100,7 +100,7 @@ class Cell:
                 f"data={cfg.data.name} must have sequences of at most {LONGEST} tokens, got {dataset.task.length}"
             )
         sizes = dataset.task.sizes(cfg.model.width, cfg.model.num_heads)
-        encoding = encoding_of(cfg, sizes)
+        encoding = _partial(cfg, "pe", sizes)
         with naming_memory(cfg, dataset.task.length):
             with within("pe"):
                 made = encoding(sizes).to(device)
@@ -255,7 +255,7 @@ class Cell:
 
     def make_dataset(self) -> Dataset:
         """Return the dataset anew, without its sequences, which it makes when they are asked for."""
-        return dataset_of(self.cfg)
+        return _dataset(self.cfg)
 
     def autocast(self) -> torch.autocast:
         """Return the precision context of training and evaluation."""
@@ -275,16 +275,10 @@ class Cell:
         )
 
 
-def dataset_of(cfg: DictConfig) -> Dataset:
-    """Return the dataset of a config, without its sequences, which it makes when they are asked for."""
+def _dataset(cfg: DictConfig) -> Dataset:
     with within("data"):  # an error about `length` is about the setting `data.length`
         dataset: Dataset = _partial(cfg, "data", seed=cfg.seed)(seed=cfg.seed)
     return dataset
-
-
-def encoding_of(cfg: DictConfig, sizes: Sizes) -> Callable[[Sizes], PositionalEncoding]:
-    """Return what makes the encoding of a config; its options are checked with these sizes."""
-    return _partial(cfg, "pe", sizes)
 
 
 def _partial(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable[..., Any]:

@@ -14,14 +14,13 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.memory import naming_memory
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.ledger.run import WEIGHTS, Run
+from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
 from pe_lab.probes import Probe
 from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.files import LedgerError
 from pe_lab.system.termination import TerminatedError, no_exit
-from pe_lab.training.checkpoints import load_weights
+from pe_lab.training.checkpoints import load_checkpoint
 from pe_lab.training.decoding import exact_match_generated
 from pe_lab.training.metrics import evaluate
 
@@ -105,19 +104,6 @@ def trained(cell: Cell, run: Run) -> Transformer:
     model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, asked)
     load_checkpoint(model, run, cell.target)
     return model.to(cell.device)
-
-
-def load_checkpoint(model: Transformer, run: Run, target: int) -> None:
-    """Load the weights of a checkpoint of the ledger into its model.
-
-    Raises:
-        LedgerError: its files are damaged, or it is a shipped result, which has no weights.
-    """
-    run.verify(target)
-    if run.is_shipped(target):
-        name = run.summary(target)["name"]
-        raise LedgerError(f"{name} must have its weights, got a shipped result: shipped=false trains it")
-    load_weights(model, run.checkpoint(target) / WEIGHTS)
 
 
 @contextmanager

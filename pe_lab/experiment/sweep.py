@@ -89,7 +89,7 @@ def run(
     settle_wandb(cfgs[0])
     served = _Rounds(overrides, cells, unfit, _Workers(launch, workers, elsewhere), train)
     own = served.jobs_of(drive(stages([cell.cfg for cell in cells]), served.serve))
-    report(own)
+    report(own, evaluated=not train)
     if searched:
         from pe_lab.experiment.chosen_rates import print_costs
 

@@ -7,13 +7,19 @@ from pe_lab.experiment.job import Job
 from pe_lab.ledger.run import DIVERGED
 from pe_lab.ledger.tree import Tree
 
+EVALUATION = "evaluation"  # the folder in a ledger for what was measured on cells of no study
+MOST_MAPS = 8  # cells whose attention is drawn
+
 
 class CellsMissingError(RuntimeError):
     """Some requested cells are not in the ledger."""
 
 
-def report(jobs: list[Job]) -> None:
+def report(jobs: list[Job], evaluated: bool = False) -> None:
     """Print the tables of the cells that are there, write them beside the study's rows, and name what is missing.
+
+    Args:
+        evaluated: print a summary of what was measured on trained cells instead, with figures in files.
 
     Raises:
         CellsMissingError: cells are missing.
@@ -23,7 +29,8 @@ def report(jobs: list[Job]) -> None:
     present = [job for job in jobs if job.trained]
     try:
         if present:
-            _write_tables(present, [job for job in jobs if not job.trained and job.failure])
+            lost = [job for job in jobs if not job.trained and job.failure]
+            _write_tables(present, lost, evaluated and bool(present[0].cell.requests))
     finally:  # also when the tables cannot be made
         absent = _name([job for job in jobs if job.missing])
     if absent:
@@ -56,7 +63,7 @@ def _missing(absent: list[Job], jobs: list[Job]) -> CellsMissingError:
     return CellsMissingError(line)
 
 
-def _write_tables(present: list[Job], failed: list[Job]) -> None:
+def _write_tables(present: list[Job], failed: list[Job], evaluated: bool) -> None:
     """Print the tables of cells, and write them into the study's folder.
 
     Raises:
@@ -79,16 +86,40 @@ def _write_tables(present: list[Job], failed: list[Job]) -> None:
         curves.Measured(own, job.run, job.cell.target, job.cell.requests)
         for own, job in zip(settings, present, strict=True)
     ]
-    texts, files = study.tables(Results(ledger, name, rows, lost), curves.gather(measured))
-    if cfg.tune.rates is None:
+    records = curves.gather(measured)
+    texts, files = study.tables(Results(ledger, name, rows, lost), records)
+    if evaluated and len(records):
+        print(study.in_short(records))
+        files |= study.figures(records) | _attention(present)
+    elif cfg.tune.rates is None:
         print("\n\n".join(texts.values()))
     else:  # losses of seeds that stopped where they solved the task, at rates of their own, are no comparison
         files = {file: content for file, content in files.items() if not file.startswith("table.")}
-    if name:
-        folder = ledger / "studies" / name
+    folder = ledger / "studies" / name if name else ledger / EVALUATION
+    if name or evaluated:
         try:
             for file, content in files.items():
                 Tree(ledger).write(folder / file, content)
         except OSError as error:
-            line = f"the tables of study_name={name} must be written to {folder}, got {error.strerror or error}"
+            what = f"study_name={name}" if name else "the evaluation"
+            line = f"the tables of {what} must be written to {folder}, got {error.strerror or error}"
             raise OSError(f"{line}: the same command, run again, writes them") from None
+    if evaluated:
+        opens = f"pe-lab report {name} --ledger {ledger}" if name else f"pe-lab report {ledger}"
+        print(f"{folder}: all rows (records.csv), tables and figures of {len(present)} cells; {opens} shows them")
+
+
+def _attention(jobs: list[Job]) -> dict[str, str]:
+    """Return the attention maps of the first cells as SVG by the name of the file, if attention was measured."""
+    from pe_lab.experiment.measurement import trained
+    from pe_lab.probes.figures import LONGEST, attention_heads  # loads matplotlib
+    from pe_lab.results.plots import svg
+
+    found = {}
+    for job in jobs[:MOST_MAPS] if "attention" in jobs[0].cell.cfg.probe else []:
+        cell = job.cell
+        if cell.dataset.task.length <= LONGEST:
+            title = f"Attention of {cell.name()} on the first test sequence"
+            figure = attention_heads(trained(cell, job.run), cell.make_dataset(), cell.cfg.seed, title=title)
+            found[f"attention-{cell.name()}.svg"] = svg(figure, cell.name())
+    return found

@@ -3,6 +3,7 @@
 python -m pe_lab.report depth_epochs_pe                   a study of the ledger in ./ledger
 python -m pe_lab.report FOLDER [--study NAME]             a ledger, or a study's folder with rows.csv
 python -m pe_lab.report wandb:ENTITY/PROJECT              the runs of a W&B project
+python -m pe_lab.report STUDY --paper DIR                 LaTeX tables, figures and a methods paragraph as well
 python -m pe_lab.report claims [--ledger FOLDER]          ten claims of the literature, tested on the ledger's studies
 
 Writes report.html, one file that needs no network.
@@ -48,6 +49,7 @@ def main() -> None:
     parser.add_argument("--metric", default="loss", help="a metric of the test (default: loss)")
     parser.add_argument("--audit", help="folder of an audit, for the table of properties")
     parser.add_argument("--out", help="folder for report.html (default: beside the study's tables)")
+    parser.add_argument("--paper", metavar="DIR", help="write LaTeX tables, figures and a methods paragraph there")
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> None:
@@ -63,6 +65,13 @@ def report(arguments: argparse.Namespace) -> None:
     Raises:
         ValueError: there is no such source, study, baseline, metric, audit or encoding to compare, or no such margin.
     """
+    if arguments.paper is not None:
+        from pe_lab.report import paper
+
+        if arguments.source == "claims":
+            raise ValueError(f"--paper must be given with a study, got claims and --paper {arguments.paper}")
+        require_writable("--paper", Path(arguments.paper))
+        paper.require_new(Path(arguments.paper))
     if arguments.source == "claims":
         if arguments.out:
             require_writable("--out", Path(arguments.out))
@@ -104,11 +113,15 @@ def report(arguments: argparse.Namespace) -> None:
     from pe_lab.report.sections import sections
 
     asked = Question(results, load, command(results.name), baseline, arguments.metric, audit, arguments.against, margin)
+    if arguments.paper is not None:
+        count = len(paper.write(asked, Path(arguments.paper)))
     found = sections(asked)
     title = f"pe_lab: {results.name}"
     write_text(out / "report.html", html(title, found))
     if results.refused:
         print(f"partial: {len(results.refused)} entries were refused; the report lists them", file=sys.stderr)
+    if arguments.paper is not None:
+        print(f"{Path(arguments.paper) / 'paper.tex'}: {count} files; pdflatex, run in that folder, shows them all")
     print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
 
 

@@ -1,13 +1,11 @@
 """Sections as one self-contained HTML page."""
 
-import io
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -15,7 +13,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from pe_lab.report.parts import Drawn, Part, Section
-from pe_lab.results.plots import AS_WRITTEN
+from pe_lab.results.plots import svg
 from pe_lab.results.verdicts import EQUAL, EQUIVALENT, MARKS, direction
 
 LEAST_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
@@ -82,10 +80,7 @@ def _inline(text: str) -> Markup:
 
 def _svg(figure: Figure, caption: str) -> Markup:
     """Return a figure as SVG, with its caption as a label for screen readers; equal figures give equal bytes."""
-    with mpl.rc_context(AS_WRITTEN | {"svg.hashsalt": caption, "svg.fonttype": "none", "font.family": "sans-serif"}):
-        content = io.StringIO()
-        figure.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    drawn = content.getvalue()
+    drawn = svg(figure, caption)
     drawn = drawn[drawn.index("<svg") :]
     # ids must be unique on a page with several figures
     mark = f"f{crc32(drawn.encode()):x}-"

@@ -15,7 +15,7 @@ from pe_lab.statistics import Families, Margin
 from pe_lab.system.names import unknown_name
 
 IMPORTS = (
-    "from pe_lab.report import answer, choice, decided; "
+    "from pe_lab.report import answer, attention, choice, decided; "
     "from pe_lab.results import columns, frame, plots, rates, sensitivity, specification, wandb_project; "
     "from pe_lab import statistics"
 )
@@ -99,7 +99,7 @@ def question(asked: Question) -> Section:
         counts = [f"{cells['pe'].nunique()} encodings"]
         counts += [f"{name} {', '.join(_plain(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied]
         seeds = tuple(sorted(cells["seed"].unique()))
-        parts.append(f"{len(cells)} cells: {'; '.join(counts)}; seeds {_seeds_in_words(seeds)}.")
+        parts.append(f"{len(cells)} cells: {'; '.join(counts)}; seeds {seeds_in_words(seeds)}.")
         direction = "lower" if lower_is_better(asked.metric) else "higher"
         parts.append(
             f"The metric is test {asked.metric} ({direction} is better; losses are in nats per slot). "
@@ -132,7 +132,7 @@ def cautions(results: Results, baseline: str) -> list[str]:
     if baseline not in set(cells["pe"]):
         lines.append(f"The baseline {baseline} is not among the cells.")
     for name, what in (("torch", "versions of PyTorch"), ("commit", "commits of pe_lab"), ("device", "devices")):
-        values = cells[name].fillna("unknown").astype(str).str[:12].unique() if name in cells else []
+        values = cells[name].astype(object).fillna("unknown").astype(str).str[:12].unique() if name in cells else []
         if len(values) > 1:
             lines.append(f"Cells were made with several {what}: {', '.join(map(str, values))}.")
     if "optimizer.lr" in cells and "optimizer.lr" not in setting_columns(cells):
@@ -154,7 +154,7 @@ def _seed_cautions(cells: pd.DataFrame) -> list[str]:
         others = by_cell[by_cell != most]
         lines.append(
             f"Seeds are not the same everywhere: {len(others)} of {len(by_cell)} combinations of setting and encoding "
-            f"have others than {_seeds_in_words(most)}. Differences are taken over shared seeds only."
+            f"have others than {seeds_in_words(most)}. Differences are taken over shared seeds only."
         )
     count = len(cells[setting_columns(cells)].drop_duplicates()) * cells["pe"].nunique()
     if len(by_cell) < count:
@@ -181,7 +181,7 @@ def varied_columns(data: pd.DataFrame, names: list[str]) -> list[str]:
     return [name for name in names if name in data and data[name].nunique(dropna=False) > 1]
 
 
-def _seeds_in_words(seeds: tuple[int, ...]) -> str:
+def seeds_in_words(seeds: tuple[int, ...]) -> str:
     whole = seeds == tuple(range(seeds[0], seeds[-1] + 1)) and len(seeds) > 2
     return f"{seeds[0]} to {seeds[-1]}" if whole else ", ".join(map(str, seeds))
 

@@ -4,6 +4,7 @@ import pandas as pd
 
 from pe_lab.report import comparing
 from pe_lab.report.answer import answer
+from pe_lab.report.attention import attention
 from pe_lab.report.effort import searched_rates
 from pe_lab.report.elsewhere import elsewhere
 from pe_lab.report.parts import Drawn, Part, Section, Table
@@ -36,7 +37,7 @@ def sections(asked: Question) -> list[Section]:
             _tasks(asked),
             _curves(asked),
         ]
-        found += [_lengths(asked), _probes(asked), _cost(asked), _audit(asked)]
+        found += [_lengths(asked), _probes(asked), attention(asked), _cost(asked), _audit(asked)]
         found += [comparing.methods(asked), comparing.choices(asked)]
     return [section for section in found if section.parts]
 

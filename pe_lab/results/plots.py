@@ -1,5 +1,6 @@
 """Figures of results, each with the numbers that it draws. Colours are distinguishable for all, and never alone."""
 
+import io
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,14 @@ class Plot:
 
     figure: Figure
     data: pd.DataFrame
+
+
+def svg(figure: Figure, salt: str) -> str:
+    """Return a figure as SVG; equal figures with equal salts give equal bytes."""
+    with mpl.rc_context(AS_WRITTEN | {"svg.hashsalt": salt, "svg.fonttype": "none", "font.family": "sans-serif"}):
+        content = io.StringIO()
+        figure.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    return content.getvalue()
 
 
 @mpl.rc_context(AS_WRITTEN)

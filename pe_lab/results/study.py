@@ -2,10 +2,12 @@
 
 import pandas as pd
 
-from pe_lab.results import curves, rates
-from pe_lab.results.columns import MEASURED, setting_columns
+from pe_lab.results import curves, plots, rates
+from pe_lab.results.columns import GENERATED, MEASURED, SHOWN, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.table import as_markdown, as_text, by_task, markdown, render, summarise, with_verdicts
+
+MOST_LINES = 12  # of a table in a short summary
 
 
 def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dict[str, str]]:
@@ -48,6 +50,47 @@ def tables(results: Results, records: pd.DataFrame) -> tuple[dict[str, str], dic
     files = {name: f"{text}\n" for name, text in files.items()}
     files |= {f"{name}.txt": f"{text}\n" for name, text in texts.items()}
     return texts, files | {f"{name}.csv": frame.to_csv(index=False) for name, frame in frames.items()}
+
+
+def in_short(records: pd.DataFrame) -> str:
+    """Return one metric of each measurement as text: a line per encoding and setting.
+
+    Args:
+        records: later measurements, from `curves.gather`; not empty.
+
+    Returns:
+        Of lengths exact match where there is one, else accuracy, else the loss; of each probe its first metric. Of long
+        tables the first MOST_LINES lines, with the number of the others.
+    """
+    names = [name for name in records if name not in ("pe", "seed", *MEASURED)]
+    parts = []
+    measured = set(records.loc[records["kind"].isin(("length", "decode")), "metric"])
+    if metric := next((name for name in (GENERATED, *reversed(SHOWN)) if name in measured), None):
+        table = curves.lengths(records[records["metric"] == metric])
+        parts.append(_first_lines(table, [*names, "policy", "offset", "metric", "seeds"]))
+    probes = records[records["kind"].eq("probe") & records["layer"].notna()]
+    for _, rows in probes.groupby("probe", sort=False):
+        table = curves.layers(rows[rows["metric"] == rows["metric"].iloc[0]])
+        parts.append(_first_lines(table, [*names, "probe", "length", "metric", "seeds"]))
+    return "\n\n".join(parts)
+
+
+def _first_lines(table: pd.DataFrame, names: list[str]) -> str:
+    """Return the first lines of a table as text, and how many more there are."""
+    more = f"\n... {len(table) - MOST_LINES} more lines" if len(table) > MOST_LINES else ""
+    return f"{as_text(table.head(MOST_LINES), names)}{more}"
+
+
+def figures(records: pd.DataFrame) -> dict[str, str]:
+    """Return figures of later measurements, one metric of each as in `in_short`, as SVG by the name of the file."""
+    made = {}
+    measured = set(records.loc[records["kind"] == "length", "metric"])
+    if metric := next((name for name in reversed(SHOWN) if name in measured), None):
+        made["lengths.svg"] = plots.length_curves(records, metric)
+    probes = records[records["kind"].eq("probe") & records["layer"].notna()]
+    for probe, rows in probes.groupby("probe", sort=False):
+        made[f"layers-{probe}.svg"] = plots.layer_curves(records, str(probe), rows["metric"].iloc[0])
+    return {name: plots.svg(plot.figure, name) for name, plot in made.items()}
 
 
 def _judged(table: pd.DataFrame, results: Results) -> tuple[pd.DataFrame, str]:

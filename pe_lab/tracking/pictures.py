@@ -7,25 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Dataset
-from pe_lab.data.seeding import derive, seed_all
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.layout import PADDING
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.ledger.tree import Tree
 from pe_lab.model.transformer import Transformer
-from pe_lab.probes.attention import layer_weights
-from pe_lab.probes.states import at_rest
+from pe_lab.probes.figures import LONGEST as LONGEST
+from pe_lab.probes.figures import attention_maps
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import digest, is_file
 from pe_lab.system.termination import TerminatedError
 from pe_lab.tracking.wandb_run import WandbRun
 
 revision = 1  # raised when the picture of an encoding changes
-LONGEST = 512  # tokens of a sequence whose attention is drawn
 TILE, GAP = 96, 4  # pixels of a head, at least, and between two
 
 Picture = Path | np.ndarray
@@ -88,20 +84,14 @@ def attention_picture(model: Transformer, dataset: Dataset, seed: int) -> np.nda
     """
     from matplotlib import colormaps
 
-    device = model.tokens.weight.device
-    batch = dataset.batch("test", torch.tensor([0])).to(device)
-    real = (batch.layout.segment[0] != PADDING).nonzero()[:, 0]
-    repeat = max(1, TILE // len(real))
-    size = repeat * len(real)
     rows = []
-    with torch.no_grad(), at_rest(model):
-        seed_all(derive(seed, "picture"), device)
-        for weights, _, layout in layer_weights(model, batch):
-            shown = weights[0][:, real][:, :, real].double().clamp(0, 1).sqrt().cpu().numpy()  # [H, T, T]
-            pixels = colormaps["cividis"](shown, bytes=True)[..., :3]
-            pixels[:, ~layout.allowed[0, 0][real][:, real].cpu().numpy()] = 255
-            pixels = pixels.repeat(repeat, 1).repeat(repeat, 2)
-            row = np.full((size + GAP, len(pixels), size + GAP, 3), 255, np.uint8)
-            row[:size, :, :size] = pixels.transpose(1, 0, 2, 3)
-            rows.append(row.reshape(size + GAP, -1, 3))
+    for shown in attention_maps(model, dataset, seed):
+        repeat = max(1, TILE // shown.shape[-1])
+        size = repeat * shown.shape[-1]
+        pixels = colormaps["cividis"](np.sqrt(shown), bytes=True)[..., :3]
+        pixels[np.isnan(shown)] = 255
+        pixels = pixels.repeat(repeat, 1).repeat(repeat, 2)
+        row = np.full((size + GAP, len(pixels), size + GAP, 3), 255, np.uint8)
+        row[:size, :, :size] = pixels.transpose(1, 0, 2, 3)
+        rows.append(row.reshape(size + GAP, -1, 3))
     return np.concatenate(rows)[:-GAP, :-GAP]

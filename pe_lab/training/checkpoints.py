@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from pe_lab.ledger.run import WEIGHTS, Run
 from pe_lab.ledger.states import read_metadata
 from pe_lab.system.files import LedgerError, parse_json
 from pe_lab.training.packing import like, pack, unpack
@@ -35,6 +36,18 @@ def load_weights(model: nn.Module, path: Path) -> None:
     if _shapes(path) != _shapes_of(model.state_dict()):
         raise LedgerError(f"ledger entry {path} must be the weights of the model, got others: remove {path.parent}")
     model.load_state_dict(load_file(path))
+
+
+def load_checkpoint(model: nn.Module, run: Run, target: int) -> None:
+    """Load the weights of a checkpoint of the ledger into its model.
+
+    Raises:
+        LedgerError: its files are damaged, or it is a shipped result, which has no weights.
+    """
+    name = run.summary(target)["name"]
+    if run.is_shipped(target):
+        raise LedgerError(f"{name} must have its weights, got a shipped result: shipped=false trains it")
+    load_weights(model, run.checkpoint(target) / WEIGHTS)
 
 
 class SafeTensorsIO(CheckpointIO):

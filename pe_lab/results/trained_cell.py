@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_object
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
 from pe_lab.config.users import find_classes
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.experiment.cell import dataset_of, encoding_of
-from pe_lab.experiment.measurement import load_checkpoint
 from pe_lab.ledger.run import Run
 from pe_lab.model.transformer import Transformer
 from pe_lab.results.frame import named_cells
@@ -23,6 +21,8 @@ from pe_lab.results.stored import read_settings
 from pe_lab.system.files import LedgerError
 from pe_lab.system.names import unknown_name
 from pe_lab.system.plain import read_yaml
+from pe_lab.training.checkpoints import load_checkpoint
+from pe_lab.training.data import make_dataset
 
 SHORT = {"pe": "pe.name", "data": "data.name"}
 MOST_VALUES = 6  # of a setting that are named in a message
@@ -56,12 +56,19 @@ class TrainedCell:
 
 def load(ledger: str | Path, study: str | None, settings: Mapping[str, Any]) -> TrainedCell:
     """Load the one cell of a ledger that has these settings: see `pe_lab.load`."""
-    run, target = find(Path(ledger), study, settings)
+    return of_checkpoint(*find(Path(ledger), study, settings))
+
+
+def of_checkpoint(run: Run, target: int) -> TrainedCell:
+    """Load the cell of a checkpoint.
+
+    Raises:
+        LedgerError: it is damaged, or has no weights.
+    """
     cfg = _config(run, target)
     summary = run.summary(target)
-    data = dataset_of(cfg)
-    encoding = encoding_of(cfg, data.task.sizes(cfg.model.width, cfg.model.num_heads))
-    model = Transformer(cfg.model, encoding, data.task)
+    data = make_dataset(cfg)
+    model = Transformer(cfg.model, instantiate(cfg.pe), data.task)
     load_checkpoint(model, run, target)
     return TrainedCell(summary["name"], model.eval(), data, summary["test"], summary, cfg, run)
 

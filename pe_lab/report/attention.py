@@ -1,0 +1,78 @@
+"""The section of a report with the attention of every head, from the weights in the ledger."""
+
+import numpy as np
+import pandas as pd
+
+from pe_lab import config
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.probes.figures import LONGEST, attention_heads, attention_maps
+from pe_lab.report.parts import Drawn, Part, Section
+from pe_lab.report.question import Question
+from pe_lab.results.columns import checkpoint, lower_is_better, setting_columns, sort_by_setting
+from pe_lab.results.frame import Results, Stored
+from pe_lab.results.plots import Plot
+from pe_lab.results.trained_cell import of_checkpoint
+from pe_lab.system.files import LedgerError
+
+MOST = 4  # encodings that are drawn: the baseline and the best
+MOST_HEADS = 64  # of a model that is drawn
+
+
+def attention(asked: Question) -> Section:
+    """Return the attention of the baseline and the best encodings in the last setting, first seed.
+
+    There is none where the results have no weights: in the folder of a study, or where cells came with the package.
+    """
+    parts: list[Part] = []
+    for row in _chosen(asked):
+        name, target = str(row["run"]), checkpoint(row)
+        try:
+            plot = heads(asked.results, name, target)
+        except (LedgerError, ValueError, OSError) as error:
+            parts.append(f"No attention of `{row['pe']}` is shown: {' '.join(str(error).split())}")
+            continue
+        caption = f"Attention of {row['pe']}, seed {row['seed']}, on the first test sequence; shades are weights"
+        parts.append(Drawn(plot, caption, f"attention.heads(results, {name!r}, {target})"))
+    return Section("Attention", parts)
+
+
+def heads(results: Results, run: str, target: int) -> Plot:
+    """Draw the attention of every head of a checkpoint; the numbers are the mean distance and the largest weight.
+
+    Raises:
+        ValueError: the model is too large to be drawn.
+        LedgerError: the checkpoint is damaged, or has no weights.
+    """
+    cell = of_checkpoint(Ledger(results.source).named(run), target)
+    model = cell.config.model
+    if model.depth * model.num_heads > MOST_HEADS or cell.data.task.length > LONGEST:
+        raise ValueError(f"at most {MOST_HEADS} heads and {LONGEST} tokens are drawn, {cell.name} has more")
+    figure = attention_heads(cell.model, cell.data, cell.config.seed, title=f"Attention of {cell.name}")
+    lines = []
+    for layer, maps in enumerate(attention_maps(cell.model, cell.data, cell.config.seed), 1):
+        distance = np.abs(np.subtract.outer(*2 * [np.arange(maps.shape[-1])]))
+        for head, weights in enumerate(np.nan_to_num(maps)):
+            mean = float((weights * distance).sum() / weights.sum())
+            lines.append({"layer": layer, "head": head, "distance": mean, "largest weight": float(weights.max())})
+    return Plot(figure, pd.DataFrame(lines))
+
+
+def _chosen(asked: Question) -> list[dict[str, object]]:
+    """Return the cells to draw: of the last setting and the first seed, those of the baseline and the best others."""
+    cells = asked.results.cells
+    if isinstance(asked.results, Stored) or not asked.results.source.is_dir() or cells.empty:
+        return []
+    names = setting_columns(cells)
+    ordered = sort_by_setting(cells, names)
+    last = ordered[(ordered[names].astype(str) == ordered[names].astype(str).iloc[-1]).all(axis=1)]
+    last = last[last["seed"] == last["seed"].min()].drop_duplicates("pe")
+    # classes of files that this process knows: what else a ledger names is not imported
+    files = config.folders()
+    known = [
+        all(files.file(group, str(row[group]).split(" ")[0]) is not None for group in ("pe", "data"))
+        and not Ledger(asked.results.source).named(str(row["run"])).is_shipped(checkpoint(row))
+        for row in last.to_dict("records")
+    ]
+    last = last[known].sort_values(f"test_{asked.metric}", ascending=lower_is_better(asked.metric), kind="stable")
+    first = last[last["pe"] == asked.baseline]
+    return list(pd.concat([first, last[last["pe"] != asked.baseline]]).head(MOST).to_dict("records"))

@@ -1,0 +1,223 @@
+"""A study for a paper: tables in LaTeX, figures as PDF and SVG, and a paragraph on methods."""
+
+from collections.abc import Mapping
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.report import answer
+from pe_lab.report.effort import rates_in_words
+from pe_lab.report.question import Question, seeds_in_words, varied_columns
+from pe_lab.results import plots
+from pe_lab.results.columns import ENVIRONMENT, setting_columns
+from pe_lab.results.from_ledger import settings_of_identity
+from pe_lab.results.table import summarise
+from pe_lab.statistics import GRID
+from pe_lab.system.files import LedgerError, write_text
+
+LONG = 40  # rows from which a table may break over pages
+MOST_PANELS = 6  # of a figure of curves
+ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"}
+ESCAPED |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": "$<$", ">": "$>$"}
+TABLES, FIGURES = ("means", "differences"), {"curves": "by epochs", "forest": "against the baseline"}
+FILES = (
+    *("paper.tex", "methods.tex", *(f"{name}.tex" for name in TABLES)),
+    *(f"{name}.{kind}" for name in FIGURES for kind in ("pdf", "svg")),
+)
+
+
+def require_new(folder: Path) -> None:
+    """Raise ValueError if a file that would be written is there already."""
+    if known := [name for name in FILES if (folder / name).exists()]:
+        raise ValueError(f"--paper must be a folder without {known[0]}, got {str(folder)!r}: choose another")
+
+
+def write(asked: Question, folder: Path) -> list[str]:
+    """Write all files, and return their names.
+
+    Raises:
+        ValueError: there is no cell, or a file is there already.
+    """
+    require_new(folder)
+    if asked.results.cells.empty:
+        raise ValueError(f"--paper must be of a study with cells, got none in {asked.results.name}")
+    tables, drawn = _tables(asked), _figures(asked)
+    texts = {f"{name}.tex": text for name, text in tables.items()}
+    texts["methods.tex"] = methods(asked)
+    captions = {name: escaped(caption) for name, (_, caption) in drawn.items()}
+    texts["paper.tex"] = _rendered("paper.tex", tables=list(tables), figures=captions)
+    for name, text in texts.items():
+        write_text(folder / name, text)
+    for name, (plot, _) in drawn.items():
+        write_text(folder / f"{name}.svg", plots.svg(plot.figure, name))
+        content = BytesIO()
+        with mpl.rc_context(plots.AS_WRITTEN | {"pdf.fonttype": 42}):
+            plot.figure.savefig(content, format="pdf", metadata={"CreationDate": None})
+        (folder / f"{name}.pdf").write_bytes(content.getvalue())
+    return [*texts, *(f"{name}.{kind}" for name in drawn for kind in ("pdf", "svg"))]
+
+
+def _tables(asked: Question) -> dict[str, str]:
+    """Return the tables of means and of differences by name; the second only where encodings are compared."""
+    cells, metric = asked.results.cells, asked.metric
+    table = summarise(cells, asked.baseline, metric)
+    settings = varied_columns(table, setting_columns(cells))
+    means = table[[*settings, "pe", "seeds"]].assign(
+        **{metric: [_mean(*values) for values in zip(table["loss"], table["low"], table["high"], strict=True)]}
+    )
+    caption = f"Test {metric}: mean over seeds and half of its 95 % t interval"
+    found = {"means": tabular(means, caption, "tab:means", settings)}
+    if cells["pe"].nunique() > 1:
+        lines = asked.compared.compare(GRID)
+        shown = lines[[*varied_columns(lines, setting_columns(cells)), "pe", "seeds"]].assign(
+            difference=[_number(value) for value in lines["difference"]],
+            interval=[_interval(*values) for values in zip(lines["low"], lines["high"], strict=True)],
+            p=[_number(value, 2) for value in lines["p_holm"]],
+            verdict=lines["verdict"],
+        )
+        caption = f"Paired differences in test {metric} from {asked.baseline}, with 95 % t intervals and Holm's p"
+        found["differences"] = tabular(shown, caption, "tab:differences", settings)
+    return found
+
+
+def _figures(asked: Question) -> dict[str, tuple[plots.Plot, str]]:
+    """Return the figures with their captions, by name."""
+    cells, metric = asked.results.cells, asked.metric
+    panels = cells[[name for name in setting_columns(cells) if name != "epochs"]].drop_duplicates()
+    found = {}
+    if cells["epochs"].nunique() > 1 and len(panels) <= MOST_PANELS:
+        caption = f"Test {metric} after training: means over seeds with 95 % t intervals, and floors"
+        found["curves"] = plots.over_epochs(cells, metric), caption
+    if cells["pe"].nunique() > 1 and asked.compared.compare(GRID)["difference"].notna().any():
+        caption = f"Paired differences in test {metric} from {asked.baseline}, with 95 % intervals"
+        found["forest"] = answer.forest(asked.compared, asked.decided), caption
+    return found
+
+
+def methods(asked: Question) -> str:
+    """Return a paragraph in LaTeX: the settings, seeds, statistics, margin and versions of the study."""
+    results, cells = asked.results, asked.results.cells
+    identity, compares = _identity(asked), cells["pe"].nunique() > 1
+    names = varied_columns(cells, setting_columns(cells))
+    settings = {name: _values(cells[name]) for name in names if name != "data"}
+    for name, column in (("depth", "depth"), ("epochs", "epochs")):
+        settings.setdefault(name, _values(cells[column]))
+    counts = cells.groupby(["pe", *setting_columns(cells)], dropna=False)["seed"].nunique()
+    declared = results.declared.margin.get(asked.metric)
+    source = "the default of the task" if declared is None else "declared before training"
+    values: dict[str, Any] = {
+        "encodings": [escaped(name) for name in cells["pe"].unique()],
+        "tasks": [escaped(str(name)) for name in cells["data"].unique()] if "data" in cells else ["unknown"],
+        "model": {name: identity[f"model.{name}"] for name in ("width", "num_heads")} if identity else None,
+        "optimizer": {"name": escaped(str(identity.get("optimizer.name", "adamw")))} if identity else None,
+        "batch_size": identity.get("trainer.batch_size"),
+        "settings": {escaped(name): [escaped(value) for value in known] for name, known in settings.items()},
+        "rates": escaped(rates_in_words(results)),
+        "seeds": f"{counts.min()}" if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}",
+        "seed_names": escaped(seeds_in_words(tuple(sorted(cells["seed"].unique())))),
+        "metric": escaped(asked.metric),
+        "baseline": escaped(asked.baseline) if compares else "",
+        "margin": escaped(str(asked.compared.margin)) if compares else "",
+        "margin_source": source if asked.margin in (None, declared) else "chosen after training",
+        "comparisons": asked.compared.sizes()[0] if compares else 0,
+        "shared_variances": compares and asked.compared.share_variances,
+        "sequential": results.declared.decide is not None,
+        "failed": len(results.failed),
+        "versions": _versions(cells),
+    }
+    return _rendered("methods.tex", **values)
+
+
+def _identity(asked: Question) -> dict[str, Any]:
+    """Return the settings of the first cell, by dotted name; none where there is no ledger."""
+    try:
+        run = Ledger(asked.results.source).named(str(asked.results.cells["run"].iloc[0]))
+        return settings_of_identity(run.identity())
+    except (LedgerError, OSError):
+        return {}
+
+
+def _versions(cells: pd.DataFrame) -> dict[str, str]:
+    """Return the versions and the hardware that cells were trained with, in words."""
+    found = {}
+    for column in (*ENVIRONMENT, "device"):
+        values = cells[column].dropna().astype(str).unique() if column in cells else []
+        short = [value[:12] if column == "commit" else value for value in values]
+        found[column] = escaped(", ".join(short)) or ("" if column in ("commit", "hardware") else "of unknown version")
+    return found
+
+
+def tabular(table: pd.DataFrame, caption: str, label: str, groups: list[str]) -> str:
+    """Return a table in LaTeX with the rules of booktabs; it may break over pages if it is long.
+
+    Texts are escaped, but for those that stand in dollar signs.
+
+    Args:
+        groups: columns between whose values a rule is drawn.
+    """
+    columns = "".join("r" if pd.api.types.is_numeric_dtype(table[name]) else "l" for name in table)
+    lines, before = [], None
+    for row in table.to_dict("records"):
+        group = [row[name] for name in groups]
+        if before is not None and group != before:
+            lines.append(r"\midrule")
+        before = group
+        lines.append(" & ".join(_cell(row[name]) for name in table) + r" \\")
+    head = " & ".join(escaped(str(name)) for name in table) + r" \\"
+    body = [r"\toprule", head, r"\midrule", *lines, r"\bottomrule"]
+    named = [rf"\caption{{{escaped(caption)}}}", rf"\label{{{label}}}"]
+    if len(table) > LONG:
+        parts = [rf"\begin{{longtable}}{{{columns}}}", f"{''.join(named)} \\\\", *body, r"\end{longtable}"]
+    else:
+        inner = [rf"\begin{{tabular}}{{{columns}}}", *body, r"\end{tabular}"]
+        parts = [r"\begin{table}", r"\centering", *named, *inner, r"\end{table}"]
+    return "\n".join(parts) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Return text for LaTeX."""
+    return "".join(ESCAPED.get(character, character) for character in text)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value if value.startswith("$") and value.endswith("$") else escaped(value)
+    return "" if pd.isna(value) else f"{value:g}"
+
+
+def _values(column: pd.Series) -> list[str]:
+    values = column.drop_duplicates().sort_values()
+    return [f"{value:g}" if isinstance(value, (int, float, np.number)) else str(value) for value in values]
+
+
+def _number(value: float, digits: int = 3) -> str:
+    return "" if pd.isna(value) else f"${value:.{digits}g}$"
+
+
+def _mean(mean: float, low: float, high: float) -> str:
+    return f"${mean:.3f}$" if pd.isna(low) else rf"${mean:.3f} \pm {(high - low) / 2:.3f}$"
+
+
+def _interval(low: float, high: float) -> str:
+    return "" if pd.isna(low) else f"$[{low:.3g}, {high:.3g}]$"
+
+
+def _rendered(name: str, **values: Any) -> str:
+    text: str = _environment().get_template(name).render(**values)
+    return text.strip() + "\n"
+
+
+@cache
+def _environment() -> Environment:
+    """Return templates whose marks do not clash with the braces of LaTeX."""
+    marks: Mapping[str, str] = {"block_start_string": "<%", "block_end_string": "%>"}
+    marks = {**marks, "variable_start_string": "<<", "variable_end_string": ">>"}
+    loader = FileSystemLoader(Path(__file__).parent / "latex")
+    return Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, **marks)

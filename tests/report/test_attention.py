@@ -1,0 +1,77 @@
+"""A report shows the attention of trained models, and an evaluation writes it to files; neither needs W&B."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from configs import in_ledger
+from pe_lab.experiment import sweep
+from pe_lab.ledger.ledger import Ledger
+from pe_lab.ledger.run import WEIGHTS
+from pe_lab.report.attention import attention, heads
+from pe_lab.report.parts import Drawn
+from pe_lab.report.question import Question
+from pe_lab.results import frame
+
+TINY = ["model.width=16", "model.num_heads=2", "trainer.batch_size=4522", "trainer.device=cpu", "logger=none"]
+STUDY = [*TINY, "pe=rope,alibi", "model.depth=1,2", "epochs=1", "study_name=mine"]
+ASKED = ["evaluate.lengths=[1,2]", "probe=[attention,position]"]
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ledger")
+    sweep.run(in_ledger(folder, *STUDY))
+    return folder
+
+
+def asked(results: frame.Results) -> Question:
+    return Question(results, "", "", "alibi", "loss", pd.DataFrame())
+
+
+def test_attention_of_the_last_setting_is_drawn_from_the_ledger(ledger: Path) -> None:
+    results = frame.load(ledger, "mine")
+    parts = attention(asked(results)).parts
+    assert [isinstance(part, Drawn) for part in parts] == [True, True]
+    first = parts[0]
+    assert isinstance(first, Drawn)
+    assert len(first.plot.data) == 4  # two layers with two heads
+    assert first.caption.startswith("Attention of alibi")
+    (run,) = results.cells.loc[(results.cells["pe"] == "alibi") & (results.cells["depth"] == 2), "run"]
+    pd.testing.assert_frame_equal(heads(results, run, 1).data, first.plot.data)
+    assert (first.plot.data["distance"] > 0).all()
+
+
+def test_a_folder_of_tables_has_no_attention_and_lost_weights_are_named(ledger: Path, tmp_path: Path) -> None:
+    assert attention(asked(frame.load(ledger / "studies" / "mine"))).parts == []
+    results = frame.load(ledger, "mine")
+    (run,) = results.cells.loc[(results.cells["pe"] == "rope") & (results.cells["depth"] == 2), "run"]
+    weights = Ledger(ledger).named(run).checkpoint(1) / WEIGHTS
+    weights.rename(tmp_path / "kept")
+    try:
+        drawn, lost = attention(asked(results)).parts
+    finally:
+        (tmp_path / "kept").rename(weights)
+    assert isinstance(drawn, Drawn)
+    assert isinstance(lost, str)
+    assert "rope" in lost
+    assert str(weights.parent) in lost
+
+
+@pytest.mark.parametrize("study", [True, False], ids=["of a study", "of no study"])
+def test_an_evaluation_prints_little_and_writes_all(ledger: Path, study: bool, capsys: pytest.CaptureFixture) -> None:
+    words = STUDY if study else STUDY[:-1]
+    sweep.run(in_ledger(ledger, *words, *ASKED), train=False)
+    lines = capsys.readouterr().out.strip().splitlines()
+    folder = ledger / "studies" / "mine" if study else ledger / "evaluation"
+    assert str(folder) in lines[-1]
+    assert "pe-lab report" in lines[-1]
+    records = frame.load(ledger, "mine").records
+    written = pd.read_csv(folder / "records.csv")
+    assert len(written) == len(records)
+    assert len(lines) < 40 < len(records)
+    expected = {f"attention-{pe}-d{depth}-e1-s0.svg" for pe in ("rope", "alibi") for depth in (1, 2)}
+    made = {path.name for path in folder.glob("*.svg")}
+    assert made == expected | {"lengths.svg", "layers-attention.svg", "layers-position.svg"}
+    assert all(path.read_text().count("<svg") == 1 for path in folder.glob("*.svg"))

@@ -1,0 +1,145 @@
+"""What a report writes for a paper is well-formed LaTeX with the numbers of the study, and replaces nothing."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_lab import statistics
+from pe_lab.report import paper
+from pe_lab.report.__main__ import main
+from pe_lab.report.question import Question
+from pe_lab.results import frame
+from pe_lab.results.table import summarise
+
+NAMES = {"rope": 0.5, "alibi": 0.3, "mine_50%": 0.8}  # the last has characters of LaTeX
+
+
+def made_cells(names: dict[str, float] = NAMES) -> pd.DataFrame:
+    """Return a grid of cells whose losses depend on the encoding and fall with epochs."""
+    noise, rows = np.random.default_rng(0), []
+    for epochs in (1, 4):
+        for pe, loss in names.items():
+            for seed in range(4):
+                row = {"pe": pe, "data": "copy", "depth": 2, "epochs": epochs, "seed": seed}
+                row |= {"test_loss": loss / epochs + noise.normal(0, 0.01), "floor_position_blind_loss": 2.0}
+                row |= {"parameters": 10, "positional_parameters": 0, "flops_per_token": 1e5, "seconds": 1.0}
+                rows.append(row | {"attention": "sdpa", "device": "cpu", "run": f"{pe}-{seed}", "torch": "2.13.0"})
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    folder = tmp_path / "question"
+    folder.mkdir()
+    made_cells().to_csv(folder / "rows.csv", index=False)
+    (folder / "declared.json").write_text('{"margin": {"loss": "0.03 nats"}, "baseline": "alibi"}')
+    return folder
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> None:
+    monkeypatch.setattr(statistics, "coverage", lambda *_: 0.95)
+    monkeypatch.setattr(sys, "argv", ["pe_lab.report", *map(str, words)])
+    main()
+
+
+def parsed(text: str) -> list[list[str]]:
+    """Return the rows of a table, the head first; raises AssertionError unless its structure is sound."""
+    opened = re.findall(r"\\begin\{(\w+)\}", text)
+    assert opened[::-1] == re.findall(r"\\end\{(\w+)\}", text)
+    (columns,) = re.findall(r"\\begin\{(?:tabular|longtable)\}\{([lr]+)\}", text)
+    assert [text.count(rule) for rule in (r"\toprule", r"\bottomrule")] == [1, 1]
+    body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
+    rows = [line.removesuffix(r" \\").split(" & ") for line in body.splitlines() if line.endswith(r" \\")]
+    assert {len(row) for row in rows} == {len(columns)}
+    for line in body.splitlines():
+        assert len(re.findall(r"(?<!\\)[$]", line)) % 2 == 0
+        assert not re.search(r"(?<!\\)[%#]", line)
+    return rows
+
+
+def test_tables_have_the_numbers_of_the_study(study: Path, monkeypatch, tmp_path: Path) -> None:
+    run(monkeypatch, study, "--paper", tmp_path / "paper")
+    table = summarise(frame.load(study).cells, "alibi")
+    head, *rows = parsed((tmp_path / "paper" / "means.tex").read_text())
+    assert head == ["epochs", "pe", "seeds", "loss"]
+    assert [row[:2] for row in rows] == [
+        [str(line.epochs), line.pe.replace("_", r"\_").replace("%", r"\%")] for line in table.itertuples()
+    ]
+    for row, line in zip(rows, table.itertuples(), strict=True):
+        mean, half = map(float, re.findall(r"-?[\d.]+", row[-1]))
+        assert (mean, half) == pytest.approx((line.loss, (line.high - line.low) / 2), abs=5.1e-4)
+    head, *rows = parsed((tmp_path / "paper" / "differences.tex").read_text())
+    compared = statistics.compare_cells(frame.load(study).cells, "alibi", margin=statistics.Margin(0.03, "nats"))
+    assert len(rows) == len(compared) == 4
+    assert [row[-1] for row in rows] == list(compared["verdict"])
+    for row, line in zip(rows, compared.itertuples(), strict=True):
+        assert float(row[head.index("difference")].strip("$")) == pytest.approx(line.difference, rel=1e-2)
+
+
+def test_the_methods_have_the_settings_and_figures_are_pdf_and_svg(study: Path, monkeypatch, tmp_path: Path) -> None:
+    folder = tmp_path / "paper"
+    run(monkeypatch, study, "--paper", folder)
+    methods = (folder / "methods.tex").read_text()
+    for fact in ("rope, alibi, mine\\_50\\%", "copy", "1, 4", "4 seeds (0 to 3)", "0.03 nats", "from alibi", "2.13.0"):
+        assert fact in " ".join(methods.split())
+    assert "<<" not in methods
+    assert "declared before training" in " ".join(methods.split())
+    for name in ("curves", "forest"):
+        assert (folder / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert "<svg" in (folder / f"{name}.svg").read_text()
+    document = (folder / "paper.tex").read_text()
+    named = re.findall(r"\\(?:input|includegraphics(?:\[[^]]*\])?)\{(\w+)\}", document)
+    assert named == ["methods", "means", "differences", "curves", "forest"]
+    assert all(any((folder / f"{name}.{kind}").is_file() for kind in ("tex", "pdf")) for name in named)
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
+def test_the_document_compiles(study: Path, monkeypatch, tmp_path: Path) -> None:
+    run(monkeypatch, study, "--paper", tmp_path / "paper")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    subprocess.run(command, cwd=tmp_path / "paper", check=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize(("name", "there"), [("methods.tex", "methods.tex"), ("forest.pdf", "forest.pdf")])
+def test_what_is_there_is_not_replaced(study: Path, name: str, there: str, monkeypatch, tmp_path, capsys) -> None:
+    folder = tmp_path / "paper"
+    folder.mkdir()
+    (folder / name).write_text("mine")
+    with pytest.raises(SystemExit):
+        run(monkeypatch, study, "--paper", folder)
+    error = capsys.readouterr().err
+    assert error == f"error: --paper must be a folder without {there}, got '{folder}': choose another\n"
+    assert [path.name for path in folder.iterdir()] == [name]
+    assert (folder / name).read_text() == "mine"
+    assert not (study / "report.html").exists()
+
+
+def test_claims_have_no_paper(monkeypatch, tmp_path, capsys) -> None:
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "claims", "--paper", tmp_path / "paper")
+    assert capsys.readouterr().err.startswith("error: --paper must be given with a study, got claims")
+
+
+def test_one_encoding_has_a_table_of_means_alone(monkeypatch, tmp_path) -> None:
+    cells = made_cells({"rope": 0.5})
+    results = frame.Results(tmp_path, None, cells)
+    results.__dict__.update(curves=pd.DataFrame(), records=pd.DataFrame())
+    asked = Question(results, "", "", "rope", "loss", pd.DataFrame())
+    written = paper.write(asked, tmp_path / "paper")
+    assert "differences.tex" not in written
+    assert "p$ value" not in (tmp_path / "paper" / "methods.tex").read_text()
+
+
+def test_a_long_table_breaks_over_pages() -> None:
+    table = pd.DataFrame({"epochs": [1] * 30 + [2] * 30, "pe": [f"pe_{n}" for n in range(60)], "loss": range(60)})
+    text = paper.tabular(table, "100 %", "tab:x", ["epochs"])
+    assert len(parsed(text)) == 61
+    assert text.startswith(r"\begin{longtable}{rlr}")
+    assert text.count(r"\midrule") == 2
+    assert r"\caption{100 \%}" in text
