@@ -13,10 +13,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report import answer
+from pe_lab.report.decided import with_one
 from pe_lab.report.effort import rates_in_words
 from pe_lab.report.question import Question, seeds_in_words, varied_columns
 from pe_lab.results import plots
-from pe_lab.results.columns import ENVIRONMENT, setting_columns
+from pe_lab.results.columns import ENVIRONMENT, setting_columns, sort_by_setting
 from pe_lab.results.from_ledger import settings_of_identity
 from pe_lab.results.table import summarise
 from pe_lab.statistics import GRID
@@ -75,14 +76,16 @@ def _tables(asked: Question) -> dict[str, str]:
     caption = f"Test {metric}: mean over seeds and half of its 95 % t interval"
     found = {"means": tabular(means, caption, "tab:means", settings)}
     if cells["pe"].nunique() > 1:
-        lines = asked.compared.compare(GRID)
+        decided = asked.decided
+        lines = asked.compared.compare(GRID) if decided is None else with_one(decided, asked.baseline)
+        lines = sort_by_setting(lines, setting_columns(cells))
         shown = lines[[*varied_columns(lines, setting_columns(cells)), "pe", "seeds"]].assign(
             difference=[_number(value) for value in lines["difference"]],
             interval=[_interval(*values) for values in zip(lines["low"], lines["high"], strict=True)],
             p=[_number(value, 2) for value in lines["p_holm"]],
             verdict=lines["verdict"],
         )
-        caption = f"Paired differences in test {metric} from {asked.baseline}, with 95 % t intervals and Holm's p"
+        caption = f"Paired differences in test {metric} from {asked.baseline}, with intervals and corrected p"
         found["differences"] = tabular(shown, caption, "tab:differences", settings)
     return found
 
@@ -128,6 +131,7 @@ def methods(asked: Question) -> str:
         "margin_source": source if asked.margin in (None, declared) else "chosen after training",
         "comparisons": asked.compared.sizes()[0] if compares else 0,
         "shared_variances": compares and asked.compared.share_variances,
+        "decided": asked.decided is not None,
         "sequential": results.declared.decide is not None,
         "failed": len(results.failed),
         "versions": _versions(cells),
