@@ -487,7 +487,7 @@ def draw_figure() -> None:
     from pe_lab.results import frame, plots
 
     with mpl.rc_context({"font.size": 13, "svg.hashsalt": FIGURE.stem}):  # the same file every time
-        figure = plots.over_epochs(frame.load(str(MAIN)).cells, panel_width=2.1).figure
+        figure = plots.over_epochs(frame.load(str(MAIN)).cells, panel_width=2.1, beside=False).figure
         figure.savefig(FIGURE, metadata={"Date": None})
 
 

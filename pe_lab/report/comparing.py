@@ -31,6 +31,9 @@ def grid(asked: Question) -> Section:
         )
     if others := [name.replace("_", "-") for name in known if not name.startswith(("bayes", "position_blind"))]:
         parts.append(f"{', '.join(f'`{name}`' for name in others)}: reference levels, not bounds.")
+    if cells["epochs"].nunique() > 1:
+        caption = "Means over seeds with 95 % t intervals; grey lines are floors"
+        parts.append(Drawn(plots.over_epochs(cells, metric), caption, f"plots.over_epochs(results.cells, {metric!r})"))
     caption = "Mean over seeds, encodings by their mean rank, floors below the line"
     parts.append(Drawn(plots.heatmap(cells, metric), caption, f"plots.heatmap(results.cells, {metric!r})"))
     return Section("The grid", parts)

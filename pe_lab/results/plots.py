@@ -15,9 +15,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator, NullFormatter
 
+from pe_lab.data.score import NO_GAP
 from pe_lab.results.columns import floors, lower_is_better, setting_columns, sort_by_setting
 from pe_lab.results.panels import (
+    ACROSS,
     COLOURED,
+    GREY,
     draw_legend,
     draw_lines,
     make_panels,
@@ -30,6 +33,7 @@ from pe_lab.results.styles import COLOURS, style
 from pe_lab.results.verdicts import MARKS
 
 BAND = "#E4E4E4"  # the margin in a forest
+BLIND_NAMES = ("position-blind-split-known", "position-blind")  # levels that shades of a loss begin with
 DODGE = 1.12  # factor between neighbours on the axis of epochs, so that marks do not hide each other
 FLOORS: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}  # dashes
 FLOOR_NAMES = {
@@ -58,7 +62,11 @@ def svg(figure: Figure, salt: str) -> str:
 
 @mpl.rc_context(AS_WRITTEN)
 def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
-    """Draw the mean of a test metric: a row per encoding, best first, a column per setting, floors as the last rows."""
+    """Draw the mean of a test metric: a row per encoding, best first, a column per setting, floors as the last rows.
+
+    Shades are the share of the way from the best loss without position to the best possible loss, from 0 to 1; of a
+    metric that is a share, its value; where neither is known, the place between the worst and the best of a column.
+    """
     rows = sort_by_setting(rows, setting_columns(rows))
     data = means(rows.assign(value=rows[f"test_{metric}"]))
     floor_rows = {}
@@ -73,8 +81,9 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
     figure = Figure(figsize=(max(6.5, 2.6 + 0.85 * len(shown.columns)), 1.6 + 0.3 * len(shown)), layout="constrained")
     axes = figure.subplots()
-    _draw_cells(axes, shown, len(wide), "cividis_r" if sign > 0 else "cividis")
-    axes.set_title(f"test {metric}, mean over seeds; shades: within a column, brighter is better", fontsize=9)
+    shades, meaning = _shades(wide, floor_rows, sign)
+    _draw_cells(axes, shown, shades)
+    axes.set_title(f"test {metric}, mean over seeds; shades: {meaning}", fontsize=9)
     lines = [
         {"setting": setting, "pe": floor, "mean": value, "low": np.nan, "high": np.nan}
         for floor, values in floor_rows.items()
@@ -83,14 +92,25 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     return Plot(figure, pd.concat([data, pd.DataFrame(lines)], ignore_index=True) if lines else data)
 
 
-def _draw_cells(axes: Axes, shown: pd.DataFrame, coloured: int, colours: str) -> None:
-    """Draw values as text, on shades in the first `coloured` rows, with a line below these."""
-    wide = shown.iloc[:coloured]
-    # each column has a scale of its own: losses after one epoch and after sixteen are not comparable
+def _shades(wide: pd.DataFrame, floor_rows: dict[str, pd.Series], sign: int) -> tuple[pd.DataFrame, str]:
+    """Return shades from 0 to 1 of means, brighter is better, and what they mean."""
+    floors = pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)
+    level = next((floors.loc[name] for name in BLIND_NAMES if name in floors.index), None)
+    if sign > 0 and level is not None and "bayes" in floors.index and (level - floors.loc["bayes"] > NO_GAP).all():
+        return (level - wide) / (level - floors.loc["bayes"]), "0 is the best without position, 1 the best possible"
+    if sign < 0 and wide.min().min() >= 0 and wide.max().max() <= 1:
+        return wide, "the value, from 0 to 1"
+    # losses after one epoch and after sixteen are not comparable
     low, high = wide.min(), wide.max()
-    scaled = ((shown - low) / (high - low).replace(0, 1)).clip(0, 1)
-    scaled.iloc[coloured:] = np.nan
-    shades = scaled.to_numpy(float)
+    scaled = (wide - low) / (high - low).replace(0, 1)
+    return (1 - scaled if sign > 0 else scaled), "from the worst to the best of a column"
+
+
+def _draw_cells(axes: Axes, shown: pd.DataFrame, shaded: pd.DataFrame) -> None:
+    """Draw values as text, on shades in the rows that have some, with a line below these."""
+    colours, coloured = "cividis", len(shaded)
+    shades = shaded.clip(0, 1).reindex(shown.index.unique()).loc[shown.index].to_numpy(float, copy=True)
+    shades[coloured:] = np.nan
     axes.imshow(shades, cmap=colormaps[colours], vmin=0, vmax=1, aspect="auto")
     for (line, column), value in np.ndenumerate(shown.to_numpy(float)):
         shade = shades[line, column]
@@ -104,7 +124,13 @@ def _draw_cells(axes: Axes, shown: pd.DataFrame, coloured: int, colours: str) ->
 
 
 @mpl.rc_context(AS_WRITTEN)
-def over_epochs(rows: pd.DataFrame, metric: str = "loss", panel_width: float = 3.6) -> Plot:
+def over_epochs(
+    rows: pd.DataFrame,
+    metric: str = "loss",
+    panel_width: float = 3.6,
+    beside: bool = True,
+    highlight: list[str] | None = None,
+) -> Plot:
     """Draw a test metric against the epochs of training: a panel per setting, a line per encoding, floors as lines.
 
     Points are means over seeds, bars their 95 % t intervals. Losses have a scale that is logarithmic above 0.1 and
@@ -112,6 +138,9 @@ def over_epochs(rows: pd.DataFrame, metric: str = "loss", panel_width: float = 3
 
     Args:
         panel_width: in inches.
+        beside: whether the legend stands beside the panels, which are then in rows of three; otherwise all panels are
+            in one row below it.
+        highlight: encodings in colour; None: those with the best last value. The others are grey.
     """
     names = [name for name in setting_columns(rows) if name != "epochs"]
     rows = sort_by_setting(rows, [*names, "epochs"])
@@ -119,12 +148,22 @@ def over_epochs(rows: pd.DataFrame, metric: str = "loss", panel_width: float = 3
     levels = {floor: f"floor_{floor}_{metric}" for floor in _drawn_floors(floors(rows, metric))}
     marked = rows.assign(setting=settings_in_words(rows, names)).groupby("setting")[list(levels.values())].mean()
     panels_of = data["setting"].unique()
-    figure = Figure(figsize=(0.7 + panel_width * len(panels_of), 4.2), layout="constrained")
-    grid = figure.subplots(1, len(panels_of), squeeze=False, sharey=True).flat
-    panels = dict(zip(panels_of, grid, strict=True))
-    measured, lines = sorted(data["epochs"].unique()), list(dict.fromkeys(rows["pe"]))
+    across = min(ACROSS, len(panels_of)) if beside else len(panels_of)
+    down = -(-len(panels_of) // across)
+    size = (0.7 + panel_width * across + 1.9 * beside, 0.4 + 3.0 * down if beside else 4.2)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharey=True).flat
+    panels = dict(zip(panels_of, grid, strict=False))
+    for axes in list(figure.axes)[len(panels_of) :]:
+        axes.remove()
+    measured, encodings = sorted(data["epochs"].unique()), list(dict.fromkeys(rows["pe"]))
+    highlight = _best_at_the_end(data, "epochs", metric) if highlight is None else highlight
+    lines = [name for name in encodings if name in highlight]
     for setting, axes in panels.items():
         for name, line in data[data["setting"] == setting].groupby("pe", sort=False):
+            if name not in highlight:
+                axes.plot(line["epochs"], line["mean"], color=GREY, linewidth=0.8, zorder=1)
+                continue
             look, aside = style(str(name)), DODGE ** (lines.index(name) - (len(lines) - 1) / 2)
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
             drawn = {"color": look.colour, "marker": look.marker, "ms": 6, "linewidth": 1, "label": name}
@@ -142,9 +181,11 @@ def over_epochs(rows: pd.DataFrame, metric: str = "loss", panel_width: float = 3
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set(xlabel="epochs of training", title=setting)
-    next(iter(panels.values())).set_ylabel(f"test {metric}" + " in nats" * (metric == "loss"))
-    handles, labels = next(iter(panels.values())).get_legend_handles_labels()
-    by = dict(zip(labels, handles, strict=True))
+    for axes in list(panels.values())[::across]:
+        axes.set_ylabel(f"test {metric}" + " in nats" * (metric == "loss"))
+    by: dict[str, Artist] = {}
+    for axes in panels.values():
+        by |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     for floor, column in levels.items():
         name = (
             f"{FLOOR_NAMES[floor]} ({marked[column].iloc[0]:.2g})"
@@ -153,8 +194,23 @@ def over_epochs(rows: pd.DataFrame, metric: str = "loss", panel_width: float = 3
         )
         by[name] = Line2D([], [], color="#404040", linewidth=1.2, linestyle=FLOORS[floor])
         lines.append(name)
-    figure.legend([by[name] for name in lines], lines, loc="outside upper center", ncols=3, frameon=False)
+    lines = [name for name in lines if name in by]
+    if others := len(encodings) - len(highlight):
+        by[f"{others} others"] = Line2D([], [], color=GREY, linewidth=0.8)
+        lines.append(f"{others} others")
+    handles = [by[name] for name in lines]
+    if beside:
+        figure.legend(handles, lines, frameon=False, loc="outside right center", fontsize=9)
+    else:
+        figure.legend(handles, lines, frameon=False, loc="outside upper center", ncols=3)
     return Plot(figure, data)
+
+
+def _best_at_the_end(data: pd.DataFrame, along: str, metric: str) -> list[str]:
+    """Return the encodings to colour where not all can be: those with the best last value, by mean rank."""
+    last = data.sort_values(along, kind="stable").drop_duplicates(["setting", "pe"], keep="last")
+    order = (last["mean"] if lower_is_better(metric) else -last["mean"]).groupby(last["setting"]).rank()
+    return list(order.groupby(last["pe"]).mean().sort_values(kind="stable").index[:COLOURED])
 
 
 def _drawn_floors(known: list[str]) -> list[str]:
@@ -174,10 +230,7 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[
     names = [name for name in curves.columns[: list(curves.columns).index("epoch")] if name not in ("pe", "seed")]
     names.remove("epochs")
     data = means(sort_by_setting(curves, names), ["epoch"], names)
-    if highlight is None:
-        last = data.sort_values("epoch", kind="stable").drop_duplicates(["setting", "pe"], keep="last")
-        order = (last["mean"] if lower_is_better(metric) else -last["mean"]).groupby(last["setting"]).rank()
-        highlight = list(order.groupby(last["pe"]).mean().sort_values(kind="stable").index[:COLOURED])
+    highlight = _best_at_the_end(data, "epoch", metric) if highlight is None else highlight
     figure, panels = make_panels(data["setting"].unique(), 2.9)
     for setting, axes in panels.items():
         draw_lines(axes, data[data["setting"] == setting], "epoch", highlight)
