@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from pe_lab.benchmark.tuned.measured import Measured
 from pe_lab.report.standing import Standing
 
 USE, ALIKE, NOT_LEARNED, NOT_MEASURED = "use", "not separable", "not learned", "not measured"
@@ -49,3 +50,14 @@ def advice(standing: Standing | None, table: pd.DataFrame) -> Advice:
     if not avoid or not use:
         return Advice(ALIKE, [], [], scores)
     return Advice(USE, use, avoid, scores)
+
+
+def tuned_advice(found: Measured) -> Advice:
+    """Return what pe-bench 2 says of a task at its training length."""
+    table = found.table
+    scores = table.set_index("pe")["score_1x"].dropna().to_dict() if found.task.solvable else {}
+    if found.task.solvable and not table["solved"].astype(float).max() > 0:
+        return Advice(NOT_LEARNED, [], [], scores)
+    if not found.best or not found.beaten:
+        return Advice(ALIKE, [], [], scores)
+    return Advice(USE, found.best, found.beaten, scores)

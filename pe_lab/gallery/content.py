@@ -14,6 +14,8 @@ from markupsafe import Markup, escape
 from pe_lab.audit.report import legend
 from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.task_results import TRAINED, TaskResults
+from pe_lab.benchmark.tuned import measured
+from pe_lab.benchmark.tuned.measured import Measured
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.portrait import Portrait, portrait
@@ -50,6 +52,7 @@ class Content:
     Attributes:
         definitions, portraits: of the encodings, by name.
         results: of the benchmark.
+        tuned: of pe-bench 2, the tasks that are measured, by name.
         claims: of the literature, by name.
         audit: a row per encoding with a column per measure; may be empty.
         documented: whether the pages stand in the documentation, and can link to its other pages.
@@ -58,6 +61,7 @@ class Content:
     definitions: dict[str, Definition]
     portraits: dict[str, Portrait]
     results: Results
+    tuned: dict[str, Measured]
     claims: dict[str, Claimed]
     audit: pd.DataFrame
     documented: bool
@@ -91,7 +95,8 @@ class Content:
         table = None if studies is None else studies / "audit" / "table.csv"
         audit = read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
         portraits = _portraits(chosen, set(audit.index), cache)
-        return cls(chosen, portraits, read, _claims(studies), audit, documented)
+        tuned = {one.task.name: one for one in measured.read(results)}
+        return cls(chosen, portraits, read, tuned, _claims(studies), audit, documented)
 
     @cached_property
     def names(self) -> set[str]:

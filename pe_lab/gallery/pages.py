@@ -8,9 +8,12 @@ from pe_lab.benchmark import rows
 from pe_lab.benchmark.leaderboard import Leaderboard
 from pe_lab.benchmark.task_results import ENOUGH, TRAINED, TaskResults
 from pe_lab.benchmark.tasks import NAME
-from pe_lab.gallery.advice import advice
+from pe_lab.benchmark.tuned.measured import Measured
+from pe_lab.benchmark.tuned.tasks import NAME as TUNED
+from pe_lab.gallery.advice import advice, tuned_advice
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.formulas import mathml
+from pe_lab.gallery.marks import mark, point
 from pe_lab.gallery.page import Page, Section, rendered
 from pe_lab.results.verdicts import MARKS
 
@@ -67,8 +70,39 @@ def leaderboard(content: Content, length: float = TRAINED) -> Page:
         caution=any(one.seeds_added for one in found.tasks),
     )
     if length == TRAINED:
-        return Page("index", "Leaderboard", [Section("", html)], wide=True)
+        old = "Superseded: pe-bench 1" if content.tuned else ""
+        return Page("index", "Leaderboard", [*_tuned_leaderboard(content), Section(old, html)], wide=True)
     return Page("longer", f"Leaderboard at {content.of_length(length)}", [Section("", html)], wide=True)
+
+
+def _tuned_leaderboard(content: Content) -> list[Section]:
+    """Return the table of pe-bench 2: a line per encoding, and the measured tasks; none without any."""
+    if not content.tuned:
+        return []
+    tables = {name: found.table.set_index("pe", drop=False) for name, found in content.tuned.items()}
+    shades = {name: found.quality() for name, found in content.tuned.items()}
+    names = list(dict.fromkeys(pe for table in tables.values() for pe in table.index if pe in content.names))
+    # the order of one task is that of its table; of several, by the mean rank over the tasks that an encoding has
+    places = {pe: [list(table.index).index(pe) for table in tables.values() if pe in table.index] for pe in names}
+    names.sort(key=lambda pe: (-len(places[pe]), sum(places[pe]) / len(places[pe])))
+    lines = [
+        {"name": pe, "facets": content.facets(pe), "at": {name: _line(table, pe) for name, table in tables.items()}}
+        for pe in names
+    ]
+    html = rendered(
+        "tuned_leaderboard.html", **_common(content, ""), lines=lines, shades=shades, choices=_choices(content)
+    )
+    return [Section(TUNED, html)]
+
+
+def _tuned_task(content: Content, name: str) -> list[Section]:
+    """Return the table of pe-bench 2 on a task; none where it is not measured."""
+    if name not in content.tuned:
+        return []
+    found = content.tuned[name]
+    values = {"found": found, "lines": found.table.to_dict("records"), "shades": found.quality()}
+    lengths = [column for column in found.table if column.startswith(f"{found.unit}_")]
+    return [Section(TUNED, rendered("tuned_task.html", **_common(content, "../"), **values, lengths=lengths))]
 
 
 def _average(names: list[str]) -> str:
@@ -89,7 +123,10 @@ def needs(content: Content) -> Page:
         (name, length, tasks_of[name].task.asks) for name, length in measured if (name, length) not in ASKED_MOST
     ]
     wanted += [(name, TRAINED, one.task.asks) for name, one in tasks_of.items() if (name, TRAINED) not in measured]
+    lines = [_tuned_need(content, found) for found in content.tuned.values()] + lines
     for name, length, asks in wanted:
+        if name in content.tuned and length == TRAINED:
+            continue
         one, standing = tasks_of[name], tasks_of[name].standings.get(length)
         line = {
             "name": name,
@@ -98,6 +135,7 @@ def needs(content: Content) -> Page:
             "link": f"tasks/{name}.html",
             "seeds": None,
             "cheapest": "",
+            "benchmark": NAME,
         }
         if standing is not None:
             table = one.at(length)
@@ -155,7 +193,7 @@ def encoding(content: Content, name: str) -> Page:
         "Definition": {"formulas": [mathml(one) for one in said.formula], "facets": content.facets(name)},
         "Score against distance": {},
         "Picture": {},
-        "Results": {"on_tasks": on_tasks, "undefined": content.undefined(name)},
+        "Results": {"on_tasks": on_tasks, "undefined": content.undefined(name), "on_tuned": _on_tuned(content, name)},
         "Properties": {"properties": content.properties(name), "audited": name in content.audit.index},
         "Known failures": {},
         "Claims": {"claims": [content.claims[one] for one in said.claims]},
@@ -169,6 +207,12 @@ def encoding(content: Content, name: str) -> Page:
     return Page(f"encodings/{name}", f"{said.title} ({name})", sections)
 
 
+def _on_tuned(content: Content, name: str) -> list[tuple[Measured, dict[str, Any]]]:
+    """Return the lines of an encoding in the tables of pe-bench 2, with their tasks."""
+    tables = [(found, found.table.set_index("pe", drop=False)) for found in content.tuned.values()]
+    return [(found, table.loc[name].to_dict()) for found, table in tables if name in table.index]
+
+
 def task(content: Content, found: TaskResults) -> Page:
     """Return the page of a task."""
     html = rendered(
@@ -179,7 +223,9 @@ def task(content: Content, found: TaskResults) -> Page:
         choices=_choices(content),
         facets=content.facets,
     )
-    return Page(f"tasks/{found.task.name}", f"Task: {found.task.name}", [Section("", html)], wide=True)
+    tuned = _tuned_task(content, found.task.name)
+    sections = [*tuned, Section("Superseded: pe-bench 1" if tuned else "", html)]
+    return Page(f"tasks/{found.task.name}", f"Task: {found.task.name}", sections, wide=True)
 
 
 def task_rows(content: Content, found: TaskResults) -> Page:
@@ -209,6 +255,9 @@ def _common(content: Content, root: str) -> dict[str, Any]:
         "marks": MARKS,
         "enough": ENOUGH,
         "benchmark": NAME,
+        "tuned": TUNED,
+        "mark": mark,
+        "point": point,
         "trained": TRAINED,
         "facet_names": FACETS,
         "inline": lambda text: content.inline(text, root),
@@ -237,6 +286,7 @@ def _on_average(content: Content, board: Leaderboard) -> dict[str, Any]:
     return {
         "name": "all",
         "asks": "all tasks",
+        "benchmark": NAME,
         "length": board.length,
         "link": "index.html" if board.length == TRAINED else "longer.html" if board.length == LONGER else "",
         "rows": "index.html" if board.length == TRAINED else "longer.html",
@@ -244,6 +294,24 @@ def _on_average(content: Content, board: Leaderboard) -> dict[str, Any]:
         "advice": said,
         "cheapest": content.results.cheapest(said.use) if said.use else "",
         "count": len(names),
+    }
+
+
+def _tuned_need(content: Content, found: Measured) -> dict[str, Any]:
+    """Return the need of a task of pe-bench 2."""
+    said, seeds = tuned_advice(found), found.rows.groupby("pe")["seed"].nunique()
+    costs = found.rows.drop_duplicates("pe").set_index("pe").loc[said.use, ["flops_per_token", "positional_parameters"]]
+    return {
+        "name": found.task.name,
+        "asks": found.task.asks,
+        "benchmark": TUNED,
+        "length": TRAINED,
+        "link": f"tasks/{found.task.name}.html",
+        "rows": f"rows/{found.task.study}.csv",
+        "seeds": (int(seeds.min()), int(seeds.max())),
+        "advice": said,
+        "cheapest": str(costs.sort_values(list(costs), kind="stable").index[0]) if said.use else "",
+        "count": len(found.table),
     }
 
 

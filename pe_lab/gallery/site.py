@@ -15,6 +15,8 @@ def assets(content: Content) -> dict[str, bytes]:
     found = {f"pictures/{name}.png": made.png for name, made in content.portraits.items()}
     for one in content.results.measured:
         found[f"rows/{one.task.name}.csv"] = to_csv(table(one)).encode()
+    for tuned in content.tuned.values():
+        found[f"rows/{tuned.task.study}.csv"] = to_csv(tuned.rows).encode()
     return found
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from pe_lab.benchmark.tuned import rows as of_rows
 from pe_lab.benchmark.tuned import verdicts
+from pe_lab.benchmark.tuned.measured import Measured
 from pe_lab.benchmark.tuned.replication import commands, replication
 from pe_lab.benchmark.tuned.tasks import NAME, Task, task, tasks
 from pe_lab.benchmark.tuned.twins import called_different, placebo
@@ -100,13 +101,12 @@ def _coverage(found: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def _of_task(rows: pd.DataFrame, of: Task) -> str:
     unit = "steps to solve, censored at the cap" if of.solvable else "test loss in nats"
-    table, scores = verdicts.endpoints(rows, of), verdicts.scores(rows, of)
-    wide = scores.pivot(index="pe", columns="length", values="mean")
-    wide.columns = [f"{'score' if of.solvable else 'loss'} {length:g}x" for length in wide.columns]
-    counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(verdicts.pairs(rows, of)).items())
+    found = Measured(of, rows)
+    counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(found.pairs).items())
     cap = f"cap {of.cfg.steps}" + (f", level {of.cfg.solve.level:g}" if of.solvable else "")
     head = f"{of.name} ({of.question} {cap}; mean {unit}; pairs: {counts})"
-    return f"{head}\n{_shown(table.merge(wide.reset_index(), on='pe', how='left'))}"
+    best = f"no other encoding significantly beats: {', '.join(found.best) or 'none has learned it'}"
+    return f"{head}\n{best}\n{_shown(found.table)}"
 
 
 def _placebo(found: Mapping[str, pd.DataFrame]) -> str:

@@ -1,0 +1,94 @@
+"""What pe-bench 2 says of a task: one table and one ranking, for the command line and the gallery."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from pe_lab.benchmark.tuned import rows as of_rows
+from pe_lab.benchmark.tuned import verdicts
+from pe_lab.benchmark.tuned.tasks import Task, tasks
+from pe_lab.statistics.pairs import Verdict
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The published rows of a task, and what they say.
+
+    Attributes:
+        task: the task.
+        rows: a line per encoding and seed.
+    """
+
+    task: Task
+    rows: pd.DataFrame = field(repr=False)
+
+    @cached_property
+    def pairs(self) -> pd.DataFrame:
+        """The verdicts on all pairs of encodings."""
+        return verdicts.pairs(self.rows, self.task)
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """A line per encoding, the best mean first: see `verdicts.endpoints`; then score_1x and more, or loss_1x."""
+        scores = verdicts.scores(self.rows, self.task)
+        wide = scores.pivot(index="pe", columns="length", values="mean")
+        wide.columns = [f"{self.unit}_{length:g}x" for length in wide.columns]
+        table = verdicts.endpoints(self.rows, self.task)
+        return table.merge(wide.reset_index(), on="pe", how="left") if len(table) else table
+
+    @property
+    def unit(self) -> str:
+        """What is shown at each length: the score, or the loss of a task without a level."""
+        return "score" if self.task.solvable else "loss"
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every encoding that has rows has enough seeds."""
+        return bool(self.rows.groupby("pe")["seed"].nunique().min() >= verdicts.ENOUGH)
+
+    @cached_property
+    def best(self) -> list[str]:
+        """The encodings that learned the task and that no other significantly beats, the best mean first."""
+        return list(self.table.loc[(self.table["first"] == 1) & self._learned.to_numpy(), "pe"])
+
+    @cached_property
+    def beaten(self) -> list[str]:
+        """The encodings that another one significantly beats by more than the margin, or that solved no seed."""
+        lost = {str(line.encoding) for line in self.pairs.itertuples() if line.verdict == Verdict.WORSE}
+        lost |= {str(line.other) for line in self.pairs.itertuples() if line.verdict == Verdict.BETTER}
+        lost |= set(self.table.loc[~self._learned.to_numpy(), "pe"])
+        return [pe for pe in self.table["pe"] if pe in lost]
+
+    @property
+    def _learned(self) -> pd.Series:
+        if self.task.solvable:
+            return self.table["solved"].astype(float) > 0
+        return pd.Series(True, self.table.index)
+
+    def quality(self) -> dict[str, float]:
+        """Return, by encoding, the share of the octaves from the cap to the first evaluation that the mean saves.
+
+        Empty where a task has no level: losses have no such scale.
+        """
+        if not self.task.solvable:
+            return {}
+        first, cap = np.log2(self.task.cfg.solve.first), np.log2(self.task.cfg.steps)
+        shares = (cap - np.log2(self.table["mean"].astype(float))) / (cap - first)
+        return dict(zip(self.table["pe"], shares.clip(0, 1), strict=True))
+
+
+def read(folder: Path | None = None) -> list[Measured]:
+    """Return the tasks of which every encoding that has rows has enough seeds, in the order of the benchmark.
+
+    Args:
+        folder: of shipped results; None: that of the package.
+
+    Raises:
+        LedgerError: a file was changed.
+        ValueError: a row cannot be.
+    """
+    found = [Measured(one, verdicts.published(of_rows.read(one, folder))) for one in tasks()]
+    return [one for one in found if len(one.rows) and one.is_complete]

@@ -1,0 +1,35 @@
+"""The colour and the marker of each encoding as SVG: those of the figures, see `pe_lab.results.styles`."""
+
+from functools import cache
+
+from markupsafe import Markup
+
+from pe_lab.results.styles import style
+
+# paths of markers around 0, 0 with a radius of about 4, by the names that matplotlib has
+SHAPES = {
+    "o": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+    "s": "M-3.5 -3.5h7v7h-7z",
+    "^": "M0 -4.4L4.2 3.4H-4.2z",
+    "v": "M0 4.4L4.2 -3.4H-4.2z",
+    "D": "M0 -4.6L4.6 0L0 4.6L-4.6 0z",
+    "P": "M-1.5 -4.4h3v2.9h2.9v3h-2.9v2.9h-3v-2.9h-2.9v-3h2.9z",
+    "X": "M-4.2 -2.2L-2.2 -4.2L0 -2L2.2 -4.2L4.2 -2.2L2 0L4.2 2.2L2.2 4.2L0 2L-2.2 4.2L-4.2 2.2L-2 0z",
+    "*": "M0 -4.8L1.3 -1.6L4.7 -1.5L2 0.6L2.9 3.9L0 2L-2.9 3.9L-2 0.6L-4.7 -1.5L-1.3 -1.6z",
+    "p": "M0 -4.5L4.3 -1.4L2.6 3.7H-2.6L-4.3 -1.4z",
+}
+
+
+@cache
+def mark(name: str) -> Markup:
+    """Return the mark of an encoding for a line of text."""
+    path = point(name, 0.0, 0.0)
+    svg = '<svg class="gallery-mark" viewBox="-6 -6 12 12" width="12" height="12" aria-hidden="true">{}</svg>'
+    return Markup(svg).format(path)
+
+
+def point(name: str, x: float, y: float) -> Markup:
+    """Return the mark of an encoding at a place of a drawing."""
+    look = style(name)
+    place = Markup(' transform="translate({:.1f} {:.1f})"').format(x, y) if x or y else Markup("")
+    return Markup('<path d="{}" fill="{}"{}/>').format(SHAPES[look.marker], look.colour, place)
