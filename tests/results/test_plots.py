@@ -190,6 +190,40 @@ def test_losses_over_epochs_stand_between_their_floors() -> None:
     assert line["mean"].item() == pytest.approx(of.mean())
 
 
+def test_shades_are_shares_of_the_gap_where_floors_are_known() -> None:
+    rows = cells(["a", "b"], (4,))
+    rows["test_loss"] = rows["pe"].map({"a": 0.25, "b": 1.5})
+    rows["floor_bayes_loss"], rows["floor_position_blind_loss"] = 0.0, 1.0
+    (axes,) = plots.heatmap(rows).figure.axes
+    (image,) = axes.images
+    shades = image.get_array()
+    assert shades[:2, 0].tolist() == [0.75, 0]  # what is worse than the level is as dark as the level
+    assert shades.mask[2:].all()
+    assert (image.norm.vmin, image.norm.vmax) == (0, 1)
+    known = rows.assign(floor_position_blind_split_known_loss=0.5)
+    assert plots.heatmap(known).figure.axes[0].images[0].get_array()[0, 0] == 0.5
+    bare = rows.drop(columns=["floor_bayes_loss", "floor_position_blind_loss"])
+    assert plots.heatmap(bare).figure.axes[0].images[0].get_array()[:, 0].tolist() == [1, 0]
+
+
+def test_of_many_encodings_over_epochs_the_best_are_in_colour_and_panels_are_in_rows() -> None:
+    names = [f"pe{number}" for number in range(10)]
+    rows = pd.concat([cells(names, (1, 2, 4, 8)).assign(epochs=epochs) for epochs in (1, 16)], ignore_index=True)
+    rows["test_loss"] = rows["pe"].map({name: 1.0 + number for number, name in enumerate(names)})
+    figure = plots.over_epochs(rows).figure
+    assert [axes.get_title() for axes in figure.axes] == [f"depth {depth}" for depth in (1, 2, 4, 8)]
+    assert len({axes.get_subplotspec().rowspan.start for axes in figure.axes}) == 2
+    for axes in figure.axes:
+        assert sum(to_rgb(line.get_color()) == to_rgb(plots.GREY) for line in axes.lines) == 2
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()][:8] == names[:8]
+    assert legend.get_texts()[-1].get_text() == "2 others"
+    figure.draw_without_rendering()
+    assert legend.get_window_extent().x0 > max(axes.get_window_extent().x1 for axes in figure.axes)
+    one_row = plots.over_epochs(rows, beside=False).figure
+    assert len({axes.get_subplotspec().rowspan.start for axes in one_row.axes}) == 1
+
+
 def records(metric: str, **more: object) -> pd.DataFrame:
     columns = ["kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value"]
     rows = [
