@@ -16,6 +16,7 @@ from pe_lab.report.parts import Drawn, Part, Section
 from pe_lab.results.plots import svg
 from pe_lab.results.verdicts import EQUAL, EQUIVALENT, MARKS, direction
 
+LONGEST = 30  # rows of a table that is not folded
 LEAST_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
 
 
@@ -26,7 +27,7 @@ def html(title: str, sections: list[Section]) -> str:
     """
     shown = [{"title": section.title, "parts": [_part(part) for part in section.parts]} for section in sections]
     opening = shown.pop(0) if sections and sections[0].opening else None
-    return _template().render(title=title, opening=opening, sections=shown, marks=_looks())
+    return _template().render(title=title, opening=opening, sections=shown, marks=_looks(), longest=LONGEST)
 
 
 def as_text(data: pd.DataFrame) -> pd.DataFrame:

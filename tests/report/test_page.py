@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from pe_lab.report.page import html
+from pe_lab.report.page import LONGEST, html
 from pe_lab.report.parts import Drawn, Section, Table
 from pe_lab.results.plots import Plot
 from pe_lab.results.verdicts import MARKS
@@ -128,3 +128,11 @@ def test_colours_stand_out_from_the_paper_in_both_schemes() -> None:
             light, dark = sorted((luminance(full[name]), paper), reverse=True)
             contrast = (light + 0.05) / (dark + 0.05)
             assert contrast >= (4.5 if name in ("ink", "quiet", "link") else least), name
+
+
+@pytest.mark.parametrize(("rows", "folded"), [(LONGEST, 0), (LONGEST + 1, 1)])
+def test_a_long_table_is_folded_with_all_its_rows(rows: int, folded: int) -> None:
+    text = page(Table(pd.DataFrame({"a": [f"row {number}" for number in range(rows)]}), "many"))
+    assert text.count("<details>") == folded
+    assert text.count("<td") == rows
+    assert text.find("<details>") < text.index("row 0")
