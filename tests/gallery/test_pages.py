@@ -269,7 +269,9 @@ def test_the_leaderboard_has_what_it_is_filtered_by(content: Content) -> None:
 
 def advised(html: str) -> dict[tuple[str, str], str]:
     """Return what the page of needs says to do, by task and length."""
-    lines = re.findall(r'<tr data-need="(\w+)" data-length="([\d.]+)" data-benchmark="[^"]*" data-advice="([\w ]+)">', html)
+    lines = re.findall(
+        r'<tr data-need="(\w+)" data-length="([\d.]+)" data-benchmark="[^"]*" data-advice="([\w ]+)">', html
+    )
     return {(task_, length): kind for task_, length, kind in lines}
 
 
