@@ -188,8 +188,8 @@ def replication() -> str:
             "\n".join(f"- {note}" for note in first.chosen),
             "\n".join(
                 [
-                    "| entry | what is said | published | ours | verdict |",
-                    "| :--- | :--- | :--- | :--- | :--- |",
+                    "| entry | what is said | published | ours | ours - published, interval | verdict |",
+                    "| :--- | :--- | :--- | :--- | :--- | :--- |",
                     *(_replicated(finding) for finding in found),
                 ]
             ),
@@ -204,7 +204,11 @@ def _replicated(finding: Any) -> str:
     theirs = ", ".join(f"{label}: {value.published.mean:.3g}" for label, value in entry.values.items())
     ours = ", ".join(f"{label}: {value:.3g}" for label, value in finding.ours.items())
     seeds = f" ({finding.seeds} seeds)" if ours else ""
-    return f"| `{entry.name.partition('/')[2]}` | {entry.says} | {theirs} | {ours}{seeds} | {finding} |"
+    off = ", ".join(
+        f"{label}: {float(one.difference):+.3g} [{float(one.low):+.3g}, {float(one.high):+.3g}]"
+        for label, one in finding.compared.items()
+    )
+    return f"| `{entry.name.partition('/')[2]}` | {entry.says} | {theirs} | {ours}{seeds} | {off} | {finding} |"
 
 
 def rows_of(found: list[tuple[str, Any]]) -> str:

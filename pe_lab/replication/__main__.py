@@ -64,7 +64,7 @@ def replicate(arguments: argparse.Namespace) -> int:
                 failed += train(entry, arguments.seeds or entry.seeds, given)
     from pe_lab.replication.ledger import read  # loads torch
 
-    findings, lines = [], []
+    findings, lines, verdicts = [], [], []
     for entry in chosen:
         values = read(entry, ledger, arguments.seeds or entry.seeds)
         findings.append(judge(entry, values.by_label))
@@ -73,11 +73,12 @@ def replicate(arguments: argparse.Namespace) -> int:
             for label, numbers in values.by_label.items()
             for seed, number in zip(values.seeds, numbers, strict=True)
         ]
+        verdicts.append((entry.name, findings[-1], len(values.seeds), f"{values.minutes:.1f}"))
         print(line(findings[-1]), flush=True)
     print(summary(findings))
     if arguments.out:
         write_text(arguments.out / "values.csv", _csv(("entry", "label", "seed", "value"), lines))
-        write_text(arguments.out / "verdicts.csv", _csv(("entry", "verdict"), [(f.entry.name, f) for f in findings]))
+        write_text(arguments.out / "verdicts.csv", _csv(("entry", "verdict", "seeds", "core_minutes"), verdicts))
     return int(failed > 0)
 
 

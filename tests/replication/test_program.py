@@ -76,6 +76,11 @@ def test_what_is_missing_is_trained_and_judged(
     assert len(rows) == 2 * 2 * 3
     assert {row["entry"] for row in rows} == {"mine/right", "mine/wrong"}
 
+    with (folder / "out/verdicts.csv").open() as file:
+        verdicts = {row["entry"]: row for row in csv.DictReader(file)}
+    assert verdicts["mine/right"]["verdict"] == "reproduced"
+    assert [verdicts[f"mine/{name}"]["seeds"] for name in ("wrong", "dear")] == ["3", "0"]
+
     monkeypatch.setattr(program, "train", lambda *_: pytest.fail("everything is there"))
     assert replicated(monkeypatch, folder, "mine/right", "--list") == 0
     assert "mine/right: reproduced" in capsys.readouterr().out
