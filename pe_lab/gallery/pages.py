@@ -10,6 +10,7 @@ from pe_lab.benchmark.task_results import ENOUGH, TRAINED, TaskResults
 from pe_lab.benchmark.tasks import NAME
 from pe_lab.benchmark.tuned.measured import Measured
 from pe_lab.benchmark.tuned.tasks import NAME as TUNED
+from pe_lab.benchmark.tuned.tasks import tasks as tuned_tasks
 from pe_lab.gallery.advice import advice, tuned_advice
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.formulas import mathml
@@ -89,8 +90,14 @@ def _tuned_leaderboard(content: Content) -> list[Section]:
         {"name": pe, "facets": content.facets(pe), "at": {name: _line(table, pe) for name, table in tables.items()}}
         for pe in names
     ]
+    count = len(tuned_tasks())
     html = rendered(
-        "tuned_leaderboard.html", **_common(content, ""), lines=lines, shades=shades, choices=_choices(content)
+        "tuned_leaderboard.html",
+        **_common(content, ""),
+        lines=lines,
+        shades=shades,
+        choices=_choices(content),
+        count=count,
     )
     return [Section(TUNED, html)]
 
