@@ -173,7 +173,7 @@ MUTANTS = [
         "shape",
         ("pos + shift.to", "pos - shift.to"),
         ("count = len(layout.segment) if drawn else 1", "count = 1"),
-        ('{"max": max_shift, "middle"', '{"max": max_shift - 1, "middle"'),
+        ('{"max": largest, "middle"', '{"max": largest - 1, "middle"'),
     ),
     *of(
         "canon",
