@@ -180,7 +180,7 @@ def main(train: bool = True) -> None:
     with _raising_errors() as full_trace, _ended_by_signals() as received:
         try:
             with no_exit(), config.joining(sys.argv[1:]) as given:
-                arguments = config.as_lists(given)
+                arguments = config.as_lists(config.of_checkpoint(given))
                 if studies := config.studies(arguments):
                     _run_all(studies, train)
                 else:

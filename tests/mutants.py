@@ -152,6 +152,45 @@ MUTANTS = [
         ("self.alpha.double().exp() * super()", "self.alpha.double().exp() + super()"),
     ),
     *of(
+        "llama3",
+        "rotary_scaled.py",
+        "rotary_scaled",
+        ('LLAMA3: dict[str, Any] = {"beta_fast": 4.0', 'LLAMA3: dict[str, Any] = {"beta_fast": 8.0'),
+        ('"beta_slow": 1.0, "attention_factor": 1.0}', '"beta_slow": 1.0}'),
+        ("omega * (kept + (1 - kept) / self.factor)", "omega / (kept + (1 - kept) * self.factor)"),
+    ),
+    *of(
+        "longrope",
+        "rotary_scaled.py",
+        "rotary_scaled",
+        ("document_lengths(layout) > self.original_length", "document_lengths(layout) >= self.original_length"),
+        ("torch.where(beyond, long, short)", "torch.where(beyond, short, long)"),
+        ("math.sqrt(1 + math.log(factor) /", "(1 + math.log(factor) /"),
+        ("power = ntk_power(self) / pairs", "power = 1 / pairs"),
+    ),
+    *of(
+        "rope",
+        "rotary.py",
+        "rotary_scaled",
+        (
+            "return frequencies(self.rotary_dim, self.theta, device)[None]",
+            "return frequencies(self.sizes.head_dim, self.theta, device)[None][:, : self.rotary_dim // 2]",
+        ),
+        ("self.rotary_dim = rotary_dim or sizes.head_dim", "self.rotary_dim = sizes.head_dim"),
+        ("elif rotary_dim > sizes.head_dim:", "elif rotary_dim >= sizes.head_dim:"),
+    ),
+    *of(
+        "yarn",
+        "rotary_scaled.py",
+        "rotary_scaled",
+        (
+            "self._size(mscale or 1.0) / (self._size(mscale_all_dim)",
+            "self._size(mscale or 1.0) * (self._size(mscale_all_dim)",
+        ),
+        ("        if self.truncate:\n", "        if True:\n"),
+        ("scaled(super().rotation(h, layout), self.attention_factor)", "super().rotation(h, layout)"),
+    ),
+    *of(
         "pope",
         "polar.py",
         "polar",
@@ -328,6 +367,7 @@ def _run(copy: Path, tests: list[str], failure: Path) -> NoReturn:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)
         options = ["-p", "no:cacheprovider", "-x", "-q", "--tb=no", f"--rootdir={ROOT}", f"-c={ROOT}/pyproject.toml"]
+        options += ["-o", f"pythonpath={copy} {ROOT} {ROOT}/tests"]  # that of the file has the package itself
         code = int(pytest.main([*options, *tests], plugins=[FirstFailure(failure)]))
         if Path(sys.modules["pe_lab"].__file__ or "").parent != copy / "pe_lab":
             code = OTHER_PACKAGE

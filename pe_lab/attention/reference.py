@@ -125,12 +125,15 @@ def rotated_out(out: Tensor, terms: Terms) -> Tensor:
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
-    """Return x [B, H, T, d] with every pair of dimensions rotated as a complex number, in the wider of both dtypes.
+    """Return x [B, H, T, d] with pairs of its first dimensions rotated as complex numbers, in the wider of both dtypes.
 
     (a + ib)(cos + i sin): arXiv:2104.09864, eq. 12. Complex numbers are the faster way for neighbouring dimensions; a
     compiled or exported model has none.
     """
     x = x.to(torch.promote_types(x.dtype, rotary.cos.dtype))
+    rotated = 2 * rotary.cos.shape[-1]
+    if rotated < x.shape[-1]:
+        return torch.cat((rotate(x[..., :rotated], rotary), x[..., rotated:]), -1)
     if rotary.pairing == "half" or torch.compiler.is_compiling():
         return _rotate_real(x, rotary)
     pairs = x.unflatten(-1, (-1, 2))

@@ -1,6 +1,6 @@
 """Check shape, dtype and device of the inputs of attention."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -21,10 +21,10 @@ SHAPES = {  # of the fields of Terms
 BY_DISTANCE = ("bias", "gate", "after", "values")
 BY_SEQUENCE = ("gain", *BY_DISTANCE)  # may have a first axis for the sequences
 ROTATIONS = {  # whether of keys, and the pairs that are rotated
-    "rotary_q": (False, "d/2"),
-    "rotary_k": (True, "d/2"),
-    "rotary_v": (True, "e/2"),
-    "rotary_out": (False, "e/2"),
+    "rotary_q": (False, "<=d/2"),
+    "rotary_k": (True, "<=d/2"),
+    "rotary_v": (True, "<=e/2"),
+    "rotary_out": (False, "<=e/2"),
 }
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ANGLES = (torch.float32, torch.float64)
@@ -48,15 +48,15 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
     S = T if layout.keys is None else layout.keys.segment.shape[-1]
     if S < T:
         raise ValueError(f"layout.keys must hold the {T} queries too, got {S} keys")
-    sizes: dict[str, tuple[float, ...]] = {
+    sizes: dict[str, Sequence[int]] = {
         "B": (B,),
         "H": (H,),
         "T": (T,),
         "S": (S,),
         "d": (d,),
         "e": (v.shape[-1],),
-        "d/2": (lifted / 2,),
-        "e/2": (v.shape[-1] / 2,),
+        "<=d/2": range(1, lifted // 2 + 1),
+        "<=e/2": range(1, v.shape[-1] // 2 + 1),
         "B|1": (B, 1),
         "H|1": (H, 1),
     }

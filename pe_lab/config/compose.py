@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config import trainer
-from pe_lab.config.overrides import parsed
+from pe_lab.config.overrides import of_checkpoint, parsed
 from pe_lab.config.parts import fill_parts
 from pe_lab.config.ranges import require
 from pe_lab.config.rules import check
@@ -37,6 +37,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
     """
     from hydra import compose, initialize_config_dir
 
+    overrides = of_checkpoint(overrides)
     tell_hydra()
     with initialize_config_dir(str(folder()), version_base="1.3"):
         whole = compose("config", fixed(overrides, multirun), return_hydra_config=True)

@@ -1,5 +1,6 @@
 """Read the overrides of a command line before anything is composed."""
 
+import json
 import math
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -9,13 +10,15 @@ from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config.users import FLAGS, Folders, folders
-from pe_lab.encodings.options import SHOWN, shown
+from pe_lab.encodings.checkpoint import read
+from pe_lab.encodings.options import SHOWN, shown, within
 from pe_lab.system.devices import gpus
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.names import unknown_name
 
 # settings that are lists: "a,b" on the command line is "[a,b]", and not a sweep
 LISTS = ("evaluate.lengths", "evaluate.policy", "evaluate.offset", "probe", "callbacks", "logger")
+CHECKPOINT = "pe=from_checkpoint"
 MOST = 100_000  # cells of a sweep
 
 
@@ -27,6 +30,30 @@ def as_lists(overrides: list[str]) -> list[str]:
         bare = key.lstrip("+") in LISTS and equals and "[" not in value and "(" not in value
         listed.append(f"{key}=[{value.rstrip(',')}]" if bare else override)
     return listed
+
+
+def of_checkpoint(overrides: list[str]) -> list[str]:
+    """Return overrides in which `pe=from_checkpoint pe.path=DIR` is the encoding of a checkpoint, with its options.
+
+    Options that are given beside them come after the checkpoint's.
+
+    Raises:
+        ValueError: no path is given, or there is no encoding of the lab in it.
+    """
+    if CHECKPOINT not in overrides:
+        if any(override.startswith("pe=") and "from_checkpoint" in override for override in overrides):
+            raise ValueError(
+                f"pe must be from_checkpoint alone, with pe.path=DIR, or other names without it: {overrides}"
+            )
+        return overrides
+    paths = [override.partition("=")[2] for override in overrides if override.startswith("pe.path=")]
+    if not paths:
+        raise ValueError(f"{CHECKPOINT} needs pe.path=DIR, a folder with a config.json: got none")
+    with within("pe"):
+        name, options = read(paths[-1].strip("'\""))
+    given = [override for override in overrides if override != CHECKPOINT and not override.startswith("pe.path=")]
+    values = [f"pe.{option}={json.dumps(value).replace(' ', '')}" for option, value in options.items()]
+    return [f"pe={name}", *values, *given]
 
 
 def studies(words: list[str]) -> list[list[str]]:

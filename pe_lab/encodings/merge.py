@@ -145,13 +145,14 @@ def _rotations(parts: Sequence[Part], name: str) -> Rotary | None:
     """Return the rotation of all heads; a part that has none is rotated by nothing.
 
     Raises:
-        CannotCombineError: parts pair the dimensions differently.
+        CannotCombineError: parts pair the dimensions differently, or rotate more of them.
     """
     rotating = [part for part in parts if getattr(part.terms, name) is not None]
     if not rotating:
         return None
     pairings = [getattr(part.terms, name).pairing for part in rotating]
     _require_same(rotating, "pairing of dimensions", pairings)
+    _require_same(rotating, "rotary_dim", [2 * getattr(part.terms, name).cos.shape[-1] for part in rotating])
     heads = [part.heads for part in parts]
     given = [getattr(part.terms, name) for part in parts]
     cos, sin = (

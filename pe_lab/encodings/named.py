@@ -9,6 +9,7 @@ from typing import Any
 from pe_lab.encodings import public
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.options import OptionError, is_integer
+from pe_lab.encodings.rotary_scaled import LLAMA3
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
 
@@ -19,6 +20,7 @@ VARIANTS: dict[str, Callable[..., PositionalEncoding]] = {  # classes with the o
     "heads": partial(public.Heads, parts=[public.Alibi, public.PositionalEncoding]),
     "interleave": partial(public.Interleave, parts=[public.RoPE, public.PositionalEncoding]),
     "learnable_per_layer": partial(public.Learnable, at="every_layer", share="none"),
+    "llama3": partial(public.Yarn, factor=8.0, **LLAMA3),
     "nape": partial(public.Heads, parts=[partial(public.Alibi, slopes="harmonic"), public.PositionalEncoding]),
     "randomized_alibi": partial(public.Randomized, encoding=public.Alibi),
     "randomized_learnable": partial(public.Randomized, encoding=partial(public.Learnable, max_len=2048)),

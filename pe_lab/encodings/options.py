@@ -130,6 +130,7 @@ Count = Annotated[int, whole(1)]
 Length = Annotated[int, whole(1, most=LONGEST)]
 Positions = Annotated[int, whole(1, most=2**25)]  # that an encoding has vectors or frequencies for
 Distance = Annotated[int, whole(1, most=2**16)]  # that has a table row of its own
+Dimensions = Annotated[int, even()]  # that are rotated in pairs
 Units = Annotated[int, whole(1, most=UNITS)]
 NonEmpty = Annotated[str, Range("a text that is not empty", is_text)]
 Folder = Annotated[str, Range("the path of a folder", is_text)]

@@ -9,7 +9,7 @@ from pe_lab.encodings.policy_names import FAR, parse
 from pe_lab.encodings.randomized import Randomized
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.rotary_far import LeakyReRoPE, ReRoPE, SelfExtend, default_group, default_window
-from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
+from pe_lab.encodings.rotary_scaled import LLAMA3, DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.table import Table
 
 revision = 1  # increased when a policy changes; part of the identity of a record
@@ -20,12 +20,12 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
     """Return the encoding that replaces a trained one under a policy.
 
     Args:
-        policy: "raw": the trained one. "pi" (arXiv:2306.15595), "ntk", "dynamic_ntk", "yarn" (arXiv:2309.00071): RoPE
-            with lower frequencies, for models trained with `rope`. "randomized" (arXiv:2305.16843): the trained one, at
-            random increasing positions among as many as its table has, or 2,048. "self_extend[:GROUP:WINDOW]"
-            (arXiv:2401.01325), "rerope[:WINDOW]", "leaky_rerope[:WINDOW:K]" (kexue.fm/archives/9708): RoPE with smaller
-            distances of far pairs, for causal models trained with `rope`; by default WINDOW is half of the training
-            length, GROUP such that distances end at 2/3 of it, and K 16.
+        policy: "raw": the trained one. "pi" (arXiv:2306.15595), "ntk", "dynamic_ntk", "yarn" (arXiv:2309.00071),
+            "llama3" (of Llama 3.1): RoPE with lower frequencies, for models trained with `rope`. "randomized"
+            (arXiv:2305.16843): the trained one, at random increasing positions among as many as its table has, or
+            2,048. "self_extend[:GROUP:WINDOW]" (arXiv:2401.01325), "rerope[:WINDOW]", "leaky_rerope[:WINDOW:K]"
+            (kexue.fm/archives/9708): RoPE with smaller distances of far pairs, for causal models trained with `rope`;
+            by default WINDOW is half of the training length, GROUP such that distances end at 2/3 of it, and K 16.
         factor: test length / training length, >= 1.
 
     Raises:
@@ -44,6 +44,7 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
         "ntk": partial(NTKRoPE, factor=factor),
         "dynamic_ntk": DynamicNTKRoPE,
         "yarn": partial(Yarn, factor=factor),
+        "llama3": partial(Yarn, factor=factor, **LLAMA3),
         "self_extend": partial(SelfExtend, group=default_group(length, factor), window=window),
         "rerope": partial(ReRoPE, window=window),
         "leaky_rerope": partial(LeakyReRoPE, window=window),
@@ -52,5 +53,8 @@ def under(policy: str, trained: PositionalEncoding, factor: float) -> Positional
         raise OptionError(f"policy={policy} is defined for rope, got {trained.name}: use raw")
     if name in FAR and not trained.sizes.causal:
         raise OptionError(f"policy={policy} is defined for causal attention only, this is bidirectional: use raw")
-    options = dict(zip(map(str.lower, FAR.get(name, ())), given, strict=False))  # given are all or none
+    options: dict[str, int | None] = dict(
+        zip(map(str.lower, FAR.get(name, ())), given, strict=False)
+    )  # given are all or none
+    options["rotary_dim"] = None if trained.rotary_dim == trained.sizes.head_dim else trained.rotary_dim
     return others[name](trained.sizes, theta=trained.theta, pairing=trained.pairing, **options)

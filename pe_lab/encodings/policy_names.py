@@ -2,7 +2,7 @@
 
 from pe_lab.encodings.options import OptionError
 
-PLAIN = ("raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized")
+PLAIN = ("raw", "pi", "ntk", "dynamic_ntk", "yarn", "llama3", "randomized")
 FAR = {  # that rotate far pairs otherwise, with their options, all or none of which are given
     "self_extend": ("GROUP", "WINDOW"),
     "rerope": ("WINDOW",),

@@ -24,7 +24,7 @@ from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
-from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
+from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, LongRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.rotary_values import VORoPE
 from pe_lab.encodings.scaled import SSMax
 from pe_lab.encodings.sizes import Sizes
@@ -73,6 +73,7 @@ __all__ = [
     "LeRoPE",
     "Learnable",
     "Learnable2D",
+    "LongRoPE",
     "MapFormer",
     "MixedRoPE",
     "NTKRoPE",

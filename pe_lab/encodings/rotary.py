@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.angles import angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import OptionError, Positive, between
+from pe_lab.encodings.options import Dimensions, Factor, OptionError, Positive, between
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
@@ -53,24 +53,36 @@ class RoPE(PositionalEncoding):
         theta: > 0, base of the frequencies.
         pairing: "interleaved" rotates dimensions (2c, 2c+1), as the paper; "half" rotates (c, c + d/2), as most code.
             Equal up to a fixed permutation of the dimensions.
+        rotary_dim: even, <= d: only so many dimensions of a head are rotated, the first ones, as in GPT-NeoX and Phi.
+            It takes the place of d in the formula. None: all.
 
     Raises:
-        ValueError: head_dim is odd; theta or pairing out of range.
+        ValueError: head_dim is odd; an option out of range; rotary_dim > head_dim.
     """
 
     revision = 2
+    neutral = {"rotary_dim": None}
 
     def __init__(
-        self, sizes: Sizes, name: str = "rope", theta: Positive = 10_000.0, pairing: Pairing = "interleaved"
+        self,
+        sizes: Sizes,
+        name: str = "rope",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        rotary_dim: Dimensions | None = None,
     ) -> None:
         super().__init__(sizes, name)
-        require_pairs(name, sizes)
+        if rotary_dim is None:
+            require_pairs(name, sizes)
+        elif rotary_dim > sizes.head_dim:
+            raise OptionError(f"rotary_dim must be at most head_dim={sizes.head_dim}, got {rotary_dim}")
         self.theta = theta
         self.pairing = pairing
+        self.rotary_dim = rotary_dim or sizes.head_dim
 
     def omega(self, device: torch.device) -> Tensor:
-        """Return the angular frequencies in float64, [H|1, d/2]."""
-        return frequencies(self.sizes.head_dim, self.theta, device)[None]
+        """Return the angular frequencies in float64, [H|1, r/2] for the rotary_dim r."""
+        return frequencies(self.rotary_dim, self.theta, device)[None]
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
         """Return the tables that rotate queries and keys."""
@@ -171,10 +183,13 @@ class PRoPE(RoPE):
     Args:
         theta, pairing: as RoPE; the exponent's denominator stays d.
         p: in [0, 1], the share of the pairs that are rotated.
+        factor: >= 1, by which every frequency is divided, as in transformers' rope type "proportional".
 
     Raises:
-        ValueError: as RoPE; p out of range, or above 0 and too small for one pair.
+        ValueError: as RoPE; p out of range, or above 0 and too small for one pair; factor out of range.
     """
+
+    neutral = {"factor": 1.0}
 
     def __init__(
         self,
@@ -183,8 +198,10 @@ class PRoPE(RoPE):
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
         p: Annotated[float, between(0, 1)] = 0.75,
+        factor: Factor = 1.0,
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
+        self.factor = factor
         self.rotated_pairs = int(p * sizes.head_dim / 2)
         if p > 0 and not self.rotated_pairs:
             raise OptionError(
@@ -194,7 +211,7 @@ class PRoPE(RoPE):
 
     def omega(self, device: torch.device) -> Tensor:
         pair = torch.arange(self.sizes.head_dim // 2, device=device)
-        return super().omega(device).where(pair < self.rotated_pairs, 0)
+        return super().omega(device).where(pair < self.rotated_pairs, 0) / self.factor
 
 
 class XPos(RoPE):

@@ -15,7 +15,7 @@ from torch import Tensor
 from pe_lab.encodings.angles import angles
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Count, Positive
+from pe_lab.encodings.options import Count, Dimensions, Positive
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Terms
@@ -44,7 +44,7 @@ class FarRoPE(RoPE):
     """Base of RoPE that rotates pairs at least `window` apart as if they were at other positions.
 
     Args:
-        theta, pairing: as RoPE.
+        theta, pairing, rotary_dim: as RoPE.
         window: >= 1; pairs that are nearer are rotated by their distance.
 
     Raises:
@@ -54,8 +54,16 @@ class FarRoPE(RoPE):
     causal_only = True
     fallback = "rope"
 
-    def __init__(self, sizes: Sizes, name: str, theta: Positive, pairing: Pairing, window: Count) -> None:
-        super().__init__(sizes, name, theta, pairing)
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str,
+        theta: Positive,
+        pairing: Pairing,
+        window: Count,
+        rotary_dim: Dimensions | None,
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing, rotary_dim)
         self.window = window
 
     @abstractmethod
@@ -79,10 +87,11 @@ class FarRoPE(RoPE):
         dtype = at_least_float32(x)
         angle = angles((far - pos)[:, None, :, None], self.omega(x.device)[:, None], dtype)
         cos, sin = angle.cos(), angle.sin()
-        x = x.to(dtype)
+        x, kept = x.to(dtype).split((self.rotary_dim, x.shape[-1] - self.rotary_dim), -1)
         a, b = x.chunk(2, -1) if self.pairing == "half" else x.unflatten(-1, (-1, 2)).unbind(-1)
         turned = a * cos - b * sin, a * sin + b * cos
-        return torch.cat(turned, -1) if self.pairing == "half" else torch.stack(turned, -1).flatten(-2)
+        x = torch.cat(turned, -1) if self.pairing == "half" else torch.stack(turned, -1).flatten(-2)
+        return torch.cat((x, kept), -1)
 
 
 class SelfExtend(FarRoPE):
@@ -94,7 +103,7 @@ class SelfExtend(FarRoPE):
     distances are rounded otherwise. The released code also has a factor on queries, off by default, which is not here.
 
     Args:
-        theta, pairing, window: as FarRoPE.
+        theta, pairing, window, rotary_dim: as FarRoPE.
         group: >= 1, tokens that share a position.
 
     Raises:
@@ -109,8 +118,9 @@ class SelfExtend(FarRoPE):
         pairing: Pairing = "interleaved",
         group: Count = 8,
         window: Count = 1024,
+        rotary_dim: Dimensions | None = None,
     ) -> None:
-        super().__init__(sizes, name, theta, pairing, window)
+        super().__init__(sizes, name, theta, pairing, window, rotary_dim)
         self.group = group
 
     def far_queries(self, pos: Tensor) -> Tensor:
@@ -126,7 +136,7 @@ class ReRoPE(FarRoPE):
     The released code also multiplies queries by max(1, ln(i + 1) / ln L), which is not here.
 
     Args:
-        theta, pairing: as RoPE.
+        theta, pairing, rotary_dim: as RoPE.
         window: w >= 1.
 
     Raises:
@@ -140,8 +150,9 @@ class ReRoPE(FarRoPE):
         theta: Positive = 10_000.0,
         pairing: Pairing = "interleaved",
         window: Count = 512,
+        rotary_dim: Dimensions | None = None,
     ) -> None:
-        super().__init__(sizes, name, theta, pairing, window)
+        super().__init__(sizes, name, theta, pairing, window, rotary_dim)
 
     def far_queries(self, pos: Tensor) -> Tensor:
         return torch.full_like(pos, self.window)
@@ -156,7 +167,7 @@ class LeakyReRoPE(FarRoPE):
     k = 1 is RoPE; ReRoPE is its limit for large k. Without the factor on queries, as ReRoPE.
 
     Args:
-        theta, pairing, window: as ReRoPE.
+        theta, pairing, window, rotary_dim: as ReRoPE.
         k: >= 1; 16 in the released code.
 
     Raises:
@@ -171,8 +182,9 @@ class LeakyReRoPE(FarRoPE):
         pairing: Pairing = "interleaved",
         window: Count = 512,
         k: Count = 16,
+        rotary_dim: Dimensions | None = None,
     ) -> None:
-        super().__init__(sizes, name, theta, pairing, window)
+        super().__init__(sizes, name, theta, pairing, window, rotary_dim)
         self.k = k
 
     def far_queries(self, pos: Tensor) -> Tensor:

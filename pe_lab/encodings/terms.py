@@ -49,8 +49,8 @@ class Rotary:
     """Tables that rotate pairs of head dimensions: (a, b) -> (a cos - b sin, a sin + b cos).
 
     Args:
-        cos, sin: [B|1, H|1, T, d/2]; they may include a scale.
-        pairing: "interleaved" pairs dimensions (2c, 2c+1); "half" pairs (c, c + d/2).
+        cos, sin: [B|1, H|1, T, r/2], r <= d; they may include a scale. Dimensions beyond the first r stay as they are.
+        pairing: "interleaved" pairs dimensions (2c, 2c+1); "half" pairs (c, c + r/2).
     """
 
     cos: Tensor

@@ -36,9 +36,10 @@ def replace(
     else changes; cross-attention has no positions. In T5 encoder and decoder have an encoding each.
 
     An encoding of the model's own kind has the model's settings where no option is given: in Llama, what rotates pairs
-    has its base and pairing; `rope`, `rope_pi`, `rope_dynamic_ntk`, `yarn` and `p_rope` also the scaling of its rope
-    type, of which each represents one; `t5` in T5 has its buckets, and `learnable` in GPT-2 and BERT its rows. If the
-    encoding is then the model's own, it starts with the model's weights, and the model computes what it did.
+    has its base and pairing; `rope`, `rope_pi`, `rope_dynamic_ntk`, `yarn`, `llama3`, `longrope` and `p_rope` also the
+    scaling of its rope type, of which each represents one; `t5` in T5 has its buckets, and `learnable` in GPT-2 and
+    BERT its rows. If the encoding is then the model's own, it starts with the model's weights, and the model computes
+    what it did.
 
     Positions count the tokens that are not padding, unless position_ids are given.
 

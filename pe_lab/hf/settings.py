@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from pe_lab.encodings.base import PositionalEncoding
+from pe_lab.encodings.checkpoint import scaling
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import known
 
@@ -96,13 +97,20 @@ class Rotation(Own):
         "linear": "rope_pi",
         "dynamic": "rope_dynamic_ntk",
         "yarn": "yarn",
+        "llama3": "llama3",
+        "longrope": "longrope",
         "proportional": "p_rope",
     }
     represented: ClassVar[dict[str, tuple[str, ...]]] = {  # their parameters, beside the base, that an encoding takes
         "linear": ("factor",),
         "dynamic": ("factor",),
-        "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
-        "proportional": ("partial_rotary_factor",),
+        "yarn": (
+            *("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
+            *("attention_factor", "mscale", "mscale_all_dim", "truncate"),
+        ),
+        "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
+        "longrope": ("factor", "original_max_position_embeddings", "short_factor", "long_factor", "attention_factor"),
+        "proportional": ("partial_rotary_factor", "factor"),
     }
 
     def __init__(self, part: Any) -> None:
@@ -113,26 +121,13 @@ class Rotation(Own):
         self.options = {"theta": float(self.parameters["rope_theta"]), "pairing": "half", **self._scaling()}
 
     def _scaling(self) -> Options:
-        get, longest = self.parameters.get, self.part.config.max_position_embeddings
-        if self.type == "linear":
-            return {"factor": get("factor")}
-        if self.type == "dynamic":
-            return {"factor": get("factor"), "original_length": longest}
-        if self.type == "yarn":
-            length = get("original_max_position_embeddings") or longest
-            return {
-                "factor": longest / length if get("factor") is None else get("factor"),
-                "original_length": length,
-                "beta_fast": get("beta_fast") or 32.0,
-                "beta_slow": get("beta_slow") or 1.0,
-                "ramp": "code",
-            }
-        return {"p": get("partial_rotary_factor", 1.0)} if self.type == "proportional" else {}
+        return scaling(self.type, self.parameters, self.part.config.max_position_embeddings)
 
     def settings(self, name: str, made: type[PositionalEncoding]) -> Options:
-        taken = super().settings(name, made)
-        if taken or not {"theta", "pairing"} <= inspect.signature(made).parameters.keys():
-            return taken
+        if name == self.name:
+            return self.options
+        if not {"theta", "pairing"} <= inspect.signature(made).parameters.keys():
+            return {}
         if self.type != "default":
             use = "no encoding is the same" if self.name is None else f"use {self.name}"
             raise ValueError(
@@ -171,7 +166,8 @@ def with_settings(own: Own, name: str, options: Options) -> Options:
     Raises:
         ValueError: there is no such encoding; it is of the model's kind, and cannot represent what the model has.
     """
-    return _completed(own, name, known(name), options)
+    maker = known(name)
+    return {**own.options, **options} if name == own.name else _completed(own, name, maker, options)
 
 
 def _completed(own: Own, name: str, maker: Callable[..., PositionalEncoding], options: Options) -> Options:

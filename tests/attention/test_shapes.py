@@ -17,7 +17,18 @@ from pe_lab.encodings.terms import Rotary, Terms
 
 B, H, T, d = 2, 3, 5, 4
 e = d  # dimensions of values
-SIZES = {"B": B, "H": H, "T": T, "d": d, "d/2": d // 2, "e": e, "e/2": e // 2, "B|1": B, "H|1": H, "2R+1": 2 * T - 1}
+SIZES = {
+    "B": B,
+    "H": H,
+    "T": T,
+    "d": d,
+    "<=d/2": d // 2,
+    "e": e,
+    "<=e/2": e // 2,
+    "B|1": B,
+    "H|1": H,
+    "2R+1": 2 * T - 1,
+}
 NAMES = [*IMPLEMENTATIONS, "auto"]
 Given = dict[str, object]  # what differs from Terms() for queries, keys, values and a layout that fit
 Make = Callable[[Tensor], Given]
@@ -46,7 +57,7 @@ INPUTS: dict[str, tuple[str, Make]] = {  # the shape that each must have, and ho
     "v": ("B, H, T, e", lambda tensor: {"v": tensor}),
     **{
         f"rotary_{of}.{part}": (
-            f"B|1, H|1, T, {'d' if of in 'qk' else 'e'}/2",
+            f"B|1, H|1, T, <={'d' if of in 'qk' else 'e'}/2",
             lambda tensor, part=part, of=of: rotary(tensor, part, of),
         )
         for of, part in product(("q", "k", "v", "out"), ("cos", "sin"))
@@ -86,7 +97,8 @@ def wrong(name: str) -> Iterator[tuple[int, ...]]:
     for axis, letter in enumerate(letters(name)):
         if (name, letter) == ("v", "e"):
             continue  # values may have any number of dimensions
-        sizes = {shape[axis] + 1, shape[axis] - 1} if letter in ("d/2", "e/2", "2R+1") else {shape[axis] + 1, 1}
+        smaller = {shape[axis] - 1} if letter == "2R+1" else set() if letter[0] == "<" else {1}
+        sizes = {shape[axis] + 1} | smaller
         for size in sizes - ({1} if "|1" in letter else set()):
             yield (*shape[:axis], size, *shape[axis + 1 :])
 
@@ -181,11 +193,13 @@ def test_a_rotation_has_as_many_sines_as_cosines() -> None:
             run(terms=Terms(**{name: pair}))
 
 
-def test_a_head_that_is_rotated_is_even() -> None:
+def test_pairs_that_are_rotated_fit_into_a_head() -> None:
     q = torch.randn(B, H, T, 7)
-    pair = Rotary(torch.ones(1, 1, T, 3), torch.ones(1, 1, T, 3))
-    with pytest.raises(ValueError, match=re.escape("rotary_q.cos must be [B|1, H|1, T, d/2] for q")):
-        run(q=q, k=q, v=q, terms=Terms(rotary_q=pair))
+    for pairs in (1, 3):
+        run(q=q, k=q, v=q, terms=Terms(rotary_q=Rotary(torch.ones(1, 1, T, pairs), torch.ones(1, 1, T, pairs))))
+    four = Rotary(torch.ones(1, 1, T, 4), torch.ones(1, 1, T, 4))
+    with pytest.raises(ValueError, match=re.escape("rotary_q.cos must be [B|1, H|1, T, <=d/2] for q")):
+        run(q=q, k=q, v=q, terms=Terms(rotary_q=four))
 
 
 @pytest.mark.parametrize(

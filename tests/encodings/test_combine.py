@@ -18,6 +18,7 @@ from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Term
 from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
+from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.terms import SOFTMAX
 
 B, T, D, H, DEPTH = 2, 7, 24, 4, 4
@@ -217,6 +218,14 @@ def test_vectors_at_the_input_are_added_one_after_the_other() -> None:
     learnable, sinusoidal = both.members()
     expected = sinusoidal.embed(learnable.embed(x, LAYOUT), LAYOUT)
     assert_close(both.embed(x, LAYOUT), expected, rtol=0, atol=0)
+
+
+def test_heads_rotate_as_many_dimensions_or_none() -> None:
+    four = partial(RoPE, rotary_dim=4)
+    made = Heads(SIZES, parts=[four, maker("none")]).terms(inputs()[0], LAYOUT).rotary_q
+    assert made.cos.shape[-1] == 2
+    with pytest.raises(ValueError, match=r"^parts must have the same rotary_dim, .* got 4 of rope and \d+ of rope$"):
+        Heads(SIZES, parts=[four, maker("rope")]).terms(inputs()[0], LAYOUT)
 
 
 def test_scores_are_of_the_same_logits_and_windows_the_smallest() -> None:

@@ -43,6 +43,7 @@ ABSOLUTE = {
     "learnable",
     "learnable_2d",
     "learnable_per_layer",
+    "longrope",
     "normalized",
     "random",
     "randomized_alibi",

@@ -34,9 +34,10 @@ def layout(length: int, offset: int = 0) -> Layout:
         ("ntk", "rope_ntk", ["pe.factor=3"]),
         ("dynamic_ntk", "rope_dynamic_ntk", []),
         ("yarn", "yarn", ["pe.factor=3"]),
+        ("llama3", "llama3", ["pe.factor=3"]),
     ],
 )
-@pytest.mark.parametrize("given", [[], ["pe.theta=500", "pe.pairing=half"]])
+@pytest.mark.parametrize("given", [[], ["pe.theta=500", "pe.pairing=half"], ["pe.rotary_dim=8"]])
 def test_a_policy_is_the_encoding_of_that_name_with_the_trained_options(policy, pe, options, given):
     h, where = torch.zeros(1, 48, 32), layout(48)
     expected = made(pe, *options, *given).terms(h, where).rotary_q
@@ -94,7 +95,18 @@ def test_positions_at_random_need_positions():
 
 
 def test_the_config_accepts_exactly_the_policies_that_exist():
-    policies = ["raw", "pi", "ntk", "dynamic_ntk", "yarn", "randomized", "self_extend", "rerope", "leaky_rerope"]
+    policies = [
+        "raw",
+        "pi",
+        "ntk",
+        "dynamic_ntk",
+        "yarn",
+        "llama3",
+        "randomized",
+        "self_extend",
+        "rerope",
+        "leaky_rerope",
+    ]
     policies += ["self_extend:8:32", "rerope:32", "leaky_rerope:32:16"]
     assert expand([f"evaluate.policy=[{','.join(policies)}]"], False)[0].evaluate.policy == policies
     for policy in policies:

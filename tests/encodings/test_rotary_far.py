@@ -32,6 +32,11 @@ CASES = {
     "self_extend": (SelfExtend(SIZES, theta=THETA, group=3, window=4), self_extend),
     "self_extend half": (SelfExtend(SIZES, theta=THETA, pairing="half", group=3, window=4), self_extend),
     "rerope": (ReRoPE(SIZES, theta=THETA, window=5), rerope),
+    "rerope, four of six dimensions": (ReRoPE(SIZES, theta=THETA, window=5, rotary_dim=4), rerope),
+    "self_extend, four of six dimensions": (
+        SelfExtend(SIZES, theta=THETA, pairing="half", group=3, window=4, rotary_dim=4),
+        self_extend,
+    ),
     "leaky_rerope": (LeakyReRoPE(SIZES, theta=THETA, pairing="half", window=5, k=4), leaky_rerope),
 }
 
@@ -48,24 +53,24 @@ def layouts() -> dict[str, Layout]:
     }
 
 
-def rotated(x: Tensor, angle: float, pairing: str) -> Tensor:
-    """The vectors [H, d] of a token, pair by pair."""
-    parts: list[Tensor] = [x[:, 0]] * d
-    for c in range(d // 2):
-        a, b = (2 * c, 2 * c + 1) if pairing == "interleaved" else (c, c + d // 2)
-        t = angle * THETA ** (-2 * c / d)
+def rotated(x: Tensor, angle: float, pairing: str, r: int) -> Tensor:
+    """The vectors [H, d] of a token, of which r dimensions are rotated, pair by pair."""
+    parts: list[Tensor] = list(x.unbind(-1))
+    for c in range(r // 2):
+        a, b = (2 * c, 2 * c + 1) if pairing == "interleaved" else (c, c + r // 2)
+        t = angle * THETA ** (-2 * c / r)
         parts[a] = x[:, a] * math.cos(t) - x[:, b] * math.sin(t)
         parts[b] = x[:, a] * math.sin(t) + x[:, b] * math.cos(t)
     return torch.stack(parts, -1)
 
 
-def by_pairs(q: Tensor, k: Tensor, v: Tensor, layout: Layout, distance, pairing: str) -> Tensor:
+def by_pairs(q: Tensor, k: Tensor, v: Tensor, layout: Layout, distance, pairing: str, r: int = d) -> Tensor:
     """Softmax attention whose logit of a pair is that of RoPE at the distance that the definition gives it."""
     pos, rows = layout.pos.expand(B, T).tolist(), []
     for b in range(B):
         for i in range(T):
             keys = [j for j in range(i + 1) if layout.segment[b, j] == layout.segment[b, i]]
-            turned = [rotated(q[b, :, i], distance(pos[b][i], pos[b][j]), pairing) for j in keys]
+            turned = [rotated(q[b, :, i], distance(pos[b][i], pos[b][j]), pairing, r) for j in keys]
             logits = [(x * k[b, :, j]).sum(-1) / math.sqrt(d) for x, j in zip(turned, keys, strict=True)]
             weights = torch.stack(logits, -1).softmax(-1)  # [H, keys]
             rows.append((weights[..., None] * v[b][:, keys]).sum(1))
@@ -81,7 +86,7 @@ def test_values_and_gradients_are_those_of_the_definition(name: str, kind: str) 
     upstream = torch.randn(B, H, T, d, dtype=torch.float64) * real
     terms = encoding.terms(torch.zeros(B, T, H * d, dtype=torch.float64), layout)
     got = attend(*qkv, terms, layout)
-    expected = by_pairs(*qkv, layout, distance, encoding.pairing)
+    expected = by_pairs(*qkv, layout, distance, encoding.pairing, encoding.rotary_dim)
     assert_close(got * real, expected * real, rtol=0, atol=1e-12)
     for one, other in zip(*(torch.autograd.grad(out, qkv, upstream) for out in (got, expected)), strict=True):
         assert_close(one, other, rtol=0, atol=1e-12)
@@ -123,18 +128,15 @@ def test_within_the_window_and_where_nothing_slows_down_it_is_rope(name: str) ->
     encoding, _ = CASES[name]
     q, k, v = torch.randn(3, B, H, T, d)
     near = Layout.whole(B, 4, True, start=70)
-    rope = RoPE(SIZES, theta=THETA, pairing=encoding.pairing)
+    rope = RoPE(SIZES, theta=THETA, pairing=encoding.pairing, rotary_dim=encoding.rotary_dim)
     short = [x[:, :, :4] for x in (q, k, v)]
     found, wanted = (attend(*short, one.terms(q, near), near, "reference") for one in (encoding, rope))
     assert torch.equal(found, wanted)
     layout = Layout.whole(B, T, True)
     expected = attend(q, k, v, rope.terms(q, layout), layout, "reference")
-    for same in (SelfExtend(SIZES, theta=THETA, pairing=encoding.pairing, group=1, window=3), _leaky(encoding.pairing)):
+    options = {"theta": THETA, "pairing": encoding.pairing, "rotary_dim": encoding.rotary_dim, "window": 3}
+    for same in (SelfExtend(SIZES, group=1, **options), LeakyReRoPE(SIZES, k=1, **options)):
         assert_close(attend(q, k, v, same.terms(q, layout), layout), expected, rtol=0, atol=1e-5)
-
-
-def _leaky(pairing) -> LeakyReRoPE:
-    return LeakyReRoPE(SIZES, theta=THETA, pairing=pairing, window=3, k=1)
 
 
 @pytest.mark.parametrize("name", CASES)

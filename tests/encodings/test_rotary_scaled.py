@@ -1,6 +1,7 @@
 """Encodings that stretch RoPE beyond its training length, against frequencies computed one pair at a time."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,13 +9,13 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from pe_lab.attention import reference
+from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.rotary import PRoPE, RoPE, XPos
-from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, NTKRoPE, Yarn
+from pe_lab.encodings.rotary_scaled import LLAMA3, DynamicNTKRoPE, InterpolatedRoPE, LongRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 from pe_lab.model.transformer import Transformer
@@ -46,9 +47,37 @@ def assert_same_tables(encoding: RoPE, other: RoPE, layout: Layout) -> None:
         assert torch.equal(got.sin, expected.sin)
 
 
+def plain(theta: float, r: int) -> list[float]:
+    """arXiv:2104.09864 in the first r dimensions."""
+    return [theta ** (-2 * c / r) for c in range(r // 2)]
+
+
 def interpolated(theta: float, factor: float) -> list[float]:
     """arXiv:2306.15595: position m becomes m / s."""
     return [theta ** (-2 * c / d) / factor for c in range(d // 2)]
+
+
+def llama3(theta: float, factor: float, low: float, high: float) -> list[float]:
+    """The rule of Llama 3.1, by wavelengths."""
+    out = []
+    for omega in plain(theta, d):
+        wavelength = 2 * math.pi / omega
+        if wavelength < L0 / high:
+            out.append(omega)
+        elif wavelength > L0 / low:
+            out.append(omega / factor)
+        else:
+            smooth = (L0 / wavelength - low) / (high - low)
+            out.append((1 - smooth) * omega / factor + smooth * omega)
+    return out
+
+
+SHORT, LONG = [1.0 + c / 10 for c in range(d // 2)], [1.0 + c for c in range(d // 2)]
+
+
+def longrope(theta: float, length: int, short: list[float], long: list[float]) -> list[float]:
+    """arXiv:2402.13753, eq. 2: 1 / (lambda_c theta^(2c/d))."""
+    return [1 / (x * theta ** (2 * c / d)) for c, x in enumerate(long if length > L0 else short)]
 
 
 def ntk(theta: float, factor: float) -> list[float]:
@@ -103,11 +132,48 @@ PAPERS = {
         lambda theta: Yarn(SIZES, theta=theta, factor=8.0, beta_fast=20.0, beta_slow=0.5, pairing="half"),
         lambda theta, L: yarn_paper(theta, 8.0, 0.5, 20),
     ),
+    "rope, a quarter of the dimensions": (
+        lambda theta: RoPE(SIZES, theta=theta, rotary_dim=4),
+        lambda theta, L: plain(theta, 4),
+    ),
+    "rope, dimensions in halves of six": (
+        lambda theta: RoPE(SIZES, theta=theta, rotary_dim=6, pairing="half"),
+        lambda theta, L: plain(theta, 6),
+    ),
+    "rope_ntk, six dimensions": (
+        lambda theta: NTKRoPE(SIZES, theta=theta, rotary_dim=6, factor=3.0, pairing="half"),
+        lambda theta, L: [(theta * 3.0 ** (6 / 4)) ** (-2 * c / 6) for c in range(3)],
+    ),
+    "yarn, its factor given": (
+        lambda theta: Yarn(SIZES, theta=theta, attention_factor=0.5, rotary_dim=16),
+        lambda theta, L: yarn_paper(theta, 4.0, 1, 32),
+    ),
+    "llama3": (lambda theta: Yarn(SIZES, theta=theta, factor=8.0, **LLAMA3), lambda theta, L: llama3(theta, 8.0, 1, 4)),
+    "llama3, other bands": (
+        lambda theta: Yarn(SIZES, theta=theta, factor=2.0, beta_fast=9.0, beta_slow=0.5, attention_factor=1.0),
+        lambda theta, L: llama3(theta, 2.0, 0.5, 9),
+    ),
+    "longrope": (lambda theta: LongRoPE(SIZES, theta=theta), lambda theta, L: ntk(theta, 4.0 if L > L0 else 1.0)),
+    "longrope, factors given": (
+        lambda theta: LongRoPE(
+            SIZES, theta=theta, factor=3.0, pairing="half", short_factors=SHORT, long_factors=LONG, attention_factor=1.5
+        ),
+        lambda theta, L: longrope(theta, L, SHORT, LONG),
+    ),
     "yarn, code": (lambda theta: Yarn(SIZES, theta=theta, ramp="code"), lambda theta, L: yarn_code(theta, 4.0, 1, 32)),
     "yarn, code, other ends": (
         lambda theta: Yarn(SIZES, theta=theta, factor=8.0, beta_fast=20.0, beta_slow=0.5, ramp="code"),
         lambda theta, L: yarn_code(theta, 8.0, 0.5, 20),
     ),
+}
+
+
+FACTORS = {  # of cosine and sine, by the formulas of the sources
+    "yarn, other ends": 0.1 * math.log(8) + 1,
+    "yarn, code, other ends": 0.1 * math.log(8) + 1,
+    "yarn, its factor given": 0.5,
+    "longrope": math.sqrt(1 + math.log(4) / math.log(L0)),
+    "longrope, factors given": 1.5,
 }
 
 
@@ -119,11 +185,12 @@ def test_logits_are_those_of_the_papers_frequencies(which: str, theta: float, le
     """Values and gradients; the second row ends beyond the original length, the first does not."""
     make, paper = PAPERS[which]
     encoding, pos = make(theta), [list(range(length)), list(range(3_000, 3_000 + length))]
-    size = 0.1 * math.log(encoding.factor) + 1 if isinstance(encoding, Yarn) else 1.0
-    rotate = torch.zeros(B, length, d, d, dtype=torch.float64)
+    size = FACTORS.get(which, 0.1 * math.log(4) + 1 if which.startswith("yarn") else 1.0)
+    rotate = torch.eye(d, dtype=torch.float64).repeat(B, length, 1, 1)
     for b, row in enumerate(pos):
-        for c, omega in enumerate(paper(theta, row[-1] + 1)):
-            x, y = (2 * c, 2 * c + 1) if encoding.pairing == "interleaved" else (c, c + d // 2)
+        omegas = paper(theta, row[-1] + 1)
+        for c, omega in enumerate(omegas):
+            x, y = (2 * c, 2 * c + 1) if encoding.pairing == "interleaved" else (c, c + len(omegas))
             for t, m in enumerate(row):
                 rotate[b, t, x, x] = rotate[b, t, y, y] = size * math.cos(m * omega)
                 rotate[b, t, y, x], rotate[b, t, x, y] = size * math.sin(m * omega), -size * math.sin(m * omega)
@@ -229,6 +296,47 @@ def test_yarn_keeps_the_fast_pairs_and_divides_the_slow_ones() -> None:
         assert kept[-1] == 1 / 4
         assert kept == sorted(kept, reverse=True)
         assert any(1 / 4 < x < 1 for x in kept)
+
+
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+def test_dimensions_beyond_rotary_dim_stay_as_they_are_in_every_implementation(pairing: str) -> None:
+    """The factor of YaRN is on those that rotate alone."""
+    layout = layout_at([0, 3, 2_000])
+    x = torch.randn(1, H, 3, d)
+    for encoding in (RoPE(SIZES, pairing=pairing, rotary_dim=6), Yarn(SIZES, pairing=pairing, rotary_dim=6)):
+        made = terms(encoding, layout)
+        rotated, _ = reference.queries_and_keys(x, x, made)
+        assert torch.equal(rotated[..., 6:], x[..., 6:])
+        assert (rotated[..., :6] - x[..., :6])[:, :, 1:].abs().min() > 0
+        assert made.rotary_q.cos.shape == (1, 1, 3, 3)
+        first = attend(x, x, x, made, layout, "reference")
+        assert_close(attend(x, x, x, made, layout, "sdpa"), first, rtol=0, atol=1e-6)
+
+
+def test_a_document_of_longrope_has_the_factors_of_its_own_length() -> None:
+    encoding = LongRoPE(replace(SIZES, length=20), short_factors=SHORT, long_factors=LONG, attention_factor=1.0)
+    packed = Layout(
+        torch.cat((torch.arange(20), torch.arange(21)))[None],
+        torch.tensor([[0] * 20 + [1] * 21]),
+        causal=True,
+    )
+    got = terms(encoding, packed, torch.float64).rotary_q.cos[0, 0]
+    for part, factors in ((got[:20], SHORT), (got[20:], LONG)):
+        omega = torch.tensor(plain(10_000.0, d), dtype=torch.float64) / torch.tensor(factors, dtype=torch.float64)
+        assert_close(part, (torch.arange(len(part))[:, None] * omega).cos(), rtol=0, atol=1e-14)
+
+
+def test_mscales_are_a_ratio_and_take_the_place_of_the_factor() -> None:
+    both = Yarn(SIZES, factor=40.0, mscale=1.0, mscale_all_dim=0.5)
+    assert both.attention_factor == (0.1 * math.log(40) + 1) / (0.05 * math.log(40) + 1)
+    assert Yarn(SIZES, factor=40.0, mscale=0.7, mscale_all_dim=0.7).attention_factor == 1
+    assert Yarn(SIZES, attention_factor=0.3).attention_factor == 0.3
+
+
+def test_ends_of_the_ramp_that_are_not_rounded_lie_between_pairs() -> None:
+    exact, rounded = (Yarn(SIZES, ramp="code", truncate=truncate) for truncate in (False, True))
+    assert rounded.low < exact.low < rounded.low + 1
+    assert rounded.high - 1 < exact.high < rounded.high
 
 
 def test_yarn_scales_queries_and_keys_both() -> None:
@@ -436,12 +544,39 @@ def test_a_head_of_odd_size_is_refused(kind: type[RoPE]) -> None:
         (Yarn, {"beta_fast": 0.0}),
         (Yarn, {"beta_slow": -1.0}),
         (Yarn, {"ramp": "linear"}),
+        (Yarn, {"attention_factor": 0.0}),
+        (LongRoPE, {"original_length": 1}),
+        (LongRoPE, {"short_factors": [1.0, 0.0]}),
+        (LongRoPE, {"long_factors": []}),
+        *((kind, {"rotary_dim": 7}) for kind in (RoPE, *SCALED, LongRoPE)),
+        *((kind, {"rotary_dim": 18}) for kind in (RoPE, *SCALED, LongRoPE)),
     ],
 )
 def test_a_setting_out_of_range_is_named(kind: type[RoPE], setting: dict) -> None:
     ((key, value),) = setting.items()
-    with pytest.raises(ValueError, match=rf"^{key} must be .*, got {value!r}$"):
+    with pytest.raises(ValueError, match=rf"^{key} must be .*, got {re.escape(repr(value))}$"):
         kind(SIZES, **setting)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (Yarn, {"mscale": 1.0}, r"^mscale=1\.0 and mscale_all_dim=None must both be given, or neither$"),
+        (
+            Yarn,
+            {"mscale": 1.0, "mscale_all_dim": 1.0, "attention_factor": 2.0},
+            r"^attention_factor must be null beside mscale=1\.0, got 2\.0$",
+        ),
+        (Yarn, {"truncate": False}, r"^truncate must be true for ramp=paper, which rounds nothing, got False$"),
+        (LongRoPE, {"short_factors": [1.0] * 7}, r"^short_factors must have 8 numbers, .* got 7$"),
+        (LongRoPE, {"rotary_dim": 4, "long_factors": [1.0] * 8}, r"^long_factors must have 2 numbers, .* got 8$"),
+        (LongRoPE, {"rotary_dim": 2}, r"rotary_dim must be at least 4, got 2 "),
+        (NTKRoPE, {"rotary_dim": 2}, r"rotary_dim must be at least 4, got 2 "),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(kind: type[RoPE], options: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind(SIZES, **options)
 
 
 def test_settings_that_leave_yarn_no_ramp_are_refused() -> None:

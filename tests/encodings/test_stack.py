@@ -73,7 +73,7 @@ def test_options_are_given_by_name() -> None:
     ("name", "options", "error"),
     [
         ("roep", {}, r"name='roep': did you mean rope\? name must be one of abacus, "),
-        ("rope", {"thetta": 3}, "options of rope must be among theta, pairing, got thetta"),
+        ("rope", {"thetta": 3}, "options of rope must be among theta, pairing, rotary_dim, got thetta"),
         ("rope", {"name": "mine"}, ""),
         ("kerple_log", {"theta": 3}, "options of kerple_log must be among none, got theta"),
         ("rope", {"theta": -1.0}, "theta must be a positive number, got -1.0"),

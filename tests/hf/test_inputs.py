@@ -12,8 +12,8 @@ from pe_lab.hf.inputs import layout_of
 
 # the old name of the cache, which transformers renames, so that it is tested with each version
 pytestmark = pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
-BY_BATCH = "rope_dynamic_ntk"  # its frequencies depend on the longest sequence of the batch
-ONE_BY_ONE = [name for name in NAMES if takes("bert", name) and not name.startswith(("randomized", BY_BATCH))]
+BY_BATCH = ("rope_dynamic_ntk", "longrope")  # their frequencies depend on the longest sequence of the batch
+ONE_BY_ONE = [name for name in NAMES if takes("bert", name) and not name.startswith(("randomized", *BY_BATCH))]
 LENGTHS = (9, 6, 3)
 
 

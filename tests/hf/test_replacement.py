@@ -159,7 +159,7 @@ def stack_of(**changes: Any) -> Any:
     ("kind", "changes", "encoding", "options", "message"),
     [
         ("llama", {}, "rop", {}, r"name='rop': did you mean rope\? name must be one of "),
-        ("llama", {}, "rope", {"base": 3}, "options of rope must be among theta, pairing, got base"),
+        ("llama", {}, "rope", {"base": 3}, "options of rope must be among theta, pairing, rotary_dim, got base"),
         ("llama", {}, "rope", {"theta": -1.0}, "theta must be"),
         ("llama", {}, "rope", {"implementation": "fast"}, "implementation must be one of auto, .*, got 'fast'"),
         ("llama", {}, "learnable", {"max_len": 31}, "max_len must be at least .*, got max_len=31, length=32"),

@@ -25,6 +25,7 @@ CAUSAL_KINDS = ("llama", "gpt2", "bert_decoder", "t5")
 GRID = {"learnable_2d", "rope_2d", "rope_mixed", "sinusoidal_2d"}
 CAUSAL_ONLY = {"canon", "carope", "cope", "dape_v2", "drope", "forgetting", "path", "selective_rope", "xpos"}
 WHOLE = {  # they need all tokens at once
+    "longrope",
     "normalized",
     "randomized_alibi",
     "randomized_learnable",

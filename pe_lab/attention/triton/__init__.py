@@ -161,6 +161,10 @@ def _meet(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
         return x if gain is None else (x * gain[:, None]).to(x.dtype)
     from pe_lab.attention.triton.rotation import rotate
 
+    r = 2 * rotary.cos.shape[-1]
+    if r < x.shape[-1]:  # the other dimensions are not rotated
+        first, rest = (None, None) if gain is None else (gain[..., :r], gain[..., r:])
+        return torch.cat((_meet(x[..., :r], rotary, first), _meet(x[..., r:], None, rest)), -1)
     gain = None if gain is None else gain.float()
     rotated: Tensor = rotate(x, rotary.cos.float(), rotary.sin.float(), gain, rotary.pairing == "half")
     return rotated
