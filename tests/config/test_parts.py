@@ -75,11 +75,11 @@ def test_a_users_encoding_can_be_a_part(tmp_path: Path) -> None:
         ("pe.parts=[{theta:3}]", "pe.parts[0] must be an encoding, or {name: an encoding, and settings of it}, got {"),
         (
             "pe.parts=[{name:rope,thet:3}]",
-            "pe.parts[0]=rope has the settings theta, pairing: got thet=3: did you mean theta?",
+            "pe.parts[0]=rope has the settings theta, pairing, rotary_dim: got thet=3: did you mean theta?",
         ),
         (
             "pe.parts=[{name:rope,_partial_:false}]",
-            "pe.parts[0]=rope has the settings theta, pairing: got _partial_=False",
+            "pe.parts[0]=rope has the settings theta, pairing, rotary_dim: got _partial_=False",
         ),
         ("pe.parts=[{name:rope,theta:-3}]", "pe.parts[0].theta must be a positive number, got -3"),
         ("pe.parts=[{name:sum,parts:[{name:rope,theta:0}]}]", "pe.parts[0].parts[0].theta must be a positive number, "),

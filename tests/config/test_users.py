@@ -136,8 +136,9 @@ def test_a_file_may_begin_with_another_of_its_group(project: Path) -> None:
             "name": "long",
             "theta": 500_000.0,
             "pairing": "interleaved",
+            "rotary_dim": None,
         }
-        with pytest.raises(ValueError, match=r"pe=long has the settings pairing, theta: got pe.foo=1"):
+        with pytest.raises(ValueError, match=r"pe=long has the settings pairing, rotary_dim, theta: got pe.foo=1"):
             config.expand(["pe=long", "+pe.foo=1"], multirun=False)
         with pytest.raises(ValueError, match=r"pe\._target_ must be pe_lab\.encodings\.rotary\.RoPE for pe=long"):
             config.expand(["pe=long", "pe._target_=mine_module.Mine"], multirun=False)
