@@ -212,6 +212,8 @@ def test_a_value_that_a_notebook_class_refers_to_is_part_of_its_source(monkeypat
 def test_a_class_that_does_not_take_the_options_is_refused_with_a_config_to_start_from(folder):
     write(folder, mymod=NOTHING)
     words = ["pe.name=mine", "pe._target_=mymod.Mine", f"ledger={folder}"]
-    message = r"^pe\._target_ must take the options name, theta, pairing, rotary_dim: mymod\.Mine got an unexpected keyword argument"
-    with pytest.raises(ValueError, match=message + " 'theta'; start from pe=none, which has name alone$"):
+    message = r"^pe\._target_ must take the options name, theta, pairing, rotary_dim: mymod\.Mine got an unexpected "
+    with pytest.raises(
+        ValueError, match=message + "keyword argument 'theta'; start from pe=none, which has name alone$"
+    ):
         Cell.from_config(config.expand(words, multirun=False)[0])
