@@ -44,7 +44,7 @@ CHOICES = {
 LAUNCHERS = sorted(path.stem for path in (config.folder() / "hydra" / "launcher").glob("*.yaml"))
 STUDIES = sorted(path.stem for path in (config.folder() / "study").glob("*.yaml"))
 BY_DEFAULT = {
-    group: name
+    group: name[0] if OmegaConf.is_list(name) else name
     for entry in OmegaConf.load(config.folder() / "config.yaml").defaults
     if OmegaConf.is_dict(entry)
     for group, name in entry.items()
@@ -182,9 +182,10 @@ def asked(draw: st.DrawFn, fit: float = 0.5, most: int = 4) -> list[str]:
     known, own = dict(of_the_root()), {}
     for group, name in (BY_DEFAULT | chosen).items():
         own |= declared(group, name, group)
+        place = f"logger.{name}" if group == "logger" else group
         for key, value in written(group, name).items():
             if key != "defaults":
-                known[f"{group}.{key}"] = value
+                known[f"{place}.{key}"] = value
                 continue
             for inner in [entry["/pe@encoding"] for entry in value if "/pe@encoding" in entry]:
                 if draw(st.booleans()):
