@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.system.arguments import Parser, unrecognized
-from pe_lab.system.devices import gpus, use_gpu_of
+from pe_lab.system.devices import gpus, groups, use_gpu_of
 from pe_lab.system.errors import in_one_line, refuse
 from pe_lab.system.paths import SAFE, safe_path
 from pe_lab.system.termination import EndError, TerminatedError, end_with, no_exit, raising
@@ -89,7 +89,8 @@ class Task:
         from pe_lab.experiment import sweep
 
         # workers elsewhere get their GPU from the scheduler, and are ended by it
-        shared = [] if launcher.elsewhere or cfgs[0].trainer.device == "cpu" else gpus()
+        devices = max(cfg.trainer.devices or 1 for cfg in cfgs)
+        shared = [] if launcher.elsewhere or cfgs[0].trainer.device == "cpu" else groups(gpus(), devices)
         parent = None if launcher.elsewhere else os.getpid()
         fixed = config.fixed(overrides, multirun=True)
 
@@ -179,6 +180,8 @@ def main(train: bool = True) -> None:
     """
     with _raising_errors() as full_trace, _ended_by_signals() as received:
         try:
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                raise ValueError("torchrun must be left to the program, which starts it for trainer.devices=2 or more")
             with no_exit(), config.joining(sys.argv[1:]) as given:
                 arguments = config.as_lists(config.of_checkpoint(given))
                 if studies := config.studies(arguments):

@@ -94,6 +94,13 @@ def test_what_is_refused_is_named_in_one_line(program: Lab, line: str) -> None:
     assert others == [] or "hydra/sweeper=basic" in line  # Hydra says which job failed
 
 
+def test_a_program_that_torchrun_has_started_is_refused(program: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    status, _, err = program(run.main, *TINY)
+    assert (status, err.count("\n")) == (1, 1)
+    assert "trainer.devices" in err
+
+
 @pytest.mark.parametrize(
     ("line", "choice"),
     [

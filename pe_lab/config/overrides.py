@@ -204,13 +204,19 @@ def launcher(name: str, cfg: DictConfig) -> Launcher:
     elsewhere = name in ("submitit", "submitit_slurm")
     if elsewhere and cfg.workers is None:
         raise ValueError(f"workers must be given with hydra/launcher={name}, the number of jobs to submit: got none")
-    return Launcher(1 if name == "basic" else cfg.workers or _places(cfg.trainer.device), elsewhere)
+    return Launcher(
+        1 if name == "basic" else cfg.workers or _places(cfg.trainer.device, cfg.trainer.devices or 1), elsewhere
+    )
 
 
-def _places(device: str) -> int:
-    """Return the number of workers for this machine: one per GPU, or one per core without a GPU."""
+def _places(device: str, devices: int) -> int:
+    """Return the number of workers for this machine: one per GPU, or one per core without a GPU.
+
+    Args:
+        devices: that train a run together.
+    """
     if device != "cpu" and (shared := gpus()):
-        return len(shared)
+        return max(1, len(shared) // devices)
     from joblib import cpu_count
 
-    return cpu_count()
+    return max(1, cpu_count() // devices)

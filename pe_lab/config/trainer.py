@@ -10,12 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.encodings.options import BOOLEAN, POSITIVE, Range, is_integer, is_number, is_text, one_of, whole
 
-OF_DEVICES = "a sweep starts a worker per GPU of CUDA_VISIBLE_DEVICES, and cell.training() trains with any Trainer"
+STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true")
 NOTHING: tuple[Any, ...] = ()
 DECIDED: dict[str, tuple[tuple[Any, ...], str]] = {  # arguments that are left to others: what may be given, and why
     "barebones": (NOTHING, "the lab needs its callbacks"),
     "callbacks": (NOTHING, "callbacks=... adds some"),
-    "devices": ((1,), OF_DEVICES),
     "enable_autolog_hparams": (NOTHING, "loggers get all settings"),
     "enable_checkpointing": (NOTHING, "callbacks=model_checkpoint writes some beside those of the ledger"),
     "fast_dev_run": (NOTHING, "steps=5 is a short run"),
@@ -25,9 +24,8 @@ DECIDED: dict[str, tuple[tuple[Any, ...], str]] = {  # arguments that are left t
     "min_epochs": (NOTHING, "callbacks that end a training have a patience of their own"),
     "min_steps": (NOTHING, "callbacks that end a training have a patience of their own"),
     "model_registry": (NOTHING, "there is none"),
-    "num_nodes": ((1,), OF_DEVICES),
+    "num_nodes": ((1,), "a run is trained on one machine, and cell.training() by any Trainer"),
     "plugins": (NOTHING, "the lab writes its own checkpoints, and trainer.precision chooses the precision"),
-    "strategy": (("auto",), OF_DEVICES),
     "sync_batchnorm": (NOTHING, "there is no batch norm"),
     "use_distributed_sampler": (NOTHING, "batches are split by the lab"),
 }
@@ -61,6 +59,7 @@ TAKEN: dict[str, Range] = {
     "default_root_dir": Range("the path of a folder", is_text),
     "detect_anomaly": BOOLEAN,
     "deterministic": Range("true, false or warn", lambda x: isinstance(x, bool) or x == "warn"),
+    "devices": whole(1),
     "enable_model_summary": BOOLEAN,
     "enable_progress_bar": BOOLEAN,
     "gradient_clip_algorithm": one_of("norm", "value"),
@@ -72,6 +71,7 @@ TAKEN: dict[str, Range] = {
     "overfit_batches": _batches(1),
     "profiler": _made("simple, advanced or pytorch"),
     "reload_dataloaders_every_n_epochs": whole(0),
+    "strategy": one_of(*STRATEGIES),
     "val_check_interval": Range(
         "a number of batches, at least 1, or a share in (0, 1] such as 0.5",
         lambda x: is_number(x) and (0 < x <= 1 if isinstance(x, float) else x >= 1),
@@ -80,6 +80,7 @@ TAKEN: dict[str, Range] = {
 # those that change numbers, with the values that do not
 NEUTRAL: dict[str, Any] = {
     "accumulate_grad_batches": 1,
+    "devices": 1,
     "gradient_clip_algorithm": "norm",
     "limit_train_batches": 1.0,
     "overfit_batches": None,
@@ -120,7 +121,10 @@ def changing(trainer: DictConfig, gpu: bool, watched: bool) -> dict[str, Any]:
     """
     neutral = NEUTRAL | (ON_GPU if gpu else {}) | (VALIDATION if watched else {})
     given = arguments(trainer)
-    return {name: given[name] for name, usual in neutral.items() if name in given and given[name] != usual}
+    found = {name: given[name] for name, usual in neutral.items() if name in given and given[name] != usual}
+    if "accumulate_grad_batches" in found:
+        found["accumulation"] = 2  # once each batch had the same weight, whatever the number of its answers
+    return found
 
 
 def batches_of_epoch(trainer: DictConfig, batches: int) -> int:
@@ -132,6 +136,21 @@ def batches_of_epoch(trainer: DictConfig, batches: int) -> int:
 def limited(batches: int, limit: float) -> int:
     """Return the number of batches under a limit of Lightning's: a number of them, or a share."""
     return int(batches * limit) if isinstance(limit, float) else min(batches, limit)
+
+
+def require_split(size: int, batch_size: int, devices: int) -> None:
+    """Raise ValueError unless every batch has a sequence for each device.
+
+    Args:
+        size: number of training sequences.
+        batch_size: of all devices together.
+    """
+    smallest = min(batch_size, size % batch_size or batch_size)
+    if smallest < devices:
+        raise ValueError(
+            f"trainer.batch_size must leave no batch smaller than the number of devices, {devices}, got "
+            f"{batch_size}, of {size} training sequences: the last batch has {smallest}"
+        )
 
 
 def check_trainer(cfg: DictConfig) -> None:
@@ -155,6 +174,11 @@ def check_trainer(cfg: DictConfig) -> None:
         raise ValueError(
             f"trainer.gradient_clip_algorithm={given.gradient_clip_algorithm} needs trainer.gradient_clip_val, got none"
         )
+    devices = given.devices or 1
+    if devices == 1 and given.strategy not in (None, "auto"):
+        raise ValueError(f"trainer.strategy={given.strategy} needs trainer.devices=2 or more, got {devices}")
+    if devices > 1 and given.overfit_batches is not None:
+        raise ValueError(f"trainer.overfit_batches must be null with several devices, got {given.overfit_batches}")
     if None not in (given.limit_train_batches, given.overfit_batches):
         raise ValueError(
             f"trainer.limit_train_batches must be null beside trainer.overfit_batches, got {given.limit_train_batches}"

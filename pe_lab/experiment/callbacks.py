@@ -10,6 +10,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 
 from pe_lab.data.base import Batch
+from pe_lab.experiment.ranks import Ranks
 from pe_lab.tracking.events import log_metrics
 from pe_lab.training.divergence import NotFiniteError
 
@@ -95,7 +96,7 @@ class Curve(L.Callback):
         self.tokens, self.since = 0, self.clock.seconds
 
     def on_train_batch_end(self, trainer: L.Trainer, training: Any, outputs: Any, batch: Batch, *_: Any) -> None:
-        self.tokens += batch.tokens.numel()
+        self.tokens += batch.tokens.numel() * trainer.world_size
         if training.logging_due:
             speed = {"tokens_per_second": self.tokens / (self.clock.seconds - self.since)}
             self.add("train", training.metrics | speed)
@@ -151,15 +152,15 @@ class AfterStep(Checkpoint):
 
 
 class Every(AfterStep):
-    """Does something about every so many seconds, at the end of a step."""
+    """Does something about every so many seconds, at the end of a step, on all ranks together."""
 
-    def __init__(self, seconds: float, do: Callable[[], None], clock: StepTime, late: bool) -> None:
+    def __init__(self, seconds: float, do: Callable[[], None], clock: StepTime, late: bool, ranks: Ranks) -> None:
         super().__init__(self._act, clock, late)
-        self.seconds, self.do = seconds, do
+        self.seconds, self.do, self.ranks = seconds, do, ranks
         self.done = time.perf_counter()
 
     def _act(self, trainer: L.Trainer) -> None:
-        if time.perf_counter() - self.done >= self.seconds:
+        if self.ranks.agree(lambda: time.perf_counter() - self.done >= self.seconds):
             self.do()
             self.done = time.perf_counter()
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from pe_lab.attention import IMPLEMENTATIONS, Choice, choose
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import resolved
-from pe_lab.config.trainer import batches_of_epoch, changing
+from pe_lab.config.trainer import batches_of_epoch, changing, require_split
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.options import LONGEST, within
@@ -106,6 +106,10 @@ class Cell:
                 made = encoding(sizes).to(device)
             require_depth(made, cfg.model.depth)
             attention = _attention(cfg, dataset, made, device)
+        devices = cfg.trainer.get("devices") or 1
+        require_split(dataset.size("train"), cfg.trainer.batch_size, devices)
+        if device.type == "cuda" and devices > (there := torch.cuda.device_count()):
+            raise ValueError(f"trainer.devices must be at most the number of GPUs, {there}, got {devices}")
         optimization = Optimization(cfg.optimizer, total_steps=1)  # refuses settings that its class does not take
         if cfg.model.parametrization == MUP:
             optimization.require_mup()
@@ -130,6 +134,11 @@ class Cell:
     def target(self) -> int:
         """The number of epochs or steps at which it is a checkpoint of its run."""
         return int(self.cfg[self.unit])
+
+    @property
+    def devices(self) -> int:
+        """The number of devices that train it together."""
+        return self.cfg.trainer.get("devices") or 1
 
     @property
     def batches_per_epoch(self) -> int:

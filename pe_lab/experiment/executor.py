@@ -16,6 +16,7 @@ from pe_lab.experiment.checkpoint import Checkpoint
 from pe_lab.experiment.logs import Logs, prepare
 from pe_lab.experiment.measurement import Datasets, measure
 from pe_lab.experiment.memory import naming_memory
+from pe_lab.experiment.ranks import Ranks
 from pe_lab.experiment.trainer import silence_lightning
 from pe_lab.ledger.run import DIVERGED, ERROR, Run
 from pe_lab.ledger.tree import Tree
@@ -42,15 +43,16 @@ class Executor:
 
     Args:
         cell: of the run; its checkpoint need not be the next.
-        run: whose lease this process holds.
+        run: whose lease this process holds, or the process that started it.
+        ranks: the processes that train it; only the first writes to the ledger and to loggers.
 
     Attributes:
         target: the checkpoint that is trained to; None: not yet chosen.
         clock, curve: of the training that is under way.
     """
 
-    def __init__(self, cell: Cell, run: Run) -> None:
-        self.cell, self.run = cell, run
+    def __init__(self, cell: Cell, run: Run, ranks: Ranks = Ranks()) -> None:  # noqa: B008 it is frozen
+        self.cell, self.run, self.ranks = cell, run, ranks
         self.datasets = Datasets(cell)
         self.logs = Logs(cell, run, self.datasets)
         self.spent = {"steps": 0.0, "evaluation": 0.0, "checkpoints": 0}  # seconds and checkpoints, by this executor
@@ -92,11 +94,15 @@ class Executor:
             with sigterm_raises():
                 self._train_requested()
         finally:
-            self.run.account(self.spent | {"total": time.perf_counter() - began})
+            if self.ranks.leads:
+                spent = self.spent | {"total": time.perf_counter() - began}
+                self.run.account(
+                    {name: x * (1 if name == "checkpoints" else self.ranks.size) for name, x in spent.items()}
+                )
 
     def _train_requested(self) -> None:
         _ = self.exact_range  # refused before the first step
-        while requested := self.run.requested():
+        while requested := self.ranks.agree(self.run.requested):
             started = False
             try:
                 with no_exit(), naming_memory(self.cell.cfg, self.cell.dataset.task.length):
@@ -113,7 +119,8 @@ class Executor:
                 # an error that every attempt would repeat fails all later checkpoints too; others fail this cell
                 repeats = isinstance(error, (NotFiniteError, ValueError))
                 step = error.step if isinstance(error, NotFiniteError) else self.clock.steps if started else None
-                self._fail(self.run.requested() if repeats else [self.cell.target], error, step)
+                if self.ranks.leads:
+                    self._fail(self.run.requested() if repeats else [self.cell.target], error, step)
                 raise
             finally:
                 self._close("failed")
@@ -123,7 +130,7 @@ class Executor:
     def _fail(self, checkpoints: list[int], error: Exception, step: int | None) -> None:
         """Record why checkpoints are not reached, and what training to there has cost."""
         kind = DIVERGED if isinstance(error, NotFiniteError) else ERROR
-        core_seconds = self.clock.seconds * torch.get_num_threads()
+        core_seconds = self.clock.seconds * torch.get_num_threads() * self.ranks.size
         for epochs in checkpoints:
             self.run.fail(epochs, in_one_line(error), step, core_seconds, kind)
 
@@ -137,19 +144,28 @@ class Executor:
             self.clock = StepTime()
             self.curve = Curve(self.clock, self.cell.steps_per_epoch)
             self.flops_per_token = self.training.model.flops_per_token()
-            stored = self.run.newest_state(self.cell.steps_to(target))
+            stored = self.ranks.agree(lambda: self.run.newest_state(self.cell.steps_to(target)))
             if stored is None:
                 break
-            try:
-                self._restore(stored[1])
+            reason = self._restored(stored[1])
+            self.ranks.agree(lambda: None)  # all have read it
+            if reason is None:
                 break
-            except LedgerError as error:
-                self.run.set_aside(stored[1], error)
+            if self.ranks.leads:
+                self.run.set_aside(stored[1], reason)
         self.training.model.to(self.cell.device)
         self.target, self.solved = None, self._solved()
 
+    def _restored(self, path: Any) -> LedgerError | None:
+        """Load a state; Lightning loads it again where the training goes on. Returns why it cannot be loaded."""
+        try:
+            self._restore(path)
+        except LedgerError as error:
+            return error
+        return None
+
     def _restore(self, path: Any) -> None:
-        """Load a state; Lightning loads it again where the training goes on.
+        """Load a state.
 
         Raises:
             LedgerError: it is not a state of this training.
@@ -167,7 +183,7 @@ class Executor:
         """Finish the requested checkpoints that are reached; return whether the training goes on to another."""
         while True:
             if self.target is None:
-                requested = self.run.requested()
+                requested = self.ranks.agree(self.run.requested)
                 if not requested or self._elsewhere(requested[0]):
                     return False
                 self._aim(requested[0])
@@ -178,7 +194,8 @@ class Executor:
             try:
                 self._finish(target)
             except CheckpointNotFiniteError as error:
-                self._fail([target], error, error.step)
+                if self.ranks.leads:
+                    self._fail([target], error, error.step)
                 if target == self.cell.target:
                     raise
                 self._close("failed")
@@ -195,7 +212,7 @@ class Executor:
     def _elsewhere(self, target: int) -> bool:
         """Return whether the training is past the target, or a stored state lies between it and the target."""
         end = self.cell.steps_to(target)
-        stored = self.run.newest_state(end)
+        stored = self.ranks.agree(lambda: self.run.newest_state(end))
         return self.clock.steps > end or (stored is not None and self.clock.steps < stored[0])
 
     def _aim(self, target: int) -> None:
@@ -203,7 +220,7 @@ class Executor:
         self._close("success")
         self.target = target
         self._heartbeat()
-        self.curve.loggers = self.logs.make(target)
+        self.curve.loggers = self.logs.make(target) if self.ranks.leads else []
         log_floors(self.curve.loggers, self.floors, 0, 0)
         log_curve(self.curve.loggers, self.curve.rows)
 
@@ -218,7 +235,8 @@ class Executor:
     def _finish(self, target: int) -> None:
         """Evaluate at a checkpoint, write it, and measure what is asked for."""
         self._write(target)
-        measure(self.cell, self.run, target, self.training.model, self.datasets)
+        if self.ranks.leads:
+            measure(self.cell, self.run, target, self.training.model, self.datasets)
         self.logs.log_measurements(self.curve.loggers, target)
         self.logs.log_pictures(self.curve.loggers, target, self.training.model)
         self._close("success")
@@ -237,8 +255,8 @@ class Executor:
             Divergence(),
             self.curve,
             Validation(self._due, self._validate, self.clock),
-            Every(HEARTBEAT, self._beat, self.clock, bool(users)),
-            Every(self.cell.cfg.trainer.save_every, self._save, self.clock, bool(users)),
+            Every(HEARTBEAT, self._beat, self.clock, bool(users), self.ranks),
+            Every(self.cell.cfg.trainer.save_every, self._save, self.clock, bool(users), self.ranks),
             Checkpoints(self._reached, self._proceed, self._stopped, self.clock, bool(users)),
         ]
         arguments = QUIET | self._for_callbacks(users) | given
@@ -277,7 +295,7 @@ class Executor:
         """
         given: Any = self.trainer  # its type does not say that it has callbacks
         left = [one.time_remaining() for one in given.callbacks if isinstance(one, L.pytorch.callbacks.Timer)]
-        self.clock.ended = all(time is None or time > 0 for time in left)
+        self.clock.ended = self.ranks.agree(lambda: all(time is None or time > 0 for time in left))
         if self._proceed():
             assert self.target is not None
             if self.clock.spent:
@@ -289,13 +307,15 @@ class Executor:
 
     def _save(self, finished: bool = False) -> None:
         """Write the full state. After a checkpoint it is kept only if no stored state is later."""
-        temporary = self.run.temporary_file()
+        temporary = self.ranks.agree(self.run.temporary_file)
         self.trainer.save_checkpoint(temporary, storage_options={"run": self.run.name})
-        self.run.keep_state(temporary, self.clock.steps, finished)
+        if self.ranks.leads:
+            self.run.keep_state(temporary, self.clock.steps, finished)
 
     def _heartbeat(self) -> None:
         assert self.target is not None
-        self.run.heartbeat(self.clock.steps if self.cell.unit == "steps" else self.curve.epoch, self.target)
+        if self.ranks.leads:
+            self.run.heartbeat(self.clock.steps if self.cell.unit == "steps" else self.curve.epoch, self.target)
 
     def _beat(self) -> None:
         """Write a heartbeat.
@@ -304,7 +324,7 @@ class Executor:
             AbandonedError: nobody waits for the checkpoint; the state is saved.
         """
         self._heartbeat()
-        if self.target not in self.run.requested():
+        if self.target not in self.ranks.agree(self.run.requested):
             self._save()
             raise AbandonedError
 
@@ -358,7 +378,8 @@ class Executor:
             self.cell, self.run, target, step, solved, self.training, test, self.floors, rows, self.clock.seconds,
             self.flops_per_token,
         )  # fmt: skip
-        checkpoint.write()
+        if self.ranks.leads:
+            checkpoint.write()
         self.spent["checkpoints"] += 1
         if self.state is None or self.clock.spent:  # otherwise the stored state is of this step
             self._save(finished=True)

@@ -169,6 +169,11 @@ class Job:
 
     def _train(self) -> None:
         """Train all requested checkpoints of the run, whose lease this process owns."""
+        if self.cell.devices > 1:
+            from pe_lab.experiment import devices
+
+            self.logged = devices.train(self.cell, self.run) or self.logged
+            return
         from pe_lab.experiment.executor import Executor  # loads Lightning, which takes seconds
 
         executor = Executor(self.cell, self.run)

@@ -18,12 +18,17 @@ def gpus() -> list[str]:
     return listed[:end]
 
 
+def groups(shared: list[str], devices: int) -> list[str]:
+    """Return GPUs in groups of so many, as CUDA_VISIBLE_DEVICES names them; those that are left are not used."""
+    return [",".join(shared[at : at + devices]) for at in range(0, len(shared) - devices + 1, devices)]
+
+
 def use_gpu_of(worker: int, shared: list[str]) -> None:
-    """Let this process see one GPU only, chosen by its number as a worker. Call it before CUDA is used.
+    """Let this process see its GPUs only, chosen by its number as a worker. Call it before CUDA is used.
 
     Args:
         worker: 0, 1, ...
-        shared: the GPUs of all workers; if empty, nothing changes.
+        shared: the GPUs of each worker; if empty, nothing changes.
     """
     if shared:
         os.environ[VISIBLE] = shared[worker % len(shared)]

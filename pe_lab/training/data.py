@@ -10,7 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler
 
-from pe_lab.data.base import Batch, Dataset, epoch_order
+from pe_lab.config.trainer import require_split
+from pe_lab.data.base import IGNORE, Batch, Dataset, epoch_order
 from pe_lab.training.metrics import chunk_size
 
 Key = tuple[int, Tensor]  # of a batch: the epoch, and the indices of its sequences
@@ -57,6 +58,11 @@ class Order(SequentialSampler, DistributedSampler):
                 parts = self.of_epoch(epoch).split(self.batch_size)
             yield epoch, parts[number % len(self)][self.rank :: self.ranks]
 
+    def whole(self, number: int) -> Key:
+        """Return the key of a batch of all devices together."""
+        epoch, place = divmod(number, len(self))
+        return epoch, self.of_epoch(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
+
     def of_epoch(self, epoch: int) -> Tensor:
         """Return the indices of all sequences in the order of an epoch."""
         return torch.arange(self.size) if self.seed is None else epoch_order(self.size, self.seed, epoch)
@@ -95,12 +101,21 @@ class Loader(DataLoader[Batch]):
 
     def __init__(self, rows: Rows, order: Order, place: Callable[[], int] | None = None) -> None:
         super().__init__(rows, sampler=order, batch_size=None, collate_fn=_as_it_is)
-        self.order, self.place = order, place
+        self.rows, self.order, self.place = rows, order, place
 
     def __iter__(self) -> Iterator[Any]:
         if self.place is not None:  # asked at the first batch, when Lightning has restored a checkpoint
             self.order.start = self.place()
         yield from super().__iter__()
+
+    def answers(self, first: int, count: int) -> int:
+        """Return the number of answers in batches of all devices together, made anew.
+
+        Args:
+            first: number of the first, counted as by the order.
+        """
+        batches = (self.rows[self.order.whole(number)] for number in range(first, first + count))
+        return sum(int((batch.targets != IGNORE).sum()) for batch in batches)
 
     def state_dict(self) -> dict[str, int]:
         """Return the place, which a Trainer restores by itself; having one says that this loader can be resumed."""
@@ -134,12 +149,7 @@ class Sequences(L.LightningDataModule):
         if (trainer := self.trainer) is not None:
             rank, ranks, fixed = trainer.global_rank, trainer.world_size, trainer.overfit_batches > 0
             place = lambda: batches_done(trainer)  # noqa: E731
-        smallest = min(batch_size, size % batch_size or batch_size)
-        if smallest < ranks:
-            raise ValueError(
-                f"trainer.batch_size must leave no batch smaller than the number of devices, {ranks}, got "
-                f"{batch_size}, of {size} training sequences: the last batch has {smallest}"
-            )
+        require_split(size, batch_size, ranks)
         order = Order(size, batch_size, self.cfg.seed, rank, ranks, fixed)
         return Loader(Rows(self.dataset, "train", self.cfg.trainer.fresh), order, place)
 

@@ -1,7 +1,7 @@
 """Metrics of a model on a split."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -77,10 +77,20 @@ def _in_slots(values: Tensor, targets: Tensor) -> Tensor:
     return values.new_zeros(targets.numel()).index_copy_(0, _answered(targets), values).view(targets.shape)
 
 
-def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:
-    """Return the metrics of the logits of `answers`; see `summarise`."""
+def batch_metrics(logits: Tensor, batch: Batch, roles: tuple[str, ...], ranks: int = 1) -> dict[str, float]:
+    """Return the metrics of the logits of `answers`; see `summarise`.
+
+    Args:
+        ranks: over which the batch is split; the metrics are of all of it.
+    """
     logits = logits.detach()
-    return summarise(slot_losses(logits, batch.targets), slots_right(logits, batch.targets), batch, roles)
+    losses, right = slot_losses(logits, batch.targets), slots_right(logits, batch.targets)
+    if ranks > 1:
+        parts: list[Any] = [None] * ranks
+        torch.distributed.all_gather_object(parts, (losses.cpu(), right.cpu(), batch.to("cpu")))
+        losses, right = (torch.cat(values) for values in list(zip(*parts, strict=True))[:2])
+        batch = _concatenated([part[2] for part in parts])
+    return summarise(losses, right, batch, roles)
 
 
 def summarise(losses: Tensor, right: Tensor, batch: Batch, roles: tuple[str, ...]) -> dict[str, float]:

@@ -9,7 +9,9 @@ from typing import Any, Self
 import lightning as L
 import torch
 from hydra.utils import instantiate
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
 from pe_lab.config import resolved
 from pe_lab.config.trainer import limited
@@ -17,10 +19,10 @@ from pe_lab.data.base import IGNORE, Batch, Dataset
 from pe_lab.data.seeding import derive, initialise, seed_all
 from pe_lab.model import Transformer
 from pe_lab.training.checkpoints import SafeTensorsIO, exactly, finish_epoch, is_safetensors
-from pe_lab.training.data import Settings, as_config, batches_done, make_dataset
+from pe_lab.training.data import Loader, Settings, as_config, batches_done, make_dataset
 from pe_lab.training.fit import check_fit, prevents_graph
 from pe_lab.training.graph import CapturedStep, used
-from pe_lab.training.metrics import Measured, answers, batch_metrics, cross_entropy, drawn
+from pe_lab.training.metrics import Measured, answers, batch_metrics, cross_entropy, drawn, slot_losses
 from pe_lab.training.optimization import Optimization
 
 
@@ -71,6 +73,7 @@ class Training(L.LightningModule):
         self.evaluated = -1  # the last step whose batch was evaluated
         self.graph, self.graph_reason = False, ""
         self.captured: CapturedStep | None = None  # while it is trained as a graph
+        self.accumulated: tuple[int, int] | None = None  # first batch and number of answers of those accumulated
         self.loaded: dict[str, Any] | None = None  # the state of the optimizer in a checkpoint
 
     @property
@@ -117,6 +120,15 @@ class Training(L.LightningModule):
             vars(self).pop(made, None)
         self.loaded = None
 
+    def configure_model(self) -> None:
+        """Split the parameters over the devices, for ModelParallelStrategy: those of a layer are a group."""
+        if not isinstance(self.trainer.strategy, ModelParallelStrategy) or isinstance(self.model, FSDPModule):
+            return
+        mesh = self.trainer.strategy.device_mesh["data_parallel"]
+        for part in (*self.model.layers, self.model):  # encodings, which are called by other names, with the rest
+            fully_shard(part, mesh=mesh)
+        register_fsdp_forward_method(self.model, "answers")
+
     def configure_optimizers(self) -> dict[str, Any]:
         schedule = {"scheduler": self.optimization.schedule(self.optimizer), "interval": "step"}
         return {"optimizer": self.optimizer, "lr_scheduler": schedule}
@@ -136,10 +148,10 @@ class Training(L.LightningModule):
         self.steps_before = self.trainer.global_step
         if self.step % self.batches_per_epoch == 0:
             self.losses.clear()
+        self.accumulated = self._accumulated(batch_idx)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        ranks = 1 if self._trainer is None else self.trainer.world_size
-        of_rank = () if ranks == 1 else ("rank", self.global_rank)  # its sequences have masks of their own
+        of_rank = () if self.ranks == 1 else ("rank", self.global_rank)  # its sequences have masks of their own
         seed_all(derive(self.seed, "step", self.step, *of_rank), batch.tokens.device)
         self.model.encodings.advance(self.updates / self.total_steps)
         learning_rate = self.cfg.optimizer.lr * self.optimization.factor(self.updates)
@@ -147,17 +159,18 @@ class Training(L.LightningModule):
             loss, logits = self.evaluate_batch(batch)
         else:
             loss, logits, norm = self._replayed(batch)
+        mean, loss = loss.detach(), self._weighted(loss, logits, batch)
         if self.evaluated != self.step:  # an optimizer such as LBFGS evaluates a batch many times in a step
             self.evaluated = self.step
-            self.losses.append(loss.detach())
+            self.losses.append(self._of_all(mean, batch))
             if self.logging_due:
-                self.metrics = batch_metrics(logits, batch, self.dataset.roles)
+                self.metrics = batch_metrics(logits, batch, self.dataset.roles, self.ranks)
                 self.metrics["learning_rate"] = learning_rate
                 if self.captured is not None:
                     self.metrics["gradient_norm"] = norm.item()
                 if self._trainer is not None:
                     self._log("train", self.metrics)
-        return loss if ranks == 1 else loss * self._share(batch) * ranks  # gradients are averaged over the ranks
+        return loss
 
     def on_train_end(self) -> None:
         if self.captured is not None and self.captured.given_up:
@@ -296,10 +309,58 @@ class Training(L.LightningModule):
             self.lr_schedulers().step()
         return loss.clone(), logits, norm  # a graph writes the next loss to the same memory
 
-    def _share(self, batch: Batch) -> Tensor:
-        """Return the share of this rank's answers in those of all ranks, whose mean loss is trained on."""
+    @property
+    def ranks(self) -> int:
+        """The number of devices that a batch is split over."""
+        return 1 if self._trainer is None else self.trainer.world_size
+
+    def _of_all(self, mean: Tensor, batch: Batch) -> Tensor:
+        """Return the mean loss of the answers of all ranks, from that of this rank."""
+        if self.ranks == 1:
+            return mean
         mine = (batch.targets != IGNORE).sum().float()
-        return mine / self.all_gather(mine).sum()
+        summed, count = self._sum(torch.stack([torch.where(mine > 0, mean * mine, 0.0), mine]))
+        return summed / count
+
+    def _sum(self, of_rank: Tensor) -> Tensor:
+        """Return the sum over all ranks."""
+        total = self.trainer.strategy.reduce(of_rank, reduce_op="sum")
+        assert isinstance(total, Tensor)
+        return total
+
+    def _weighted(self, loss: Tensor, logits: Tensor, batch: Batch) -> Tensor:
+        """Return what is trained on, so that each answer has the same weight in a step.
+
+        Lightning averages gradients over ranks and over the batches that are accumulated; these may have more or fewer
+        answers.
+        """
+        if self.accumulated is not None:
+            count = torch.tensor(float(self.accumulated[1]), device=loss.device)
+            parts = self.ranks * self.trainer.accumulate_grad_batches
+        elif self.ranks > 1:
+            count, parts = self._sum((batch.targets != IGNORE).sum().float()), self.ranks
+        else:
+            return loss
+        return slot_losses(logits, batch.targets).sum() / count * parts
+
+    def _accumulated(self, place: int) -> tuple[int, int] | None:
+        """Return the first of the batches whose gradients are accumulated, and how many answers they have.
+
+        Args:
+            place: of the current batch in its epoch.
+
+        Returns:
+            None: each batch is a step, or batches are not those of `Sequences`.
+        """
+        trainer: Any = self.trainer
+        together, loader = trainer.accumulate_grad_batches, trainer.train_dataloader
+        if together == 1 or not isinstance(loader, Loader):
+            return None
+        start = place - place % together
+        first = start if loader.order.fixed else self.step - place + start
+        if self.accumulated is not None and self.accumulated[0] == first and place > start:
+            return self.accumulated
+        return first, loader.answers(first, min(together, self.batches_per_epoch - start))
 
     def _measure(self, batch: Batch, split: str, number: int) -> None:
         batch = drawn(batch, split, number)

@@ -147,8 +147,6 @@ def test_the_source_of_a_callback_of_ones_own_is_part_of_the_identity(
 
 
 REFUSED = {
-    "devices": (["trainer.devices=2"], "trainer.devices must be "),
-    "strategy": (["trainer.strategy=ddp"], "trainer.strategy must be "),
     "another class": (["trainer._target_=mine.Trainer"], "trainer._target_ must be lightning.Trainer"),
     "an unknown argument": (["+trainer.nonsense=1"], "trainer has the settings "),
     "a profiler that is not there": (["trainer.profiler=simpel"], "trainer.profiler='simpel' must be "),

@@ -47,11 +47,19 @@ def test_a_machine_without_gpus_has_none_whatever_is_listed(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("words", "launcher", "workers"), [([], "cores", 4), (["workers=8"], "joblib", 8), (["workers=8"], "basic", 1)]
+    ("words", "launcher", "workers"),
+    [([], "cores", 4), (["workers=8"], "joblib", 8), (["workers=8"], "basic", 1), (["trainer.devices=3"], "cores", 1)],
 )
 def test_a_sweep_has_a_worker_per_gpu_unless_another_number_is_given(four, tmp_path, words, launcher, workers):
     (cfg,) = config.expand([*words, f"ledger={tmp_path}"], multirun=False)
     assert config.launcher(launcher, cfg).workers == workers
+
+
+def test_workers_get_groups_of_gpus_that_train_together(four):
+    assert devices.groups(devices.gpus(), 2) == ["0,1", "2,3"]
+    assert devices.groups(devices.gpus(), 3) == ["0,1,2"]
+    assert devices.groups(devices.gpus(), 1) == devices.gpus()
+    assert devices.groups([], 2) == []
 
 
 def test_a_sweep_on_the_cpu_has_a_worker_per_core(four, tmp_path):
@@ -99,9 +107,3 @@ def test_each_worker_of_a_sweep_sees_one_gpu_and_they_share_them_all(tmp_path):
     seen = {tuple(json.loads(line)) for line in (tmp_path / "seen").read_text().splitlines()}
     assert {gpu for _, gpu in seen} == {"5,7", "5", "7"}  # this program, and its workers
     assert len([pid for pid, gpu in seen if gpu == "5,7"]) == 1
-
-
-def test_several_devices_for_one_cell_are_refused_in_one_line(tmp_path):
-    for word in ("trainer.devices=2", "+trainer.devices=2", "trainer.devices=1,2"):
-        with pytest.raises(ValueError, match=r"^trainer\.devices must be left out or 1: "):
-            config.expand([word, f"ledger={tmp_path}"], multirun="," in word)

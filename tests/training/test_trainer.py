@@ -1,5 +1,7 @@
 """A cell's module and data with a Trainer of one's own: the cell of the command line, and Lightning's habits."""
 
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -202,19 +204,87 @@ def test_an_order_goes_on_from_any_batch() -> None:
             assert (epoch, index.tolist()) == (of, expected.tolist())
 
 
+ROUNDED = 1e-3  # of the largest movement of a parameter; Adam's small eps would enlarge differences by rounding
+COPY = ["pe=rope", "optimizer.eps=1e-3", "data=copy", "data.train=200", "data.longest=8"]  # 1 to 8 answers a sequence
+
+
+def distance(one: Training, other: Training, start: Training) -> float:
+    """Return the largest difference of a parameter, as a share of its largest movement."""
+    found = []
+    for name, x in weights(one).items():
+        moved = (x - weights(start)[name]).abs().max().item()
+        found.append((weights(other)[name] - x).abs().max().item() / (moved + 1e-4))
+    return max(found)
+
+
 @pytest.mark.slow
-def test_two_processes_train_as_one(tmp_path: Path) -> None:
-    """Gradients are sums in another order: weights differ by rounding, which Adam's small eps would enlarge."""
-    made = cell("pe=rope", "optimizer.eps=1e-3", "epochs=1")
+@pytest.mark.parametrize("words", [["pe=rope", "optimizer.eps=1e-3"], [*COPY, "trainer.batch_size=50"]])
+def test_two_processes_train_as_one(words: list[str], tmp_path: Path) -> None:
+    """Gradients are sums in another order: weights differ by rounding."""
+    made = cell(*words, "epochs=1")
     one, two = made.training(), made.training()
-    fit(one, max_steps=6)
+    fit(one, max_steps=6, max_epochs=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fit(two, max_steps=6, strategy="ddp_fork", devices=2)
-    start = weights(made.training())
-    for name, x in weights(one).items():
-        moved = (x - start[name]).abs().max()
-        assert (weights(two)[name] - x).abs().max() <= 1e-3 * moved + 1e-7, name
+        fit(two, max_steps=6, max_epochs=2, strategy="ddp_fork", devices=2)
+    assert distance(one, two, made.training()) <= ROUNDED
+
+
+SHARDED = """
+import sys
+import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
+from torch.distributed.tensor import DTensor
+sys.path[:0] = {path}
+import test_trainer as tests
+device, devices = "{device}", {devices}
+module = tests.cell(*{words}).training()
+strategy = ModelParallelStrategy(data_parallel_size=devices, tensor_parallel_size=1)
+given = {{"accelerator": device, "strategy": strategy, "devices": devices, "max_steps": 6, "max_epochs": 2}}
+trainer = tests.fit(module, **given)
+split = {{name: isinstance(x, DTensor) for name, x in module.model.state_dict().items()}}
+kept = {{name: x.full_tensor() for name, x in module.model.state_dict().items()}}
+if trainer.is_global_zero:
+    assert all(split.values()), split
+    torch.save({{name: x.cpu() for name, x in kept.items()}}, "{file}")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_parameters_that_are_split_over_devices_are_trained_as_whole_ones(device: str, tmp_path: Path) -> None:
+    """FSDP: those of the encoding too, and gradients are clipped by the norm of all."""
+    words = ["pe=lrope", "optimizer.eps=1e-3", "trainer.clip=0.5", f"trainer.device={device}", "trainer.graph=false"]
+    devices = 2 if device == "cpu" else torch.cuda.device_count()
+    path = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+    script, file = tmp_path / "sharded.py", tmp_path / "kept.pt"
+    script.write_text(SHARDED.format(path=path, device=device, devices=devices, words=words, file=file))
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={devices}",
+        str(script),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    made = cell(*words)
+    one, two = made.training(), made.training()
+    fit(one, max_steps=6, max_epochs=2, accelerator=device)
+    two.model.load_state_dict(torch.load(file))
+    assert distance(one.cpu(), two, made.training()) <= ROUNDED
+
+
+def test_accumulated_batches_train_as_one_of_all_their_sequences() -> None:
+    """Also at the end of an epoch, where fewer are left, and where sequences have more or fewer answers."""
+    whole, parts = cell(*COPY, "trainer.batch_size=64"), cell(*COPY, "trainer.batch_size=16")
+    one, four, last = whole.training(), parts.training(), parts.training()
+    fit(one, max_epochs=2)
+    fit(four, max_epochs=2, accumulate_grad_batches=4)
+    fit(last, max_epochs=2, accumulate_grad_batches=2)
+    assert distance(one, four, whole.training()) <= ROUNDED
+    assert distance(one, last, whole.training()) > 10 * ROUNDED
 
 
 # -- what a Trainer can be asked for -----------------------------------------------------------------------------------
