@@ -190,6 +190,8 @@ def main(train: bool = True) -> None:
                     _run(arguments, train)
         except KeyboardInterrupt:
             sys.exit(128 + signal.SIGINT)
+        except BrokenPipeError:  # as of `| head`
+            sys.exit(1)
         except Exception as error:
             if received:  # the interrupted code raised an exception of its own
                 sys.exit(128 + received[0])

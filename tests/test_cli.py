@@ -1,5 +1,6 @@
 """The console script pe-lab, and the errors of the programs."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, entry_points
@@ -139,6 +140,16 @@ def test_a_program_that_fails_ends_with_a_status(raised, status, capsys) -> None
         run_program(program)
     assert end.value.code == status
     assert capsys.readouterr().err == ("error: x y\n" if raised is ValueError else "")
+
+
+def test_help_for_a_reader_that_has_gone_prints_no_error() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "pe_lab.run", "--help", "all"], stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_an_error_that_is_not_the_users_keeps_its_traceback() -> None:
