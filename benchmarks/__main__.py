@@ -8,6 +8,7 @@ from pe_lab.system.names import unknown_name
 
 BENCHMARKS = {
     "encoding_steps": "time a training step with each encoding on one thread of a CPU",
+    "long_sequences": "measure the memory of a training step on long sequences, on a CPU",
     "speed": "time encodings in a plain model on a CPU, against transformers and against none",
     "study": "time the lab against a plain PyTorch loop",
     "ledger": "time reading and reporting a ledger of made-up cells",

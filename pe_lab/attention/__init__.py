@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
-from pe_lab.attention import flex, reference, sdpa, selftest, triton, trust
+from pe_lab.attention import blocked, flex, reference, sdpa, selftest, triton, trust
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import prepared
 from pe_lab.attention.shapes import check
+from pe_lab.encodings.facts import LONG
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Terms
 
@@ -36,7 +38,13 @@ class Implementation(Protocol):
 
 
 # fastest first, as "auto" tries them
-IMPLEMENTATIONS: dict[str, Implementation] = {"triton": triton, "sdpa": sdpa, "flex": flex, "reference": reference}
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "triton": triton,
+    "sdpa": sdpa,
+    "flex": flex,
+    "blocked": blocked,
+    "reference": reference,
+}
 
 
 @dataclass(frozen=True)
@@ -57,9 +65,10 @@ def choose(implementation: str, q: Tensor, terms: Terms, layout: Layout, dropout
 
     Args:
         implementation: a name of IMPLEMENTATIONS, or "auto": the first of them that can compute this and is trusted.
-            On a CPU that is sdpa or reference. On a GPU it is triton only where its self-test has passed, and for terms
-            that are nothing or a rotation only if it was measured faster than sdpa there; the first call on a GPU runs
-            the self-test. auto takes flex only where its gradients have the same bits each time.
+            On a CPU that is sdpa or reference, and above 512 tokens blocked where they would need T x T numbers. On a
+            GPU it is triton only where its self-test has passed, and for terms that are nothing or a rotation only if
+            it was measured faster than sdpa there; the first call on a GPU runs the self-test. auto takes flex only
+            where its gradients have the same bits each time.
 
     Raises:
         ValueError: there is no such implementation, or it cannot compute this, with the reason.
@@ -91,6 +100,11 @@ def _auto(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> C
 
 def _not_by_default(name: str, q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> str | None:
     """Return why auto does not take an implementation that could compute this, or None."""
+    long = q.shape[2] > LONG and q.device.type == "cpu"
+    if name == "blocked":
+        return None if long else f"for more than {LONG} tokens on a CPU"
+    if name == "sdpa" and long and not torch.compiler.is_compiling() and sdpa.masked(q, terms, layout):
+        return f"it takes T x T numbers, for more than {LONG} tokens"
     if name not in ("triton", "flex"):
         return None
     if q.device.type != "cuda":

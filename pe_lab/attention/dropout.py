@@ -42,12 +42,16 @@ class Dropout:
         row = _mix((self.seed & WORD) + torch.arange(batch, device=self.seed.device) * ROW)
         return _mix(row[:, None] + torch.arange(heads, device=self.seed.device) * COLUMN)
 
-    def apply(self, weight: Tensor) -> Tensor:
-        """Return weights [B, H, T, T] with some dropped and the others enlarged."""
-        B, H, T, _ = weight.shape
-        index = torch.arange(T, device=weight.device)
-        rows = _mix(self.keys(B, H)[..., None] + index * ROW)
-        numbers = _mix(rows[..., None] + index * COLUMN)
+    def apply(self, weight: Tensor, start: int = 0) -> Tensor:
+        """Return weights [B, H, T, S] with some dropped and the others enlarged.
+
+        Args:
+            start: index of the first query; the first key has index 0.
+        """
+        B, H, T, S = weight.shape
+        query, key = (torch.arange(start, start + T, device=weight.device), torch.arange(S, device=weight.device))
+        rows = _mix(self.keys(B, H)[..., None] + query * ROW)
+        numbers = _mix(rows[..., None] + key * COLUMN)
         return weight.masked_fill(numbers < self.threshold, 0) / (1 - self.p)
 
 

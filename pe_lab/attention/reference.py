@@ -14,7 +14,7 @@ from torch.nn.functional import logsigmoid
 
 from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.terms import Rotary, Stick, Terms
+from pe_lab.encodings.terms import Rotary, Stick, Terms, of_pairs
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = revision
@@ -172,9 +172,10 @@ def added_to_logits(terms: Terms, layout: Layout) -> Tensor | None:
     if terms.bias is not None:
         parts.append(by_distance(terms.bias, layout))
     if terms.decay is not None:
-        parts.append(terms.decay[..., layout.earlier :, None] - terms.decay[..., None, :])
+        first, (queries, keys) = layout.earlier, (x.segment.shape[1] for x in (layout, layout.of_keys))
+        parts.append(terms.decay[..., first : first + queries, None] - terms.decay[..., None, :keys])
     if terms.bias_full is not None:
-        parts.append(terms.bias_full)
+        parts.append(of_pairs(terms.bias_full, layout))
     return sum(parts[1:], parts[0]) if parts else None
 
 
@@ -188,13 +189,14 @@ def stick_weights(z: Tensor, stick: Stick, layout: Layout, allowed: Tensor | Non
     Args:
         allowed: which keys count, bool [B, 1|H, T, S]; None: those that the layout allows.
     """
-    self_key = torch.eye(z.shape[-1], dtype=torch.bool, device=z.device)[layout.earlier :]
+    first, (queries, keys) = layout.earlier, z.shape[-2:]
+    self_key = torch.eye(keys, dtype=torch.bool, device=z.device)[first : first + queries]
     allowed = layout.allowed if allowed is None else allowed
     allowed = allowed if stick.include_self else allowed & ~self_key
     if layout.causal or stick.order == "first":
         weight, left_over = _break(z, allowed, from_right=stick.order == "nearest")
     else:
-        left = self_key.logical_not().triu().logical_not()
+        left = self_key.logical_not().triu(first).logical_not()
         on_left, left_over_left = _break(z, allowed & left, from_right=True)
         on_right, left_over_right = _break(z, allowed & ~left, from_right=False)
         weight, left_over = (on_left + on_right) / 2, (left_over_left + left_over_right) / 2

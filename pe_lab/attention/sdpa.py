@@ -20,6 +20,7 @@ from pe_lab.attention.reference import (
     rotated_values,
     scale_of,
 )
+from pe_lab.encodings.facts import LONG
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, Terms
 
@@ -56,12 +57,23 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
     return out
 
 
+def masked(q: Tensor, terms: Terms, layout: Layout) -> bool:
+    """Return whether attention of queries like q takes T x S numbers: a mask, or no fused kernel."""
+    if terms.lift is not None and terms.lift.head_dim != q.shape[-1]:  # values have another head_dim
+        return True
+    if any(getattr(terms, name) is not None for name in ("window", "bias", "decay", "bias_full")):
+        return True
+    return layout.keys is not None or not (layout.right_padded if layout.causal else layout.one_segment)
+
+
 def _mask(q: Tensor, terms: Terms, layout: Layout) -> dict[str, Any]:
     """Return the arguments that mask logits and add to them."""
     added, unlimited = added_to_logits(terms, layout), terms.window is None
     if unlimited and layout.keys is None and added is None and layout.causal and layout.right_padded:
         return {"is_causal": True}
     every_key = unlimited and layout.keys is not None and layout.all_allowed
+    if not layout.causal and unlimited and q.device.type == "cpu" and q.shape[2] > LONG:
+        every_key = layout.one_segment
     if added is None:
         return {"attn_mask": None if every_key else counting(terms, layout)}
     if not every_key:

@@ -110,7 +110,7 @@ def _requirements(
     by_distance = terms.window is not None
     for name, shape in SHAPES.items():
         tensor = getattr(terms, name)
-        if tensor is not None:
+        if isinstance(tensor, Tensor):
             by_distance |= name in BY_DISTANCE
             yield name, tensor, shape, FLOATING
     grid = layout.pos.dim() == 3 and not by_distance  # a distance is one number

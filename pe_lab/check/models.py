@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor, nn
 
-from pe_lab.attention import sdpa
+from pe_lab.attention import IMPLEMENTATIONS, blocked
 from pe_lab.check.case import VOCABULARY, B, Case, T, at_positions, marked, padded, random_tokens, real, whole
 from pe_lab.check.promise import BrokenError, Check, InapplicableError, compare, refusal, require
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.model.transformer import Transformer
 
+LABEL = {"sdpa": "PyTorch's attention", "blocked": "attention in blocks"}
 EQUAL = 1e-11  # logits of size 10, some 1e3 roundings of 1e-16 each on their way
 LONG = 80  # tokens that are decoded, more than a cache has room for at first
 SHORT = 4  # a training length below that of the sequences
@@ -245,26 +246,36 @@ def reads_a_grid_row_by_row(case: Case) -> float:
 
 def equals_the_definition(case: Case, lengths: tuple[int, ...] = LENGTHS) -> float:
     """Compare values and gradients of PyTorch's attention with the reference, which defines attention."""
-    return max(_sdpa(case, causal, length) for causal in case.masks for length in lengths)
+    return max(_defined(case, "sdpa", causal, length) for causal in case.masks for length in lengths)
 
 
-def _sdpa(case: Case, causal: bool, length: int) -> float:
-    models = {which: case.model(length, which) for which in ("reference", "sdpa")}
-    models["sdpa"].load_state_dict(models["reference"].state_dict())
+def equals_the_definition_in_blocks(case: Case, lengths: tuple[int, ...] = (63,)) -> float:
+    """Compare values and gradients of attention in blocks of some ten queries with the reference."""
+    worst = 0.0
+    for causal, length in product(case.masks, lengths):
+        with blocked.blocks_of(2 * case.num_heads * length * 10):
+            worst = max(worst, _defined(case, "blocked", causal, length))
+    return worst
+
+
+def _defined(case: Case, name: str, causal: bool, length: int) -> float:
+    """Return how far an implementation is from the reference."""
+    models = {which: case.model(length, which) for which in ("reference", name)}
+    models[name].load_state_dict(models["reference"].state_dict())
     layout = padded([length, length // 2 + 1], length, causal)
     tokens, kept = random_tokens(2, length), real(layout)
     encoding, h = case.encoding(length).double(), torch.zeros(2, length, case.width, dtype=torch.float64)
     located = encoding.locate(layout)
-    q, _, _ = models["sdpa"].layers[0].attention.project(h, h)
-    if reason := sdpa.refuses(q, encoding.terms(h, located), located):
-        raise InapplicableError(f"PyTorch's attention cannot compute it: {reason}")
+    q, _, _ = models[name].layers[0].attention.project(h, h)
+    if reason := IMPLEMENTATIONS[name].refuses(q, encoding.terms(h, located), located):
+        raise InapplicableError(f"{LABEL[name]} cannot compute it: {reason}")
     upstream = torch.randn(2, length, VOCABULARY, dtype=torch.float64)[kept]
     logits = {which: model(tokens, layout)[kept] for which, model in models.items()}
     for one in logits.values():
         one.backward(upstream)
-    worst = compare(logits["sdpa"], logits["reference"], "logits of PyTorch's attention and of the reference", EQUAL)
+    worst = compare(logits[name], logits["reference"], f"logits of {LABEL[name]} and of the reference", EQUAL)
     expected = dict(models["reference"].named_parameters())
-    for key, parameter in models["sdpa"].named_parameters():
+    for key, parameter in models[name].named_parameters():
         assert parameter.grad is not None
         want = expected[key].grad
         assert want is not None
@@ -305,4 +316,5 @@ PROMISES: dict[str, Check[Case]] = {
     "a grid is read row by row": reads_a_grid_row_by_row,
     "token by token, with a cache, equals the whole sequence": decodes_with_a_cache,
     "PyTorch's attention computes what the definition says": equals_the_definition,
+    "attention in blocks of queries computes what the definition says": equals_the_definition_in_blocks,
 }

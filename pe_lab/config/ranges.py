@@ -127,7 +127,7 @@ RANGES: dict[str, Range] = {
     "trainer.fresh": BOOLEAN,
     "trainer.graph": Range("true, false or auto", lambda x: isinstance(x, bool) or x == "auto"),
     **trainer.ranges(),
-    "attention.implementation": one_of("auto", "reference", "sdpa", "flex", "triton"),
+    "attention.implementation": one_of("auto", "reference", "sdpa", "flex", "blocked", "triton"),
     "evaluate.lengths": _each(at_least(1)),
     "evaluate.policy": _each(
         Range(f"one of {', '.join(policy_names.WRITTEN)}", policy_names.holds, names=policy_names.NAMES)

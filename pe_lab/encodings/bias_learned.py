@@ -11,7 +11,7 @@ from pe_lab.encodings.bias import distances
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, NonNegative, OptionError, Units, even
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.terms import Terms
+from pe_lab.encodings.terms import Terms, computed
 
 
 def in_its_dtype(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -219,10 +219,14 @@ class Fire(PositionalEncoding):
         return in_its_dtype(self.out, in_its_dtype(self.hidden, part[..., None]).relu())
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        dtype, pos = at_least_float32(h), layout.pos
+        dtype = at_least_float32(h)
         threshold = (self.stretch.to(dtype) * self.sizes.length).abs()  # L
         # a compiled model cannot read L: it takes the form that holds for any
         if not torch.compiler.is_compiling() and layout.pos_range[1] <= threshold.item():
             return Terms(bias=self.bias(distances(layout.max_distance, h.device), threshold).T)
-        longest = threshold.clamp(min=pos.to(dtype))[:, :, None]
-        return Terms(bias_full=self.bias(layout.distance, longest).permute(0, 3, 1, 2))
+
+        def beyond(layout: Layout) -> Tensor:
+            longest = threshold.clamp(min=layout.pos.to(dtype))[:, :, None]
+            return self.bias(layout.distance, longest).permute(0, 3, 1, 2)
+
+        return Terms(bias_full=computed(beyond, layout))

@@ -13,7 +13,7 @@ from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Range, Units, is_integer, within
 from pe_lab.encodings.sizes import Sizes
-from pe_lab.encodings.terms import Terms
+from pe_lab.encodings.terms import OfPairs, RowsOf, Terms
 
 ODD = Range("an odd integer of at least 1", lambda x: is_integer(x) and x >= 1 and x % 2 == 1, most=255)
 
@@ -29,15 +29,15 @@ class Adapted:
     Args:
         mlp: makes [B, H, T, S] of [B, H or 2H, T, S].
         bias: of the other encoding, [1|H, 2R+1] by distance; None: it has none.
-        bias_full: of the other encoding, [B|1, H|1, T, S]; None: it has none.
+        bias_full: of the other encoding, computed for a layout as [B|1, H|1, T, S]; None: it has none.
     """
 
     mlp: "MapMLP"
     bias: Tensor | None
-    bias_full: Tensor | None
+    bias_full: OfPairs | None
 
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        added = self.bias_full
+        added = None if self.bias_full is None else self.bias_full(layout)
         if self.bias is not None:
             reach = self.bias.shape[-1] // 2
             by_distance = self.bias[:, layout.distance.clamp(-reach, reach) + reach].transpose(0, 1)
@@ -338,7 +338,8 @@ class Dape(PositionalEncoding):
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
         inner = self.inner.terms(h, layout)
-        return replace(inner, bias=None, bias_full=None, score=Adapted(self.mlp, inner.bias, inner.bias_full))
+        pairs = RowsOf(inner.bias_full, layout) if isinstance(inner.bias_full, Tensor) else inner.bias_full
+        return replace(inner, bias=None, bias_full=None, score=Adapted(self.mlp, inner.bias, pairs))
 
 
 def _terms_of_one_token(encoding: Callable[[Sizes], PositionalEncoding], sizes: Sizes) -> Terms:

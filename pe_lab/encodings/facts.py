@@ -9,6 +9,7 @@ from torch import Tensor
 
 PADDING = -1  # the segment of padding, which attends to itself only
 UNMARKED = -1  # the mark of a token outside of what a dataset marks
+LONG = 512  # tokens above which a CPU computes terms of pairs for some queries at a time
 FACTS = ("pos_range", "max_distance", "packed", "contiguous", "right_padded", "one_segment", "runs_on")
 Owner = TypeVar("Owner")
 T = TypeVar("T")
@@ -114,6 +115,7 @@ class Facts:
     causal: bool
     known: Known | None
     marks: Tensor | None
+    start: int | None
 
     @property
     def of_keys(self) -> "Facts":
@@ -127,8 +129,8 @@ class Facts:
 
     @property
     def earlier(self) -> int:
-        """The number of keys of earlier tokens, S - T."""
-        return self.of_keys.segment.shape[1] - self.segment.shape[1]
+        """The number of keys before the first query's own: S - T, but in a block."""
+        return self.of_keys.segment.shape[1] - self.segment.shape[1] if self.start is None else self.start
 
     @Stored
     def allowed(self) -> Tensor:
@@ -163,8 +165,19 @@ class Facts:
         if not self.packed:
             spread = pos.where(real, -far).amax(1) - keys.where(real_keys, far).amin(1)
             return max(0, int(spread.max()))
+        if self.of_keys is self and pos.shape[1] > LONG:
+            return self._longest_document(pos)
         distance = (pos[:, :, None] - keys[:, None, :]).abs()
         return int(distance.where(self.allowed[:, 0, :, :, None] & real[:, :, None], 0).max())
+
+    def _longest_document(self, pos: Tensor) -> int:
+        """Return max_distance in O(T): the largest difference of positions [B, T, axes] in one document."""
+        ids, document = self.segment.unique(return_inverse=True)
+        document = document[..., None].expand_as(pos)
+        empty = pos.new_zeros(len(pos), len(ids), pos.shape[2])
+        low = empty.scatter_reduce(1, document, pos, "amin", include_self=False)
+        high = empty.scatter_reduce(1, document, pos, "amax", include_self=False)
+        return int((high - low)[:, ids != PADDING].max())
 
     @Stored
     def largest_mark(self) -> int:
@@ -191,7 +204,7 @@ class Facts:
     def rank(self) -> Tensor:
         """The number of tokens before each in its document, [B, T]; for padding, of padding before it."""
         if self.of_keys is not self:
-            return self.of_keys.rank[:, self.earlier :]
+            return self.of_keys.rank[:, self.earlier : self.earlier + self.segment.shape[1]]
         if torch.compiler.is_exporting():  # ONNX has no searchsorted
             return (self.segment[:, :, None] == self.segment[:, None, :]).tril(-1).sum(-1)
         ordered, slot = self.segment.sort(stable=True, dim=-1)

@@ -34,6 +34,7 @@ class Layout(Facts):
         causal: whether a token attends to itself and to earlier tokens only.
         seed: of the random draws of an encoding for this batch; None: from torch's global generator.
         keys: layout of the S keys, where these T tokens are the last of more, as in cached decoding; None: S = T.
+        start: index of the key that is the first query's own, in a `block`; None: queries are the last of the keys.
         memory: what the layer keeps of earlier tokens; `attend` adds keys and values. Set by `Stack`.
         marks: [B, T] integers that the dataset gives to tokens, for encodings that read them: 1, 2, ... say, for the
             digits of a number, 0 for a token between numbers; UNMARKED for a token outside of what is marked; None:
@@ -51,6 +52,7 @@ class Layout(Facts):
     causal: bool
     seed: int | None = None
     keys: "Layout | None" = field(default=None, kw_only=True)
+    start: int | None = field(default=None, kw_only=True)
     memory: Memory | None = field(default=None, repr=False, compare=False, kw_only=True)
     marks: Tensor | None = field(default=None, kw_only=True)
     origin: Origin | None = field(default=None, repr=False, compare=False, kw_only=True)
@@ -63,7 +65,7 @@ class Layout(Facts):
             object.__setattr__(self, "pos", self.pos.long())
         if self.marks is not None:
             _require_marks(self.marks, self.segment)
-        if self.keys is not None and not self.causal:
+        if self.keys is not None and self.start is None and not self.causal:
             raise ValueError("keys of earlier tokens need causal attention, got causal=False")
         origin = self.origin
         if origin is not None and not (
@@ -245,6 +247,16 @@ class Layout(Facts):
         """Return the layout of the tokens start ... end - 1 alone."""
         marks = None if self.marks is None else self.marks[:, start:end]
         return replace(self, pos=self.pos[:, start:end], segment=self.segment[:, start:end], marks=marks)
+
+    def block(self, start: int, end: int) -> "Layout":
+        """Return the layout of the queries start ... end - 1 with the keys that they may see: no later ones if causal.
+
+        A term computed for it is that of these queries; `Layout.start` tells it from the layout of a step of decoding.
+        """
+        first, keys = self.earlier + start, self.of_keys
+        if self.causal:
+            keys = keys.part(0, self.earlier + end)
+        return replace(self.part(start, end), keys=keys, start=first, memory=None)
 
     def rows(self, index: Tensor) -> "Layout":
         """Return the layout of the sequences with these indices [N]."""

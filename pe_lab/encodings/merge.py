@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import OptionError
-from pe_lab.encodings.terms import SOFTMAX, Lift, Rotary, Score, Softmax, Terms
+from pe_lab.encodings.terms import SOFTMAX, Lift, OfPairs, Rotary, RowsOf, Score, Softmax, Terms
 
 TABLES = {"bias": 0.0, "gate": 1.0, "after": 1.0, "values": 0.0}  # by distance, and what leaves attention as it is
 ROTATIONS = ("rotary_q", "rotary_k", "rotary_v", "rotary_out")
@@ -60,7 +60,8 @@ def by_head(parts: Sequence[Part], head_dim: int, layout: Layout) -> Terms:
         name: _without_sequences(_side_by_side(_same_reach(parts, name, layout), heads, neutral))
         for name, neutral in TABLES.items()
     }
-    merged |= {name: _side_by_side(given(name), heads, 0.0) for name in ("decay", "bias_full")}
+    merged["decay"] = _side_by_side(given("decay"), heads, 0.0)
+    merged["bias_full"] = _merged_pairs(given("bias_full"), layout, lambda terms: _side_by_side(terms, heads, 0.0))
     merged["gain"] = _without_sequences(
         _side_by_side([None if gain is None else _with_sequences(gain, 2) for gain in given("gain")], heads, 1.0)
     )
@@ -222,8 +223,8 @@ def added(parts: Sequence[Part], layout: Layout) -> Terms:
         merged[name] = _without_sequences(_sum(_same_reach(parts, name, layout)))
     for name in ("gate", "after"):
         merged[name] = _without_sequences(next((x for x in _same_reach(parts, name, layout) if x is not None), None))
-    for name in ("decay", "bias_full"):
-        merged[name] = _sum([getattr(part.terms, name) for part in parts])
+    merged["decay"] = _sum([part.terms.decay for part in parts])
+    merged["bias_full"] = _merged_pairs([part.terms.bias_full for part in parts], layout, _sum)
     scores = [part.terms.score for part in parts if part.terms.score is not None]
     merged["score"] = SumOfScores(tuple(scores)) if len(scores) > 1 else next(iter(scores), None)
     merged["window"] = _smallest([part.terms.window for part in parts if part.terms.window is not None])
@@ -272,6 +273,30 @@ def _smallest(windows: Sequence[tuple[int | None, ...]]) -> tuple[int | None, ..
 
 def _smallest_of_head(sizes: list[int]) -> int | None:
     return min(sizes) if sizes else None
+
+
+Merge = Callable[[Sequence[Tensor | None]], Tensor | None]
+
+
+def _merged_pairs(given: Sequence[Tensor | OfPairs | None], layout: Layout, merge: Merge) -> Tensor | OfPairs | None:
+    """Return terms of pairs as one: a tensor if all are, otherwise what computes it."""
+    tensors = [x for x in given if x is None or isinstance(x, Tensor)]
+    if len(tensors) == len(given):
+        return merge(tensors)
+    return MergedPairs(tuple(RowsOf(x, layout) if isinstance(x, Tensor) else x for x in given), merge)
+
+
+@dataclass(frozen=True)
+class MergedPairs:
+    """The terms of pairs of several parts, merged for each layout; None is a part without one."""
+
+    terms: tuple[OfPairs | None, ...]
+    merge: Merge
+
+    def __call__(self, layout: Layout) -> Tensor:
+        merged = self.merge([None if term is None else term(layout) for term in self.terms])
+        assert merged is not None
+        return merged
 
 
 def _sum(given: Sequence[Tensor | None]) -> Tensor | None:

@@ -74,7 +74,8 @@ class ReflectedKeys:
 
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         with torch.autocast(q.device.type, enabled=False):
-            q, k, w, beta = (x.to(z.dtype) for x in (q, k, self.w, self.beta))
+            keys = k.shape[2]
+            q, k, w, beta = (x.to(z.dtype) for x in (q, k, self.w[:, :, :keys], self.beta[:, :, :keys]))
             products = reflected_products(q, k, w, beta)
             return products * self.scale - z
 

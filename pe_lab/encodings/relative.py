@@ -1,6 +1,7 @@
 """Encodings with a vector per distance, which is multiplied with queries and keys or added to values."""
 
 import math
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,17 +16,23 @@ from pe_lab.encodings.options import Distance, NonNegative, OptionError, Positiv
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
+TILE = 256  # keys whose products with rows of distances are computed at once, in a block of queries
 
-def at_distance(x: Tensor, rows: Tensor, distance: Tensor) -> Tensor:
+
+def at_distance(x: Tensor, rows: Tensor, distance: Tensor, narrow: bool = False) -> Tensor:
     """Return the inner products of x_i with the row of its distance from j, [B, H, N, M].
 
     Args:
         x: [B, H, N, d]
-        rows: [H, 2R+1, d] of the distances -R ... R; R covers all tokens that attend to each other.
+        rows: [H|1, 2R+1, d] of the distances -R ... R; R covers all tokens that attend to each other.
         distance: [B|1, N, M] integers.
+        narrow: whether to leave out the rows of distances that do not occur, on either side.
     """
     reach = rows.shape[1] // 2
     index = distance[:, None].clamp(-reach, reach) + reach
+    if narrow:
+        low, high = (int(end) for end in index.aminmax())
+        index, rows = index - low, rows[:, low : high + 1]
     products = x @ rows.mT
     return products.gather(-1, index.expand(*products.shape[:-1], -1))
 
@@ -73,10 +80,12 @@ class Shaw(PositionalEncoding):
     def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         """Return q_i . a^K / sqrt(d), [B, H, T, T]."""
         dtype, reach = at_least_float32(q), self.max_distance
-        distance = layout.distance.clamp(-reach, reach)
         with torch.autocast(q.device.type, enabled=False):
-            rows = self.keys.to(dtype)[distance + reach]
-            products = torch.einsum("bhid,bijd->bhij", q.to(dtype), rows)
+            if layout.start is not None:  # no row for every pair
+                products = at_distance(q.to(dtype), self.keys.to(dtype)[None], layout.distance)
+            else:
+                rows = self.keys.to(dtype)[layout.distance.clamp(-reach, reach) + reach]
+                products = torch.einsum("bhid,bijd->bhij", q.to(dtype), rows)
         scale: float = self.sizes.head_dim**-0.5
         return products * scale
 
@@ -116,16 +125,19 @@ class TransformerXL(PositionalEncoding):
         nn.init.normal_(self.v, std=self.std)
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(score=self)
-
-    def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        """Return (u . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d), [B, H, T, T]."""
-        dtype = at_least_float32(q)
-        s = sinusoid(distances(layout.max_distance, q.device), self.sizes.width, self.theta, dtype)
-        with torch.autocast(q.device.type, enabled=False):
+        dtype = at_least_float32(h)
+        s = sinusoid(distances(layout.max_distance, h.device), self.sizes.width, self.theta, dtype)
+        with torch.autocast(h.device.type, enabled=False):
             rows = linear(s, self.project.weight.to(dtype)).unflatten(-1, self.u.shape).transpose(0, 1)
+        return Terms(score=partial(self, rows=rows))
+
+    def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout, rows: Tensor) -> Tensor:
+        """Return (u . k_j + (q_i + v) . W_r s_(i-j)) / sqrt(d), [B, H, T, T], for the rows W_r s, [H, 2R+1, d]."""
+        dtype = rows.dtype
+        with torch.autocast(q.device.type, enabled=False):
             content = self.u.to(dtype)[:, None] @ k.to(dtype).mT
-            position = at_distance(q.to(dtype) + self.v.to(dtype)[:, None], rows, layout.distance)
+            vectors = q.to(dtype) + self.v.to(dtype)[:, None]
+            position = at_distance(vectors, rows, layout.distance, narrow=layout.start is not None)
         scale: float = self.sizes.head_dim**-0.5
         return (content + position) * scale
 
@@ -201,19 +213,33 @@ class Deberta(PositionalEncoding):
         return bucket.clamp(-k, k - 1) + k
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        return Terms(score=self, scale=(3 * self.sizes.head_dim) ** -0.5)
-
-    def forward(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
-        """Return (content to position + position to content) / sqrt(3d), [B, H, T, T]."""
-        dtype, heads = at_least_float32(q), (self.sizes.num_heads, self.sizes.head_dim)
+        dtype, heads = at_least_float32(h), (self.sizes.num_heads, self.sizes.head_dim)
         table = (self.owner[0] if self.owner else self).table
-        rows = table.to(dtype)[self.row(distances(layout.max_distance, q.device))]
-        with torch.autocast(q.device.type, enabled=False):
+        rows = table.to(dtype)[self.row(distances(layout.max_distance, h.device))]
+        with torch.autocast(h.device.type, enabled=False):
             position_q, position_k = (
                 linear(rows, project.weight.to(dtype)).unflatten(-1, heads).transpose(0, 1)
                 for project in (self.project_q, self.project_k)
             )
-            to_position = at_distance(q.to(dtype), position_k, layout.distance)
-            to_content = at_distance(k.to(dtype), position_q, -layout.distance.mT).mT
+        score = partial(self, position_q=position_q, position_k=position_k)
+        return Terms(score=score, scale=(3 * self.sizes.head_dim) ** -0.5)
+
+    def forward(
+        self, q: Tensor, k: Tensor, z: Tensor, layout: Layout, position_q: Tensor, position_k: Tensor
+    ) -> Tensor:
+        """Return (content to position + position to content) / sqrt(3d), [B, H, T, T].
+
+        Args:
+            position_q, position_k: W_q,r P and W_k,r P of each distance, [H, 2R+1, d].
+        """
+        dtype, narrow, distance = position_q.dtype, layout.start is not None, layout.distance
+        tile = TILE if narrow else k.shape[2]  # keys at once: only distances within a tile are near each other
+        with torch.autocast(q.device.type, enabled=False):
+            to_position = at_distance(q.to(dtype), position_k, distance, narrow)
+            tiles = [
+                at_distance(keys, position_q, -between.mT, narrow).mT
+                for keys, between in zip(k.to(dtype).split(tile, 2), distance.split(tile, 2), strict=True)
+            ]
+        to_content = tiles[0] if len(tiles) == 1 else torch.cat(tiles, -1)
         scale: float = (3 * self.sizes.head_dim) ** -0.5
         return (to_position + to_content) * scale

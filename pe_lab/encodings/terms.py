@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from pe_lab.encodings.facts import Stored
+from pe_lab.encodings.facts import LONG, Stored
 from pe_lab.encodings.layout import Layout
 
 Pairing = Literal["interleaved", "half"]
@@ -85,10 +85,57 @@ class Lift(Protocol):
 
 
 class Score(Protocol):
-    """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z."""
+    """Computes a term from queries and keys, with rotation and gain applied, and from their scaled product z.
+
+    It may be called for a `block` of the layout that its terms were made for, some queries and the first keys. There it
+    may compute in another order what it computes for whole sequences.
+    """
 
     def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
         """Return [B, H, T, S], for q [B, H, T, d], k [B, H, S, d] and z [B, H, T, S]."""
+
+
+class OfPairs(Protocol):
+    """Computes a term of pairs of tokens for a layout, which may be a `block` of that of the terms."""
+
+    def __call__(self, layout: Layout) -> Tensor:
+        """Return [B|1, H|1, T, S]."""
+
+
+def in_blocks(layout: Layout) -> bool:
+    """Return whether terms of pairs are to be computed for some queries at a time: T x S numbers are many."""
+    few = layout.segment.shape[1] <= LONG or layout.segment.device.type != "cpu"
+    return not (torch.compiler.is_compiling() or few)
+
+
+def computed(term: OfPairs, layout: Layout) -> Tensor | OfPairs:
+    """Return a term of pairs as `Terms` take it: [B|1, H|1, T, S], or as it is for a long sequence on a CPU."""
+    return term if in_blocks(layout) else term(layout)
+
+
+def of_pairs(term: Tensor | OfPairs, layout: Layout) -> Tensor:
+    """Return a term of pairs [B|1, H|1, T, S]."""
+    return term if isinstance(term, Tensor) else term(layout)
+
+
+@dataclass(frozen=True)
+class RowsOf:
+    """A term of pairs that is there for all queries.
+
+    Args:
+        term: [B|1, H|1, T, S].
+        layout: of these queries and keys.
+    """
+
+    term: Tensor
+    layout: Layout
+
+    def __call__(self, layout: Layout) -> Tensor:
+        start, (queries, keys) = (
+            layout.earlier - self.layout.earlier,
+            (x.segment.shape[1] for x in (layout, layout.of_keys)),
+        )
+        return self.term[..., start : start + queries, :keys]
 
 
 @dataclass(frozen=True)
@@ -108,7 +155,7 @@ class Terms:
         gate: [1|H, 2R+1] factors on the logits, before the bias.
         clip: whether distances beyond R use the ends of a table; otherwise they are an error.
         decay: [B, H, T] cumulative log gates c; c_i - c_j is added to the logits.
-        bias_full: [B|1, H|1, T, T] added to the logits.
+        bias_full: [B|1, H|1, T, T] added to the logits, or what computes it: see `computed`.
         score: added to the logits z, before the gate and all else.
         weights: how logits become weights.
         after: [1|H, 2R+1] factors on the weights, which are not normalized again.
@@ -124,7 +171,7 @@ class Terms:
     gate: Tensor | None = None
     clip: bool = False
     decay: Tensor | None = None
-    bias_full: Tensor | None = None
+    bias_full: Tensor | OfPairs | None = None
     score: Score | None = None
     values: Tensor | None = None
     weights: Softmax | Stick = field(default_factory=lambda: SOFTMAX)

@@ -1,5 +1,6 @@
 """Encodings whose position logits are separate from those of the tokens."""
 
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -12,7 +13,7 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Distance, OptionError, Positions, even
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import require_in_table, require_rows
-from pe_lab.encodings.terms import Terms
+from pe_lab.encodings.terms import Terms, computed
 
 
 class Tupe(PositionalEncoding):
@@ -86,8 +87,11 @@ class Tupe(PositionalEncoding):
         return layout
 
     def terms(self, h: Tensor, layout: Layout) -> Terms:
-        dtype = at_least_float32(h)
-        with torch.autocast(h.device.type, enabled=False):
+        return Terms(bias_full=computed(partial(self._added, at_least_float32(h)), layout), scale=self._scale)
+
+    def _added(self, dtype: torch.dtype, layout: Layout) -> Tensor:
+        """Return what is added to the logits of a layout, [B|1, H, T, S]."""
+        with torch.autocast(self.table.device.type, enabled=False):
             added = self._of_positions(layout, dtype)
         if self.relative:
             added = added + self._of_distance(layout, dtype)
@@ -96,8 +100,9 @@ class Tupe(PositionalEncoding):
             first = _is_first(layout.of_keys)
             added = torch.where(first[:, None, None, :], first_key[:, None, None], added)
             if not layout.causal:
+                first = first[:, layout.earlier : layout.earlier + added.shape[2]]
                 added = torch.where(first[:, None, :, None], first_query[:, None, None], added)
-        return Terms(bias_full=added, scale=self._scale)
+        return added
 
     @property
     def _scale(self) -> float:

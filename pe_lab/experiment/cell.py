@@ -309,7 +309,7 @@ def _partial(cfg: DictConfig, group: str, *given: Any, **named: Any) -> Callable
 
 
 def _attention(cfg: DictConfig, dataset: Dataset, encoding: PositionalEncoding, device: torch.device) -> Choice:
-    """Return the attention that will run; the encoding's terms on a short sequence decide."""
+    """Return the attention that will run; the encoding's terms on a short sequence, and the training length, decide."""
     model, length = cfg.model, min(16, dataset.task.length)
     layout = dataset.task.example(length, device)
     h = torch.zeros(1, length, model.width, device=device)
@@ -322,6 +322,8 @@ def _attention(cfg: DictConfig, dataset: Dataset, encoding: PositionalEncoding, 
     asked = cfg.attention.implementation
     with torch.enable_grad():  # an implementation may compute the terms, but not their gradients
         _, _, terms, layout = Stack([encoding], 1)(h, layout)[1].layer(0, h)
+        if device.type == "cpu":  # where it matters how many queries there are
+            q = q[:, :, :1].expand(-1, -1, dataset.task.length, -1)
         return choose(asked, q.detach().requires_grad_(), terms, layout, dropout)
 
 

@@ -13,7 +13,7 @@ from pe_lab.attention import IMPLEMENTATIONS, attend
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.shapes import BY_SEQUENCE, ROTATIONS, SHAPES, check
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.terms import Rotary, Terms
+from pe_lab.encodings.terms import OfPairs, Rotary, Terms
 
 B, H, T, d = 2, 3, 5, 4
 e = d  # dimensions of values
@@ -116,7 +116,8 @@ def run(implementation: str = "auto", **given: object) -> Tensor:
 
 
 def test_every_tensor_of_the_terms_has_a_shape() -> None:
-    tensors = {name for name, annotation in Terms.__annotations__.items() if annotation == Tensor | None}
+    optional = (Tensor | None, Tensor | OfPairs | None)
+    tensors = {name for name, annotation in Terms.__annotations__.items() if annotation in optional}
     assert tensors == SHAPES.keys()
     assert tensors <= INPUTS.keys()
 

@@ -110,7 +110,7 @@ def test_a_term_is_its_definition(name: str, causal: bool) -> None:
         for one, two in zip(gradients, wanted, strict=True):
             assert_close(one, two, rtol=0, atol=1e-11)
         taken.add(implementation)
-    assert taken == {"reference"} | ({"sdpa"} if terms.after is None else set())
+    assert taken == {"reference", "blocked"} | ({"sdpa"} if terms.after is None else set())
 
 
 def test_what_cannot_be_computed_is_refused_with_the_reason() -> None:

@@ -122,7 +122,7 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["pe.theta=1" + 5000 * "0"], ["'pe.theta=1000", "cannot be read"]),
         (["model.depth=" + 2000 * "["], ["'model.depth=[[[", "cannot be read"]),
         (["evaluate.lengths.foo=1"], ["evaluate.lengths must be a list, as evaluate.lengths=[...]", "lengths.foo=1"]),
-        (["attention=${.}"], ["attention must be one of auto, flex, reference", "got '${.}'"]),
+        (["attention=${.}"], ["attention must be one of auto, blocked, flex", "got '${.}'"]),
         (["hydra.sweeper.params=5"], ["hydra.sweeper.params"]),
     ],
 )

@@ -331,11 +331,11 @@ def test_layers_still_share_after_a_move_and_a_copy(moved: Callable[[Transformer
     model = model_of(Deberta, 3)
     other, layout = moved(model), layout_of(4)
     q, k = torch.randn(2, B, H, 4, d, dtype=torch.float64)
-    before = [encoding(q, k, q, layout) for encoding in other.encodings]
+    before = [terms_of(encoding, layout).score(q, k, q, layout) for encoding in other.encodings]
     with torch.no_grad():
         other.encodings[0].table.mul_(3)
     for encoding, score in zip(other.encodings, before, strict=True):
-        assert_close(encoding(q, k, q, layout), 3 * score, **EQUAL)
+        assert_close(terms_of(encoding, layout).score(q, k, q, layout), 3 * score, **EQUAL)
     if other is not model:
         kept = model.encodings[0].table.detach().double()
         assert_close(other.encodings[0].table.detach(), 3 * kept, **EQUAL)
@@ -415,7 +415,8 @@ def test_deberta_equals_transformers(kind: str, buckets: str) -> None:
     q, k_ = torch.randn(2, B, H, length, head_dim, dtype=torch.float64)
     expected = theirs.disentangled_attention_bias(q.flatten(0, 1), k_.flatten(0, 1), None, table, 3)
     layout = layout_of(length, causal=False)
-    assert_close(ours(q, k_, q, layout).flatten(0, 1), expected, **EQUAL)
+    score = terms_of(ours, layout).score
+    assert_close(score(q, k_, q, layout).flatten(0, 1), expected, **EQUAL)
 
 
 @pytest.mark.proves("transformer_xl", by="transformers")

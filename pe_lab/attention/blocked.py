@@ -1,0 +1,255 @@
+"""Attention of some queries at a time, for long sequences: no T x T numbers, in the backward pass neither.
+
+All terms are taken. Where logits only get functions of i - j and a decay, PyTorch's fused kernel computes each block of
+queries with the keys that they may see; otherwise the reference does, and again for the gradients. It runs uncompiled.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from math import isqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from pe_lab.attention import reference
+from pe_lab.attention.dropout import Dropout
+from pe_lab.encodings.layout import Layout
+from pe_lab.encodings.terms import RowsOf, Stick, Terms
+from pe_lab.system.allocator import return_freed_memory
+
+revision = 1  # increased when the numbers change; part of the identity of a result
+low_revision = revision
+LOGITS = 2**18  # of a block, for all sequences and heads
+FEWEST = 8  # queries of a block
+TRIMMED = 8  # blocks after which freed memory is returned to the system
+
+
+@contextmanager
+def blocks_of(logits: int) -> Iterator[None]:
+    """Compute blocks of so many logits at most, for tests with short sequences."""
+    global LOGITS
+    before, LOGITS = LOGITS, logits
+    try:
+        yield
+    finally:
+        LOGITS = before
+
+
+def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> str | None:
+    """Return the reason why these terms cannot be computed here, or None."""
+    return "blocked runs uncompiled" if torch.compiler.is_compiling() else None
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = None) -> Tensor:
+    """Return attention of q [B, H, T, d] over k and v; see pe_lab.attention.attend."""
+    with torch.autocast(q.device.type, enabled=False):
+        q, k, v, left = reference.prepared(q, k, v, terms)
+        left = replace(left, rotary_out=None)
+        if dropout is None and _is_plain(q, left, layout):
+            out = _plain(q, k, v, left, layout)
+        else:
+            out = _by_definition(q, k, v, left, layout, dropout)
+        return reference.rotated_out(out, terms)
+
+
+def _rows(q: Tensor, layout: Layout) -> Iterator[slice]:
+    """Yield the queries of each block: as many as have LOGITS logits together with the keys that they may see.
+
+    Blocks are of equal size, so that the memory of one is used again by the next.
+    """
+    B, H, T, _ = q.shape
+    most, keys, start = LOGITS // (B * H), layout.of_keys.segment.shape[1], 0
+    while start < T:
+        before = layout.earlier + start
+        size = (isqrt(before**2 + 4 * most) - before) // 2 if layout.causal else most // keys
+        end = min(start + max(FEWEST, size), T)
+        yield slice(start, end)
+        start = end
+
+
+# -- any terms: the reference, computed again for the gradients --------------------------------------------------------
+
+
+def _by_definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
+    if isinstance(terms.bias_full, Tensor):
+        terms = replace(terms, bias_full=RowsOf(terms.bias_full, layout))
+
+    def block(index: int, rows: slice, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if index % TRIMMED == TRIMMED - 1:
+            return_freed_memory()  # blocks differ in size: their pieces do not fit into each other's place
+        part = layout.block(rows.start, rows.stop)
+        keys = part.of_keys.segment.shape[1]
+        own = terms if terms.decay is None else replace(terms, decay=terms.decay[..., :keys])
+        return _attend(q[:, :, rows], k[:, :, :keys], v[:, :, :keys], own, part, dropout)
+
+    parts = []
+    for index, rows in enumerate(_rows(q, layout)):
+        if torch.is_grad_enabled():
+            part = checkpoint(block, index, rows, q, k, v, use_reentrant=False, preserve_rng_state=False)
+        else:
+            part = block(index, rows, q, k, v)
+        parts.append(part)
+    return torch.cat(parts, 2)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None) -> Tensor:
+    """Return attention of the queries of a block."""
+    weight = reference.weights(q, k, terms, layout)
+    if dropout is not None:
+        weight = dropout.apply(weight, layout.earlier)
+    out = weight.to(v.dtype) @ v
+    if terms.values is not None:
+        out = out + _relative(weight, terms.values, layout).to(out.dtype)
+    return out
+
+
+def _relative(weight: Tensor, table: Tensor, layout: Layout) -> Tensor:
+    """Return the sum of the relative vectors by their weights, with no vector for every pair.
+
+    Args:
+        weight: [B, H, N, S].
+        table: [1|H, 2R+1, e], or [B|1, 1|H, 2R+1, e].
+    """
+    reach = table.shape[-2] // 2
+    index = (layout.distance.clamp(-reach, reach) + reach)[:, None].expand_as(weight)
+    by_distance = weight.new_zeros(*weight.shape[:3], table.shape[-2]).scatter_add(-1, index, weight)
+    return by_distance @ table
+
+
+# -- a softmax of logits to which functions of i - j and a decay are added: the fused kernel ---------------------------
+
+
+def _is_plain(q: Tensor, terms: Terms, layout: Layout) -> bool:
+    """Return whether the fused kernel takes the terms, and what is added is a function of i - j but for the decay."""
+    if isinstance(terms.weights, Stick) or q.dtype not in (torch.float32, torch.float64):
+        return False
+    if any(getattr(terms, name) is not None for name in ("gate", "score", "after", "values", "bias_full")):
+        return False
+    if terms.bias is not None and terms.bias.dim() == 3:
+        return False
+    keys = layout.of_keys
+    return bool(keys.runs_on and (keys.right_padded if layout.causal else keys.one_segment))
+
+
+def _plain(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout) -> Tensor:
+    size = k.shape[2]
+    distance = torch.arange(size - 1, -size, -1, device=q.device)  # as keys follow one another
+    table = q.new_zeros(1, len(distance))
+    if terms.bias is not None:
+        reach = terms.bias.shape[-1] // 2
+        table = terms.bias.index_select(-1, distance.clamp(-reach, reach) + reach).to(q.dtype)
+    if layout.causal:
+        table = table.masked_fill(distance < 0, -torch.inf)
+    if terms.window is not None:
+        limit = reference.limits(terms.window, q.device)
+        table = table.masked_fill(distance.abs() >= limit[:, None], -torch.inf)
+    sizes = [window or size for window in terms.window or (None,)]
+    decay = None if terms.decay is None else terms.decay.to(q.dtype)
+    blocks = [_Block(rows, layout.earlier, size, max(sizes), layout.causal) for rows in _rows(q, layout)]
+    scale = reference.scale_of(q, terms)
+    out: Tensor = _Fused.apply(q, k, v, table, decay, scale, blocks)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Block:
+    """Some queries, and the keys that one of them may see.
+
+    Args:
+        rows: the queries.
+        earlier: keys before the first of all queries.
+        total: S.
+        window: the largest of all heads; no less than S if one has none.
+    """
+
+    def __init__(self, rows: slice, earlier: int, total: int, window: int, causal: bool) -> None:
+        self.rows, self.total = rows, total
+        self.first, self.last = earlier + rows.start, earlier + rows.stop - 1  # as keys
+        self.keys = slice(max(0, self.first - window + 1), self.last + 1 if causal else min(total, self.last + window))
+
+    def added(self, table: Tensor, decay: Tensor | None) -> Tensor:
+        """Return what is added to the logits, [B|1, H|1, N, keys], by a table of distances S - 1 ... 1 - S."""
+        added = table[:, self._part].unfold(-1, self.keys.stop - self.keys.start, 1).flip(-2)[None]
+        if decay is None:
+            return added
+        return added + (decay[..., self.first : self.last + 1, None] - decay[..., None, self.keys])
+
+    @property
+    def _part(self) -> slice:
+        """The entries of the table for these pairs: that of query i and key j is at S - 1 - i + j."""
+        start = self.total - 1 - self.last + self.keys.start
+        return slice(start, start + self.last - self.first + self.keys.stop - self.keys.start)
+
+    def add_to_table(self, total: Tensor, of_added: Tensor) -> None:
+        """Add the gradient of what was added, [B, H, N, keys], to that of the table [1|H, 2S-1]."""
+        rows, keys = of_added.shape[2:]
+        skewed = pad(of_added.sum(0).flip(-2), (0, rows)).flatten(1)[:, : rows * (rows + keys - 1)]
+        summed = skewed.view(-1, rows, rows + keys - 1).sum(1)  # row by row shifted by one: the same distance is below
+        total[:, self._part] += summed.sum_to_size(len(total), summed.shape[1])
+
+    def add_to_decay(self, total: Tensor, of_added: Tensor) -> None:
+        """Add the gradient of what was added to that of the decay [B|1, H|1, S]."""
+        total[..., self.first : self.last + 1] += of_added.sum(-1).sum_to_size(*total.shape[:2], of_added.shape[2])
+        total[..., self.keys] -= of_added.sum(-2).sum_to_size(*total.shape[:2], of_added.shape[3])
+
+
+class _Fused(torch.autograd.Function):
+    """Attention by the fused kernel, block by block, and its gradients by products.
+
+    Args:
+        q, k, v: [B, H, T, d], [B, H, S, d], [B, H, S, e].
+        table: [1|H, 2S-1], added to the logits by distance, S - 1 first; -inf where a key does not count.
+        decay: [B|1, H|1, S], whose difference of query and key is added; or None.
+        scale: of the logits.
+        blocks: of the queries.
+    """
+
+    @staticmethod
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, table: Tensor, decay: Tensor | None, scale: float, blocks: list[_Block]
+    ) -> Tensor:
+        out = q.new_empty(*q.shape[:3], v.shape[-1])
+        for block in blocks:
+            rows, keys = block.rows, block.keys
+            added = block.added(table, decay)
+            out[:, :, rows] = scaled_dot_product_attention(
+                q[:, :, rows], k[:, :, keys], v[:, :, keys], added, scale=scale
+            )
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.scale, ctx.blocks = inputs
+        ctx.save_for_backward(*tensors, output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_out: Tensor) -> tuple[Tensor | None, ...]:
+        *shaped, table, decay, out = ctx.saved_tensors
+        B, H, T, _ = shaped[0].shape
+        mean = (of_out * out).sum(-1, keepdim=True).reshape(B * H, T, 1)  # of the gradients of the weights
+        of_out, q, k, v = (x.reshape(B * H, x.shape[2], x.shape[3]) for x in (of_out, *shaped))
+        q = q * ctx.scale
+        of_q, of_k, of_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        of_table = torch.zeros_like(table) if ctx.needs_input_grad[3] else None
+        of_decay = torch.zeros_like(decay) if ctx.needs_input_grad[4] else None
+        for block in ctx.blocks:
+            rows, keys = block.rows, block.keys
+            logits = torch.bmm(q[:, rows], k[:, keys].mT)
+            weights = logits.view(B, H, *logits.shape[1:]).add_(block.added(table, decay)).softmax(-1).view_as(logits)
+            of_logits = torch.baddbmm(mean[:, rows], of_out[:, rows], v[:, keys].mT, beta=-1).mul_(weights)
+            of_q[:, rows] = torch.bmm(of_logits, k[:, keys])
+            of_k[:, keys].baddbmm_(of_logits.mT, q[:, rows])
+            of_v[:, keys].baddbmm_(weights.mT, of_out[:, rows])
+            of_added = of_logits.view(B, H, *logits.shape[1:])
+            if of_table is not None:
+                block.add_to_table(of_table, of_added)
+            if of_decay is not None:
+                block.add_to_decay(of_decay, of_added)
+        of_q *= ctx.scale
+        found = (x.view(of.shape) for x, of in zip((of_q, of_k, of_v), shaped, strict=True))
+        return *found, of_table, of_decay, None, None
