@@ -274,6 +274,17 @@ class Stateful(Sound):
         return Terms(bias=-0.1 * Stateful.calls * self.slope.exp() * self.distances(h, layout))
 
 
+class ByPlace(Sound):
+    """Has a score by the places of queries and keys among those that it is called with."""
+
+    def terms(self, h, layout):
+        return Terms(score=self)
+
+    def forward(self, q, k, z, layout):
+        query, key = (torch.arange(size, device=z.device, dtype=z.dtype) for size in (q.shape[2], k.shape[2]))
+        return (-0.1 * self.slope.exp().mean() * (query[:, None] - key).abs()).expand_as(z)
+
+
 class ByEnd(Sound):
     """Adds less, the later the last token is."""
 
@@ -348,6 +359,11 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
     (ByEnd, "token by token, with a cache, equals the whole sequence", "decoded with a cache differ by"),
     (Forgets, "token by token, with a cache, equals the whole sequence", "raised ValueError: decay must be"),
     (Stateful, "PyTorch's attention computes what the definition says", "of the reference differ by"),
+    (
+        ByPlace,
+        "attention in blocks of queries computes what the definition says",
+        "of attention in blocks and of the reference differ by",
+    ),
 ]
 
 
