@@ -9,6 +9,7 @@ import pytest
 import tuned
 from pe_lab.benchmark.tuned import replication as again
 from pe_lab.benchmark.tuned import rows, tables, twins, verdicts
+from pe_lab.benchmark.tuned.measured import Measured
 from pe_lab.benchmark.tuned.replication import cells, commands, contrary, replication
 from pe_lab.benchmark.tuned.tasks import task, tasks
 from pe_lab.benchmark.tuned.undefined import defined
@@ -226,6 +227,10 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     assert not tables.is_measured(tmp_path)
     rows.write(TASK, tuned.table("induction", MEANS, seeds=range(4)), tmp_path / "begun")
     assert not tables.is_measured(tmp_path / "begun")
+    own = pd.concat([both(0), tuned.table("induction", {"mine": 9.0}, seeds=range(2))])
+    rows.write(TASK, own, tmp_path / "own")
+    assert "mine" not in Measured(TASK, own).best  # nothing is known of it yet
+    assert tables.is_measured(tmp_path / "own")  # an encoding of one's own with fewer seeds hides nothing
     known = tables.read(tmp_path / "package")
     assert list(known) == [one.name for one in tasks() if one.name in found]
     text = tables.text(known)

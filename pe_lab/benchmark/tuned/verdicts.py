@@ -43,6 +43,11 @@ def runs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
     return found.assign(solved=known["solved"].astype(bool)) if task.solvable else found
 
 
+def is_complete(rows: pd.DataFrame) -> bool:
+    """Return whether most encodings that have rows have enough seeds: a few of your own may have fewer."""
+    return bool((rows.groupby("pe")["seed"].nunique() >= ENOUGH).mean() > 0.5)
+
+
 def pairs(rows: pd.DataFrame, task: Task) -> pd.DataFrame:
     """Return the verdicts on all pairs of encodings, as `compare`; no line where there are fewer than two.
 
