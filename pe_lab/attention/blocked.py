@@ -4,6 +4,8 @@ All terms are taken. Where logits only get functions of i - j and a decay, PyTor
 queries with the keys that they may see; otherwise the reference does, and again for the gradients. It runs uncompiled.
 """
 
+import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +22,6 @@ from pe_lab.attention import reference
 from pe_lab.attention.dropout import Dropout
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import RowsOf, Stick, Terms
-from pe_lab.system.allocator import return_freed_memory
 
 revision = 1  # increased when the numbers change; part of the identity of a result
 low_revision = revision
@@ -57,6 +58,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
         return reference.rotated_out(out, terms)
 
 
+def _return_freed_memory() -> None:
+    """Return freed memory to the system, where the C library is glibc."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None:
+        trim(0)
+
+
 def _rows(q: Tensor, layout: Layout) -> Iterator[slice]:
     """Yield the queries of each block: as many as have LOGITS logits together with the keys that they may see.
 
@@ -81,7 +88,7 @@ def _by_definition(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout
 
     def block(index: int, rows: slice, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if index % TRIMMED == TRIMMED - 1:
-            return_freed_memory()  # blocks differ in size: their pieces do not fit into each other's place
+            _return_freed_memory()  # blocks differ in size: their pieces do not fit into each other's place
         part = layout.block(rows.start, rows.stop)
         keys = part.of_keys.segment.shape[1]
         own = terms if terms.decay is None else replace(terms, decay=terms.decay[..., :keys])

@@ -43,7 +43,7 @@ def heads(results: Results, run: str, target: int) -> Plot:
         ValueError: the model is too large to be drawn.
         LedgerError: the checkpoint is damaged, or has no weights.
     """
-    cell = of_checkpoint(Ledger(results.source).named(run), target)
+    cell = of_checkpoint(Ledger(results.source).named(run), target, foreign=False)
     model = cell.config.model
     if model.depth * model.num_heads > MOST_HEADS or cell.data.task.length > LONGEST:
         raise ValueError(f"at most {MOST_HEADS} heads and {LONGEST} tokens are drawn, {cell.name} has more")
@@ -69,7 +69,7 @@ def _chosen(asked: Question) -> list[dict[str, object]]:
     # classes of files that this process knows: what else a ledger names is not imported
     files = config.folders()
     known = [
-        all(files.file(group, str(row[group]).split(" ")[0]) is not None for group in ("pe", "data"))
+        all(files.file(group, str(row.get(group)).split(" ")[0]) is not None for group in ("pe", "data"))
         and not Ledger(asked.results.source).named(str(row["run"])).is_shipped(checkpoint(row))
         for row in last.to_dict("records")
     ]

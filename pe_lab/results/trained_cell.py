@@ -59,13 +59,16 @@ def load(ledger: str | Path, study: str | None, settings: Mapping[str, Any]) -> 
     return of_checkpoint(*find(Path(ledger), study, settings))
 
 
-def of_checkpoint(run: Run, target: int) -> TrainedCell:
+def of_checkpoint(run: Run, target: int, foreign: bool = True) -> TrainedCell:
     """Load the cell of a checkpoint.
 
+    Args:
+        foreign: whether classes may be imported that the ledger names and no file of `conf/` does.
+
     Raises:
-        LedgerError: it is damaged, or has no weights.
+        LedgerError: it is damaged, has no weights, or needs such a class.
     """
-    cfg = _config(run, target)
+    cfg = _config(run, target, foreign)
     summary = run.summary(target)
     data = make_dataset(cfg)
     model = Transformer(cfg.model, instantiate(cfg.pe), data.task)
@@ -146,18 +149,21 @@ def _sorted(cells: list[Settings], name: str) -> list[str]:
     return [str(value) for value in sorted(values, key=lambda value: (isinstance(value, str), value))]
 
 
-def _config(run: Run, target: int) -> DictConfig:
+def _config(run: Run, target: int, foreign: bool) -> DictConfig:
     """Return the config of a checkpoint, with the settings that came later at their defaults.
 
     Raises:
         LedgerError: it names something else than an encoding and a dataset.
     """
     settings = read_settings(run, target)
-    find_classes(settings)
+    if foreign:
+        find_classes(settings)
     for group, base in (("pe", PositionalEncoding), ("data", Dataset)):
         for path in _targets(settings[group]):
-            made = None if path in _of_package(group) else get_object(path)
-            if made is not None and not (isinstance(made, type) and issubclass(made, base)):
+            if path in _known(group):
+                continue
+            made = get_object(path) if foreign else None
+            if not (isinstance(made, type) and issubclass(made, base)):
                 raise LedgerError(f"{group} of {run.checkpoint(target)} must be a class of {base.__name__}, got {path}")
     cfg = OmegaConf.merge(OmegaConf.structured(config.Config), settings)
     assert isinstance(cfg, DictConfig)
@@ -174,7 +180,8 @@ def _targets(settings: Any) -> Iterator[str]:
         yield from _targets(inner)
 
 
-def _of_package(group: str) -> set[str]:
-    """Return the import paths that the files of a group in conf/ name."""
-    files = (config.folder() / group).glob("*.yaml")
-    return {str(read_yaml(path.read_bytes()).get("_target_")) for path in files}
+def _known(group: str) -> set[str]:
+    """Return the import paths that the files of a group name: of the package, of the user's folder, installed ones."""
+    files = config.folders()
+    paths = [files.file(group, name) for name in files.names(group)]
+    return {str(read_yaml(path.read_bytes()).get("_target_")) for path in paths if path is not None}

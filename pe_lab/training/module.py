@@ -122,6 +122,8 @@ class Training(L.LightningModule):
 
     def configure_model(self) -> None:
         """Split the parameters over the devices, for ModelParallelStrategy: those of a layer are a group."""
+        if self._trainer is None:  # loaded from a checkpoint
+            return
         if not isinstance(self.trainer.strategy, ModelParallelStrategy) or isinstance(self.model, FSDPModule):
             return
         mesh = self.trainer.strategy.device_mesh["data_parallel"]

@@ -186,7 +186,7 @@ def test_a_schedule_that_depends_on_the_end_gives_each_number_of_epochs_its_own_
 
 def test_a_new_option_at_its_neutral_default_leaves_old_hashes(tmp_path, monkeypatch):
     before = run(tmp_path)
-    monkeypatch.setattr(RoPE, "neutral", {"offset": 0})
+    monkeypatch.setattr(RoPE, "neutral", {**RoPE.neutral, "offset": 0})
     old = cell(tmp_path).identity
 
     def with_offset(offset: int) -> str:

@@ -437,8 +437,9 @@ def test_settings_are_ascending_in_tables_and_figures(cells):
                 assert data["depth"].is_monotonic_increasing, section.title
             if "setting" in data:
                 words = [f"depth {depth}, epochs {epochs}" for depth in (1, 4) for epochs in (1, 4)]
+                drawn = ["depth 1", "depth 4"] if "epochs" in data else words  # epochs are the axis
                 named = data[~data["pe"].isin(["bayes", "position-blind", "prior"])]
-                assert list(dict.fromkeys(named["setting"])) == words, section.title
+                assert list(dict.fromkeys(named["setting"])) == drawn, section.title
     assert list(choices(rows, pd.DataFrame())["need"][:4]) == [f"test loss, {setting}" for setting in words]
 
 

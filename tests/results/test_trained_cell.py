@@ -15,6 +15,8 @@ from pe_lab.experiment.job import Job
 from pe_lab.experiment.measurement import trained
 from pe_lab.ledger.run import WEIGHTS
 from pe_lab.probes.attention import AttentionProbe
+from pe_lab.results import trained_cell
+from pe_lab.results.trained_cell import of_checkpoint
 from pe_lab.system.files import CHECKSUMS, LedgerError, file_digest, write_json
 from pe_lab.training.metrics import evaluate
 
@@ -130,3 +132,14 @@ def test_nothing_else_than_an_encoding_and_a_dataset_is_made(damaged: Path, targ
         sign(folder)
         with pytest.raises(LedgerError, match=re.escape(target)):
             pe_lab.load(damaged, **ONE)
+
+
+def test_a_report_imports_no_class_that_only_a_ledger_names(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = pe_lab.load(damaged, **ONE).run
+    path = run.checkpoint(1) / "config.yaml"
+    pe = {"name": "alibi", "_target_": "elsewhere.Encoding", "_partial_": True}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"pe": pe}))
+    sign(run.checkpoint(1))
+    monkeypatch.setattr(trained_cell, "get_object", lambda path: pytest.fail(f"{path} is imported"))
+    with pytest.raises(LedgerError, match=r"elsewhere\.Encoding"):
+        of_checkpoint(run, 1, foreign=False)

@@ -219,7 +219,7 @@ def test_another_class_of_torch_is_known_by_its_path_and_a_users_by_its_source_t
     ("overrides", "expected"),
     [
         (["optimizer.name=adamw"], "optimizer._target_ must be torch.optim.AdamW for optimizer=adamw"),
-        (["optimizer=sgd", "optimizer.momentum=banana"], "optimizer=sgd must have settings of its class: "),
+        (["optimizer=sgd", "optimizer.momentum=banana"], "optimizer.momentum must be at least 0, got 'banana'"),
         (
             [*MINE, "optimizer._target_=torch.optim.RMSprop", "+optimizer.slow=1"],
             "warmup_steps, weight_decay: got optimizer.slow=1",
