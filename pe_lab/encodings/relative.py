@@ -233,13 +233,13 @@ class Deberta(PositionalEncoding):
             position_q, position_k: W_q,r P and W_k,r P of each distance, [H, 2R+1, d].
         """
         dtype, narrow, distance = position_q.dtype, layout.start is not None, layout.distance
-        tile = TILE if narrow else k.shape[2]  # keys at once: only distances within a tile are near each other
         with torch.autocast(q.device.type, enabled=False):
             to_position = at_distance(q.to(dtype), position_k, distance, narrow)
-            tiles = [
-                at_distance(keys, position_q, -between.mT, narrow).mT
-                for keys, between in zip(k.to(dtype).split(tile, 2), distance.split(tile, 2), strict=True)
-            ]
-        to_content = tiles[0] if len(tiles) == 1 else torch.cat(tiles, -1)
+            if narrow:  # only distances within a tile of keys are near each other
+                tiles = zip(k.to(dtype).split(TILE, 2), distance.split(TILE, 2), strict=True)
+                parts = [at_distance(keys, position_q, -between.mT, narrow).mT for keys, between in tiles]
+                to_content = torch.cat(parts, -1)
+            else:
+                to_content = at_distance(k.to(dtype), position_q, -distance.mT).mT
         scale: float = (3 * self.sizes.head_dim) ** -0.5
         return (to_position + to_content) * scale
