@@ -8,6 +8,7 @@ import argparse
 import csv
 import re
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -148,7 +149,7 @@ def settings() -> str:
         if not found:
             continue
         table = rows_of([("", one) for _, one in found] if len(own) == 1 else found)
-        listed = "".join(f"\n- {line}" for line in presets)
+        listed = "".join("\n" + wrapped(f"- {line}") for line in presets)
         sections.append(f"## {group}\n\n{table}" + (f"\n\nFiles of conf/{group}:\n{listed}" if listed else ""))
         if group == "trainer":
             lines = ["| argument of `lightning.Trainer` | in the lab |", "| :--- | :--- |"]
@@ -184,8 +185,8 @@ def replication() -> str:
         seen = "read at the source" if first.seen else "not read at the source"
         lines = [
             f"### {table}",
-            f"{first.title} ({paper}). Unit: {first.unit}; tolerance {first.tolerance:g}; {seen}.",
-            "\n".join(f"- {note}" for note in first.chosen),
+            wrapped(f"{first.title} ({paper}). Unit: {first.unit}; tolerance {first.tolerance:g}; {seen}."),
+            "\n".join(wrapped(f"- {note}") for note in first.chosen),
             "\n".join(
                 [
                     "| entry | what is said | published | ours | ours - published, interval | verdict |",
@@ -196,6 +197,12 @@ def replication() -> str:
         ]
         sections += [line for line in lines if line]
     return "\n\n".join(sections)
+
+
+def wrapped(text: str) -> str:
+    """Return a paragraph, or an item of a list, in lines of at most 100 characters."""
+    indent = "  " if text.startswith("- ") else ""
+    return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _replicated(finding: Any) -> str:

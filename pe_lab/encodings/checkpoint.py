@@ -33,7 +33,7 @@ READ = {  # parameters of each rope type, beside those of all
     ),
     "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
     "longrope": ("factor", "original_max_position_embeddings", "short_factor", "long_factor", "attention_factor"),
-    "proportional": ("factor",),
+    "proportional": ("partial_rotary_factor", "factor"),
 }
 OF_ALL = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 NEIGHBOURS = (  # types of models that rotate dimensions next to each other; others rotate halves

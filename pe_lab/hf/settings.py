@@ -3,14 +3,14 @@
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.checkpoint import scaling
+from pe_lab.encodings.checkpoint import ENCODINGS, READ, scaling
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import known
 
@@ -92,36 +92,13 @@ class Buckets(Own):
 class Rotation(Own):
     """The rotations of Llama."""
 
-    kinds: ClassVar[dict[str, str]] = {  # rope types of transformers that an encoding computes
-        "default": "rope",
-        "linear": "rope_pi",
-        "dynamic": "rope_dynamic_ntk",
-        "yarn": "yarn",
-        "llama3": "llama3",
-        "longrope": "longrope",
-        "proportional": "p_rope",
-    }
-    represented: ClassVar[dict[str, tuple[str, ...]]] = {  # their parameters, beside the base, that an encoding takes
-        "linear": ("factor",),
-        "dynamic": ("factor",),
-        "yarn": (
-            *("factor", "original_max_position_embeddings", "beta_fast", "beta_slow"),
-            *("attention_factor", "mscale", "mscale_all_dim", "truncate"),
-        ),
-        "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor"),
-        "longrope": ("factor", "original_max_position_embeddings", "short_factor", "long_factor", "attention_factor"),
-        "proportional": ("partial_rotary_factor", "factor"),
-    }
-
     def __init__(self, part: Any) -> None:
         self.part = part
         self.parameters = _rope_parameters(part.config)
         self.type = self.parameters["rope_type"]
-        self.name = self.kinds.get(self.type)
-        self.options = {"theta": float(self.parameters["rope_theta"]), "pairing": "half", **self._scaling()}
-
-    def _scaling(self) -> Options:
-        return scaling(self.type, self.parameters, self.part.config.max_position_embeddings)
+        self.name = ENCODINGS.get(self.type)
+        scaled = scaling(self.type, self.parameters, part.config.max_position_embeddings)
+        self.options = {"theta": float(self.parameters["rope_theta"]), "pairing": "half", **scaled}
 
     def settings(self, name: str, made: type[PositionalEncoding]) -> Options:
         if name == self.name:
@@ -150,7 +127,7 @@ class Rotation(Own):
                 self._refuse(encoding.name)
 
     def _refuse(self, name: str) -> None:
-        represented = {"rope_type", "type", "rope_theta", *self.represented.get(self.type, ())}
+        represented = {"rope_type", "type", "rope_theta", *READ.get(self.type, ())}
         left = {key: x for key, x in self.parameters.items() if key not in represented and x is not None}
         listed = ", ".join(f"{key}={x}" for key, x in (left or self.parameters).items())
         raise ValueError(f"rope parameters of the model must be such that {name} can represent them, got {listed}")
