@@ -6,6 +6,7 @@ is what the owner of the run's lease starts. It starts the processes, each of wh
 """
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -94,7 +95,7 @@ def _error(folder: Path, rank: int) -> Path:
 
 def launch(folder: Path, devices: int) -> int:
     """Start a process for each device, and wait for them; if one fails, the others are ended. Returns a status."""
-    os.environ["LOGLEVEL"] = "CRITICAL"  # of torchrun, whose errors the process that started this one names
+    logging.disable(logging.ERROR)  # of torchrun, whose errors the process that started this one names
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
