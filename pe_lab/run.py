@@ -55,6 +55,8 @@ class Task:
         overrides = list(job.overrides.task)
         try:
             cfg = config.cell(cfg, overrides, job.sweeper.get("params") if alone else None)
+            if alone:
+                _require_no_launcher(job.overrides.hydra)
             self._prepare([cfg], job.job.chdir)
             from pe_lab.experiment import sweep
 
@@ -312,6 +314,13 @@ def _parser() -> Parser:
     choices = ["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"]
     parser.add_argument("-i", "--info", nargs="?", const="all", choices=choices)
     return parser
+
+
+def _require_no_launcher(overrides: list[str]) -> None:
+    """Raise ValueError if overrides say how a sweep is run: a single cell is run here."""
+    for word in overrides:
+        if word.startswith(("hydra/launcher", "hydra/sweeper", "hydra.launcher.", "hydra.sweeper.")):
+            raise ValueError(f"{word} needs a sweep, and is not used for a single cell: add -m, or leave it out")
 
 
 def _require_cell_of_agent(cfgs: list[DictConfig]) -> None:

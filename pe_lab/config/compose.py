@@ -23,6 +23,7 @@ from pe_lab.encodings.options import shown
 
 # settings of a sweep, not of its cells
 OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "search", "tune", "shipped")
+OF_SWEEPERS = ("workers", "tune.rates", "decide.baseline")  # mean nothing to a cell; others need one of them
 
 
 def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
@@ -76,10 +77,14 @@ def cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None
     fill_parts(cfg.pe, "pe", known, _written)
     _settle(cfg, keys)
     check(cfg, known)
-    for setting, value in (("tune.rates", cfg.tune.rates), ("decide.baseline", cfg.decide.baseline)):
+    for setting in OF_SWEEPERS:
+        value = OmegaConf.select(cfg, setting)
         if value is not None:
-            value = value if isinstance(value, str) else list(value)
-            raise ValueError(f"{setting}={value} needs a sweep: add -m, got no -m")
+            value = list(value) if OmegaConf.is_list(value) else value
+            raise ValueError(
+                f"{setting}={value} needs a sweep, by hydra/sweeper=pe_lab, and is not used for a single cell: add -m, "
+                f"or leave it out"
+            )
     _require_rate_unset([cfg], keys)
     _require_base_used([cfg], keys)
     return cfg

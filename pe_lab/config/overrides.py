@@ -199,11 +199,13 @@ def launcher(name: str, cfg: DictConfig) -> Launcher:
         cfg: of one of its cells.
 
     Raises:
-        ValueError: it is not told how many workers to start.
+        ValueError: it is not told how many workers to start, or starts none.
     """
     elsewhere = name in ("submitit", "submitit_slurm")
     if elsewhere and cfg.workers is None:
         raise ValueError(f"workers must be given with hydra/launcher={name}, the number of jobs to submit: got none")
+    if name == "basic" and cfg.workers not in (None, 1):
+        raise ValueError(f"workers must be 1 with hydra/launcher=basic, which starts none, got {cfg.workers}")
     return Launcher(
         1 if name == "basic" else cfg.workers or _places(cfg.trainer.device, cfg.trainer.devices or 1), elsewhere
     )

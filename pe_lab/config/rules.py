@@ -172,6 +172,10 @@ def _check_decide(cfg: DictConfig) -> None:
         given = [f"decide.{key}" for key in ("seeds", "looks", "best") if decide[key] != getattr(Decide(), key)]
         for setting in [*given, *(["budget"] if cfg.budget is not None else [])]:
             raise ValueError(f"{setting} needs decide.baseline, an encoding, 'all pairs' or best: got none")
+        if cfg.margin is not None and cfg.study_name is None:
+            raise ValueError(
+                f"margin={cfg.margin!r} needs study_name, where it is declared, or decide.baseline: got neither"
+            )
     elif decide.best is not None and decide.baseline != "best":
         raise ValueError(f"decide.best={decide.best} needs decide.baseline=best, got {decide.baseline!r}")
 

@@ -52,12 +52,13 @@ def test_seeds_of_a_study_can_be_left_out_to_decide():
         (["budget=3"], "budget needs decide.baseline"),
         (["decide.seeds=3..8"], "decide.seeds needs decide.baseline"),
         (["decide.best=2"], "decide.best needs decide.baseline"),
+        (["margin=0.05 gap"], "margin='0.05 gap' needs study_name"),
         ([BASELINE, "decide.best=2"], "decide.best=2 needs decide.baseline=best, got 'rope'"),
         ([BASELINE, "seed=0"], "seed must not be given beside decide"),
         ([BASELINE, "seed=0,1"], "seed must not be given beside decide"),
         ([BASELINE, "+study=bag"], "seed must not be given beside decide"),
         (["decide.baseline=rope,lrope"], "decide must be the same for all cells of a sweep"),
-        (["margin=0.1 nats,0.2 nats"], "margin must be the same for all cells of a sweep"),
+        (["margin=0.1 nats,0.2 nats", "study_name=mine"], "margin must be the same for all cells of a sweep"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused_in_one_line(words, line):
@@ -67,9 +68,21 @@ def test_settings_that_do_not_go_together_are_refused_in_one_line(words, line):
     assert "\n" not in str(error.value)
 
 
-def test_one_cell_cannot_decide():
-    with pytest.raises(ValueError, match="decide.baseline=rope needs a sweep: add -m, got no -m"):
-        config.expand([BASELINE], multirun=False)
+@pytest.mark.parametrize(
+    "words",
+    [["workers=1"], [BASELINE], ["tune.rates=[1e-3,1e-2]", "steps=100"], ["decide.seeds=3..8"], ["budget=1"]],
+    ids=str,
+)
+def test_settings_of_a_sweeper_are_refused_for_a_single_cell_by_name(words):
+    setting = words[0].partition("=")[0]
+    with pytest.raises(ValueError, match=rf"^{re.escape(setting)}\b.* needs ") as error:
+        config.expand(words, multirun=False)
+    assert "\n" not in str(error.value)
+
+
+def test_a_single_cell_may_declare_the_margin_of_its_study_and_leave_shipped_cells():
+    (cfg,) = config.expand(["margin=0.05 gap", "study_name=mine", "shipped=false"], multirun=False)
+    assert (cfg.margin, cfg.shipped) == ("0.05 gap", False)
 
 
 def test_deciding_is_no_part_of_a_cells_identity():

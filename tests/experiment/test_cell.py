@@ -69,7 +69,6 @@ LEAVES = [
     "ledger=elsewhere",
     "workers=3",
     "search=fair",
-    "margin=0.02 nats",
     "study_name=mine",
     "trainer.log_every=7",
     "trainer.save_every=0",
@@ -91,7 +90,7 @@ LEAVES = [
 
 def cell(tmp_path, *overrides: str) -> Cell:
     if overrides:
-        return Cell.from_config(config.expand([f"ledger={tmp_path}", *overrides], multirun=False)[0])
+        return Cell.from_config(config.expand([f"ledger={tmp_path}", *overrides], multirun=True)[0])  # has all settings
     return Cell.from_config(in_ledger(tmp_path, multirun=False)[0])
 
 

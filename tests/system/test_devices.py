@@ -48,11 +48,17 @@ def test_a_machine_without_gpus_has_none_whatever_is_listed(tmp_path, monkeypatc
 
 @pytest.mark.parametrize(
     ("words", "launcher", "workers"),
-    [([], "cores", 4), (["workers=8"], "joblib", 8), (["workers=8"], "basic", 1), (["trainer.devices=3"], "cores", 1)],
+    [([], "cores", 4), (["workers=8"], "joblib", 8), (["workers=1"], "basic", 1), (["trainer.devices=3"], "cores", 1)],
 )
 def test_a_sweep_has_a_worker_per_gpu_unless_another_number_is_given(four, tmp_path, words, launcher, workers):
-    (cfg,) = config.expand([*words, f"ledger={tmp_path}"], multirun=False)
+    (cfg,) = config.expand([*words, f"ledger={tmp_path}"], multirun=True)
     assert config.launcher(launcher, cfg).workers == workers
+
+
+def test_a_launcher_that_starts_no_workers_refuses_a_number_of_them(four, tmp_path):
+    (cfg,) = config.expand(["workers=8", f"ledger={tmp_path}"], multirun=True)
+    with pytest.raises(ValueError, match=r"workers must be 1 with hydra/launcher=basic, .* got 8"):
+        config.launcher("basic", cfg)
 
 
 def test_workers_get_groups_of_gpus_that_train_together(four):
