@@ -36,6 +36,7 @@ def _ladder(fewest: int, empty: bool = False) -> Range:
 
 _NUMBER = r"[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?"
 FRACTION = Range("in [0, 1)", lambda x: is_number(x) and 0 <= x < 1)
+BETAS = Range("two numbers in [0, 1)", lambda x: isinstance(x, list) and len(x) == 2 and all(map(FRACTION.holds, x)))
 NAME = Range(
     "a name of letters, digits, '_', '.' and '-', of at most 100 bytes",
     lambda x: isinstance(x, str) and bool(re.fullmatch(r"\w[\w.-]*", x)) and len(x.encode()) <= 100,
@@ -84,13 +85,19 @@ RANGES: dict[str, Range] = {
     "model.base_head_dim": COUNT,
     "optimizer.name": NAME,
     "optimizer.lr": POSITIVE,
-    "optimizer.betas": Range(
-        "two numbers in [0, 1)", lambda x: isinstance(x, list) and len(x) == 2 and all(map(FRACTION.holds, x))
-    ),
+    "optimizer.betas": BETAS,
     "optimizer.eps": POSITIVE,
     "optimizer.momentum": at_least(0),
     "optimizer.weight_decay": at_least(0),
-    "optimizer.schedule": one_of("constant", "cosine", "linear"),
+    "optimizer.nesterov": BOOLEAN,
+    "optimizer.ns_steps": COUNT,
+    "optimizer.adjust_lr_fn": one_of("original", "match_rms_adamw"),
+    "optimizer.adamw_lr": _optional(POSITIVE),
+    "optimizer.adamw_betas": BETAS,
+    "optimizer.adamw_eps": POSITIVE,
+    "optimizer.schedule": one_of("constant", "cosine", "linear", "wsd"),
+    "optimizer.min_lr": at_least(0),
+    "optimizer.decay_fraction": Range("in (0, 1]", lambda x: is_number(x) and 0 < x <= 1),
     "optimizer.warmup_steps": whole(0),
     "search.rates": _ladder(3),
     "search.scales": _ladder(2, empty=True),

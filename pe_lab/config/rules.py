@@ -21,6 +21,7 @@ from pe_lab.encodings.options import shown
 from pe_lab.system.errors import unknown_setting
 from pe_lab.system.plain import complaint
 
+DECAY_FRACTION = 0.2  # of optimizer.decay_fraction, the default
 OPTIMIZER = ("lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
 
 
@@ -47,6 +48,7 @@ def check(cfg: DictConfig, known: Folders | None = None) -> None:
         _check_options(OmegaConf.select(cfg, path), path)
     _check_heads(cfg)
     _check_length(cfg)
+    _check_schedule(cfg)
     _check_tune(cfg)
     _check_decide(cfg)
     check_trainer(cfg)
@@ -133,6 +135,21 @@ def _check_length(cfg: DictConfig) -> None:
             f"steps must be above solve.first, {cfg.solve.first}, the first evaluation, where solve.level is given, "
             f"got {cfg.steps}"
         )
+
+
+def _check_schedule(cfg: DictConfig) -> None:
+    """Check that settings of a schedule are given for one that has them."""
+    given, least = cfg.optimizer, cfg.optimizer.get("min_lr", 0)
+    if given.get("decay_fraction", DECAY_FRACTION) != DECAY_FRACTION and given.schedule != "wsd":
+        raise ValueError(
+            f"optimizer.decay_fraction={given.decay_fraction} needs optimizer.schedule=wsd, got {given.schedule}"
+        )
+    if least and given.schedule == "constant":
+        raise ValueError(f"optimizer.min_lr={least} needs optimizer.schedule=cosine, linear or wsd, got constant")
+    if least and cfg.search is not None:
+        raise ValueError(f"optimizer.min_lr must be 0 beside search, which tries lower rates, got {least}")
+    if least > given.lr:
+        raise ValueError(f"optimizer.min_lr must be at most optimizer.lr, {given.lr}, got {least}")
 
 
 def _check_tune(cfg: DictConfig) -> None:

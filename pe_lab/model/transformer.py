@@ -85,6 +85,10 @@ class Transformer(nn.Module):
                 for linear in layer.residual_maps:
                     linear.weight.mul_(self.residual_scale)
 
+    def matrices(self) -> set[nn.Parameter]:
+        """Return the weights of the linear maps in the layers, without those of encodings."""
+        return {part.weight for part in self.layers.modules() if isinstance(part, nn.Linear)}
+
     def rate_factors(self) -> dict[nn.Parameter, float]:
         """Return the factors on learning rates that are not 1, by parameter."""
         return self.update.rates()

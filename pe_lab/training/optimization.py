@@ -11,13 +11,16 @@ from omegaconf import DictConfig
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from pe_lab.config import resolved
+from pe_lab.config import DECAY_FRACTION, resolved
 from pe_lab.encodings.options import shown
 from pe_lab.encodings.rates import rates
 from pe_lab.model.transformer import Transformer
 from pe_lab.system.errors import unknown_setting
 
-OURS = ("name", "lr", "weight_decay", "schedule", "warmup_steps")  # settings of every optimizer
+# settings of every optimizer
+OURS = ("name", "lr", "weight_decay", "schedule", "warmup_steps", "min_lr", "decay_fraction")
+OF_MUON = ("adamw_lr", "adamw_betas", "adamw_eps")  # and those of AdamW beside Muon
+MUON = "torch.optim.Muon"
 FUSED = (torch.optim.Adam, torch.optim.AdamW)  # classes whose fused implementation is used
 
 
@@ -27,33 +30,41 @@ class Optimization:
     Parameters of an encoding get the learning rate and the weight decay that the encoding asks for. A model with
     `rate_factors` has its rates multiplied by them, and weight decay divided: AdamW multiplies the one by the other.
 
+    With torch.optim.Muon, which is for matrices, AdamW takes all other parameters: see `MuonWithAdamW`.
+
     Args:
-        settings: `_target_`, the class of the optimizer; name, lr, weight_decay, schedule, warmup_steps. Any others are
-            arguments of the class.
+        settings: `_target_`, the class of the optimizer; name, lr, weight_decay, schedule, warmup_steps, and maybe
+            min_lr and decay_fraction. Any others are arguments of the class.
         total_steps: of the whole training, for schedules that depend on its end.
 
     Attributes:
         known: classes by the name that stands for them in identities.
 
     Raises:
-        ValueError: the class is not an optimizer, or does not take the settings.
+        ValueError: the class is not there or no optimizer, or does not take the settings.
     """
 
     revision: ClassVar[int] = 1
-    neutral: ClassVar[dict[str, object]] = {}
+    neutral: ClassVar[dict[str, object]] = {"min_lr": 0.0, "decay_fraction": DECAY_FRACTION}
     known = {"adam": "torch.optim.Adam", "adamw": "torch.optim.AdamW"}
 
     def __init__(self, settings: DictConfig, total_steps: int) -> None:
         self.settings = settings
         self.total_steps = total_steps
+        if settings["_target_"] == MUON and not hasattr(torch.optim, "Muon"):
+            raise ValueError(
+                f"optimizer={settings.name} needs {MUON}, which PyTorch has from 2.9, got {torch.__version__}"
+            )
         self.made = get_class(settings["_target_"])
+        self.muon = settings["_target_"] == MUON
         if not issubclass(self.made, torch.optim.Optimizer):
             raise ValueError(
                 f"optimizer._target_ must be a class derived from torch.optim.Optimizer, got {settings['_target_']}"
             )
         parameters = inspect.signature(self.made).parameters.values()
         if all(p.kind != p.VAR_KEYWORD for p in parameters):
-            taken = [*OURS, *(p.name for p in parameters if p.name not in ("params", *OURS))]
+            ours = (*OURS, *OF_MUON) if self.muon else OURS
+            taken = [*ours, *(p.name for p in parameters if p.name not in ("params", *ours))]
             for key in (str(key) for key in settings if str(key)[0] != "_" and key not in taken):
                 raise ValueError(unknown_setting(settings, "optimizer", key, taken, shown(settings[key])))
         self.decays = any(p.name == "weight_decay" or p.kind == p.VAR_KEYWORD for p in parameters)
@@ -62,19 +73,24 @@ class Optimization:
                 f"optimizer.weight_decay must be 0 for {self.made.__name__}, which has none, got "
                 f"{settings.weight_decay:g}"
             )
-        self._optimizer([self._group([nn.Parameter(torch.zeros(1, 1))], settings.lr, settings.weight_decay)])
+        self._optimizer([self._group([nn.Parameter(torch.zeros(1, 1))], settings.lr, settings.weight_decay, self.muon)])
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return the optimizer of a model, with a group of parameters per learning rate and weight decay."""
         settings = self.settings
         factors: dict[nn.Parameter, float] = model.rate_factors() if isinstance(model, Transformer) else {}
-        own = rates(model, settings.lr, settings.weight_decay)
-        groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+        usual = settings.lr
+        if self.muon and settings.get("adamw_lr") is not None:
+            usual = settings.adamw_lr
+        own = rates(model, usual, settings.weight_decay)
+        matrices = model.matrices() if self.muon and isinstance(model, Transformer) else set()
+        groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
         for parameter in model.parameters():
-            lr, decay = own.get(parameter, (settings.lr, settings.weight_decay))
+            by_muon = parameter in matrices
+            lr, decay = own.get(parameter, (settings.lr if by_muon else usual, settings.weight_decay))
             factor = factors.get(parameter, 1.0)
-            groups.setdefault((lr * factor, decay / factor), []).append(parameter)
-        return self._optimizer([self._group(parameters, lr, decay) for (lr, decay), parameters in groups.items()])
+            groups.setdefault((by_muon, lr * factor, decay / factor), []).append(parameter)
+        return self._optimizer([self._group(those, *rest, by_muon) for (by_muon, *rest), those in groups.items()])
 
     def require_mup(self) -> None:
         """Raise ValueError if the optimizer's rates cannot be scaled as model.parametrization=mup does for Adam."""
@@ -88,8 +104,8 @@ class Optimization:
                 f"{self.settings.weight_decay:g}: optimizer=adamw decays weights apart from gradients"
             )
 
-    def _group(self, parameters: Iterable[nn.Parameter], lr: float, decay: float) -> dict[str, Any]:
-        group = {"params": parameters, "lr": lr}
+    def _group(self, parameters: Iterable[nn.Parameter], lr: float, decay: float, by_muon: bool) -> dict[str, Any]:
+        group = {"params": parameters, "lr": lr} | ({"muon": by_muon} if self.muon else {})
         return group | {"weight_decay": decay} if self.decays else group
 
     def _optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -101,11 +117,13 @@ class Optimization:
         arguments = {
             key: tuple(value) if isinstance(value, list) else value
             for key, value in resolved(self.settings).items()
-            if key not in OURS and key[0] != "_"
+            if key not in (*OURS, *OF_MUON) and key[0] != "_"
         }
         if self.made in FUSED:
             arguments |= {"fused": True, "betas": tuple(map(float, arguments["betas"]))}  # torch refuses 0 for 0.0
         try:
+            if self.muon:
+                return MuonWithAdamW(groups, arguments, self._adamw())
             return self.made(groups, lr=self.settings.lr, **arguments)
         except (TypeError, ValueError) as error:
             if len(groups) > 1:  # one group was accepted when this object was made
@@ -115,16 +133,61 @@ class Optimization:
                 ) from None
             raise ValueError(f"optimizer={self.settings.name} must have settings of its class: {error}") from None
 
+    def _adamw(self) -> dict[str, Any]:
+        """Return the arguments of AdamW beside Muon; those that are not given are torch's."""
+        given = resolved(self.settings)
+        found: dict[str, Any] = {"fused": True}
+        if given.get("adamw_betas") is not None:
+            found["betas"] = tuple(map(float, given["adamw_betas"]))
+        return found | ({"eps": given["adamw_eps"]} if given.get("adamw_eps") is not None else {})
+
     def factor(self, step: int) -> float:
         """Return the factor in [0, 1] of all learning rates at a step, from 0: warm-up, then the schedule."""
         settings = self.settings
         if step < settings.warmup_steps:
             return (step + 1) / settings.warmup_steps
         progress = min(1.0, (step - settings.warmup_steps) / max(1, self.total_steps - settings.warmup_steps))
+        falling = 1.0
         if settings.schedule == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * progress))
-        return 1.0 - progress if settings.schedule == "linear" else 1.0
+            falling = 0.5 * (1 + math.cos(math.pi * progress))
+        elif settings.schedule == "linear":
+            falling = 1.0 - progress
+        elif settings.schedule == "wsd":
+            falling = min(1.0, (1.0 - progress) / settings.get("decay_fraction", DECAY_FRACTION))
+        least = settings.get("min_lr", 0.0) / settings.lr
+        return least + (1.0 - least) * falling if least else falling
 
     def schedule(self, optimizer: torch.optim.Optimizer) -> LambdaLR:
         """Return what multiplies the learning rate of every group by the factor of each step."""
         return LambdaLR(optimizer, lambda step: self.factor(step))
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024, kellerjordan.github.io/posts/muon) for matrices and AdamW for the rest, both torch's.
+
+    They are one optimizer, with one list of groups and one state, so that schedules and checkpoints see no difference.
+
+    Args:
+        groups: of parameters, with `muon`: whether Muon takes them.
+        muon: arguments of torch.optim.Muon beside learning rates.
+        adamw: of torch.optim.AdamW.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], muon: dict[str, Any], adamw: dict[str, Any]) -> None:
+        self.parts = {
+            kind: make([group for group in groups if group["muon"] is kind], **arguments)
+            for kind, make, arguments in ((True, torch.optim.Muon, muon), (False, torch.optim.AdamW, adamw))
+            if any(group["muon"] is kind for group in groups)
+        }
+        super().__init__([group for part in self.parts.values() for group in part.param_groups], {})
+
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for kind, part in self.parts.items():  # groups and state are others after a checkpoint was loaded
+            part.param_groups = [group for group in self.param_groups if group["muon"] is kind]
+            part.state = self.state
+            part.step()
+        return loss

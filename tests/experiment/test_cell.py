@@ -44,6 +44,8 @@ DETERMINES = [
     "optimizer.weight_decay=0.1",
     "optimizer.schedule=cosine",
     "optimizer.warmup_steps=10",
+    "optimizer.schedule=wsd",
+    "optimizer=muon",
     "trainer.precision=bf16-mixed",
     "trainer.batch_size=32",
     "trainer.clip=1",
@@ -118,6 +120,8 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
             "optimizer.schedule",
             "optimizer.warmup_steps",
             "optimizer.momentum",
+            *("optimizer.min_lr", "optimizer.decay_fraction", "optimizer.nesterov", "optimizer.ns_steps"),
+            *("optimizer.adjust_lr_fn", "optimizer.adamw_lr", "optimizer.adamw_betas", "optimizer.adamw_eps"),
             "trainer.precision",
             "trainer.batch_size",
             "trainer.clip",
@@ -177,10 +181,17 @@ def test_a_graph_that_can_be_captured_is_part_of_the_identity(tmp_path, monkeypa
     assert run(tmp_path, "trainer.graph=false") == plain != run(tmp_path)
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
 def test_a_schedule_that_depends_on_the_end_gives_each_number_of_epochs_its_own_run(tmp_path, schedule):
     falls = (f"optimizer.schedule={schedule}",)
     assert run(tmp_path, *falls, "epochs=4") != run(tmp_path, *falls, "epochs=16")
+
+
+def test_settings_of_a_schedule_change_the_hash_where_they_are_used(tmp_path):
+    falls = ("optimizer.schedule=wsd", "optimizer.decay_fraction=0.2")
+    assert run(tmp_path, *falls) == run(tmp_path, falls[0])
+    assert run(tmp_path, falls[0], "optimizer.decay_fraction=0.1") != run(tmp_path, falls[0])
+    assert run(tmp_path, falls[0], "optimizer.min_lr=1e-4") != run(tmp_path, falls[0])
 
 
 def test_a_new_option_at_its_neutral_default_leaves_old_hashes(tmp_path, monkeypatch):

@@ -64,6 +64,7 @@ def of_class(name: str, path: str, *more: str) -> list[str]:
 OPTIMIZERS = {
     "adam": ["optimizer=adam"],
     "adamw": ["optimizer=adamw", "optimizer.schedule=cosine"],
+    "muon": ["optimizer=muon", "optimizer.schedule=wsd", "optimizer.min_lr=1e-4"],
     "sgd": ["optimizer=sgd", "optimizer.warmup_steps=2"],
     "sgd without momentum": ["optimizer=sgd", "optimizer.momentum=0"],
     "LBFGS": of_class("LBFGS", "torch.optim.LBFGS", "pe.lr=null", "+optimizer.max_iter=4"),

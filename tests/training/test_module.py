@@ -63,11 +63,15 @@ LR, WARMUP, EPOCHS = 0.01, 3, 2
 
 
 def rate(schedule: str, step: int) -> float:
-    """Return the rate: it rises over WARMUP steps, then is constant or falls to 0, as half a cosine or along a line."""
+    """Return the rate: it rises over WARMUP steps, then is constant or falls to 0, as half a cosine or along a line.
+
+    wsd falls along a line in the last fifth of the other steps.
+    """
     if step < WARMUP:
         return LR * (step + 1) / WARMUP
     part = (step - WARMUP) / (EPOCHS * STEPS - WARMUP)
-    return LR * {"constant": 1, "cosine": (1 + math.cos(math.pi * part)) / 2, "linear": 1 - part}[schedule]
+    falling = {"constant": 1, "cosine": (1 + math.cos(math.pi * part)) / 2, "linear": 1 - part}
+    return LR * (falling | {"wsd": min(1, 5 * (1 - part))})[schedule]
 
 
 def plain_loop(training: Training, schedule: str) -> Iterator[dict[str, Tensor]]:
@@ -85,7 +89,7 @@ def plain_loop(training: Training, schedule: str) -> Iterator[dict[str, Tensor]]
         yield {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear", "wsd"])
 def test_every_step_is_that_of_a_plain_loop_at_the_rate_of_its_schedule(tmp_path: Path, schedule: str) -> None:
     """A step moves parameters by up to its learning rate; rounding moves them far less."""
     options = (f"optimizer.schedule={schedule}", f"optimizer.warmup_steps={WARMUP}", f"optimizer.lr={LR}")

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from configs import composed, pe_settings
+from pe_lab import config
 from pe_lab.attention import sdpa
 from pe_lab.config import Model
 from pe_lab.data.base import Task
@@ -80,9 +81,26 @@ def test_cosine_falls_from_one_after_warm_up_to_zero_at_the_end() -> None:
     assert falling == sorted(falling, reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "steps", "expected"),
+    [
+        ("cosine", (10, 60, 110, 500), (1.0, 0.6, 0.2, 0.2)),
+        ("linear", (10, 60, 110, 500), (1.0, 0.6, 0.2, 0.2)),
+        ("wsd", (10, 60, 85, 97.5, 110, 500), (1.0, 1.0, 1.0, 0.6, 0.2, 0.2)),
+    ],
+)
+def test_a_schedule_ends_at_min_lr(schedule: str, steps: tuple, expected: tuple) -> None:
+    """wsd is whole until the last quarter of the 100 steps after the warm-up, then falls along a line."""
+    given = settings(schedule=schedule, warmup_steps=10, min_lr=2e-4, decay_fraction=0.25)
+    optimization = Optimization(given, total_steps=110)
+    assert [optimization.factor(step) for step in steps] == pytest.approx(expected)
+    assert optimization.factor(4) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
 @pytest.mark.parametrize("warmup_steps", [0, 5, 6, 100])
-def test_a_factor_is_between_zero_and_one_however_short_the_training(warmup_steps: int) -> None:
-    optimization = Optimization(settings(schedule="cosine", warmup_steps=warmup_steps), total_steps=5)
+def test_a_factor_is_between_zero_and_one_however_short_the_training(warmup_steps: int, schedule: str) -> None:
+    optimization = Optimization(settings(schedule=schedule, warmup_steps=warmup_steps), total_steps=5)
     assert all(0 <= optimization.factor(step) <= 1 for step in range(20))
 
 
@@ -173,6 +191,80 @@ def test_steps_are_those_of_the_definition(name: str, decay: float) -> None:
             allowed = (step + 1) * EPS * (2 * expected.abs() + 16 * max(rates))
             assert (error <= allowed).all(), (key, step, (error / allowed).max())
             assert ((expected - before[key].double()).abs() > 100 * allowed).double().mean() > 0.5, key
+
+
+MUON = {"_target_": "torch.optim.Muon", "momentum": 0.9, "nesterov": False, "ns_steps": 4, "adjust_lr_fn": "original"}
+
+
+def of_muon(**changes: object) -> DictConfig:
+    given = {key: value for key, value in settings().items() if key not in ("betas", "eps")}
+    return OmegaConf.create(given | MUON | {"name": "muon", "adamw_betas": [0.8, 0.98], "adamw_eps": 1e-3} | changes)
+
+
+@pytest.mark.parametrize("adamw_lr", [None, 0.004])
+def test_muon_takes_the_matrices_of_layers_and_adamw_the_rest(adamw_lr: float | None) -> None:
+    """Each as torch has it, given its parameters alone; frequencies keep their own rate, and are not decayed."""
+    model = transformer("lrope", "pe.lr=0.02")
+    given = of_muon(adamw_lr=adamw_lr, weight_decay=0.1, lr=0.01)
+    optimizer = Optimization(given, total_steps=10).optimizer(model)
+    other = transformer("lrope", "pe.lr=0.02")
+    named = dict(other.named_parameters())
+    matrices = {name for name in named if name.startswith("layers.") and named[name].dim() == 2}
+    assert {name.partition(".")[2].partition(".")[2] for name in matrices} == {
+        *("attention.qkv.weight", "attention.out.weight", "mlp.0.weight", "mlp.2.weight")
+    }
+    beta = [name for name in named if name.endswith("beta")]
+    rest = [name for name in named if name not in {*matrices, *beta}]
+    muon = torch.optim.Muon(
+        [named[name] for name in matrices],
+        lr=0.01,
+        weight_decay=0.1,
+        momentum=0.9,
+        nesterov=False,
+        ns_steps=4,
+        adjust_lr_fn="original",
+    )
+    groups = [
+        {"params": [named[name] for name in rest], "lr": adamw_lr or 0.01, "weight_decay": 0.1},
+        {"params": [named[name] for name in beta], "lr": 0.02, "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(groups, betas=(0.8, 0.98), eps=1e-3, fused=True)
+    for _ in range(3):
+        for name, parameter in model.named_parameters():
+            parameter.grad = torch.randn_like(parameter)
+            named[name].grad = parameter.grad.clone()
+        for one in (optimizer, muon, adamw):
+            one.step()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, named[name]), name
+
+
+def test_muon_is_refused_where_pytorch_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(ValueError, match=r"^optimizer=muon needs .* 2\.9.*\Z"):
+        Optimization(of_muon(), total_steps=10)
+
+
+def test_muon_has_no_setting_of_adam() -> None:
+    with pytest.raises(ValueError, match=r"^optimizer\.betas"):
+        Optimization(of_muon(betas=[0.9, 0.999]), total_steps=10)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("optimizer.min_lr=1e-4",),
+        ("optimizer.schedule=cosine", "optimizer.min_lr=2e-3"),
+        ("optimizer.schedule=cosine", "optimizer.min_lr=1e-4", "search=fair"),
+        ("optimizer.schedule=cosine", "optimizer.min_lr=-1"),
+        ("optimizer.schedule=linear", "optimizer.decay_fraction=0.1"),
+        ("optimizer.schedule=wsd", "optimizer.decay_fraction=0"),
+    ],
+)
+def test_settings_of_a_schedule_that_do_not_fit_are_refused(overrides: tuple[str, ...]) -> None:
+    setting = overrides[min(1, len(overrides) - 1)].partition("=")[0]
+    with pytest.raises(ValueError, match=rf"^{re.escape(setting)}.*\Z"):
+        config.expand(list(overrides), multirun=False)
 
 
 # hashes of pe=rope on a CPU from before optimizers had a _target_, at revision 1 of model, attention, encoding and data
