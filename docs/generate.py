@@ -165,13 +165,11 @@ def settings() -> str:
 def replication() -> str:
     """Return a table for each file of the registry: what is said, what was published, what we get, and the verdict."""
     from pe_lab.replication import judge, load
+    from pe_lab.replication.values import Values, values_of
 
-    values: dict[str, dict[str, list[float]]] = {}
-    if REPLICATION.exists():
-        for row in csv.DictReader(REPLICATION.read_text().splitlines()):
-            values.setdefault(row["entry"], {}).setdefault(row["label"], []).append(float(row["value"]))
+    values = values_of(REPLICATION) if REPLICATION.exists() else {}
     entries, sections = load(ROOT / "conf/replication"), []
-    findings = {name: judge(entry, values.get(name, {})) for name, entry in entries.items()}
+    findings = {name: judge(entry, values.get(name, Values()).by_label) for name, entry in entries.items()}
     counts: dict[str, int] = {}
     for finding in findings.values():
         counts[finding.verdict] = counts.get(finding.verdict, 0) + 1

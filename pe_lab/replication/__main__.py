@@ -7,20 +7,20 @@ would decide), or not run (and what it needs).
 """
 
 import argparse
-import csv
 import subprocess
 import sys
-from io import StringIO
 from pathlib import Path
 
 from pe_lab import config
 from pe_lab.replication.entries import Entry, load
+from pe_lab.replication.values import table_of, values_of
 from pe_lab.replication.verdicts import Finding, Verdict, judge
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import write_text
 from pe_lab.system.names import unknown_name
 
-PASSED = ("ledger", "workers", "logger", "hydra/launcher")  # settings that change no number
+WHERE = ("trainer.device", "trainer.graph", "attention")  # of where and how it is computed: rounding may differ
+PASSED = ("ledger", "workers", "logger", "hydra/launcher", *WHERE)
 MOST = 60.0  # core-minutes of a seed
 STANDARD_ERROR = 2  # as a file descriptor
 
@@ -33,7 +33,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=_count, metavar="N", help="of ours, in place of those of the entry")
     words = "core-minutes of a seed, above which entries of a table are not trained (%(default)g)"
     parser.add_argument("--most", type=_minutes, default=MOST, metavar="MINUTES", help=words)
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write values.csv and verdicts.csv there")
+    words = "write values.csv there; entries that it has and this ledger has not stay as they are"
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help=words)
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
     def program() -> int:
@@ -53,7 +54,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     given = [word for word in arguments.words if "=" in word]
     for word in given:
         if word.partition("=")[0] not in PASSED:
-            raise ValueError(f"replicate takes {', '.join(PASSED)}, which change no number, got {word!r}")
+            raise ValueError(f"replicate takes {', '.join(PASSED)}, which leave the setting as it is, got {word!r}")
     ledger = Path(next((word.partition("=")[2] for word in reversed(given) if word.startswith("ledger=")), "ledger"))
     entries = load()
     chosen = select(entries, names) if names else list(entries.values())
@@ -64,21 +65,19 @@ def replicate(arguments: argparse.Namespace) -> int:
                 failed += train(entry, arguments.seeds or entry.seeds, given)
     from pe_lab.replication.ledger import read  # loads torch
 
-    findings, lines, verdicts = [], [], []
+    where = tuple(word for word in given if word.partition("=")[0] in WHERE)
+    table = arguments.out / "values.csv" if arguments.out else None
+    kept = values_of(table) if table and table.exists() else {}
+    findings = []
     for entry in chosen:
-        values = read(entry, ledger, arguments.seeds or entry.seeds)
-        findings.append(judge(entry, values.by_label))
-        lines += [
-            (entry.name, label, seed, number)
-            for label, numbers in values.by_label.items()
-            for seed, number in zip(values.seeds, numbers, strict=True)
-        ]
-        verdicts.append((entry.name, findings[-1], len(values.seeds), f"{values.minutes:.1f}"))
+        values = read(entry, ledger, arguments.seeds or entry.seeds, where)
+        if values.seeds:
+            kept[entry.name] = values
+        findings.append(judge(entry, kept[entry.name].by_label if entry.name in kept else {}))
         print(line(findings[-1]), flush=True)
     print(summary(findings))
-    if arguments.out:
-        write_text(arguments.out / "values.csv", _csv(("entry", "label", "seed", "value"), lines))
-        write_text(arguments.out / "verdicts.csv", _csv(("entry", "verdict", "seeds", "core_minutes"), verdicts))
+    if table:
+        write_text(table, table_of({name: kept[name] for name in entries if name in kept}))
     return int(failed > 0)
 
 
@@ -145,12 +144,6 @@ def _minutes(text: str) -> float:
     if not number > 0:
         raise argparse.ArgumentTypeError(f"must be a number above 0, got {text!r}")
     return number
-
-
-def _csv(header: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    return text.getvalue()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The values of entries in a ledger."""
 
 import math
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,31 +9,17 @@ from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.replication.entries import Entry, Reported
+from pe_lab.replication.values import Values
 from pe_lab.results.from_ledger import outcome
 
 DERIVED = {"error": ("accuracy", lambda value: 1 - value), "perplexity": ("loss", math.exp)}
-
-
-@dataclass
-class Values:
-    """The values of an entry's seeds in a ledger.
-
-    Attributes:
-        by_label: of each seed that has all of them, by label.
-        seeds: these seeds.
-        minutes: core-minutes that they took.
-    """
-
-    by_label: dict[str, list[float]] = field(default_factory=dict)
-    seeds: list[int] = field(default_factory=list)
-    minutes: float = 0.0
 
 
 def read(entry: Entry, ledger: Path, seeds: int, given: tuple[str, ...] = ()) -> Values:
     """Return the values of the seeds 0 ... seeds - 1 of an entry that the ledger has.
 
     Args:
-        given: overrides beside those of the entry, that change no number.
+        given: overrides beside those of the entry, which say where it is trained.
 
     Raises:
         ValueError: the setting does not compose, or a metric is unknown.
@@ -55,7 +40,8 @@ def read(entry: Entry, ledger: Path, seeds: int, given: tuple[str, ...] = ()) ->
         for label, value in entry.values.items():
             found.by_label[label].append(_value(entry, value, summary, cell, records))
         found.seeds.append(seed)
-        found.minutes += summary["seconds"] / 60
+        found.minutes.append(summary["seconds"] / 60)
+        found.device = cell.device.type
     return found
 
 

@@ -76,10 +76,12 @@ def test_what_is_missing_is_trained_and_judged(
     assert len(rows) == 2 * 2 * 3
     assert {row["entry"] for row in rows} == {"mine/right", "mine/wrong"}
 
-    with (folder / "out/verdicts.csv").open() as file:
-        verdicts = {row["entry"]: row for row in csv.DictReader(file)}
-    assert verdicts["mine/right"]["verdict"] == "reproduced"
-    assert [verdicts[f"mine/{name}"]["seeds"] for name in ("wrong", "dear")] == ["3", "0"]
+    assert {row["device"] for row in rows} == {"cpu"}
+
+    written = (folder / "out/values.csv").read_text()
+    assert replicated(monkeypatch, folder, "mine", "--list", "ledger=empty", "--out", "out") == 0
+    assert re.search(r"^mine/wrong: not reproduced$", capsys.readouterr().out, re.MULTILINE)
+    assert (folder / "out/values.csv").read_text() == written  # a ledger that lacks them takes nothing away
 
     monkeypatch.setattr(program, "train", lambda *_: pytest.fail("everything is there"))
     assert replicated(monkeypatch, folder, "mine/right", "--list") == 0
@@ -92,6 +94,7 @@ def test_what_is_missing_is_trained_and_judged(
         (["mine/rigth"], "NAME='mine/rigth': did you mean mine/right"),
         (["minee"], "NAME='minee': did you mean mine"),
         (["mine", "pe=rope"], "replicate takes ledger, workers, logger, hydra/launcher"),
+        (["mine", "--list", "--out", "damaged"], "damaged/values.csv must be a table of pe-lab replicate"),
         (["mine", "--seeds", "2"], "argument --seeds"),
         (["mine", "--most", "0"], "argument --most"),
     ],
@@ -99,6 +102,8 @@ def test_what_is_missing_is_trained_and_judged(
 def test_a_wrong_word_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
+    (folder / "damaged").mkdir()
+    (folder / "damaged/values.csv").write_text("entry,label,seed,value\nmine/right,trained,0,1\n")
     assert replicated(monkeypatch, folder, *words) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"error: {message}")

@@ -27,10 +27,18 @@ def rotary(heads: int, batch: int = 1) -> Rotary:
     return Rotary(angle.cos(), angle.sin())
 
 
+def part_of(rotary: Rotary, pairs: int) -> Rotary:
+    """The tables of the first pairs of dimensions; the others are not rotated."""
+    return Rotary(rotary.cos[..., :pairs], rotary.sin[..., :pairs])
+
+
 CASES: dict[str, Callable[[], Terms]] = {
     "nothing": Terms,
     "rotary": lambda: Terms(rotary_q=rotary(1), rotary_k=rotary(1)),
     "rotary_per_head_and_gain": lambda: Terms(rotary_q=rotary(H), rotary_k=rotary(H), gain=1 + table(H, d) / 5),
+    "rotary_of_the_first_dims": lambda: Terms(
+        rotary_q=part_of(rotary(H), 16), rotary_k=part_of(rotary(1), 16), gain=1 + table(H, d) / 5
+    ),
     "rotary_of_each_sequence": lambda: Terms(rotary_q=rotary(H, B), rotary_k=rotary(1, B)),
     "window": lambda: Terms(window=(200,)),
     # not a window of 1: its gradients of queries and keys are 0, and what bfloat16 makes of 0 has no judge
