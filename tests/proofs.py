@@ -1,4 +1,4 @@
-"""Measure how far every encoding is from what it is compared with, and write docs/proofs.md: python tests/proofs.py
+"""Measure how far encodings are from what they are compared with, for docs/proofs.md: python tests/proofs.py [NAME ...]
 
 Runs the tests that are marked `proves` and keeps the largest absolute difference of what they compare. The name in the
 mark may refer to a parameter of the test, as in "randomized_{name}": a name, a class or an encoding, whose name counts.
@@ -8,7 +8,7 @@ import inspect
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,9 +35,14 @@ class Proof:
 
 
 class Recorder:
-    """A pytest plugin that notes the differences of what marked tests compare."""
+    """A pytest plugin that notes the differences of what marked tests compare.
 
-    def __init__(self) -> None:
+    Args:
+        names: encodings whose tests run; empty: all.
+    """
+
+    def __init__(self, names: Collection[str] = ()) -> None:
+        self.names = names
         self.proofs: defaultdict[tuple[str, str], Proof] = defaultdict(Proof)
         self.current: list[Proof] = []
         self.gradients: list[Tensor] = []  # kept, so that no other tensor gets the id of one
@@ -80,7 +85,8 @@ class Recorder:
             proof.dtypes.add(str(got.dtype).removeprefix("torch."))
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = [item for item in items if any(item.iter_markers("proves"))]
+        marks = {item: [proved(mark.args[0], item) for mark in item.iter_markers("proves")] for item in items}
+        items[:] = [item for item, of in marks.items() if (set(of) & set(self.names) if self.names else of)]
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Function) -> Iterator[None]:
@@ -144,21 +150,25 @@ def row(name: str, by: str, proof: Proof) -> str:
 
 
 def main() -> None:
-    """Run the marked tests and write their differences; with arguments for pytest, only those of the tests that run."""
-    recorder = Recorder()
-    options = ["-p", "no:cacheprovider", "-q", "-m", "proves", *(sys.argv[1:] or [str(ROOT / "tests/encodings")])]
-    code = pytest.main(options, plugins=[recorder])
+    """Run the marked tests and write their differences; with names of encodings, only theirs."""
+    names = sys.argv[1:]
+    recorder = Recorder(names)
+    code = pytest.main(["-p", "no:cacheprovider", "-q", "-m", "proves", str(ROOT / "tests/encodings")], [recorder])
     if code or recorder.failed:
         sys.exit("\n".join([f"nothing is written: pytest ended with {code}", *recorder.failed]))
     text = PAGE.read_text()
-    rows = {(f"`{name}`", by): row(name, by, proof) for (name, by), proof in recorder.proofs.items()}
-    found = TABLE.search(text)
-    if sys.argv[1:] and found:
-        old = {tuple(line.split(" | ")[:2]): line for line in found[0].splitlines()[3:-1]}
-        rows = {(name.removeprefix("| "), by): line for (name, by), line in old.items()} | rows
+    rows = {
+        (f"`{name}`", by): row(name, by, proof)
+        for (name, by), proof in recorder.proofs.items()
+        if not names or name in names  # a test may have marks of others, whose other tests did not run
+    }
+    written, found = len(rows), TABLE.search(text)
+    if names and found:
+        old = {tuple(line.removeprefix("| ").split(" | ")[:2]): line for line in found[0].splitlines()[3:-1]}
+        rows = {key: line for key, line in old.items() if key[0].strip("`") not in names} | rows
     lines = "\n".join([HEAD, *(rows[key] for key in sorted(rows, key=lambda key: (key[0].strip("`"), key[1])))])
     PAGE.write_text(TABLE.sub(lambda part: f"{part[1]}{lines}\n{part[2]}", text))
-    print(f"{len(recorder.proofs)} rows written to {PAGE.relative_to(ROOT)}")
+    print(f"{written} rows written to {PAGE.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

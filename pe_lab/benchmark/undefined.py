@@ -3,6 +3,7 @@
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from omegaconf import DictConfig
 
@@ -34,9 +35,23 @@ def defined(task: str) -> list[str]:
     return [name for name in named() if (name, task) not in undefined()]
 
 
-def write() -> None:
-    """Write the file of the package."""
-    write_text(FILE, measured().to_csv(index=False, lineterminator="\n"))
+def write(names: list[str] | None = None) -> None:
+    """Write the file of the package again; the lines of other encodings stay if names are given."""
+    replace(FILE, measured(names), names, [task.name for task in tasks()])
+
+
+def replace(file: Path, lines: pd.DataFrame, names: list[str] | None, order: list[str]) -> None:
+    """Write lines into a file, in place of those of the same encodings.
+
+    Args:
+        names: of encodings; None: all.
+        order: of the tasks.
+    """
+    if names is not None:
+        kept = read_csv(file, keep_default_na=False)
+        lines = pd.concat([kept[~kept["pe"].isin(names)], lines])
+        lines = lines.iloc[np.lexsort([lines["pe"], lines["task"].map(order.index)])]
+    write_text(file, lines.to_csv(index=False, lineterminator="\n"))
 
 
 def measured(names: list[str] | None = None) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""The public names of this package: every encoding that a file of conf/pe names, and the classes of their interface."""
+"""Public names, written by .ci/update.py: the classes that conf/pe names, and those of their interface."""
 
 from pe_lab.encodings.absolute import Integer, Normalized, Sinusoidal
 from pe_lab.encodings.base import PositionalEncoding, UnfitError

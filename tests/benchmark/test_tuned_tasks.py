@@ -68,5 +68,5 @@ def test_what_is_not_measured_has_a_reason_and_trying_says_the_same() -> None:
 
 @pytest.mark.slow
 def test_the_file_is_what_trying_all_says() -> None:
-    """Otherwise `measured().to_csv(FILE, index=False)` writes it."""
+    """Otherwise `python .ci/update.py --only undefined` writes it."""
     pd.testing.assert_frame_equal(measured(), pd.read_csv(FILE, keep_default_na=False))

@@ -45,5 +45,5 @@ def test_trying_an_encoding_says_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.slow
 def test_the_file_is_what_trying_all_says() -> None:
-    """Otherwise `python -m pe_lab.benchmark --version 1 --pack LEDGER` writes it."""
+    """Otherwise `python .ci/update.py --only undefined` writes it."""
     pd.testing.assert_frame_equal(measured(), pd.read_csv(FILE, keep_default_na=False))

@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import loops
-from configs import NAMES, pe_settings
+from configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
 from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
+from pe_lab.encodings.named import encodings
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.terms import SOFTMAX
 
@@ -48,13 +49,13 @@ def random(encoding: PositionalEncoding) -> PositionalEncoding:
 
 def on_a_line(name: str) -> bool:
     try:
-        return not maker(name)(SIZES).draws_positions
+        return not encodings()[name](SIZES, name=name).draws_positions  # as of its file, which would be composed
     except UnfitError:
         return False
 
 
 ON_A_LINE = [name for name in NAMES if on_a_line(name)]
-SINGLES = [name for name in ON_A_LINE if not issubclass(configured(name).func, Combination)]
+SINGLES = [name for name in ON_A_LINE if not issubclass(pe_class(name), Combination)]
 
 
 def inputs() -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -50,9 +50,10 @@ def tasks() -> tuple[Task, ...]:
 
 def task(name: str) -> Task:
     """Return the task of a name."""
-    return next(one for one in tasks() if one.name == name)
+    return next(_task(study) for study in listed(STUDY) if study == f"{STUDY}_{name}")
 
 
+@cache
 def _task(study: str) -> Task:
     asks, question, settings = described(study)
     few = OmegaConf.select(settings, "hydra.sweeper.params.pe")

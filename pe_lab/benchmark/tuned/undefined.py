@@ -8,7 +8,7 @@ import pandas as pd
 
 from pe_lab import config
 from pe_lab.benchmark.tuned.tasks import Task, tasks
-from pe_lab.benchmark.undefined import unfit
+from pe_lab.benchmark.undefined import replace, unfit
 from pe_lab.system.tables import read_csv
 
 FILE = Path(__file__).with_name("undefined.csv")
@@ -24,6 +24,11 @@ def undefined() -> dict[tuple[str, str], str]:
 def defined(task: Task) -> list[str]:
     """Return the encodings that are measured on a task."""
     return [name for name in task.encodings if (name, task.name) not in undefined()]
+
+
+def write(names: list[str] | None = None) -> None:
+    """Write the file of the package again; the lines of other encodings stay if names are given."""
+    replace(FILE, measured(names), names, [task.name for task in tasks()])
 
 
 def measured(names: list[str] | None = None) -> pd.DataFrame:
