@@ -5,7 +5,7 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 
 from pe_lab.config.compose import cell, cells, expand, fixed
 from pe_lab.config.overrides import Launcher, as_lists, launcher, of_checkpoint, of_jobs, studies
-from pe_lab.config.rules import DECAY_FRACTION, check, hidden_width
+from pe_lab.config.rules import DECAY_FRACTION, check, head_dim, hidden_width
 from pe_lab.config.schema import Config, Model, Trainer, flatten, folder, resolved
 from pe_lab.config.users import HELP, Folders, add_path_of_callbacks, flags, folders, joining, tell_hydra
 
@@ -28,6 +28,7 @@ __all__ = [
     "flatten",
     "folder",
     "folders",
+    "head_dim",
     "hidden_width",
     "joining",
     "launcher",

@@ -50,7 +50,7 @@ _CHANGES = {
     **dict.fromkeys(("logger", "ledger", "study_name", "workers", "margin", "shipped", "hydra"), NOTHING),
     **dict.fromkeys(("trainer.log_every", "trainer.save_every"), NOTHING),
     **dict.fromkeys((f"callbacks.{name}" for name in READING), NOTHING),
-    "trainer.graph": ON_GPU,
+    **dict.fromkeys(("trainer.graph", "model.checkpointing"), ON_GPU),
     **dict.fromkeys((f"trainer.{name}" for name in trainer.TAKEN), NOTHING),
     **dict.fromkeys((f"trainer.{name}" for name in trainer.NEUTRAL), TRAINING),
     **dict.fromkeys((f"trainer.{name}" for name in trainer.ON_GPU), ON_GPU),

@@ -82,12 +82,15 @@ def _check_options(leaf: DictConfig, path: str) -> None:
 
 def _check_heads(cfg: DictConfig) -> None:
     """Check that the width can be divided among the heads, and a head's dimensions into the pairs of a rotation."""
-    width, num_heads = cfg.model.width, cfg.model.num_heads
-    if width % num_heads:
+    width, num_heads, given = cfg.model.width, cfg.model.num_heads, cfg.model.head_dim
+    if given is None and width % num_heads:
         raise ValueError(
-            f"model.width must be divisible by model.num_heads, got model.width={width}, model.num_heads={num_heads}"
+            f"model.width must be divisible by model.num_heads, got model.width={width}, model.num_heads={num_heads}: "
+            f"or give model.head_dim"
         )
-    head_dim, num_kv_heads = width // num_heads, cfg.model.num_kv_heads
+    if given is not None and cfg.model.parametrization == "mup":
+        raise ValueError(f"model.head_dim must be null for model.parametrization=mup, got {given}")
+    num_kv_heads = cfg.model.num_kv_heads
     if num_kv_heads is not None and num_heads % num_kv_heads:
         raise ValueError(
             f"model.num_kv_heads must divide model.num_heads, got model.num_kv_heads={num_kv_heads}, "
@@ -96,11 +99,16 @@ def _check_heads(cfg: DictConfig) -> None:
     hidden_width(cfg.model)  # refuses one that is not whole
     if cfg.model.tie_embeddings and cfg.model.parametrization == "mup":
         raise ValueError("model.tie_embeddings=true is not defined for model.parametrization=mup: choose one of them")
-    if "pairing" in cfg.pe and head_dim % 2:
+    if "pairing" in cfg.pe and head_dim(cfg.model) % 2:
+        made_of = f"model.head_dim={given}" if given else f"model.width={width}, model.num_heads={num_heads}"
         raise ValueError(
-            f"pe={cfg.pe.name} rotates pairs: head_dim must be even, got {head_dim} "
-            f"(model.width={width}, model.num_heads={num_heads})"
+            f"pe={cfg.pe.name} rotates pairs: head_dim must be even, got {head_dim(cfg.model)} ({made_of})"
         )
+
+
+def head_dim(model: Model | DictConfig) -> int:
+    """Return the dimensions of a head."""
+    return model.width // model.num_heads if model.head_dim is None else int(model.head_dim)
 
 
 def hidden_width(model: Model | DictConfig) -> int:

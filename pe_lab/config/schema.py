@@ -33,6 +33,10 @@ class Model:
     bias: bool = True
     tie_embeddings: bool = False
     residual_scale: str = "none"
+    head_dim: int | None = None
+    embedding_norm: bool = False
+    logit_cap: float | None = None
+    checkpointing: str = "none"
 
 
 @dataclass

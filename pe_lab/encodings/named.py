@@ -65,6 +65,7 @@ def make(
     causal: bool = True,
     grid_width: int | None = None,
     marks: int | None = None,
+    head_dim: int | None = None,
     **options: Any,
 ) -> Stack:
     """Return the encodings of all layers of a model, by the name of a file in conf/pe: `make("rope", width=512, ...)`.
@@ -73,6 +74,7 @@ def make(
         name: of an encoding.
         width, num_heads, length, causal, grid_width, marks: of the model, see Sizes.
         depth: layers of the model.
+        head_dim: dimensions of a head; None: width / num_heads.
         options: of the encoding, as its class documents them; parts=["rope", "alibi"] of a combination are names, or
             what makes an encoding from sizes.
 
@@ -87,7 +89,7 @@ def make(
             allowed = ", ".join(key for key in accepted if key not in ("sizes", "name")) or "none"
             raise OptionError(f"options of {name} must be among {allowed}, got {option}")
     whole = {"width": width, "num_heads": num_heads, "depth": depth, "length": length}
-    optional = {"grid_width": grid_width, "marks": marks}
+    optional = {"grid_width": grid_width, "marks": marks, "head_dim": head_dim}
     for size, value in (whole | {key: value for key, value in optional.items() if value is not None}).items():
         if not is_integer(value) or value < 1:
             raise ValueError(f"{size} must be an integer of at least 1, got {value!r}")
@@ -97,7 +99,7 @@ def make(
         options["parts"] = [_maker(part) for part in _as_list(options["parts"])]
     if "encoding" in options and not callable(options["encoding"]):
         raise OptionError(f"encoding must be what makes an encoding from sizes, as RoPE, got {options['encoding']!r}")
-    sizes = Sizes(width, num_heads, length, causal, grid_width, marks=marks)
+    sizes = Sizes(width, num_heads, length, causal, grid_width, marks=marks, given_head_dim=head_dim)
     return Stack.build(partial(made, name=name, **options), sizes, depth)
 
 

@@ -9,7 +9,7 @@ class Sizes:
 
     Args:
         width: D.
-        num_heads: H; divides D.
+        num_heads: H; divides D, unless head_dim is given.
         length: T of the training sequences.
         causal: whether attention is causal.
         grid_width: columns of the grid that a sequence represents, read row by row; None: sequences are no grids.
@@ -17,6 +17,7 @@ class Sizes:
         layer: for which the encoding is made, 0 ... depth - 1; 0 where layers share it.
         model_heads: heads of the model, where the encoding is for `num_heads` of them; None: for all.
         marks: the largest mark of a token in training, see Layout; None: tokens are not marked.
+        given_head_dim: d; None: D / H.
 
     Raises:
         ValueError: a size below 1, a width that the heads do not divide, or a layer that the model does not have.
@@ -31,12 +32,14 @@ class Sizes:
     layer: int = field(default=0, kw_only=True)
     model_heads: int | None = field(default=None, kw_only=True)
     marks: int | None = field(default=None, kw_only=True)
+    given_head_dim: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         grid_width = 1 if self.grid_width is None else self.grid_width
-        if min(self.width, self.num_heads, self.length, grid_width, self.depth, self.heads_in_model) < 1:
+        given = 1 if self.given_head_dim is None else self.given_head_dim
+        if min(self.width, self.num_heads, self.length, grid_width, self.depth, self.heads_in_model, given) < 1:
             raise ValueError(f"sizes must be at least 1, got {self}")
-        if self.width % self.heads_in_model:
+        if self.given_head_dim is None and self.width % self.heads_in_model:
             raise ValueError(
                 f"width must be divisible by num_heads, got width={self.width}, num_heads={self.heads_in_model}"
             )
@@ -51,9 +54,9 @@ class Sizes:
 
     @property
     def heads_width(self) -> int:
-        """The width of all `num_heads` heads together; D, unless the model has more heads."""
+        """The width of all `num_heads` heads together; D, unless the model has more heads or wider ones."""
         return self.num_heads * self.head_dim
 
     @property
     def head_dim(self) -> int:
-        return self.width // self.heads_in_model
+        return self.width // self.heads_in_model if self.given_head_dim is None else self.given_head_dim

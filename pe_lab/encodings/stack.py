@@ -13,6 +13,8 @@ from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
+ROTATIONS = ("rotary_q", "rotary_k", "rotary_v", "rotary_out")  # of terms
+
 
 class LayerInput(NamedTuple):
     """The inputs of attention in one layer.
@@ -198,6 +200,16 @@ class Positions:
         self.stack, self.layout, self.cache = stack, layout, cache
         first = stack.first
         self.shared = None if first.per_layer or first.reads_content else first.terms(x, layout)
+
+    def prepare(self) -> None:
+        """Compute what the first layer would keep for the others, so that a layer which runs twice does the same twice.
+
+        For activation checkpointing: call it before the first layer.
+        """
+        if self.shared is not None and not torch.compiler.is_compiling():
+            for rotary in (getattr(self.shared, name) for name in ROTATIONS):
+                if rotary is not None and rotary.pairing == "interleaved":
+                    _ = rotary.rotation
 
     def layer(self, index: int, h: Tensor) -> LayerInput:
         """Return the inputs of attention in a layer with input h [B, T, D]; call it once per layer, in order.

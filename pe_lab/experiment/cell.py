@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from pe_lab.attention import IMPLEMENTATIONS, Choice, choose
 from pe_lab.attention.dropout import Dropout
-from pe_lab.config import resolved
+from pe_lab.config import head_dim, resolved
 from pe_lab.config.trainer import batches_of_epoch, changing, require_split
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
@@ -99,7 +99,7 @@ class Cell:
             raise ValueError(
                 f"data={cfg.data.name} must have sequences of at most {LONGEST} tokens, got {dataset.task.length}"
             )
-        sizes = dataset.task.sizes(cfg.model.width, cfg.model.num_heads)
+        sizes = dataset.task.sizes(cfg.model.width, cfg.model.num_heads, cfg.model.head_dim)
         encoding = _partial(cfg, "pe", sizes)
         with naming_memory(cfg, dataset.task.length):
             with within("pe"):
@@ -216,7 +216,7 @@ class Cell:
         """Return what determines the model; the base of `mup` only where it is used."""
         found = options(self.cfg.model, Transformer)
         unused = ("base_width", "base_head_dim") if self.cfg.model.parametrization == STANDARD else ()
-        return {key: value for key, value in found.items() if key not in unused}
+        return {key: value for key, value in found.items() if key not in (*unused, "checkpointing")}  # the same bits
 
     def name(self, target: int | None = None) -> str:
         """Return a name for people: see `name`.
@@ -313,7 +313,7 @@ def _attention(cfg: DictConfig, dataset: Dataset, encoding: PositionalEncoding, 
     model, length = cfg.model, min(16, dataset.task.length)
     layout = dataset.task.example(length, device)
     h = torch.zeros(1, length, model.width, device=device)
-    q = h.view(1, length, model.num_heads, -1).transpose(1, 2)
+    q = torch.zeros(1, model.num_heads, length, head_dim(model), device=device)
     if cfg.trainer.precision == "bf16-mixed":
         q = q.bfloat16()
     dropout = None

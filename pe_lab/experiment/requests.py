@@ -53,7 +53,7 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
             f"evaluate.decode={cfg.evaluate.decode} needs a task whose answer is written token by token, as copy or "
             f"addition, got data={cfg.data.name}"
         )
-    length, sizes = dataset.task.length, dataset.task.sizes(cfg.model.width, cfg.model.num_heads)
+    length, sizes = dataset.task.length, dataset.task.sizes(cfg.model.width, cfg.model.num_heads, cfg.model.head_dim)
     for factor in cfg.evaluate.lengths:
         if factor * length > LONGEST:
             raise ValueError(f"evaluate.lengths must lead to at most {LONGEST} tokens, got {factor:g} times {length}")

@@ -43,6 +43,8 @@ def hinders_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> str
     Raises:
         ValueError: Lightning makes no Trainer of it, in one line.
     """
+    if cfg.model.checkpointing != "none":
+        return "model.checkpointing"
     given = arguments(cfg.trainer)
     if not (given or _callbacks_of(cfg)):
         return None
@@ -53,7 +55,7 @@ def hinders_graph(cfg: DictConfig, of_cell: Callable[[], dict[str, Any]]) -> str
     silence_lightning()
     tried = {name: value for name, value in of_cell().items() if name not in ON_GPU}  # they act on the whole process
     try:
-        return prevents_graph(L.Trainer(**tried | {"accelerator": "cpu", "logger": False}))
+        return prevents_graph(L.Trainer(**tried | {"accelerator": "cpu", "logger": False}), cfg)
     except Exception as error:  # Lightning raises its own and others, for values and their combinations
         named = [f"trainer.{name}={shown(value)}" for name, value in given.items()]
         named += [f"callbacks={list(names)}"] if (names := _callbacks_of(cfg)) else []

@@ -100,6 +100,7 @@ def _stack(
         sizes = encoding.first.sizes
         has = {"width": sizes.width, "num_heads": sizes.num_heads, "depth": encoding.depth, "causal": sizes.causal}
         needs = {"width": width, "num_heads": num_heads, "depth": depth, "causal": causal}
+        has["head_dim"], needs["head_dim"] = sizes.given_head_dim or head_dim, head_dim
         if has != needs:
             wrong = [name for name in has if has[name] != needs[name]]
             raise ValueError(f"the Stack must have {_listed(needs, wrong)}, got {_listed(has, wrong)}")

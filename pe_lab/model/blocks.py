@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from pe_lab.attention import attend
 from pe_lab.attention.dropout import Dropout
-from pe_lab.config import Model, hidden_width
+from pe_lab.config import Model, head_dim, hidden_width
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions
 from pe_lab.encodings.terms import Terms
@@ -29,16 +29,31 @@ def make_norm(kind: str, width: int, bias: bool = True) -> nn.Module:
     """Return a norm over the last dimension, of this width.
 
     Args:
-        kind: layer, LayerNorm; rms, RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4), which has no bias.
+        kind: layer, LayerNorm; rms, RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4), which has no bias;
+            rms_plain, the same without gains.
     """
-    return nn.RMSNorm(width, eps=EPSILON) if kind == "rms" else nn.LayerNorm(width, eps=EPSILON, bias=bias)
+    if kind == "layer":
+        return nn.LayerNorm(width, eps=EPSILON, bias=bias)
+    return nn.RMSNorm(width, eps=EPSILON, elementwise_affine=kind == "rms")
 
 
 def make_mlp(kind: str, width: int, hidden: int, bias: bool = True) -> nn.Module:
-    """Return the MLP of a layer: gelu, two linear maps with a GELU between; swiglu, see `SwiGLU`."""
+    """Return the MLP of a layer.
+
+    Args:
+        kind: gelu or relu2, two linear maps with a GELU or a `SquaredReLU` between; swiglu, see `SwiGLU`.
+    """
     if kind == "swiglu":
         return SwiGLU(width, hidden, bias)
-    return nn.Sequential(nn.Linear(width, hidden, bias), nn.GELU(), nn.Linear(hidden, width, bias))
+    between = SquaredReLU() if kind == "relu2" else nn.GELU()
+    return nn.Sequential(nn.Linear(width, hidden, bias), between, nn.Linear(hidden, width, bias))
+
+
+class SquaredReLU(nn.Module):
+    """max(x, 0)^2 (So et al. 2021, arXiv:2109.08668, section 4)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.relu(x).square()
 
 
 class SwiGLU(nn.Module):
@@ -67,7 +82,7 @@ class Attention(nn.Module):
     before attention: encodings and all implementations see H heads.
 
     Args:
-        config: width, num_heads, num_kv_heads, qk_norm, bias.
+        config: width, num_heads, head_dim, num_kv_heads, qk_norm, bias.
         query_factor: on queries.
     """
 
@@ -76,11 +91,13 @@ class Attention(nn.Module):
         self.num_heads = config.num_heads
         self.num_kv_heads = config.num_kv_heads or config.num_heads
         self.query_factor = query_factor
-        width, head_dim = config.width, config.width // config.num_heads
-        self.qkv = nn.Linear(width, (self.num_heads + 2 * self.num_kv_heads) * head_dim, config.bias)
-        self.norm_query = make_norm("rms", head_dim) if config.qk_norm else nn.Identity()
-        self.norm_key = make_norm("rms", head_dim) if config.qk_norm else nn.Identity()
-        self.out = nn.Linear(width, width, config.bias)
+        width, d = config.width, head_dim(config)
+        self.keys_end = (self.num_heads + self.num_kv_heads) * d
+        self.qkv = nn.Linear(width, self.keys_end + self.num_kv_heads * d, config.bias)
+        of_head = "rms_plain" if config.norm_type == "rms_plain" else "rms"
+        self.norm_query = make_norm(of_head, d) if config.qk_norm else nn.Identity()
+        self.norm_key = make_norm(of_head, d) if config.qk_norm else nn.Identity()
+        self.out = nn.Linear(self.num_heads * d, width, config.bias)
 
     def project(self, h_qk: Tensor, h_v: Tensor, rows: Rows = ALL) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries and keys of h_qk and values of h_v, each [B, H, T, d].
@@ -91,8 +108,7 @@ class Attention(nn.Module):
         if h_qk is h_v:
             qkv = self.qkv(h_qk)
         else:
-            keys_end = h_qk.shape[-1] + self.num_kv_heads * (h_qk.shape[-1] // self.num_heads)
-            weight, bias = self.qkv.weight, self.qkv.bias
+            weight, bias, keys_end = self.qkv.weight, self.qkv.bias, self.keys_end
             first, last = (None, None) if bias is None else (bias[:keys_end], bias[keys_end:])
             query_key = nn.functional.linear(h_qk, weight[:keys_end], first)
             qkv = torch.cat((query_key, nn.functional.linear(h_v, weight[keys_end:], last)), -1)

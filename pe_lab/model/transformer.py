@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from pe_lab.config import Model
@@ -49,6 +50,9 @@ class Transformer(nn.Module):
         "bias": True,
         "tie_embeddings": False,
         "residual_scale": "none",
+        "head_dim": None,
+        "embedding_norm": False,
+        "logit_cap": None,
     }
 
     def __init__(
@@ -60,12 +64,14 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         require_fit(config, task)
-        sizes = task.sizes(config.width, config.num_heads)
+        sizes = task.sizes(config.width, config.num_heads, config.head_dim)
         self.task = task
         self.implementation = implementation
         self.tokens = Tokens(task.vocabulary, config.width, config.embedding_std)
         factor = width_factor(config)
         self.token_scale = (config.width / factor) ** 0.5 if config.scale_tokens else 1.0
+        self.norm_tokens = make_norm(config.norm_type, config.width, config.bias) if config.embedding_norm else None
+        self.logit_cap, self.checkpointing = config.logit_cap, config.checkpointing == "layer"
         self.dropout = nn.Dropout(config.dropout)
         self.encodings = Stack.build(encoding, sizes, config.depth)
         self.layers = nn.ModuleList(Layer(config, query_factor(config)) for _ in range(config.depth))
@@ -124,13 +130,20 @@ class Transformer(nn.Module):
         x = self.tokens(tokens)
         if self.token_scale != 1.0:
             x = x * self.token_scale
+        if self.norm_tokens is not None:
+            x = self.norm_tokens(x)
         x, positions = self.encodings(x, layout, cache)
         x = self.dropout(rows.drop(x))
+        recomputed = self.checkpointing and torch.is_grad_enabled()
+        if recomputed:
+            positions.prepare()
         for index, layer in enumerate(self.layers):
             last = index == len(self.layers) - 1
-            x = layer(x, index, positions, self.implementation, rows, kept if last else rows)
+            given = (x, index, positions, self.implementation, rows, kept if last else rows)
+            x = checkpoint(layer, *given, use_reentrant=False) if recomputed else layer(*given)
         x = self.norm(x)
-        return self.head(mean_over_tokens(kept.pad(x), layout) if self.task.pooled else x)
+        logits = self.head(mean_over_tokens(kept.pad(x), layout) if self.task.pooled else x)
+        return logits if self.logit_cap is None else self.logit_cap * torch.tanh(logits / self.logit_cap)
 
     @torch.no_grad()
     def generate(

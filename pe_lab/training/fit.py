@@ -42,15 +42,17 @@ def check_fit(trainer: L.Trainer, cfg: DictConfig, per_epoch: int, phased: bool,
         raise ValueError("the settings of Sequences must be those of the module that is trained on them, got others")
     if trainer.world_size > 1 and trainer.overfit_batches > 0:
         raise ValueError(f"overfit_batches must be 0 with several devices, got {trainer.overfit_batches:g}")
-    if graph and (name := prevents_graph(trainer)):
+    if graph and (name := prevents_graph(trainer, cfg)):
         raise ValueError(f"trainer.graph={asked.graph} cannot be used with {name}: use trainer.graph=auto or false")
     _check_callbacks(trainer, cfg, phased)
     if cfg.optimizer.schedule != "constant" or phased:
         _check_length(trainer, cfg, per_epoch)
 
 
-def prevents_graph(trainer: L.Trainer) -> str | None:
-    """Return what a Trainer was given that steps replayed as a CUDA graph cannot honour; None: nothing."""
+def prevents_graph(trainer: L.Trainer, cfg: DictConfig) -> str | None:
+    """Return what a Trainer or a model was given that steps replayed as a CUDA graph cannot honour; None: nothing."""
+    if cfg.model.checkpointing != "none":  # it reads the state of the random generator
+        return "model.checkpointing"
     if trainer.world_size > 1:
         return "several devices"
     if trainer.accumulate_grad_batches > 1:

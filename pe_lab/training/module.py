@@ -105,7 +105,7 @@ class Training(L.LightningModule):
             return
         trainer = self.trainer
         self.choose_graph(trainer.strategy.root_device)
-        if self.graph and self.cfg.trainer.graph == "auto" and (name := prevents_graph(trainer)):
+        if self.graph and self.cfg.trainer.graph == "auto" and (name := prevents_graph(trainer, self.cfg)):
             self.graph, self.graph_reason = False, f"trainer.graph=auto; none: cannot be used with {name}"
             self.automatic_optimization = True
         self.batches_per_epoch = limited(self._batches(), trainer.limit_train_batches)

@@ -57,7 +57,11 @@ DETERMINES = [
     "model.qk_norm=true",
     "model.bias=false",
     "model.tie_embeddings=true",
+    "model.head_dim=32",
+    "model.embedding_norm=true",
+    "model.logit_cap=15",
 ]
+SWITCHES = ("scale_tokens", "qk_norm", "bias", "tie_embeddings", "embedding_norm")
 LEAVES = [
     "logger=none",
     "logger=csv",
@@ -81,6 +85,7 @@ LEAVES = [
     "pe.theta=1e4",
     "optimizer.lr=0.001",
     "model.dropout=0",
+    "model.checkpointing=layer",
     "evaluate.lengths=[1,2]",
     "evaluate.policy=[raw,yarn]",
     "evaluate.offset=[0,64]",
@@ -107,14 +112,14 @@ def test_what_determines_the_result_changes_the_hash(override, tmp_path):
 
 def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
     """A new setting must be put in one of the two lists of this file."""
-    settings = set(RANGES) | {f"model.{switch}" for switch in ("scale_tokens", "qk_norm", "bias", "tie_embeddings")}
+    settings = set(RANGES) | {f"model.{switch}" for switch in SWITCHES}
     # the options of encodings and of datasets are not among them: they are hashed alike
     assert settings == {
         *("seed", "model.depth", "model.width", "model.num_heads", "model.mlp_ratio"),
         *("model.norm", "model.dropout", "model.attention_dropout", "model.embedding_std", "model.scale_tokens"),
         *("model.parametrization", "model.base_width", "model.base_head_dim"),
         *("model.norm_type", "model.mlp", "model.num_kv_heads", "model.residual_scale", "model.qk_norm", "model.bias"),
-        "model.tie_embeddings",
+        *("model.tie_embeddings", "model.head_dim", "model.embedding_norm", "model.logit_cap", "model.checkpointing"),
         *("optimizer.name", "optimizer.lr", "optimizer.betas", "optimizer.eps", "optimizer.weight_decay"),
         *(
             "optimizer.schedule",

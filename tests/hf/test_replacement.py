@@ -170,6 +170,7 @@ def stack_of(**changes: Any) -> Any:
         ("t5", {}, "forgetting", {"length": 9}, "forgetting is defined for causal attention only"),
         ("bert", {}, "xpos", {}, "xpos is defined for causal attention only"),
         ("llama", {}, stack_of(depth=3), {}, "the Stack must have depth=2, got depth=3"),
+        ("llama", {}, stack_of(head_dim=12), {}, "the Stack must have head_dim=8, got head_dim=12"),
         (
             "llama",
             {},

@@ -1,10 +1,14 @@
 """Norms, MLPs, grouped queries, norms of queries and keys, tied embeddings: each against its definition in float64."""
 
+import weakref
+
 import hydra
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from configs import NAMES, pe_class, pe_settings
 from pe_lab import config
@@ -30,11 +34,19 @@ TODAY = {
 }
 CASES = {name: {name: value} for name, value in TODAY.items()} | {
     "one_kv_head": {"num_kv_heads": 1},
+    "wide_heads": {"head_dim": 10, "num_kv_heads": 2},
+    "narrow_heads": {"head_dim": 4, "num_heads": 5},
+    "relu2": {"mlp": "relu2"},
+    "rms_plain": {"norm_type": "rms_plain", "qk_norm": True},
+    "embedding_norm": {"embedding_norm": True},
+    "logit_cap": {"logit_cap": 1.5},
     "sandwich": {"norm": "sandwich"},
     "sandwich_rms_without_biases": {"norm": "sandwich", "norm_type": "rms", "bias": False},
     "post_rms": {"norm": "post", "norm_type": "rms"},
     "today": TODAY,
 }
+QWEN3_600M = ("model.depth=28", "model.width=1024", "model.num_heads=16", "model.num_kv_heads=8")
+NANOCHAT_D20 = ("model.depth=20", "model.width=1280", "model.num_heads=10")
 EQUAL = {"rtol": 0, "atol": 1e-11}
 
 
@@ -63,27 +75,29 @@ def by_definition(weights: dict[str, Tensor], model: Model, tokens: Tensor, fact
         out = x @ weights[f"{name}.weight"].T
         return out + weights[f"{name}.bias"] if model.bias else out
 
-    def rms(x: Tensor, weight: Tensor) -> Tensor:
-        return x / ((x * x).mean(-1, keepdim=True) + 1e-5).sqrt() * weight
+    def rms(x: Tensor, name: str) -> Tensor:
+        gain = 1.0 if model.norm_type == "rms_plain" else weights[f"{name}.weight"]
+        return x / ((x * x).mean(-1, keepdim=True) + 1e-5).sqrt() * gain
 
     def norm(x: Tensor, name: str) -> Tensor:
-        if model.norm_type == "rms":
-            return rms(x, weights[f"{name}.weight"])
+        if model.norm_type != "layer":
+            return rms(x, name)
         apart = x - x.mean(-1, keepdim=True)
         out = apart / ((apart * apart).mean(-1, keepdim=True) + 1e-5).sqrt() * weights[f"{name}.weight"]
         return out + weights[f"{name}.bias"] if model.bias else out
 
     def attention(h: Tensor, name: str) -> Tensor:
-        d, groups = WIDTH // HEADS, model.num_kv_heads or HEADS
+        heads_in_all = model.num_heads
+        d, groups = model.head_dim or WIDTH // heads_in_all, model.num_kv_heads or heads_in_all
         states, values = linear(h, f"{name}.qkv"), linear(h * factor, f"{name}.qkv")
         heads = []
-        for head in range(HEADS):
-            shared = head // (HEADS // groups)
+        for head in range(heads_in_all):
+            shared = head // (heads_in_all // groups)
             q = states[:, head * d :][:, :d]
-            k = states[:, WIDTH + shared * d :][:, :d]
-            v = values[:, WIDTH + groups * d + shared * d :][:, :d]
+            k = states[:, (heads_in_all + shared) * d :][:, :d]
+            v = values[:, (heads_in_all + groups + shared) * d :][:, :d]
             if model.qk_norm:
-                q, k = rms(q, weights[f"{name}.norm_query.weight"]), rms(k, weights[f"{name}.norm_key.weight"])
+                q, k = rms(q, f"{name}.norm_query"), rms(k, f"{name}.norm_key")
             logits = q @ k.T / d**0.5 + torch.full((len(q), len(q)), -torch.inf, dtype=q.dtype).triu(1)
             heads.append(F.softmax(logits, -1) @ v)
         return linear(torch.cat(heads, -1), f"{name}.out")
@@ -93,9 +107,12 @@ def by_definition(weights: dict[str, Tensor], model: Model, tokens: Tensor, fact
             gate = linear(h, f"{name}.gate")
             return linear(gate / (1 + (-gate).exp()) * linear(h, f"{name}.up"), f"{name}.down")
         inner = linear(h, f"{name}.0")
+        if model.mlp == "relu2":
+            return linear(inner.clamp(min=0) ** 2, f"{name}.2")
         return linear(inner * 0.5 * (1 + torch.erf(inner / 2**0.5)), f"{name}.2")
 
     x = weights["tokens.weight"][tokens]
+    x = norm(x, "norm_tokens") if model.embedding_norm else x
     for index in range(DEPTH):
         for part, of in ((attention, "attention"), (mlp, "mlp")):
             name, its_norm = f"layers.{index}.{of}", f"layers.{index}.norm_{of}"
@@ -106,7 +123,8 @@ def by_definition(weights: dict[str, Tensor], model: Model, tokens: Tensor, fact
             else:
                 x = x + norm(part(norm(x, its_norm), name), f"{its_norm}_out")
     x = x if model.norm == "post" else norm(x, "norm")
-    return x @ weights["tokens.weight"].T if model.tie_embeddings else linear(x, "head")
+    logits = x @ weights["tokens.weight"].T if model.tie_embeddings else linear(x, "head")
+    return logits if model.logit_cap is None else model.logit_cap * (logits / model.logit_cap).tanh()
 
 
 @pytest.mark.parametrize(("encoding", "factor"), [(PositionalEncoding, 1.0), (Halved, 0.5)])
@@ -145,7 +163,7 @@ def test_queries_and_keys_have_a_norm_each() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_encoding_trains_and_answers_in_a_model_of_today(name: str) -> None:
     """Without padding and after the last layer's keys only what is asked for is computed: with the same logits."""
-    settings = sizes(**TODAY | {"width": 48, "depth": ENOUGH, "norm": "sandwich"})  # 12 dimensions a head
+    settings = sizes(**TODAY | {"width": 48, "depth": ENOUGH, "norm": "sandwich", "head_dim": 16})  # not 48 / 4
     grid_width = 3 if pe_class(name).on_grid else None
     of = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=MARKS)
     model = made(settings, hydra.utils.instantiate(pe_settings(name)), of)
@@ -181,6 +199,11 @@ def test_the_last_maps_of_a_layer_start_smaller_the_deeper_the_model() -> None:
     [
         ("gpt2_small", ("pe=learnable", "pe.max_len=1024"), 50_257, 1024, 124_439_808),
         ("llama_15m", ("pe=rope",), 32_000, 256, 15_191_712),
+        ("qwen3_tiny", ("pe=rope", *QWEN3_600M), 151_936, 256, 596_049_920),
+        ("nanochat_d4", ("pe=rope", *NANOCHAT_D20), 65_536, 256, 560_988_160),
+        # no published model has these sizes: counted by hand
+        ("qwen3_tiny", ("pe=rope",), 151_936, 256, 42_831_104),
+        ("nanochat_d4", ("pe=rope",), 65_536, 256, 36_700_160),
     ],
 )
 def test_a_preset_has_as_many_parameters_as_its_source(preset, pe, vocabulary, length, parameters) -> None:
@@ -197,6 +220,12 @@ def test_a_preset_has_as_many_parameters_as_its_source(preset, pe, vocabulary, l
         (["model.num_kv_heads=0"], ["model.num_kv_heads", "0"]),
         (["model.mlp_ratio=8/3"], ["model.mlp_ratio", "8/3", "64"]),
         (["model.mlp_ratio=2.5"], ["model.mlp_ratio", "2.5"]),
+        (["model.head_dim=5"], ["head_dim must be even", "model.head_dim=5"]),
+        (["model.head_dim=0"], ["model.head_dim", "0"]),
+        (["model.head_dim=8", "model.parametrization=mup"], ["model.head_dim", "mup", "8"]),
+        (["model.num_heads=5"], ["model.width=64", "model.num_heads=5", "model.head_dim"]),
+        (["model.logit_cap=0"], ["model.logit_cap", "0"]),
+        (["model.checkpointing=some"], ["model.checkpointing", "layer", "some"]),
         (["model.mlp=relu"], ["model.mlp", "gelu", "relu"]),
         (["model.norm_type=batch"], ["model.norm_type", "rms", "batch"]),
         (["model.tie_embeddings=true", "model.parametrization=mup"], ["model.tie_embeddings", "mup"]),
@@ -213,3 +242,61 @@ def test_parts_that_do_not_fit_are_refused(overrides: list[str], named: list[str
 def test_tied_embeddings_need_a_task_whose_answers_are_its_tokens(of: Task) -> None:
     with pytest.raises(ValueError, match=r"^model\.tie_embeddings needs"):
         made(sizes(tie_embeddings=True), of=of)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_have_the_same_bits_with_layers_that_are_computed_again(name: str) -> None:
+    """With dropout too, and where the layers of an encoding share terms or parameters."""
+    grid_width = 3 if pe_class(name).on_grid else None
+    of = Task(VOCABULARY, T, VOCABULARY, causal=True, grid_width=grid_width, marks=MARKS)
+    layout = marked(Layout.of_lengths(torch.tensor(LENGTHS), T, True, grid_width))
+    tokens = torch.randint(VOCABULARY, (len(LENGTHS), T))
+    slot = (layout.segment != PADDING).flatten().nonzero()[:, 0]
+    found = []
+    for checkpointing in ("none", "layer"):
+        settings = sizes(width=32, depth=ENOUGH, dropout=0.1, attention_dropout=0.1, checkpointing=checkpointing)
+        model = made(settings, hydra.utils.instantiate(pe_settings(name)), of)
+        model.encodings.advance(0.0)
+        torch.manual_seed(0)
+        model.answers(tokens, layout, slot).square().sum().backward()
+        found.append({key: value.grad for key, value in model.named_parameters()})
+    for key, gradient in found[0].items():
+        assert (gradient is None) == (found[1][key] is None), key
+        assert gradient is None or torch.equal(gradient, found[1][key]), key
+
+
+class Allocated(TorchDispatchMode):
+    """Counts the bytes of all tensors that are made, and the most that there were at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self.seen: set[int] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            storage = tensor.untyped_storage() if isinstance(tensor, Tensor) else None
+            if storage is None or storage._cdata in self.seen:
+                continue
+            self.seen.add(storage._cdata)
+            self.now += storage.nbytes()
+            self.most = max(self.most, self.now)
+            weakref.finalize(storage, self._freed, storage._cdata, storage.nbytes())
+        return made
+
+    def _freed(self, storage: int, size: int) -> None:
+        self.seen.discard(storage)
+        self.now -= size
+
+
+def test_layers_that_are_computed_again_need_a_quarter_of_the_memory_at_depth_64() -> None:
+    most = {}
+    for checkpointing in ("none", "layer"):
+        model = made(sizes(depth=64, checkpointing=checkpointing), hydra.utils.instantiate(pe_settings("rope")))
+        tokens = torch.randint(VOCABULARY, (32, 64))
+        layout = model.task.layout(torch.full((32,), 64), 64)
+        with Allocated() as allocated:
+            model.answers(tokens, layout, torch.arange(32 * 64)).square().sum().backward()
+        most[checkpointing] = allocated.most
+    assert most["layer"] <= most["none"] / 4
