@@ -9,7 +9,9 @@ from benchmarks import ROOT
 from benchmarks.__main__ import BENCHMARKS, main
 
 Program = Callable[..., tuple[int, list[str], str]]
-SHARED = {"implementations", "presets", "subject", "choosing", "plain", "transformers_models"}  # parts of benchmarks
+SHARED = {  # parts of benchmarks
+    *("implementations", "presets", "subject", "choosing", "plain", "transformers_models", "simulated_runs"),
+}
 
 
 def test_every_script_is_a_benchmark_or_a_part_of_one() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from benchmarks import simulate_verdicts as simulation
+from benchmarks import simulated_runs as simulation
 from pe_lab.statistics import Outcome, Plan, Progress, Task, Trial, Try, ask, edge_shares, outcomes
 
 GRID = (100, 200, 300, 400, 600, 800)
