@@ -20,7 +20,17 @@ from pe_lab.data.text.corpus import Corpus
 from pe_lab.data.text.encoded import SPLITS, Encoded
 from pe_lab.data.text.tokenizer import BPE, Bytes
 from pe_lab.data.text.windows import Windows, packed, place
-from pe_lab.encodings.options import LONGEST, Count, FileOrFolder, Folder, NonEmpty, Range, is_integer, whole
+from pe_lab.encodings.options import (
+    LONGEST,
+    Count,
+    FileOrFolder,
+    Folder,
+    NonEmpty,
+    OptionError,
+    Range,
+    is_integer,
+    whole,
+)
 from pe_lab.system.files import digest, read_json, write_json
 
 VOCABULARY_SIZES = Range("an integer from 259 to 65536", lambda x: is_integer(x) and 259 <= x <= 65_536)
@@ -42,7 +52,9 @@ class Text(Dataset):
         corpus: "tinyshakespeare", 1.1 MB of Shakespeare's plays, comes with the package; "stdlib" is the source of the
             running Python's standard library, another text for every version; "enwik8" is downloaded.
         path: of a plain text file, or of a folder of them, where source code and markup are text, and data formats such
-            as JSON and CSV are not; wins over `corpus`.
+            as JSON and CSV are not; wins over `corpus`. With a column also JSON lines, Parquet, and a folder to which
+            `datasets` of Hugging Face saved a dataset or its splits, which are divided anew; the last two need pyarrow.
+        column: of text in the rows of these files: a row is a document. None: the files are plain text.
         separator: text between the documents of a file; None: a file is one document.
         tokenizer: "bytes", or "bpe", learned from the training split.
         vocabulary_size: tokens of "bpe", 259 to 65,536: 256 bytes, learned tokens, MASK and END.
@@ -62,6 +74,7 @@ class Text(Dataset):
     """
 
     floors_revision = levels.REVISION
+    neutral = {"column": None}
     own_metrics = (Metric("bits_per_byte", "min", "bits"),)
     causal: bool
     seeded: bool
@@ -80,18 +93,24 @@ class Text(Dataset):
         train_sequences: Count | None = None,
         test_sequences: Count | None = 256,
         cache: Folder | None = None,
+        column: NonEmpty | None = None,
     ) -> None:
+        if column is not None and path is None:
+            raise OptionError(f"column={column} needs path, a file or folder of rows, got none")
+        if column is not None and separator is not None:
+            raise OptionError(f"separator must be null beside column={column}, a row is a document, got {separator!r}")
         self.seed, self.name = seed, name
         self.length, self.factor = length, 1.0
         self.train_sequences, self.held_out = train_sequences, test_sequences
         own = BPE(vocabulary_size) if tokenizer == "bpe" else Bytes()
-        self.text = Encoded(Corpus(corpus, path, separator, cache_folder(cache)), own)
+        self.text = Encoded(Corpus(corpus, path, separator, cache_folder(cache), column), own)
         self.task = Task(own.vocabulary, length, own.vocabulary, self.causal)
 
     def content(self) -> dict[str, Any]:
         """Return the corpus by the digest of its tokens, and the size of the vocabulary only where one is learned."""
         known: dict[str, Any] = {"corpus": self.text.digest}
         known |= {"path": None, "separator": None, "cache": None}
+        known |= {} if self.text.corpus.column is None else {"column": None}
         return known if isinstance(self.text.tokenizer, BPE) else known | {"vocabulary_size": None}
 
     def longer(self, factor: float) -> "Text":

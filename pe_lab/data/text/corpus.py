@@ -14,6 +14,7 @@ import numpy as np
 
 from pe_lab.data.text.cache import kept
 from pe_lab.data.text.sources import SUMS, download, own_files, refuse_wrapped, shipped, standard_library
+from pe_lab.data.text.tables import rows
 from pe_lab.system.files import digest
 
 REVISION = 2  # raised when the separation of documents, their digest or what is refused changes
@@ -44,6 +45,7 @@ class Corpus:
         name: a key of SUMS or of DOWNLOADS, or "stdlib", the .py files of Python's own modules without their tests.
         path: of a file, or of a folder whose files are documents, hidden ones left out; wins over the name.
         separator: text between the documents of a file; None: a file is one document.
+        column: of text in the rows of the files, each a document; None: the files are plain text.
         cache: folder for downloads, and for hashes and sizes, so that unchanged files are read once.
     """
 
@@ -51,6 +53,7 @@ class Corpus:
     path: str | None
     separator: str | None
     cache: Path
+    column: str | None = None
 
     @property
     def setting(self) -> str:
@@ -68,7 +71,7 @@ class Corpus:
         """
         if self.path is not None:
             with self._readable():
-                found = own_files(Path(self.path).expanduser())
+                found = own_files(Path(self.path).expanduser(), self.column)
         elif self.name in SUMS:
             found = [shipped(self.name)]
         elif self.name == "stdlib":
@@ -89,7 +92,8 @@ class Corpus:
         with self._readable():
             stats = [(os.path.abspath(file), file.stat()) for file in self.files]
         state = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
-        key = digest({"files": state, "separator": self.separator, "revision": REVISION})
+        column = {} if self.column is None else {"column": self.column}
+        key = digest({"files": state, "separator": self.separator, "revision": REVISION} | column)
 
         def make(folder: Path) -> None:
             documents = self._read()
@@ -104,7 +108,7 @@ class Corpus:
         for file in self.files:
             content, size = hashlib.blake2b(digest_size=8), 0
             with self._readable():
-                if self.path is not None and is_json_lines(file):
+                if self.path is not None and self.column is None and is_json_lines(file):
                     refuse_wrapped(file, "JSON lines")
             for piece, ends in self._of(file):
                 self._require_text(piece, file)
@@ -139,7 +143,10 @@ class Corpus:
 
     def _of(self, file: Path) -> Iterator[tuple[bytes, bool]]:
         with self._readable():
-            yield from pieces(file, self.separator)
+            if self.column is None:
+                yield from pieces(file, self.separator)
+            else:
+                yield from ((_encoded(text, file), True) for text in rows(file, self.column))
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -149,6 +156,13 @@ class Corpus:
             raise ValueError(
                 f"{self.setting} must be text that can be read, got {error.filename} ({error.strerror})"
             ) from None
+
+
+def _encoded(text: str, file: Path) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # JSON can write half of a surrogate pair
+        raise ValueError(f"data.path must be text that UTF-8 can write, got half of a character in {file}") from None
 
 
 def pieces(file: Path, separator: str | None) -> Iterator[tuple[bytes, bool]]:

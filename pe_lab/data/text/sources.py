@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pe_lab.data.text.cache import kept
+from pe_lab.data.text.tables import FORMATS, saved_files
 
 # formats in which text is wrapped: a model would learn their syntax
 WRAPPED = {".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".ipynb", ".pdf", ".rtf", ".doc", ".docx", ".odt", ".epub"}
@@ -93,14 +94,23 @@ def standard_library() -> list[Path]:
     return sorted(found)
 
 
-def own_files(path: Path) -> list[Path]:
+def own_files(path: Path, column: str | None = None) -> list[Path]:
     """Return the file itself, or the files under a folder without hidden ones.
+
+    Args:
+        column: that has the text, in files of FORMATS; None: the files are plain text.
 
     Raises:
         ValueError: there is neither; a folder in it cannot be read; something in it is neither a file nor a folder, or
-            a file whose name ends as those of a format in WRAPPED.
+            a file whose name ends as those of a format in WRAPPED, or of none in FORMATS where a column is given.
     """
     files = [path] if path.is_file() else _files_under(path)
+    if column is not None:
+        files = files if path.is_file() else saved_files(path) or files
+        for file in files:
+            if file.suffix.lower() not in FORMATS:
+                raise ValueError(f"data.path must have files of {', '.join(FORMATS)} with data.column, got {file}")
+        return files
     for file in files:
         if file.suffix.lower() in WRAPPED:
             refuse_wrapped(file, file.suffix)
@@ -113,7 +123,10 @@ def refuse_wrapped(file: Path, form: str) -> NoReturn:
     Raises:
         ValueError: always.
     """
-    raise ValueError(f"data.path must be plain text, got {file} ({form}): write the text that is in it to .txt files")
+    way = "write the text that is in it to .txt files"
+    if file.suffix.lower() in FORMATS:
+        way = "name the column of its text as data.column"
+    raise ValueError(f"data.path must be plain text, got {file} ({form}): {way}")
 
 
 def _files_under(path: Path) -> list[Path]:

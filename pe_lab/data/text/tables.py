@@ -1,0 +1,108 @@
+"""Rows of text in JSON lines, Parquet, and what `datasets` of Hugging Face saves to disk: a row is a document."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+LINES = (".jsonl", ".ndjson")
+ARROW = (".parquet", ".arrow")
+FORMATS = (*LINES, *ARROW)
+ROWS = 1024  # that are in memory at a time
+
+
+def saved_files(folder: Path) -> list[Path] | None:
+    """Return the files of a dataset, or of all its splits, that `save_to_disk` wrote to a folder; None: it did not.
+
+    Raises:
+        ValueError: what it wrote is damaged.
+    """
+    splits, state = folder / "dataset_dict.json", folder / "state.json"
+    try:
+        if splits.is_file():
+            found = [saved_files(folder / name) or [] for name in json.loads(splits.read_bytes())["splits"]]
+            return [file for files in found for file in files]
+        if state.is_file():
+            return [folder / entry["filename"] for entry in json.loads(state.read_bytes())["_data_files"]]
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(f"data.path must be a dataset as save_to_disk writes it, got {folder}") from None
+    return None
+
+
+def rows(file: Path, column: str) -> Iterator[str]:
+    """Yield the text of each row.
+
+    Args:
+        file: whose suffix is one of FORMATS.
+        column: that has the text.
+
+    Raises:
+        ValueError: in one line: the file is of another format, it has no such column, a row has no text, or pyarrow
+            is missing.
+        OSError: the file cannot be read.
+    """
+    texts = _of_lines(file, column) if file.suffix.lower() in LINES else _of_arrow(file, column)
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise ValueError(
+                f"data.column={column} must be text in every row, got {text!r:.80} in row {number} of {file}"
+            )
+        yield text
+
+
+def _of_lines(file: Path, column: str) -> Iterator[Any]:
+    with file.open("rb") as opened:
+        for number, line in enumerate(opened, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if not isinstance(row, dict):
+                raise ValueError(
+                    f"data.path must have a JSON object in each line, got another in line {number} of {file}"
+                )
+            _require(column, row, file)
+            yield row[column]
+
+
+def _of_arrow(file: Path, column: str) -> Iterator[Any]:
+    arrow = _pyarrow(file)
+    try:
+        if file.suffix.lower() == ".parquet":
+            import pyarrow.parquet
+
+            source = pyarrow.parquet.ParquetFile(file)
+            _require(column, source.schema_arrow.names, file)
+            batches = source.iter_batches(ROWS, columns=[column])
+        else:
+            batches = arrow.ipc.open_stream(arrow.memory_map(str(file)))
+            _require(column, batches.schema.names, file)
+        for batch in batches:
+            yield from batch.column(batch.schema.get_field_index(column)).to_pylist()
+    except arrow.ArrowInvalid as error:
+        why = str(error).partition("\n")[0]
+        raise ValueError(f"data.path must be a file in the format of its name, got {file} ({why:.100})") from None
+
+
+def _require(column: str, columns: Any, file: Path) -> None:
+    if column not in columns:
+        known = ", ".join(list(columns)[:20]) or "none"
+        raise ValueError(f"data.column must be one of the columns of {file}, {known}, got {column}")
+
+
+def _pyarrow(file: Path) -> ModuleType:
+    """Return pyarrow.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import pyarrow
+    except ImportError:
+        raise ValueError(
+            f"data.path={file} needs pyarrow, which is not installed: pip install 'pe_lab[text]'"
+        ) from None
+    return pyarrow
