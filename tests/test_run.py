@@ -177,37 +177,64 @@ def test_a_cell_that_fails_is_named_and_the_others_are_trained(tmp_path):
     assert sum(len(training_run.checkpoints()) for training_run in Ledger(tmp_path / "ledger").runs()) == 2
 
 
-PARTS = (
+PARTS = (  # one of each run
     "run.json",
     "checkpoints/4/summary.json",
     "checkpoints/4/weights.safetensors",
     "checkpoints/4/checksums.json",
-    "state-*",
 )
 
 
-@pytest.mark.parametrize("part", [*PARTS, "records/1/*/rows.csv"])
-def test_what_is_damaged_is_set_aside_and_made_again_and_the_rest_is_left_alone(sound, tmp_path, part):
+def damaged(ledger: Path, parts: dict[str, str]) -> list[bytes]:
+    """Damage a file of each run that is named, and return what is in them now."""
+    paths = [path for name, part in parts.items() for path in (ledger / name).glob(part)]
+    assert len(paths) == len(parts)
+    for path in paths:
+        damage(path, random.Random(0))
+    return [path.read_bytes() for path in paths]
+
+
+def aside(ledger: Path) -> list[bytes]:
+    return [kept.read_bytes() for kept in ledger.glob(".aside/**/*") if kept.is_file()]
+
+
+def test_what_is_damaged_is_set_aside_and_made_again_and_the_rest_is_left_alone(sound, tmp_path):
+    ledger = tmp_path / "ledger"
+    shutil.copytree(sound, ledger)
+    parts = dict(zip((training_run.name for training_run in Ledger(ledger).runs()), PARTS, strict=True))
+    before = {path: path.stat().st_ino for path in ledger.glob("*/checkpoints/*")}
+    contents = damaged(ledger, parts)
+    status, _, err = run(ledger, *SWEEP)
+    assert status == 0, err
+    assert cells(ledger) == cells(sound)
+    changed = {path for path, inode in before.items() if path.stat().st_ino != inode}
+    assert changed == {ledger / name / "checkpoints/4" for name, part in parts.items() if part[0] == "c"}
+    for name, part in parts.items():
+        assert "set aside: " in err
+        assert f"{name}/{part.partition('/')[0]}" in err
+    assert all(content in aside(ledger) for content in contents)
+
+
+@pytest.mark.parametrize("part", ["state-*", "records/1/*/rows.csv"])
+def test_a_damaged_state_or_record_leaves_the_checkpoints_alone(sound, tmp_path, part):
     ledger = tmp_path / "ledger"
     shutil.copytree(sound, ledger)
     words = [*SWEEP, "evaluate.offset=0,3"] if part.startswith("records") else SWEEP
-    assert run(ledger, *words)[0] == 0
-    training_run = next(iter(Ledger(ledger).runs()))
+    if part.startswith("records"):
+        assert run(ledger, *words)[0] == 0
+    name = next(iter(Ledger(ledger).runs())).name
     before = {path: path.stat().st_ino for path in ledger.glob("*/checkpoints/*")}
-    (path,) = training_run.folder.glob(part)
-    damage(path, random.Random(0))
-    damaged = path.read_bytes()
+    (content,) = damaged(ledger, {name: part})
     status, _, err = run(ledger, *words)
     assert status == 0, err
     assert cells(ledger) == cells(sound)
-    changed = [path for path, inode in before.items() if path.stat().st_ino != inode]
-    assert changed == ([training_run.checkpoint(4)] if part.startswith("checkpoints") else [])
+    assert all(path.stat().st_ino == inode for path, inode in before.items())
     if part == "state-*":  # nobody needed it
         assert run(ledger, *SWEEP, "epochs=17", "pe=rope,learnable")[0] == 0
     else:
+        assert f"{name}/records" in err
         assert "set aside: " in err
-        assert f"{training_run.name}/{part.partition('/')[0]}" in err
-    assert damaged in [kept.read_bytes() for kept in ledger.glob(".aside/**/*") if kept.is_file()]
+    assert content in aside(ledger)
 
 
 def test_a_damaged_checkpoint_is_not_made_again_by_evaluate(sound, tmp_path):
