@@ -5,7 +5,6 @@ far. Try by try, so that a later one is not trained beyond the steps at which an
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
 from pe_lab.experiment.searches import LR, UNMEASURED, phased, require_scale_unset, starting_scale
 from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.ledger.tree import Tree
+from pe_lab.results import tuned_outcomes
 from pe_lab.results.from_ledger import validation_by_step
 from pe_lab.results.rows import describe, settings_of
 from pe_lab.results.table import as_text
@@ -27,15 +27,10 @@ from pe_lab.statistics import (
     Task,
     Trial,
     Try,
-    compare,
     edge_shares,
     outcomes,
-    rank_ranges,
-    share_interval,
 )
 from pe_lab.statistics import Outcome as Tuned
-
-ENDPOINTS = {"steps": "1 octave", "loss": "0.05 nats"}  # what a study compares, with the default margin
 
 
 @dataclass
@@ -240,66 +235,8 @@ def try_table(races: list[Race]) -> pd.DataFrame:
 
 def endpoint_of(cfg: DictConfig) -> Endpoint:
     """Return what a study compares: steps to solve, or the loss where there is no level."""
-    kind = "loss" if cfg.solve.level is None else "steps"
-    largest = math.log2(cfg.steps / cfg.solve.first) if kind == "steps" else math.inf
-    return Endpoint.parse(kind, cfg.tune.margin or ENDPOINTS[kind], largest)
-
-
-def summaries(found: pd.DataFrame, endpoint: Endpoint) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield, for each setting, its name and a line per encoding: runs, solved, y, ranks.
-
-    Args:
-        found: see `outcome_table`.
-    """
-    keys = _settings(found)
-    for key, part in found.groupby(keys, sort=False, dropna=False):
-        known = part[part["y"].notna()].rename(columns={"pe": "encoding"})
-        names = list(known["encoding"].unique())
-        table = known.groupby("encoding", sort=False)["y"].agg(runs="count", y="mean").reset_index()
-        if endpoint.kind == "steps":
-            solved = known.groupby("encoding", sort=False)["solved"].sum().astype(int).to_numpy()
-            low, high = share_interval(solved, table["runs"].to_numpy())
-            table["solved"] = [f"{s} [{a:.2f}, {b:.2f}]" for s, a, b in zip(solved, low, high, strict=True)]
-            table["steps"] = (2 ** table.pop("y")).round().astype(int)
-        if len(names) > 1:
-            runs = known.drop(columns="solved") if endpoint.kind != "steps" else known.astype({"solved": bool})
-            verdict = compare(runs[[name for name in ("encoding", "seed", "y", "solved") if name in runs]], endpoint)
-            first, last = rank_ranges(verdict["verdict"].to_numpy(str), len(names))
-            table["ranks"] = [f"{a}-{b}" for a, b in zip(first, last, strict=True)]
-        text = ", ".join(f"{name} {value}" for name, value in zip(keys, key, strict=True))
-        yield text, table.rename(columns={"encoding": "pe"})
-
-
-def _settings(found: pd.DataFrame) -> list[str]:
-    """Return the columns of an outcome table by which settings differ, the steps of a training among them."""
-    names = found.columns[: found.columns.get_loc("y")]
-    return [name for name in names if name not in ("pe", "seed") and (name != "steps" or found[name].nunique() > 1)]
-
-
-def with_baseline(found: pd.DataFrame, endpoint: Endpoint, baseline: str) -> pd.DataFrame:
-    """Compare every encoding with a baseline, in one family over all settings.
-
-    A setting in which the baseline has no value, or no other encoding has one, is left out: all tries diverged there.
-
-    Args:
-        found: see `outcome_table`.
-
-    Returns:
-        A line per setting and encoding: the settings, then the columns of `pe_lab.statistics.compare`.
-    """
-    keys = _settings(found)
-    runs = found[found["y"].notna()].rename(columns={"pe": "encoding"})
-    settings = runs[keys].drop_duplicates(ignore_index=True)
-    runs = runs.merge(settings.assign(task=settings.index.astype(str)))
-    compared = runs.groupby("task")["encoding"].transform(lambda names: baseline in set(names) and names.nunique() > 1)
-    runs = runs[compared.astype(bool)]
-    if runs.empty:
-        return settings.head(0).assign(verdict="")
-    columns = ["encoding", "seed", "y", "task"]
-    if endpoint.kind == "steps":
-        columns, runs = [*columns, "solved"], runs.astype({"solved": bool})
-    lines = compare(runs[columns], endpoint, baseline, one_family=True)
-    return settings.loc[lines.pop("task").astype(int)].reset_index(drop=True).join(lines)
+    solves = cfg.solve.level is not None
+    return tuned_outcomes.endpoint(cfg.tune.margin, math.log2(cfg.steps / cfg.solve.first) if solves else None)
 
 
 def write(races: list[Race]) -> None:
@@ -309,10 +246,10 @@ def write(races: list[Race]) -> None:
     """
     found, cfg = outcome_table(races), races[0].cfg
     tables = {"outcomes.csv": found, "tries.csv": try_table(races)}
-    for text, table in summaries(found, endpoint_of(cfg)):
+    for text, table in tuned_outcomes.summaries(found, endpoint_of(cfg)):
         print(f"{text}\n{as_text(table, [])}\n")
     if cfg.tune.baseline is not None:
-        tables["verdicts.csv"] = verdicts = with_baseline(found, endpoint_of(cfg), cfg.tune.baseline)
+        tables["verdicts.csv"] = verdicts = tuned_outcomes.with_baseline(found, endpoint_of(cfg), cfg.tune.baseline)
         counts = ", ".join(f"{count} {word}" for word, count in verdicts["verdict"].value_counts().items())
         print(f"{len(verdicts)} comparisons with {cfg.tune.baseline} in one family: {counts}")
     if len(cfg.tune.rates) > 2:  # of two, each is an edge

@@ -93,15 +93,12 @@ def report(arguments: argparse.Namespace) -> None:
         results = frame.load(folder, study)
         load = f"results = frame.load({str(folder)!r}{f', {study!r}' if study else ''})"
         beside = folder / "studies" / study if study else folder
-    if results.declared.tune is not None:
-        raise ValueError(
-            f"source must be a study at given learning rates: the seeds of {results.name} tune for themselves, and its "
-            f"verdicts are about the steps to solve, in outcomes.csv beside its rows"
-        )
     out = Path(arguments.out) if arguments.out else beside
     require_writable("--out", out)
     if len(results.cells):
         require_costs(results.cells, f"{results.name}: rows.csv")
+    if results.declared.tune is not None:
+        return _report_tuned(results, arguments, out, began)
     baseline = arguments.baseline or _baseline(results)
     audit, margin = _audit(arguments.audit), None
     if arguments.margin is not None:
@@ -122,6 +119,29 @@ def report(arguments: argparse.Namespace) -> None:
         print(f"partial: {len(results.refused)} entries were refused; the report lists them", file=sys.stderr)
     if arguments.paper is not None:
         print(f"{Path(arguments.paper) / 'paper.tex'}: {count} files; pdflatex, run in that folder, shows them all")
+    print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
+
+
+def _report_tuned(results: "Results", arguments: argparse.Namespace, out: Path, began: float) -> None:
+    """Write the report of a study whose seeds tune for themselves.
+
+    Raises:
+        ValueError: an option is given that it has no use for, or a table is missing or of another kind.
+    """
+    for name in ("baseline", "against", "margin", "audit", "paper"):
+        if getattr(arguments, name):
+            raise ValueError(
+                f"--{name} must not be given for {results.name}, whose seeds tune for themselves: what it compares is "
+                f"declared with it, got {getattr(arguments, name)!r}"
+            )
+    if arguments.metric != "loss":
+        raise ValueError(f"--metric must be loss for a study whose seeds tune for themselves, got {arguments.metric!r}")
+    from pe_lab.report import tuned  # loads torch
+    from pe_lab.report.page import html
+    from pe_lab.system.files import write_text
+
+    found = tuned.sections(tuned.TunedStudy(results, command(results.name)))
+    write_text(out / "report.html", html(f"pe_lab: {results.name}", found))
     print(f"{out / 'report.html'}: {len(results.cells)} cells, {time.perf_counter() - began:.1f} s")
 
 

@@ -162,9 +162,9 @@ def _seed_cautions(cells: pd.DataFrame) -> list[str]:
     return lines
 
 
-def failed(asked: Question) -> Section:
+def failed(results: Results) -> Section:
     """Return the section on failed cells, refused entries and omitted pairs."""
-    results, parts = asked.results, []
+    parts: list[Part] = []
     if len(results.failed):
         parts.append(Table(results.failed, "Cells that failed", "results.failed"))
     if results.refused:

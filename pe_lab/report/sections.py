@@ -26,7 +26,7 @@ def sections(asked: Question) -> list[Section]:
     if len(asked.results.cells):
         _ = asked.compared  # raises for a wrong metric or baseline
         asked.require()
-    found = [answer(asked), question(asked), failed(asked)]
+    found = [answer(asked), question(asked), failed(asked.results)]
     if len(asked.results.cells):
         found += [comparing.grid(asked), comparing.differences(asked), comparing.ranks(asked)]
         found += [

@@ -83,7 +83,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     axes = figure.subplots()
     shades, meaning = _shades(wide, floor_rows, sign)
     _draw_cells(axes, shown, shades)
-    axes.set_title(f"test {metric}, mean over seeds; shades: {meaning}", fontsize=9)
+    axes.set_title(f"test {metric}, mean over seeds\nshades: {meaning}", fontsize=9)
     lines = [
         {"setting": setting, "pe": floor, "mean": value, "low": np.nan, "high": np.nan}
         for floor, values in floor_rows.items()
@@ -97,7 +97,9 @@ def _shades(wide: pd.DataFrame, floor_rows: dict[str, pd.Series], sign: int) -> 
     floors = pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)
     level = next((floors.loc[name] for name in BLIND_NAMES if name in floors.index), None)
     if sign > 0 and level is not None and "bayes" in floors.index and (level - floors.loc["bayes"] > NO_GAP).all():
-        return (level - wide) / (level - floors.loc["bayes"]), "0 is the best without position, 1 the best possible"
+        shares = (level - wide) / (level - floors.loc["bayes"])
+        if (shares > 0).any(axis=None):  # otherwise all would be dark
+            return shares, "0 is the best without position, 1 the best possible"
     if sign < 0 and wide.min().min() >= 0 and wide.max().max() <= 1:
         return wide, "the value, from 0 to 1"
     # losses after one epoch and after sixteen are not comparable
@@ -273,6 +275,41 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     columns = ["setting", "pe", "seeds", "difference", "low", "high", "p_holm"]
     columns += ["margin", "p_equivalent_holm", "verdict"]
     return Plot(figure, data[columns].reset_index(drop=True))
+
+
+@mpl.rc_context(AS_WRITTEN)
+def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
+    """Draw what each seed reached, a panel per setting, a row per encoding, the best mean first.
+
+    Args:
+        outcomes: pe, y, and solved where the kind is "steps"; before y, the settings: see results.tuned_outcomes.
+        kind: "steps" (y is their log2) or "loss".
+    """
+    columns = [name for name in outcomes.columns[: outcomes.columns.get_loc("y")] if name not in ("pe", "seed")]
+    data = sort_by_setting(outcomes, columns)
+    data = data.assign(setting=settings_in_words(data, columns))
+    data = data.assign(value=2 ** data["y"] if kind == "steps" else data["y"])
+    data["reached"] = data["solved"].astype(bool) if kind == "steps" else True
+    names = list(data.groupby("pe", sort=False)["y"].mean().sort_values(kind="stable").index)
+    figure, panels = make_panels(data["setting"].unique(), 1.1 + 0.2 * len(names), share_y=True)
+    for setting, axes in panels.items():
+        part = data[data["setting"] == setting]
+        for name, line in part.groupby("pe", sort=False):
+            y, look = names.index(name), style(str(name))
+            middle = 2 ** line["y"].mean() if kind == "steps" else line["y"].mean()
+            axes.plot([middle, middle], [y - 0.35, y + 0.35], color=look.colour, linewidth=2)
+            for done in (True, False):
+                values = line.loc[line["reached"] == done, "value"]
+                face = look.colour if done else "white"
+                axes.plot(values, [y] * len(values), look.marker, color=look.colour, markerfacecolor=face, ms=4)
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        if kind == "steps":
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.set_xlabel("steps to solve" if kind == "steps" else "test loss in nats", fontsize=8)
+        axes.set_title(setting, fontsize=9)
+    return Plot(figure, data[["setting", "pe", "seed", "value", "reached"]].reset_index(drop=True))
 
 
 def _handle(verdict: str) -> Line2D:

@@ -10,10 +10,11 @@ from pe_lab import config
 from pe_lab.experiment import executor
 from pe_lab.experiment.rounds import Outcome, drive
 from pe_lab.experiment.sweep import run
-from pe_lab.experiment.tuning import Race, evaluations, races_of, tuned, with_baseline
+from pe_lab.experiment.tuning import Race, evaluations, races_of, tuned
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report.__main__ import main as report
 from pe_lab.results.frame import load
+from pe_lab.results.tuned_outcomes import with_baseline
 from pe_lab.statistics import Endpoint
 
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]

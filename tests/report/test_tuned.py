@@ -1,0 +1,170 @@
+"""The report of a study whose seeds tune for themselves says what its own verdicts say."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pe_lab.report.__main__ import main
+from pe_lab.report.parts import Drawn, Table
+from pe_lab.report.tuned import TunedStudy, sections
+from pe_lab.results import frame, plots
+from pe_lab.results.tuned_outcomes import endpoint, with_baseline
+
+LOSS = {"rope": 0.5, "lrope": 0.5, "alibi": 0.3, "learnable": 0.9, "t5": 0.52}
+STEPS = {"rope": 7.0, "lrope": 7.1, "alibi": 4.0, "none": 11.0, "t5": 9.0}
+CAP = 2048
+
+
+def written(folder: Path, solvable: bool, seeds: int = 5, baseline: str | None = "rope") -> Path:
+    """Write the tables of a study of five encodings, two depths, and, without a level, of 1 and 4 epochs."""
+    rng, rows, outcomes = np.random.default_rng(0), [], []
+    for depth in (1, 4):
+        for epochs in (4,) if solvable else (1, 4):
+            for pe, middle in (STEPS if solvable else LOSS).items():
+                for seed in range(seeds):
+                    y = middle - 0.1 * epochs - 0.02 * depth + rng.normal(0, 0.005)
+                    solved = middle < 11 if solvable else None
+                    y = np.log2(CAP) if solved is False else y
+                    settings = {"pe": pe, "data": "copy", "depth": depth}
+                    steps = 100 * epochs
+                    common = {"epochs": epochs, "seed": seed, "steps": steps, "optimizer.lr": 3e-3}
+                    floors = {"floor_bayes_loss": 0.0, "floor_position_blind_loss": 0.6}
+                    cost = {"parameters": 10, "positional_parameters": 0, "flops_per_token": 1.0, "seconds": 1.0}
+                    cost |= {"attention": "sdpa", "device": "cpu"}
+                    rows.append(settings | common | {"test_loss": y} | floors | cost | {"run": f"{len(rows):016x}"})
+                    chosen = {"y": y, "solved": solved, "optimizer.lr": 3e-3 if pe == "rope" else 1e-2}
+                    chosen |= {"start_scale": None, "edge": pe != "rope", "trained_steps": steps, "core_seconds": 9.0}
+                    outcomes.append(settings | {"seed": seed, "steps": steps} | chosen)
+    folder.mkdir()
+    pd.DataFrame(rows).to_csv(folder / "rows.csv", index=False)
+    pd.DataFrame(outcomes).to_csv(folder / "outcomes.csv", index=False)
+    margin = "1 octave" if solvable else "0.05 nats"
+    tune = {"rates": [1e-3, 3e-3, 1e-2], "margin": margin, "baseline": baseline}
+    (folder / "declared.json").write_text(json.dumps({"tune": tune}))
+    return folder
+
+
+def parts(folder: Path) -> tuple[TunedStudy, dict[str, list[object]]]:
+    study = TunedStudy(frame.load(folder))
+    return study, {section.title: section.parts for section in sections(study)}
+
+
+def report(monkeypatch: pytest.MonkeyPatch, *words: str) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", ["pe-lab report", *words])
+    try:
+        main()
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def test_losses_are_compared_in_one_family_over_all_settings(tmp_path: Path) -> None:
+    study, found = parts(written(tmp_path / "study", solvable=False))
+    lines = with_baseline(study.outcomes, endpoint("0.05 nats", None), "rope")
+    (table,) = [part for part in found["Differences"] if isinstance(part, Table)]
+    assert len(table.data) == 4 * 4
+    pd.testing.assert_series_equal(table.data["p_holm"], lines["p_corrected"], check_names=False)
+    assert set(table.data.loc[table.data["pe"] == "alibi", "verdict"]) == {"better"}
+    assert set(table.data.loc[table.data["pe"] == "lrope", "verdict"]) == {"equivalent"}
+    (drawn,) = [part for part in found["Differences"] if isinstance(part, Drawn)]
+    assert len(drawn.plot.data) == len(lines)
+    opening = next(iter(found.values()))
+    (figure,) = [part for part in opening if isinstance(part, Drawn)]
+    assert len(figure.plot.data) == 4  # of the last setting
+    assert np.allclose(
+        figure.plot.data["difference"].sort_values(),
+        lines[(lines["depth"] == 4) & (lines["steps"] == 400)]["difference"].sort_values(),
+    )
+    assert len(found["During training"]) == 1
+
+
+def test_steps_to_solve_are_compared_with_the_shares_that_solved(tmp_path: Path) -> None:
+    study, found = parts(written(tmp_path / "study", solvable=True, baseline=None))
+    assert study.compared.empty
+    assert "Differences" not in found
+    assert "During training" not in found  # losses of runs that stop early are no comparison
+    ranked = study.ranked.set_index(["depth", "pe"])
+    assert ranked.loc[(1, "none"), "solved"].startswith("0 [")
+    assert ranked.loc[(1, "alibi"), "ranks"] == "1-1"
+    assert ranked.loc[(4, "none"), "ranks"] == "5-5"
+    (figure,) = [part for part in found["Values and ranks"] if isinstance(part, Drawn)]
+    drawn = figure.plot.data
+    assert len(drawn) == len(study.outcomes)
+    assert not drawn.loc[drawn["pe"] == "none", "reached"].any()
+    assert np.allclose(drawn.loc[drawn["pe"] == "none", "value"], CAP)
+
+
+def test_choices_of_seeds_are_counted_and_edges_are_said(tmp_path: Path) -> None:
+    _, found = parts(written(tmp_path / "study", solvable=False))
+    (table,) = [part for part in found["Learning rates"] if isinstance(part, Table)]
+    counts = table.data.set_index("pe")
+    assert counts.loc["rope", ["0.003", "0.01", "edge"]].tolist() == [20, 0, "0%"]
+    assert counts.loc["alibi", ["0.003", "0.01", "edge"]].tolist() == [0, 20, "100%"]
+    notes = " ".join(part for part in next(iter(found.values())) if isinstance(part, str) and "Note" in part)
+    assert "`alibi` 100%" in notes
+    assert "`rope`" not in notes
+
+
+def test_few_seeds_are_said_and_a_diverged_one_is_left_out(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", solvable=False, seeds=3)
+    outcomes = pd.read_csv(folder / "outcomes.csv")
+    outcomes.loc[(outcomes["pe"] == "t5") & (outcomes["seed"] == 0), ["y", "optimizer.lr"]] = np.nan
+    outcomes.to_csv(folder / "outcomes.csv", index=False)
+    study, found = parts(folder)
+    assert any("2 seeds" in part for part in next(iter(found.values())) if isinstance(part, str))
+    assert set(study.compared.loc[study.compared["pe"] == "t5", "seeds"]) == {2}
+    assert "equivalent" not in set(study.compared["verdict"])
+
+
+def test_the_page_is_written_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    assert report(monkeypatch, str(folder)) == 0
+    page = (folder / "report.html").read_text()
+    assert page.count("<svg") == 4
+    assert not re.search(r'(src|[^:]href)="http', page)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--margin", "0.1 nats"], "--margin must not be given"),
+        (["--baseline", "alibi"], "--baseline must not be given"),
+        (["--paper", "paper"], "--paper must not be given"),
+        (["--metric", "accuracy"], "--metric must be loss"),
+    ],
+)
+def test_what_the_study_declares_is_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = written(tmp_path / "study", solvable=False)
+    assert report(monkeypatch, str(folder), *words) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.count("\n") == 1
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize("damage", ["missing", "column"])
+def test_outcomes_that_are_missing_or_of_another_kind_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    if damage == "missing":
+        (folder / "outcomes.csv").unlink()
+    else:
+        pd.read_csv(folder / "outcomes.csv").drop(columns="edge").to_csv(folder / "outcomes.csv", index=False)
+    assert report(monkeypatch, str(folder)) == 1
+    assert "outcomes.csv" in capsys.readouterr().err
+
+
+def test_runs_are_drawn_best_first_in_the_order_of_settings() -> None:
+    rows = [("b", 4, 0, 1.0), ("a", 4, 0, 2.0), ("b", 1, 0, 3.0), ("a", 1, 0, 9.0)]
+    made = plots.runs(pd.DataFrame(rows, columns=["pe", "depth", "seed", "y"]).assign(solved=None), "loss")
+    assert [axes.get_title() for axes in made.figure.axes] == ["depth 1", "depth 4"]
+    assert [label.get_text() for label in made.figure.axes[0].get_yticklabels()] == ["b", "a"]
