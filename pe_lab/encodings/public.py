@@ -3,6 +3,7 @@
 from pe_lab.encodings.absolute import Integer, Normalized, Sinusoidal
 from pe_lab.encodings.base import PositionalEncoding, UnfitError
 from pe_lab.encodings.bias import Alibi, Sandwich
+from pe_lab.encodings.bias_content import Inkling
 from pe_lab.encodings.bias_gaussian import BAM
 from pe_lab.encodings.bias_learned import T5, Fire, KerpleLog, KerplePower, RelativeBias
 from pe_lab.encodings.cache import Cache
@@ -11,9 +12,11 @@ from pe_lab.encodings.contextual import CoPE, Forgetting
 from pe_lab.encodings.continuous import Continuous, Fourier
 from pe_lab.encodings.convolution import Canon, ConvolutionalPE
 from pe_lab.encodings.dape import Dape, DapeV2
+from pe_lab.encodings.decay import Wall
 from pe_lab.encodings.dropped import DroPE
 from pe_lab.encodings.exposb import ExpoSB
 from pe_lab.encodings.factors import URPE
+from pe_lab.encodings.grape import GrapeA, GrapeM
 from pe_lab.encodings.grid import AxialRoPE, Learnable2D, MixedRoPE, Sinusoidal2D
 from pe_lab.encodings.layout import PADDING, UNMARKED, Layout
 from pe_lab.encodings.marked import Abacus, Coupled
@@ -22,7 +25,7 @@ from pe_lab.encodings.path import PaTH
 from pe_lab.encodings.polar import PoPE
 from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
-from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
+from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, ResonanceRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, LongRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.rotary_values import VORoPE
@@ -60,8 +63,11 @@ __all__ = [
     "Fire",
     "Forgetting",
     "Fourier",
+    "GrapeA",
+    "GrapeM",
     "HardAlibi",
     "Heads",
+    "Inkling",
     "Integer",
     "Interleave",
     "InterpolatedRoPE",
@@ -87,6 +93,7 @@ __all__ = [
     "Random",
     "Randomized",
     "RelativeBias",
+    "ResonanceRoPE",
     "RoPE",
     "Rotary",
     "RotaryStickBreaking",
@@ -109,6 +116,7 @@ __all__ = [
     "Tupe",
     "UnfitError",
     "VORoPE",
+    "Wall",
     "Window",
     "XPos",
     "Yarn",

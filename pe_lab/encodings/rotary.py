@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor, nn
 
-from pe_lab.encodings.angles import angles
+from pe_lab.encodings.angles import FULL_TURN, angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.options import Dimensions, Factor, OptionError, Positive, between
@@ -212,6 +212,45 @@ class PRoPE(RoPE):
     def omega(self, device: torch.device) -> Tensor:
         pair = torch.arange(self.sizes.head_dim // 2, device=device)
         return super().omega(device).where(pair < self.rotated_pairs, 0) / self.factor
+
+
+class ResonanceRoPE(RoPE):
+    """Resonance RoPE (Wang et al. 2024, arXiv:2403.00071, its released code): wavelengths that are whole numbers.
+
+    Pair c is rotated by 2 pi p / round(2 pi theta ** (2c / d)) at position p. A pair whose wavelength is below the
+    training length then has, at any position beyond, an angle that it had in training: the same bits, since positions
+    are first divided by the wavelength and the rest is taken. Longer wavelengths change little. Nothing is learned.
+
+    Args:
+        theta: >= 1, base of the frequencies before they are rounded.
+        pairing, rotary_dim: as RoPE.
+
+    Raises:
+        ValueError: as RoPE; an option out of range.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "resonance_rope",
+        theta: Factor = 10_000.0,
+        pairing: Pairing = "interleaved",
+        rotary_dim: Dimensions | None = None,
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing, rotary_dim)
+
+    def wavelengths(self, device: torch.device) -> Tensor:
+        """Return the wavelengths, integers [r/2]."""
+        return (FULL_TURN / frequencies(self.rotary_dim, self.theta, device)).round().long()
+
+    def omega(self, device: torch.device) -> Tensor:
+        return (FULL_TURN / self.wavelengths(device).double())[None]
+
+    def rotation(self, h: Tensor, layout: Layout) -> Rotary:
+        wavelength = self.wavelengths(h.device)
+        turned = layout.pos[:, None, :, None] % wavelength
+        angle = angles(turned, FULL_TURN / wavelength.double(), at_least_float32(h))
+        return Rotary(angle.cos(), angle.sin(), self.pairing)
 
 
 class XPos(RoPE):

@@ -67,12 +67,13 @@ INAPPLICABLE = {
         "none",
         "window",
         "hard_alibi",
-        "urpe",
-    },  # logits have no position
+        "urpe",  # logits have no position
+        "inkling",  # a token without content has no bias
+    },
     SDPA: {
         *("cope", "deberta", "shaw", "transformer_xl", "exposb_literal", "stick_breaking", "rse", "rse_literal"),
         "urpe",
-        *("dape", "dape_v2", "path"),
+        *("dape", "dape_v2", "path", "wall", "grape_a"),
     },
 }
 
@@ -211,7 +212,7 @@ def test_every_vector_and_table_of_fixed_size_has_a_setting_for_it() -> None:
     assert {name for name in NAMES if issubclass(CLASSES[name], Absolute)} <= with_std | with_size
     assert with_std == {
         *("learnable", "learnable_per_layer", "learnable_2d", "relative_bias", "t5", "shaw", "transformer_xl"),
-        *("deberta", "cope", "cpe", "path", "abacus", "coupled"),
+        *("deberta", "cope", "cpe", "path", "abacus", "coupled", "inkling"),
     }
 
 

@@ -5,6 +5,7 @@
     STRING that commutes, arXiv:2502.02562        `lrope`          queries and keys in another basis
     ComRoPE, arXiv:2506.03737, one axis           `lrope`          the same, block by block
     GRAPE-M of a learned basis, arXiv:2512.07805  `lrope`          the same; planes left out only in a limit
+    GRAPE-M of fixed planes, its released code    `lrope`          share=heads, and 1/16 of the rate (test_grape.py)
     hyperbolic HoPE, arXiv:2509.05218             a decay by lane  queries and keys in another basis, and no phase
     HoPE of high frequencies, arXiv:2410.21216    `p_rope`         p, the share of wavelengths up to L
     `normalized`, `integer`                       `none`           a LayerNorm before whatever reads them

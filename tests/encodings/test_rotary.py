@@ -13,7 +13,7 @@ from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, RoPE, XPos
+from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, ResonanceRoPE, RoPE, XPos
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.model.transformer import Transformer
 
@@ -70,7 +70,7 @@ def test_rope_is_the_papers_rotation(theta: float, pairing: str) -> None:
         assert_close(g, e, **EQUAL)
 
 
-@pytest.mark.parametrize("kind", [RoPE, LRoPE, LeRoPE, PRoPE, XPos])
+@pytest.mark.parametrize("kind", [RoPE, LRoPE, LeRoPE, PRoPE, ResonanceRoPE, XPos])
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_logit_depends_only_on_offset(kind: type[RoPE], pairing: str, dtype: torch.dtype) -> None:
@@ -142,7 +142,7 @@ def test_rope_in_halves_equals_transformers_llama(theta: float) -> None:
         assert_close(ours, other, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("kind", [RoPE, LRoPE, LeRoPE, PRoPE, XPos])
+@pytest.mark.parametrize("kind", [RoPE, LRoPE, LeRoPE, PRoPE, ResonanceRoPE, XPos])
 def test_a_head_of_odd_size_is_refused(kind: type[RoPE]) -> None:
     with pytest.raises(ValueError, match=r"rotates pairs: head_dim must be even, got 33 \(width=132, "):
         kind(Sizes(width=132, num_heads=4, length=16))
@@ -494,3 +494,49 @@ def test_xpos_is_causal_only() -> None:
         XPos(replace(SIZES, causal=False))
     with pytest.raises(ValueError, match=r"causal attention only"):
         XPos(SIZES).locate(replace(layout_at([0, 1]), causal=False))
+
+
+@pytest.mark.proves("resonance_rope")
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+@pytest.mark.parametrize("theta", [10_000.0, 1.0])
+@pytest.mark.parametrize("rotary_dim", [None, 4])
+def test_resonance_rope_is_the_papers_rotation(rotary_dim: int | None, theta: float, pairing: str) -> None:
+    """theta_c = 2 pi / round(2 pi / theta_c of rope); values and gradients."""
+    q, k = (torch.randn(B, H, 6, d, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    encoding, n = ResonanceRoPE(SIZES, theta=theta, pairing=pairing, rotary_dim=rotary_dim), rotary_dim or d
+    got = logits(encoding, q, k, layout_at(*POSITIONS))
+
+    def matrix(pos: int) -> Tensor:
+        made = torch.eye(d, dtype=torch.float64)
+        for c in range(n // 2):
+            angle = pos * 2 * math.pi / round(2 * math.pi * theta ** (2 * c / n))
+            a, b = (2 * c, 2 * c + 1) if pairing == "interleaved" else (c, c + n // 2)
+            made[a, a] = made[b, b] = math.cos(angle)
+            made[b, a], made[a, b] = math.sin(angle), -math.sin(angle)
+        return made
+
+    matrices = torch.stack([torch.stack([matrix(p) for p in row]) for row in POSITIONS])
+    rotated_q, rotated_k = (torch.einsum("btij,bhtj->bhti", matrices, x) for x in (q, k))
+    expected = torch.einsum("bhti,bhsi->bhts", rotated_q, rotated_k) / math.sqrt(d)
+    assert_close(got, expected, **EQUAL)
+    upstream = torch.randn_like(expected)
+    for g, e in zip(*(torch.autograd.grad(x, (q, k), upstream) for x in (got, expected)), strict=True):
+        assert_close(g, e, **EQUAL)
+
+
+def test_resonance_rope_has_no_new_angles_beyond_its_wavelengths() -> None:
+    """Bit for bit, in float32, at positions up to 2 ** 24."""
+    encoding, h = ResonanceRoPE(SIZES), torch.zeros(1, 1, H * d)
+    lengths = [6, 63, 628, 6_283]
+    assert encoding.wavelengths(h.device).tolist() == lengths
+    for pos in (0, 5, 62, 6_282, 999_999, 2**24 - 1):
+        tables = encoding.rotation(h, layout_at([pos]))
+        for c, length in enumerate(lengths):
+            known = encoding.rotation(h, layout_at([pos % length]))
+            assert torch.equal(tables.cos[..., c], known.cos[..., c])
+            assert torch.equal(tables.sin[..., c], known.sin[..., c])
+
+
+def test_resonance_rope_needs_a_base_of_at_least_1() -> None:
+    with pytest.raises(ValueError, match=r"^theta must be at least 1, got 0\.5"):
+        ResonanceRoPE(SIZES, theta=0.5)

@@ -28,6 +28,8 @@ KEPT = {
     "urpe",
     "bam",
     "ssmax",
+    "grape_a",
+    "grape_m",
 }
 LR, DECAY = 0.1, 0.5
 

@@ -129,6 +129,9 @@ DIVIDED = {
     "path": {"down", "beta_weight"},
     "selective_rope": {"down"},
     "tupe": {"weight"},
+    "grape_m": {"weight"},
+    "inkling": {"weight"},
+    "wall": {"weight"},
 }
 # of each encoding, what has a number or a vector for each dimension, and sums over none
 BY_DIMENSION = {
@@ -152,6 +155,9 @@ BY_DIMENSION = {
     "shaw": {"keys", "values"},
     "transformer_xl": {"u", "v"},
     "tupe": {"table", "norm_gain", "norm_bias", "bias"},
+    "grape_a": {"query", "key"},
+    "grape_m": {"beta"},
+    "wall": {"bias"},
 }
 
 
