@@ -37,9 +37,8 @@ def decayed_products(q: Tensor, k: Tensor, decay: Tensor, chunk: int = CHUNK) ->
     length, total = q.shape[2], k.shape[2]
     earlier, rows = total - length, []
     # the number of chunks of an exported model must not depend on its length
-    size = length if torch.compiler.is_exporting() else chunk
-    for start in range(0, length, size):
-        end = min(start + size, length)
+    starts = [0] if torch.compiler.is_exporting() else list(range(0, length, chunk))
+    for start, end in zip(starts, [*starts[1:], length], strict=True):
         first, own = earlier + start, slice(earlier + start, earlier + end)
         origin, queries = decay[:, :, first : first + 1], q[:, :, start:end]
         fallen = (decay[:, :, own] - origin).exp().to(q.dtype)
