@@ -18,7 +18,7 @@ from pe_lab.data.text import levels
 from pe_lab.data.text.cache import cache_folder, kept
 from pe_lab.data.text.corpus import Corpus
 from pe_lab.data.text.encoded import SPLITS, Encoded
-from pe_lab.data.text.tokenizer import BPE, Bytes
+from pe_lab.data.text.tokenizer import BPE, Bytes, FromFile
 from pe_lab.data.text.windows import Windows, packed, place
 from pe_lab.encodings.options import (
     LONGEST,
@@ -29,11 +29,17 @@ from pe_lab.encodings.options import (
     OptionError,
     Range,
     is_integer,
+    is_text,
     whole,
 )
 from pe_lab.system.files import digest, read_json, write_json
 
 VOCABULARY_SIZES = Range("an integer from 259 to 65536", lambda x: is_integer(x) and 259 <= x <= 65_536)
+TOKENIZERS = Range(
+    "bytes, bpe, or a tokenizer.json or its folder that is there",
+    lambda x: x in ("bytes", "bpe") or (is_text(x) and Path(x).expanduser().exists()),
+    names=("bytes", "bpe"),
+)
 COUNTED = 2**23  # most tokens of the training split that reference levels count, to bound their memory
 
 
@@ -56,7 +62,8 @@ class Text(Dataset):
             `datasets` of Hugging Face saved a dataset or its splits, which are divided anew; the last two need pyarrow.
         column: of text in the rows of these files: a row is a document. None: the files are plain text.
         separator: text between the documents of a file; None: a file is one document.
-        tokenizer: "bytes", or "bpe", learned from the training split.
+        tokenizer: "bytes"; "bpe", learned from the training split; or the path of a tokenizer.json, or of a folder with
+            one, as `AutoTokenizer` saves it.
         vocabulary_size: tokens of "bpe", 259 to 65,536: 256 bytes, learned tokens, MASK and END.
         length: T, >= 2.
         train_sequences: windows of the training split, at most, taken evenly over it; None: all.
@@ -87,7 +94,7 @@ class Text(Dataset):
         corpus: Literal["tinyshakespeare", "stdlib", "enwik8"] = "tinyshakespeare",
         path: FileOrFolder | None = None,
         separator: NonEmpty | None = None,
-        tokenizer: Literal["bytes", "bpe"] = "bytes",
+        tokenizer: Annotated[str, TOKENIZERS] = "bytes",
         vocabulary_size: Annotated[int, VOCABULARY_SIZES] = 4096,
         length: Annotated[int, whole(2, most=LONGEST)] = 256,
         train_sequences: Count | None = None,
@@ -102,7 +109,8 @@ class Text(Dataset):
         self.seed, self.name = seed, name
         self.length, self.factor = length, 1.0
         self.train_sequences, self.held_out = train_sequences, test_sequences
-        own = BPE(vocabulary_size) if tokenizer == "bpe" else Bytes()
+        fixed = Bytes() if tokenizer == "bytes" else None
+        own = fixed or (BPE(vocabulary_size) if tokenizer == "bpe" else FromFile(tokenizer))
         self.text = Encoded(Corpus(corpus, path, separator, cache_folder(cache), column), own)
         self.task = Task(own.vocabulary, length, own.vocabulary, self.causal)
 
@@ -111,6 +119,7 @@ class Text(Dataset):
         known: dict[str, Any] = {"corpus": self.text.digest}
         known |= {"path": None, "separator": None, "cache": None}
         known |= {} if self.text.corpus.column is None else {"column": None}
+        known |= {"tokenizer": "file"} if isinstance(self.text.tokenizer, FromFile) else {}
         return known if isinstance(self.text.tokenizer, BPE) else known | {"vocabulary_size": None}
 
     def longer(self, factor: float) -> "Text":
