@@ -18,7 +18,8 @@ from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.names import unknown_name
 
 SMALL = ["model.width=16", "model.num_heads=2"]  # each overridden by one that is given
-TAKEN = {"pe": ("pe", "model"), "data": ("data", "seed")}  # the settings of each kind of check
+# the settings that each kind of check reads; of pe and data, with all of their options
+TAKEN = {"pe": ("pe", "model.width", "model.num_heads"), "data": ("data", "seed")}
 
 
 def main() -> None:
@@ -50,8 +51,9 @@ def read(overrides: list[str]) -> tuple[str, list[DictConfig]]:
     others = [override for override in overrides if override not in chosen]
     for override in others:
         key, equals, _ = override.lstrip("+").partition("=")
-        if key.partition(".")[0] not in TAKEN[kind] or not equals:
-            raise ValueError(f"a check of {kind} takes settings of {' and '.join(TAKEN[kind])}, got {override!r}")
+        if not equals or not (key in TAKEN[kind] or key.startswith(f"{kind}.")):
+            taken = ", ".join([f"{kind}.<option>", *TAKEN[kind][1:]])
+            raise ValueError(f"a check of {kind} takes {taken}, got {override!r}")
     listed, known = list(dict.fromkeys(names.split(","))), config.folders().names(kind)
     for name in listed:
         if name not in known:
