@@ -369,6 +369,7 @@ def meaning(cell: Cell) -> dict[str, Any]:
     whole, own = resolved(cell), cell.dataset.content()
     found = {key: whole[key] for key in ("pe", "data", "model", "optimizer", "seed")}
     found["data"] = {key: value for key, value in found["data"].items() if key not in own} | own
+    found["model"] = {key: value for key, value in found["model"].items() if key != "checkpointing"}  # on a CPU
     return found | {"trainer": {key: whole["trainer"][key] for key in ("batch_size", "clip", "precision")}}
 
 

@@ -306,7 +306,7 @@ def test_shipped_cells_cost_nothing_and_say_what_others_will():
 
 
 def test_the_cost_of_a_run_is_that_of_its_last_checkpoint_in_any_order():
-    (cfg,) = expand("pe=rope", "decide.baseline=null", "decide.seeds=5..12")
+    (cfg,) = expand("pe=rope", "decide.baseline=null", "margin=null", "decide.seeds=5..12")
     one = [Outcome(cfg, "a", Path("a"), core_seconds=seconds) for seconds in (4.0, 16.0, 1.0)]
     two = [Outcome(cfg, "b", Path("b"), core_seconds=9.0, shipped=True), Outcome(cfg, "b", Path("b"), core_seconds=2.0)]
     assert cost_of([*one, *two]) == {"a": 16.0, "b": 2.0}
