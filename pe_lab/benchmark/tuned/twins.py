@@ -22,7 +22,7 @@ from pe_lab.statistics import share_interval
 TWINS: tuple[tuple[str, ...], ...] = (("integer", "normalized"), ("rope", "rope_dynamic_ntk"))
 NEAR: tuple[tuple[str, str], ...] = (
     *(("rope", pe) for pe in ("carope", "lerope", "lrope", "p_rope", "xpos")),
-    *(("none", pe) for pe in ("cope", "selective_rope", "urpe")),
+    *(("none", pe) for pe in ("cope", "selective_rope", "urpe", "wall")),
     ("alibi", "bam"),
 )
 
