@@ -63,6 +63,14 @@ class TunedStudy:
             raise ValueError(f"{path} must have the columns {', '.join(NEEDED)}, got none named {', '.join(lacking)}")
         return found
 
+    def named(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return cells or curves with the names of the outcomes; theirs may have the chosen scale behind them."""
+        if rows.empty:
+            return rows
+        names = sorted(self.outcomes["pe"].unique(), key=len, reverse=True)
+        new = {pe: next((one for one in names if f"{pe} ".startswith(f"{one} ")), pe) for pe in rows["pe"].unique()}
+        return rows.assign(pe=rows["pe"].map(new))
+
     @property
     def known(self) -> pd.DataFrame:
         """The outcomes of seeds of which a try did not diverge."""
@@ -209,7 +217,7 @@ def _runs(study: TunedStudy, runs: pd.DataFrame, which: str = "") -> Drawn:
 
 def _plain_cells(study: TunedStudy) -> pd.DataFrame:
     """Return the cells without what their seeds chose."""
-    cells = study.results.cells
+    cells = study.named(study.results.cells)
     return cells.drop(columns=[name for name in CHOSEN if name in setting_columns(cells)])
 
 
@@ -256,7 +264,7 @@ def _values(study: TunedStudy) -> Section:
 
 def _over_training(study: TunedStudy) -> Section:
     """Return the loss after each declared number of epochs, and validation during the longest trainings."""
-    cells, curves, parts = _plain_cells(study), study.results.curves, list[Part]()
+    cells, curves, parts = _plain_cells(study), study.named(study.results.curves), list[Part]()
     comparable = study.endpoint.kind == "loss"  # runs that solve their task stop
     if comparable and cells["epochs"].nunique() > 1:
         caption = "Test loss after so many epochs, each tuned for itself: means over seeds with 95 % t intervals"

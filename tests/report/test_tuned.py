@@ -99,6 +99,19 @@ def test_steps_to_solve_are_compared_with_the_shares_that_solved(tmp_path: Path)
     assert np.allclose(drawn.loc[drawn["pe"] == "none", "value"], CAP)
 
 
+def test_cells_that_are_named_by_their_scale_are_of_one_encoding(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    rows = pd.read_csv(folder / "rows.csv")
+    chosen = (rows["pe"] == "learnable") & (rows["seed"] > 2)
+    rows.loc[rows["pe"] == "learnable", "pe"] = "learnable std=1"
+    rows.loc[chosen, "pe"] = "learnable std=0.14"
+    rows.to_csv(folder / "rows.csv", index=False)
+    _, found = parts(folder)
+    (figure,) = [part for part in found["During training"] if isinstance(part, Drawn)]
+    assert set(figure.plot.data["pe"]) == set(LOSS)
+    assert set(figure.plot.data["seeds"]) == {5}
+
+
 def test_choices_of_seeds_are_counted_and_edges_are_said(tmp_path: Path) -> None:
     _, found = parts(written(tmp_path / "study", solvable=False))
     (table,) = [part for part in found["Learning rates"] if isinstance(part, Table)]

@@ -2,15 +2,20 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from pe_lab.report.tuned import TunedStudy
 from pe_lab.results import frame, study
+from pe_lab.results.tuned_outcomes import with_baseline
 
 FOLDERS = sorted(path.parent for path in (Path(__file__).parents[2] / "sweeps/results").glob("*/rows.csv"))
+TUNED = [folder for folder in FOLDERS if (folder / "outcomes.csv").exists()]  # whose seeds tune for themselves
+UNTUNED = [folder for folder in FOLDERS if folder not in TUNED]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", UNTUNED, ids=lambda folder: folder.name)
 def test_committed_tables_are_those_of_the_committed_rows(folder):
     results = frame.load(folder)
     _, files = study.tables(results, results.records)
@@ -18,3 +23,15 @@ def test_committed_tables_are_those_of_the_committed_rows(folder):
     for name in ("table.md", "tasks.md", "tasks.txt"):
         if (folder / name).exists():
             assert (folder / name).read_text() == files[name]
+
+
+@pytest.mark.parametrize("folder", TUNED, ids=lambda folder: folder.name)
+def test_committed_verdicts_are_those_of_the_committed_outcomes(folder):
+    made = TunedStudy(frame.load(folder))
+    expected = pd.read_csv(folder / "verdicts.csv")
+    found = with_baseline(made.outcomes, made.endpoint, made.baseline)
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False, rtol=1e-9)
+    cells = made.named(made.results.cells)
+    both = made.outcomes.merge(cells, on=["pe", "data", "depth", "seed", "steps"], validate="one_to_one")
+    assert len(both) == len(cells) == len(made.outcomes)
+    assert (both["y"] == both["test_loss"]).all()
