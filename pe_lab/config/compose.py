@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from pe_lab.config import trainer
-from pe_lab.config.overrides import of_checkpoint, parsed
+from pe_lab.config.overrides import TWICE, of_checkpoint, parsed
 from pe_lab.config.parts import fill_parts
 from pe_lab.config.ranges import require
 from pe_lab.config.rules import check
@@ -197,7 +197,8 @@ def _jobs(overrides: list[str], known: Folders) -> Iterator[tuple[str, ...]]:
         if not override.is_sweep_override():
             words[key] = [f"{key}={override.get_value_element_as_str()}"]
         elif override.is_discrete_sweep():
-            words[key] = [f"{key}={value}" for value in override.sweep_string_iterator()]
+            values = list(override.sweep_string_iterator())
+            words[key] = [f"{key}={value}" for value in (values[:1] if ",".join(values) == TWICE else values)]
         else:
             line = shown(override.input_line)
             raise ValueError(f"a sweep must have values that can be listed, as 1,2 or range(3), got {line}")

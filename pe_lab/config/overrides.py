@@ -87,16 +87,23 @@ def studies(words: list[str]) -> list[list[str]]:
     return [[*as_lists(one.split()), *others] for one in made_of[size]]
 
 
+TWICE = "null,null"  # how a sweep has null as its only value
+
+
 def of_jobs(overrides: list[str]) -> list[str]:
     """Return the overrides of a sweep, with fixed settings of `pe` and `data` as choices of one value.
 
     Hydra puts fixed values into the config before a swept group is chosen, and the default choice may not have them.
+    It has no choice of null alone, which is written twice.
     """
     jobs = []
     for override in overrides:
         key, equals, value = override.partition("=")
         fixed = key.startswith(("pe.", "data.")) and equals and value and ("," not in value or value[0] in "[{\"'")
-        jobs.append(f"{key}=choice({value})" if fixed and "(" not in value else override)
+        if fixed and value.lower() == "null":
+            jobs.append(f"{key}={TWICE}")
+        else:
+            jobs.append(f"{key}=choice({value})" if fixed and "(" not in value else override)
     return jobs
 
 

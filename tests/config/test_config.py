@@ -190,6 +190,13 @@ def test_a_setting_that_only_the_swept_choices_have_is_taken_by_each(setting):
     ]
 
 
+@pytest.mark.parametrize("null", ["null", "NULL"])
+def test_null_is_taken_by_each_too(null):
+    words = config.of_jobs(["pe=shape", f"pe.max_shift={null}", "seed=1,2"])
+    cfgs = config.expand(words, multirun=True)
+    assert [(cfg.pe.max_shift, cfg.seed) for cfg in cfgs] == [(None, 1), (None, 2)]
+
+
 def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     seen = set()
     for group in ("data", "logger", "optimizer", "search"):

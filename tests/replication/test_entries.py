@@ -153,6 +153,14 @@ def test_every_entry_that_can_run_composes_and_measures_what_it_says(table: str)
                 assert DERIVED.get(value.metric, (value.metric,))[0] in known, f"{name}, {label}"
 
 
+def test_settings_are_taken_by_a_sweep_of_seeds() -> None:
+    """As `train` gives them to pe-lab run -m; one entry of each set of settings."""
+    by_keys = {tuple(word.partition("=")[0] for word in entry.overrides()): entry for entry in RUN.values()}
+    for entry in by_keys.values():
+        words = config.of_jobs([*entry.overrides(), "seed=range(2)", "trainer.device=cpu"])
+        assert [cfg.seed for cfg in config.expand(words, multirun=True)] == [0, 1], entry.name
+
+
 def test_numbers_that_were_seen_have_a_paper() -> None:
     for name, entry in ENTRIES.items():
         assert entry.paper.startswith("https://arxiv.org/abs/") or not entry.seen, name
