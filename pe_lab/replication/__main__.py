@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=_count, metavar="N", help="of ours, in place of those of the entry")
     words = "core-minutes of a seed, above which entries of a table are not trained (%(default)g)"
     parser.add_argument("--most", type=_minutes, default=MOST, metavar="MINUTES", help=words)
-    words = "write values.csv there; entries that it has and this ledger has not stay as they are"
+    words = "write values.csv there; entries of which it has more seeds than this ledger stay as they are"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=words)
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
@@ -71,7 +71,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     findings = []
     for entry in chosen:
         values = read(entry, ledger, arguments.seeds or entry.seeds, where)
-        if values.seeds:
+        if values.seeds and (entry.name not in kept or len(values.seeds) >= len(kept[entry.name].seeds)):
             kept[entry.name] = values
         findings.append(judge(entry, kept[entry.name].by_label if entry.name in kept else {}))
         print(line(findings[-1]), flush=True)

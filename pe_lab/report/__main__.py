@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
-from pe_lab.system.files import require_writable
+from pe_lab.system.files import require_writable, write_text
 from pe_lab.system.names import did_you_mean
 from pe_lab.system.tables import read_csv
 
@@ -81,7 +81,6 @@ def report(arguments: argparse.Namespace) -> None:
         return
     from pe_lab.results import frame, wandb_project
     from pe_lab.results.study_tables import require_costs
-    from pe_lab.system.files import write_text
 
     began = time.perf_counter()
     if arguments.source.startswith(wandb_project.PREFIX):
@@ -138,7 +137,6 @@ def _report_tuned(results: "Results", arguments: argparse.Namespace, out: Path, 
         raise ValueError(f"--metric must be loss for a study whose seeds tune for themselves, got {arguments.metric!r}")
     from pe_lab.report import tuned  # loads torch
     from pe_lab.report.page import html
-    from pe_lab.system.files import write_text
 
     found = tuned.sections(tuned.TunedStudy(results, command(results.name)))
     write_text(out / "report.html", html(f"pe_lab: {results.name}", found))

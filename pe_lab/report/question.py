@@ -120,23 +120,36 @@ def question(asked: Question) -> Section:
 
 def cautions(results: Results, baseline: str) -> list[str]:
     """Return what a reader must know before any number, a line each."""
-    cells, lines = results.cells, []
-    _ = results.curves, results.records  # reading them adds their damaged entries to results.refused
-    if len(results.failed):
-        lines.append(f"{len(results.failed)} cells failed; they are listed below and in no mean.")
-    if results.refused:
-        lines.append(f"{len(results.refused)} entries were refused; they are listed below and in no mean.")
+    cells, lines = results.cells, missing(results)
     if cells.empty:
         return lines
     lines += _seed_cautions(cells)
     if baseline not in set(cells["pe"]):
         lines.append(f"The baseline {baseline} is not among the cells.")
+    lines += surroundings(cells)
+    if "optimizer.lr" in cells and "optimizer.lr" not in setting_columns(cells):
+        lines.append("Encodings have learning rates of their own (column `optimizer.lr`).")
+    return lines
+
+
+def missing(results: Results) -> list[str]:
+    """Return a line on failed cells, and one on refused entries, if there are any."""
+    lines = []
+    _ = results.curves, results.records  # reading them adds their damaged entries to results.refused
+    if len(results.failed):
+        lines.append(f"{len(results.failed)} cells failed; they are listed below and in no mean.")
+    if results.refused:
+        lines.append(f"{len(results.refused)} entries were refused; they are listed below and in no mean.")
+    return lines
+
+
+def surroundings(cells: pd.DataFrame) -> list[str]:
+    """Return a line for each of PyTorch, pe_lab and the device of which the cells were made with several."""
+    lines = []
     for name, what in (("torch", "versions of PyTorch"), ("commit", "commits of pe_lab"), ("device", "devices")):
         values = cells[name].astype(object).fillna("unknown").astype(str).str[:12].unique() if name in cells else []
         if len(values) > 1:
             lines.append(f"Cells were made with several {what}: {', '.join(map(str, values))}.")
-    if "optimizer.lr" in cells and "optimizer.lr" not in setting_columns(cells):
-        lines.append("Encodings have learning rates of their own (column `optimizer.lr`).")
     return lines
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from pe_lab.report.parts import Drawn, Part, Section, Table
-from pe_lab.report.question import cautions, failed, seeds_in_words
+from pe_lab.report.question import failed, missing, seeds_in_words, surroundings
 from pe_lab.report.standing import joined
 from pe_lab.results import plots
 from pe_lab.results.columns import setting_columns, sort_by_setting
@@ -136,7 +136,7 @@ def _answer(study: TunedStudy) -> Section:
     title = f"Which of {names} encodings has the {best} {study.measured} on {tasks}, when every seed tunes it?"
     warning = not_learned(study.results.cells)
     notes = [*([warning] if warning else []), *_seed_notes(study), *_edge_notes(study)]
-    notes += [line for line in cautions(study.results, study.baseline or known["pe"].iloc[0]) if "commits" in line]
+    notes += [*missing(study.results), *surroundings(study.results.cells)]
     parts: list[Part] = [_sentences(study), *(f"**Note.** {note}" for note in notes)]
     return Section(title, [*parts, *_opening_figure(study)], opening=True)
 
@@ -224,10 +224,13 @@ def _plain_cells(study: TunedStudy) -> pd.DataFrame:
 def _methods(study: TunedStudy) -> Section:
     outcomes, tune = study.outcomes, study.results.declared.tune or {}
     seeds = tuple(sorted(outcomes["seed"].unique()))
-    rates = ", ".join(f"{float(rate):g}" for rate in tune.get("rates") or [])
+    tries = "the rates " + ", ".join(f"{float(rate):g}" for rate in tune.get("rates") or [])
+    if scaled := tune.get("scaled"):
+        pairs = ", ".join(f"{float(rate):g} @ {float(scale):g}" for rate, scale in scaled)
+        tries += f" (one with a starting scale at rate @ scale {pairs})"
     parts: list[Part] = [
         f"{len(outcomes)} cells: {outcomes['pe'].nunique()} encodings; seeds {seeds_in_words(seeds)}. Every seed "
-        f"trains each encoding at the rates {rates}, goes on with the best by validation, and counts as one "
+        f"trains each encoding at {tries}, goes on with the best by validation, and counts as one "
         "repetition of all that.",
         "Encodings are compared by paired differences within seeds; their variances are moderated by those of all "
         "pairs of a setting. Comparisons with a baseline are one family, corrected by Holm's method; ranks are from "

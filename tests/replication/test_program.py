@@ -82,6 +82,11 @@ def test_what_is_missing_is_trained_and_judged(
     assert replicated(monkeypatch, folder, "mine", "--list", "ledger=empty", "--out", "out") == 0
     assert re.search(r"^mine/wrong: not reproduced$", capsys.readouterr().out, re.MULTILINE)
     assert (folder / "out/values.csv").read_text() == written  # a ledger that lacks them takes nothing away
+    more = written + "".join(f"mine/right,{label},3,0.5,cpu,0.1\n" for label in ("trained", "longer"))
+    (folder / "out/values.csv").write_text(more)
+    assert replicated(monkeypatch, folder, "mine", "--list", "--out", "out") == 0
+    assert sorted((folder / "out/values.csv").read_text().split()) == sorted(more.split())  # nor does one with fewer
+    capsys.readouterr()
 
     monkeypatch.setattr(program, "train", lambda *_: pytest.fail("everything is there"))
     assert replicated(monkeypatch, folder, "mine/right", "--list") == 0

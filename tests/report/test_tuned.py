@@ -123,6 +123,17 @@ def test_choices_of_seeds_are_counted_and_edges_are_said(tmp_path: Path) -> None
     assert "`rope`" not in notes
 
 
+def test_the_tries_of_encodings_with_a_starting_scale_are_said(tmp_path: Path) -> None:
+    folder = written(tmp_path / "study", solvable=False)
+    declared = json.loads((folder / "declared.json").read_text())
+    declared["tune"]["scaled"] = [[1e-3, 1.0], [3e-3, 0.14], [3e-3, 1.0]]
+    (folder / "declared.json").write_text(json.dumps(declared))
+    pd.DataFrame({"pe": ["t5"], "reason": ["it fails"]}).to_csv(folder / "failed.csv", index=False)
+    _, found = parts(folder)
+    assert "0.003 @ 0.14" in str(found["How it was compared"][0])
+    assert any("1 cells failed" in str(part) for part in next(iter(found.values())))
+
+
 def test_few_seeds_are_said_and_a_diverged_one_is_left_out(tmp_path: Path) -> None:
     folder = written(tmp_path / "study", solvable=False, seeds=3)
     outcomes = pd.read_csv(folder / "outcomes.csv")
