@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
+from torch.testing import assert_close
 
+from pe_lab.attention import attend
 from pe_lab.encodings import Layout, Stack, make
 from pe_lab.encodings.cache import Cache
 from pe_lab.encodings.layout import PADDING
@@ -160,3 +162,35 @@ def test_facts_of_a_copy_on_another_device_are_read_from_the_cpu(name: str) -> N
     assert positions.layout.max_distance == 3
     assert positions.layout.pos_range == (2, 3)
     assert not positions.layout.all_allowed
+
+
+@pytest.mark.parametrize("chunks", [[1] * 10, [4, 1, 5]])
+@pytest.mark.parametrize("name", ["path", "wall"])
+def test_decoded_with_a_cache_products_of_earlier_tokens_are_those_of_the_whole_sequence(
+    name: str, chunks: list[int]
+) -> None:
+    """Two layers; a document begins within, and padding stands in front of one sequence."""
+    stack = make(name, width=6, num_heads=2, depth=2, length=16).double()
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.normal_()
+    segment = torch.tensor([[0] * 6 + [1] * 4, [PADDING] * 3 + [0] * 7])
+    layout, x = Layout(torch.arange(10)[None], segment, True), torch.randn(2, 10, 6, dtype=torch.float64)
+
+    def run(x: Tensor, layout: Layout, cache: object = None) -> Tensor:
+        x, positions = stack(x, layout, cache)
+        for index in range(2):
+            h, _, terms, own = positions.layer(index, x)
+            q = h.unflatten(2, (2, -1)).transpose(1, 2)
+            x = x + attend(q, q.flip(-1), q, terms, own).transpose(1, 2).flatten(2)
+        return x
+
+    with torch.no_grad():
+        expected, cache, start, parts = run(x, layout), stack.cache(), 0, []
+        for size in chunks:
+            now = slice(start, start + size)
+            own = replace(layout, pos=layout.pos[:, now], segment=segment[:, now])
+            parts.append(run(x[:, now], own, cache))
+            start += size
+    real = segment != PADDING
+    assert_close(torch.cat(parts, 1)[real], expected[real], rtol=0, atol=1e-12)

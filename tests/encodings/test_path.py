@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings import PADDING, Layout, PaTH, Sizes, make
+from pe_lab.encodings import PADDING, Layout, PaTH, Sizes
 from pe_lab.encodings.path import reflected_products
 
 H, d = 2, 3
@@ -137,35 +137,6 @@ def test_terms_and_logits_are_formed_in_float32_in_low_precision() -> None:
         term = got.score(q, k, z, layout)
     assert torch.equal(term, expected.score(q.float(), k.float(), z, layout))
     assert term.dtype == torch.float32
-
-
-@pytest.mark.parametrize("chunks", [[1] * 10, [4, 1, 5]])
-def test_decoded_with_a_cache_it_equals_the_whole_sequence(chunks: list[int]) -> None:
-    """Two layers; a document begins within, and padding stands in front of one sequence."""
-    stack = make("path", width=D, num_heads=H, depth=2, length=16).double()
-    with torch.no_grad():
-        for parameter in stack.parameters():
-            parameter.normal_()
-    segment = torch.tensor([[0] * 6 + [1] * 4, [PADDING] * 3 + [0] * 7])
-    layout, x = Layout(torch.arange(10)[None], segment, True), torch.randn(2, 10, D, dtype=torch.float64)
-
-    def run(x: Tensor, layout: Layout, cache: object = None) -> Tensor:
-        x, positions = stack(x, layout, cache)
-        for index in range(2):
-            h, _, terms, own = positions.layer(index, x)
-            q = h.unflatten(2, (H, d)).transpose(1, 2)
-            x = x + attend(q, q.flip(-1), q, terms, own).transpose(1, 2).flatten(2)
-        return x
-
-    with torch.no_grad():
-        expected, cache, start, parts = run(x, layout), stack.cache(), 0, []
-        for size in chunks:
-            now = slice(start, start + size)
-            own = replace(layout, pos=layout.pos[:, now], segment=segment[:, now])
-            parts.append(run(x[:, now], own, cache))
-            start += size
-    real = segment != PADDING
-    assert_close(torch.cat(parts, 1)[real], expected[real], rtol=0, atol=1e-12)
 
 
 def test_it_has_the_parameters_of_the_source_and_starts_as_it() -> None:
