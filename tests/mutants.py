@@ -199,6 +199,14 @@ MUTANTS = [
         ("angles(turned, FULL_TURN / wavelength.double()", "angles(turned, 1 / wavelength.double()"),
     ),
     *of(
+        "mrope",
+        "rotary_axes.py",
+        "rotary_axes",
+        ("range(number, 3 * sections[number], 3)", "range(number, 3 * sections[number] + 3, 3)"),
+        ("start = sum(sections[:number])", "start = sum(sections[number:])"),
+        ("for axis in self.axis]", "for axis in reversed(self.axis)]"),
+    ),
+    *of(
         "inkling",
         "bias_content.py",
         "bias_content",

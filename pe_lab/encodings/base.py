@@ -62,6 +62,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         draws_positions: whether `locate` returns other positions than those of the layout.
         draws_each_pass: whether it draws random numbers in every pass of training, which a graph cannot hold.
         on_grid: whether it needs positions with two axes; others read a grid row by row.
+        three_axes: whether it takes positions with three axes, time, row and column, beside those on a line.
         reads_marks: whether it needs the marks of tokens.
         phased: whether `advance` changes it, so that it depends on when the training ends.
         fallback: the encoding that an error recommends where this one is not defined.
@@ -87,6 +88,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
     whole_sequence: str | None = None
     draws_each_pass = False
     on_grid = False
+    three_axes = False
     reads_marks = False
     phased = False
     fallback = "none"
@@ -131,12 +133,13 @@ class PositionalEncoding(CheckedOptions, nn.Module):
             raise UnfitError(f"{self.name} needs positions on a grid, these sequences have none: use {self.fallback}")
 
     def _require_layout(self, layout: Layout) -> None:
-        axes = layout.pos.shape[2:]
-        if layout.pos.dim() < 2 or tuple(axes) not in ((), (2,)):
+        axes = tuple(layout.pos.shape[2:])
+        if layout.pos.dim() < 2 or axes not in ((), (2,), *([(3,)] if self.three_axes else [])):
+            three = ", or [B, T, 3] of time, row and column" if self.three_axes else ""
             raise ValueError(
-                f"{self.name} takes positions [B, T], or [B, T, 2] on a grid, got {list(layout.pos.shape)}"
+                f"{self.name} takes positions [B, T], or [B, T, 2] on a grid{three}, got {list(layout.pos.shape)}"
             )
-        self._require_nature(layout.causal, grid=bool(axes))
+        self._require_nature(layout.causal, grid=axes == (2,))
 
     def require_contiguous(self, layout: Layout) -> None:
         """Raise ValueError if the encoding needs documents in one piece and a document is not.
@@ -180,10 +183,9 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         Raises:
             ValueError: the encoding is not defined for this layout.
         """
-        grid = layout.pos.dim() == 3
         self._require_layout(layout)
         self._require_marks(layout.marks is not None)
-        if not grid or self.on_grid:
+        if layout.pos.dim() == 2 or layout.pos.shape[-1] != 2 or self.on_grid:
             return layout
         row, column = layout.pos.unbind(-1)
         if self.sizes.grid_width is None:

@@ -22,7 +22,7 @@ ENCODINGS = {  # by rope type of transformers
     "longrope": "longrope",
     "proportional": "p_rope",
 }
-OLD = {"su": "longrope"}  # other names of rope types
+OLD = {"su": "longrope", "mrope": "default"}  # other names of rope types
 READ = {  # parameters of each rope type, beside those of all
     "default": (),
     "linear": ("factor",),
@@ -85,6 +85,10 @@ def of_config(config: Mapping[str, Any]) -> tuple[str, Options]:
     kind = parameters["rope_type"]
     if kind not in ENCODINGS:
         raise OptionError(f"rope_type must be one of {', '.join(ENCODINGS)}, got {kind!r}")
+    axes = {}
+    if kind == "default" and parameters.get("mrope_section") is not None:
+        axes["sections"] = parameters.pop("mrope_section")
+        axes["interleaved"] = bool(parameters.pop("mrope_interleaved", False))
     known = {*OF_ALL, *READ[kind]}
     if left := {key: value for key, value in parameters.items() if key not in known and value is not None}:
         others = ", ".join(f"{key}={shown(value)}" for key, value in left.items())
@@ -93,7 +97,8 @@ def of_config(config: Mapping[str, Any]) -> tuple[str, Options]:
     options: Options = {"theta": float(_number(parameters, "rope_theta")), "pairing": pairing}
     if kind != "proportional" and (dims := _rotary_dim(config, parameters)) is not None:
         options["rotary_dim"] = dims
-    return ENCODINGS[kind], options | scaling(kind, parameters, config.get("max_position_embeddings"))
+    name = "mrope" if axes else ENCODINGS[kind]
+    return name, options | axes | scaling(kind, parameters, config.get("max_position_embeddings"))
 
 
 def _parameters(config: Mapping[str, Any]) -> Options:

@@ -174,9 +174,9 @@ class Layout(Facts):
         return replace(self, pos=pos, keys=keys, origin=Origin(source, pos, self.segment, keys, self.marks))
 
     def shifted(self, offset: int) -> "Layout":
-        """Add `offset` to all positions, on a grid to the rows only, and return the layout."""
+        """Add `offset` to all positions, on a grid of two axes to the rows only, and return the layout."""
         pos = self.pos.clone()
-        pos[(..., 0) if pos.dim() == 3 else ...] += offset
+        pos[(..., 0) if pos.shape[2:] == (2,) else ...] += offset
         return replace(self, pos=pos, keys=None if self.keys is None else self.keys.shifted(offset))
 
     @property
@@ -216,6 +216,9 @@ class Layout(Facts):
     def following(self, count: int, grid_width: int | None = None, marks: Tensor | None = None) -> "Layout":
         """Return the layout of the next tokens of every sequence: in its last document, at the next positions.
 
+        With three axes, the next tokens are text: on all axes they follow the largest position of the document, as in
+        Qwen2-VL.
+
         Args:
             grid_width: columns, where positions are (row, column), which are read row by row.
             marks: [B, count] of the next tokens, which do not follow from those before; None: they have none.
@@ -229,13 +232,19 @@ class Layout(Facts):
             run = Layout.whole(len(self.segment), count, self.causal, start=start, device=device)
             return replace(run, seed=self.seed, marks=marks)
         segment, pos = self.segment[:, -1:], self.pos[:, -1:]
-        on_grid, columns = pos.dim() == 3, grid_width or 1
+        axes = pos.shape[2:]
+        if axes not in ((), (2,)):
+            own = (self.segment == segment)[..., None]
+            pos = self.pos.where(own, torch.iinfo(self.pos.dtype).min).amax((1, 2))[:, None]
+        on_grid, columns = axes == (2,), grid_width or 1
         if on_grid and grid_width is None:
             raise ValueError("positions on a grid need a grid_width to be continued, got None")
         index = pos[..., 0] * columns + pos[..., 1] if on_grid else pos
         pos = index.where(segment != PADDING, -1) + torch.arange(1, count + 1, device=pos.device)
         if on_grid:
             pos = torch.stack((pos // columns, pos % columns), -1)
+        elif axes:
+            pos = pos[..., None].expand(-1, -1, *axes)
         segment = segment.clamp(min=0).expand(-1, count)
         return replace(self, pos=pos, segment=segment, marks=marks, keys=None, memory=None)
 

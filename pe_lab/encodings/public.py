@@ -26,6 +26,7 @@ from pe_lab.encodings.polar import PoPE
 from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
 from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, ResonanceRoPE, RoPE, XPos
+from pe_lab.encodings.rotary_axes import MRoPE
 from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, LongRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.rotary_values import VORoPE
@@ -80,6 +81,7 @@ __all__ = [
     "Learnable",
     "Learnable2D",
     "LongRoPE",
+    "MRoPE",
     "MapFormer",
     "MixedRoPE",
     "NTKRoPE",
