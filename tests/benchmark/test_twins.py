@@ -13,7 +13,6 @@ from pe_lab.benchmark.tuned.tasks import task
 from pe_lab.benchmark.tuned.twins import NEAR, TWINS, twin_pairs
 from pe_lab.benchmark.tuned.undefined import undefined
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.searches import starting_scale
 
 STEPS = 4
 EQUAL, ALIKE = 1e-5, 1.5e-3  # relative differences of logits after these steps
@@ -50,12 +49,9 @@ def trained(names: Iterable[str]) -> dict[str, Trained]:
 
 
 def distances(found: dict[str, Trained]) -> dict[frozenset[str], float]:
-    """Return how far the logits of every two encodings that have the same tries are apart, relative to their size."""
-    scaled = {name: starting_scale(config.expand([f"pe={name}"], multirun=False)[0].pe) is not None for name in found}
+    """Return how far the logits of every two encodings are apart, relative to their size."""
     apart = {}
     for one, other in combinations(found, 2):
-        if scaled[one] != scaled[other]:
-            continue
         a, b = found[one][1], found[other][1]
         apart[frozenset((one, other))] = float((a - b).norm() / a.norm())
     return apart
