@@ -31,6 +31,11 @@ def test_a_dependency_is_locked_to_a_version_in_its_range(text: str) -> None:
         assert Version(pin[2:]) in wanted.specifier, f"{text}: {pin}, run the command in requirements.lock again"
 
 
+def test_a_plain_installation_can_end_the_workers_of_a_sweep() -> None:
+    """Without psutil joblib runs pgrep, which a signal to the process group ends too: workers and program stay."""
+    assert "psutil" in {Requirement(text).name for text in PROJECT["dependencies"]}
+
+
 def test_what_the_image_copies_is_there() -> None:
     copied = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     names = " ".join(copied).split()

@@ -2,13 +2,12 @@
 
 import inspect
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from functools import cache, partial
 from typing import Any
 
 from pe_lab.encodings import public
 from pe_lab.encodings.base import PositionalEncoding
-from pe_lab.encodings.options import OptionError, is_integer
+from pe_lab.encodings.options import OptionError, closest, is_integer
 from pe_lab.encodings.rotary_scaled import LLAMA3
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
@@ -112,8 +111,8 @@ def known(name: Any) -> Callable[..., PositionalEncoding]:
     makers = encodings()
     if not isinstance(name, str) or name not in makers:
         rule = f"name must be one of {', '.join(makers)}"
-        close = get_close_matches(name, makers, 1) if isinstance(name, str) else []
-        raise ValueError(f"name={name!r}: did you mean {close[0]}? {rule}" if close else f"{rule}, got {name!r}")
+        close = closest(name, list(makers)) if isinstance(name, str) else ""
+        raise ValueError(f"name={name!r}: did you mean {close}? {rule}" if close else f"{rule}, got {name!r}")
     return makers[name]
 
 

@@ -176,8 +176,14 @@ def _proposal(value: Any, names: Sequence[str]) -> str:
     """Return which name was meant, as the end of a message; "" where none is near."""
     texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
     wrong = next((text.casefold().partition(":")[0] for text in texts if text not in names), "")
-    close = get_close_matches(wrong, names, 1, 0.7)  # gpu is not cpu
-    return f": did you mean {close[0]}?" if close and close[0] != wrong else ""
+    close = closest(wrong, names, 0.7)  # gpu is not cpu
+    return f": did you mean {close}?" if close and close != wrong else ""
+
+
+def closest(wrong: str, names: Sequence[str], similarity: float = 0.6) -> str:
+    """Return the name that was meant: that with the same letters in another order, else the most similar, or ""."""
+    swapped = [name for name in names if sorted(name) == sorted(wrong)]  # rpoe is rope
+    return (swapped or get_close_matches(wrong, names, 1, similarity) or [""])[0]
 
 
 def shown(value: Any) -> str:

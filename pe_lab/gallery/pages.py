@@ -7,7 +7,7 @@ import pandas as pd
 from pe_lab.benchmark import rows
 from pe_lab.benchmark.leaderboard import Leaderboard
 from pe_lab.benchmark.task_results import ENOUGH, TRAINED, TaskResults
-from pe_lab.benchmark.tasks import NAME
+from pe_lab.benchmark.tasks import NAME, STUDY
 from pe_lab.benchmark.tuned.measured import Measured
 from pe_lab.benchmark.tuned.tasks import NAME as TUNED
 from pe_lab.benchmark.tuned.tasks import tasks as tuned_tasks
@@ -129,10 +129,15 @@ def needs(content: Content) -> Page:
     wanted += [
         (name, length, tasks_of[name].task.asks) for name, length in measured if (name, length) not in ASKED_MOST
     ]
+    again = {one.name: one.study for one in tuned_tasks()}
     wanted += [(name, TRAINED, one.task.asks) for name, one in tasks_of.items() if (name, TRAINED) not in measured]
     lines = [_tuned_need(content, found) for found in content.tuned.values()] + lines
     for name, length, asks in wanted:
-        if name in content.tuned and length == TRAINED:
+        tuned = content.tuned.get(name)
+        if tuned and (name, length) in ASKED_MOST and not tuned.task.solvable:
+            lines.append(_tuned_need(content, tuned.at(length)) | {"asks": asks, "length": length})
+            continue
+        if tuned and length == TRAINED:
             continue
         one, standing = tasks_of[name], tasks_of[name].standings.get(length)
         line = {
@@ -142,7 +147,8 @@ def needs(content: Content) -> Page:
             "link": f"tasks/{name}.html",
             "seeds": None,
             "cheapest": "",
-            "benchmark": NAME,
+            "benchmark": NAME if standing is not None or name not in again else TUNED,
+            "study": again.get(name, f"{STUDY}_{name}"),
         }
         if standing is not None:
             table = one.at(length)

@@ -54,7 +54,9 @@ def require_baseline(rows: pd.DataFrame, name: str | None) -> str:
 def unknown(what: str, known: Iterable[str], name: str, where: str = "") -> str:
     """Return a message about an unknown name, which lists the known ones, nearest first."""
     known = list(known)
-    rule, near = f"{what} must be one of {', '.join(known)}{where}", get_close_matches(name, known, 1)
+    rule = f"{what} must be one of {', '.join(known)}{where}"
+    swapped = [one for one in known if sorted(one) == sorted(name)]  # rpoe is rope
+    near = swapped or get_close_matches(name, known, 1)
     return f"{what}={name!r}: did you mean {near[0]}? {rule}" if near else f"{rule}, got {name!r}"
 
 

@@ -48,4 +48,5 @@ def nearest(name: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -
     same = [one for one in known if one.casefold() == lower]
     same = same or [one for one in elsewhere if one.casefold().rpartition(".")[2] == word]
     by_lower = {one.casefold(): one for one in known}
-    return same[:2] or [by_lower[one] for one in get_close_matches(lower, by_lower, 1)]
+    swapped = [one for one in by_lower if sorted(one) == sorted(lower)]  # rpoe is rope
+    return same[:2] or [by_lower[one] for one in swapped[:1] or get_close_matches(lower, by_lower, 1)]

@@ -65,6 +65,7 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["modle.depth=3"], ["modle.depth=3: did you mean model.depth?"]),
         (["optimizer.epochs=3"], ["optimizer.epochs=3: did you mean epochs?"]),
         (["device=cpu"], ["device=cpu: did you mean trainer.device?"]),
+        (["pe=rpoe"], ["pe='rpoe': did you mean rope?"]),
         (["pe=RoPE"], ["pe='RoPE': did you mean rope?"]),
         (["model.Depth=3"], ["model.Depth=3: did you mean depth?"]),
         (["search=fair", "seeds=3"], ["seeds=3: did you mean decide.seeds or search.seeds?"]),

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import fabricated
+from pe_lab import config
 from pe_lab.benchmark.pairs import Counts, Pairs
 from pe_lab.benchmark.results import Results
 from pe_lab.benchmark.task_results import TaskResults
@@ -282,6 +283,11 @@ def test_needs_say_what_to_use_and_what_to_avoid(content: Content) -> None:
     assert found["all", "1"] == "use"
     assert found["sort", "1"] == "not measured"
     assert found["causal_text", "4"] == "not measured"  # has a row of its own, measured or not
+    commands = re.findall(r'data-need="(\w+)" [^>]*data-advice="not measured".*?\+study=(\w+) ', html, re.DOTALL)
+    studies = dict(commands)
+    assert set(studies) == {task_ for (task_, _), kind in found.items() if kind == "not measured"}
+    assert studies["causal_text"] == "pe_bench_2_causal_text"
+    assert set(studies.values()) <= {path.stem for path in (config.folder() / "study").glob("*.yaml")}
     assert {task_ for task_, _ in found} == {"all", *(one.name for one in tasks())}
     line = re.search(r'<tr data-need="copy" data-length="1".*?</tr>', html, re.DOTALL)
     assert line is not None

@@ -69,7 +69,20 @@ def test_command_line_and_gallery_have_one_ranking(folder: Path, both: Content) 
         assert 'data-benchmark="pe-bench 2"' in line[0]
         use = line[0].partition("<strong>Use</strong>")[2].partition("Cheapest")[0]
         assert re.findall(r"<code>(\w+)</code>", use) == best
+        assert re.findall(r"Cheapest: .*?<code>(\w+)</code>", line[0])[0] in best
     assert both.tuned["induction"].best in (["rope", "alibi"], ["alibi", "rope"])
+
+
+def test_longer_text_is_a_need_of_its_own_as_soon_as_it_is_measured(both: Content) -> None:
+    longer = both.tuned["causal_text"].at(4.0)
+    assert longer.rows["y"].tolist() == both.tuned["causal_text"].rows["loss_x4"].tolist()
+    assert longer.best == ["rope"]
+    line = re.search(r'<tr data-need="causal_text" data-length="4".*?</tr>', needs(both).html(), re.DOTALL)
+    assert line is not None
+    assert 'data-benchmark="pe-bench 2" data-advice="use"' in line[0]
+    assert re.findall(r"<code>(\w+)</code>", line[0].partition("Cheapest")[0]) == ["rope"]
+    with pytest.raises(ValueError, match="induction"):
+        both.tuned["induction"].at(4.0)
 
 
 def test_the_leaderboard_begins_with_what_supersedes(both: Content, content: Content) -> None:

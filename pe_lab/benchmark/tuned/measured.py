@@ -70,6 +70,16 @@ class Measured:
             return self.table["solved"].astype(float) > 0
         return pd.Series(True, self.table.index)
 
+    def at(self, length: float) -> "Measured":
+        """Return the same runs, compared by their test loss at a length, in training lengths.
+
+        Raises:
+            ValueError: the task is compared by its steps to solve.
+        """
+        if self.task.solvable:
+            raise ValueError(f"task must be one that is compared by its loss, got {self.task.name}")
+        return Measured(self.task, self.rows.assign(y=self.rows[f"loss_x{length:g}"]))
+
     def quality(self) -> dict[str, float]:
         """Return, by encoding, the share of the octaves from the cap to the first evaluation that the mean saves.
 
