@@ -78,7 +78,7 @@ class Encoded:
 
         def make(folder: Path) -> None:
             *before, held = (self.folder / f"{other}.npy" for other in SPLITS[: SPLITS.index(split) + 1])
-            np.save(folder / "places.npy", repeats(before, held, length, self.tokenizer.vocabulary))
+            np.save(folder / "places.npy", repeats(before, held, length, self.tokenizer.vocabulary, folder))
 
         key = digest({"tokens": self.digest, "split": split, "length": length, "revision": REVISION})
         return np.load(kept(self.corpus.cache / "repeats" / key, make) / "places.npy")

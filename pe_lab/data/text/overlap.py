@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -12,7 +13,7 @@ FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 
 INVERSE = np.uint64(pow(int(FACTOR), -1, 2**64))
 
 
-def repeats(known: list[Path], held: Path, length: int, vocabulary: int) -> np.ndarray:
+def repeats(known: list[Path], held: Path, length: int, vocabulary: int, folder: Path) -> np.ndarray:
     """Return the sorted places [N] in a held-out stream whose next `length` tokens are known.
 
     A sequence of a known stream is known wherever it occurs in the held-out one, and a sequence of the held-out stream
@@ -20,15 +21,21 @@ def repeats(known: list[Path], held: Path, length: int, vocabulary: int) -> np.n
 
     Args:
         known, held: .npy files, streams of at least `length` tokens.
+        folder: for the hashes of known sequences meanwhile, 8 bytes for each.
     """
     value = np.array([derive(0, "repeats", token) for token in range(vocabulary)], np.uint64)
     own = Among(np.concatenate([_sequences(at, hashes, length) for at, hashes in rolling(held, length, value)]))
-    found = []
-    for stream in known:
-        for at, hashes in rolling(stream, length, value):
-            found += [_sequences(at, hashes, length), np.unique(hashes[own(hashes)])]
-    everything = Among(np.concatenate(found))
-    return np.concatenate([at + everything(hashes) for at, hashes in rolling(held, length, value)])
+    with TemporaryDirectory(dir=folder) as temporary:
+        path = Path(temporary) / "hashes"
+        with path.open("wb") as file:
+            for stream in known:
+                for at, hashes in rolling(stream, length, value):
+                    file.write(_sequences(at, hashes, length).tobytes())
+                    file.write(np.unique(hashes[own(hashes)]).tobytes())
+        everything = Among(np.memmap(path, np.uint64, "r+"))  # pages of a file, which need not stay in memory
+        found = np.concatenate([at + everything(hashes) for at, hashes in rolling(held, length, value)])
+        del everything  # before its file
+    return found
 
 
 def _sequences(at: int, hashes: np.ndarray, length: int) -> np.ndarray:
@@ -56,14 +63,20 @@ def rolling(stream: Path, length: int, value: np.ndarray) -> Iterator[tuple[int,
 
 
 class Among:
-    """A set of numbers; a table of their high bits excludes most candidates before the search."""
+    """A set of numbers; a table of their high bits excludes most candidates before the search.
+
+    Args:
+        members: sorted in place.
+    """
 
     BITS = 24
 
     def __init__(self, members: np.ndarray) -> None:
-        self.members = np.unique(members)
+        members.sort()
+        self.members = members
         self.table = np.zeros(2**self.BITS, bool)
-        self.table[self._high(self.members)] = True
+        for at in range(0, len(members), BLOCK):
+            self.table[self._high(members[at : at + BLOCK])] = True
 
     def _high(self, numbers: np.ndarray) -> np.ndarray:
         return (numbers >> np.uint64(64 - self.BITS)).astype(np.intp)
@@ -73,4 +86,5 @@ class Among:
         index = self.table[self._high(numbers)].nonzero()[0]
         place = np.searchsorted(self.members, numbers[index])
         place[place == len(self.members)] = 0
-        return index[self.members[place] == numbers[index]]
+        found: np.ndarray = index[self.members[place] == numbers[index]]
+        return found
