@@ -16,7 +16,7 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode, TaskFunction
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
@@ -29,6 +29,10 @@ from pe_lab.tracking.wandb_mode import agent_run
 
 COMMAND = "pe-lab"
 SETTINGS = config.Config.__dataclass_fields__
+OVERWRITTEN = (
+    *("hydra.runtime.", "hydra.overrides.", "hydra.job.override_dirname.", "hydra.job.config_name."),
+    "hydra.job.env_copy.",  # for a launcher that starts machines
+)
 
 
 class Task:
@@ -54,9 +58,8 @@ class Task:
         alone = job.mode is RunMode.RUN  # otherwise another sweeper asks for it
         overrides = list(job.overrides.task)
         try:
+            _require_used(job, alone)
             cfg = config.cell(cfg, overrides, job.sweeper.get("params") if alone else None)
-            if alone:
-                _require_no_launcher(job.overrides.hydra)
             self._prepare([cfg], job.job.chdir)
             from pe_lab.experiment import sweep
 
@@ -85,15 +88,15 @@ class Task:
             overrides: of the command line.
             launch: starts jobs that do the same, with a config of these overrides, so many, and waits for them.
         """
+        _require_used(settings, alone=False)
         cfgs = config.cells(params, overrides)
-        launcher = config.launcher(settings.runtime.choices["hydra/launcher"], cfgs[0])
+        launcher = config.launcher(settings.runtime.choices["hydra/launcher"], cfgs[0], settings.launcher)
         self._prepare(cfgs, settings.job.chdir)
         from pe_lab.experiment import sweep
 
-        # workers elsewhere get their GPU from the scheduler, and are ended by it
         devices = max(cfg.trainer.devices or 1 for cfg in cfgs)
-        shared = [] if launcher.elsewhere or cfgs[0].trainer.device == "cpu" else groups(gpus(), devices)
-        parent = None if launcher.elsewhere else os.getpid()
+        shared = [] if launcher.gives_gpus or cfgs[0].trainer.device == "cpu" else groups(gpus(), devices)
+        parent = None if launcher.elsewhere else os.getpid()  # those elsewhere are ended by a scheduler
         fixed = config.fixed(overrides, multirun=True)
 
         def start(served: list[DictConfig], workers: int) -> None:
@@ -286,9 +289,10 @@ def _run(words: list[str], train: bool) -> None:
         sys.argv[0] = COMMAND
         line = os.environ.get("COMP_LINE", "").split(" ")
         os.environ["COMP_LINE"] = " ".join(line[:1] + line[2:] if line[1:2] in (["run"], ["evaluate"]) else line)
-    task, given = Task([*config.flags(), *words], train), config.of_jobs(overrides) if multirun else overrides
+    jobs = multirun and not arguments.cfg
+    task, given = Task([*config.flags(), *words], train), config.of_jobs(overrides) if jobs else overrides
     try:
-        _with_hydra(task, [*flags, *given])
+        _with_hydra(task, [*given, *flags])  # a flag whose value may be left out, as --info, would take an override
     except (KeyboardInterrupt, EndError):
         if task.ledger:
             print(f"stopped: {task.kept}", file=sys.stderr)
@@ -316,11 +320,27 @@ def _parser() -> Parser:
     return parser
 
 
-def _require_no_launcher(overrides: list[str]) -> None:
-    """Raise ValueError if overrides say how a sweep is run: a single cell is run here."""
-    for word in overrides:
-        if word.startswith(("hydra/launcher", "hydra/sweeper", "hydra.launcher.", "hydra.sweeper.")):
+def _require_used(settings: DictConfig, alone: bool) -> None:
+    """Raise ValueError if settings of Hydra are given that nothing reads.
+
+    Args:
+        settings: of Hydra.
+        alone: whether a single cell is trained, and not one of a sweep.
+    """
+    for group in ("launcher", "sweeper"):
+        if not isinstance(settings[group], DictConfig):
+            raise ValueError(f"hydra.{group} must be a group of settings, got {settings[group]!r}")
+    words: Any = OmegaConf.to_container(settings.overrides.hydra)  # as they were written
+    for word in words:
+        key = word.partition("=")[0].lstrip("+~").replace("/", ".") + "."
+        if key.startswith(OVERWRITTEN) or (not alone and key.startswith(("hydra.job.num.", "hydra.job.id."))):
+            raise ValueError(f"{word} must be left out: it is set by Hydra, or read by nothing here")
+        if alone and key.startswith(("hydra.launcher.", "hydra.sweeper.", "hydra.sweep.")):
             raise ValueError(f"{word} needs a sweep, and is not used for a single cell: add -m, or leave it out")
+        if not alone and key.startswith("hydra.run."):
+            raise ValueError(f"{word} is for a single cell: a sweep has hydra.sweep.dir and hydra.sweep.subdir")
+    if settings.verbose and settings.runtime.choices["hydra/job_logging"] in ("none", "disabled"):
+        raise ValueError(f"hydra.verbose={settings.verbose} needs hydra/job_logging=default or stdout, got none")
 
 
 def _require_cell_of_agent(cfgs: list[DictConfig]) -> None:

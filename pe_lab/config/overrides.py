@@ -2,10 +2,12 @@
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib.metadata import distributions
 from typing import Any
 
+from hydra.conf import HydraConf
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
@@ -135,18 +137,24 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
         key, value = override.key_or_group, override.value()
         if key == "study" and not (override.is_add() or override.is_force_add() or override.is_delete()):
             raise ValueError(f"a study must be chosen as +{text}, got {shown(text)}: no study is chosen by default")
-        if key == "hydra/launcher" and str(value).startswith("submitit") and not _has_submitit():
-            raise ValueError(f"{text} needs the package hydra-submitit-launcher: pip install 'pe_lab[slurm]'")
+        if key == "hydra/launcher":
+            _require_package(text, str(value))
         if key.partition(".")[0] == "logger" and key.count(".") == 1 and key[7:] not in known.names("logger"):
             raise ValueError(
                 f"{key} must be written with the name of a logger, logger.wandb.{key[7:]}, got {shown(text)}"
             )
+        if key.replace("/", ".").startswith(("hydra.help", "hydra.hydra_help")):
+            raise ValueError(f"the text of --help cannot be set, got {shown(text)}: leave it out")
+        if key.startswith("hydra.") and not override.is_delete():
+            _require_of_hydra(key)
         if key == "hydra.searchpath":
             raise ValueError(f"hydra.searchpath cannot be set: give a folder by {FLAGS[0]} DIR, got {shown(text)}")
         numbers = [name for name in LISTS if name.startswith("evaluate.")]  # whose messages are elsewhere
         of = next((name for name in numbers if key.startswith(f"{name}.")), "")
         if of and not key.removeprefix(f"{of}.").partition(".")[0].isdecimal():
             raise ValueError(f"{of} must be a list, as {of}=[...], got {shown(text)}")
+        if key in LISTS and override.is_add() + sum(other.key_or_group == key for other in parsed) > 1:
+            raise ValueError(f"{key} must be given once, as {key}=[...], got {shown(text)} beside another")
         if override.is_sweep_override():
             sizes[key] = _swept(value)
             if not sizes[key]:
@@ -166,8 +174,25 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
     return parsed
 
 
-def _has_submitit() -> bool:
-    return find_spec("hydra_plugins.hydra_submitit_launcher") is not None
+def _require_of_hydra(key: str) -> None:
+    """Raise ValueError if Hydra has no such setting: with a plus it would add it, and nothing would read it."""
+    node: Any = HydraConf
+    name, *parts = key.split(".")
+    for part in parts:
+        fields = getattr(node, "__dataclass_fields__", None)
+        if fields is None:  # its settings have any name
+            return
+        if part not in fields:
+            raise ValueError(f"{name} has the settings {', '.join(sorted(fields))}: got {key}")
+        name, node = f"{name}.{part}", fields[part].type
+
+
+def _require_package(text: str, launcher: str) -> None:
+    """Raise ValueError if the package that a launcher needs is not installed."""
+    packages = {"submitit": ("hydra-submitit-launcher", "slurm"), "ray": ("ray", "ray"), "pe_lab_ray": ("ray", "ray")}
+    for start, (package, extra) in packages.items():
+        if launcher.startswith(start) and not any(distributions(name=package)):
+            raise ValueError(f"{text} needs the package {package}: pip install 'pe_lab[{extra}]'")
 
 
 def _swept(value: Any) -> int:
@@ -192,30 +217,37 @@ class Launcher:
     Attributes:
         workers: how many at most.
         elsewhere: whether they run on machines of their own, so that this one is not to train.
+        gives_gpus: whether the launcher says which GPUs each worker sees.
     """
 
     workers: int
     elsewhere: bool
+    gives_gpus: bool
 
 
-def launcher(name: str, cfg: DictConfig) -> Launcher:
+def launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None = None) -> Launcher:
     """Return how a launcher starts the workers of a sweep.
 
     Args:
         name: of hydra/launcher.
         cfg: of one of its cells.
+        settings: those of hydra.launcher; None: not known yet, and not checked.
 
     Raises:
-        ValueError: it is not told how many workers to start, or starts none.
+        ValueError: it is not told how many workers to start, or starts none; a setting of Ray does not fit the cell.
     """
-    elsewhere = name in ("submitit", "submitit_slurm")
+    ray = name in ("ray", "pe_lab_ray")
+    address = (settings or {}).get("address") if ray else None
+    elsewhere = name in ("submitit", "submitit_slurm") or address is not None
     if elsewhere and cfg.workers is None:
-        raise ValueError(f"workers must be given with hydra/launcher={name}, the number of jobs to submit: got none")
+        asked = f"hydra/launcher={name}" if address is None else f"hydra.launcher.address={address}"
+        raise ValueError(f"workers must be given with {asked}, the number of jobs to submit: got none")
     if name == "basic" and cfg.workers not in (None, 1):
         raise ValueError(f"workers must be 1 with hydra/launcher=basic, which starts none, got {cfg.workers}")
-    return Launcher(
-        1 if name == "basic" else cfg.workers or _places(cfg.trainer.device, cfg.trainer.devices or 1), elsewhere
-    )
+    places = 1.0 if name == "basic" else _places(cfg.trainer.device, cfg.trainer.devices or 1)
+    if ray and settings is not None:
+        places *= _per_place(settings, cfg.trainer)
+    return Launcher(cfg.workers or max(1, int(places)), elsewhere, gives_gpus=elsewhere or ray)
 
 
 def _places(device: str, devices: int) -> int:
@@ -229,3 +261,28 @@ def _places(device: str, devices: int) -> int:
     from joblib import cpu_count
 
     return max(1, cpu_count() // devices)
+
+
+def _per_place(settings: Mapping[str, Any], trainer: DictConfig) -> float:
+    """Return how many tasks of Ray share what another worker would have, its core or its GPUs.
+
+    Raises:
+        ValueError: a task asks for no core, or a part of one above one; its GPUs do not fit the cell.
+    """
+    cpus, number, devices = settings["num_cpus"], settings["num_gpus"], trainer.devices or 1
+    for setting, value, least in (("num_cpus", cpus, "more than 0"), ("num_gpus", number, "0 or more")):
+        if not 0 <= value < math.inf or (value == 0 and setting == "num_cpus") or (value > 1 and value % 1):
+            raise ValueError(f"hydra.launcher.{setting} must be {least}, and whole above 1, got {value:g}")
+    if settings["max_retries"] < -1:
+        raise ValueError(f"hydra.launcher.max_retries must be 0 or more, or -1: always, got {settings['max_retries']}")
+    if trainer.device == "cuda" or (trainer.device == "auto" and gpus()):
+        if number == 0 or (devices > 1 and number != devices):
+            must = f"trainer.devices={devices}" if devices > 1 else "1, or 0.5 for two workers per GPU"
+            raise ValueError(
+                f"hydra.launcher.num_gpus must be {must}, where cells are trained on GPUs (trainer.device="
+                f"{trainer.device}), got {number:g}"
+            )
+        return float(devices / number)
+    if trainer.device == "cpu" and number:
+        raise ValueError(f"hydra.launcher.num_gpus must be 0 with trainer.device=cpu, got {number:g}")
+    return float(devices / cpus)

@@ -1,6 +1,7 @@
 """The typed root of the configuration, and where its files are."""
 
 from dataclasses import dataclass, field, make_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,7 @@ NAMED = ("probe", "callbacks", "logger")  # groups of which several files are ch
 ConfigStore.instance().store(name="schema", node=Config)
 
 
+@cache
 def folder() -> Path:
     """Return the folder of the YAML files: beside the package in a checkout, inside it when installed from a wheel."""
     package = Path(__file__).parents[1]

@@ -57,6 +57,7 @@ def start_workers(jobs: list[Job], launch: Launch, workers: int, elsewhere: bool
     process waits for the others.
 
     Raises:
+        ValueError: the launcher refuses its settings.
         Exception: workers elsewhere cannot be started.
     """
     deaths = Deaths()
@@ -71,6 +72,8 @@ def start_workers(jobs: list[Job], launch: Launch, workers: int, elsewhere: bool
                 return
             deaths.cleared.add(suspect)
             continue
+        except ValueError:
+            raise
         except Exception as error:
             if elsewhere and not _wait_for_others(jobs, left):
                 raise

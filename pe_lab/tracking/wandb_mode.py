@@ -5,11 +5,8 @@ import os
 import shlex
 import sys
 from contextlib import suppress
-from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 from omegaconf import DictConfig
 
@@ -90,6 +87,10 @@ def _answers(url: str, seconds: float) -> bool:
 
     The time limit of `urlopen` is per read, and does not cover the name's look-up.
     """
+    from http.client import HTTPException  # loads ssl, which --help does not need
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
     try:
         within(seconds, lambda: urlopen(url, timeout=seconds).close(), "asking the W&B server")
     except HTTPError:

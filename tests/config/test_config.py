@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 
 from configs import group_of, in_ledger, pe_settings
 from pe_lab import config
+from pe_lab.config import overrides as read
 from pe_lab.config.ranges import RANGES
 from pe_lab.system.errors import in_one_line
 
@@ -92,7 +93,7 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
             ["'model.depth=1,2' is a sweep, which needs -m of pe-lab run; a list is"],
         ),
         (["+study=depth_epochs_pe"], ["+study=depth_epochs_pe is a sweep: add -m"]),
-        (["hydra/launcher=ray"], ["hydra/launcher must be one of", "basic", "cores"]),
+        (["hydra/launcher=rq"], ["hydra/launcher must be one of", "basic", "cores"]),
         (["pe=5"], ["pe must be one of", "alibi", "got 5"]),
         (["pe=[rope,alibi]"], ["pe must be one name, got 'pe=[rope,alibi]'"]),
         (["logger=[none,csv]"], ["logger=none must stand alone, got logger=[none,csv]"]),
@@ -318,3 +319,14 @@ def test_a_class_has_the_defaults_that_its_file_states(path):
         return
     own = {key: value for key, value in options.items() if not isinstance(value, dict) and key != "parts"}
     assert {key: parameters[key].default for key in own} == own
+
+
+@pytest.mark.parametrize(
+    ("launcher", "extra"), [("submitit", "slurm"), ("submitit_here", "slurm"), ("ray", "ray"), ("pe_lab_ray", "ray")]
+)
+def test_a_launcher_whose_package_is_missing_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, launcher: str, extra: str
+) -> None:
+    monkeypatch.setattr(read, "distributions", lambda name: iter([]))
+    with pytest.raises(ValueError, match=rf"hydra/launcher={launcher} needs .*pe_lab\[{extra}\]"):
+        config.expand([f"hydra/launcher={launcher}"], multirun=True)

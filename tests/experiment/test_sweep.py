@@ -89,6 +89,14 @@ def test_what_starts_no_worker_is_not_tried_again(cells, capsys):
     assert capsys.readouterr().err == "the launcher stopped: there is no such launcher\n"
 
 
+def test_a_launcher_that_refuses_its_settings_is_not_replaced_by_this_process(cells):
+    def each(number: int, seeds: list[int]) -> None:
+        raise ValueError("no machine has 9 GPUs")
+
+    with pytest.raises(ValueError, match="9 GPUs"):
+        launches(cells, each)
+
+
 LOST = {"kind": DIVERGED, "reason": "no number"}
 PAIRS = ["pe=none,cope,rope_2d", "data=copy,pattern", "model.depth=1", "logger=none"]
 

@@ -75,6 +75,47 @@ def test_a_sweep_on_the_cpu_has_a_worker_per_core(four, tmp_path):
     assert config.launcher("cores", cfg).workers == cpu_count()
 
 
+RAY = {"num_cpus": 1, "num_gpus": 0, "max_retries": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "workers", "elsewhere"),
+    [
+        ([], {"num_gpus": 1}, 4, False),
+        ([], {"num_gpus": 0.5}, 8, False),
+        (["trainer.devices=2"], {"num_gpus": 2}, 2, False),
+        (["trainer.device=cpu", "workers=3"], {}, 3, False),
+        (["trainer.device=cpu", "workers=3"], {"address": "auto"}, 3, True),
+    ],
+)
+def test_ray_has_as_many_workers_as_share_the_gpus_and_gives_them_theirs(
+    four, tmp_path, words, settings, workers, elsewhere
+):
+    (cfg,) = config.expand([*words, f"ledger={tmp_path}"], multirun=True)
+    assert config.launcher("ray", cfg, RAY | settings) == config.Launcher(workers, elsewhere, gives_gpus=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "named"),
+    [
+        ([], {}, r"num_gpus must be 1, .*\(trainer.device=auto\), got 0"),
+        (["trainer.devices=2"], {"num_gpus": 1}, r"num_gpus must be trainer.devices=2, .*, got 1"),
+        (["trainer.device=cpu"], {"num_gpus": 1}, r"num_gpus must be 0 with trainer.device=cpu, got 1"),
+        ([], {"num_gpus": 1.5}, r"num_gpus must be 0 or more, and whole above 1, got 1.5"),
+        ([], {"num_gpus": -1}, r"num_gpus must be 0 or more, .*got -1"),
+        ([], {"num_cpus": 0}, r"num_cpus must be more than 0, .*got 0"),
+        ([], {"num_cpus": float("inf")}, r"num_cpus must be more than 0, .*got inf"),
+        ([], {"num_cpus": float("nan")}, r"num_cpus must be more than 0, .*got nan"),
+        ([], {"max_retries": -2}, r"max_retries must be .*got -2"),
+        ([], {"address": "auto"}, r"workers must be given with hydra.launcher.address=auto"),
+    ],
+)
+def test_what_ray_is_asked_for_fits_the_cells(four, tmp_path, words, settings, named):
+    (cfg,) = config.expand([*words, f"ledger={tmp_path}"], multirun=True)
+    with pytest.raises(ValueError, match=named):
+        config.launcher("ray", cfg, RAY | settings)
+
+
 RECORDS = """
 import json, os
 from pathlib import Path
