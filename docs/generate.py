@@ -41,6 +41,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "verdicts": verdicts,
         "export": export,
         "benchmark": benchmark,
+        "longer_text": longer_text,
         "protocol_pairs": lambda: protocol_errors("all pairs"),
         "protocol_baseline": lambda: protocol_errors("baseline"),
         "protocol_replication": protocol_replication,
@@ -331,6 +332,20 @@ def benchmark() -> str:
         counts = f"{task.cfg.steps:,} | {int(line.measured)} | {int(line.defined)} | {seeds}"
         lines.append(f"| `{task.name}` | {task.question} | {counts} |")
     return "\n".join(lines)
+
+
+def longer_text() -> str:
+    """Return what pe-bench 2 says of text at 4 times the training length."""
+    from pe_lab.benchmark.tuned import measured
+
+    found = next((one for one in measured.read() if one.task.name == "causal_text"), None)
+    need = "A small causal language model at 4 times its training length:"
+    if found is None:
+        return f"{need} **not measured** yet."
+    best = found.at(4.0).best
+    return (
+        f"{need} of {len(found.table)} encodings, no other significantly beats {', '.join(f'`{pe}`' for pe in best)}."
+    )
 
 
 def simulated(part: str) -> Any:

@@ -2,8 +2,8 @@
 
 python -m pe_lab.gallery [--out build/gallery] [--results FOLDER] [--studies FOLDER] [--cache FOLDER]
 
-Open OUT/index.html in a browser: it needs no server and no network. `mkdocs build` makes the same pages as a part of
-the documentation.
+The first run draws every encoding, which takes minutes; later ones read the cache. Open OUT/index.html in a browser: it
+needs no server and no network. `mkdocs build` makes the same pages as a part of the documentation.
 """
 
 from pathlib import Path

@@ -62,7 +62,7 @@ def title(asked: Question) -> str:
         return f"What is the test {metric} of {names[0]}{_where(cells)}?"
     if len(names) == 2 and asked.baseline in names:
         (other,) = (name for name in names if name != asked.baseline)
-        return f"Has {other} a {comparative(asked.metric)} test {metric} than {asked.baseline}{_where(cells)}?"
+        return f"Does {other} have a {comparative(asked.metric)} test {metric} than {asked.baseline}{_where(cells)}?"
     return f"Which of {len(names)} encodings has the {superlative(asked.metric)} test {metric}{_where(cells)}?"
 
 

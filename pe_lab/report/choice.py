@@ -124,7 +124,7 @@ def _certainty(first: pd.Series, tied: list[str], alike: list[str], count: int) 
     if first["seeds"] < 2:
         return "not at all: one seed"
     if first["worst"] == 1:
-        return f"better than each of the other {count - 1}"
+        return f"better than each of the other {count - 1}" if count > 2 else "better than the other"
     beaten = count - int(first["worst"])
     equivalent, undecided = [pe for pe in tied if pe in alike], [pe for pe in tied if pe not in alike]
     words = [f"equivalent to {_named(equivalent)}"] if equivalent else []

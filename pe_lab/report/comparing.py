@@ -10,6 +10,7 @@ from pe_lab.report.question import Question, varied_columns
 from pe_lab.results import plots
 from pe_lab.results.columns import floors, setting_columns
 from pe_lab.results.pooling import pool
+from pe_lab.statistics.comparisons import counted
 
 
 def grid(asked: Question) -> Section:
@@ -107,12 +108,12 @@ def seeds(asked: Question) -> Section:
     names = [*varied_columns(found, setting_columns(asked.results.cells)), "pe", "seeds", "difference", "deviation"]
     names += ["separable", "margin", "seeds_needed", "seeds_equivalent", "verdict"]
     text = (
-        f"For a power of 80 % at the level of the first step of Holm's correction in the family of the "
-        f"{asked.compared.sizes()[0]} comparisons with `{asked.baseline}`, if difference and deviation were as "
-        "observed. `separable` is the smallest difference that the present seeds would separate, `seeds_needed` the "
-        "number that would show the difference, `seeds_equivalent` the number that would show that it is smaller than "
-        "the margin; the smaller of both decides. An observed difference is an estimate; read the numbers as orders "
-        "of magnitude."
+        "`seeds_needed` is the number of seeds that would show the difference, `seeds_equivalent` the number that "
+        "would show that it is smaller than the margin; the smaller of the two decides. `separable` is the smallest "
+        "difference that the present seeds would show. All are for a power of 80 % and the level of the first step of "
+        f"Holm's correction over {counted(asked.compared.sizes()[0], 'comparison')} with `{asked.baseline}`. They take "
+        "the observed difference and deviation as the true ones: read them as orders of magnitude. `inf`: no number "
+        "of seeds would."
     )
     code = "statistics.seeds_needed(compared.compare())"
     table = Table(found[names], f"To separate each encoding from {asked.baseline}", code)
@@ -124,8 +125,7 @@ def methods(asked: Question) -> Section:
     simulated, caption = _simulated(asked), "How often a 95 % interval contains the truth"
     text = [
         "Cells of one seed share data, order and all weights that are not positional, so encodings are compared "
-        "within seeds, and seeds are the independent units. Checkpoints of one training after several epochs are "
-        "settings, not seeds.",
+        "within seeds, and seeds are the independent units. Several epochs of one training are not independent samples.",
         "Intervals are 95 % t intervals of single means. Verdicts come from p values after Holm's correction, so "
         "an interval without 0 can belong to a difference that is undecided.",
         f"The margin is the smallest difference that matters: {asked.compared.margin}. `better` and `worse` mean that "

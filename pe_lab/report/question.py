@@ -12,6 +12,7 @@ from pe_lab.report.parts import Part, Section, Table
 from pe_lab.results.columns import lower_is_better, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.statistics import Families, Margin
+from pe_lab.statistics.comparisons import counted
 from pe_lab.system.names import unknown_name
 
 IMPORTS = (
@@ -91,19 +92,19 @@ class Question:
 
 
 def question(asked: Question) -> Section:
-    """Return the section on cells, metric, baseline, families and commands."""
+    """Return the section on cells, metric, baseline, families and the command."""
     cells = asked.results.cells
     parts: list[Part] = []
     if len(cells):
         varied = varied_columns(cells, setting_columns(cells))
-        counts = [f"{cells['pe'].nunique()} encodings"]
+        counts = [counted(cells["pe"].nunique(), "encoding")]
         counts += [f"{name} {', '.join(_plain(v) for v in sorted(cells[name].dropna().unique()))}" for name in varied]
         seeds = tuple(sorted(cells["seed"].unique()))
-        parts.append(f"{len(cells)} cells: {'; '.join(counts)}; seeds {seeds_in_words(seeds)}.")
+        parts.append(f"{counted(len(cells), 'cell')}: {'; '.join(counts)}; seeds {seeds_in_words(seeds)}.")
         direction = "lower" if lower_is_better(asked.metric) else "higher"
         parts.append(
-            f"The metric is test {asked.metric} ({direction} is better; losses are in nats per slot). "
-            f"Others are compared with `{asked.baseline}`."
+            f"The metric is test {asked.metric} ({direction} is better). Losses are in nats per token. "
+            f"Other encodings are compared with `{asked.baseline}`."
         )
         if cells["pe"].nunique() > 1:
             where = "on this page" if asked.decided is None else "below the first screen"
@@ -113,9 +114,14 @@ def question(asked: Question) -> Section:
             )
     if asked.command:
         parts.append(f"Trained with `{asked.command}`.")
-    lines = f"`{IMPORTS}`, `{asked.load}`" + (f" and `{asked.compares}`" if len(cells) else "")
-    parts.append(f"Every figure names the line that draws it, after {lines}.")
     return Section("Cells and comparisons", parts)
+
+
+def code(asked: Question) -> Section:
+    """Return the section with the lines that stand before those below the figures."""
+    lines = [IMPORTS, asked.load, *([asked.compares] if len(asked.results.cells) else [])]
+    text = "The line of code below a figure draws it in Python, after these: "
+    return Section("Figures in Python", [text + ", ".join(f"`{line}`" for line in lines) + "."])
 
 
 def cautions(results: Results, baseline: str) -> list[str]:

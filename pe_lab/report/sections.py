@@ -8,7 +8,7 @@ from pe_lab.report.attention import attention
 from pe_lab.report.effort import searched_rates
 from pe_lab.report.elsewhere import elsewhere
 from pe_lab.report.parts import Drawn, Part, Section, Table
-from pe_lab.report.question import Question, failed, question, varied_columns
+from pe_lab.report.question import Question, code, failed, question, varied_columns
 from pe_lab.results import plots
 from pe_lab.results.columns import setting_columns, sort_by_setting
 from pe_lab.results.rates import LR, tuned
@@ -39,7 +39,7 @@ def sections(asked: Question) -> list[Section]:
         ]
         found += [_lengths(asked), _probes(asked), attention(asked), _cost(asked), _audit(asked)]
         found += [comparing.methods(asked), comparing.choices(asked)]
-    return [section for section in found if section.parts]
+    return [section for section in [*found, code(asked)] if section.parts]
 
 
 def _rates(asked: Question) -> Section:

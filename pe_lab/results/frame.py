@@ -29,7 +29,7 @@ class Results:
         study: its name, or None for a whole ledger.
         cells: one row per finished cell, in the order of the study, or by encoding, task, depth, seed and epochs. pe
             (the encoding, with the options in which cells of that name differ), data (the task; unknown in old files),
-            depth, epochs, seed, further settings that vary; test_<metric> (losses in nats per slot, accuracies from 0
+            depth, epochs, seed, further settings that vary; test_<metric> (losses in nats per token, accuracies from 0
             to 1); floor_<floor>_<metric>; parameters, positional_parameters, flops_per_token (of a forward pass),
             seconds (in training steps, from the run's start), attention and device (those that ran), run (the hash of
             all that determines the training), python, torch, pe_lab, commit, hardware, threads.

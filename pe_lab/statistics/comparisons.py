@@ -128,7 +128,8 @@ def compare_cells(
     count = int(lines["p"].notna().sum())
     lines.attrs["comparisons"] = count
     lines.attrs["family"] = (
-        f"{count} comparisons: {len(pairs)} encodings with {baseline}, in {settings} setting{'s' * (settings > 1)}, "
+        f"{counted(count, 'comparison')}: {counted(len(pairs), 'encoding')} with {baseline}, in "
+        f"{counted(settings, 'setting')}, "
         f"{pairing_in_words(lines)}; Holm's correction over all of them, for differences and for equivalence within "
         f"{lines.attrs['margin']}"
     )
@@ -177,6 +178,11 @@ def pairing_in_words(lines: pd.DataFrame) -> str:
     """Describe how lines are compared: over which runs, and whether with shared variances."""
     shared = ", with variances from all encodings of a setting" if share_variances(lines) else ""
     return f"paired over shared seeds{shared}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural."""
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def share_variances(lines: pd.DataFrame) -> bool:

@@ -14,6 +14,7 @@ from pe_lab.statistics.comparisons import (
     BETTER,
     WORSE,
     add_verdicts,
+    counted,
     differences,
     pairing_in_words,
     share_variances,
@@ -84,11 +85,12 @@ class Families:
         """Describe the comparisons in a sentence."""
         first, second = self.sizes()
         places = "; ".join(f"{name} {' and '.join(map(str, self.sizes(name)))}" for name in self.tables)
+        others = f", and {second} of two other encodings ({places})" if second else ""
         return (
-            f"{first} comparisons with {self.baseline}, and {second} of two other encodings ({places}), "
+            f"{counted(first, 'comparison')} with {self.baseline}{others}, "
             f"{pairing_in_words(pd.concat(self.lines.values()))}; "
-            "Holm's correction over each of the two, for differences and for equivalence within "
-            f"{self.margin}"
+            f"Holm's correction over {'each of the two' if second else 'all of them'}, for differences and for "
+            f"equivalence within {self.margin}"
         )
 
     @property

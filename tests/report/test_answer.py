@@ -44,8 +44,8 @@ WHERE = "on structured, at depth 1 and 4, epochs 4?"
     [
         (cells(), "loss", f"Which of 3 encodings has the lowest test loss {WHERE}"),
         (cells(), "accuracy", f"Which of 3 encodings has the highest test accuracy {WHERE}"),
-        (cells({"rope": 1, "alibi": 2}), "loss", f"Has alibi a lower test loss than rope {WHERE}"),
-        (cells({"rope": 1, "alibi": 2}), "accuracy", f"Has alibi a higher test accuracy than rope {WHERE}"),
+        (cells({"rope": 1, "alibi": 2}), "loss", f"Does alibi have a lower test loss than rope {WHERE}"),
+        (cells({"rope": 1, "alibi": 2}), "accuracy", f"Does alibi have a higher test accuracy than rope {WHERE}"),
         (cells({"rope": 1}), "loss", f"What is the test loss of rope {WHERE}"),
         (
             cells({"rope": 1}, range(1, 9)),

@@ -198,7 +198,7 @@ def test_only_shared_seeds_are_compared():
     assert compared["verdict"].to_dict() == {"b": "undecided", "c": "one seed", "d": "no shared seed"}
     assert compared.loc[["c", "d"], ["low", "high", "p", "p_holm", "deviation"]].isna().all(axis=None)
     assert np.isnan(compared.loc["d", "difference"])
-    assert compared.attrs["family"].startswith("1 comparisons")
+    assert compared.attrs["family"].startswith("1 comparison: ")
 
 
 def test_pairs_and_ranks_too_are_of_shared_seeds_only():
