@@ -125,7 +125,8 @@ def methods(asked: Question) -> Section:
     simulated, caption = _simulated(asked), "How often a 95 % interval contains the truth"
     text = [
         "Cells of one seed share data, order and all weights that are not positional, so encodings are compared "
-        "within seeds, and seeds are the independent units. Several epochs of one training are not independent samples.",
+        "within seeds, and seeds are the independent units. Several epochs of one training are not independent "
+        "samples.",
         "Intervals are 95 % t intervals of single means. Verdicts come from p values after Holm's correction, so "
         "an interval without 0 can belong to a difference that is undecided.",
         f"The margin is the smallest difference that matters: {asked.compared.margin}. `better` and `worse` mean that "
