@@ -102,13 +102,18 @@ def export(names: list[str]) -> None:
         python("-m", "benchmarks", "export", *wanted)
 
 
+def families(names: list[str]) -> None:
+    """encodings in every type of model of transformers: sweeps/results/families.csv"""
+    python("-m", "benchmarks", "families", *(["--encodings", *names] if names else []))
+
+
 def pages(names: list[str]) -> None:
     """generated parts of README.md and docs/"""
     python("docs/generate.py")
 
 
 STEPS: dict[str, Callable[[list[str]], None]] = {
-    step.__name__: step for step in (public, golden, undefined, proofs, export, pages)
+    step.__name__: step for step in (public, golden, undefined, proofs, export, families, pages)
 }
 OF_DATASETS = ("golden", "pages")  # the others have nothing of a dataset
 

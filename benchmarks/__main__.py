@@ -19,6 +19,7 @@ BENCHMARKS = {
     "resources": "list registers, spills and shared memory of the kernels, compiled without a GPU",
     "static": "count the kernels' instructions per pair, or choose blocks by them, without a GPU",
     "export": "run encodings compiled, exported, as ONNX and in transformers' models",
+    "families": "put every encoding into every type of model of transformers that takes them",
     "faults": "kill, damage and starve sweeps, and count what is lost",
     "simulate_verdicts": "simulate studies under the protocol: how often verdicts are wrong",
     "simulate_tables": "simulate comparisons in tables of cells, whose variances are estimated together",

@@ -40,6 +40,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "first_study": first_study,
         "verdicts": verdicts,
         "export": export,
+        "families": families,
         "benchmark": benchmark,
         "longer_text": longer_text,
         "protocol_pairs": lambda: protocol_errors("all pairs"),
@@ -314,6 +315,29 @@ def export() -> str:
         header, *rows = csv.reader(file)
     lines = [f"| {' | '.join(header)} |", f"| :--- |{' ---: |' * (len(header) - 1)}"]
     return "\n".join([*lines, *(f"| `{name}` | {' | '.join(cells)} |" for name, *cells in rows)])
+
+
+def families() -> str:
+    """Return the table of types of models of transformers: their own encoding, what is kept, and what is refused."""
+    sys.path.append(str(ROOT))  # benchmarks are not installed
+    from benchmarks.families import KEPT, OWN, REASONS, is_number, read
+
+    lines = [
+        "| type | own positions | differ by | kept beside them | encodings that work | refused |",
+        "| :--- | :--- | ---: | :--- | ---: | :--- |",
+    ]
+    for kind, cells in read().items():
+        own = cells.pop("own")
+        refused = {name: cell for name, cell in cells.items() if not is_number(cell)}
+        named = {name: next(short for part, short in REASONS.items() if part in cell) for name, cell in refused.items()}
+        groups = {
+            short: [name for name, each in named.items() if each == short] for short in dict.fromkeys(REASONS.values())
+        }
+        listed = ", ".join(f"{len(names)} {short}" for short, names in groups.items() if names)
+        encoding = OWN.get(kind, "rope")
+        its = f"`{encoding}` | {own}" if encoding else "none of the lab's | "
+        lines.append(f"| `{kind}` | {its} | {KEPT.get(kind, '')} | {len(cells) - len(refused)} | {listed} |")
+    return "\n".join(lines)
 
 
 def benchmark() -> str:

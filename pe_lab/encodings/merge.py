@@ -1,7 +1,7 @@
 """Merge the terms of several encodings: by head, or summed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -229,6 +229,15 @@ def added(parts: Sequence[Part], layout: Layout) -> Terms:
     merged["score"] = SumOfScores(tuple(scores)) if len(scores) > 1 else next(iter(scores), None)
     merged["window"] = _smallest([part.terms.window for part in parts if part.terms.window is not None])
     return Terms(clip=True, **merged)
+
+
+def limited(terms: Terms, window: int | None, score: Score | None) -> Terms:
+    """Return terms with a window and a score besides: of two windows the smaller holds, scores are added."""
+    if window is not None:
+        terms = replace(terms, window=_smallest([(window,), *([terms.window] if terms.window is not None else [])]))
+    if score is not None:
+        terms = replace(terms, score=score if terms.score is None else SumOfScores((score, terms.score)))
+    return terms
 
 
 def _only(parts: Sequence[Part], name: str) -> Any:

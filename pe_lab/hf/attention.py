@@ -1,5 +1,6 @@
 """The attention function of replaced models, as `AttentionInterface` calls it."""
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -11,9 +12,21 @@ from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import prepared
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.memory import Memory
+from pe_lab.encodings.merge import limited
 from pe_lab.encodings.terms import Terms
 
 NAME = "pe_lab"  # of the attention function, and of the keyword argument that brings positions to it
+UNKNOWN = "pe_lab_load"  # in configurations of models with attention of their own, whose original class refuses it
+
+
+@dataclass(frozen=True)
+class SoftCap:
+    """A limit of the products of queries and keys, cap * tanh(z / cap), as in Gemma 2; biases are added after it."""
+
+    cap: float
+
+    def __call__(self, q: Tensor, k: Tensor, z: Tensor, layout: Layout) -> Tensor:
+        return self.cap * torch.tanh(z / self.cap) - z  # it is added to z
 
 
 class Given(NamedTuple):
@@ -45,7 +58,8 @@ def attention(
     """Return attention [B, T, H, d] of queries [B, H, T, d] over keys and values, which may have fewer heads.
 
     Self-attention brings what it is given by the encoding; cross-attention is left to sdpa. Padding and causality are
-    those of the layout: the mask is not read.
+    those of the layout: the mask is not read. What a model has beside positions is kept: its scale, `sliding_window`,
+    the distance in positions from which a key does not count, and `softcap`.
 
     Raises:
         ValueError: dropout while decoding with a cache; the model has no encoding.
@@ -65,6 +79,9 @@ def attention(
         query = query * (scaling * head_dim**0.5)  # encodings take logits to be q . k / sqrt(d)
     if dropout and given.layout.earlier:
         raise ValueError(f"dropout of attention must be 0 with a cache, got {dropout}: call model.eval()")
+    cap = kwargs.get("softcap")
+    limits = limited(given.terms, kwargs.get("sliding_window"), None if cap is None else SoftCap(cap))
+    given = given._replace(terms=limits)
     seeded = Dropout(dropout, torch.randint(2**32, (), device=query.device)) if dropout else None
     return _attend(query, key, value, given, seeded).transpose(1, 2), None
 
@@ -96,3 +113,4 @@ def _repeated(x: Tensor, heads: int) -> Tensor:
 
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, AttentionMaskInterface()["sdpa"])  # cross-attention reads its mask
+AttentionMaskInterface.register(UNKNOWN, AttentionMaskInterface()["eager"])

@@ -7,7 +7,6 @@ import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
 
-from pe_lab.hf.attention import NAME
 from pe_lab.hf.configs import REPLACED
 from pe_lab.hf.loading import description, new, saved
 
@@ -26,7 +25,7 @@ class Loader:
     """
 
     auto: ClassVar[Any]
-    config_class: ClassVar[type[PretrainedConfig]]
+    config_class: ClassVar[Any]
     original: ClassVar[type[PretrainedConfig]]
 
     @classmethod
@@ -63,8 +62,9 @@ class Loader:
 
     @classmethod
     def _described(cls, config: PretrainedConfig) -> dict[str, Any]:
-        if config._attn_implementation not in (None, NAME):
-            raise ValueError(f"attn_implementation must be {NAME!r}, got {config._attn_implementation!r}")
+        name = cls.config_class.pe_lab_attention
+        if config._attn_implementation not in (None, name):
+            raise ValueError(f"attn_implementation must be {name!r}, got {config._attn_implementation!r}")
         return config.to_dict()
 
     @classmethod

@@ -1,12 +1,59 @@
 """The configurations of replaced models: types of their own, which nothing takes for the original's."""
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
-from transformers import BertConfig, GPT2Config, LlamaConfig, PretrainedConfig, T5Config
+from transformers import (
+    BertConfig,
+    BloomConfig,
+    DebertaV2Config,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    ModernBertConfig,
+    MptConfig,
+    MT5Config,
+    Olmo2Config,
+    OPTConfig,
+    Phi3Config,
+    PretrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+    RobertaConfig,
+    SmolLM3Config,
+    T5Config,
+    ViTConfig,
+)
 
-from pe_lab.hf.attention import NAME
+from pe_lab.hf.attention import NAME, UNKNOWN
+
+ORIGINALS: tuple[type[PretrainedConfig], ...] = (
+    BertConfig,
+    BloomConfig,
+    DebertaV2Config,
+    GPT2Config,
+    GPTNeoXConfig,
+    Gemma2Config,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MT5Config,
+    MistralConfig,
+    ModernBertConfig,
+    MptConfig,
+    OPTConfig,
+    Olmo2Config,
+    Phi3Config,
+    Qwen2Config,
+    Qwen3Config,
+    RobertaConfig,
+    SmolLM3Config,
+    T5Config,
+    ViTConfig,
+)
 
 ATTENTION = "_attn_implementation"  # in a file, the attention function that is set whoever reads it
 
@@ -18,9 +65,11 @@ class _Replaced:
     fails at an attention function that it does not know.
     """
 
+    pe_lab_attention: ClassVar[str]  # the attention function of such models
+
     def to_dict(self) -> dict[str, Any]:
         written: dict[str, Any] = super().to_dict()  # type: ignore[misc]
-        return {**written, ATTENTION: NAME}
+        return {**written, ATTENTION: self.pe_lab_attention}
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **options: Any) -> Any:
@@ -28,28 +77,12 @@ class _Replaced:
         return super().from_dict(kept, **options)  # type: ignore[misc]
 
 
-class PeLabBertConfig(_Replaced, BertConfig):
-    model_type = "pe_lab_bert"
-
-
-class PeLabGPT2Config(_Replaced, GPT2Config):
-    model_type = "pe_lab_gpt2"
-
-
-class PeLabLlamaConfig(_Replaced, LlamaConfig):
-    model_type = "pe_lab_llama"
-
-
-class PeLabT5Config(_Replaced, T5Config):
-    model_type = "pe_lab_t5"
-
-
-REPLACED: dict[type[PretrainedConfig], type[PretrainedConfig]] = {
-    BertConfig: PeLabBertConfig,
-    GPT2Config: PeLabGPT2Config,
-    LlamaConfig: PeLabLlamaConfig,
-    T5Config: PeLabT5Config,
-}
+REPLACED: dict[type[PretrainedConfig], type[PretrainedConfig]] = {}
+for _original in ORIGINALS:
+    _own = _original in (BloomConfig, DebertaV2Config, MptConfig)
+    _made = {"model_type": f"pe_lab_{_original.model_type}", "pe_lab_attention": UNKNOWN if _own else NAME}
+    REPLACED[_original] = type(f"PeLab{_original.__name__}", (_Replaced, _original), {**_made, "__module__": __name__})
+    globals()[f"PeLab{_original.__name__}"] = REPLACED[_original]  # where pickle looks for it
 ORIGINAL = {made.model_type: original for original, made in REPLACED.items()}
 
 

@@ -1,30 +1,48 @@
-"""The types of models whose positions can be replaced: where their layers are, and where their own positions enter."""
+"""The types of models whose positions can be replaced: where their layers are, and where their own positions enter.
+
+`FAMILIES` is the table: a row for each type of model.
+"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import unwrap
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from pe_lab.hf.configs import REPLACED
-from pe_lab.hf.settings import Buckets, Own, Rotation, Table
+from pe_lab.hf.rewritten import Bloom, Deberta, Mpt
+from pe_lab.hf.settings import Buckets, Own, Slopes, Table, Unknown, rotations
 
 
 class NoVectors(nn.Module):
     """Return zero in the place of a table of position vectors."""
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return torch.zeros((), device=ids.device)  # a number: it leaves the dtype of what it is added to
 
 
 class NoRotation(nn.Module):
     """Return cosine 1 and sine 0 in the place of those of positions."""
 
-    def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
         return x.new_ones(1, 1, 1), x.new_zeros(1, 1, 1)
+
+
+class Bearer(NamedTuple):
+    """What brings positions to attention in a model whose layers get no arguments of ours.
+
+    Args:
+        module: path of the module in the part that has the layers.
+        method: of that module, whose result the model gives to every layer.
+        argument: under which attention gets it.
+    """
+
+    module: str
+    method: str
+    argument: str
 
 
 @dataclass(frozen=True)
@@ -33,25 +51,37 @@ class Family:
 
     Args:
         kind: name of the class that embeds tokens and has the layers; a model may have several.
-        layers: path of the layers in it.
-        attention: path of self-attention in a layer.
-        value: path of the module that computes values in attention.
-        fused: whether that module computes queries and keys before them.
-        always_causal: whether attention is causal; False: if the configuration says is_decoder.
-        passes_zeros: whether it indexes tables of its own, beside that of positions, with position_ids.
         own: returns the positions of a part of a model.
         remove: takes the model's own positions out.
+        layers: path of the layers in the part.
+        attention: path of self-attention in a layer.
+        value: path of the module that computes values in attention.
+        fused: whether that module computes queries and keys too: all of them before all values ("blocks"), or those
+            of a head before the values of the head ("heads").
+        causal: whether attention is causal; None: if the configuration says is_decoder.
+        passes_zeros: whether it indexes tables of its own, beside that of positions, with position_ids.
+        mask: what it gets in the place of the mask of padding, which the layout has: None for nothing, "padding" for
+            that mask, which it reads beside attention, or "any" for one that it needs, and gives to attention alone.
+        images: whether it embeds images instead of tokens.
+        bearer: where layers get no arguments of ours.
+        rewritten: attention that goes through `AttentionInterface`, where that of the model does not.
+        length: the longest sequence of the model, by its configuration; None: no limit is known.
     """
 
     kind: str
-    layers: str
-    attention: str
-    value: str
-    fused: bool
-    always_causal: bool
-    passes_zeros: bool
     own: Callable[[Any], Own]
     remove: Callable[[Any], None]
+    layers: str = "layers"
+    attention: str = "self_attn"
+    value: str = "v_proj"
+    fused: Literal["blocks", "heads"] | None = None
+    causal: bool | None = True
+    passes_zeros: bool = False
+    mask: Literal["padding", "any"] | None = None
+    images: bool = False
+    bearer: Bearer | None = None
+    rewritten: type[nn.Module] | None = None
+    length: Callable[[Any], int | None] = lambda config: getattr(config, "max_position_embeddings", None)
 
     def parts(self, model: PreTrainedModel) -> list[PreTrainedModel]:
         """Return the modules of the model that embed tokens and have layers.
@@ -72,22 +102,32 @@ class Family:
         """Return the self-attention of every layer.
 
         Raises:
-            ValueError: attention does not call what `AttentionInterface` registers.
+            ValueError: the model has other modules, or attention does not call what `AttentionInterface` registers.
         """
-        found = [layer.get_submodule(self.attention) for layer in part.get_submodule(self.layers).children()]
+        try:
+            found = [layer.get_submodule(self.attention) for layer in part.get_submodule(self.layers).children()]
+            for attention in found:
+                attention.get_submodule(self.value)
+        except AttributeError as error:
+            raise ValueError(
+                f"{type(part).__name__} must have the modules of transformers 5.24, got one of another version: {error}"
+            ) from None
         for attention in found:
-            if not uses_interface(attention):
+            if self.rewritten is None and not uses_interface(attention):
                 raise ValueError(
                     f"attention must be computed through AttentionInterface, {type(attention).__name__} of this "
                     f"version of transformers does it itself: install a newer one"
                 )
         return found
 
-    def causal(self, part: PreTrainedModel) -> bool:
+    def is_causal(self, part: PreTrainedModel) -> bool:
         """Return whether self-attention is causal."""
-        if self.always_causal:
-            return getattr(part.config, "is_causal", True) is not False
-        return bool(part.config.is_decoder)
+        config = part.config
+        if self.causal is None:
+            return bool(getattr(config, "is_decoder", False))
+        if getattr(config, "use_bidirectional_attention", False):
+            return False
+        return self.causal and getattr(config, "is_causal", True) is not False
 
 
 def uses_interface(module: nn.Module) -> bool:
@@ -96,69 +136,182 @@ def uses_interface(module: nn.Module) -> bool:
     return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
 
 
-def _remove_from_bert(part: Any) -> None:
-    part.embeddings.position_embeddings = NoVectors()
+def windows(part: PreTrainedModel, attentions: list[Any]) -> set[int]:
+    """Return the sliding windows of the layers, as attention gives them to its function."""
+    sizes = {getattr(each, "sliding_window", getattr(part.config, "sliding_window", None)) for each in attentions}
+    return sizes - {None}
 
 
-def _remove_from_gpt2(part: Any) -> None:
-    part.wpe = NoVectors()
+# -- how positions are taken out ---------------------------------------------------------------------------------------
 
 
-def _remove_from_llama(part: Any) -> None:
+def _table(path: str) -> Callable[[Any], None]:
+    return lambda part: part.set_submodule(path, NoVectors())
+
+
+def _rotation(part: Any) -> None:
     part.rotary_emb = NoRotation()
 
 
-def _remove_from_t5(part: Any) -> None:
-    for attention in FAMILIES["t5"].attentions(part):
-        if attention.has_relative_attention_bias:
-            attention.has_relative_attention_bias = False
-            del attention.relative_attention_bias
+def _nothing(part: Any) -> None:
+    """Leave the model: its positions are in what the bearer stands for."""
 
 
+def _buckets(family: str) -> Callable[[Any], None]:
+    def remove(part: Any) -> None:
+        for attention in FAMILIES[family].attentions(part):
+            if attention.has_relative_attention_bias:
+                attention.has_relative_attention_bias = False
+                del attention.relative_attention_bias
+
+    return remove
+
+
+def _no_vectors(*args: Any) -> float:
+    return 0.0
+
+
+def _patches(part: Any) -> None:
+    """Also for images of another size, to which the model would adapt its table."""
+    table = part.embeddings.position_embeddings
+    del part.embeddings.position_embeddings
+    part.embeddings.register_buffer("position_embeddings", table.new_zeros(()), persistent=False)
+    object.__setattr__(part.embeddings, "interpolate_pos_encoding", _no_vectors)
+
+
+def _disentangled(part: Any) -> None:
+    part.embeddings.position_embeddings, part.embeddings.position_biased_input = None, False
+    encoder = part.encoder
+    if encoder.relative_attention:
+        encoder.relative_attention = False
+        del encoder.rel_embeddings
+    if "layer_norm" in encoder.norm_rel_ebd:
+        encoder.norm_rel_ebd = ["none"]
+        del encoder.LayerNorm
+    for layer in encoder.layer:
+        for name in ("pos_key_proj", "pos_query_proj"):
+            layer.attention.self._modules.pop(name, None)
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+
+def _require_one_width(part: Any) -> None:
+    if part.project_in is not None:
+        raise ValueError(
+            f"word_embed_proj_dim must be hidden_size = {part.config.hidden_size}, in which positions enter, got "
+            f"{part.config.word_embed_proj_dim}"
+        )
+
+
+def _of_opt(part: Any) -> Own:
+    _require_one_width(part)
+    return Table(part.embed_positions.weight[part.embed_positions.offset :])
+
+
+def _of_roberta(part: Any) -> Own:
+    return Table(part.embeddings.position_embeddings.weight[part.embeddings.padding_idx + 1 :])
+
+
+def _rotating(kind: str, **others: Any) -> Family:
+    return Family(kind, rotations, _rotation, **others)
+
+
+_BERT = Family(
+    kind="BertModel",
+    own=lambda part: Table(part.embeddings.position_embeddings.weight),
+    remove=_table("embeddings.position_embeddings"),
+    layers="encoder.layer",
+    attention="attention.self",
+    value="value",
+    causal=None,
+    passes_zeros=True,
+)
+_T5 = Family(
+    kind="T5Stack",
+    own=Buckets,
+    remove=_buckets("t5"),
+    layers="block",
+    attention="layer.0.SelfAttention",
+    value="v",
+    causal=None,
+)
 FAMILIES = {  # by config.model_type
-    "bert": Family(
-        kind="BertModel",
-        layers="encoder.layer",
-        attention="attention.self",
-        value="value",
-        fused=False,
-        always_causal=False,
-        passes_zeros=True,
-        own=lambda part: Table(part, "embeddings.position_embeddings"),
-        remove=_remove_from_bert,
+    "bert": _BERT,
+    "bloom": Family(
+        kind="BloomModel",
+        own=Slopes,
+        remove=_nothing,
+        layers="h",
+        attention="self_attention",
+        value="query_key_value",
+        fused="heads",
+        mask="any",
+        bearer=Bearer("", "build_alibi_tensor", "alibi"),
+        rewritten=Bloom,
+        length=lambda config: getattr(config, "seq_length", None),
     ),
+    "deberta-v2": replace(
+        _BERT,
+        kind="DebertaV2Model",
+        own=Unknown,
+        remove=_disentangled,
+        value="value_proj",
+        causal=False,
+        mask="padding",
+        bearer=Bearer("encoder", "get_rel_pos", "relative_pos"),
+        rewritten=Deberta,
+    ),
+    "gemma2": _rotating("Gemma2Model"),
+    "gemma3_text": _rotating("Gemma3TextModel"),
     "gpt2": Family(
         kind="GPT2Model",
+        own=lambda part: Table(part.wpe.weight),
+        remove=_table("wpe"),
         layers="h",
         attention="attn",
         value="c_attn",
-        fused=True,
-        always_causal=True,
-        passes_zeros=False,
-        own=lambda part: Table(part, "wpe"),
-        remove=_remove_from_gpt2,
+        fused="blocks",
     ),
-    "llama": Family(
-        kind="LlamaModel",
-        layers="layers",
-        attention="self_attn",
-        value="v_proj",
-        fused=False,
-        always_causal=True,
-        passes_zeros=False,
-        own=Rotation,
-        remove=_remove_from_llama,
+    "gpt_neox": _rotating("GPTNeoXModel", attention="attention", value="query_key_value", fused="heads"),
+    "llama": _rotating("LlamaModel"),
+    "mistral": _rotating("MistralModel"),
+    "modernbert": _rotating("ModernBertModel", attention="attn", value="Wqkv", fused="blocks", causal=False),
+    "mpt": Family(
+        kind="MptModel",
+        own=Slopes,
+        remove=_nothing,
+        layers="blocks",
+        attention="attn",
+        value="Wqkv",
+        fused="blocks",
+        mask="any",
+        bearer=Bearer("", "build_mpt_alibi_tensor", "position_bias"),
+        rewritten=Mpt,
+        length=lambda config: config.max_seq_len,
     ),
-    "t5": Family(
-        kind="T5Stack",
-        layers="block",
-        attention="layer.0.SelfAttention",
-        value="v",
-        fused=False,
-        always_causal=False,
-        passes_zeros=False,
-        own=Buckets,
-        remove=_remove_from_t5,
+    "mt5": replace(_T5, kind="MT5Stack", remove=_buckets("mt5")),
+    "olmo2": _rotating("Olmo2Model"),
+    "opt": Family("OPTDecoder", _of_opt, _table("embed_positions")),
+    "phi3": _rotating("Phi3Model", value="qkv_proj", fused="blocks"),
+    "qwen2": _rotating("Qwen2Model"),
+    "qwen3": _rotating("Qwen3Model"),
+    "roberta": replace(
+        _BERT,
+        kind="RobertaModel",
+        own=_of_roberta,
+        length=lambda config: config.max_position_embeddings - config.pad_token_id - 1,
+    ),
+    "smollm3": _rotating("SmolLM3Model"),
+    "t5": _T5,
+    "vit": Family(
+        kind="ViTModel",
+        own=lambda part: Table(part.embeddings.position_embeddings[0]),
+        remove=_patches,
+        attention="attention",
+        causal=False,
+        images=True,
+        length=lambda config: (config.image_size // config.patch_size) ** 2 + 1,
     ),
 }
 

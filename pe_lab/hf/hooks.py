@@ -16,8 +16,20 @@ from pe_lab.hf.cache import OLD_NAME, Tokens, cache_name, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of
 from pe_lab.hf.watch import Watch
 
+NO_WEIGHTS = "output_attentions must be False, as with sdpa: no weights are kept, got True"
 WITHOUT_GRADIENTS = "a cache is for decoding, without gradients: call within torch.no_grad()"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Borne:
+    """Positions in the place of what a method of the model computes for its layers, which get no arguments of ours."""
+
+    def __init__(self) -> None:
+        self.positions: Positions | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Positions | None:
+        positions, self.positions = self.positions, None
+        return positions
 
 
 class InputHook:
@@ -26,10 +38,13 @@ class InputHook:
     Args:
         stack: the encodings of the layers.
         passes_zeros: whether the model gets zeros as position_ids, because it indexes tables of its own with them.
+        mask: that the model gets, as that of `Family`.
+        borne: takes positions to the layers; None: an argument does.
     """
 
-    def __init__(self, stack: Stack, passes_zeros: bool) -> None:
-        self.stack, self.passes_zeros, self.watch = stack, passes_zeros, Watch(stack)
+    def __init__(self, stack: Stack, passes_zeros: bool, mask: str | None, borne: Borne | None) -> None:
+        self.stack, self.passes_zeros, self.mask, self.borne = stack, passes_zeros, mask, borne
+        self.watch = Watch(stack)
 
     def __call__(self, part: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments | None:
         """Return the arguments with embeddings instead of tokens, and with the positions that attention takes.
@@ -49,6 +64,7 @@ class InputHook:
             given[name] = given.pop(OLD_NAME)
         past = given.get(name)
         tokens = None if past is None else self._tokens(past)
+        mask = given.get("attention_mask")
         layout = self._layout(given, tuple(shape), tokens)
         if tokens is None and self._wants_cache(part, given):
             tokens = self._new_tokens(layout, asked=bool(given.get("use_cache")))
@@ -57,7 +73,14 @@ class InputHook:
         x, positions = self.stack(x, layout.to(device), None if tokens is None else tokens.cache)
         if self.passes_zeros:
             given["position_ids"] = torch.zeros(1, shape[1], dtype=torch.long, device=device)
-        return (), {**given, "inputs_embeds": x, NAME: positions}
+        if self.mask == "padding":
+            given["attention_mask"] = torch.ones(shape, device=device) if mask is None else mask
+        elif self.mask == "any":
+            given["attention_mask"] = torch.ones(1, 1, 1, 1, device=device)
+        if self.borne is None:
+            return (), {**given, "inputs_embeds": x, NAME: positions}
+        self.borne.positions = positions
+        return (), {**given, "inputs_embeds": x}
 
     def _require(self, given: dict[str, Any], shape: torch.Size) -> None:
         """Raise ValueError for arguments whose effect would be lost."""
@@ -65,7 +88,7 @@ class InputHook:
         if len(shape) != 2:
             raise ValueError(f"input_ids must be [B, T], got {list(shape)}")
         if given.get("output_attentions"):
-            raise ValueError("output_attentions must be False, as with sdpa: no weights are kept, got True")
+            raise ValueError(NO_WEIGHTS)
         if given.get("is_causal") not in (None, causal):
             raise ValueError(f"is_causal must be {causal}, for which positions were replaced, got {not causal}")
 
@@ -83,8 +106,9 @@ class InputHook:
 
     def _wants_cache(self, part: PreTrainedModel, given: dict[str, Any]) -> bool:
         use_cache = given.get("use_cache")
-        wanted: bool = (part.config.use_cache and self.stack.first.sizes.causal) if use_cache is None else use_cache
-        return wanted and not (part.training and part.gradient_checkpointing)
+        if use_cache is None:
+            use_cache = self.stack.first.sizes.causal and part.config.use_cache
+        return bool(use_cache) and not (part.training and part.gradient_checkpointing)
 
     def _new_tokens(self, layout: Layout, asked: bool) -> Tokens:
         """Return what a model that makes its own cache keeps of tokens.
@@ -105,17 +129,57 @@ class InputHook:
         return Tokens(self.stack, cache)
 
 
+class Later:
+    """Positions that are not there before a model has embedded its input."""
+
+    positions: Positions | None = None
+
+
+class ImageHook:
+    """Put positions into the embeddings of an image: of the class token first, then of patches row by row.
+
+    Args:
+        stack: the encodings of the layers.
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack, self.watch, self.later = stack, Watch(stack), Later()
+
+    def __call__(self, part: PreTrainedModel, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """Return the arguments, with what will have positions."""
+        given = {**dict(zip(signature(part.forward).parameters, args, strict=False)), **kwargs}
+        if given.get("attention_mask") is not None:
+            raise ValueError("attention_mask must be None for images, all of whose patches are there, got one")
+        if given.get("output_attentions"):
+            raise ValueError(NO_WEIGHTS)
+        self.watch(part)
+        self.later = Later()
+        return (), {**given, NAME: self.later}
+
+    def embed(self, module: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+        """Return embeddings [B, T, D] with positions."""
+        later, self.later = self.later, Later()  # nothing is kept beyond a pass
+        x, later.positions = self.stack(args[0])
+        return (x,)
+
+
 class AttentionHook:
     """Give self-attention of one layer what the encoding makes of its input.
 
     Args:
         index: of the layer.
         implementation: as that of `attend`.
-        fused: whether the module that computes values computes queries and keys before them.
+        fused: as that of `Family`.
+        argument: that has positions.
+        head_dim: dimensions of a head.
+        num_values: of a token, those of all heads.
     """
 
-    def __init__(self, index: int, implementation: str, fused: bool) -> None:
+    def __init__(
+        self, index: int, implementation: str, fused: str | None, argument: str, head_dim: int, num_values: int
+    ) -> None:
         self.index, self.implementation, self.fused = index, implementation, fused
+        self.argument, self.head_dim, self.num_values = argument, head_dim, num_values
         self.value: Tensor | None = None  # the input of values, if it is not that of queries and keys
 
     def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
@@ -125,9 +189,12 @@ class AttentionHook:
             ValueError: another attention function was set, attention was not called by its model, or checkpointing
                 would lose gradients.
         """
-        name, positions = module.config._attn_implementation, kwargs.get(NAME)
-        if name != NAME:
-            raise ValueError(f"attn_implementation must be {NAME!r} while positions are replaced, got {name!r}")
+        name, positions = module.config._attn_implementation, kwargs.get(self.argument)
+        if name != module.config.pe_lab_attention:
+            needed = module.config.pe_lab_attention
+            raise ValueError(f"attn_implementation must be {needed!r} while positions are replaced, got {name!r}")
+        if isinstance(positions, Later):
+            positions = positions.positions
         if not isinstance(positions, Positions):
             raise ValueError("attention of a replaced model must be called by the model, got no positions")
         if not torch.is_grad_enabled() and _were_computed(positions.shared):
@@ -137,7 +204,9 @@ class AttentionHook:
         layer = positions.layer(self.index, args[0] if args else kwargs["hidden_states"])
         self.value = None if layer.value is layer.query_key else layer.value
         changed: dict[str, Any] = {NAME: Given(layer.terms, positions.layout, layer.layout.memory, self.implementation)}
-        if "position_bias" in kwargs:  # of T5, which computes one where there is none
+        if self.argument != NAME:
+            kwargs = {**kwargs, self.argument: None}
+        elif "position_bias" in kwargs:  # of T5, which computes one where there is none
             changed["position_bias"] = layer.query_key.new_zeros(1, 1, 1, 1)
         if args:
             return (layer.query_key, *args[1:]), {**kwargs, **changed}
@@ -149,7 +218,12 @@ class AttentionHook:
             return None
         value, self.value = self.value, None
         values: Tensor = module(value)
-        start = out.shape[-1] * 2 // 3 if self.fused else 0
+        if self.fused is None:
+            return values
+        if self.fused == "heads":
+            its, theirs = (x.unflatten(-1, (-1, 3, self.head_dim)) for x in (out, values))
+            return torch.cat((its[..., :2, :], theirs[..., 2:, :]), -2).flatten(-3)
+        start = out.shape[-1] - self.num_values
         return torch.cat((out[..., :start], values[..., start:]), -1)
 
 

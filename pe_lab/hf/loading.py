@@ -223,9 +223,22 @@ def _weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
+def _written_names(model: PreTrainedModel) -> dict[str, str]:
+    """Return the names of weights by those that save_pretrained writes, which are others for models such as ViT."""
+    state = model.state_dict()
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:  # before transformers 5
+        return {}
+    names = {id(weight): name for name, weight in state.items()}
+    written = revert_weight_conversion(model, state)
+    return {name: names[id(weight)] for name, weight in written.items() if id(weight) in names}
+
+
 def _load_weights(model: PreTrainedModel, folder: Path) -> None:
     """Load all weights in the dtype of the files, where those that are tied stand once."""
-    weights = _weights(folder)
+    written = _written_names(model)
+    weights = {written.get(name, name): weight for name, weight in _weights(folder).items()}
     unknown = sorted(set(weights) - set(model.state_dict()))
     if unknown:
         raise ValueError(f"weights must be those of this model and encoding, got {unknown[0]} in {folder}")

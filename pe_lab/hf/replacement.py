@@ -1,18 +1,20 @@
 """Replace the positions of a model of transformers."""
 
 import json
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from pe_lab.attention import IMPLEMENTATIONS
-from pe_lab.encodings.named import make
+from pe_lab.encodings.named import known, make
 from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import NAME
 from pe_lab.hf.configs import mark
-from pe_lab.hf.families import Family, family_of, uses_interface
-from pe_lab.hf.hooks import AttentionHook, InputHook
-from pe_lab.hf.settings import with_settings
+from pe_lab.hf.families import Family, family_of, uses_interface, windows
+from pe_lab.hf.hooks import AttentionHook, Borne, ImageHook, InputHook
+from pe_lab.hf.settings import Own, head_dim_of, with_settings
 
 SIZES = ("width", "num_heads", "depth", "causal", "grid_width", "marks", "name")
 
@@ -27,19 +29,21 @@ def replace(
     from_config: bool = True,
     **options: Any,
 ) -> PreTrainedModel:
-    """Replace the positions of a model of Llama, GPT-2, BERT or T5 by an encoding of the lab, and return the model.
+    """Replace the positions of a model of transformers by an encoding of the lab, and return the model.
 
         model = replace(AutoModelForCausalLM.from_config(config), "alibi")
 
-    The model's own positions are removed with their parameters: rotations, a table of position vectors, or T5's bias.
-    The encoding's parameters are the model's: they are trained, moved and saved with it; `load` loads them. Nothing
-    else changes; cross-attention has no positions. In T5 encoder and decoder have an encoding each.
+    The types of models are those of `pe_lab.hf.families.FAMILIES`. The model's own positions are removed with their
+    parameters: rotations, a table of position vectors, or a bias. The encoding's parameters are the model's: they are
+    trained, moved and saved with it; `load` loads them. Nothing else changes: scales, norms of queries and keys,
+    sliding windows and soft caps stay, and cross-attention has no positions. In T5 and mT5 encoder and decoder have an
+    encoding each.
 
-    An encoding of the model's own kind has the model's settings where no option is given: in Llama, what rotates pairs
-    has its base and pairing; `rope`, `rope_pi`, `rope_dynamic_ntk`, `yarn`, `llama3`, `longrope` and `p_rope` also the
-    scaling of its rope type, of which each represents one; `t5` in T5 has its buckets, and `learnable` in GPT-2 and
-    BERT its rows. If the encoding is then the model's own, it starts with the model's weights, and the model computes
-    what it did.
+    An encoding of the model's own kind has the model's settings where no option is given: what rotates pairs has its
+    base, pairing and rotated dimensions, in each layer its own; `rope`, `rope_pi`, `rope_dynamic_ntk`, `yarn`,
+    `llama3`, `longrope` and `p_rope` also the scaling of its rope type, of which each represents one; `t5` has its
+    buckets, and `learnable` its rows. If the encoding is then the model's own, it starts with the model's weights, and
+    the model computes what it did.
 
     Positions count the tokens that are not padding, unless position_ids are given.
 
@@ -88,11 +92,9 @@ def _stack(
     options: dict[str, Any],
 ) -> Stack:
     """Return the encodings of a part of a model."""
-    config, depth, causal = part.config, len(family.attentions(part)), family.causal(part)
-    width, num_heads = config.hidden_size, config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or getattr(config, "d_kv", None) or width // num_heads
-    if head_dim * num_heads != width:
-        raise ValueError(f"head_dim must be hidden_size / num_attention_heads = {width} / {num_heads}, got {head_dim}")
+    attentions = family.attentions(part)
+    config, depth, causal = part.config, len(attentions), family.is_causal(part)
+    width, num_heads, head_dim = config.hidden_size, config.num_attention_heads, head_dim_of(config)
     if isinstance(encoding, Stack):
         if options or length is not None:
             given = ", ".join([*options, *(["length"] if length is not None else [])])
@@ -104,20 +106,60 @@ def _stack(
         if has != needs:
             wrong = [name for name in has if has[name] != needs[name]]
             raise ValueError(f"the Stack must have {_listed(needs, wrong)}, got {_listed(has, wrong)}")
+        _require_windows(encoding, part, attentions)
         return encoding
-    length = getattr(config, "max_position_embeddings", None) if length is None else length
+    length = family.length(config) if length is None else length
     if length is None:
         raise ValueError(f"length must be given: {config.model_type} has no max_position_embeddings, got None")
     for option in options:
         if option in SIZES:
             raise ValueError(f"options of {encoding} must not be sizes, which are those of the model, got {option}")
-    own = family.own(part)
-    completed = with_settings(own, encoding, options) if from_config else options
     sizes = {"width": width, "num_heads": num_heads, "depth": depth, "length": length, "causal": causal}
-    stack = make(encoding, **sizes, **completed)
-    if from_config and encoding == own.name and completed == own.options:
-        own.adopt(stack.first)
+    if head_dim * num_heads != width:
+        sizes["head_dim"] = head_dim
+    stack = _with_settings(family.own(part), encoding, options, sizes) if from_config else None
+    stack = stack or make(encoding, **sizes, **options)
+    _require_windows(stack, part, attentions)
     return stack
+
+
+def _with_settings(own: Own, encoding: str, options: dict[str, Any], sizes: dict[str, Any]) -> Stack:
+    """Return the encodings of layers with the model's settings, which may differ by layer."""
+    layers = own.of_layers(sizes["depth"])
+    kinds = list(dict.fromkeys(layers))
+    made = [with_settings(kind, encoding, options) for kind in kinds]
+    name, completed = made[0]
+    if all(each == made[0] for each in made):
+        stack = make(name, **sizes, **completed)
+        first = [stack.first] * len(kinds)
+    else:
+        stacks = [make(name, **sizes, **completed) for name, completed in made]  # errors name an option
+        if any(stack.first.period > 1 for stack in stacks):
+            raise ValueError(
+                f"{encoding} alternates over layers, and positions of the model differ by layer too: give "
+                f"from_config=False for an encoding with none of the model's settings"
+            )
+        period = next(
+            n for n in range(1, len(layers) + 1) if all(a is b for a, b in zip(layers, layers[n:], strict=False))
+        )
+        runs = [(kinds.index(kind), len(list(run))) for kind, run in groupby(layers[:period])]
+        parts = [partial(known(made[kind][0]), name=made[kind][0], **made[kind][1]) for kind, _ in runs]
+        stack = make("interleave", **sizes, parts=parts, layers=[count for _, count in runs])
+        first = [stack.of_layer(layers.index(kind)).members()[0] for kind in kinds]
+    for kind, each, its in zip(kinds, first, made, strict=True):
+        if its == (kind.name, kind.options):
+            kind.adopt(each)
+    return stack
+
+
+def _require_windows(stack: Stack, part: PreTrainedModel, attentions: list[Any]) -> None:
+    """Raise ValueError if layers have sliding windows, and the encoding draws positions, which makes them wider."""
+    limits = windows(part, attentions)
+    if limits and stack.first.draws_positions:
+        raise ValueError(
+            f"{stack.first.name} draws its own positions, and layers of {type(part).__name__} see "
+            f"{', '.join(map(str, sorted(limits)))} positions: use an encoding that takes positions as they are"
+        )
 
 
 def _install(family: Family, part: PreTrainedModel, stack: Stack, implementation: str) -> None:
@@ -126,16 +168,32 @@ def _install(family: Family, part: PreTrainedModel, stack: Stack, implementation
     family.remove(part)
     stack.to(part.device)
     part.add_module(NAME, stack)
-    part.register_forward_pre_hook(InputHook(stack, family.passes_zeros), with_kwargs=True)
-    part.config._attn_implementation = NAME
+    part.config._attn_implementation = part.config.pe_lab_attention
+    argument = NAME
+    if family.images:
+        image = ImageHook(stack)
+        part.register_forward_pre_hook(image, with_kwargs=True)
+        part.embeddings.dropout.register_forward_pre_hook(image.embed)
+    else:
+        borne = None
+        if family.bearer is not None:
+            borne, argument = Borne(), family.bearer.argument
+            object.__setattr__(part.get_submodule(family.bearer.module), family.bearer.method, borne)
+        hook = InputHook(stack, family.passes_zeros, family.mask, borne)
+        part.register_forward_pre_hook(hook, with_kwargs=True)
     for module in part.modules():
         if uses_interface(module):
             module.pe_lab_replaced = True
+    head_dim, config = stack.first.sizes.head_dim, part.config
+    num_values = head_dim * (getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
     for index, attention in enumerate(attentions):
-        hook = AttentionHook(index, implementation, family.fused)
-        attention.config._attn_implementation = NAME
-        attention.register_forward_pre_hook(hook.before, with_kwargs=True)
-        attention.get_submodule(family.value).register_forward_hook(hook.after_projection)
+        if family.rewritten is not None:
+            attention.__class__ = family.rewritten
+            attention.config = part.config
+        attention.config._attn_implementation = attention.config.pe_lab_attention
+        entering = AttentionHook(index, implementation, family.fused, argument, head_dim, num_values)
+        attention.register_forward_pre_hook(entering.before, with_kwargs=True)
+        attention.get_submodule(family.value).register_forward_hook(entering.after_projection)
 
 
 def _record(

@@ -13,6 +13,7 @@ from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.checkpoint import ENCODINGS, READ, scaling
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.named import known
+from pe_lab.encodings.rotary import RoPE
 
 Options = dict[str, Any]
 
@@ -25,8 +26,16 @@ class Own:
         options: of that encoding, as the model has them.
     """
 
-    name: str | None
-    options: Options
+    name: str | None = None
+    options: Options = {}
+
+    def of_layers(self, depth: int) -> list["Own"]:
+        """Return the positions of each layer; layers with the same ones have the same object."""
+        return [self] * depth
+
+    def named(self, name: str, options: Options) -> str:
+        """Return the name of the encoding that these layers get where one is given for the model, with options."""
+        return name
 
     def settings(self, name: str, made: type[PositionalEncoding]) -> Options:
         """Return the model's settings for an encoding.
@@ -45,22 +54,41 @@ class Own:
         raise NotImplementedError
 
 
+class Unknown(Own):
+    """Positions that no encoding of the lab is."""
+
+    def __init__(self, part: nn.Module) -> None:
+        pass
+
+
 class Table(Own):
-    """The trained vectors of GPT-2 and BERT.
+    """The trained vectors of GPT-2, BERT, RoBERTa, OPT and ViT.
 
     Args:
-        path: of the table in the part.
+        vectors: [length, D], that of position 0 first.
     """
 
     name = "learnable"
 
-    def __init__(self, part: nn.Module, path: str) -> None:
-        self.table: Any = part.get_submodule(path).weight
-        self.options = {"max_len": len(self.table)}
+    def __init__(self, vectors: Tensor) -> None:
+        self.vectors = vectors
+        self.options = {"max_len": len(vectors)}
 
     @torch.no_grad()
     def adopt(self, encoding: Any) -> None:
-        encoding.table.copy_(self.table)
+        encoding.table.copy_(self.vectors)
+
+
+class Slopes(Own):
+    """The linear biases of BLOOM and MPT, whose slopes are those of the paper's code for any number of heads."""
+
+    name = "alibi"
+
+    def __init__(self, part: nn.Module) -> None:
+        pass
+
+    def adopt(self, encoding: Any) -> None:
+        """There are no weights."""
 
 
 class Buckets(Own):
@@ -90,40 +118,63 @@ class Buckets(Own):
 
 
 class Rotation(Own):
-    """The rotations of Llama."""
+    """The rotations of Llama and of others, in all layers or in those of a type.
 
-    def __init__(self, part: Any) -> None:
+    Args:
+        part: of the model.
+        layer_type: as the configuration names it; None: all layers rotate alike.
+    """
+
+    def __init__(self, part: Any, layer_type: str | None = None) -> None:
         self.part = part
-        self.parameters = _rope_parameters(part.config)
+        self.of_type = {} if layer_type is None else {"layer_type": layer_type}
+        self.parameters = _rope_parameters(part.config, layer_type)
         self.type = self.parameters["rope_type"]
         self.name = ENCODINGS.get(self.type)
+        self.others: set[str | None] = {self.name}  # encodings of layers of other types
+        self.made = type(part.rotary_emb)(config=part.config)
         scaled = scaling(self.type, self.parameters, part.config.max_position_embeddings)
         self.options = {"theta": float(self.parameters["rope_theta"]), "pairing": "half", **scaled}
+        rotated, head_dim = 2 * len(self._frequencies(self.made)), head_dim_of(part.config)
+        if rotated != head_dim:
+            self.options["rotary_dim"] = rotated
+
+    def _frequencies(self, rotary: Any) -> Tensor:
+        prefix = "".join(f"{layer_type}_" for layer_type in self.of_type.values())
+        found: Tensor = getattr(rotary, f"{prefix}original_inv_freq", getattr(rotary, f"{prefix}inv_freq", None))
+        return found
+
+    def named(self, name: str, options: Options) -> str:
+        """Return the name; where it is that of the model in some layers, without options, other layers keep theirs."""
+        return self.name if self.name is not None and name in self.others and not options else name
 
     def settings(self, name: str, made: type[PositionalEncoding]) -> Options:
-        if name == self.name:
-            return self.options
-        if not {"theta", "pairing"} <= inspect.signature(made).parameters.keys():
+        taken = inspect.signature(made).parameters.keys()
+        if name != self.name and not {"theta", "pairing"} <= taken:
             return {}
-        if self.type != "default":
+        if name != self.name and self.type != "default":
             use = "no encoding is the same" if self.name is None else f"use {self.name}"
             raise ValueError(
                 f"rope_type of the model must be default for {name}, got {self.type}: {use}, or give from_config=False "
                 f"for an encoding with none of the model's settings"
             )
+        if not self.options.keys() <= taken:
+            raise ValueError(
+                f"{name} rotates whole heads, got rotary_dim={self.options['rotary_dim']} of "
+                f"head_dim={head_dim_of(self.part.config)} in the model: use rope, or give from_config=False"
+            )
         return self.options
 
     def adopt(self, encoding: Any) -> None:
-        rotary = self.part.rotary_emb
-        made = type(rotary)(config=self.part.config)
-        its = getattr(rotary, "original_inv_freq", made.original_inv_freq)
-        if not its.is_meta and not torch.allclose(its.cpu().float(), made.original_inv_freq, rtol=0.02, atol=0):
+        its, made = self._frequencies(self.part.rotary_emb), self._frequencies(self.made)
+        if not its.is_meta and not torch.allclose(its.cpu().float(), made, rtol=0.02, atol=0):
             raise ValueError(f"config of the model must be the one it was made with, got {self.parameters} in it now")
         for last in (2, 4 * self.part.config.max_position_embeddings):  # frequencies may depend on the length
             pos = torch.tensor([[1, last]])
             tables = encoding.rotation(torch.zeros(1), Layout(pos, torch.zeros_like(pos), encoding.sizes.causal))
             ours = [table[0, 0, 0].double().repeat(2) for table in (tables.cos, tables.sin)]
-            if not _are_equal(ours, [table[0, 0].double() for table in made(torch.zeros(1), pos)]):
+            theirs = self.made(torch.zeros(1), pos, **self.of_type)
+            if not _are_equal(ours, [table[0, 0].double() for table in theirs]):
                 self._refuse(encoding.name)
 
     def _refuse(self, name: str) -> None:
@@ -133,18 +184,74 @@ class Rotation(Own):
         raise ValueError(f"rope parameters of the model must be such that {name} can represent them, got {listed}")
 
 
-def with_settings(own: Own, name: str, options: Options) -> Options:
-    """Return the options of an encoding, where those that are not given are the model's, in what it is made of too.
+class Unrotated(Own):
+    """Layers without positions in a model that rotates in others, as in SmolLM3: they stay without a rotation."""
+
+    name = "none"
+
+    def named(self, name: str, options: Options) -> str:
+        maker = known(name)
+        made = maker.func if isinstance(maker, partial) else maker
+        return "none" if isinstance(made, type) and issubclass(made, RoPE) else name
+
+    def adopt(self, encoding: Any) -> None:
+        """There are no weights."""
+
+
+class ByLayer(Own):
+    """Positions that differ by layer."""
+
+    def __init__(self, layers: list[Own]) -> None:
+        self.layers = layers
+        names = {layer.name for layer in layers if isinstance(layer, Rotation)}
+        for layer in layers:
+            if isinstance(layer, Rotation):
+                layer.others = names
+
+    def of_layers(self, depth: int) -> list[Own]:
+        return self.layers
+
+
+def rotations(part: Any) -> Own:
+    """Return the rotations of a part of a model, in each layer."""
+    config = part.config
+    parameters = getattr(config, "rope_parameters", None) or {}
+    if any(isinstance(value, dict) for value in parameters.values()):
+        types: dict[str, Own] = {}
+        for name in config.layer_types:
+            alike = [known for other, known in types.items() if parameters[other] == parameters[name]]
+            types.setdefault(name, alike[0] if alike else Rotation(part, name))
+        return ByLayer([types[name] for name in config.layer_types])
+    rotated = getattr(config, "no_rope_layers", None)
+    if rotated is None or all(rotated):
+        return Rotation(part)
+    kinds = [Unrotated(), Rotation(part)]
+    return ByLayer([kinds[bool(each)] for each in rotated])
+
+
+def head_dim_of(config: PretrainedConfig) -> int:
+    """Return the dimensions of a head."""
+    given = getattr(config, "head_dim", None) or getattr(config, "d_kv", None)
+    return int(given or config.hidden_size // config.num_attention_heads)
+
+
+def with_settings(own: Own, name: str, options: Options) -> tuple[str, Options]:
+    """Return the name and options of the encoding of layers, where those that are not given are the model's, in what it
+    is made of too.
 
     Args:
-        name: of the encoding.
+        name: of the encoding that is given for the model.
         options: that were given.
 
     Raises:
         ValueError: there is no such encoding; it is of the model's kind, and cannot represent what the model has.
     """
-    maker = known(name)
-    return {**own.options, **options} if name == own.name else _completed(own, name, maker, options)
+    known(name)
+    named = own.named(name, options)
+    if named != name:
+        name, options = named, {}
+    completed = {**own.options, **options} if name == own.name else _completed(own, name, known(name), options)
+    return name, completed
 
 
 def _completed(own: Own, name: str, maker: Callable[..., PositionalEncoding], options: Options) -> Options:
@@ -169,13 +276,16 @@ def _part(own: Own, part: Any) -> Any:
         return part
     preset = maker.keywords if isinstance(maker, partial) else {}
     name = preset.get("name", inspect.signature(made).parameters["name"].default)
+    original, named = name, own.named(name, {key: x for key, x in preset.items() if key != "name"})
+    if named != original:
+        maker, name = partial(known(named), name=named), named
     options = _completed(own, name, maker, {})
-    return partial(maker, **options) if options else part
+    return partial(maker, **options) if options else part if named == original else maker
 
 
-def _rope_parameters(config: PretrainedConfig) -> Options:
+def _rope_parameters(config: PretrainedConfig, layer_type: str | None) -> Options:
     if hasattr(config, "standardize_rope_params"):
-        parameters = config.rope_parameters
+        parameters = config.rope_parameters if layer_type is None else config.rope_parameters[layer_type]
     else:  # before transformers 5
         partial_factor = getattr(config, "partial_rotary_factor", None)
         parameters = {"partial_rotary_factor": partial_factor} if partial_factor is not None else {}

@@ -130,7 +130,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], None], str]] = {
     "remote code": (remote_code, "model_type in config.json must be one of .*, got 'mine'"),
     "no type": (config(model_type=...), "model_type in config.json must be one of .*, got None"),
     "a list as type": (config(model_type=["llama"]), "model_type in config.json must be one of"),
-    "another type": (config(model_type="opt"), "model_type in config.json must be one of .*, got 'opt'"),
+    "another type": (config(model_type="xglm"), "model_type in config.json must be one of .*, got 'xglm'"),
     "a type without its settings": (config(model_type="gpt2"), "architectures .* class of a gpt2 model"),
     "a list as record": (config(pe_lab=["rope"]), "pe_lab in config.json must be an object, got a list"),
     "no record": (config(pe_lab=None), "pe_lab in config.json must be an object, got a NoneType"),
