@@ -366,10 +366,8 @@ def longer_text() -> str:
     need = "A small causal language model at 4 times its training length:"
     if found is None:
         return f"{need} **not measured** yet."
-    best = found.at(4.0).best
-    return (
-        f"{need} of {len(found.table)} encodings, no other significantly beats {', '.join(f'`{pe}`' for pe in best)}."
-    )
+    best = ", ".join(f"`{pe}`" for pe in found.at(4.0).best)
+    return f"{need} use {best}. Of {len(found.table)} encodings measured, none is significantly better."
 
 
 def simulated(part: str) -> Any:
