@@ -272,7 +272,9 @@ UNREAD = [
 UNREAD += [("{a}/requested", "link to nothing"), ("studies/question/rows.csv", "socket")]
 
 
-SETTINGS = OmegaConf.create({"runtime": {"choices": {"hydra/launcher": "basic"}}, "job": {"chdir": None}})  # of Hydra
+SETTINGS = OmegaConf.create(  # of Hydra
+    {"runtime": {"choices": {"hydra/launcher": "basic"}}, "job": {"chdir": None}, "launcher": {}}
+)
 
 
 def launch(work: run.Worker, overrides: list[str], workers: int) -> None:
