@@ -273,7 +273,14 @@ UNREAD += [("{a}/requested", "link to nothing"), ("studies/question/rows.csv", "
 
 
 SETTINGS = OmegaConf.create(  # of Hydra
-    {"runtime": {"choices": {"hydra/launcher": "basic"}}, "job": {"chdir": None}, "launcher": {}}
+    {
+        "runtime": {"choices": {"hydra/launcher": "basic"}},
+        "job": {"chdir": None},
+        "launcher": {},
+        "sweeper": {},
+        "overrides": {"hydra": []},
+        "verbose": False,
+    }
 )
 
 
