@@ -131,11 +131,11 @@ def needs(content: Content) -> Page:
     ]
     again = {one.name: one.study for one in tuned_tasks()}
     wanted += [(name, TRAINED, one.task.asks) for name, one in tasks_of.items() if (name, TRAINED) not in measured]
-    lines = [_tuned_need(content, found) for found in content.tuned.values()] + lines
+    first = [_tuned_need(content, found) for found in content.tuned.values()]
     for name, length, asks in wanted:
         tuned = content.tuned.get(name)
         if tuned and (name, length) in ASKED_MOST and not tuned.task.solvable:
-            lines.append(_tuned_need(content, tuned.at(length)) | {"asks": asks, "length": length})
+            first.append(_tuned_need(content, tuned.at(length)) | {"asks": asks, "length": length})
             continue
         if tuned and length == TRAINED:
             continue
@@ -158,7 +158,7 @@ def needs(content: Content) -> Page:
         cheapest = found.cheapest(said.use, one) if said.use else ""
         lines.append(line | {"advice": said, "cheapest": cheapest, "count": len(standing.means) if standing else 0})
     average = _average([one.task.name for one in found.common])
-    html = rendered("needs.html", **_common(content, ""), lines=lines, average=average)
+    html = rendered("needs.html", **_common(content, ""), lines=first + lines, average=average)
     return Page("needs", "Which encoding for which need", [Section("", html)], wide=True)
 
 
