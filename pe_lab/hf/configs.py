@@ -4,57 +4,15 @@ from copy import deepcopy
 from typing import Any, ClassVar
 
 from torch import nn
-from transformers import (
-    BertConfig,
-    BloomConfig,
-    DebertaV2Config,
-    Gemma2Config,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPTNeoXConfig,
-    LlamaConfig,
-    MistralConfig,
-    ModernBertConfig,
-    MptConfig,
-    MT5Config,
-    Olmo2Config,
-    OPTConfig,
-    Phi3Config,
-    PretrainedConfig,
-    Qwen2Config,
-    Qwen3Config,
-    RobertaConfig,
-    SmolLM3Config,
-    T5Config,
-    ViTConfig,
-)
+from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from pe_lab.hf.attention import NAME, UNKNOWN
 
-ORIGINALS: tuple[type[PretrainedConfig], ...] = (
-    BertConfig,
-    BloomConfig,
-    DebertaV2Config,
-    GPT2Config,
-    GPTNeoXConfig,
-    Gemma2Config,
-    Gemma3TextConfig,
-    LlamaConfig,
-    MT5Config,
-    MistralConfig,
-    ModernBertConfig,
-    MptConfig,
-    OPTConfig,
-    Olmo2Config,
-    Phi3Config,
-    Qwen2Config,
-    Qwen3Config,
-    RobertaConfig,
-    SmolLM3Config,
-    T5Config,
-    ViTConfig,
+KINDS = (  # by config.model_type
+    *("bert", "bloom", "deberta-v2", "gemma2", "gemma3_text", "gpt2", "gpt_neox", "llama", "mistral", "modernbert"),
+    *("mpt", "mt5", "olmo2", "opt", "phi3", "qwen2", "qwen3", "roberta", "smollm3", "t5", "vit"),
 )
-
+OWN = ("bloom", "deberta-v2", "mpt")  # whose attention is rewritten
 ATTENTION = "_attn_implementation"  # in a file, the attention function that is set whoever reads it
 
 
@@ -78,9 +36,9 @@ class _Replaced:
 
 
 REPLACED: dict[type[PretrainedConfig], type[PretrainedConfig]] = {}
-for _original in ORIGINALS:
-    _own = _original in (BloomConfig, DebertaV2Config, MptConfig)
-    _made = {"model_type": f"pe_lab_{_original.model_type}", "pe_lab_attention": UNKNOWN if _own else NAME}
+for _kind in KINDS:
+    _original = CONFIG_MAPPING[_kind]
+    _made = {"model_type": f"pe_lab_{_kind}", "pe_lab_attention": UNKNOWN if _kind in OWN else NAME}
     REPLACED[_original] = type(f"PeLab{_original.__name__}", (_Replaced, _original), {**_made, "__module__": __name__})
     globals()[f"PeLab{_original.__name__}"] = REPLACED[_original]  # where pickle looks for it
 ORIGINAL = {made.model_type: original for original, made in REPLACED.items()}
