@@ -143,6 +143,7 @@ RANGES: dict[str, Range] = {
         Range(f"one of {', '.join(policy_names.WRITTEN)}", policy_names.holds, names=policy_names.NAMES)
     ),
     "evaluate.offset": _each(Range("an integer in 0 ... 2^24", lambda x: isinstance(x, int) and 0 <= x <= 2**24)),
+    "evaluate.stride": _optional(COUNT),
     "evaluate.decode": one_of("none", "greedy"),
     "logger.wandb.mode": _optional(one_of("online", "offline", "disabled")),
     "logger.wandb.project": NAME,

@@ -112,6 +112,7 @@ class Evaluate:
     lengths: list[float] = field(default_factory=lambda: [1.0])
     policy: list[str] = field(default_factory=lambda: ["raw"])
     offset: list[int] = field(default_factory=lambda: [0])
+    stride: int | None = None
     decode: str = "none"
 
 

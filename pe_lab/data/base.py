@@ -172,6 +172,17 @@ class Dataset(CheckedOptions, ABC):
         """
         raise ValueError(f"evaluate.lengths must be 1 for data={self.name}, which has one length, got {factor:g}")
 
+    def strided(self, stride: int) -> "Dataset":
+        """Return the same text with test windows `stride` tokens apart, each asked for its last `stride` tokens.
+
+        Raises:
+            ValueError: the sequences are not windows of one text, or are shorter.
+        """
+        raise ValueError(
+            f"evaluate.stride must be null for data={self.name}, whose sequences are not read from left to right in "
+            f"one text, got {stride}"
+        )
+
     def anew(self, epoch: int) -> "Dataset":
         """Return the same task with new training sequences for this epoch; epoch 0 has those of `self`.
 

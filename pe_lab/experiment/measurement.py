@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
+import torch
 from hydra.utils import instantiate
 
 from pe_lab.data.base import Dataset, Floors, flat_floors
@@ -88,6 +89,10 @@ def _answer(cell: Cell, model: Transformer, request: dict[str, Any], datasets: D
     with policy(model, request["policy"], factor), asked_attention(model, cell):
         if request["kind"] == "decode":
             metrics = exact_match_generated(model, dataset, "test", cell.autocast(), request["offset"])
+        elif request["kind"] == "stride":
+            whole = evaluate(model, dataset.strided(request["stride"]), "test", cell.autocast(), request["offset"])
+            metrics = {f"{name}_stride_{request['stride']}": whole[name] for name in ("loss", "bits_per_byte")}
+            metrics[f"perplexity_stride_{request['stride']}"] = torch.tensor(whole["loss"]).exp().item()
         else:
             metrics = evaluate(model, dataset, "test", cell.autocast(), request["offset"])
             metrics |= flat_floors(datasets.floors(factor))

@@ -38,6 +38,12 @@ def requests(cfg: DictConfig) -> list[dict[str, Any]]:
             | {"revision": [decoding.revision, policies.revision]}
             for length, policy, offset in product(asked.lengths, asked.policy, asked.offset)
         ]
+    if asked.stride is not None:
+        found += [
+            {"kind": "stride", "stride": asked.stride, "length": length, "policy": policy, "offset": offset}
+            | {"revision": [metrics.revision, policies.revision]}
+            for length, policy, offset in product(asked.lengths, asked.policy, asked.offset)
+        ]
     lengths = dict.fromkeys([1, *asked.lengths])  # the training length, and all others that are asked for
     for name, length in product(cfg.probe, lengths):
         own = options(cfg.probe[name], probe_class(name, cfg.probe[name]))
@@ -65,6 +71,8 @@ def check_requests(cfg: DictConfig, dataset: Dataset, encoding: Callable[[Sizes]
         if request["kind"] == "probe":
             probe_class(request["probe"], cfg.probe[request["probe"]]).require(longer[factor])
             continue
+        if request["kind"] == "stride":
+            longer[factor].strided(request["stride"])
         task = longer[factor].task
         layout = task.example(task.length)
         try:

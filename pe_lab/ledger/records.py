@@ -25,7 +25,7 @@ from pe_lab.system.files import (
 )
 from pe_lab.system.tables import read_csv
 
-KINDS = ("length", "decode", "probe")
+KINDS = ("length", "decode", "stride", "probe")
 FILES = ("request.json", "rows.csv", "environment.json")
 
 

@@ -26,6 +26,8 @@ ENVIRONMENT = {
 # columns of records: measurements that were made on a checkpoint after training
 MEASURED = ("kind", "length", "policy", "offset", "tokens", "probe", "layer", "head", "metric", "value")
 SHOWN = ("loss", "accuracy", "exact_match")  # metrics that have curves
+LENGTHS = ("length", "decode", "stride")  # kinds of measurements that have a length
+STRIDED = "loss_stride_"  # the metric, before the stride
 GENERATED = "exact_match_generated"  # exact match of answers that the model wrote itself
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from pe_lab.config import flatten
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
-from pe_lab.results.columns import GENERATED, MEASURED, SHOWN
+from pe_lab.results.columns import GENERATED, LENGTHS, MEASURED, SHOWN, STRIDED
 from pe_lab.results.rows import Settings, describe
 from pe_lab.statistics.intervals import interval
 
@@ -41,7 +41,7 @@ def gather(cells: Sequence[Measured]) -> pd.DataFrame:
     parts = []
     for distinguishing, cell in zip(described, cells, strict=True):
         records = Records(cell.run, cell.epochs)
-        if any(request["kind"] in ("length", "decode") for request in cell.requests):
+        if any(request["kind"] in LENGTHS for request in cell.requests):
             parts.append(_test_rows(cell.run.summary(cell.epochs)).assign(**distinguishing))
         for request in filter(records.has, cell.requests):
             columns = {"length": 1} | {name: value for name, value in request.items() if name in MEASURED}
@@ -62,7 +62,8 @@ def _test_rows(summary: dict[str, Any]) -> pd.DataFrame:
 
 def lengths(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per setting, encoding, policy, offset and metric, and a column per length."""
-    shown = rows["kind"].isin(("length", "decode")) & rows["metric"].isin((*SHOWN, GENERATED))
+    metric = rows["metric"]
+    shown = rows["kind"].isin(LENGTHS) & (metric.isin((*SHOWN, GENERATED)) | metric.str.startswith(STRIDED))
     return _wide(rows[shown], "length", ("policy", "offset"))
 
 

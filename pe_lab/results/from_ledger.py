@@ -13,7 +13,7 @@ from pe_lab.config import flatten
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run, number
-from pe_lab.results.columns import COST, FIRST, MEASURED, SHOWN, checkpoint
+from pe_lab.results.columns import COST, FIRST, LENGTHS, MEASURED, SHOWN, checkpoint
 from pe_lab.results.rows import Settings, describe, rows_of
 from pe_lab.system.files import CHECKSUMS, LedgerError, entries, is_file, parse_json, read_json, read_verified, unread
 
@@ -307,7 +307,7 @@ def read_records(ledger: Path, cells: pd.DataFrame, refused: list[str]) -> pd.Da
             for entry in records.entries():
                 with _refusing(refused):
                     measured.append(records.read(entry))
-        if any(request["kind"] in ("length", "decode") for request, _ in measured):
+        if any(request["kind"] in LENGTHS for request, _ in measured):
             rows = pd.DataFrame(_test_metrics(cell).items(), columns=["metric", "value"]).dropna()
             parts.append(rows.assign(**distinguishing, kind="length", length=1, policy="raw", offset=0))
         for request, rows in measured:

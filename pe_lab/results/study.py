@@ -3,7 +3,7 @@
 import pandas as pd
 
 from pe_lab.results import curves, plots, rates
-from pe_lab.results.columns import GENERATED, MEASURED, SHOWN, setting_columns
+from pe_lab.results.columns import GENERATED, LENGTHS, MEASURED, SHOWN, STRIDED, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.table import as_markdown, as_text, by_task, markdown, render, summarise, with_verdicts
 
@@ -64,8 +64,9 @@ def in_short(records: pd.DataFrame) -> str:
     """
     names = [name for name in records if name not in ("pe", "seed", *MEASURED)]
     parts = []
-    measured = set(records.loc[records["kind"].isin(("length", "decode")), "metric"])
-    if metric := next((name for name in (GENERATED, *reversed(SHOWN)) if name in measured), None):
+    measured = set(records.loc[records["kind"].isin(LENGTHS), "metric"])
+    strided = sorted(name for name in measured if name.startswith(STRIDED))
+    if metric := next((name for name in (*strided, GENERATED, *reversed(SHOWN)) if name in measured), None):
         table = curves.lengths(records[records["metric"] == metric])
         parts.append(_first_lines(table, [*names, "policy", "offset", "metric", "seeds"]))
     probes = records[records["kind"].eq("probe") & records["layer"].notna()]

@@ -391,3 +391,39 @@ def test_floors_that_were_changed_are_set_aside_and_made_again(tmp_path, capsys)
     assert Datasets(cell(tmp_path).cell).floors() == sound
     assert "must have the value that it has the digest of" in capsys.readouterr().err
     assert [json.loads(kept.read_text()) for kept in (tmp_path / ".aside").rglob("*.json")] == [changed]
+
+
+TEXT = ["data=clm", "trainer.batch_size=32", "data.length=16", "data.train_sequences=64", "data.test_sequences=8"]
+
+
+def test_the_loss_of_a_sliding_window_is_that_of_each_token_after_its_context(tmp_path):
+    made = serve(cell(tmp_path, *TEXT, "pe=alibi", "evaluate.lengths=[1,2]", "evaluate.stride=4"))
+    model = load(made)
+    for length in (1, 2):
+        data = made.cell.dataset if length == 1 else made.cell.dataset.longer(length)
+        tokens, stream = data.task.length, torch.from_numpy(data.text.stream("test").astype(int))
+        losses = []
+        for begin in data.strided(4).windows["test"].places.tolist():
+            window = stream[begin : begin + tokens][None]
+            with torch.no_grad():
+                logits = model(window, data.batch("test", torch.tensor([0])).layout)[0, -4:]
+            asked = stream[begin + tokens - 3 : begin + tokens + 1]
+            losses.append(torch.nn.functional.cross_entropy(logits, asked, reduction="none"))
+        loss = torch.cat(losses).mean().item()
+        found = values(made, kind="stride", length=length, stride=4)
+        assert found["loss_stride_4"] == pytest.approx(loss, rel=1e-5)
+        assert found["perplexity_stride_4"] == pytest.approx(torch.tensor(loss).exp().item(), rel=1e-5)
+        assert found["bits_per_byte_stride_4"] == pytest.approx(loss / torch.tensor(2.0).log().item(), rel=1e-5)
+
+
+def test_a_window_that_moves_by_its_length_has_the_loss_of_the_test(tmp_path):
+    made = serve(cell(tmp_path, *TEXT, "pe=rope", "evaluate.stride=16"))
+    assert values(made, kind="stride")["loss_stride_16"] == made.run.summary(1)["test"]["loss"]
+
+
+@pytest.mark.parametrize(
+    "words", [["data=copy", "trainer.batch_size=32", "evaluate.stride=4"], [*TEXT, "evaluate.stride=17"]]
+)
+def test_a_stride_that_cannot_be_is_refused_before_training(tmp_path, words):
+    with pytest.raises(ValueError, match=r"^evaluate\.stride must be .*, got \d+$"):
+        cell(tmp_path, *words)

@@ -108,6 +108,7 @@ class Text(Dataset):
             raise OptionError(f"separator must be null beside column={column}, a row is a document, got {separator!r}")
         self.seed, self.name = seed, name
         self.length, self.factor = length, 1.0
+        self.stride: int | None = None  # of held-out windows; None: their length
         self.train_sequences, self.held_out = train_sequences, test_sequences
         fixed = Bytes() if tokenizer == "bytes" else None
         own = fixed or (BPE(vocabulary_size) if tokenizer == "bpe" else FromFile(tokenizer))
@@ -143,7 +144,7 @@ class Text(Dataset):
         setting = longer or f"data.length={self.length}"
         of_train, of_held_out = (self.length, self.train_sequences), (self.task.length, self.held_out)
         return {
-            split: place(self.text, split, *taken, self.length, self.following, setting)
+            split: place(self.text, split, *taken, self.length, self.following, setting, self.stride)
             for split, taken in zip(SPLITS, (of_train, of_held_out, of_held_out), strict=True)
         }
 

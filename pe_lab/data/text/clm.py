@@ -1,5 +1,6 @@
 """Causal language modelling."""
 
+from copy import copy
 from math import log
 
 import numpy as np
@@ -28,10 +29,33 @@ class CLM(Text):
     roles = ("text", "end")
     causal, seeded, following = True, False, 1
 
+    def strided(self, stride: int) -> "CLM":
+        """Return the same text with overlapping windows of validation and test, each asked for its last tokens only.
+
+        Every answer has at least `length - stride` tokens before it in its window, so the loss is that of a window that
+        slides over the text, instead of one whose first tokens have no context. The first `length - stride` tokens of a
+        split are not asked. About as many tokens are asked as without a stride, in `length / stride` as many windows.
+
+        Args:
+            stride: tokens from one window to the next, 1 ... length.
+        """
+        length = self.task.length
+        if not 1 <= stride <= length:
+            raise ValueError(f"evaluate.stride must be in 1 ... {length}, the tokens of a window, got {stride}")
+        strided = copy(self)
+        vars(strided).pop("windows", None)
+        strided.stride = stride
+        if self.held_out is not None:
+            strided.held_out = self.held_out * length // stride
+        return strided
+
     def ask(self, split: str, index: Tensor, epoch: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         tokens, targets = rows[:, :-1], rows[:, 1:]
         role = (targets == self.text.end).long()
-        return tokens, targets.where(tokens != self.text.end, IGNORE), role
+        targets = targets.where(tokens != self.text.end, IGNORE)
+        if self.stride is not None and split != "train":
+            targets[:, : -self.stride] = IGNORE
+        return tokens, targets, role
 
     def levels(self, split: str, batch: Batch, counted: np.ndarray) -> Floors:
         end, vocabulary = self.text.end, self.task.vocabulary

@@ -45,7 +45,14 @@ class Windows:
 
 
 def place(
-    text: Encoded, split: str, length: int, most: int | None, known: int, following: int, setting: str
+    text: Encoded,
+    split: str,
+    length: int,
+    most: int | None,
+    known: int,
+    following: int,
+    setting: str,
+    stride: int | None = None,
 ) -> Windows:
     """Return the windows of a split; held-out windows that occur in an earlier split are left out.
 
@@ -55,15 +62,17 @@ def place(
         known: tokens of the shortest sequence whose repetition counts.
         following: tokens after a window that are read too.
         setting: for messages.
+        stride: tokens from one held-out window to the next; None: the length.
 
     Raises:
         ValueError: there is no window.
     """
-    total = max(0, text.sizes[split] - following) // length
+    step = length if stride is None or split == "train" else stride
+    total = max(0, text.sizes[split] - following - length + step) // step
     _require_windows(total, text, split, length, setting)
     if split == "train":
         return Windows(length, total if most is None else min(most, total), total)
-    places = np.arange(total) * length
+    places = np.arange(total) * step
     repeated = text.repeats(split, known)
     last = np.searchsorted(repeated, places + length - known, side="right")
     places = places[last == np.searchsorted(repeated, places)]

@@ -532,3 +532,59 @@ def test_a_text_that_is_wrong_is_refused_when_the_cell_is_made(place: Path, tmp_
     (tmp_path / "binary").write_bytes(b"\0" * 5000)
     with pytest.raises(ValueError, match=r"^data\.path must be text in UTF-8, got .*binary with NUL"):
         cell(place, f"data.path={tmp_path}/binary")
+
+
+@every_kind
+@pytest.mark.parametrize("stride", [1, 5, LENGTH])
+@pytest.mark.parametrize("factor", [1, 2])
+def test_strided_windows_ask_for_every_token_once_with_a_long_context(
+    kind: str, stride: int, factor: int, place: Path
+) -> None:
+    data = text(place, "clm", kind, test_sequences=None)
+    data = data if factor == 1 else data.longer(factor)
+    strided, length = data.strided(stride), data.task.length
+    found = strided.batch("test", torch.arange(strided.size("test")))
+    stream = data.text.stream("test").astype(int)
+    begins = strided.windows["test"].places
+    assert set(np.diff(begins)) >= {stride}
+    assert not (begins % stride).any()
+    asked = [
+        (begin + slot + 1, target)
+        for begin, targets in zip(begins.tolist(), found.targets.tolist(), strict=True)
+        for slot, target in enumerate(targets)
+        if target != IGNORE
+    ]
+    places = [number for number, _ in asked]
+    assert len(set(places)) == len(places)
+    assert [target for _, target in asked] == stream[places].tolist()
+    expected = [
+        begin + slot + 1
+        for begin in begins.tolist()
+        for slot in range(length - stride, length)
+        if stream[begin + slot] != data.text.end
+    ]
+    assert places == expected
+    # a window as long as its stride is the window without one
+    if stride == length:
+        same = data.batch("test", torch.arange(data.size("test")))
+        assert torch.equal(same.tokens, found.tokens)
+        assert torch.equal(same.targets, found.targets)
+    # training, and the dataset it was made of, are as before
+    index = torch.arange(4)
+    assert torch.equal(strided.batch("train", index).targets, data.batch("train", index).targets)
+    assert data.stride is None
+
+
+def test_about_as_many_tokens_are_asked_with_a_stride(place: Path) -> None:
+    data = text(place, "clm", "file", test_sequences=8)
+    strided = data.strided(LENGTH // 4)
+    assert strided.size("test") == 8 * 4
+    counts = [int((whole(one, "test").targets != IGNORE).sum()) for one in (data, strided)]
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize(("task", "stride"), [("clm", 0), ("clm", LENGTH + 1), ("mlm", 4)])
+def test_a_stride_that_cannot_be_is_refused(task: str, stride: int, place: Path) -> None:
+    with pytest.raises(ValueError, match=r"^evaluate\.stride must be .*, got \d+$") as caught:
+        text(place, task).strided(stride)
+    assert "\n" not in str(caught.value)
