@@ -18,6 +18,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
+from everything import FEW, Everything, assignments, haystacks, lists, sums
 from pe_lab.check.datasets import PARTS, PROMISES, Case, counted, same, whole
 from pe_lab.check.promise import outcome
 from pe_lab.config import expand, folder
@@ -29,6 +30,7 @@ from pe_lab.data.induction import Induction
 from pe_lab.data.mqar import MQAR
 from pe_lab.data.problem import Problems
 from pe_lab.data.structured import Structured, StructuredHeldout
+from pe_lab.data.words import CommonWords, FrequentWords
 
 NAMES = sorted(path.stem for path in (folder() / "data").glob("*.yaml"))
 # wherever a dataset has one of these options
@@ -92,11 +94,11 @@ def test_a_promise_holds(promise: str, name: str, place: Path) -> None:
 def elsewhere(place: Path) -> dict[str, str]:
     """Return the fingerprints of all datasets, computed in another process."""
     code = (
-        "import sys, json, pathlib; sys.path.insert(0, sys.argv[1]); import test_contract as t;"
-        "place = pathlib.Path(sys.argv[2]);"
+        "import sys, json, pathlib; sys.path[:0] = sys.argv[2:]; import test_contract as t;"
+        "place = pathlib.Path(sys.argv[1]);"
         "print(json.dumps({name: t.fingerprint(t.make(name, place)) for name in t.NAMES}))"
     )
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(place)]
+    command = [sys.executable, "-c", code, str(place), *map(str, Path(__file__).parents[:2])]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return json.loads(out.splitlines()[-1])
 
@@ -112,10 +114,6 @@ def test_a_seed_determines_every_number(name: str, place: Path, elsewhere: dict[
         assert not same(whole(other, "test"), whole(shared(name, place), "test"))
     else:
         assert fingerprint(other) == here
-
-
-# a dataset with exact floors and small options, all its sequences, and their weights
-Everything = tuple[Dataset, Batch, Tensor]
 
 
 def listed(data: Problems, n: int) -> list[tuple[int, ...]]:
@@ -230,7 +228,6 @@ def blocks() -> Everything:
     return data, batch, as_drawn(data, batch)
 
 
-FEW = {"train": 300, "validation": 50, "test": 50}
 FEW_STRINGS = {"train": 300, "validation": 40, "test": 40}
 EVERYTHING: dict[str, Callable[[], Everything]] = {
     "structured": lambda: progressions(Structured),
@@ -252,6 +249,12 @@ EVERYTHING: dict[str, Callable[[], Everything]] = {
     "indirect_indexing": lambda: problems("indirect_indexing", letters=5, shortest=3, longest=4, reach=2, **FEW),
     "induction": repeated,
     "alternation": blocks,
+    "needle": lambda: haystacks(keys=2, values=2, queries=1, digits=1, names=2, symbols=3, room=1),
+    "passkey": lambda: haystacks(keys=1, values=1, queries=1, digits=4, names=1, symbols=4, room=3),
+    "variable_tracking": lambda: assignments(chains=2, hops=1, names=4, values=2, room=1),
+    "common_words": lambda: lists(CommonWords(0, length=8, words=6, asked=2, common=2, **FEW), [2, 2, 1], 0),
+    "frequent_words": lambda: lists(FrequentWords(0, length=19, words=3, asked=2, **FEW), [2, 1], 13),
+    "posgen": lambda: sums(length=12, modulus=4, near=3, far=2),
 }
 # 20^21 sequences at least: there the orders of single multisets are counted, by these tests
 COUNTED = {

@@ -1,0 +1,144 @@
+"""PosGen: sequences whose terms are a function of others at fixed places, as hard at any length."""
+
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from pe_lab.data.base import IGNORE, Batch, Floors, Task
+from pe_lab.data.hashed import Hashed
+from pe_lab.data.problem import BLOCK
+from pe_lab.data.seeding import generator
+from pe_lab.encodings.options import Count, Length, OptionError, whole
+
+LISTED = 2**18  # sequences, at most, where prefixes are counted
+
+
+class PosGen(Hashed):
+    """Compute each term from the last ones and from some at fixed places (Wang et al. 2024, arXiv:2403.00071).
+
+    After a start token and near + far random terms, each term is the sum of the last `near` terms and of `far` others,
+    modulo `modulus`, and is asked for. In the code published with it, the others are
+
+    - recurrent: the terms just before the last `near`;
+    - cot: the first terms of the sequence;
+    - semirecurrent: those from the place i on for the computed terms 2i and 2i + 1, so that their distance grows.
+
+    Later terms are no harder than earlier ones, but their places are new in `longer` sequences. First terms are
+    uniform; in the published code they ascend, and tests have first terms of the training.
+
+    The prefix determines every answer. The position-blind floor is low all the same: few sequences have the multiset
+    of a long prefix, so that a predictor that knows all of them knows which one it is. It counts all sequences, and is
+    left out where there are more than 2^18 of them.
+
+    Args:
+        length: T, the start token included, > near + far + 1. Published: 64 terms in training, 256 in tests.
+        modulus: >= 2. Published: 17.
+        near, far: numbers of terms, >= 1. Published code: 3 and 1.
+        kind: recurrent, cot or semirecurrent.
+        train, validation, test: sequences in each split, >= 1.
+
+    Raises:
+        ValueError: an option out of its range, or too few different sequences, see Hashed.
+    """
+
+    roles = ("term",)
+    generates = True
+
+    def __init__(
+        self,
+        seed: int,
+        name: str = "posgen",
+        length: Length = 64,
+        modulus: Annotated[int, whole(2, most=4096)] = 17,
+        near: Annotated[int, whole(1, most=64)] = 3,
+        far: Annotated[int, whole(1, most=64)] = 1,
+        kind: Literal["recurrent", "cot", "semirecurrent"] = "semirecurrent",
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
+    ) -> None:
+        if length < near + far + 2:
+            raise OptionError(f"length must be at least near + far + 2, {near + far + 2}, got {length}")
+        super().__init__(seed, name, {"train": train, "validation": validation, "test": test})
+        self.modulus, self.near, self.far, self.kind = modulus, near, far, kind
+        self.drawn = (length,)
+        self.task = Task(modulus + 1, length, outputs=modulus + 1, causal=True)
+        self.require_room(modulus ** (near + far), "modulus", modulus)
+
+    def longer(self, factor: float) -> "PosGen":
+        """Multiply T by the factor, rounded half to even."""
+        length = round(factor * self.task.length)
+        self.require_longer(factor, length, "length", self.task.length)
+        return PosGen(self.seed, self.name, length, self.modulus, self.near, self.far, self.kind, **self.sizes)
+
+    def draw(self, source: torch.Generator) -> Tensor:
+        return self.continued(torch.randint(self.modulus, (BLOCK, self.near + self.far), generator=source))
+
+    def continued(self, first: Tensor) -> Tensor:
+        """Return the sequences [N, T] with these first terms [N, near + far]."""
+        known = self.near + self.far
+        terms = [*first.T]
+        for number in range(self.task.length - 1 - known):
+            start = {"recurrent": number, "cot": 0, "semirecurrent": number // 2}[self.kind]
+            terms.append(sum(terms[start : start + self.far] + terms[-self.near :]) % self.modulus)
+        return torch.stack((torch.full_like(terms[0], self.modulus), *terms), 1)
+
+    def write(self, tokens: Tensor) -> Batch:
+        """Return the sequences with their answers: all terms that are computed."""
+        length = tokens.shape[1]
+        slot = torch.arange(length).expand_as(tokens)
+        asked = (slot >= self.near + self.far) & (slot < length - 1)
+        targets = tokens.roll(-1, 1).where(asked, IGNORE)
+        layout = self.task.layout(torch.full((len(tokens),), length), length)
+        return Batch(tokens, targets, torch.zeros_like(tokens), asked, layout)
+
+    def floors(self, split: str) -> Floors:
+        """Return exact mean losses on a split of predictors that know how sequences are drawn.
+
+        "bayes" sees the prefix, "position_blind" its multiset of tokens, "prior" knows how often each term is right.
+        Exact match of these two is left out.
+        """
+        batch = self.whole(split)
+        asked = batch.targets != IGNORE
+        right = torch.nn.functional.one_hot(batch.targets[asked], self.task.vocabulary).double()
+        floors = {"bayes": self.level(batch, right) | {"exact_match": 1.0}}
+        if self.modulus ** (self.near + self.far) <= LISTED:
+            floors["position_blind"] = self.level(batch, self._blind(batch)[asked])
+        return floors | {"prior": self.level(batch, self._prior().expand_as(right))}
+
+    def _prior(self) -> Tensor:
+        """Return [V], how often each term is right.
+
+        A term is a sum of multiples of the first ones, so it is uniform among the multiples of what these and the
+        modulus have in common.
+        """
+        known = self.near + self.far
+        multiples = self.continued(torch.eye(known, dtype=torch.long))[:, known + 1 :]
+        common = torch.full_like(multiples[0], self.modulus)
+        for row in multiples:
+            common = torch.gcd(common, row)
+        possible = torch.arange(self.task.vocabulary)[:, None] % common == 0
+        possible[-1] = False
+        return (possible.double() / possible.sum(0)).mean(1)
+
+    def _blind(self, batch: Batch) -> Tensor:
+        """Return [B, T, V], P(next term | multiset of the tokens so far), 0 where nothing is asked."""
+        known = self.near + self.far
+        first = torch.cartesian_prod(*[torch.arange(self.modulus)] * known)
+        every = self.continued(first).T.contiguous()
+        # multisets are told apart by sums of random weights: two are taken for one once in 10^8 floors
+        weights = torch.randint(2**62, (self.task.vocabulary,), generator=generator(0, "multisets"))
+        found = torch.zeros(*batch.tokens.shape, self.task.vocabulary, dtype=torch.float64)
+        sums, asked = torch.zeros(len(first), dtype=torch.long), torch.zeros(len(batch), dtype=torch.long)
+        for slot in range(self.task.length - 1):
+            sums, asked = sums + weights[every[slot]], asked + weights[batch.tokens[:, slot]]
+            if slot < known:
+                continue
+            multisets, row = asked.unique(return_inverse=True)
+            place = torch.searchsorted(multisets, sums).clamp(max=len(multisets) - 1)
+            same = multisets[place] == sums
+            joint = place[same] * self.task.vocabulary + every[slot + 1, same]
+            counts = joint.bincount(minlength=len(multisets) * self.task.vocabulary).view(len(multisets), -1).double()
+            found[:, slot] = (counts / counts.sum(1, keepdim=True))[row]
+        return found
