@@ -77,7 +77,7 @@ RANGES: dict[str, Range] = {
     "model.mlp": one_of("gelu", "swiglu", "relu2"),
     "model.head_dim": _optional(COUNT),
     "model.logit_cap": _optional(POSITIVE),
-    "model.checkpointing": one_of("none", "layer"),
+    "model.checkpointing": one_of("none", "layer", "selective"),
     "model.num_kv_heads": _optional(COUNT),
     "model.residual_scale": one_of("none", "depth"),
     "model.dropout": FRACTION,

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from pe_lab.config import Model
@@ -17,6 +16,7 @@ from pe_lab.encodings.cache import Cache, require_left_padding
 from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import Stack
+from pe_lab.model import checkpointing
 from pe_lab.model.blocks import Layer, TiedHead, Tokens, make_norm, mean_over_tokens
 from pe_lab.model.parametrization import STANDARD, MaximalUpdate, query_factor, width_factor
 from pe_lab.model.rows import ALL, Rows, Some, tokens_of
@@ -71,7 +71,7 @@ class Transformer(nn.Module):
         factor = width_factor(config)
         self.token_scale = (config.width / factor) ** 0.5 if config.scale_tokens else 1.0
         self.norm_tokens = make_norm(config.norm_type, config.width, config.bias) if config.embedding_norm else None
-        self.logit_cap, self.checkpointing = config.logit_cap, config.checkpointing == "layer"
+        self.logit_cap, self.checkpointing = config.logit_cap, config.checkpointing
         self.dropout = nn.Dropout(config.dropout)
         self.encodings = Stack.build(encoding, sizes, config.depth)
         self.layers = nn.ModuleList(Layer(config, query_factor(config)) for _ in range(config.depth))
@@ -134,13 +134,13 @@ class Transformer(nn.Module):
             x = self.norm_tokens(x)
         x, positions = self.encodings(x, layout, cache)
         x = self.dropout(rows.drop(x))
-        recomputed = self.checkpointing and torch.is_grad_enabled()
-        if recomputed:
+        recompute = checkpointing.BY_NAME[self.checkpointing] if torch.is_grad_enabled() else None
+        if recompute is not None:
             positions.prepare()
         for index, layer in enumerate(self.layers):
             last = index == len(self.layers) - 1
             given = (x, index, positions, self.implementation, rows, kept if last else rows)
-            x = checkpoint(layer, *given, use_reentrant=False) if recomputed else layer(*given)
+            x = layer(*given) if recompute is None else recompute(layer, *given)
         x = self.norm(x)
         logits = self.head(mean_over_tokens(kept.pad(x), layout) if self.task.pooled else x)
         return logits if self.logit_cap is None else self.logit_cap * torch.tanh(logits / self.logit_cap)
