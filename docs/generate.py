@@ -1,7 +1,7 @@
 """Write the generated parts of README.md and docs/: python docs/generate.py [--check] [--figure].
 
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`. With --check nothing is written, and the
-exit status is 1 if a file would change. With --figure the README's figure is drawn again.
+exit status is 1 if a file would change. With --figure the figures are drawn again.
 """
 
 import argparse
@@ -50,6 +50,8 @@ def parts() -> dict[str, Callable[[], str]]:
         "protocol_tuning": protocol_tuning,
         "protocol_pilot": protocol_pilot,
         "replication": replication,
+        "claims": claims,
+        "universes": universes,
     }
 
 
@@ -164,39 +166,105 @@ def settings() -> str:
     return "\n\n".join(sections)
 
 
-def replication() -> str:
-    """Return a table for each file of the registry: what is said, what was published, what we get, and the verdict."""
+def findings() -> dict[str, Any]:
+    """Return the findings on all entries of the registry, from the shipped values."""
     from pe_lab.replication import judge, load
     from pe_lab.replication.values import Values, values_of
 
     values = values_of(REPLICATION) if REPLICATION.exists() else {}
-    entries, sections = load(ROOT / "conf/replication"), []
-    findings = {name: judge(entry, values.get(name, Values()).by_label) for name, entry in entries.items()}
+    entries = load(ROOT / "conf/replication")
+    return {name: judge(entry, values.get(name, Values()).by_label) for name, entry in entries.items()}
+
+
+def replication() -> str:
+    """Return a table for each file of the registry: what is said, what was published, what we get, and the verdict."""
+    found = {name: finding for name, finding in findings().items() if not finding.entry.everywhere}
     counts: dict[str, int] = {}
-    for finding in findings.values():
+    for finding in found.values():
         counts[finding.verdict] = counts.get(finding.verdict, 0) + 1
-    sections.append(
-        f"{len(entries)} entries: {', '.join(f'{count} {name}' for name, count in sorted(counts.items()))}."
-    )
-    for table in dict.fromkeys(name.partition("/")[0] for name in entries):
-        found = [finding for name, finding in findings.items() if name.partition("/")[0] == table]
-        first = found[0].entry
-        paper = f"[{first.paper.rpartition('/')[2]}]({first.paper})" if "://" in first.paper else first.paper
+    sections = [f"{len(found)} entries: {', '.join(f'{count} {name}' for name, count in sorted(counts.items()))}."]
+    published = {name: finding for name, finding in found.items() if not finding.entry.studies}
+    for table in dict.fromkeys(name.partition("/")[0] for name in published):
+        of_table = [finding for name, finding in published.items() if name.partition("/")[0] == table]
+        first = of_table[0].entry
         seen = "read at the source" if first.seen else "not read at the source"
         lines = [
             f"### {table}",
-            wrapped(f"{first.title} ({paper}). Unit: {first.unit}; tolerance {first.tolerance:g}; {seen}."),
+            wrapped(f"{first.title} ({by(first)}). Unit: {first.unit}; tolerance {first.tolerance:g}; {seen}."),
             "\n".join(wrapped(f"- {note}") for note in first.chosen),
             "\n".join(
                 [
                     "| entry | what is said | published | ours | ours - published, interval | verdict |",
                     "| :--- | :--- | :--- | :--- | :--- | :--- |",
-                    *(_replicated(finding) for finding in found),
+                    *(_replicated(finding) for finding in of_table),
                 ]
             ),
         ]
         sections += [line for line in lines if line]
     return "\n\n".join(sections)
+
+
+def by(entry: Any) -> str:
+    """Return who published an entry, as a link where there is an address."""
+    return f"[{entry.paper.rpartition('/')[2]}]({entry.paper})" if "://" in entry.paper else entry.paper
+
+
+def claims() -> str:
+    """Return a table of claims (what was said, by whom, what we found, where it holds, the command) and their parts."""
+    from pe_lab.replication import universe
+    from pe_lab.replication.entry import UNIVERSE
+
+    found = findings()
+    head = ["claim", "what was said", "by whom", "what we found", "where it holds", "the command that repeats it"]
+    lines = [f"| {' | '.join(head)} |", f"|{' :--- |' * len(head)}"]
+    parts = ["| claim | part | claimed | ours, 95 % interval | seeds | it is |", f"|{' :--- |' * 6}"]
+    for name, finding in found.items():
+        entry, short = finding.entry, name.partition("/")[2]
+        if not entry.studies or entry.everywhere:
+            continue
+        agreements = [str(one.agreement) for one in finding.compared.values()]
+        counts = [f"{agreements.count(state)} {word}" for state, word in STATES.items() if state in agreements]
+        everywhere, where = found.get(f"{name}/{UNIVERSE}"), "one setting asked"
+        if everywhere is not None:
+            where = universe.summary(everywhere) if everywhere.compared else f"not asked: {everywhere.why}"
+        command = f"`pe-lab replicate {name}{' --universe' * (everywhere is not None)}`"
+        parts_of = f"; of {len(agreements)} parts {', '.join(counts)}" if agreements else ""
+        line = [f"`{short}`", entry.says, f"{entry.title} ({by(entry)})", f"{finding}{parts_of}", where, command]
+        lines.append(f"| {' | '.join(line)} |")
+        for label, one in finding.compared.items():
+            state = STATES[str(one.agreement)]
+            if state != "open":
+                ours = f"{float(one.difference):+.3g} [{float(one.low):+.3g}, {float(one.high):+.3g}]"
+                cells = [f"`{short}`", label, str(entry.values[label]), ours, str(finding.seeds), state]
+                parts.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n\nParts that are decided:\n\n" + "\n".join(parts)
+
+
+STATES = {"reproduced": "shown", "not reproduced": "contradicted", "undecided": "open"}
+
+
+def universes() -> str:
+    """Return where each claim that was asked in its universe holds, and where it turns, with its drawing."""
+    from pe_lab.replication import universe
+
+    sections = []
+    for name, finding in findings().items():
+        if finding.entry.everywhere and finding.compared:
+            claim = name.split("/")[1]
+            grid = "; ".join(f"`{key}` {', '.join(map(str, values))}" for key, values in finding.entry.universe.items())
+            asked = f"{finding.entry.says} Asked at {grid}, with {finding.seeds} seeds in each setting."
+            sections += [
+                f"### {claim}, everywhere",
+                wrapped(f"{asked} It {universe.summary(finding)}. It turns here:"),
+                "\n".join(wrapped(f"- {line}") for line in universe.turns(finding)) or "- nowhere between neighbours",
+                f"![{finding.entry.says} In every setting](figures/{picture(name)})",
+            ]
+    return "\n\n".join(sections)
+
+
+def picture(name: str) -> str:
+    """Return the file of the drawing of a universe."""
+    return f"{name.replace('/', '_')}.svg"
 
 
 def wrapped(text: str) -> str:
@@ -527,11 +595,15 @@ def filled(text: str) -> str:
 
 
 def draw_figure() -> None:
-    """Draw the README's figure from the committed rows."""
+    """Draw the README's figure, and those of universes, from the committed rows."""
     import matplotlib as mpl
 
+    from pe_lab.replication import universe
     from pe_lab.results import frame, plots
 
+    for name, finding in findings().items():
+        if finding.entry.everywhere and finding.compared:
+            (FIGURE.parent / picture(name)).write_text(plots.svg(universe.draw(finding).figure, name))
     with mpl.rc_context({"font.size": 13, "svg.hashsalt": FIGURE.stem}):  # the same file every time
         figure = plots.over_epochs(frame.load(str(MAIN)).cells, panel_width=2.1, beside=False).figure
         figure.savefig(FIGURE, metadata={"Date": None})
@@ -541,7 +613,7 @@ def main() -> None:
     """Write the generated parts, or check them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file would change")
-    parser.add_argument("--figure", action="store_true", help="draw the README's figure again")
+    parser.add_argument("--figure", action="store_true", help="draw the figures again")
     arguments = parser.parse_args()
     changed = []
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:

@@ -19,8 +19,8 @@ from pe_lab.benchmark.tuned.measured import Measured
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.portrait import Portrait, portrait
-from pe_lab.report.claims import CLAIMS, Studies, verdicts
-from pe_lab.report.claims.verdict import Verdict
+from pe_lab.replication import Finding, judge, load
+from pe_lab.replication.values import Values, values_of
 from pe_lab.system.paths import safe_path
 from pe_lab.system.tables import read_csv
 
@@ -31,21 +31,6 @@ SIDE_BY_SIDE = 8  # portraits that pay for a process of their own
 
 
 @dataclass(frozen=True)
-class Claimed:
-    """A claim of the literature.
-
-    Attributes:
-        name: in definitions.
-        verdict: with its measurements; None: the studies that it is tested on are not there.
-        statement: the claim in words.
-    """
-
-    name: str
-    statement: str
-    verdict: Verdict | None
-
-
-@dataclass(frozen=True)
 class Content:
     """All that the pages are made of.
 
@@ -53,7 +38,7 @@ class Content:
         definitions, portraits: of the encodings, by name.
         results: of the benchmark.
         tuned: of pe-bench 2, the tasks that are measured, by name.
-        claims: of the literature, by name.
+        claims: of the literature, by name in conf/replication/claims.yaml, with their verdicts.
         audit: a row per encoding with a column per measure; may be empty.
         documented: whether the pages stand in the documentation, and can link to its other pages.
     """
@@ -62,7 +47,7 @@ class Content:
     portraits: dict[str, Portrait]
     results: Results
     tuned: dict[str, Measured]
-    claims: dict[str, Claimed]
+    claims: dict[str, Finding]
     audit: pd.DataFrame
     documented: bool
 
@@ -152,11 +137,14 @@ class Content:
         return "the training length" if length == TRAINED else f"{length:g} × the training length"
 
 
-def _claims(studies: Path | None) -> dict[str, Claimed]:
-    found = verdicts(Studies(studies)) if studies is not None else [None] * len(CLAIMS)
+def _claims(studies: Path | None) -> dict[str, Finding]:
+    """Return the claims of the registry, judged by the values that are shipped with the studies."""
+    table = None if studies is None else studies / "replication" / "values.csv"
+    values = values_of(table) if table is not None and table.is_file() else {}
     return {
-        claim.measure.__name__: Claimed(claim.measure.__name__, claim.statement, verdict)
-        for claim, verdict in zip(CLAIMS, found, strict=True)
+        name.removeprefix("claims/"): judge(entry, values.get(name, Values()).by_label)
+        for name, entry in load().items()
+        if name.startswith("claims/") and not entry.everywhere
     }
 
 

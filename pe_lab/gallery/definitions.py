@@ -40,7 +40,7 @@ class Failure:
     Attributes:
         text: a sentence or two.
         source: the URL of a publication.
-        claim: a name among the claims of pe_lab.report.claims: that of the function which measures it.
+        claim: a name among the claims of conf/replication/claims.yaml.
         row: a page of the documentation with an anchor, as findings.md#2026-11-21-mutants.
     """
 
@@ -97,7 +97,7 @@ class Definition:
         failures: known ones, each with its evidence.
         equals: encodings of conf/pe with the same numbers under a condition.
         published: encodings published under other names with the same numbers.
-        claims: names among the claims of pe_lab.report.claims that speak about it.
+        claims: names among the claims of conf/replication/claims.yaml that speak about it.
         sliders: options that change its curve over distance, and the values to offer, the default among them; None,
             where it is the default, comes first.
     """

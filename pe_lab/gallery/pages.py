@@ -193,7 +193,7 @@ def tasks(content: Content) -> Page:
 def claims(content: Content) -> Page:
     """Return the claims of the literature with their verdicts."""
     about = {name: [pe for pe, said in content.definitions.items() if name in said.claims] for name in content.claims}
-    html = rendered("claims.html", **_common(content, ""), claims=list(content.claims.values()), about=about)
+    html = rendered("claims.html", **_common(content, ""), claims=content.claims, about=about)
     return Page("claims", "Claims and their verdicts", [Section("", html)], wide=True)
 
 
@@ -209,7 +209,7 @@ def encoding(content: Content, name: str) -> Page:
         "Results": {"on_tasks": on_tasks, "undefined": content.undefined(name), "on_tuned": _on_tuned(content, name)},
         "Properties": {"properties": content.properties(name), "audited": name in content.audit.index},
         "Known failures": {},
-        "Claims": {"claims": [content.claims[one] for one in said.claims]},
+        "Claims": {"claims": {one: content.claims[one] for one in said.claims}},
         "Equal to": {},
         "Code": {},
     }

@@ -1,6 +1,7 @@
-"""Published numbers repeated in their own setting: the registry in conf/replication, and a verdict on each entry."""
+"""Published numbers and claims, each repeated in its own setting: the registry in conf/replication, and verdicts."""
 
-from pe_lab.replication.entries import Entry, Reported, load
+from pe_lab.replication.entries import load
+from pe_lab.replication.entry import Claimed, Entry, Reported
 from pe_lab.replication.verdicts import Finding, Verdict, judge
 
-__all__ = ["Entry", "Finding", "Reported", "Verdict", "judge", "load"]
+__all__ = ["Claimed", "Entry", "Finding", "Reported", "Verdict", "judge", "load"]

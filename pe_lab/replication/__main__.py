@@ -4,6 +4,9 @@ Names are those of entries, as TABLE/CELL, or of tables. What the ledger lacks i
 of a table, only entries that cost at most --most core-minutes a seed. Without a name, or with --list, nothing is
 trained. Prints a verdict on each entry: reproduced, not reproduced, reproduced in part, undecided (and the seeds that
 would decide), or not run (and what it needs).
+
+A claim is tested on studies; pe-lab replicate claims --list ledger=sweeps/results reads those that are shipped. With
+--universe, a claim is asked in every setting that its entry declares as reasonable, where these have been declared.
 """
 
 import argparse
@@ -12,7 +15,8 @@ import sys
 from pathlib import Path
 
 from pe_lab import config
-from pe_lab.replication.entries import Entry, load
+from pe_lab.replication.entries import load
+from pe_lab.replication.entry import UNIVERSE, Entry, Reported, trainings
 from pe_lab.replication.values import table_of, values_of
 from pe_lab.replication.verdicts import Finding, Verdict, judge
 from pe_lab.system.arguments import Parser, run_program
@@ -30,10 +34,11 @@ def main() -> None:
     parser = Parser("pe_lab.replication", PASSED, description=__doc__)
     parser.add_argument("words", nargs="*", metavar="NAME|key=value", help="entries, tables, and settings of the run")
     parser.add_argument("--list", action="store_true", help="train nothing")
+    parser.add_argument("--universe", action="store_true", help="ask claims in all settings of their universe")
     parser.add_argument("--seeds", type=_count, metavar="N", help="of ours, in place of those of the entry")
     words = "core-minutes of a seed, above which entries of a table are not trained (%(default)g)"
     parser.add_argument("--most", type=_minutes, default=MOST, metavar="MINUTES", help=words)
-    words = "write values.csv there; entries of which it has more seeds than this ledger stay as they are"
+    words = "write values.csv and pages of universes there; entries of which it has more seeds stay as they are"
     parser.add_argument("--out", type=Path, metavar="FOLDER", help=words)
     parser.add_argument("--config-dir", "-cd", metavar="DIR", help=config.HELP)
 
@@ -58,6 +63,9 @@ def replicate(arguments: argparse.Namespace) -> int:
     ledger = Path(next((word.partition("=")[2] for word in reversed(given) if word.startswith("ledger=")), "ledger"))
     entries = load()
     chosen = select(entries, names) if names else list(entries.values())
+    if arguments.universe:
+        chosen = universes(entries, chosen)
+        names = [entry.name for entry in chosen] if names else []
     failed = 0
     if names and not arguments.list:
         for entry in chosen:
@@ -73,9 +81,12 @@ def replicate(arguments: argparse.Namespace) -> int:
         values = read(entry, ledger, arguments.seeds or entry.seeds, where)
         if values.seeds and (entry.name not in kept or len(values.seeds) >= len(kept[entry.name].seeds)):
             kept[entry.name] = values
-        findings.append(judge(entry, kept[entry.name].by_label if entry.name in kept else {}))
+        findings.append(judge(entry, kept[entry.name].by_label if entry.name in kept else {}, values.why))
         print(line(findings[-1]), flush=True)
     print(summary(findings))
+    for finding in findings:
+        if finding.entry.everywhere and finding.compared:
+            show(finding, arguments.out)
     if table:
         write_text(table, table_of({name: kept[name] for name in entries if name in kept}))
     return int(failed > 0)
@@ -98,29 +109,59 @@ def select(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
     return list(chosen.values())
 
 
+def universes(entries: dict[str, Entry], chosen: list[Entry]) -> list[Entry]:
+    """Return the entries that ask chosen claims in all settings of their universes.
+
+    Raises:
+        ValueError: none has a universe.
+    """
+    found = [entry for entry in entries.values() if entry.everywhere]
+    asked = {f"{entry.name.removesuffix(f'/{UNIVERSE}')}/{UNIVERSE}" for entry in chosen}
+    if asked.isdisjoint(entry.name for entry in found):
+        known = ", ".join(entry.name.removesuffix(f"/{UNIVERSE}") for entry in found)
+        raise ValueError(f"--universe needs a claim that declares one ({known}), got {chosen[0].name}")
+    return [entry for entry in found if entry.name in asked]
+
+
 def train(entry: Entry, seeds: int, given: list[str]) -> int:
-    """Train the seeds of an entry that are missing, as a study. Returns the exit status of `pe-lab run`."""
-    words = [*entry.overrides(), f"seed=range({seeds})", f"study_name={entry.name.replace('/', '-')}"]
-    if not any(word.startswith("logger=") for word in given):
-        words.append("logger=none")
-    print(f"{entry.name}: {seeds} seeds", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "pe_lab.run", *config.flags(), "-m", *words, *given]
-    return subprocess.run(command, check=False, stdout=STANDARD_ERROR).returncode
+    """Train the seeds of an entry that are missing, as studies. Returns the sum of their exit statuses."""
+    failed = 0
+    for name, words in trainings(entry, seeds).items():
+        if not any(word.startswith("logger=") for word in given):
+            words.append("logger=none")
+        print(f"{name}: {seeds} seeds", file=sys.stderr, flush=True)
+        command = [sys.executable, "-m", "pe_lab.run", *config.flags(), "-m", *words, *given]
+        failed += subprocess.run(command, check=False, stdout=STANDARD_ERROR).returncode
+    return failed
+
+
+def show(finding: Finding, out: Path | None) -> None:
+    """Print where a claim holds in its universe, and write a page that draws it."""
+    from pe_lab.replication import universe
+    from pe_lab.report.page import html
+
+    print(f"{finding.entry.name}: {universe.summary(finding)}", *universe.turns(finding), sep="\n    ")
+    if out:
+        page = out / f"{finding.entry.name.replace('/', '-')}.html"
+        write_text(page, html(f"pe_lab: {finding.entry.name}", universe.sections(finding)))
+        print(page)
 
 
 def line(finding: Finding) -> str:
     """Return a finding as lines of text: the verdict, and each value beside the published one."""
     lines = [f"{finding.entry.name}: {finding}"]
     for label, value in finding.entry.values.items():
-        theirs = f"{value.published.mean:.4g}"
+        said = f"    {label}: {'published' if isinstance(value, Reported) else 'claimed'} {value}"
         if label not in finding.compared:
-            lines.append(f"    {label}: published {theirs}")
+            lines += [said] * isinstance(value, Reported)
             continue
         one = finding.compared[label]
-        lines.append(
-            f"    {label}: published {theirs}, ours {finding.ours[label]:.4g} ({finding.seeds} seeds), difference "
-            f"{float(one.difference):+.4g} [{float(one.low):+.4g}, {float(one.high):+.4g}]: {one.agreement}"
-        )
+        measured = f"{float(one.difference):+.4g} [{float(one.low):+.4g}, {float(one.high):+.4g}]"
+        if isinstance(value, Reported):
+            measured = f"{finding.ours[label]:.4g} ({finding.seeds} seeds), difference {measured}"
+        else:
+            measured = f"{measured} ({finding.seeds} seeds)"
+        lines.append(f"{said}, ours {measured}: {one.agreement}")
     return "\n".join(lines)
 
 

@@ -8,7 +8,8 @@ from pe_lab import config
 from pe_lab.experiment.cell import Cell
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
-from pe_lab.replication.entries import Entry, Reported
+from pe_lab.replication import studies
+from pe_lab.replication.entry import Entry, Reported
 from pe_lab.replication.values import Values
 from pe_lab.results.from_ledger import outcome
 
@@ -18,6 +19,8 @@ DERIVED = {"error": ("accuracy", lambda value: 1 - value), "perplexity": ("loss"
 def read(entry: Entry, ledger: Path, seeds: int, given: tuple[str, ...] = ()) -> Values:
     """Return the values of the seeds 0 ... seeds - 1 of an entry that the ledger has.
 
+    Those of a claim are read from the tables of its studies.
+
     Args:
         given: overrides beside those of the entry, which say where it is trained.
 
@@ -26,6 +29,8 @@ def read(entry: Entry, ledger: Path, seeds: int, given: tuple[str, ...] = ()) ->
         LedgerError: an entry of the ledger is damaged.
     """
     found = Values({label: [] for label in entry.values})
+    if entry.studies:
+        return studies.read(entry, ledger, seeds)
     if entry.lacks or not ledger.is_dir():
         return found
     for seed in range(seeds):
@@ -38,6 +43,7 @@ def read(entry: Entry, ledger: Path, seeds: int, given: tuple[str, ...] = ()) ->
             continue
         summary = outcome(run, cell.target)
         for label, value in entry.values.items():
+            assert isinstance(value, Reported)
             found.by_label[label].append(_value(entry, value, summary, cell, records))
         found.seeds.append(seed)
         found.minutes.append(summary["seconds"] / 60)

@@ -17,12 +17,14 @@ class Values:
         seeds: these seeds.
         minutes: that each took.
         device: "cpu" or "cuda", where they were trained.
+        why: what is missing, where there are none.
     """
 
     by_label: dict[str, list[float]] = field(default_factory=dict)
     seeds: list[int] = field(default_factory=list)
     minutes: list[float] = field(default_factory=list)
     device: str = ""
+    why: str = ""
 
 
 def table_of(values: dict[str, Values]) -> str:

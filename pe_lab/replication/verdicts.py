@@ -1,16 +1,17 @@
 """The verdict on an entry, from the values of our seeds."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+from scipy import special
 
-from pe_lab.replication.entries import Entry
-from pe_lab.statistics import Agreement, Comparison, compare_with_published
+from pe_lab.replication.entry import Claimed, Entry, Reported
+from pe_lab.statistics import LEVEL, Agreement, Comparison, compare_with_published, holm
 
-LEVEL = 0.05
+SAME = 1e-12  # numbers that differ by less are equal
 
 
 class Verdict(StrEnum):
@@ -32,7 +33,7 @@ class Finding:
         verdict: of all of its values.
         seeds: of ours.
         ours: our means, by label.
-        compared: each value beside the published one, by label; empty where there are no seeds.
+        compared: each value beside the published one or its bound, by label; empty where there are no seeds.
         why: what is missing, where nothing is decided.
     """
 
@@ -52,7 +53,7 @@ class Finding:
         return f"{self.verdict}: {self.why}" if self.why else str(self.verdict)
 
 
-def judge(entry: Entry, values: Mapping[str, Sequence[float]]) -> Finding:
+def judge(entry: Entry, values: Mapping[str, Sequence[float]], why: str = "") -> Finding:
     """Return the verdict on an entry.
 
     Every value must agree for it to be reproduced; one that does not makes it reproduced in part, or not reproduced
@@ -60,25 +61,88 @@ def judge(entry: Entry, values: Mapping[str, Sequence[float]]) -> Finding:
 
     Args:
         values: of our seeds, by label, as many of each; none: it was not run.
+        why: what is missing, where it was not run.
     """
     seeds = min((len(values.get(label, ())) for label in entry.values), default=0)
     if seeds < entry.seeds:
-        return Finding(entry, Verdict.NOT_RUN, 0, {}, {}, _cost(entry))
-    tests = len(entry.values)
-    compared = {
-        label: compare_with_published(np.array(values[label], float), value.published, entry.tolerance, tests)
-        for label, value in entry.values.items()
+        needs = f"{why}; " if why else ""
+        return Finding(entry, Verdict.NOT_RUN, 0, {}, {}, needs + _cost(entry))
+    tested = {label: value for label, value in entry.values.items() if isinstance(value, Claimed)}
+    reported = {label: value for label, value in entry.values.items() if isinstance(value, Reported)}
+    arrays = {label: np.array(values[label], float) for label in entry.values}
+    compared = _test(tested, arrays, entry.tolerance) | {
+        label: compare_with_published(arrays[label], value.published, entry.tolerance, len(reported))
+        for label, value in reported.items()
     }
-    found = [str(comparison.agreement) for comparison in compared.values()]
+    verdict = verdict_of(str(one.agreement) for one in compared.values())
     ours = {label: float(np.mean(values[label])) for label in entry.values}
-    if Agreement.NOT_REPRODUCED in found:
-        verdict = Verdict.IN_PART if Agreement.REPRODUCED in found else Verdict.NOT_REPRODUCED
-    elif Agreement.UNDECIDED in found:
-        verdict = Verdict.UNDECIDED
-    else:
-        verdict = Verdict.REPRODUCED
-    why = _needs(compared) if verdict is Verdict.UNDECIDED else ""
+    why = (_open(compared) if tested else _needs(compared)) if verdict is Verdict.UNDECIDED else ""
     return Finding(entry, verdict, seeds, ours, compared, why)
+
+
+def verdict_of(agreements: Iterable[str]) -> Verdict:
+    """Return the verdict that agreements amount to."""
+    found = set(agreements)
+    if Agreement.NOT_REPRODUCED in found:
+        return Verdict.IN_PART if Agreement.REPRODUCED in found else Verdict.NOT_REPRODUCED
+    return Verdict.UNDECIDED if Agreement.UNDECIDED in found else Verdict.REPRODUCED
+
+
+def _test(tests: Mapping[str, Claimed], values: Mapping[str, np.ndarray], tolerance: float) -> dict[str, Comparison]:
+    """Test the parts of a claim by t tests, with the variance of each alone, corrected together by Holm's method.
+
+    "Near" is shown by two one-sided tests against the ends of the tolerance, and contradicted by one of them; at an
+    end, "within" and "beyond on this side" are the two tails of one test, so that the two-sided p keeps its level.
+    """
+    if not tests:
+        return {}
+    p = {label: _p_values(test, values[label], tolerance) for label, test in tests.items()}
+    corrected = holm(np.array([min(1.0, 2 * min(both)) for both in p.values()]))
+    found = {}
+    for (label, (holds, fails)), corrected_p in zip(p.items(), corrected, strict=True):
+        decided = Agreement.REPRODUCED if holds < fails else Agreement.NOT_REPRODUCED
+        agreement = decided if corrected_p < LEVEL else Agreement.UNDECIDED
+        mean, low, high = _interval(values[label], tests[label].ratio)
+        found[label] = Comparison(*map(np.asarray, (agreement, mean, low, high, np.nan)))
+    return found
+
+
+def _p_values(test: Claimed, values: np.ndarray, tolerance: float) -> tuple[float, float]:
+    """Return the one-sided p values for a part that holds and for one that is contradicted."""
+    bound = np.log(test.bound) if test.ratio else test.bound
+    values = np.log(values) if test.ratio else values
+    if test.rule == "near":
+        low, high = bound - tolerance, bound + tolerance
+        inside = max(_p_above(values, low), _p_above(-values, -high))
+        return inside, min(_p_above(values, high), _p_above(-values, -low))
+    above, below = _p_above(values, bound), _p_above(-values, -bound)
+    return (above, below) if test.rule == "above" else (below, above)
+
+
+def _p_above(values: np.ndarray, bound: float) -> float:
+    """Return the p value of a one-sided t test that the mean is above a bound; 1 where nothing can be tested."""
+    if len(values) < 2 or not np.isfinite(values).all() or abs(values.mean() - bound) < SAME:
+        return 1.0
+    error = _error(values)
+    if error < SAME:  # all values are the same
+        return float(values.mean() < bound)
+    return float(special.stdtr(len(values) - 1, (bound - values.mean()) / error))
+
+
+def _error(values: np.ndarray) -> float:
+    """Return the standard error of the mean."""
+    return float(values.std(ddof=1) / math.sqrt(len(values)))
+
+
+def _interval(values: np.ndarray, ratio: bool) -> tuple[float, float, float]:
+    """Return the mean and its 95 % t interval, geometric for ratios; NaN where a value is not finite."""
+    if not np.isfinite(values).all():
+        return math.nan, math.nan, math.nan
+    values = np.log(values) if ratio else values
+    half = special.stdtrit(len(values) - 1, 1 - LEVEL / 2) * _error(values)
+    found = values.mean() + np.array([0, -half, half])
+    mean, low, high = map(float, np.exp(found) if ratio else found)
+    return mean, low, high
 
 
 def _cost(entry: Entry) -> str:
@@ -87,6 +151,12 @@ def _cost(entry: Entry) -> str:
         return f"pe_lab has no {entry.lacks}"
     hours = (entry.minutes or 0) * entry.seeds / 60
     return f"needs {hours:.1f} core-hours" if hours >= 1 else f"needs {hours * 60:.0f} core-minutes"
+
+
+def _open(compared: Mapping[str, Comparison]) -> str:
+    """Say how many parts of a claim are open."""
+    count = sum(one.agreement == Agreement.UNDECIDED for one in compared.values())
+    return f"{count} of {len(compared)} parts are open"
 
 
 def _needs(compared: Mapping[str, Comparison]) -> str:

@@ -4,7 +4,6 @@ python -m pe_lab.report depth_epochs_pe                   a study of the ledger 
 python -m pe_lab.report FOLDER [--study NAME]             a ledger, or a study's folder with rows.csv
 python -m pe_lab.report wandb:ENTITY/PROJECT              the runs of a W&B project
 python -m pe_lab.report STUDY --paper DIR                 LaTeX tables, figures and a methods paragraph as well
-python -m pe_lab.report claims [--ledger FOLDER]          ten claims of the literature, tested on the ledger's studies
 
 Writes report.html, one file that needs no network.
 """
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 def main() -> None:
     """Read the arguments and write the report."""
     parser = Parser("pe_lab.report", description=__doc__)
-    parser.add_argument("source", help="a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or claims")
+    parser.add_argument("source", help="a study's name, a ledger, a study's folder, or wandb:ENTITY/PROJECT")
     parser.add_argument("--ledger", default="ledger", help="where studies are looked for by name (default: ledger)")
     parser.add_argument("--study", help="a study of a ledger that is given as a folder")
     parser.add_argument(
@@ -68,17 +67,8 @@ def report(arguments: argparse.Namespace) -> None:
     if arguments.paper is not None:
         from pe_lab.report import paper
 
-        if arguments.source == "claims":
-            raise ValueError(f"--paper must be given with a study, got claims and --paper {arguments.paper}")
         require_writable("--paper", Path(arguments.paper))
         paper.require_new(Path(arguments.paper))
-    if arguments.source == "claims":
-        if arguments.out:
-            require_writable("--out", Path(arguments.out))
-        from pe_lab.report import claims
-
-        claims.report(Path(arguments.ledger), Path(arguments.out) if arguments.out else None)
-        return
     from pe_lab.results import frame, wandb_project
     from pe_lab.results.study_tables import require_costs
 
@@ -158,7 +148,7 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
     known = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
     raise ValueError(
         f"source must be a folder, or a study in {ledger} ({', '.join(known) or 'there is none'}), got {source!r}"
-        f"{did_you_mean(source, [*known, 'claims'])}"
+        f"{did_you_mean(source, known)}"
     )
 
 

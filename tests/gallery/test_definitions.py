@@ -2,7 +2,6 @@
 
 import ast
 import csv
-import inspect
 import re
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import pandas as pd
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -28,13 +26,13 @@ from pe_lab.encodings.table import Learnable
 from pe_lab.gallery import definitions as gallery
 from pe_lab.gallery.definitions import FILE, Definition, definitions, read
 from pe_lab.gallery.formulas import mathml
-from pe_lab.report.claims import CLAIMS
+from pe_lab.replication import Entry, load
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 FILES = {path.stem: path for path in (folder() / "pe").glob("*.yaml")}
 NAMES = list(definitions())
-MEASURES = {claim.measure.__name__: claim.measure for claim in CLAIMS}
+CLAIMS = {name[7:]: entry for name, entry in load().items() if name.startswith("claims/") and not entry.everywhere}
 ARXIV = re.compile(r"https://arxiv\.org/abs/(\d{4}\.\d{5})")
 GREEK = re.compile(
     r"\\(alpha|beta|gamma|delta|zeta|theta|kappa|lambda|mu|rho|sigma|varphi|psi|omega|Gamma)(?![A-Za-z])"
@@ -173,18 +171,18 @@ def test_every_publication_is_one_of_our_documentation(name: str) -> None:
             assert f"arXiv:{found[1]}" in known, url
 
 
+def spoken_of(claim: Entry) -> set[object]:
+    """Return the encodings that the tests of a claim name; none, where it compares all."""
+    asked = [rows.get("pe", ()) for test in claim.values.values() for rows in (test.value, *test.others)]
+    return {name for names in asked for name in (names if isinstance(names, tuple) else [names])}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_claims_exist_and_speak_of_the_encoding(name: str) -> None:
-    table = pd.read_csv(ROOT / "sweeps/results/claims.csv").set_index("number")["measured"]
-    numbers = {measure: number for number, measure in enumerate(MEASURES, 1)}
     one = definitions()[name]
-    for claim in one.claims:
-        assert claim in MEASURES
-        assert f"`{name}`" in table[numbers[claim]] or f'"{name}"' in inspect.getsource(MEASURES[claim]), claim
+    assert set(one.claims) == {claim for claim, entry in CLAIMS.items() if name in spoken_of(entry)}
     for failure in one.failures:
         assert failure.claim is None or failure.claim in one.claims
-    spoken = {claim for claim, number in numbers.items() if f"`{name}`" in table[number]} - {"good"}
-    assert spoken <= set(one.claims)  # "good" compares all encodings
 
 
 @pytest.mark.parametrize("name", NAMES)

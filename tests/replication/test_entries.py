@@ -8,12 +8,14 @@ import pytest
 import yaml
 
 from pe_lab import config
-from pe_lab.replication import load
+from pe_lab.replication import Claimed, load
+from pe_lab.replication.entry import trainings
 from pe_lab.replication.ledger import DERIVED, compose
 from pe_lab.training.metrics import directions
 
 ENTRIES = load()
-RUN = {name: entry for name, entry in ENTRIES.items() if not entry.lacks}
+RUN = {name: entry for name, entry in ENTRIES.items() if not entry.lacks and not entry.studies}
+CLAIMS = {name: entry for name, entry in ENTRIES.items() if entry.studies}
 
 TABLE: dict[str, Any] = {
     "title": "A paper",
@@ -35,19 +37,41 @@ TABLE: dict[str, Any] = {
 }
 
 
+CLAIM: dict[str, Any] = {key: TABLE[key] for key in ("title", "paper", "source", "seen", "unit", "tolerance")} | {
+    "cells": {
+        "two": {
+            "says": "One is better.",
+            "minutes": 3,
+            "studies": {"mine": ["pe=rope,alibi", "data=copy"]},
+            "universe": {"model.depth": [1, 2], "optimizer.lr": [0.001, 0.003, 0.01]},
+            "tests": [
+                {
+                    "says": "loss of `{pe}`",
+                    "each": {"data": ["copy", "sort"], "pe": ["rope"]},
+                    "value": {"metric": "loss", "length": "> 1"},
+                    "minus": {"pe": "alibi"},
+                    "below": 0,
+                },
+                {"says": "rank", "value": {"metric": "rank", "layer": "max"}, "over": {"layer": 0}, "above": 0.5},
+            ],
+        }
+    }
+}
+
+
 def written(folder: Path, table: Any) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "a.yaml").write_text(table if isinstance(table, str) else yaml.safe_dump(table))
     return folder
 
 
-def changed(path: str, value: Any) -> dict[str, Any]:
+def changed(path: str, value: Any, table: dict[str, Any] = TABLE) -> dict[str, Any]:
     """Return the table with a key changed, or without it where the value is None."""
-    table = deepcopy(TABLE)
+    table = deepcopy(table)
     *parents, key = path.split(".")
-    place = table
+    place: Any = table
     for parent in parents:
-        place = place[parent]
+        place = place[int(parent) if parent.isdecimal() else parent]
     if value is None:
         place.pop(key, None)
     else:
@@ -106,6 +130,77 @@ def test_a_wrong_field_is_refused_in_one_line(tmp_path: Path, path: str, value: 
     with pytest.raises(ValueError, match=rf"^replication/a.yaml.*{named}") as refused:
         load(written(tmp_path, changed(path, value)))
     assert "\n" not in str(refused.value)
+
+
+def test_a_claim_is_read_with_its_tests_and_its_universe(tmp_path: Path) -> None:
+    claim, universe = load(written(tmp_path, CLAIM)).values()
+    assert list(claim.values) == ["data copy: loss of `rope`", "data sort: loss of `rope`", "rank"]
+    loss, _, rank = claim.values.values()
+    assert isinstance(loss, Claimed)
+    assert isinstance(rank, Claimed)
+    assert loss.value == {"data": "copy", "pe": "rope", "metric": "loss", "length": "> 1"}
+    assert (loss.others, loss.ratio, loss.rule, loss.bound) == (({"pe": "alibi"},), False, "below", 0)
+    assert (rank.others, rank.ratio, rank.rule, rank.bound) == (({"layer": 0},), True, "above", 0.5)
+
+    assert universe.name == "a/two/universe"
+    assert len(universe.values) == 2 * 3 * 3
+    assert universe.minutes == 2 * 3 * 3
+    asked = universe.values["model.depth 2, optimizer.lr 0.01: rank"]
+    assert isinstance(asked, Claimed)
+    assert asked.value == {"metric": "rank", "layer": "max", "depth": 2, "optimizer.lr": 0.01}
+    words = ["pe=rope,alibi", "data=copy"]
+    assert trainings(claim, 3) == {"mine": [*words, "seed=range(3)", "study_name=mine"]}
+    (trained,) = trainings(universe, 3).values()
+    assert trained[:4] == [*words, "model.depth=1,2", "optimizer.lr=0.001,0.003,0.01"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "named"),
+    [
+        ("source", None, "source"),
+        ("unit", None, "unit"),
+        ("tolerance", None, "tolerance"),
+        ("cells.two.tests.0.below", None, "rule"),
+        ("cells.two.tests.0.above", 0, "rule"),
+        ("cells.two.tests.1.minus", {"layer": 1}, "minus"),
+        ("cells.two.tests.1.above", -1, "ratio"),
+        ("cells.two.tests.0.below", "0", "below"),
+        ("cells.two.tests.0.value", {"length": 1}, "metric"),
+        ("cells.two.tests.0.value.length", "> one", "length"),
+        ("cells.two.tests.0.value.length", [], "length"),
+        ("cells.two.tests.0.value.length", None, "twice"),
+        ("cells.two.tests.0.each", {"data": "copy"}, "each.data"),
+        ("cells.two.tests.0.says", None, "says"),
+        ("cells.two.tests.0.equal", 0, "equal"),
+        ("cells.two.tests", [], "tests"),
+        ("cells.two.studies", None, "studies"),
+        ("cells.two.studies.mine", "pe=rope", "mine"),
+        ("cells.two.published", {"short": 1}, "both"),
+        ("cells.two.universe", {}, "universe"),
+        ("cells.two.universe", {"model.depth": [1, 1]}, "model.depth"),
+        ("cells.two.universe", {"model.depth": 1}, "model.depth"),
+        ("cells.two.universe", {"data": ["copy", "sort"]}, "data"),
+        ("cells.two.studies.other", ["pe=rope"], "one study"),
+    ],
+)
+def test_a_wrong_field_of_a_claim_is_refused_in_one_line(tmp_path: Path, path: str, value: Any, named: str) -> None:
+    table = changed(path, value, CLAIM)
+    if named == "twice":
+        table["cells"]["two"]["tests"].append(table["cells"]["two"]["tests"][1])
+    with pytest.raises(ValueError, match=rf"^replication/a.yaml: two.*{named}") as refused:
+        load(written(tmp_path, table))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_every_study_of_a_claim_composes_at_both_ends_of_its_universe(name: str) -> None:
+    entry = CLAIMS[name]
+    for end in (0, -1) if entry.everywhere else (0,):
+        grid = [f"{key}={values[end]}" for key, values in entry.universe.items() if entry.everywhere]
+        for words in entry.studies.values():
+            pe = [] if any(word.startswith("pe=") for word in words) else ["pe=rope"]
+            jobs = config.of_jobs([*words, *grid, *pe, "seed=0", "trainer.device=cpu"])
+            assert config.expand(jobs, multirun=True), name
 
 
 @pytest.mark.parametrize("text", ["a: [", "", "- 1", "a"])

@@ -39,6 +39,30 @@ cells:
     published: {perplexity: 2}
 """
 
+CLAIMS = """# Claims
+title: A paper
+paper: https://arxiv.org/abs/0000.00000
+source: table 1
+seen: true
+unit: nats
+tolerance: 0.3
+minutes: 0.1
+cells:
+  near:
+    says: Both learn as much.
+    studies:
+      tiny: [data=copy, data.longest=4, data.symbols=8, data.train=200, data.validation=20, data.test=20, model.depth=1,
+        model.width=16, model.num_heads=2, epochs=1, trainer.device=cpu, "pe=none,rope"]
+    universe: {optimizer.lr: [0.00001, 0.0001]}
+    tests:
+      - {says: "`none` − `rope`", value: {metric: loss, pe: none}, minus: {pe: rope}, near: 0}
+  wrong:
+    says: It is learned at once.
+    studies: {wrong: ["pe=ropes,none"]}
+    tests:
+      - {says: loss, value: {metric: loss, pe: none}, below: 0.1}
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -93,6 +117,40 @@ def test_what_is_missing_is_trained_and_judged(
     assert "mine/right: reproduced" in capsys.readouterr().out
 
 
+def test_a_universe_is_trained_judged_and_drawn(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "conf/replication/asked.yaml").write_text(CLAIMS)
+    assert replicated(monkeypatch, folder, "asked/near", "--universe", "workers=1", "--out", "out") == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"^asked/near/universe: reproduced$", printed, re.MULTILINE)
+    assert "holds in 2, is contradicted in 0, is undecided in 0 of 2 settings" in printed
+    page = (folder / "out/asked-near-universe.html").read_text()
+    assert "<svg" in page
+    assert "optimizer.lr=0.0001" in page
+    runs = [path for path in (folder / "ledger").iterdir() if (path / "run.json").exists()]
+    assert len(runs) == 2 * 2 * 3  # two rates, two encodings, three seeds
+    with (folder / "out/values.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["entry"] for row in rows] == ["asked/near/universe"] * 6
+
+    monkeypatch.setattr(program, "train", lambda *_: pytest.fail("everything is there"))
+    assert replicated(monkeypatch, folder, "asked", "--universe", "--list", "ledger=empty", "--out", "out") == 0
+    assert "100%" in capsys.readouterr().out  # from the table
+
+
+def test_a_claim_whose_setting_does_not_compose_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "conf/replication/asked.yaml").write_text(CLAIMS)
+    assert replicated(monkeypatch, folder, "asked/wrong", "workers=1") == 1
+    out, error = capfd.readouterr()
+    assert "asked/wrong: not run: there is no study wrong" in out
+    (refused,) = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert "ropes" in refused
+    assert not (folder / "ledger").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -101,6 +159,7 @@ def test_what_is_missing_is_trained_and_judged(
         (["mine", "pe=rope"], "replicate takes ledger, workers, logger, hydra/launcher"),
         (["mine", "--list", "--out", "damaged"], "damaged/values.csv must be a table of pe-lab replicate"),
         (["mine", "--seeds", "2"], "argument --seeds"),
+        (["mine", "--universe"], "--universe needs a claim that declares one"),
         (["mine", "--most", "0"], "argument --most"),
     ],
 )

@@ -120,12 +120,6 @@ def test_what_is_there_is_not_replaced(study: Path, name: str, there: str, monke
     assert not (study / "report.html").exists()
 
 
-def test_claims_have_no_paper(monkeypatch, tmp_path, capsys) -> None:
-    with pytest.raises(SystemExit):
-        run(monkeypatch, "claims", "--paper", tmp_path / "paper")
-    assert capsys.readouterr().err.startswith("error: --paper must be given with a study, got claims")
-
-
 def test_one_encoding_has_a_table_of_means_alone(monkeypatch, tmp_path) -> None:
     cells = made_cells({"rope": 0.5})
     results = frame.Results(tmp_path, None, cells)

@@ -775,7 +775,7 @@ def test_the_answer_calls_the_best_what_the_verdicts_do(number):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "source must be a study's name, a ledger, a study's folder, wandb:ENTITY/PROJECT, or claims, got nothing"),
+        ([], "source must be a study's name, a ledger, a study's folder, or wandb:ENTITY/PROJECT, got nothing"),
         (["{study}", "--colour", "x"], "unrecognized arguments: --colour x"),
         (["nowhere"], "source must be a folder, or a study in ledger (there is none), got 'nowhere'"),
         (

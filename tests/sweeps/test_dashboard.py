@@ -298,9 +298,8 @@ def test_pushed_it_is_a_view_and_a_report_of_the_project(dashboard, monkeypatch,
         (["--colour"], "unrecognized arguments: --colour"),
         (["model.depth=0,1"], "model.depth must be an integer of at least 1, got 0"),
         (
-            ["+study=claims"],
-            "a dashboard shows one study, got 7: give the overrides of one, "
-            "['+study=depth_epochs_pe', 'seed=range(3)']",
+            ["+study=pe_bench_2"],
+            "a dashboard shows one study, got 8: give the overrides of one, ['+study=pe_bench_2_recall']",
         ),
     ],
 )

@@ -1,0 +1,116 @@
+"""An entry of the registry: published numbers or a claim, and how we repeat them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pe_lab.statistics import Published
+
+UNIVERSE = "universe"  # the last part of the name of a claim that is asked in all settings of its universe
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A published number of an entry.
+
+    Attributes:
+        published: the number, with its spread and seeds where they are stated.
+        metric: what we measure: a metric of the task, `error` (1 - accuracy) or `perplexity` (e^loss).
+        lengths: of the test, in training lengths; of several, the mean.
+    """
+
+    published: Published
+    metric: str
+    lengths: tuple[float, ...] = (1.0,)
+
+    def __str__(self) -> str:
+        return f"{self.published.mean:.4g}"
+
+
+Condition = str | float | bool | tuple[str | float | bool, ...]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A part of a claim: a value of each seed, whose mean is tested against a bound.
+
+    Attributes:
+        value: the rows that the value is a mean over: the name of a `metric`, and by column what rows must have there:
+            a value, one of several, `max`, or a comparison as "> 1". A column `length` or `probe` asks for records.
+        others: changes of these conditions. The value with the first is subtracted; of two, the difference with the
+            second is subtracted from the difference.
+        ratio: whether it is divided, and tested in logarithms; otherwise it is subtracted.
+        rule: "above", "below" or "near" (within the tolerance of the entry).
+        bound: what the mean is compared with.
+        setting: of a universe, by the key of the config.
+    """
+
+    value: Mapping[str, Condition]
+    others: tuple[Mapping[str, Condition], ...]
+    ratio: bool
+    rule: str
+    bound: float
+    setting: Mapping[str, Condition] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.rule} {self.bound:g}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A published cell: what was reported, and how we repeat it.
+
+    Attributes:
+        name: of its file and of its cell, as `formal_counting/majority_none`.
+        title, paper: of the publication, and its address.
+        says: what its authors say, in a sentence of ours.
+        source: where the number stands.
+        seen: whether we read it there.
+        unit: of the numbers.
+        values: what was reported, by a label, as the range of lengths.
+        tolerance: means that differ by less count as the same.
+        seeds: of ours, at the first look.
+        setting: overrides of `pe-lab run`.
+        chosen: what the authors leave unsaid, or do otherwise, and what we do.
+        lacks: what this package would need to repeat it; None: nothing.
+        minutes: core-minutes of a seed.
+        timed: whether these were measured; otherwise they are an estimate.
+        studies: of a claim, overrides of `pe-lab run -m` by the name of the study.
+        universe: of a claim, the values of settings that are as reasonable as those of its study.
+    """
+
+    name: str
+    title: str
+    paper: str
+    says: str
+    source: str
+    seen: bool
+    unit: str
+    values: Mapping[str, Reported | Claimed]
+    tolerance: float
+    seeds: int
+    setting: tuple[str, ...]
+    chosen: tuple[str, ...]
+    lacks: str | None
+    minutes: float | None
+    timed: bool
+    studies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    universe: Mapping[str, tuple[Condition, ...]] = field(default_factory=dict)
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether this is a claim in all settings of its universe."""
+        return self.name.endswith(f"/{UNIVERSE}")
+
+    def overrides(self) -> list[str]:
+        """Return the setting of published numbers, with the lengths that are measured."""
+        reported = [value for value in self.values.values() if isinstance(value, Reported)]
+        lengths = sorted({length for value in reported for length in value.lengths})
+        asked = [] if lengths == [1.0] else [f"evaluate.lengths=[{','.join(f'{length:g}' for length in lengths)}]"]
+        return [*self.setting, *asked]
+
+
+def trainings(entry: Entry, seeds: int) -> dict[str, list[str]]:
+    """Return the overrides of `pe-lab run -m` that train an entry, by the name of a study."""
+    studies = entry.studies or {entry.name.replace("/", "-"): tuple(entry.overrides())}
+    grid = [f"{key}={','.join(map(str, values))}" for key, values in entry.universe.items() if entry.everywhere]
+    return {name: [*words, *grid, f"seed=range({seeds})", f"study_name={name}"] for name, words in studies.items()}

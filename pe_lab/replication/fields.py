@@ -1,0 +1,56 @@
+"""Fields of a file of the registry, each refused in one line where it is not what it must be."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+
+def finite(where: str, value: Any) -> float:
+    if type(value) not in (int, float) or not np.isfinite(value):
+        raise ValueError(f"{where} must be a number, a list of one for each seed, or mean, sd and seeds, got {value!r}")
+    return float(value)
+
+
+def mapping(where: str, what: str, value: Any) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(f"{where}: {what} must be a mapping, got {'nothing' if value is None else repr(value)}")
+    return value
+
+
+def known(where: str, given: Mapping[Any, Any], keys: tuple[str, ...]) -> None:
+    for key in given:
+        if key not in keys:
+            raise ValueError(f"{where} must have the keys {', '.join(keys)}, got {key!r}")
+
+
+def text(where: str, key: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{where} must have {key}, a text, got {'none' if value is None else repr(value)}")
+    return value
+
+
+def texts(where: str, key: str, value: Any) -> list[str]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ValueError(f"{where} must have {key} as a list of texts, got {value!r}")
+    return [text(where, key, one) for one in value]
+
+
+def number(where: str, key: str, value: Any) -> float:
+    if type(value) not in (int, float) or not 0 < value < np.inf:
+        raise ValueError(f"{where} must have {key}, a number above 0, got {'none' if value is None else repr(value)}")
+    return float(value)
+
+
+def flag(where: str, key: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{where} must have {key}, true or false, got {'none' if value is None else repr(value)}")
+    return value
+
+
+def listed(where: str, value: Any) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{where} must be a list of values, got {value!r}")
+    return value

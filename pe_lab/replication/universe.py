@@ -1,0 +1,130 @@
+"""A claim in all settings of its universe: in which share of them it holds, where it turns, and a drawing."""
+
+from itertools import pairwise, product
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib.figure import Figure
+
+from pe_lab.replication.entry import Claimed
+from pe_lab.replication.verdicts import Finding, Verdict, verdict_of
+from pe_lab.report.parts import Drawn, Section, Table
+from pe_lab.results.plots import AS_WRITTEN, Plot
+from pe_lab.statistics import Agreement
+
+HOLDS, FAILS, OPEN = "holds", "is contradicted", "is undecided"
+STATES = {
+    Verdict.REPRODUCED: HOLDS,
+    Verdict.NOT_REPRODUCED: FAILS,
+    Verdict.IN_PART: FAILS,  # a part of it is contradicted
+    Verdict.UNDECIDED: OPEN,
+}
+MARKS = {Agreement.REPRODUCED: ("o", "#0072B2"), Agreement.NOT_REPRODUCED: ("X", "#D55E00")}  # others are hollow
+UNDECIDED = ("o", "#777777")
+
+
+def parts(finding: Finding) -> pd.DataFrame:
+    """Return a row per setting and part: the values of the setting, part, claimed, mean, low, high, agreement."""
+    rows = []
+    for label, one in finding.compared.items():
+        test = finding.entry.values[label]
+        assert isinstance(test, Claimed)
+        measured = {"mean": float(one.difference), "low": float(one.low), "high": float(one.high)}
+        part = label.partition(": ")[2]
+        rows.append({**test.setting, "part": part, "claimed": str(test), **measured, "agreement": str(one.agreement)})
+    return pd.DataFrame(rows)
+
+
+def states(finding: Finding) -> pd.DataFrame:
+    """Return a row per setting: its values, and whether the claim holds, is contradicted or is undecided there."""
+    grouped = parts(finding).groupby(list(finding.entry.universe), sort=False)["agreement"]
+    return grouped.agg(lambda found: STATES[verdict_of(found)]).rename("state").reset_index()
+
+
+def by_value(found: pd.DataFrame) -> pd.DataFrame:
+    """Return in how many settings with each value of each key the claim holds, is contradicted or is undecided."""
+    rows = []
+    for key in found.columns.drop("state"):
+        for value, state in found.groupby(key, sort=False)["state"]:
+            counts = {name: int((state == name).sum()) for name in (HOLDS, FAILS, OPEN)}
+            rows.append({"setting": f"{key}={value}", **counts})
+    return pd.DataFrame(rows)
+
+
+def turns(finding: Finding) -> list[str]:
+    """Return where the claim turns: it holds at one value of a setting and is contradicted at the next, else equal."""
+    grid = finding.entry.universe
+    found, lines = states(finding), []
+    state = dict(zip(found[list(grid)].itertuples(index=False, name=None), found["state"], strict=True))
+    for key, values in grid.items():
+        others = {name: several for name, several in grid.items() if name != key}
+        for choice in product(*others.values()):
+            rest = dict(zip(others, choice, strict=True))
+            for one, next_ in pairwise(values):
+                both = [state[tuple({**rest, key: value}[name] for name in grid)] for value in (one, next_)]
+                if set(both) == {HOLDS, FAILS}:
+                    at = ", ".join(f"{name}={value}" for name, value in rest.items())
+                    lines.append(f"{at}{': ' * bool(at)}{both[0]} at {key}={one}, {both[1]} at {key}={next_}")
+    return lines
+
+
+def summary(finding: Finding) -> str:
+    """Return in which share of the settings the claim holds."""
+    found = states(finding)["state"]
+    counts = [f"{state} in {(found == state).sum()}" for state in (HOLDS, FAILS, OPEN)]
+    share = (found == HOLDS).mean()
+    return f"{', '.join(counts)} of {len(found)} settings: it holds in {share:.0%}"
+
+
+@mpl.rc_context(AS_WRITTEN)
+def draw(finding: Finding) -> Plot:
+    """Draw each part in all settings, sorted by the mean of the first, above the settings (a specification curve).
+
+    Simonsohn, Simmons and Nelson 2020, doi:10.1038/s41562-020-0912-z, figure 2.
+    """
+    data, grid = parts(finding), finding.entry.universe
+    panels = dict(list(data.groupby("part", sort=False)))
+    order = next(iter(panels.values())).sort_values("mean", kind="stable")[list(grid)].apply(tuple, axis=1).tolist()
+    marks = [(key, value) for key, values in grid.items() for value in values]
+    heights = [2.0] * len(panels) + [0.22 * len(marks)]
+    size = (max(4.5, 1.8 + 0.22 * len(order)), sum(heights) + 0.8)
+    figure = Figure(figsize=size, layout="constrained")
+    *tops, bottom = figure.subplots(len(heights), sharex=True, height_ratios=heights)
+    for axes, (part, rows) in zip(tops, panels.items(), strict=True):
+        rows = rows.assign(place=rows[list(grid)].apply(tuple, axis=1).map(order.index))
+        axes.axhline(float(rows["claimed"].iloc[0].split()[-1]), color="#999999", linewidth=0.8)
+        for agreement, several in rows.groupby("agreement"):
+            marker, colour = MARKS.get(Agreement(agreement), UNDECIDED)
+            axes.vlines(several["place"], several["low"], several["high"], color=colour, linewidth=1)
+            face = colour if Agreement(agreement) in MARKS else "none"
+            axes.scatter(
+                several["place"], several["mean"], marker=marker, c=face, edgecolors=colour, s=22, label=agreement
+            )
+        axes.set_title(f"{part}, claimed {rows['claimed'].iloc[0]}", fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    tops[0].legend(fontsize=8, frameon=False)
+    for line, (key, value) in enumerate(marks):
+        places = [place for place, setting in enumerate(order) if setting[list(grid).index(key)] == value]
+        bottom.scatter(places, [line] * len(places), marker="s", color="#444444", s=12)
+    bottom.set_yticks(range(len(marks)), [f"{key}={value}" for key, value in marks], fontsize=8)
+    bottom.set_ylim(len(marks) - 0.5, -0.5)
+    bottom.set_xticks([])
+    bottom.spines[["top", "right", "bottom"]].set_visible(False)
+    return Plot(figure, data)
+
+
+def sections(finding: Finding) -> list[Section]:
+    """Return the sections of a page about a claim in all settings of its universe."""
+    where = [f"- {line}" for line in turns(finding)] or ["No two neighbours contradict each other."]
+    rule = (
+        f"{finding.seeds} seeds. Bars are 95 % intervals. Parts of all settings are one family, corrected by Holm: "
+        "a setting holds or is contradicted only if that stands after the correction."
+    )
+    drawn = Drawn(draw(finding), f"{finding.entry.says} In every setting, sorted by the mean", "")
+    return [
+        Section(
+            "In which share of the settings it holds", [finding.entry.says, f"It {summary(finding)}.", rule, drawn]
+        ),
+        Section("By setting", [Table(by_value(states(finding)), "Settings with each value")]),
+        Section("Where it turns", list(where)),
+    ]
