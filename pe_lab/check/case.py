@@ -145,12 +145,12 @@ def on_a_line(encoding: PositionalEncoding) -> PositionalEncoding:
 
 
 def tensors_in(terms: Terms, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of terms with their names, as rotary_q.cos."""
+    """Yield the tensors of terms with their names, as rotary_q.cos; a layout that a part keeps is no term."""
     for field in fields(terms):
         value = getattr(terms, field.name)
         if isinstance(value, Tensor):
             yield prefix + field.name, value
-        elif is_dataclass(value):
+        elif is_dataclass(value) and not isinstance(value, Layout):
             yield from tensors_in(value, f"{prefix}{field.name}.")  # type: ignore[arg-type]
 
 

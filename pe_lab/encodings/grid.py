@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.absolute import Combination, Place, Sinusoidal, sinusoid
-from pe_lab.encodings.angles import rounded
+from pe_lab.encodings.angles import FULL_TURN, rounded
 from pe_lab.encodings.base import at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import NonNegative, Positions, Positive
+from pe_lab.encodings.options import NonNegative, OptionError, Positions, Positive
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.table import Learnable
@@ -87,7 +87,7 @@ def grid_tables(pos: Tensor, omega: Tensor, pairing: Pairing, dtype: torch.dtype
     """Return cosine and sine of row * omega_row + column * omega_column.
 
     Args:
-        pos: [B|1, T, 2] integers.
+        pos: [B|1, T, 2] integers, or float64.
         omega: [2, H|1, d/2] angular frequencies in float64.
         dtype: of the tables, float32 or float64.
     """
@@ -109,18 +109,31 @@ class AxialRoPE(RoPE):
     Args:
         theta: > 0; smaller than for sequences, since grids have few rows.
         pairing: as RoPE.
+        coordinates: "index" counts rows and columns. "unit" takes 2 pi times the centre of a cell, in -1 ... 1 from the
+            first to the last row or column of its document, so that angles do not depend on the size of a picture
+            (DINOv3, Simeoni et al. 2025, arXiv:2508.10104, its released code, with pairing=half).
 
     Raises:
-        ValueError: as RoPE; head_dim is not a multiple of 4; positions without a grid.
+        ValueError: as RoPE; head_dim is not a multiple of 4; positions without a grid; "unit" with causal attention,
+            in which the size of the grid is not known.
     """
 
     on_grid = True
     fallback = "rope"
+    neutral = {"coordinates": "index"}
 
     def __init__(
-        self, sizes: Sizes, name: str = "rope_2d", theta: Positive = 100.0, pairing: Pairing = "interleaved"
+        self,
+        sizes: Sizes,
+        name: str = "rope_2d",
+        theta: Positive = 100.0,
+        pairing: Pairing = "interleaved",
+        coordinates: Literal["index", "unit"] = "index",
     ) -> None:
         super().__init__(sizes, name, theta, pairing)
+        if coordinates == "unit" and sizes.causal:
+            raise OptionError(f"coordinates of {name} must be index with causal attention, got unit")
+        self.coordinates = coordinates
         if sizes.head_dim % 4:
             raise ValueError(
                 f"{name} rotates pairs on two axes: head_dim must be a multiple of 4, got {sizes.head_dim} "
@@ -134,7 +147,16 @@ class AxialRoPE(RoPE):
         return torch.stack((torch.cat((along, none)), torch.cat((none, along))))[:, None]
 
     def rotation(self, h: Tensor, layout: Layout) -> Rotary:
-        return grid_tables(layout.pos, self.omega(h.device), self.pairing, at_least_float32(h))
+        pos = layout.pos if self.coordinates == "index" else FULL_TURN * centres(layout)
+        return grid_tables(pos, self.omega(h.device), self.pairing, at_least_float32(h))
+
+
+def centres(layout: Layout) -> Tensor:
+    """Return the centres of cells [B, T, 2] in float64, in -1 ... 1 over the rows and columns of their document."""
+    same = (layout.segment[:, :, None] == layout.segment[:, None, :])[..., None]
+    pos, most = layout.pos[:, None], torch.iinfo(torch.long).max
+    low, high = pos.where(same, most).amin(2), pos.where(same, -most).amax(2)
+    return (2 * (layout.pos - low) + 1) / (high - low + 1).double() - 1
 
 
 class MixedRoPE(AxialRoPE):
@@ -151,6 +173,7 @@ class MixedRoPE(AxialRoPE):
         ValueError: as AxialRoPE.
     """
 
+    neutral = {}
     fallback = "lrope"
     per_layer = True
     weight_decay = False

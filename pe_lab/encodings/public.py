@@ -29,6 +29,7 @@ from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, ResonanceRoPE, RoPE, X
 from pe_lab.encodings.rotary_axes import MRoPE
 from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, LongRoPE, NTKRoPE, Yarn
+from pe_lab.encodings.rotary_shifted import KeyOffsetRoPE
 from pe_lab.encodings.rotary_values import VORoPE
 from pe_lab.encodings.scaled import SSMax
 from pe_lab.encodings.sizes import Sizes
@@ -74,6 +75,7 @@ __all__ = [
     "InterpolatedRoPE",
     "KerpleLog",
     "KerplePower",
+    "KeyOffsetRoPE",
     "LRoPE",
     "LayerInput",
     "Layout",

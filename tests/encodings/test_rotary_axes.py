@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings import PADDING, Alibi, AxialRoPE, Layout, MRoPE, RoPE, Sizes, make
+from pe_lab.encodings import PADDING, Alibi, AxialRoPE, Layout, MRoPE, OptionError, RoPE, Sizes, make
 from pe_lab.encodings.checkpoint import of_config
 
 B, H, d, T = 2, 2, 16, 9
@@ -123,6 +123,32 @@ def test_rope_2d_in_halves_is_the_vision_rope_of_qwen_vl(module: str, kind: str)
     assert_close(
         reference.rotate(q, tables)[0].movedim(0, 1), expected, rtol=0, atol=4 * 6 * F32 * float(q.abs().max())
     )
+
+
+@pytest.mark.proves("rope_2d", by="transformers")
+@pytest.mark.parametrize(("rows", "columns"), [(4, 6), (7, 1), (16, 16)])
+def test_rope_2d_in_unit_coordinates_is_the_rope_of_dinov3(rows: int, columns: int) -> None:
+    """Tables of transformers for a picture, beside another picture and padding in the same sequence."""
+    dinov3 = pytest.importorskip("transformers.models.dinov3_vit.modeling_dinov3_vit")
+    config = dinov3.DINOv3ViTConfig(hidden_size=D, num_attention_heads=H, patch_size=2, rope_theta=100.0)
+    theirs = dinov3.DINOv3ViTRopePositionEmbedding(config).eval().double()
+    theirs.inv_freq = 100.0 ** -torch.arange(0, 1, 4 / d, dtype=torch.float64)  # theirs are float32
+    cos, sin = theirs(torch.zeros(1, 3, 2 * rows, 2 * columns, dtype=torch.float64))
+    picture = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
+    other = torch.cartesian_prod(torch.arange(3), torch.arange(5))
+    pos = torch.cat((picture + 40, other, torch.full((2, 2), 99)))[None]
+    segment = torch.tensor([[1] * len(picture) + [0] * len(other) + [PADDING] * 2])
+    encoding = AxialRoPE(Sizes(D, H, 64, False, 6), pairing="half", coordinates="unit")
+    tables = encoding.rotation(torch.zeros(1, pos.shape[1], D, dtype=torch.float64), Layout(pos, segment, False))
+    # their coordinates are float32
+    angle = 2 * math.pi * torch.finfo(torch.float32).eps
+    for ours, expected in ((tables.cos, cos), (tables.sin, sin)):
+        assert_close(ours[0, 0, : len(picture)].repeat(1, 2), expected, rtol=0, atol=2 * angle)
+
+
+def test_unit_coordinates_need_the_whole_picture() -> None:
+    with pytest.raises(OptionError, match="^coordinates of rope_2d must be index with causal attention, got unit$"):
+        AxialRoPE(Sizes(D, H, 64, True, 6), coordinates="unit")
 
 
 @torch.no_grad()

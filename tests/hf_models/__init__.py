@@ -24,8 +24,8 @@ KINDS = ("llama", "gpt2", "bert", "bert_decoder", "t5")
 CAUSAL_KINDS = ("llama", "gpt2", "bert_decoder", "t5")
 GRID = {"learnable_2d", "rope_2d", "rope_mixed", "sinusoidal_2d"}
 CAUSAL_ONLY = {
-    *("canon", "carope", "cope", "dape_v2", "drope", "forgetting", "grape_a", "grape_m", "inkling", "path"),
-    *("selective_rope", "wall", "xpos"),
+    *("canon", "carope", "cope", "dape_v2", "drope", "forgetting", "grape_a", "grape_m", "inkling"),
+    *("key_offset", "path", "selective_rope", "wall", "xpos"),
 }
 WHOLE = {  # they need all tokens at once
     "longrope",
