@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -23,7 +24,11 @@ from pe_lab.encodings.options import shown
 
 # settings of a sweep, not of its cells
 OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "search", "tune", "shipped")
+Composed = tuple[DictConfig, Mapping[str, Any] | None]  # a config, and the parameters of its study's sweep
+State = tuple[tuple[str, int, int, int], ...]  # of all files
 OF_SWEEPERS = ("workers", "tune.rates", "decide.baseline")  # mean nothing to a cell; others need one of them
+KEPT = 64  # configs that Hydra composed
+_composed: dict[tuple[tuple[str, ...], State], Composed] = {}  # by words
 
 
 def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
@@ -36,15 +41,14 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         ValueError: a rule that the config alone decides is broken; a study without a sweep; a user's folder cannot be
             used.
     """
-    from hydra import compose, initialize_config_dir
+    from hydra import initialize_config_dir
 
     overrides = of_checkpoint(overrides)
     tell_hydra()
     with initialize_config_dir(str(folder()), version_base="1.3"):
-        whole = compose("config", fixed(overrides, multirun), return_hydra_config=True)
-        params = whole.hydra.sweeper.params
-        with open_dict(whole):
-            del whole["hydra"]
+        known = folders()
+        _require_new_names(known)
+        whole, params = _compose(_fixed(overrides, multirun, known), known, _state(known))
         return cells(params, overrides) if multirun else [cell(whole, overrides, params)]
 
 
@@ -52,12 +56,17 @@ def fixed(overrides: list[str], multirun: bool) -> list[str]:
     """Return the overrides that have one value; raises ValueError for others without a sweep, as `parsed` does."""
     known = folders()
     _require_new_names(known)
+    return [override.input_line for override in _fixed(overrides, multirun, known)]
+
+
+def _fixed(overrides: list[str], multirun: bool, known: Folders) -> list[Any]:
+    """Return the overrides that have one value, parsed; raises ValueError as `fixed`."""
     given = parsed(overrides, known)
     for override in [] if multirun else given:
         if override.is_sweep_override():
             line = shown(override.input_line)
             raise ValueError(f"{line} is a sweep, which needs -m of pe-lab run; a list is written in [...]")
-    return [override.input_line for override in given if not override.is_sweep_override()]
+    return [override for override in given if not override.is_sweep_override()]
 
 
 def cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None = None) -> DictConfig:
@@ -74,7 +83,7 @@ def cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None
     if params:
         raise ValueError(f"+study={cfg.study_name} is a sweep: add -m, got no -m")
     keys = _keys(parsed(overrides, known))
-    fill_parts(cfg.pe, "pe", known, _written)
+    fill_parts(cfg.pe, "pe", known, partial(_written, state=_state(known)))
     _settle(cfg, keys)
     check(cfg, known)
     for setting in OF_SWEEPERS:
@@ -166,20 +175,20 @@ def _settle(cfg: DictConfig, keys: list[str]) -> None:
 
 
 def _compose_jobs(overrides: list[str], known: Folders, keys: list[str]) -> list[DictConfig]:
-    """Return the configs of a sweep's jobs, each checked; files are composed once for all jobs that choose the same.
+    """Return the configs of a sweep's jobs, each checked.
 
     Args:
         keys: settings that the study's parameters or the command line give.
     """
     cfgs: list[DictConfig] = []
     read: dict[str, Any] = {}  # each word once
-    composed: dict[tuple[str, ...], DictConfig] = {}  # by what Hydra composes; the other settings are put into a copy
+    state = _state(known)
     for job in _jobs(overrides, known):
         for word in job:
             if word not in read:
                 (read[word],) = parsed([word], known)
-        cfgs.append(_compose_job([read[word] for word in job], known, composed))
-        fill_parts(cfgs[-1].pe, "pe", known, _written)
+        cfgs.append(_compose([read[word] for word in job], known, state)[0])
+        fill_parts(cfgs[-1].pe, "pe", known, partial(_written, state=state))
         _settle(cfgs[-1], keys)
         check(cfgs[-1], known)
     return cfgs
@@ -207,36 +216,53 @@ def _jobs(overrides: list[str], known: Folders) -> Iterator[tuple[str, ...]]:
     return product(*words.values())
 
 
-def _compose_job(job: list[Any], known: Folders, composed: dict[tuple[str, ...], DictConfig]) -> DictConfig:
-    """Return the config of a job.
+def _compose(overrides: list[Any], known: Folders, state: State) -> Composed:
+    """Return the config of parsed overrides, and the parameters of the study's sweep.
 
-    Args:
-        job: its overrides, parsed.
-        composed: configs by the overrides they were composed of; it is added to.
+    Files are composed once for all overrides that choose the same; the other settings are put into a copy.
     """
-    from hydra import compose
-
-    files = [of for of in job if of.key_or_group in known.files or of.key_or_group.startswith("hydra")]
-    settings = [of for of in job if of not in files]
+    files = [of for of in overrides if of.key_or_group in known.files or of.key_or_group.startswith("hydra")]
+    settings = [of for of in overrides if of not in files]
     while settings and any(of.type is not OverrideType.CHANGE or of.package is not None for of in settings):
         files.append(settings.pop(0))  # up to the last that does more than to change a value, in order
-    words = tuple(of.input_line for of in files)
-    if words not in composed:
-        composed[words] = compose("config", list(words))
-    cfg = deepcopy(composed[words])
+    kept, params = _of_files(tuple(of.input_line for of in files), state)
+    cfg = deepcopy(kept)
     try:
         for of in settings:
             OmegaConf.update(cfg, of.key_or_group, of.value(), merge=True)
     except OmegaConfBaseException:
-        return compose("config", [of.input_line for of in job])  # with Hydra's own error
-    return cfg
+        return _by_hydra([of.input_line for of in overrides])  # with its own error
+    return cfg, params
 
 
-def _written(name: str) -> DictConfig:
-    """Return the settings of an encoding as its file has them."""
+def _state(known: Folders) -> State:
+    """Return what changes when a file is written."""
+    stats = [(path, path.stat()) for files in known.files.values() for path in files.values()]
+    return tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
+
+
+def _of_files(words: tuple[str, ...], state: State) -> Composed:
+    """Return what Hydra composes of words, not to be changed: once, while no file changes."""
+    if (words, state) not in _composed:
+        while len(_composed) >= KEPT:
+            del _composed[next(iter(_composed))]
+        _composed[words, state] = _by_hydra(list(words))
+    return _composed[words, state]
+
+
+def _by_hydra(words: list[str]) -> Composed:
     from hydra import compose
 
-    written: DictConfig = compose("config", [f"pe={name}"]).pe
+    cfg = compose("config", words, return_hydra_config=True)
+    params = OmegaConf.select(cfg, "hydra.sweeper.params")
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg, params
+
+
+def _written(name: str, state: State) -> DictConfig:
+    """Return the settings of an encoding as its file has them."""
+    written: DictConfig = deepcopy(_of_files((f"pe={name}",), state)[0].pe)
     return written
 
 

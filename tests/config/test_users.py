@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
 from pe_lab.config.users import VARIABLE
@@ -67,6 +67,18 @@ def installed(place: Path, value: str, distribution: str = "mine-dist", name: st
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[pe_lab.conf]\n{name} = {value}\n")
+
+
+def test_a_file_that_has_changed_is_composed_again_and_what_was_composed_may_be_changed(project: Path) -> None:
+    def composed() -> DictConfig:
+        with config.joining([f"--config-dir={project / 'conf'}", "pe=mine", "seed=3"]) as rest:
+            return config.expand(rest, multirun=False)[0]
+
+    first = composed()
+    first.pe.rate, first.model.depth = 5.0, 9
+    assert (composed().pe.rate, composed().model.depth, composed().seed) == (1.0, 4, 3)
+    write(project / "conf", {"pe/mine.yaml": MINE.replace("1.0", "2.5")})
+    assert composed().pe.rate == 2.5
 
 
 @pytest.mark.parametrize("flag", [["--config-dir={}"], ["--config-dir", "{}"], ["-cd", "{}"], ["-cd={}"]])
