@@ -5,7 +5,8 @@ import os
 import pickle
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,6 +39,48 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+Case = tuple[Hashable, ...]  # what a case of a test has for each of its parameters
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow the cases of a test `covering` that are not needed to have every value of every parameter."""
+    tests: dict[str, dict[pytest.Function, Case]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("covering"):
+            tests.setdefault(item.nodeid.partition("[")[0], {})[item] = case_of(item)
+    for cases in tests.values():
+        needed = covering(list(cases.values()))
+        for item, case in cases.items():
+            if case not in needed:
+                item.add_marker(pytest.mark.slow)
+
+
+def case_of(item: pytest.Function) -> Case:
+    """Return a value for each parametrize of a test, and for each fixture that has parameters."""
+    rest = {name: id(value) for name, value in item.callspec.params.items()}  # values may be tensors
+    given = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    names = [[name.strip() for name in of.split(",")] if isinstance(of, str) else of for of in given]
+    return (*(tuple(map(rest.pop, of)) for of in names), *rest.values())
+
+
+def covering(cases: list[Case]) -> set[Case]:
+    """Return some of the cases, in which each place has all the values that it has in all of them.
+
+    The next case is one of those with most values that were not there yet; where several have as many, the one whose
+    values were there least often, so that the values of two places do not rise together.
+    """
+    seen: Counter[tuple[int, Hashable]] = Counter()
+    chosen: set[Case] = set()
+    left = {at for case in cases for at in enumerate(case)}
+    while left:
+        case = max(cases, key=lambda case: (len(left & {*enumerate(case)}), -sum(seen[at] for at in enumerate(case))))
+        chosen.add(case)
+        seen.update(enumerate(case))
+        left -= {*enumerate(case)}
+    return chosen
 
 
 @pytest.fixture

@@ -112,6 +112,7 @@ def test_triton_refuses_more_heads_than_a_grid_has_rows() -> None:
         resolve("triton", many, Terms(), layout)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("short", [0, T], ids=["fused", "products"])
 @pytest.mark.parametrize(("segments", "causal"), LAYOUTS)
 @pytest.mark.parametrize("case", SUPPORTED)
@@ -175,6 +176,7 @@ def test_the_fused_kernel_takes_low_precision_and_keys_of_earlier_tokens(fused: 
     assert len(fused) == 4
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("size", [1.0, 100.0])
 @pytest.mark.parametrize("terms", ["nothing", "rotary_half", "bias", "several"])
 @pytest.mark.parametrize("segments", SEGMENTS)
@@ -222,6 +224,7 @@ def test_tables_of_a_rotation_get_gradients_whatever_was_computed_with_them_befo
     assert shared.rotation is shared.rotation
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("case", ["nothing", "rotary", "linear_bias"])
 @pytest.mark.parametrize("length", [63, 100, 129])

@@ -66,6 +66,7 @@ def in_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(blocked, "LOGITS", request.param)
 
 
+@pytest.mark.covering
 @pytest.mark.usefixtures("in_blocks")
 @pytest.mark.parametrize(("segments", "causal"), [*product(SEGMENTS, (True, False))])
 @pytest.mark.parametrize("case", ALL)

@@ -129,6 +129,7 @@ def weights_of(implementation: str, q: Tensor, k: Tensor, layout: Layout, coins:
     return attend(q, k, values, Terms(), layout, implementation, coins)[..., :T]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("segments", "causal"), [("whole", True), ("whole", False), ("packed", False)])
 @pytest.mark.parametrize(("p", "seed"), [(0.1, 0), (0.5, 2**32 - 1), (0.3, -(2**40) - 7)])
 def test_triton_and_the_reference_drop_the_same_weights(p: float, seed: int, segments: str, causal: bool) -> None:

@@ -84,6 +84,7 @@ def results(
     return [x.detach().double().cpu() for x in (out * real, *torch.autograd.grad(out, leaves, upstream))]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", CASES)
 def test_values_and_gradients_are_those_of_the_reference(case: str, layout: str, differentiable: None) -> None:

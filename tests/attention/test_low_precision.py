@@ -59,6 +59,7 @@ def errors(inputs: Tensor, terms: Terms, layout: Layout, *implementations: str) 
     return [((x - truth) * kept).norm() / (truth * kept).norm() for x in found]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("width", "causal"), [(64, True), (64, False), (768, True)])
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()

@@ -222,12 +222,14 @@ def assert_as_defined(terms: Terms, layout: Layout) -> None:
         assert right.any()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("segments", "causal"), LAYOUTS)
 @pytest.mark.parametrize("case", CASES)
 def test_softmax_with_terms_is_as_defined(case: str, segments: list[list[int]], causal: bool) -> None:
     assert_as_defined(CASES[case](), layout_of(segments, causal))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("segments", "causal"), LAYOUTS)
 @pytest.mark.parametrize("stick", STICKS, ids=STICK_IDS)
 def test_stick_is_as_defined(stick: Stick, segments: list[list[int]], causal: bool) -> None:
@@ -252,6 +254,7 @@ def test_gradients_are_those_of_finite_differences(case: str, weights: Softmax |
     assert torch.autograd.gradcheck(out, (q, k, v), fast_mode=True)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("size", [1, 2, 63, 100, 129])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("stick", STICKS, ids=STICK_IDS)

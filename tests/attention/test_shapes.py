@@ -122,6 +122,7 @@ def test_every_tensor_of_the_terms_has_a_shape() -> None:
     assert tensors <= INPUTS.keys()
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("implementation", NAMES)
 @pytest.mark.parametrize(("name", "shape"), [(name, shape) for name in INPUTS for shape in wrong(name)])
 def test_a_shape_that_does_not_fit_is_refused(name: str, shape: tuple[int, ...], implementation: str) -> None:

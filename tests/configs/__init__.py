@@ -1,15 +1,24 @@
 """Configs for tests that only read them: each is composed once per process, and a file alone where that is the same."""
 
+from collections.abc import Collection
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
 import hydra
+import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import expand, folder
 
 NAMES = sorted(path.stem for path in (folder() / "pe").glob("*.yaml"))
+# of each kind of term one encoding, for what depends on the kind alone
+FEW = ("alibi", "cope", "cpe", "fire", "forgetting", "path", "rope", "shaw", "stick_breaking", "urpe", "window")
+
+
+def slow_but_for(few: Collection[str] = FEW) -> list:
+    """Return the names of all encodings for a test that is slow but for a few of them."""
+    return [name if name in few else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
 @cache

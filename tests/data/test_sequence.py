@@ -198,6 +198,7 @@ def test_the_answer_and_its_end_are_asked_and_nothing_else(name: str) -> None:
         assert [data.roles[role] for role in roles[first : first + count]] == ["answer"] * len(answer) + ["end"]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", CLASSES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_sequence_is_in_two_splits(name: str, seed: int) -> None:
@@ -543,6 +544,7 @@ def test_perfect_predictors_reach_the_floors(name: str) -> None:
             assert {name: reached[name] for name in floors[level]} == floors[level]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("factor", [1.25, 2, 4])
 @pytest.mark.parametrize("name", CLASSES)
 def test_longer_problems_have_one_size_and_are_right(name: str, factor: float) -> None:

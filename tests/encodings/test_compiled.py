@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from configs import slow_but_for
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, UNMARKED, Layout, Randomized, Rotary, Stack, make
 from pe_lab.encodings.layout import FACTS
@@ -37,10 +38,6 @@ FEW = [
 # without slow tests, each of FEW is compiled once: in training, or for a strict export
 COMPILED = ["abacus", "cpe", "randomized_learnable", "rope_dynamic_ntk", "rse"]
 STRICT = ["alibi", "coupled", "fire", "learnable", "normalized", "rope", "t5"]
-
-
-def slow_but_for(few: list[str]) -> list:
-    return [name if name in few else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
 ALL = slow_but_for(FEW)

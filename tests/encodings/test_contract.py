@@ -10,7 +10,7 @@ import hydra
 import pytest
 import torch
 
-from configs import pe_class, pe_settings
+from configs import FEW, pe_class, pe_settings, slow_but_for
 from pe_lab.check import encodings, models
 from pe_lab.check.case import MARKS, B, Case, T, at_positions, marked, padded, random_tokens, whole
 from pe_lab.check.promise import outcome
@@ -77,6 +77,12 @@ INAPPLICABLE = {
     },
 }
 
+# slow but for a few: tests/attention has the one for each kind of term, tests/model the other for each encoding
+LONG = (
+    "token by token, with a cache, equals the whole sequence",
+    "attention in blocks of queries computes what the definition says",
+)
+
 
 @cache
 def case(name: str) -> Case:
@@ -99,15 +105,21 @@ def test_there_are_encodings() -> None:
     assert NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("promise", PROMISES)
+@pytest.mark.parametrize(
+    ("promise", "name"),
+    [
+        pytest.param(promise, name, marks=[pytest.mark.slow] if promise in LONG and name not in FEW else [])
+        for promise in PROMISES
+        for name in NAMES
+    ],
+)
 def test_a_promise_holds(promise: str, name: str) -> None:
     """What python -m pe_lab.check pe=<name> reports; the promises stand in pe_lab/check."""
     found = outcome(promise, PROMISES[promise], case(name))
     assert found.holds is (True if applies(promise, name) else None), found.reason
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but_for())
 def test_sdpa_equals_the_reference_at_lengths_that_are_no_powers_of_two(name: str) -> None:
     found = outcome(SDPA, lambda case: models.equals_the_definition(case, (1, 100, 129)), case(name))
     assert found.holds is (True if applies(SDPA, name) else None), found.reason
@@ -256,6 +268,7 @@ def test_positions_that_are_not_integers_are_refused(dtype: torch.dtype) -> None
         Layout(torch.arange(T).to(dtype)[None], torch.zeros(1, T, dtype=torch.long), True)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.uint8])
 def test_positions_of_every_integer_type_mean_the_same(name: str, dtype: torch.dtype) -> None:

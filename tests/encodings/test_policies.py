@@ -27,6 +27,7 @@ def layout(length: int, offset: int = 0) -> Layout:
     return Layout(given.pos + offset, given.segment, True)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("policy", "pe", "options"),
     [

@@ -177,6 +177,7 @@ FACTORS = {  # of cosine and sine, by the formulas of the sources
 }
 
 
+@pytest.mark.covering
 @pytest.mark.proves("{which}")
 @pytest.mark.parametrize("which", PAPERS)
 @pytest.mark.parametrize("theta", [10_000.0, 500.0])

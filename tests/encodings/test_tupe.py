@@ -96,6 +96,7 @@ def papers(encoding: Tupe, q: Tensor, k: Tensor, v: Tensor, layout: Layout) -> T
     return torch.zeros_like(q).index_put(at, torch.stack(means))
 
 
+@pytest.mark.covering
 @pytest.mark.proves("tupe")
 @pytest.mark.parametrize("options", [{}, {"relative": False}, {"untied_first": False}])
 @pytest.mark.parametrize("causal", [True, False])

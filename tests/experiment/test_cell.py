@@ -105,9 +105,14 @@ def run(tmp_path, *overrides: str) -> str:
     return digest(cell(tmp_path, *overrides).identity)
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> str:
+    return run(tmp_path_factory.mktemp("plain"))
+
+
 @pytest.mark.parametrize("override", DETERMINES)
-def test_what_determines_the_result_changes_the_hash(override, tmp_path):
-    assert run(tmp_path, override) != run(tmp_path)
+def test_what_determines_the_result_changes_the_hash(override, tmp_path, plain):
+    assert run(tmp_path, override) != plain
 
 
 def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
@@ -161,10 +166,10 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
 
 
 @pytest.mark.parametrize("override", LEAVES)
-def test_what_does_not_determine_the_result_leaves_the_hash(override, tmp_path):
+def test_what_does_not_determine_the_result_leaves_the_hash(override, tmp_path, plain):
     if torch.cuda.is_available() and override in ("trainer.device=cpu", "attention=sdpa"):
         pytest.skip("auto is another device here")
-    assert run(tmp_path, override) == run(tmp_path)
+    assert run(tmp_path, override) == plain
 
 
 def test_the_settings_reference_says_what_changes_results():

@@ -94,9 +94,14 @@ def unbroken(tmp_path_factory):
 @pytest.mark.parametrize(
     ("step", "dropout"),
     [
-        *product([1, 8, 9, 10, 25], [0.2]),
+        (9, 0.2),
+        (25, 0.2),
         (9, 0.0),
-        *(pytest.param(n, 0.0, marks=pytest.mark.slow) for n in (1, 8, 10, 25)),
+        *(
+            pytest.param(n, p, marks=pytest.mark.slow)
+            for n, p in product([1, 8, 10, 25], [0.0, 0.2])
+            if (n, p) != (25, 0.2)
+        ),
     ],
 )
 def test_a_way_broken_off_at_any_step_goes_on_with_the_same_bits(tmp_path, monkeypatch, unbroken, step, dropout):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from configs import NAMES, pe_class, pe_settings
+from configs import NAMES, pe_class, pe_settings, slow_but_for
 from pe_lab import config
 from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model
@@ -244,7 +244,7 @@ def test_tied_embeddings_need_a_task_whose_answers_are_its_tokens(of: Task) -> N
         made(sizes(tie_embeddings=True), of=of)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_but_for())
 def test_gradients_have_the_same_bits_with_layers_that_are_computed_again(name: str) -> None:
     """With dropout too, and where the layers of an encoding share terms or parameters."""
     grid_width = 3 if pe_class(name).on_grid else None

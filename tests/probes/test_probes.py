@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from configs import NAMES, composed, pe_class, pe_settings
+from configs import FEW, NAMES, composed, pe_class, pe_settings
 from pe_lab.check.case import MARKS, marked
 from pe_lab.config import Model, expand, folder
 from pe_lab.data.arithmetic import Addition
@@ -85,9 +85,9 @@ def kinds(name: str) -> list[str]:
     return ["packed"] if made.causal_only else ["packed", "grid"]
 
 
-# a second kind of data, of every encoding, is slow
+# a second kind of data is slow, and encodings whose terms are like those of others
 CASES = [
-    pytest.param(name, kind, marks=[pytest.mark.slow] if place else [])
+    pytest.param(name, kind, marks=[pytest.mark.slow] if place or name not in FEW else [])
     for name in NAMES
     for place, kind in enumerate(kinds(name))
 ]

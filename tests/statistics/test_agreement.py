@@ -55,6 +55,7 @@ def test_planted_values_end_in_their_verdict(seeds: int, sd: float, ours: int) -
         assert drawn(wrong, sd, seeds, ours)[Agreement.NOT_REPRODUCED] >= 0.95
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("skewed", [False, True])
 @pytest.mark.parametrize(("seeds", "sd", "ours"), [(5, 0.3, 3), (16, 1.0, 5), (5, 1.0, 5), (None, 0.3, 5), (1, 0.3, 3)])
 def test_no_verdict_is_wrong_more_often_than_stated(seeds: int | None, sd: float, ours: int, skewed: bool) -> None:

@@ -130,6 +130,7 @@ def whole() -> dict[str, Tensor]:
     return weights(module)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("plugin", [None, SafeTensorsIO])
 @pytest.mark.parametrize("at", [1, 8, 9, 10, 20])
 def test_a_training_resumes_from_any_step_with_the_same_bits(

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks import kernels as bench
 from benchmarks import tune
+from configs import slow_but_for
 from emulation.variants import count_by_stride, count_variants
 from emulation.worker import worker
 from pe_lab.attention import attend, triton
@@ -92,7 +93,7 @@ def build(made: Any, causal: bool, grid: int | None) -> Transformer:
     return model.to(DEVICE)
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", slow_but_for())
 def test_a_training_step_of_every_encoding_launches_what_there_is_or_is_refused(
     name: str, launches: list, looked_up: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def assert_equal_but_for_rounding(given: Given, pairing: str) -> None:
         assert error <= 4 * own + 2**-22 * float(exact.abs().max()), name
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("gain", [None, 1, 3])
 @pytest.mark.parametrize("table", list(product((1, 2), (1, 3))))
 @pytest.mark.parametrize("pairing", ["interleaved", "half"])
@@ -68,12 +69,14 @@ def test_rotation_is_that_of_the_reference(pairing: str, table: tuple[int, int],
     assert_equal_but_for_rounding(drawn((2, 3, 33, 24), table, gain), pairing)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("d", [2, 6, 24, 64, 128])
 @pytest.mark.parametrize(("T", "pairing"), [(1, "half"), (32, "interleaved"), (45, "half"), (70, "interleaved")])
 def test_any_length_and_any_even_head_will_do(T: int, d: int, pairing: str) -> None:
     assert_equal_but_for_rounding(drawn((2, 1, T, d), (1, 1), 1), pairing)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("batch", "heads", "table"),
     [

@@ -184,6 +184,7 @@ def test_values_and_gradients_are_those_of_the_reference(case: str, layout: str,
     assert_equal_but_for_rounding(given, options, LAYOUTS[layout](T, causal))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(("T", "causal"), [(1, True), (2, False)])
 @pytest.mark.parametrize("case", CASES)
 def test_sequences_of_a_few_tokens_are_right(case: str, T: int, causal: bool) -> None:
@@ -493,6 +494,7 @@ def test_no_limit_and_a_window_beyond_the_length_are_equal_to_the_bit(several, e
 # -- the edges of integers and signs -----------------------------------------------------------------------------------
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     ("axis", "count", "apart"),
     [(0, 3, 2**30), (1, 3, 2**30), (2, 200, 2**24 - 16), (2, 3, 2**30)],
@@ -609,6 +611,7 @@ def test_dropout_with_stick_breaking_is_refused() -> None:
         resolve("triton", queries(), Terms(weights=Stick()), LINE, Dropout(0.1, torch.tensor(0)))
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("layout", [LINE, SKIPPING, GRID])
 @pytest.mark.parametrize(("d", "dtype"), [(1, torch.float32), (128, torch.bfloat16)])
 def test_it_takes_both_dtypes_any_head_of_up_to_128_dims_and_any_positions_where_no_table_is_read(

@@ -287,6 +287,7 @@ def test_values_and_gradients_are_those_of_the_product_formula(
 STICKS = [Stick(*case) for case in product(("nearest", "first"), (True, False), ("drop", "own"))]
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("stick", STICKS)

@@ -73,6 +73,7 @@ def tiles_of(pairs: Tensor, m: int, n: int, queries: bool = False, keys: bool = 
     return padded.unflatten(-1, (-1, n)).unflatten(-3, (-1, m)).movedim(-3, -2).flatten(-2)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("queries", [False, True], ids=["tiles_of_keys", "tiles_of_queries"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("m", "n"), [(16, 16), (32, 16), (16, 32)])
