@@ -88,7 +88,6 @@ def reason(name: str) -> str | None:
 # -- head by head ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.covering
 @pytest.mark.proves("heads", by="identity: each part on its heads")
 @pytest.mark.parametrize("other", ["none", "alibi", "forgetting"])
 @pytest.mark.parametrize("name", SINGLES)

@@ -77,7 +77,6 @@ def by_pairs(q: Tensor, k: Tensor, v: Tensor, layout: Layout, distance, pairing:
     return torch.stack(rows).view(B, T, H, d).transpose(1, 2)
 
 
-@pytest.mark.covering
 @pytest.mark.parametrize("kind", ["whole", "documents", "late and padded", "with gaps"])
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_are_those_of_the_definition(name: str, kind: str) -> None:

@@ -177,7 +177,6 @@ FACTORS = {  # of cosine and sine, by the formulas of the sources
 }
 
 
-@pytest.mark.covering
 @pytest.mark.proves("{which}")
 @pytest.mark.parametrize("which", PAPERS)
 @pytest.mark.parametrize("theta", [10_000.0, 500.0])
