@@ -161,6 +161,7 @@ def test_every_setting_is_tested_to_change_the_hash_or_not_to(tmp_path):
         *("logger.wandb.entity", "logger.wandb.group", "logger.wandb.tags", "logger.wandb.notes"),
         *("logger.wandb.decide_timeout", "logger.wandb.open_timeout", "logger.wandb.finish_timeout"),
         *("evaluate.lengths", "evaluate.policy", "evaluate.offset", "evaluate.decode"),
+        "evaluate.stride",  # see test_measurement.py
         *(f"trainer.{name}" for name in NAMES),  # see test_trainer.py
     }
 
