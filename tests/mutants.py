@@ -1,7 +1,10 @@
-"""Change the defining lines of encodings one at a time, and name the test that fails: python tests/mutants.py
+"""Change the defining lines of encodings one at a time, and name the test that fails.
 
-Writes the table of mutants in docs/proofs.md. Each mutant is a text of a file, which occurs there once, and what stands
-in its place in a copy of the package. A mutant that no test of its encoding notices is an error.
+    python tests/mutants.py [NAME ...]
+
+Writes the table of mutants in docs/proofs.md; with NAMES, the rows of these encodings alone. Each mutant is a text of a
+file, which occurs there once, and what stands in its place in a copy of the package. A mutant that no test of its
+encoding notices is an error.
 """
 
 import os
@@ -16,7 +19,12 @@ from typing import NoReturn
 import pytest
 
 # of files with the tests of several encodings, those of one of them, for pytest -k
-ONLY = {"sum": "sum or add or together or smallest", "heads": "head", "interleave": "layers or turns"}
+ONLY = {
+    "sum": "sum or add or together or smallest",
+    "heads": "head",
+    "interleave": "layers or turns",
+    "rope_2d": "unit",
+}
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/proofs.md"
 OTHER_PACKAGE = 70  # an exit status that pytest does not have
@@ -241,6 +249,24 @@ MUTANTS = [
         ("softplus(along * self.sizes.head_dim**-0.5)", "softplus(along)"),
     ),
     *of(
+        "key_offset",
+        "rotary_shifted.py",
+        "rotary_shifted",
+        ("self.theta**-exponents", "self.theta**exponents"),
+        ("same[:, None, total - length :, None] & moved", "moved"),
+        ("device=k.device) >= self.rotated", "device=k.device) < self.rotated"),
+        ("(0, 0, 1, 0))", "(0, 0, 2, 0))"),
+        ("sizes.head_dim // 4", "sizes.head_dim // 2"),
+    ),
+    *of(
+        "rope_2d",
+        "grid.py",
+        "rotary_axes",
+        ("FULL_TURN * centres", "math.pi * centres"),
+        ("(2 * (layout.pos - low) + 1)", "(2 * (layout.pos - low))"),
+        ("pos.where(same, most).amin(2)", "pos.amin(2)"),
+    ),
+    *of(
         "pope",
         "polar.py",
         "polar",
@@ -437,11 +463,15 @@ def cell(text: str) -> str:
     return "`` " + text.replace("|", "\\|").replace("\n", " ⏎ ") + " ``" if text else "nothing"
 
 
-def table(caught: dict[Mutant, str]) -> str:
-    """Return the table of the page."""
+def table(caught: dict[Mutant, str], page: str) -> str:
+    """Return the table of the page, with its rows of mutants that were not run."""
     lines = ["| encoding | file | instead of | stands | caught by |", "| :--- | :--- | :--- | :--- | :--- |"]
-    for mutant, test in caught.items():
-        lines.append(f"| `{mutant.encoding}` | `{mutant.path}` | {cell(mutant.old)} | {cell(mutant.new)} | `{test}` |")
+    for mutant in MUTANTS:
+        row = f"| `{mutant.encoding}` | `{mutant.path}` | {cell(mutant.old)} | {cell(mutant.new)} | "
+        if mutant in caught:
+            lines.append(f"{row}`{caught[mutant]}` |")
+        else:
+            lines += [line for line in page.splitlines() if line.startswith(row)]
     return "\n".join(lines)
 
 
@@ -455,6 +485,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         copy = copied(Path(folder))
         for mutant in MUTANTS:
+            if sys.argv[1:] and mutant.encoding not in sys.argv[1:]:
+                continue
             test = caught_by(mutant, copy)
             print(f"{mutant.name}: {test}", flush=True)
             if test is None:
@@ -464,7 +496,7 @@ def main() -> None:
     if survivors:
         sys.exit("\n".join(["nothing is written, no test fails with:", *survivors]))
     text = PAGE.read_text()
-    PAGE.write_text(TABLE.sub(lambda part: f"{part[1]}{table(caught)}\n{part[2]}", text))
+    PAGE.write_text(TABLE.sub(lambda part: f"{part[1]}{table(caught, text)}\n{part[2]}", text))
     print(f"{len(caught)} rows written to {PAGE.relative_to(ROOT)}")
 
 
