@@ -255,8 +255,13 @@ def universes() -> str:
             asked = f"{finding.entry.says} Asked at {grid}, with {finding.seeds} seeds in each setting."
             sections += [
                 f"### {claim}, everywhere",
-                wrapped(f"{asked} It {universe.summary(finding)}. It turns here:"),
-                "\n".join(wrapped(f"- {line}") for line in universe.turns(finding)) or "- nowhere between neighbours",
+                wrapped(f"{asked} It {universe.summary(finding)}."),
+                "\n".join(
+                    wrapped(f"- `{row.setting}`: {', '.join(f'{state} in {row[state]}' for state in row.index[1:])}")
+                    for _, row in universe.by_value(universe.states(finding)).iterrows()
+                ),
+                wrapped("Between neighbours that differ in one setting it turns here:"),
+                "\n".join(wrapped(f"- {line}") for line in universe.turns(finding)) or "- nowhere",
                 f"![{finding.entry.says} In every setting](figures/{picture(name)})",
             ]
     return "\n\n".join(sections)
