@@ -85,8 +85,7 @@ def golden(names: list[str]) -> None:
 
 def undefined(names: list[str]) -> None:
     """pairs of encoding and task that are not defined, in pe_lab/benchmark"""
-    for module in ("pe_lab.benchmark.undefined", "pe_lab.benchmark.tuned.undefined"):
-        python("-c", f"from {module} import write; write({names or None})")
+    python("-c", f"from pe_lab.benchmark.undefined import write; write({names or None})")
 
 
 def proofs(names: list[str]) -> None:

@@ -415,7 +415,7 @@ def families() -> str:
 
 def benchmark() -> str:
     """Return a table of the tasks of the benchmark: question, cap, and how many encodings are measured."""
-    from pe_lab.benchmark.tuned import tables, tasks, verdicts
+    from pe_lab.benchmark import tables, tasks, verdicts
 
     rows = tables.read()
     covered = verdicts.coverage({name: verdicts.published(found) for name, found in rows.items()}).set_index("task")
@@ -433,7 +433,7 @@ def benchmark() -> str:
 
 def longer_text() -> str:
     """Return what pe-bench 2 says of text at 4 times the training length."""
-    from pe_lab.benchmark.tuned import measured
+    from pe_lab.benchmark import measured
 
     found = next((one for one in measured.read() if one.task.name == "causal_text"), None)
     need = "A small causal language model at 4 times its training length:"

@@ -61,7 +61,7 @@ def test_a_class_of_the_current_folder_is_found_by_workers_after_all_packages(fo
 
 PROGRAMS = {  # with their exit status
     "report mine --out out": 0,
-    "benchmark --beside nowhere.csv": 1,
+    "benchmark --replace": 1,
     "evaluate pe=none": 1,
     "run --help": 0,
     "run --info plugins": 0,

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 import pe_lab
-from pe_lab.benchmark.tuned.tasks import VERSION
+from pe_lab.benchmark.tasks import VERSION
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

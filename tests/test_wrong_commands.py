@@ -61,9 +61,9 @@ WRONG = {  # with what the line must mention
     "data exprot data=bag": ["did you mean export?"],
     "data export data=bag out=/proc/x": ["out", "/proc/x"],
     "gallery --out /proc/x": ["--out", "/proc/x"],
-    "benchmark --sedes 3": ["did you mean --seeds?"],
+    "benchmark --repalce": ["did you mean --replace?"],
     "benchmark --export /proc/x": ["--export", "/proc/x"],
-    "benchmark --beside fifo": ["--beside", "fifo"],
+    "benchmark --pack fifo": ["--pack", "fifo"],
 }
 OWN = {
     "conf/model/mine.yaml": "defaults: [base]\ndpeth: 3\n",

@@ -1,1 +1,1 @@
-"""The benchmark: every encoding on tasks that tell encodings apart, its results, and the score card of another one."""
+"""pe-bench 2: every encoding on tasks that tell encodings apart, tuned by each seed for itself; rows and verdicts."""

@@ -1,75 +1,136 @@
-"""Make the results that come with the package from a ledger in which the benchmark was trained."""
+"""Make the rows of pe-bench 2 from a ledger, however much of the benchmark was trained there."""
 
 from collections import defaultdict
-from functools import cache
+from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+from omegaconf import DictConfig
+
 from pe_lab import config
-from pe_lab.benchmark.sound import complaint_of
-from pe_lab.benchmark.tasks import SEARCH, tasks
+from pe_lab.benchmark import rows
+from pe_lab.benchmark.tasks import NAME, Task, tasks
+from pe_lab.config import resolved
+from pe_lab.data.score import BEST
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.shipped import gathered
+from pe_lab.experiment.job import Job
+from pe_lab.experiment.rounds import Outcome, outcome
+from pe_lab.experiment.tuning import Race
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.results import shipped
-from pe_lab.results.shipped import Key, Shipped
-from pe_lab.results.stored import read_settings
+from pe_lab.ledger.records import Records
+from pe_lab.ledger.run import Run
+from pe_lab.results.columns import ENVIRONMENT, levels
+from pe_lab.results.from_ledger import outcome as summary_of
+from pe_lab.statistics import Try, steps_to_solve
+from pe_lab.system.files import digest
 
 
-def pack(ledger: Path, folder: Path | None = None) -> dict[str, int]:
-    """Add the benchmark's cells of a ledger to the shipped results, and return how many cells each study has then.
-
-    Cells that were taken from the shipped results are not added again.
+def pack(ledger: Path, folder: Path | None = None, replace: bool = False) -> list[str]:
+    """Add the seeds of a ledger whose tuning has ended to the shipped rows, and say in a line per task what was done.
 
     Args:
-        folder: of the shipped results; None: that of the package.
+        folder: of shipped results; None: that of the package.
+        replace: whether they take the place of shipped rows that contradict them.
 
     Raises:
-        ValueError: there is no such ledger. Or a value of a cell cannot be. Or a cell is there with other results: the
-            same identity must give the same bits. Or a cell was trained with other settings than those of the study
-            today.
-        LedgerError: an entry of the ledger is damaged.
+        ValueError: there is no such ledger, a value cannot be, or rows contradict those that are shipped.
+        LedgerError: an entry of the ledger is damaged, or shipped rows were changed.
     """
     if not ledger.is_dir():
         raise ValueError(f"--pack must be an existing folder, got {str(ledger)!r}")
-    studies = {name for task in tasks() for name in (task.study, f"{task.study}{SEARCH}")}
-    found: dict[str, dict[Key, Shipped]] = defaultdict(dict)
-    for study in set(shipped.studies(folder)) & studies:
-        found[study] = {cell.key: cell for cell in shipped.read(study, folder)}
+    present, lines, made = _present(ledger), [], []
+    for task in tasks():
+        found, left_out = _rows(task, present[_settings(task)], ledger)
+        known = rows.read(task, folder)
+        if found or left_out:
+            both = rows.merged(task, known, rows.frame(found), str(ledger), replace)
+            made.append((task, both))
+            left = f"; {left_out} seeds not ended, or of other options or revisions, are left out" if left_out else ""
+            lines.append(f"{task.name}: {len(both)} rows, {len(found)} of them in {ledger}{left}")
+    for task, both in made:  # when nothing is refused any more
+        if len(both):
+            rows.write(task, both, folder)
+    return lines or [f"{NAME}: no cell of today's settings is in {ledger}"]
+
+
+def _present(ledger: Path) -> dict[str, set[tuple[str, int]]]:
+    """Return the encodings and seeds of a ledger by the digest of the settings that a task's cells share."""
+    found: dict[str, set[tuple[str, int]]] = defaultdict(set)
     for run in Ledger(ledger).runs():
-        for epochs in run.checkpoints():
-            study = str(read_settings(run, epochs).get("study_name"))
-            if study in studies and not run.is_shipped(epochs):
-                cell = gathered(run, epochs)
-                if wrong := complaint_of(cell):
-                    raise ValueError(f"{run.checkpoint(epochs)} {wrong}")
-                _require_todays(study, cell)
-                found[study][cell.key] = _agreed(cell, found[study].get(cell.key))
-    for study, cells in sorted(found.items()):
-        shipped.write(study, cells.values(), folder)
-    return {study: len(cells) for study, cells in sorted(found.items())}
+        identity = run.identity()
+        pe = identity.get("pe")
+        if isinstance(pe, dict) and "seed" in identity:
+            found[digest(compared(identity))].add((str(pe.get("name")), identity["seed"]))
+    return found
 
 
-def _require_todays(study: str, cell: Shipped) -> None:
-    """Require the settings that the study has today, so that rows of a task that changed are never mixed.
-
-    Raises:
-        ValueError: a setting differs.
-    """
-    wanted, found = settings_today(study.removesuffix(SEARCH)), compared(cell.identity)
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            raise ValueError(
-                f"{name} of {study} must be {wanted.get(name)!r} as in its file, got {found.get(name)!r} in the run "
-                f"{cell.key[0]}: leave it out of the ledger"
-            )
+def _settings(task: Task) -> str:
+    return digest(compared(Cell.from_config(task.cfg).identity))
 
 
-@cache
-def settings_today(study: str) -> dict[str, Any]:
-    """Return what the identities of a study's cells share, by dotted name: all but encoding, seed and rate."""
-    (cfg,) = config.expand(config.of_jobs([f"+study={study}", "pe=none"]), multirun=True)
-    return compared(Cell.from_config(cfg).identity)
+def _rows(task: Task, present: set[tuple[str, int]], ledger: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the rows of the seeds whose tuning has ended, and the number of others."""
+    found, left_out = [], 0
+    for name in sorted({name for name, _ in present} & set(config.folders().names("pe"))):
+        (of,) = config.expand([f"pe={name}"], multirun=False)
+        for seed in sorted(seed for other, seed in present if other == name):
+            cfg = deepcopy(task.cfg)
+            cfg.pe, cfg.seed, cfg.ledger = of.pe, seed, str(ledger)
+            row = row_of(task, cfg)
+            found += [row] if row else []
+            left_out += row is None
+    return found, left_out
+
+
+def row_of(task: Task, cfg: DictConfig) -> dict[str, Any] | None:
+    """Return the row of a cell of a task from its ledger; None: its tuning has not ended there."""
+    race = Race.of(cfg)
+    while (need := race.next()) is not None:
+        known = _outcome(race.cell(need))
+        if known is None:
+            return None
+        race.take(need, known)
+    cell, winner = Cell.from_config(cfg), race.winner()
+    row: dict[str, Any] = {"benchmark": NAME, "task": task.name, "pe": cfg.pe.name, "seed": cfg.seed}
+    row |= {"settings": _digest(cell, task), "encoding": digest(_options(cell, race.scale))}
+    row |= {"revision": cell.identity["pe"]["revision"]} | _found(race)
+    row |= dict.fromkeys(rows.lengths_of(task.cfg.evaluate.lengths)) | _tries(race)
+    if winner is None:  # all tries diverged
+        return row
+    job = Job.from_config(winner)
+    if not _there(job) or (job.missing and job.failure is None):
+        return None
+    job.run.verify(job.cell.target)
+    summary = summary_of(job.run, job.cell.target)
+    row |= {"steps": summary["steps"]} | {name: summary[name] for name in rows.COSTS}
+    for length, metrics in _lengths(job.run, job.cell.target, summary):
+        row |= {f"{name}_x{length:g}": _number(value) for name, value in _metrics(metrics).items()}
+    row |= {"attention": cell.implementation, "run": job.run.name}
+    return row | {column: summary["environment"].get(name) for column, name in ENVIRONMENT.items()}
+
+
+def _lengths(run: Run, epochs: int, summary: Mapping[str, Any]) -> list[tuple[float, Mapping[str, float]]]:
+    """Return each measured length, in training lengths, with its metrics; those of floors as <floor>/<metric>."""
+    test = dict(summary["test"])
+    for floor, values in summary["floors"].items():
+        test |= {f"{floor}/{name}": value for name, value in values.items()}
+    found: list[tuple[float, Mapping[str, float]]] = [(1.0, test)]
+    records = Records(run, epochs)
+    for request in records.requests():
+        if request["kind"] == "length" and request.get("policy", "raw") == "raw" and not request.get("offset"):
+            lines = records.get(request)
+            found.append((float(request["length"]), dict(zip(lines["metric"], lines["value"], strict=True))))
+    return found
+
+
+def _metrics(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the columns of rows at a length; the level is NaN where a task has none, the best loss 0."""
+    floors = [name.removesuffix("/loss") for name in metrics if name.endswith("/loss")]
+    level = next((metrics[f"{name}/loss"] for name in levels(floors)), float("nan"))
+    columns = {"loss": metrics["loss"], "level": level, "best": metrics.get(f"{BEST}/loss", 0.0)}
+    return columns | {name: metrics.get(name) for name in ("accuracy", "exact_match")}
 
 
 def compared(identity: dict[str, Any]) -> dict[str, Any]:
@@ -78,18 +139,60 @@ def compared(identity: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.flatten(identity).items() if not name.startswith(left_out)}
 
 
-def _agreed(cell: Shipped, known: Shipped | None) -> Shipped:
-    """Return a cell with the measurements of both: it may have been measured again.
+def _number(value: Any) -> float | None:
+    return None if value is None or pd.isna(value) else value
 
-    Raises:
-        ValueError: they have other results.
-    """
-    if known is None:
-        return cell
-    if (cell.weights, cell.summary["test"]) != (known.weights, known.summary["test"]):
-        raise ValueError(
-            f"{cell.summary['name']} must have the results that are shipped, got others: the run {cell.key[0]} is not "
-            f"reproduced, or its revision must be raised"
-        )
-    more = [record for record in cell.records if known.record(record["request"]) is None]
-    return Shipped(**(vars(known) | {"records": [*known.records, *more]}))
+
+def _outcome(cfg: DictConfig) -> Outcome | None:
+    """Return what became of a cell; None: it is not in the ledger, or failed for another reason than divergence."""
+    job = Job.from_config(cfg)
+    if not _there(job):
+        return None
+    found = outcome(job)
+    return found if found.failure is None or found.diverged else None
+
+
+def _there(job: Job) -> bool:
+    """Return whether the ledger knows what became of a cell. Nothing is written."""
+    run = Ledger(job.cell.cfg.ledger).find(job.cell.identity)
+    return run.done(job.cell.target) or run.failure(job.cell.target) is not None
+
+
+def _digest(cell: Cell, task: Task) -> str:
+    """Return the digest of all that the rows of a task share: settings of its cells, cap, ladder and lengths."""
+    tune = resolved(task.cfg.tune)  # without what judges and does not train, and what came later and is not used
+    tune = {name: tune[name] for name in ("rates", "scaled", "fraction")}
+    shared = compared(cell.identity) | {"steps": task.cfg.steps, "tune": tune}
+    return digest(shared | {"lengths": list(task.cfg.evaluate.lengths)})
+
+
+def _options(cell: Cell, scale: str | None) -> dict[str, Any]:
+    """Return the options and the revision of an encoding, without the scale that its tries set."""
+    flat = config.flatten({"pe": cell.identity["pe"]})
+    return {name: value for name, value in flat.items() if name != scale}
+
+
+def _found(race: Race) -> dict[str, Any]:
+    found = race.found
+    chosen = found.chosen or Try(float("nan"))
+    result = {"y": _number(found.y), "solved": found.solved, "lr": _number(chosen.rate), "start_scale": chosen.scale}
+    spent = {"trained_steps": found.steps, "core_seconds": round(sum(race.seconds.values()), 1)}
+    return result | {"edge": found.edge, "steps": None} | spent
+
+
+def _tries(race: Race) -> dict[str, Any]:
+    """Return what is known of each try: its pass in log2 steps, its value at the choice and at its last evaluation."""
+    (task,) = race.plan.tasks
+    row: dict[str, Any] = {}
+    curves = {trial.attempt: curve for trial, curve in race.curves.items()}
+    for number, attempt in enumerate(race.plan.tries[race.cfg.pe.name], 1):
+        curve = curves.get(attempt, {})
+        passed = None
+        if task.level is not None:
+            scores = [curve.get(step, float("nan")) for step in task.evaluations]
+            y, solved = steps_to_solve(task.evaluations, scores, task.level, task.cap)
+            passed = float(y) if solved else None
+        last = max(curve, default=None)
+        known = (attempt.rate, attempt.scale, passed, curve.get(task.choice), last and curve[last], last)
+        row |= {f"try{number}_{name}": value for name, value in zip(rows.TRY, known, strict=True)}
+    return row

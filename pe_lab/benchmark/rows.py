@@ -1,82 +1,273 @@
-"""The results of the benchmark as a tidy table: a line per cell and length, with the command that makes it."""
+"""Rows of pe-bench 2: a line per encoding, task and seed, with all tries of its tuning and its results at each length.
+
+They come with the package, a CSV file per task. A seed that is packed again must be the same, and rows of one task must
+be of the same settings, those of one encoding of the same options and revision.
+"""
 
 import re
-import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
+from io import BytesIO
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from pe_lab import config
-from pe_lab.benchmark.task_results import TaskResults
-from pe_lab.benchmark.tasks import NAME
-from pe_lab.config import flatten, resolved
+from pe_lab.benchmark.tasks import NAME, Task
+from pe_lab.encodings.options import POSITIVE, Range, is_integer, is_number, one_of, shown
+from pe_lab.results import shipped
 from pe_lab.results.columns import ENVIRONMENT
-from pe_lab.results.shipped import Shipped
+from pe_lab.system.files import LedgerError
+from pe_lab.system.tables import read_csv
 
+KEY = ["pe", "seed"]
+METRICS = ("loss", "level", "best", "accuracy", "exact_match")  # at a length, as loss_x2
+TRY = ("lr", "scale", "pass", "quarter", "last", "steps")  # of a try, as try1_lr
+COSTS = ("parameters", "positional_parameters", "flops_per_token")
 COLUMNS = (
-    *("benchmark", "task", "pe", "name", "seed", "length", "tokens"),
-    *("score", "loss", "level", "best", "accuracy", "exact_match"),
-    *("parameters", "positional_parameters", "flops_per_token", "seconds", "lr", "epochs", "run"),
-    *ENVIRONMENT,
-    "command",
+    *("benchmark", "task", "pe", "seed", "settings", "encoding", "revision"),
+    *("y", "solved", "lr", "start_scale", "edge", "steps", "trained_steps", "core_seconds"),
+)  # the first ones; then those of lengths, tries and costs
+NEEDED = (*COLUMNS[:7], "solved", "edge", "trained_steps", "core_seconds", "try1_lr", "try2_lr")
+# what two machines may have otherwise, and the same results
+OWN = {"core_seconds", "attention", *ENVIRONMENT}
+
+LARGEST = 2**53  # up to which numbers of a CSV file are whole numbers in every program
+COUNT = Range(f"an integer from 1 to {LARGEST}", lambda x: is_integer(x) and 1 <= x <= LARGEST)
+COUNT_OR_0 = Range(f"an integer from 0 to {LARGEST}", lambda x: is_integer(x) and 0 <= x <= LARGEST)
+_NUMBER = Range("a finite number", is_number)
+_NOT_NEGATIVE = Range("a finite number of at least 0", lambda x: is_number(x) and x >= 0)
+_SHARE = Range("a number in [0, 1]", lambda x: is_number(x) and 0 <= x <= 1)
+_TEXT = Range(
+    "a text of 1 to 500 printable characters", lambda x: isinstance(x, str) and 0 < len(x) <= 500 and x.isprintable()
 )
-# one cell of a study: no search, no look, and nothing is taken from the shipped results
-ONE_CELL = "search=none decide.baseline=null decide.seeds=5..12 shipped=false"
-
-
-def anchor(pe: str, length: float, seed: int | None = None) -> str:
-    """Return the id of a row; without a seed, of the first row of an encoding at a length."""
-    name = re.sub(r"[^\w.-]+", "-", pe).strip("-")
-    return f"{name}-x{length:g}" + ("" if seed is None else f"-s{seed}")
-
-
-def command(study: str, cell: Shipped, defaults: Mapping[str, Any]) -> str:
-    """Return the command that trains a cell and measures it.
-
-    Args:
-        defaults: the options of the encoding in conf/pe, by dotted name; those that differ are given.
-    """
-    given = flatten(cell.identity["pe"])
-    options = [
-        f"pe.{name}={_word(value)}" for name, value in given.items() if name in defaults and value != defaults[name]
-    ]
-    words = [f"+study={study}", f"pe={given['name']}", *options, f"seed={cell.identity['seed']}"]
-    lr = cell.identity.get("optimizer", {}).get("lr")
-    words += [f"optimizer.lr={lr!r}"] if lr is not None else []
-    return " ".join(["python -m pe_lab.run -m", *map(shlex.quote, words), ONE_CELL])
-
-
-def table(found: TaskResults) -> pd.DataFrame:
-    """Return a line per cell and length of a task, with the columns of COLUMNS."""
-    lines = found.lines
-    owners = [found.cells[pe, seed] for pe, seed in zip(lines["pe"], lines["seed"], strict=True)]
-    more: dict[str, Any] = {
-        column: [owner.environment.get(name) for owner in owners] for column, name in ENVIRONMENT.items()
-    }
-    more["epochs"] = [owner.epochs for owner in owners]
-    more["command"] = [
-        command(found.task.study, owner, _defaults(name)) for name, owner in zip(lines["name"], owners, strict=True)
-    ]
-    return lines.assign(benchmark=NAME, task=found.task.name, **more)[list(COLUMNS)]
-
-
-def tables(results: Iterable[TaskResults]) -> pd.DataFrame:
-    """Return the lines of several tasks."""
-    parts = [table(found) for found in results if len(found.lines)]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=list(COLUMNS))
+_TEXTS = (
+    *("benchmark", "task", "pe", "settings", "encoding", "attention", "run"),
+    *(name for name in ENVIRONMENT if name != "threads"),
+)
+_FLAGS = ("solved", "edge")
+_DIGEST = Range("16 hexadecimal digits", lambda x: isinstance(x, str) and re.fullmatch(r"[0-9a-f]{16}", x) is not None)
+_FLAG = Range("true, false or nothing", lambda x: isinstance(x, bool))
+_RANGES = {
+    "benchmark": one_of(NAME),
+    **dict.fromkeys(("settings", "encoding", "run"), _DIGEST),
+    **dict.fromkeys(_FLAGS, _FLAG),
+    **dict.fromkeys(("seed", "parameters", "positional_parameters", "trained_steps"), COUNT_OR_0),
+    **dict.fromkeys(("revision", "steps", "threads"), COUNT),
+    **dict.fromkeys(("lr", "scale", "start_scale"), POSITIVE),
+    **dict.fromkeys(("loss", "level", "best", "core_seconds", "flops_per_token", "y", "pass"), _NOT_NEGATIVE),
+    **dict.fromkeys(("accuracy", "exact_match"), _SHARE),
+    **dict.fromkeys(("quarter", "last"), _NUMBER),
+}
 
 
 @cache
-def _defaults(name: str) -> dict[str, Any]:
-    """Return the options of an encoding in conf/pe by dotted name; none for one that has no file there."""
-    if name not in config.folders().names("pe"):
-        return {}
-    (cfg,) = config.expand([f"pe={name}"], multirun=False)
-    return flatten(resolved(cfg.pe))
+def _range(column: str) -> Range:
+    """Return what values of a column may be."""
+    if of_length := re.fullmatch(rf"({'|'.join(METRICS)})_x[\d.]+", column):
+        column = of_length[1]
+    elif of_try := re.fullmatch(rf"try\d+_({'|'.join(TRY)})", column):
+        column = of_try[1]
+    elif column in _TEXTS and column not in _RANGES:
+        return _TEXT
+    elif column not in _RANGES:
+        return Range("nothing, as there is no such column,", lambda _: False)
+    return _RANGES[column]
 
 
-def _word(value: Any) -> str:
-    """Return a value as a word of a command line."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+def _complaint(row: Mapping[str, Any], needed: Collection[str]) -> str | None:
+    """Return what a row must have instead, with the column and the value; None: it is sound.
+
+    Args:
+        row: values by column; None where there is none.
+        needed: columns that must have a value.
+    """
+    for column in needed:
+        if row.get(column) is None:
+            return f"must have a value in {column}, got none"
+    for column, value in row.items():
+        if value is not None and not (allowed := _range(column)).holds(value):
+            return f"must have {allowed.words} in {column}, got {shown(value)}"
+    return None
+
+
+def lengths(rows: pd.DataFrame) -> list[float]:
+    """Return the lengths, in training lengths, at which rows have results."""
+    return sorted(float(name.removeprefix("loss_x")) for name in rows if name.startswith("loss_x"))
+
+
+def lengths_of(factors: Iterable[float]) -> list[str]:
+    """Return the columns of results at lengths."""
+    return [f"{name}_x{factor:g}" for factor in factors for name in METRICS]
+
+
+def tries(rows: pd.DataFrame) -> int:
+    """Return how many tries rows have."""
+    return sum(re.fullmatch(r"try\d+_lr", name) is not None for name in rows)
+
+
+def frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a table, sorted, with numbers as they are written: eight digits, whole ones as such."""
+    table = pd.DataFrame([{name: _written(value) for name, value in row.items()} for row in rows])
+    if table.empty:
+        return pd.DataFrame(columns=list(COLUMNS))
+    return table.sort_values(KEY, kind="stable", ignore_index=True)
+
+
+def _written(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    return float(f"{value:.8g}") if isinstance(value, float) else value
+
+
+def write(task: Task, rows: pd.DataFrame, folder: Path | None = None) -> Path:
+    """Write the rows of a task, and the digests of all files of the folder. The same rows give the same bytes.
+
+    Raises:
+        ValueError: a row cannot be.
+    """
+    folder = folder or shipped.FOLDER
+    path = folder / f"{task.study}.csv"
+    require(rows, task, "rows to be packed")
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(_text(rows), newline="")
+    shipped.write_sums(folder)
+    return path
+
+
+def _text(rows: pd.DataFrame) -> str:
+    whole = [name for name in rows if _is_whole(name)]
+    content: str = rows.astype(dict.fromkeys(whole, "Int64")).to_csv(index=False, lineterminator="\n")
+    return content
+
+
+def _is_whole(name: str) -> bool:
+    return _range(name) in (COUNT, COUNT_OR_0)
+
+
+def read(task: Task, folder: Path | None = None) -> pd.DataFrame:
+    """Return the rows of a task that come with the package; none, if it has none.
+
+    Args:
+        folder: of shipped results; None: that of the package.
+
+    Raises:
+        LedgerError: the file was changed since it was packed.
+        ValueError: a row cannot be.
+    """
+    path = (folder or shipped.FOLDER) / f"{task.study}.csv"
+    if not path.is_file():
+        return frame([])
+    content = BytesIO(shipped.compared(path))
+    try:
+        table = read_csv(content, dtype=dict.fromkeys(_TEXTS, str), keep_default_na=False, na_values=[""])
+    except ValueError as error:
+        raise LedgerError(f"shipped results {path} cannot be read: {' '.join(str(error).split())}") from None
+    require(table, task, str(path))
+    return table
+
+
+def require(rows: pd.DataFrame, task: Task, where: str) -> None:
+    """Refuse rows that cannot be: a value out of its range, a seed twice, a result that does not follow.
+
+    Raises:
+        ValueError: naming the first such row.
+    """
+    for number, row in enumerate(rows.to_dict("records"), 1):
+        plain = {str(name): _plain(str(name), value) for name, value in row.items()}
+        wrong = _complaint(plain, NEEDED if task.solvable else [name for name in NEEDED if name != "solved"])
+        if wrong := wrong or _contradiction(plain, task):
+            raise ValueError(f"{where} {wrong} in row {number}, {row.get('pe')}, seed {row.get('seed')}")
+    if len(twice := rows[rows.duplicated(KEY)]):
+        pe, seed = twice.iloc[0][KEY]
+        raise ValueError(f"{where} must have each seed of an encoding once, got {pe}, seed {seed} twice")
+    for name, part in [("settings", rows), *(("encoding", part) for _, part in rows.groupby("pe"))]:
+        if part[name].nunique() > 1:
+            of = task.name if name == "settings" else f"{part['pe'].iloc[0]} on {task.name}"
+            raise ValueError(f"{where} must have one digest of {name} of {of}, got {' and '.join(part[name].unique())}")
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return a value as it is meant: None where there is none, whole numbers as such."""
+    if value is None or value is pd.NA or (isinstance(value, float) and np.isnan(value)):
+        return None
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if _is_whole(name) and isinstance(value, float) and value.is_integer() else value
+
+
+def _contradiction(row: Mapping[str, Any], task: Task) -> str | None:
+    """Return what a row must have instead, as its values contradict each other or the task; None: they do not."""
+    if row["task"] != task.name:
+        return f"must have {task.name} in task, got {row['task']}"
+    if not task.solvable:
+        same = row["y"] == row.get("loss_x1")
+        return None if same and row["solved"] is None else "must have the test loss in y and nothing in solved"
+    cap, first = np.log2(task.cfg.steps), np.log2(task.cfg.solve.first)
+    if row["y"] is None or not first - 1e-6 <= row["y"] <= cap + 1e-6:
+        return f"must have log2 steps from {first:.4g} to {cap:.4g} in y, got {row['y']}"
+    if not row["solved"] and row["y"] < cap - 1e-6:
+        return f"must have the cap, {cap:.6g}, in y where it is not solved, got {row['y']}"
+    return None
+
+
+def merged(task: Task, known: pd.DataFrame, new: pd.DataFrame, where: str, replace: bool = False) -> pd.DataFrame:
+    """Return known and new rows of a task together: a cell with equal results once, as it was known.
+
+    Args:
+        where: the new rows are from, for messages.
+        replace: whether new rows take the place of known ones that contradict them: the same cell with other results,
+            and all that is of other settings of the task, or of other options or revision of an encoding.
+
+    Raises:
+        ValueError: known and new rows contradict each other, and `replace` is false.
+    """
+    require(new, task, where)
+    if known.empty or new.empty:
+        return new if known.empty else known
+    dropped = pd.Series(False, index=known.index)
+    settings, of = new["settings"].iloc[0], new.drop_duplicates("pe").set_index("pe")
+    old = (known["settings"] != settings) if settings not in set(known["settings"]) else dropped
+    if old.any():
+        what = f"settings {known['settings'].iloc[0]}", f"settings {settings}"
+        dropped |= _refused(f"rows of {task.name}", *what, where, replace) & old
+    stale = ~dropped & known["pe"].isin(of.index) & (known["encoding"] != known["pe"].map(of["encoding"]))
+    for pe, part in known[stale].groupby("pe"):
+        what = tuple(f"revision {one['revision']} ({one['encoding']})" for one in (part.iloc[0], of.loc[pe]))
+        _refused(f"rows of {pe} on {task.name}", *what, where, replace)
+    dropped |= stale
+    left = known[~dropped].set_index(KEY)
+    for row in new.to_dict("records"):
+        key = (row["pe"], row["seed"])
+        if key in left.index and (name := _difference(left.loc[key], row)):
+            what = f"{name} {left.loc[key].get(name)}", f"{row[name]}"
+            _refused(f"{row['pe']}, seed {row['seed']}, of {task.name}", *what, where, replace)
+            left = left.drop(index=key)
+    both = pd.concat([part for part in (left.reset_index(), new) if len(part)], ignore_index=True)
+    kept = both.drop_duplicates(KEY).sort_values(KEY, kind="stable", ignore_index=True)
+    return kept[[*(name for name in new if name in kept), *(name for name in kept if name not in new)]]
+
+
+def _refused(what: str, known: str, new: str, where: str, replace: bool) -> bool:
+    if not replace:
+        raise ValueError(f"{what} must be as shipped, with {known}, got {new} in {where}: --replace takes those")
+    return True
+
+
+def _difference(known: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """Return the first result in which two rows of a cell differ."""
+    for name in new:
+        one, other = (_plain(name, row.get(name)) for row in (known, new))
+        if name not in OWN and name not in KEY and one != other:
+            return name
+    return None
+
+
+def score(rows: pd.DataFrame, length: float = 1) -> np.ndarray:
+    """Return the share of the way from the level without position to the best loss, at a length; NaN without them."""
+    level, best, loss = (_numbers(rows, f"{name}_x{length:g}") for name in ("level", "best", "loss"))
+    gap = np.where(level - best > 1e-9, level - best, np.nan)
+    return (level - loss) / gap
+
+
+def _numbers(rows: pd.DataFrame, name: str) -> np.ndarray:
+    return rows[name].to_numpy(float) if name in rows else np.full(len(rows), np.nan)

@@ -1,59 +1,74 @@
-"""The tasks of the benchmark: studies that have the same model, search and encodings, and differ in their data."""
+"""The tasks of pe-bench 2: studies that have the same model, ladder of learning rates and encodings, and other data."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
-from pe_lab.statistics import Margin
 
-VERSION = 1
-NAME = f"pe-bench {VERSION}"  # another version has another set of tasks, or other settings of one: never the same rows
+VERSION = 2
+NAME = f"pe-bench {VERSION}"
 STUDY = f"pe_bench_{VERSION}"
-SEARCH = "-search"  # the end of the study name of cells of a search
+COMBINATIONS = ("heads", "interleave", "sum")  # of encodings that one chooses; none is a part of the benchmark
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task of the benchmark.
+    """A task of pe-bench 2.
 
     Attributes:
         study: the name of its study, a file in conf/study.
         asks: for what an encoding is needed, in a few words.
         question: the question of the study, a sentence.
-        margin: the smallest difference of the loss that matters.
+        encodings: that it is for, whether they are defined for it or not.
+        cfg: a cell of it, of `pe=none` and seed 0.
     """
 
     study: str
     asks: str
     question: str
-    margin: Margin
+    encodings: tuple[str, ...]
+    cfg: DictConfig = field(repr=False, compare=False)
 
     @property
     def name(self) -> str:
         return self.study.removeprefix(f"{STUDY}_")
 
+    @property
+    def solvable(self) -> bool:
+        """Whether it has a level at which it is solved; otherwise encodings are compared by their loss at the end."""
+        return self.cfg.solve.level is not None
+
 
 @cache
 def tasks() -> tuple[Task, ...]:
     """Return the tasks, in the order of the study that is made of them."""
-    found = []
-    for study in listed(STUDY):
-        asks, question, settings = described(study)
-        found.append(Task(study, asks, question, Margin.parse(settings.margin)))
-    return tuple(found)
+    return tuple(map(_task, _studies()))
 
 
-def listed(name: str) -> list[str]:
-    """Return the studies that a study is made of."""
-    lines = OmegaConf.load(config.folder() / "study" / f"{name}.yaml").studies.values()
-    return list(dict.fromkeys(str(line).split()[0].removeprefix("+study=") for part in lines for line in part))
+def task(name: str) -> Task:
+    """Return the task of a name."""
+    return next(_task(study) for study in _studies() if study == f"{STUDY}_{name}")
 
 
-def described(study: str) -> tuple[str, str, DictConfig]:
-    """Return what a study's first comment says, "<what it asks>: <question>", and the settings of its file alone."""
+def named() -> list[str]:
+    """Return the names of the encodings of the benchmark: those of the package that are no combinations."""
+    names = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
+    return [name for name in names if name not in COMBINATIONS]
+
+
+@cache
+def _task(study: str) -> Task:
     text = (config.folder() / "study" / f"{study}.yaml").read_text()
     comment = next(line for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @"))
     asks, _, question = comment.removeprefix("# ").partition(": ")
-    return asks, question, OmegaConf.create(text)
+    few = OmegaConf.select(OmegaConf.create(text), "hydra.sweeper.params.pe")
+    (cfg,) = config.expand(config.of_jobs([f"+study={study}", "pe=none"]), multirun=True)
+    return Task(study, asks, question, tuple(named()) if few.startswith("glob(") else tuple(few.split(",")), cfg)
+
+
+def _studies() -> list[str]:
+    """Return the names of the tasks' studies, in the order of the study that is made of them."""
+    lines = OmegaConf.load(config.folder() / "study" / f"{STUDY}.yaml").studies.values()
+    return list(dict.fromkeys(str(line).split()[0].removeprefix("+study=") for part in lines for line in part))

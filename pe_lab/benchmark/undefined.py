@@ -1,5 +1,6 @@
-"""Which encodings are not defined for which tasks of the benchmark, and why."""
+"""Which encodings are not defined for which tasks of pe-bench 2, or cannot tune themselves, and why."""
 
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
@@ -8,31 +9,24 @@ import pandas as pd
 from omegaconf import DictConfig
 
 from pe_lab import config
-from pe_lab.benchmark.tasks import tasks
+from pe_lab.benchmark.tasks import Task, tasks
 from pe_lab.system.errors import in_one_line
 from pe_lab.system.files import write_text
 from pe_lab.system.tables import read_csv
 
 FILE = Path(__file__).with_name("undefined.csv")
-COMBINATIONS = ("heads", "interleave", "sum")  # of encodings that one chooses; none is a part of the benchmark
 
 
 @cache
 def undefined() -> dict[tuple[str, str], str]:
-    """Return why encodings of the package are not defined for tasks, by encoding and task, as the package says it."""
+    """Return why encodings are not measured on tasks that are for them, by encoding and task."""
     lines = read_csv(FILE, keep_default_na=False)
     return {(line.pe, line.task): line.reason for line in lines.itertuples()}
 
 
-def named() -> list[str]:
-    """Return the names of the encodings of the benchmark: those of the package that are no combinations."""
-    found = sorted(path.stem for path in (config.folder() / "pe").glob("*.yaml"))
-    return [name for name in found if name not in COMBINATIONS]
-
-
-def defined(task: str) -> list[str]:
-    """Return the names of the encodings of the benchmark that are defined for a task."""
-    return [name for name in named() if (name, task) not in undefined()]
+def defined(task: Task) -> list[str]:
+    """Return the encodings that are measured on a task."""
+    return [name for name in task.encodings if (name, task.name) not in undefined()]
 
 
 def write(names: list[str] | None = None) -> None:
@@ -55,18 +49,25 @@ def replace(file: Path, lines: pd.DataFrame, names: list[str] | None, order: lis
 
 
 def measured(names: list[str] | None = None) -> pd.DataFrame:
-    """Try every encoding on every task, without training, and return those that do not fit: pe, task, reason.
+    """Try every encoding on every task that is for it, without training: pe, task, reason.
 
     Args:
-        names: of encodings; None: those of the benchmark.
+        names: of encodings; None: all.
     """
-    encodings = {name: config.expand([f"pe={name}"], multirun=False)[0].pe for name in names or named()}
-    lines = []
+    from pe_lab.experiment.searches import phased  # loads torch
+
+    lines, made = [], {}
     for task in tasks():
-        (cfg,) = config.expand(config.of_jobs([f"+study={task.study}", "pe=none"]), multirun=True)
-        for name, pe in encodings.items():
-            cfg.pe = pe
-            if reason := unfit(cfg):
+        for name in task.encodings:
+            if names is not None and name not in names:
+                continue
+            made[name] = made.get(name) or config.expand([f"pe={name}"], multirun=False)[0].pe
+            cfg = deepcopy(task.cfg)
+            cfg.pe = made[name]
+            reason = unfit(cfg)
+            if not reason and phased(cfg.pe):
+                reason = f"{name} changes in the course of its training, whose length tries do not share"
+            if reason:
                 lines.append({"pe": name, "task": task.name, "reason": reason})
     return pd.DataFrame(lines, columns=["pe", "task", "reason"])
 

@@ -42,8 +42,8 @@ def main() -> None:
 
         content = Content.gather(results, STUDIES if studies is None else studies, cache)
         count = write(content, out)
-        cells = sum(len(found.cells) for found in content.results.measured)
-        print(f"{out / 'index.html'}: {count} pages, from {cells} cells")
+        rows = sum(len(task.rows) for task in content.results.values())
+        print(f"{out / 'index.html'}: {count} pages, from {rows} rows")
 
     run_program(program, (ValueError, OSError, ModuleNotFoundError))
 

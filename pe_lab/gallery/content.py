@@ -12,10 +12,8 @@ from joblib import Parallel, cpu_count, delayed
 from markupsafe import Markup, escape
 
 from pe_lab.audit.report import legend
-from pe_lab.benchmark.results import Results
-from pe_lab.benchmark.task_results import TRAINED, TaskResults
-from pe_lab.benchmark.tuned import measured
-from pe_lab.benchmark.tuned.measured import Measured
+from pe_lab.benchmark import measured
+from pe_lab.benchmark.measured import Measured
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.portrait import Portrait, portrait
@@ -36,8 +34,7 @@ class Content:
 
     Attributes:
         definitions, portraits: of the encodings, by name.
-        results: of the benchmark.
-        tuned: of pe-bench 2, the tasks that are measured, by name.
+        results: of the benchmark, the tasks that are measured, by name.
         claims: of the literature, by name in conf/replication/claims.yaml, with their verdicts.
         audit: a row per encoding with a column per measure; may be empty.
         documented: whether the pages stand in the documentation, and can link to its other pages.
@@ -45,8 +42,7 @@ class Content:
 
     definitions: dict[str, Definition]
     portraits: dict[str, Portrait]
-    results: Results
-    tuned: dict[str, Measured]
+    results: dict[str, Measured]
     claims: dict[str, Finding]
     audit: pd.DataFrame
     documented: bool
@@ -70,18 +66,17 @@ class Content:
             names: of encodings; None: all.
 
         Raises:
-            ValueError: there is no folder of results, or a definition is damaged.
+            ValueError: a row of the results cannot be, or a definition is damaged.
             LedgerError: results were changed.
         """
-        read = Results.read(results)
         known = definitions()
         chosen = {name: known[name] for name in (known if names is None else names)}
         studies = studies if studies is not None and studies.is_dir() else None
         table = None if studies is None else studies / "audit" / "table.csv"
         audit = read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
         portraits = _portraits(chosen, set(audit.index), cache)
-        tuned = {one.task.name: one for one in measured.read(results)}
-        return cls(chosen, portraits, read, tuned, _claims(studies), audit, documented)
+        tasks = {task.task.name: task for task in measured.read(results)}
+        return cls(chosen, portraits, tasks, _claims(studies), audit, documented)
 
     @cached_property
     def names(self) -> set[str]:
@@ -101,17 +96,14 @@ class Content:
             found.append((str(column), None if missing else value, reason))
         return found
 
-    def on_tasks(self, name: str) -> list[tuple[TaskResults, pd.DataFrame]]:
-        """Return the lines of an encoding on every task, at every length."""
-        return [(found, found.table[found.table["name"] == name]) for found in self.results.tasks]
+    def on_tasks(self, name: str) -> list[tuple[Measured, dict[str, Any]]]:
+        """Return the lines of an encoding in the tables of the tasks that it is measured on."""
+        tables = [(task, task.table.set_index("pe", drop=False)) for task in self.results.values()]
+        return [(task, table.loc[name].to_dict()) for task, table in tables if name in table.index]
 
     def undefined(self, name: str) -> dict[str, str]:
         """Return why an encoding is not defined for tasks, by task."""
         return {task: reason for (pe, task), reason in undefined().items() if pe == name}
-
-    def needs(self) -> list[tuple[TaskResults, float]]:
-        """Return the tasks with the lengths at which encodings can be compared."""
-        return [(found, length) for found in self.results.measured for length in found.standings]
 
     def facets(self, name: str) -> dict[str, str]:
         """Return what tables are filtered by: family, where position enters, mask, kernels."""
@@ -131,10 +123,6 @@ class Content:
             return f'<a href="{root}encodings/{name}.html">{code}</a>' if name in self.names else code
 
         return Markup(re.sub(r"`([^`]+)`", link, str(escape(text))))
-
-    def of_length(self, length: float) -> str:
-        """Return a length in words."""
-        return "the training length" if length == TRAINED else f"{length:g} × the training length"
 
 
 def _claims(studies: Path | None) -> dict[str, Finding]:

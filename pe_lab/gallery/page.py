@@ -13,7 +13,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 STATIC = Path(__file__).with_name("static")
 NAV = (
     ("index", "Leaderboard"),
-    ("longer", "Longer sequences"),
     ("needs", "Needs"),
     ("encodings", "Encodings"),
     ("tasks", "Tasks"),

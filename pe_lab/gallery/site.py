@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from pe_lab.benchmark.rows import table
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.page import STATIC
 from pe_lab.gallery.pages import pages
@@ -13,10 +12,8 @@ from pe_lab.system.spreadsheet import to_csv
 def assets(content: Content) -> dict[str, bytes]:
     """Return what the pages load or link to, by path: pictures, and the rows of each task."""
     found = {f"pictures/{name}.png": made.png for name, made in content.portraits.items()}
-    for one in content.results.measured:
-        found[f"rows/{one.task.name}.csv"] = to_csv(table(one)).encode()
-    for tuned in content.tuned.values():
-        found[f"rows/{tuned.task.study}.csv"] = to_csv(tuned.rows).encode()
+    for task in content.results.values():
+        found[f"rows/{task.task.study}.csv"] = to_csv(task.rows).encode()
     return found
 
 

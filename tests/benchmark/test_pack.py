@@ -1,177 +1,193 @@
-"""The results of the package are made from ledgers, and never overwritten by others."""
+"""Rows of pe-bench 2 are made from ledgers, piece by piece, and say what the studies' own tables say."""
 
 import json
 import shutil
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from omegaconf import DictConfig
 
-import fabricated
-from faults.sweeps import TINY
-from pe_lab import config
+from configs import in_ledger
+from pe_lab.benchmark import __main__ as program_of
 from pe_lab.benchmark import pack as packing
+from pe_lab.benchmark import rows
 from pe_lab.benchmark.pack import pack
-from pe_lab.benchmark.tasks import Task
-from pe_lab.experiment import sweep
+from pe_lab.benchmark.tasks import Task, tasks
+from pe_lab.experiment import executor
 from pe_lab.experiment.cell import Cell
+from pe_lab.experiment.sweep import run
 from pe_lab.ledger.ledger import Ledger
-from pe_lab.results import shipped
-from pe_lab.statistics import Margin
-from pe_lab.system.files import CHECKSUMS, digest, file_digest, write_json
+from pe_lab.system.files import CHECKSUMS, file_digest, write_json
 
-SETTINGS_TODAY = packing.settings_today
-SMALL = [word for word in TINY if not word.startswith("data")]
-SMALL += ["data=copy", "data.train=64", "data.validation=16", "data.test=16", "logger=none"]
+SMALL = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "logger=none"]
+SMALL += ["data.validation=50", "data.test=50", "trainer.batch_size=32", "tune.rates=[1e-3,3e-3,1e-2]"]
+SMALL += ["steps=32", "solve.first=2", "solve.per_doubling=1", "evaluate.lengths=[1,2]", "data.train=320"]
+WORDS = {"one": [*SMALL, "data=induction", "solve.level=0.9"], "two": [*SMALL, "data=copy"]}
+
+
+def cells(ledger: Path, name: str, *overrides: str) -> list[DictConfig]:
+    return in_ledger(ledger, *WORDS[name], f"study_name=pe_bench_2_{name}", *overrides)
 
 
 @pytest.fixture(autouse=True)
-def _two_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = tuple(Task(name, "order", "?", Margin(0.05, "gap")) for name in ("one", "two"))
-    monkeypatch.setattr(packing, "tasks", lambda: found)
-    monkeypatch.setattr(packing, "settings_today", lambda study: today(study))
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+    """Two tasks: one with a level that is soon passed, and one without."""
+    found = [Task(f"pe_bench_2_{name}", "order", "?", (), cells(Path("l"), name, "pe=none")[0]) for name in WORDS]
+    monkeypatch.setattr(packing, "tasks", lambda: tuple(found))
+    return found
 
 
-def cells(ledger: Path, study: str, *overrides: str) -> list[DictConfig]:
-    words = [*SMALL, f"ledger={ledger}", f"study_name={study}", *overrides]
-    return config.expand(config.of_jobs(words), multirun=True)
+@pytest.fixture(scope="module", autouse=True)
+def _scores() -> Iterator[None]:
+    """Let the score of a model depend on its steps and its rate; the middle one learns soonest, and rope alone."""
+    usual = executor.Executor._evaluate
 
+    def evaluate(self: executor.Executor, split: str, *error: Any) -> dict[str, float]:
+        metrics, cfg = usual(self, split, *error), self.cell.cfg
+        if "score" in metrics:
+            late = {1e-3: 8, 3e-3: 4, 1e-2: 2}.get(cfg.optimizer.lr, 64) * (1 if cfg.pe.name == "rope" else 16)
+            metrics["score"] = self.clock.steps / late - 0.01 * cfg.seed
+        return metrics
 
-def today(study: str) -> dict[str, object]:
-    """What cells of these studies share."""
-    (cfg,) = cells(Path("ledger"), study, "pe=alibi", "seed=5")
-    return packing.compared(Cell.from_config(cfg).identity)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(executor.Executor, "_evaluate", evaluate)
+        yield
 
 
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ledger")
-    sweep.run(cells(folder, "one", "pe=none", "seed=0,1", "epochs=1"))
-    sweep.run(cells(folder, "one-search", "pe=none", "seed=1000", "epochs=1"))
-    sweep.run(cells(folder, "another", "pe=none", "seed=7", "epochs=1"))
+    folder = tmp_path_factory.mktemp("tuned") / "ledger"
+    run(cells(folder, "one", "pe=rope,none", "seed=0,1"))
+    run(cells(folder, "two", "pe=rope", "seed=0"))
     return folder
 
 
-def test_cells_of_tasks_and_their_searches_are_packed_and_no_others(ledger: Path, tmp_path: Path) -> None:
-    assert pack(ledger, tmp_path) == {"one": 2, "one-search": 1}
-    assert sorted(cell.identity["seed"] for cell in shipped.read("one", tmp_path)) == [0, 1]
-    before = (tmp_path / "one.jsonl.gz").read_bytes()
-    assert pack(ledger, tmp_path) == {"one": 2, "one-search": 1}
-    assert (tmp_path / "one.jsonl.gz").read_bytes() == before
+def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Path, made: list[Task]) -> None:
+    lines = pack(ledger, tmp_path)
+    assert lines == [f"one: 4 rows, 4 of them in {ledger}", f"two: 1 rows, 1 of them in {ledger}"]
+    for task in made:
+        found = rows.read(task, tmp_path)
+        table = pd.read_csv(ledger / "studies" / task.study / "outcomes.csv").sort_values(["pe", "seed"])
+        for name in ("pe", "seed", "solved", "edge", "trained_steps", "core_seconds"):
+            assert list(found[name].astype(object).fillna("")) == list(table[name].astype(object).fillna("")), name
+        assert found["y"].to_numpy() == pytest.approx(table["y"].to_numpy())
+        assert found["lr"].to_numpy() == pytest.approx(table["optimizer.lr"].to_numpy())
+        tries = pd.read_csv(ledger / "studies" / task.study / "tries.csv")
+        for own in found.to_dict("records"):
+            of = tries[(tries["pe"] == own["pe"]) & (tries["seed"] == own["seed"])]
+            for number, rate in enumerate((1e-3, 3e-3, 1e-2), 1):
+                curve = of[of["optimizer.lr"] == rate].set_index("step")["value"]
+                assert own[f"try{number}_lr"] == rate
+                assert own[f"try{number}_steps"] == curve.index.max()
+                assert own[f"try{number}_last"] == pytest.approx(curve.iloc[-1], rel=1e-7)
+                assert own[f"try{number}_quarter"] == pytest.approx(curve.get(8, float("nan")), rel=1e-7, nan_ok=True)
+            made_by = Ledger(ledger).named(own["run"])
+            assert own["loss_x1"] == pytest.approx(made_by.summary(32)["test"]["loss"], rel=1e-7)
+            assert own["steps"] == made_by.summary(32)["steps"]
+            assert own["loss_x2"] > 0
+    one = rows.read(made[0], tmp_path)
+    assert one["solved"].tolist() == [False, False, True, True]
+    assert one["lr"].tolist() == [1e-2] * 4
+    passed = one[["try1_pass", "try2_pass", "try3_pass"]].to_numpy()
+    assert passed[:2] == pytest.approx(np.full((2, 3), np.nan), nan_ok=True)
+    assert passed[2] == pytest.approx([np.nan, 1.8, 1.0], nan_ok=True)  # the others were stopped
+    assert one["y"].to_numpy() == pytest.approx([5, 5, 1, 1])
+    assert one["steps"].tolist() == [32, 32, 4, 4]
+    assert {"python", "torch", "pe_lab", "commit", "hardware", "threads", "attention"} <= set(one)
 
 
-def test_more_cells_and_more_measurements_are_added(ledger: Path, tmp_path: Path) -> None:
+def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[Task]) -> None:
     package = tmp_path / "package"
     pack(ledger, package)
+    before = {path.name: path.read_bytes() for path in package.iterdir()}
+    assert pack(ledger, package)
+    assert {path.name: path.read_bytes() for path in package.iterdir()} == before
     more = tmp_path / "more"
-    sweep.run(cells(more, "one", "pe=none", "seed=1,2", "epochs=1", "evaluate.lengths=[1,2]", "shipped=false"))
-    assert pack(more, package)["one"] == 3
-    counts = {cell.identity["seed"]: len(cell.records) for cell in shipped.read("one", package)}
-    assert counts == {0: 0, 1: 1, 2: 1}
+    run(cells(more, "one", "pe=rope", "seed=1,2"))
+    assert pack(more, package) == [f"one: 5 rows, 2 of them in {more}"]
+    found = rows.read(made[0], package)
+    assert found[["pe", "seed"]].to_numpy().tolist() == [
+        ["none", 0],
+        ["none", 1],
+        ["rope", 0],
+        ["rope", 1],
+        ["rope", 2],
+    ]
+    assert found["settings"].nunique() == 1
+    assert (package / "pe_bench_2_two.csv").read_bytes() == before["pe_bench_2_two.csv"]
 
 
-def test_other_results_of_the_same_cell_are_refused(ledger: Path, tmp_path: Path) -> None:
-    pack(ledger, tmp_path)
-    first, second = shipped.read("one", tmp_path)
-    test = first.summary["test"] | {"loss": first.summary["test"]["loss"] + 1e-12}
-    shipped.write("one", [replace(first, summary=first.summary | {"test": test}), second], tmp_path)
-    with pytest.raises(ValueError, match=r"must have the results that are shipped, got others: the run \w{16} is not"):
-        pack(ledger, tmp_path)
+def test_what_has_not_ended_or_is_of_other_options_is_left_out_and_counted(ledger: Path, tmp_path: Path) -> None:
+    here = tmp_path / "ledger"
+    shutil.copytree(ledger, here)
+    run(cells(here, "one", "pe=alibi", "seed=0", "evaluate.lengths=[1]"))  # not measured at all lengths
+    run(cells(here, "one", "pe=rope", "pe.theta=77", "seed=4"))
+    (chosen,) = {one["run"] for one in pd.read_csv(here / "studies/pe_bench_2_two/rows.csv").to_dict("records")}
+    shutil.rmtree(here / chosen / "checkpoints" / "32")
+    package = tmp_path / "package"
+    assert pack(here, package) == [
+        f"one: 4 rows, 4 of them in {here}; 2 seeds not ended, or of other options or revisions, are left out",
+        f"two: 0 rows, 0 of them in {here}; 1 seeds not ended, or of other options or revisions, are left out",
+    ]
+    assert not (package / "pe_bench_2_two.csv").exists()
 
 
-def test_what_was_taken_from_the_package_is_not_packed_again(
-    ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_seed_of_which_all_tries_diverged_has_a_row(tmp_path: Path, made: list[Task]) -> None:
+    for number, words in enumerate(WORDS.values()):
+        cfgs = in_ledger(tmp_path, *words, "study_name=x", "pe=none", "tune.rates=[1e30,3e30,1e31]")
+        made[number].cfg.tune.rates = [1e30, 3e30, 1e31]
+        run(cfgs)
+    pack(tmp_path, tmp_path / "package")
+    one, two = (rows.read(task, tmp_path / "package").to_dict("records")[0] for task in made)
+    assert (one["y"], one["solved"]) == (5.0, False)
+    assert pd.isna(two["y"])
+    assert pd.isna(one["lr"])
+
+
+def test_settings_and_revisions_have_digests_of_their_own(
+    ledger: Path, tmp_path: Path, made: list[Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package, other = tmp_path / "package", tmp_path / "other"
-    pack(ledger, package)
-    monkeypatch.setattr(shipped, "FOLDER", package)
-    sweep.run(cells(other, "two", "pe=none", "seed=0", "epochs=1"))
-    assert json.loads(next(other.glob("*/checkpoints/1/shipped.json")).read_text())["weights"]
-    assert "two" not in pack(other)
+    def digests() -> tuple[Any, ...]:
+        row = packing.row_of(made[0], cells(ledger, "one", "pe=rope", "seed=0")[0])
+        assert row is not None
+        return row["settings"], row["encoding"]
+
+    settings, encoding = digests()
+    made[0].cfg.tune.margin = "2 octaves"  # which says nothing about what is trained
+    assert digests() == (settings, encoding)
+    made[0].cfg.tune.rates = [1e-3, 3e-3]
+    assert digests() == (digests()[0], encoding)
+    assert digests()[0] != settings
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["data.train=80"], r"data.train of one must be 64 as in its file, got 80 in the run \w{16}: leave it out"),
-        (["trainer.batch_size=2"], r"batch_size of one must be"),
-        (["model.depth=2"], r"model.depth of one must be 1 as in its file, got 2"),
-    ],
-)
-def test_cells_of_a_task_that_changed_are_refused(words: list[str], message: str, tmp_path: Path) -> None:
-    sweep.run(cells(tmp_path / "ledger", "one", "pe=none", "seed=0", "epochs=1", *words))
-    with pytest.raises(ValueError, match=message):
-        pack(tmp_path / "ledger", tmp_path / "package")
-    assert not (tmp_path / "package").exists()
+def test_the_program_packs(program: Any, ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    monkeypatch.setattr(packing, "pack", lambda *words: given.append(words) or ["one: 4 rows"])
+    assert program(program_of.main, "--pack", ledger, "--replace")[:2] == (0, ["one: 4 rows"])
+    assert program(program_of.main, "--pack", ledger)[0] == 0
+    assert given == [(ledger, None, True), (ledger, None, False)]
 
 
-def forged(ledger: Path, folder: Path, seed: object, **test: object) -> None:
-    """Copy a run with another seed and other metrics, with hashes and checksums that are right."""
-    run = next(run for run in Ledger(ledger).runs() if run.identity()["seed"] == 0)
-    identity = run.identity() | {"seed": seed}
-    copied = folder / digest(identity)
-    shutil.copytree(run.folder, copied)
-    write_json(copied / "run.json", identity)
-    write_json(folder / "format.json", json.loads((ledger / "format.json").read_text()))
-    (checkpoint,) = copied.glob("checkpoints/*")
-    summary = json.loads((checkpoint / "summary.json").read_text())
-    write_json(checkpoint / "summary.json", summary | {"run": copied.name, "test": summary["test"] | test})
-    sums = json.loads((checkpoint / CHECKSUMS).read_text())
-    write_json(checkpoint / CHECKSUMS, {name: file_digest(checkpoint / name) for name in sums})
-
-
-@pytest.mark.parametrize(
-    ("seed", "test", "column"), [("x", {}, "seed"), (0, {"loss": -5}, "loss"), (0, {"loss": 10**400}, "loss")]
-)
-def test_a_value_that_cannot_be_is_not_packed(
-    seed: object, test: dict[str, object], column: str, ledger: Path, tmp_path: Path
-) -> None:
-    forged(ledger, tmp_path / "forged", seed, **test)
-    with pytest.raises(ValueError, match=rf"{tmp_path}/forged/\w{{16}}/checkpoints/1 must have .* in {column}, got "):
-        pack(tmp_path / "forged", tmp_path / "package")
-    assert not (tmp_path / "package").exists()
-    forged(ledger, tmp_path / "sound", 9)
-    assert pack(tmp_path / "sound", tmp_path / "package") == {"one": 1}
-
-
-def test_the_rate_the_seed_and_the_encoding_are_no_settings_of_a_task() -> None:
-    shared = SETTINGS_TODAY("pe_bench_1_copy")
-    assert shared["data.train"] == 4000
-    assert shared["batch_size"] == 16
+def test_settings_of_a_task_are_without_seed_rate_and_encoding() -> None:
+    shared = packing.compared(Cell.from_config(tasks()[0].cfg).identity)
+    assert shared["batch_size"] == tasks()[0].cfg.trainer.batch_size
     assert shared["optimizer.name"] == "adam"
-    assert not {"seed", "optimizer.lr", "pe.name"} & shared.keys()
+    assert not {"seed", "optimizer.lr", "pe.name", "epochs"} & shared.keys()
     assert not any(name.startswith("attention") for name in shared)
 
 
-def test_cells_of_a_search_have_the_settings_of_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    shared = today("one")
-
-    def settings(study: str) -> dict[str, object]:
-        asked.append(study)
-        return shared
-
-    monkeypatch.setattr(packing, "settings_today", settings)
-    cell = fabricated.cell("copy", "rope", 0, 0.5)
-    packing._require_todays("one-search", replace(cell, identity=shared | {"seed": 7, "optimizer.lr": 0.1}))
-    assert asked == ["one"]
-    packing._require_todays("one-search", replace(cell, identity=shared | {"epochs": 1}))  # as of `drope`
-    with pytest.raises(ValueError, match="more of one-search must be None as in its file, got 1"):
-        packing._require_todays("one-search", replace(cell, identity=shared | {"more": 1}))
-
-
-def test_a_cell_that_is_there_keeps_its_measurements_once_and_must_have_its_weights() -> None:
-    cell = fabricated.cell("copy", "rope", 0, 0.5)
-    (record,) = cell.records
-    other = record | {"request": record["request"] | {"length": 4.0}}
-    assert packing._agreed(cell, cell).records == [record]
-    assert packing._agreed(replace(cell, records=[other, record]), cell).records == [record, other]
-    with pytest.raises(ValueError, match="rope-0 must have the results that are shipped, got others"):
-        packing._agreed(replace(cell, weights="0" * 64), cell)
-
-
-def test_a_ledger_that_is_not_there_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--pack must be an existing folder, got '.*nowhere'"):
-        pack(tmp_path / "nowhere", tmp_path / "results")
-    assert not list(tmp_path.iterdir())
+def test_a_value_that_cannot_be_is_not_packed(ledger: Path, tmp_path: Path) -> None:
+    here = Path(shutil.copytree(ledger, tmp_path / "ledger"))
+    (chosen,) = {one["run"] for one in pd.read_csv(here / "studies/pe_bench_2_two/rows.csv").to_dict("records")}
+    checkpoint = here / chosen / "checkpoints" / "32"
+    summary = json.loads((checkpoint / "summary.json").read_text())
+    write_json(checkpoint / "summary.json", summary | {"test": summary["test"] | {"loss": -5}})
+    sums = json.loads((checkpoint / CHECKSUMS).read_text())
+    write_json(checkpoint / CHECKSUMS, {name: file_digest(checkpoint / name) for name in sums})
+    with pytest.raises(ValueError, match=rf"{here} must have a finite number of at least 0 in y, got -5"):
+        pack(here, tmp_path / "package")
+    assert not (tmp_path / "package").exists()

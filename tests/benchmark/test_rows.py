@@ -1,100 +1,158 @@
-"""A row has the command that makes its cell, to the hash of its identity."""
+"""Rows of pe-bench 2 are written and read as they were, merged without doubt, and refused where they cannot be."""
 
-import shlex
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
-import fabricated
-from pe_lab import config
-from pe_lab.benchmark.results import Results
-from pe_lab.benchmark.rows import COLUMNS, anchor, command, tables
-from pe_lab.benchmark.task_results import Settings, TaskResults
-from pe_lab.benchmark.tasks import STUDY, tasks
-from pe_lab.config import flatten, resolved
-from pe_lab.experiment.cell import Cell
-from pe_lab.results.columns import ENVIRONMENT
-from pe_lab.system.files import digest
+import tuned
+from pe_lab.benchmark import rows
+from pe_lab.benchmark.tasks import task
+from pe_lab.results import shipped
+from pe_lab.system.files import LedgerError
+
+TASK = task("induction")
+TEXT = task("causal_text")
+CAP = 11.906890595608518
 
 
-def trained(study: str, *words: str) -> Cell:
-    """The cell that the words of a command line ask for."""
-    (cfg,) = config.expand(config.of_jobs([f"+study={study}", *words]), multirun=True)
-    return Cell.from_config(cfg)
+def made(*seeds: int, pe: str = "rope", **more: Any) -> pd.DataFrame:
+    return rows.frame([tuned.row(TASK, pe, seed, 8.25 + seed / 7) | more for seed in seeds])
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    found = rows.frame(
+        [
+            tuned.row(TASK, "rope", 0, 8.123456789012),
+            tuned.row(TASK, "none", 1, None),
+            tuned.row(TASK, "alibi", 3, None, lr=None, steps=None, run=None, loss_x4=None, threads=None),
+        ]
+    )
+    path = rows.write(TASK, found, tmp_path)
+    content = path.read_bytes()
+    again = rows.read(TASK, tmp_path)
+    pd.testing.assert_frame_equal(again.astype(object).fillna(0), found.astype(object).fillna(0), check_dtype=False)
+    assert list(again["pe"]) == ["alibi", "none", "rope"]
+    assert rows.write(TASK, again, tmp_path).read_bytes() == content
+    assert (tmp_path / shipped.SUMS).read_text().count(path.name) == 1
+    assert b"36.0,0.1" in content  # whole numbers alone have no point
+
+
+def test_rows_of_both_benchmarks_have_their_digests_in_one_file(tmp_path: Path) -> None:
+    rows.write(TASK, made(0), tmp_path)
+    shipped.write("pe_bench_1_copy", [], tmp_path)
+    assert shipped.read("pe_bench_1_copy", tmp_path) == []
+    assert len(rows.read(TASK, tmp_path)) == 1
+    (tmp_path / f"{TASK.study}.csv").write_text("pe\nrope\n")
+    with pytest.raises(LedgerError, match=r"pe_bench_2_induction.csv must have the digest \w{16}, got \w{16}"):
+        rows.read(TASK, tmp_path)
+
+
+def test_other_seeds_and_encodings_are_added_and_the_same_ones_kept_once() -> None:
+    known = made(0, 1)
+    both = rows.merged(TASK, known, made(1, 2, core_seconds=1.0, torch="3.0", hardware="another"), "there")
+    assert list(both["seed"]) == [0, 1, 2]
+    assert list(both["core_seconds"]) == [36.0, 36.0, 1.0]
+    both = rows.merged(TASK, both, made(0, pe="alibi", encoding="c" * 16, revision=3), "there")
+    assert list(both["pe"]) == ["alibi", "rope", "rope", "rope"]
+    assert list(rows.merged(TASK, rows.frame([]), known, "there")["seed"]) == [0, 1]
+    assert list(rows.merged(TASK, known, rows.frame([]), "there")["seed"]) == [0, 1]
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("more", "message", "left"),
     [
-        ["pe=rope", "seed=2"],
-        ["pe=alibi", "pe.slopes=harmonic", "optimizer.lr=0.0123", "seed=0"],
-        ["pe=learnable", "pe.std=0.14", "optimizer.lr=3e-4", "seed=1"],
-        ["pe=heads", "seed=1"],
+        ({"y": 9.0}, "rope, seed 1, of induction must be as shipped, with y 8.3928571, got 9.0 in there", 3),
+        ({"loss_x4": 0.7}, "rope, seed 1, of induction must be as shipped, with loss_x4 0.4, got 0.7 in there", 3),
+        ({"try3_pass": None}, "with try3_pass 8.8928571, got None in there", 3),
+        (
+            {"encoding": "c" * 16, "revision": 2},
+            f"rows of rope on induction must be as shipped, with revision 1 ({'b' * 16}), got revision 2 ({'c' * 16})",
+            2,
+        ),
+        (
+            {"settings": "d" * 16},
+            f"rows of induction must be as shipped, with settings {'a' * 16}, got settings {'d' * 16} in there",
+            1,
+        ),
     ],
-    ids=lambda words: words[0],
 )
-def test_the_command_of_a_row_makes_its_cell(words: list[str]) -> None:
-    alone = ["search=none", "decide.baseline=null", "decide.seeds=5..12"]
-    study = f"{STUDY}_copy"
-    cell = trained(study, *words, *alone)
-    shipped = replace(fabricated.cell("copy", "rope", 0, 0.5), identity=cell.identity)
-    (defaults,) = config.expand([words[0]], multirun=False)
-    found = shlex.split(command(study, shipped, flatten(resolved(defaults.pe))))
-    assert found[:4] == ["python", "-m", "pe_lab.run", "-m"]
-    assert "shipped=false" in found
-    again = trained(study, *(word for word in found[4:] if not word.startswith("+study")))
-    assert digest(again.identity) == digest(cell.identity)
-    assert again.target == 2
+def test_what_contradicts_shipped_rows_is_refused_or_takes_their_place(
+    more: dict[str, Any], message: str, left: int
+) -> None:
+    known = pd.concat([made(0, 1), made(1, pe="alibi")], ignore_index=True)
+    new = made(1, **more)
+    with pytest.raises(ValueError, match=".+") as caught:
+        rows.merged(TASK, known, new, "there")
+    assert message in str(caught.value)
+    assert str(caught.value).endswith("--replace takes those")
+    assert "\n" not in str(caught.value)
+    found = rows.merged(TASK, known, new, "there", replace=True)
+    assert len(found) == left
+    rows.require(found, TASK, "all")
+    (own,) = found[(found["pe"] == "rope") & (found["seed"] == 1)].to_dict("records")
+    assert all(own[name] == value or pd.isna(own[name]) for name, value in more.items())
 
 
-def test_options_of_conf_pe_are_not_given_again() -> None:
-    cell = fabricated.cell("copy", "alibi", 3, 0.5, slopes="harmonic", revision=1)
-    given = command(f"{STUDY}_copy", cell, {"name": "alibi", "slopes": "harmonic"})
-    assert given.startswith("python -m pe_lab.run -m +study=pe_bench_1_copy pe=alibi seed=3 optimizer.lr=0.003 ")
-    other = command(f"{STUDY}_copy", cell, {"name": "alibi", "slopes": "geometric"})
-    assert " pe.slopes=harmonic seed=3 " in other
-    cell = fabricated.cell("copy", "nape", 0, 0.5, shares=None, deep=True)
-    given = command(f"{STUDY}_copy", cell, {"name": "nape", "shares": 0.5, "deep": False})
-    assert " pe=nape pe.shares=null pe.deep=true seed=0 " in given
+@pytest.mark.parametrize(
+    ("of", "more", "message"),
+    [
+        (TASK, {"seed": 1.5}, "must have an integer from 0 to 9007199254740992 in seed, got 1.5"),
+        (TASK, {"seed": -1}, "in seed, got -1"),
+        (TASK, {"loss_x2": -0.1}, "must have a finite number of at least 0 in loss_x2, got -0.1"),
+        (TASK, {"loss_x1": float("inf")}, "must have a finite number of at least 0 in loss_x1, got inf"),
+        (TASK, {"accuracy_x4": 1.2}, "must have a number in [0, 1] in accuracy_x4, got 1.2"),
+        (TASK, {"solved": None}, "must have a value in solved, got none"),
+        (TASK, {"solved": False}, "must have the cap, 11.9069, in y where it is not solved, got 8.25"),
+        (TASK, {"y": 12.5}, "must have log2 steps from 4.907 to 11.91 in y, got 12.5"),
+        (TASK, {"y": None}, "must have log2 steps from 4.907 to 11.91 in y, got None"),
+        (TASK, {"benchmark": "pe-bench 1"}, "must have one of pe-bench 2 in benchmark, got 'pe-bench 1'"),
+        (TASK, {"task": "copy"}, "must have induction in task, got copy"),
+        (TASK, {"settings": "A" * 16}, "must have 16 hexadecimal digits in settings, got 'AAAAAAAAAAAAAAAA'"),
+        (TASK, {"revision": 0}, "in revision, got 0"),
+        (TASK, {"try2_lr": 0.0}, "in try2_lr, got 0"),
+        (TASK, {"commit": "\x1b[2J"}, "must have a text of 1 to 500 printable characters in commit, got "),
+        (TASK, {"colour": "red"}, "must have nothing, as there is no such column, in colour, got 'red'"),
+        (TEXT, {"solved": True}, "must have the test loss in y and nothing in solved"),
+        (TEXT, {"loss_x1": 1.0}, "must have the test loss in y and nothing in solved"),
+    ],
+)
+def test_a_row_that_cannot_be_is_refused_before_it_is_written(
+    tmp_path: Path, of: Any, more: dict[str, Any], message: str
+) -> None:
+    good = tuned.row(of, "rope", 0, 8.25)
+    rows.write(of, rows.frame([good]), tmp_path)
+    with pytest.raises(ValueError, match=".+") as caught:
+        rows.write(of, rows.frame([good | {"pe": "alibi"}, good | more]), tmp_path / "other")
+    assert message in str(caught.value)
+    assert "in row " in str(caught.value)
+    assert not (tmp_path / "other").exists()
 
 
-def test_words_of_a_command_are_quoted_and_rates_are_whole() -> None:
-    cell = fabricated.cell("copy", "sum", 0, 0.5, parts=["alibi", "none"], layers=[1, 3])
-    cell.identity["optimizer"]["lr"] = 0.00123456789
-    given = command(f"{STUDY}_copy", cell, {"name": "sum", "parts": ["rope", "alibi"], "layers": None})
-    assert "pe.layers=[1, 3]" in shlex.split(given)
-    assert "optimizer.lr=0.00123456789" in shlex.split(given)
+def test_a_seed_twice_and_rows_of_two_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="all must have each seed of an encoding once, got rope, seed 0 twice"):
+        rows.require(made(0, 0), TASK, "all")
+    mixed = pd.concat([made(0), made(1, encoding="c" * 16)])
+    with pytest.raises(ValueError, match=r"all must have one digest of encoding of rope on induction, got b+ and c+"):
+        rows.require(mixed, TASK, "all")
+    mixed = pd.concat([made(0), made(1, settings="c" * 16)])
+    with pytest.raises(ValueError, match=r"all must have one digest of settings of induction, got a+ and c+"):
+        rows.require(mixed, TASK, "all")
 
 
-def test_a_row_has_the_settings_and_the_command_of_its_cell(results: Path) -> None:
-    found = tables(Results.read(results).tasks)
-    assert tuple(found) == COLUMNS
-    assert found["task"].unique().tolist() == ["place", "copy", "recall"]
-    assert found.groupby("task", sort=False)["epochs"].unique().str[0].to_dict() == {"place": 2, "copy": 2, "recall": 4}
-    assert (found["seed"].dtype, found["epochs"].dtype, set(found["torch"])) == (int, int, {"2.13.0"})
-    for line in found.itertuples():
-        begins = f"python -m pe_lab.run -m +study=pe_bench_1_{line.task} pe={line.pe} seed={line.seed} "
-        assert line.command.startswith(begins)
-    assert tuple(tables([])) == COLUMNS
+def test_scores_follow_from_losses_and_levels() -> None:
+    found = made(0)
+    assert rows.lengths(found) == [1, 2, 4]
+    assert [rows.score(found, length)[0] for length in (1, 2, 4)] == pytest.approx([1 / 1.1, 0.9 / 1.1, 0.7 / 1.1])
+    assert rows.tries(found) == 3
+    assert pd.isna(rows.score(made(0, level_x1=0.0))[0])
 
 
-def test_environment_is_that_in_which_a_cell_was_trained() -> None:
-    environment = {name: f"the {name}" for name in ENVIRONMENT.values()} | {"threads": 3}
-    task = next(one for one in tasks() if one.name == "copy")
-    cells = [replace(fabricated.cell("copy", "rope", seed, 0.5), environment=environment) for seed in (0, 1)]
-    found = tables([TaskResults.of(task, Settings.of(task), cells)])
-    for column, name in ENVIRONMENT.items():
-        assert set(found[column]) == {environment[name]}
+def test_rows_of_the_package_can_be_read() -> None:
+    for name in ("induction", "causal_text"):
+        rows.read(task(name))
 
 
-def test_anchors_are_different_and_have_no_spaces() -> None:
-    names = [
-        anchor(pe, length, seed)
-        for pe in ("rope", "rope theta=100", "rope theta=10")
-        for length in (1, 2, 0.5)
-        for seed in (None, 0, 1)
-    ]
-    assert len(set(names)) == len(names)
-    assert all(" " not in name and "=" not in name for name in names)
-    assert anchor("rope", 2.0, 3) == "rope-x2-s3"
+def test_the_cap_is_that_of_the_study() -> None:
+    assert rows.frame([tuned.row(TASK, "rope", 0)])["y"][0] == pytest.approx(CAP)

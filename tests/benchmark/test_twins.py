@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from pe_lab import config
-from pe_lab.benchmark.tuned.tasks import task
-from pe_lab.benchmark.tuned.twins import NEAR, TWINS, twin_pairs
-from pe_lab.benchmark.tuned.undefined import undefined
+from pe_lab.benchmark.tasks import task
+from pe_lab.benchmark.twins import NEAR, TWINS, twin_pairs
+from pe_lab.benchmark.undefined import undefined
 from pe_lab.experiment.cell import Cell
 
 STEPS = 4

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(PROGRAM is None, reason="needs chromium, chromium-browser or google-chrome on the path"),
 ]
 LINK = re.compile(r'href="((?!https?:|data:|javascript:)[^"#]*)(?:#([^"]+))?"')
-KINDS = ("index", "needs", "encodings", "encodings/rope", "tasks/copy", "rows/copy", "claims", "tasks")
+KINDS = ("index", "needs", "encodings", "encodings/rope", "tasks/induction", "claims", "tasks")
 FIRST = "[...document.querySelectorAll('#table-leaderboard tbody tr:not([hidden])')].map(row => row.dataset.name)"
 
 
@@ -57,17 +57,17 @@ def test_text_and_lines_stand_out_from_the_background(browser: Browser, site: Pa
 
 def test_a_table_is_sorted_by_its_headers(browser: Browser, site: Path) -> None:
     browser.open(site / "index.html")
-    assert browser.evaluate(FIRST) == ["rope", "alibi", "none"]
+    assert browser.evaluate(FIRST) == ["rope", "alibi", "none", "rope_2d"]
     click = "document.querySelectorAll('#table-leaderboard thead button')[{}].click()"
     state = "document.querySelectorAll('#table-leaderboard thead th')[{}].getAttribute('aria-sort')"
     browser.evaluate(click.format(0))
-    assert browser.evaluate(FIRST) == ["alibi", "none", "rope"]
+    assert browser.evaluate(FIRST) == ["alibi", "none", "rope", "rope_2d"]
     assert browser.evaluate(state.format(0)) == "ascending"
     browser.evaluate(click.format(0))
-    assert browser.evaluate(FIRST) == ["rope", "none", "alibi"]
+    assert browser.evaluate(FIRST) == ["rope_2d", "rope", "none", "alibi"]
     assert browser.evaluate(state.format(0)) == "descending"
-    browser.evaluate(click.format(6))  # the score on recall, where alibi is the best
-    assert browser.evaluate(FIRST) == ["alibi", "rope", "none"]
+    browser.evaluate(click.format(4))  # the loss on text, which rope_2d has not
+    assert browser.evaluate(FIRST) == ["none", "alibi", "rope", "rope_2d"]
     assert browser.evaluate("document.querySelectorAll('[aria-sort]').length") == 1
 
 
@@ -90,21 +90,21 @@ def test_numbers_are_sorted_as_numbers_and_what_is_missing_stays_last(browser: B
 def test_a_table_is_filtered_by_name_and_by_facets(browser: Browser, site: Path) -> None:
     browser.open(site / "index.html")
     count = "document.querySelector('.gallery-filters output').textContent"
-    assert browser.evaluate(count) == "3 of 3"
+    assert browser.evaluate(count) == "4 of 4"
     choose = (
         "(() => {{ const select = document.querySelector('.gallery-filters select[name={}]'); select.value = '{}';"
         " select.dispatchEvent(new Event('input', {{bubbles: true}})) }})()"
     )
     browser.evaluate(choose.format("enters", "logits"))
-    assert browser.evaluate(FIRST) == ["rope", "alibi"]
+    assert browser.evaluate(FIRST) == ["rope", "alibi", "rope_2d"]
     browser.evaluate("document.querySelector('.gallery-filters input').focus()")
     browser.type("ALI")
     assert browser.evaluate(FIRST) == ["alibi"]
-    assert browser.evaluate(count) == "1 of 3"
+    assert browser.evaluate(count) == "1 of 4"
     browser.evaluate("document.querySelector('.gallery-filters button').click()")
     browser.evaluate("new Promise(done => setTimeout(done, 20))")
-    assert browser.evaluate(FIRST) == ["rope", "alibi", "none"]
-    assert browser.evaluate(count) == "3 of 3"
+    assert browser.evaluate(FIRST) == ["rope", "alibi", "none", "rope_2d"]
+    assert browser.evaluate(count) == "4 of 4"
 
 
 def test_tables_are_used_by_the_keyboard_alone(browser: Browser, site: Path) -> None:
@@ -118,9 +118,9 @@ def test_tables_are_used_by_the_keyboard_alone(browser: Browser, site: Path) -> 
     outline = "getComputedStyle(document.activeElement).outlineStyle"
     assert browser.evaluate(outline) == "solid"
     browser.press("Enter")
-    assert browser.evaluate(FIRST) == ["alibi", "none", "rope"]
+    assert browser.evaluate(FIRST) == ["alibi", "none", "rope", "rope_2d"]
     browser.press("Space")
-    assert browser.evaluate(FIRST) == ["rope", "none", "alibi"]
+    assert browser.evaluate(FIRST) == ["rope_2d", "rope", "none", "alibi"]
 
 
 def test_a_slider_draws_another_curve_by_mouse_and_keyboard(browser: Browser, site: Path) -> None:
@@ -153,14 +153,6 @@ def test_the_curve_is_that_of_the_data(browser: Browser, site: Path) -> None:
     assert drops[0] / drops[1] == pytest.approx(4, rel=0.02)
     browser.open(site / "encodings/none.html")
     assert browser.evaluate("document.querySelector('figcaption').textContent") == "the same at every distance"
-
-
-def test_a_link_to_a_row_shows_which(browser: Browser, site: Path) -> None:
-    browser.open(site / "rows/copy.html", anchor="#rope-x2-s3")
-    marked = "[...document.querySelectorAll('tr')].filter(row => getComputedStyle(row.cells[1]).boxShadow !== 'none')"
-    assert browser.evaluate(f"{marked}.map(row => row.id)") == ["rope-x2-s3"]
-    browser.open(site / "rows/copy.html", anchor="#rope-x2")
-    assert browser.evaluate(f"{marked}.map(row => row.id)") == ["rope-x2-s0"]
 
 
 @pytest.mark.skipif(find_spec("mkdocs") is None or find_spec("latex2mathml") is None, reason="needs the extra docs")

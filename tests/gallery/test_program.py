@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from pe_lab.benchmark.tasks import STUDY
 from pe_lab.cli import COMMANDS
 from pe_lab.gallery import content as made_of
 from pe_lab.gallery.__main__ import main
@@ -27,7 +26,7 @@ def test_it_writes_a_site_and_says_where(program: Program, results: Path, cache:
     out = tmp_path / "site"
     status, lines, error = program(main, "--out", out, "--results", results, "--cache", cache)
     assert (status, error) == (0, "")
-    assert lines == [f"{out / 'index.html'}: 26 pages, from 77 cells"]
+    assert lines == [f"{out / 'index.html'}: 17 pages, from 60 rows"]
     assert (out / "index.html").is_file()
     assert (out / "gallery.js").read_bytes() == (Path(made_of.__file__).parent / "static/gallery.js").read_bytes()
 
@@ -38,14 +37,14 @@ def test_the_same_results_give_the_same_bytes(program: Program, results: Path, c
     for name in ("a", "b"):
         program(main, "--out", tmp_path / name, "--results", results, "--cache", cache)
     files = [path.relative_to(tmp_path / "a") for path in (tmp_path / "a").rglob("*") if path.is_file()]
-    assert len(files) > 26
+    assert len(files) > 17
     assert all((tmp_path / "a" / path).read_bytes() == (tmp_path / "b" / path).read_bytes() for path in files)
 
 
 def test_damaged_results_give_one_line(program: Program, results: Path, tmp_path: Path) -> None:
     for path in results.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    damaged = tmp_path / f"{STUDY}_copy.jsonl.gz"
+    damaged = tmp_path / "pe_bench_2_copy.csv"
     damaged.write_bytes(damaged.read_bytes()[:-9])
     status, lines, error = program(main, "--out", tmp_path / "site", "--results", tmp_path)
     assert (status, lines) == (1, [])

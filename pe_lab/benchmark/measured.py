@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from pe_lab.benchmark.tuned import rows as of_rows
-from pe_lab.benchmark.tuned import verdicts
-from pe_lab.benchmark.tuned.tasks import Task, tasks
+from pe_lab.benchmark import rows as of_rows
+from pe_lab.benchmark import verdicts
+from pe_lab.benchmark.tasks import Task, tasks
 from pe_lab.statistics.pairs import Verdict
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from pe_lab.benchmark.tuned.tasks import STUDY, Task, task, tasks
-from pe_lab.benchmark.tuned.twins import TWINS
-from pe_lab.benchmark.tuned.undefined import defined
-from pe_lab.benchmark.tuned.verdicts import DIFFERENT, FRESH, endpoint, fresh, published, runs
+from pe_lab.benchmark.tasks import STUDY, Task, task, tasks
+from pe_lab.benchmark.twins import TWINS
+from pe_lab.benchmark.undefined import defined
+from pe_lab.benchmark.verdicts import DIFFERENT, FRESH, endpoint, fresh, published, runs
 from pe_lab.statistics import decide, interval, paired_tests, prior_of, share_interval
 from pe_lab.statistics.pairs import LEVEL, NUGGET, Verdict, all_pairs, as_arrays
 

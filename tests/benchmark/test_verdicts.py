@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 
 import tuned
-from pe_lab.benchmark.tuned import replication as again
-from pe_lab.benchmark.tuned import rows, tables, twins, verdicts
-from pe_lab.benchmark.tuned.measured import Measured
-from pe_lab.benchmark.tuned.replication import cells, commands, contrary, replication
-from pe_lab.benchmark.tuned.tasks import task, tasks
-from pe_lab.benchmark.tuned.undefined import defined
-from pe_lab.benchmark.tuned.verdicts import FRESH
+from pe_lab.benchmark import replication as again
+from pe_lab.benchmark import rows, tables, twins, verdicts
+from pe_lab.benchmark.measured import Measured, read
+from pe_lab.benchmark.replication import cells, commands, contrary, replication
+from pe_lab.benchmark.tasks import task, tasks
+from pe_lab.benchmark.undefined import defined
+from pe_lab.benchmark.verdicts import FRESH
 from pe_lab.statistics.pairs import Verdict
 
 TASK, TEXT = task("induction"), task("causal_text")
@@ -223,14 +223,13 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     found = {"induction": both(0), "causal_text": tuned.table("causal_text", {"rope": 1.5, "none": 2.2}, 0.01)}
     for name, rows_ in found.items():
         rows.write(task(name), rows_, tmp_path / "package")
-    assert tables.is_measured(tmp_path / "package")
-    assert not tables.is_measured(tmp_path)
+    assert {one.task.name for one in read(tmp_path / "package")} == set(found)
     rows.write(TASK, tuned.table("induction", MEANS, seeds=range(4)), tmp_path / "begun")
-    assert not tables.is_measured(tmp_path / "begun")
+    assert read(tmp_path / "begun") == read(tmp_path) == []
     own = pd.concat([both(0), tuned.table("induction", {"mine": 9.0}, seeds=range(2))])
     rows.write(TASK, own, tmp_path / "own")
     assert "mine" not in Measured(TASK, own).best  # nothing is known of it yet
-    assert tables.is_measured(tmp_path / "own")  # an encoding of one's own with fewer seeds hides nothing
+    assert len(read(tmp_path / "own")) == 1  # an encoding of one's own with fewer seeds hides nothing
     known = tables.read(tmp_path / "package")
     assert list(known) == [one.name for one in tasks() if one.name in found]
     text = tables.text(known)

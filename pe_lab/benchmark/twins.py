@@ -14,8 +14,8 @@ from itertools import combinations
 
 import pandas as pd
 
-from pe_lab.benchmark.tuned.tasks import task
-from pe_lab.benchmark.tuned.verdicts import DIFFERENT, pairs, runs
+from pe_lab.benchmark.tasks import task
+from pe_lab.benchmark.verdicts import DIFFERENT, pairs, runs
 from pe_lab.statistics import share_interval
 
 TWINS: tuple[tuple[str, ...], ...] = (("none", "integer", "normalized"), ("rope", "rope_dynamic_ntk"))

@@ -6,9 +6,9 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from pe_lab.benchmark.tuned import rows as of_rows
-from pe_lab.benchmark.tuned.tasks import Task, tasks
-from pe_lab.benchmark.tuned.undefined import defined
+from pe_lab.benchmark import rows as of_rows
+from pe_lab.benchmark.tasks import Task, tasks
+from pe_lab.benchmark.undefined import defined
 from pe_lab.statistics import Endpoint, compare, interval, rank_ranges, share_interval
 from pe_lab.statistics.pairs import Verdict
 

@@ -1,20 +1,18 @@
-"""Pe-bench 2 as text, and as CSV files for other programs."""
+"""The benchmark as text, and as CSV files for other programs."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 
-from pe_lab.benchmark.tuned import rows as of_rows
-from pe_lab.benchmark.tuned import verdicts
-from pe_lab.benchmark.tuned.measured import Measured
-from pe_lab.benchmark.tuned.replication import commands, replication
-from pe_lab.benchmark.tuned.tasks import NAME, Task, task, tasks
-from pe_lab.benchmark.tuned.twins import called_different, placebo
-from pe_lab.results import shipped
+from pe_lab.benchmark import rows as of_rows
+from pe_lab.benchmark import verdicts
+from pe_lab.benchmark.measured import Measured
+from pe_lab.benchmark.replication import commands, replication
+from pe_lab.benchmark.tasks import NAME, Task, task, tasks
+from pe_lab.benchmark.twins import called_different, placebo
 from pe_lab.system.files import write_text
 from pe_lab.system.spreadsheet import to_csv
-from pe_lab.system.tables import read_csv
 
 
 def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
@@ -26,12 +24,6 @@ def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
     """
     found = {one.name: of_rows.read(one, folder) for one in tasks()}
     return {name: rows for name, rows in found.items() if len(rows)}
-
-
-def is_measured(folder: Path | None = None) -> bool:
-    """Return whether a task has shipped rows of enough seeds of most encodings that have any."""
-    files = [file for one in tasks() if (file := (folder or shipped.FOLDER) / f"{one.study}.csv").is_file()]
-    return any(verdicts.is_complete(read_csv(file)) for file in files)
 
 
 def text(found: Mapping[str, pd.DataFrame]) -> str:
