@@ -345,15 +345,13 @@ def _require_used(settings: DictConfig, alone: bool) -> None:
 
 def _require_cell_of_agent(cfgs: list[DictConfig]) -> None:
     """Raise ValueError unless a W&B agent asks for one cell, which depends on no result of others."""
-    decide, search = cfgs[0].decide, cfgs[0].search
+    decide = cfgs[0].decide
     alone = (
         "under a W&B agent, which chooses cells itself: start the study with python -m pe_lab.run -m, on as many "
         "machines as you like"
     )
     if decide.baseline is not None:
         raise ValueError(f"decide.baseline={decide.baseline} cannot run {alone}")
-    if search is not None:
-        raise ValueError(f"search must be none, got search.rates={list(search.rates)} {alone}")
     if len(cfgs) > 1:
         raise ValueError(f"a W&B agent must be given one cell at a time, got {len(cfgs)}: leave out -m")
 

@@ -422,7 +422,6 @@ def test_the_program_ends_with_a_cell_or_in_one_line(tmp_path_factory, text, tal
         "--multirun",
         "--",
         "+study",
-        "search",
     )
     words = [word for word in words if not word.lstrip("+~").startswith(elsewhere) and "\0" not in word]
     words = [word.encode(errors="surrogateescape").decode(errors="surrogateescape") for word in words if _typed(word)]

@@ -54,7 +54,7 @@ def measured(names: list[str] | None = None) -> pd.DataFrame:
     Args:
         names: of encodings; None: all.
     """
-    from pe_lab.experiment.searches import phased  # loads torch
+    from pe_lab.experiment.tuning import phased  # loads torch
 
     lines, made = [], {}
     for task in tasks():

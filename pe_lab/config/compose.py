@@ -23,7 +23,7 @@ from pe_lab.config.users import Folders, folders, tell_hydra
 from pe_lab.encodings.options import shown
 
 # settings of a sweep, not of its cells
-OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "search", "tune", "shipped")
+OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "tune", "shipped")
 Composed = tuple[DictConfig, Mapping[str, Any] | None]  # a config, and the parameters of its study's sweep
 State = tuple[tuple[str, int, int, int], ...]  # of all files
 OF_SWEEPERS = ("workers", "tune.rates", "decide.baseline")  # mean nothing to a cell; others need one of them
@@ -134,12 +134,10 @@ def _keys(given: list[Any]) -> list[str]:
 
 
 def _require_rate_unset(cfgs: list[DictConfig], keys: list[str]) -> None:
-    """Raise ValueError if a learning rate is given beside the search that is to choose it."""
-    by = "the search" if cfgs[0].search is not None else "tune.rates" if cfgs[0].tune.rates is not None else None
-    if by is not None and "optimizer.lr" in keys:
+    """Raise ValueError if a learning rate is given beside those that seeds choose from."""
+    if cfgs[0].tune.rates is not None and "optimizer.lr" in keys:
         rates = ", ".join(dict.fromkeys(f"{cfg.optimizer.lr:g}" for cfg in cfgs))
-        off = "search=none" if by == "the search" else "tune.rates=null"
-        raise ValueError(f"optimizer.lr must be left to {by}, got {rates}: leave it out, or use {off}")
+        raise ValueError(f"optimizer.lr must be left to tune.rates, got {rates}: leave it out, or use tune.rates=null")
 
 
 def _require_base_used(cfgs: list[DictConfig], keys: list[str]) -> None:

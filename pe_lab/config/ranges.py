@@ -22,16 +22,16 @@ def _optional(one: Range) -> Range:
     return replace(one, optional=True)
 
 
-def _ladder(fewest: int, empty: bool = False) -> Range:
-    """Return the range of lists of so many positive numbers, ascending; or of none, if that is allowed."""
+def _ladder(fewest: int) -> Range:
+    """Return the range of lists of so many positive numbers, ascending."""
 
     def holds(value: Any) -> bool:
         if not isinstance(value, list) or not all(map(POSITIVE.holds, value)):
             return False
         ascending = all(low < high for low, high in pairwise(value))
-        return (len(value) >= fewest and ascending) or (empty and not value)
+        return len(value) >= fewest and ascending
 
-    return Range(f"a list of at least {fewest} positive numbers, ascending{', or empty' if empty else ''}", holds)
+    return Range(f"a list of at least {fewest} positive numbers, ascending", holds)
 
 
 _NUMBER = r"[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?"
@@ -102,13 +102,6 @@ RANGES: dict[str, Range] = {
     "optimizer.min_lr": at_least(0),
     "optimizer.decay_fraction": Range("in (0, 1]", lambda x: is_number(x) and 0 < x <= 1),
     "optimizer.warmup_steps": whole(0),
-    "search.rates": _ladder(3),
-    "search.scales": _ladder(2, empty=True),
-    "search.seeds": COUNT,
-    "search.first_seed": at_least(0),
-    "search.rungs": whole(2),
-    "search.factor": whole(2),
-    "search.extensions": whole(0),
     "tune.rates": _optional(_ladder(2)),
     "tune.scaled": _each(
         Range(

@@ -46,7 +46,7 @@ TRAINING, ON_GPU, WITH_CALLBACKS = "results", "results on a GPU", "results with 
 MEASURED, CELLS, NOTHING = "what is measured", "which cells", "nothing"
 _CHANGES = {
     **dict.fromkeys(("evaluate", "probe"), MEASURED),
-    **dict.fromkeys(("search", "tune", "decide", "budget"), CELLS),
+    **dict.fromkeys(("tune", "decide", "budget"), CELLS),
     **dict.fromkeys(("logger", "ledger", "study_name", "workers", "margin", "shipped", "hydra"), NOTHING),
     **dict.fromkeys(("trainer.log_every", "trainer.save_every"), NOTHING),
     **dict.fromkeys((f"callbacks.{name}" for name in READING), NOTHING),
@@ -116,12 +116,12 @@ def common() -> list[Setting]:
 
 
 def of_config(chosen: list[str] | None = None) -> list[Setting]:
-    """Return the settings of conf/config.yaml and of what it chooses; of searches, those of fair.
+    """Return the settings of conf/config.yaml and of what it chooses.
 
     Args:
         chosen: the groups, in order; None: all.
     """
-    names = {one.name: one.default.strip("[]") for one in groups() if one.default != "[]"} | {"search": "fair"}
+    names = {one.name: one.default.strip("[]") for one in groups() if one.default != "[]"}
     files = [(group, folder() / group / f"{names[group]}.yaml") for group in (names if chosen is None else chosen)]
     return [one for group, file in [("", folder() / "config.yaml"), *files] for one in settings(file, group)]
 

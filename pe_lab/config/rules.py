@@ -13,7 +13,7 @@ from pe_lab.config.declarations import declarations
 from pe_lab.config.looks import looks_of
 from pe_lab.config.parts import PARTS
 from pe_lab.config.ranges import NAME, RANGES, require
-from pe_lab.config.schema import NAMED, TYPED, Config, Decide, Model, Search, Solve, Tune
+from pe_lab.config.schema import NAMED, TYPED, Config, Decide, Model, Solve, Tune
 from pe_lab.config.trainer import check_trainer
 from pe_lab.config.users import Folders, find_classes, folders, is_package
 from pe_lab.encodings import options
@@ -134,10 +134,6 @@ def _check_length(cfg: DictConfig) -> None:
         for key, usual in vars(Solve()).items():
             if cfg.solve[key] != usual:
                 raise ValueError(f"solve.{key}={cfg.solve[key]} needs a training in steps, as steps=2000: got epochs")
-    elif cfg.search is not None:
-        raise ValueError(
-            f"search must be none for a training in steps, as it searches by epochs, got steps={cfg.steps}"
-        )
     elif cfg.solve.level is not None and cfg.steps <= cfg.solve.first:
         raise ValueError(
             f"steps must be above solve.first, {cfg.solve.first}, the first evaluation, where solve.level is given, "
@@ -154,8 +150,6 @@ def _check_schedule(cfg: DictConfig) -> None:
         )
     if least and given.schedule == "constant":
         raise ValueError(f"optimizer.min_lr={least} needs optimizer.schedule=cosine, linear or wsd, got constant")
-    if least and cfg.search is not None:
-        raise ValueError(f"optimizer.min_lr must be 0 beside search, which tries lower rates, got {least}")
     if least > given.lr:
         raise ValueError(f"optimizer.min_lr must be at most optimizer.lr, {given.lr}, got {least}")
 
@@ -170,9 +164,9 @@ def _check_tune(cfg: DictConfig) -> None:
         return
     if cfg.steps is None:
         raise ValueError(f"tune.rates needs a training in steps, as steps=3840, got epochs={cfg.epochs}")
-    if cfg.search is not None or cfg.decide.baseline is not None:
-        other = "search" if cfg.search is not None else "decide.baseline"
-        raise ValueError(f"tune.rates={_plain(tune.rates)} must not be given beside {other}: choose one of them")
+    if cfg.decide.baseline is not None:
+        rates = _plain(tune.rates)
+        raise ValueError(f"tune.rates={rates} must not be given beside decide.baseline: choose one of them")
     if cfg.optimizer.schedule != "constant":
         raise ValueError(
             f"optimizer.schedule must be constant with tune.rates, as tries of several lengths are compared, got "
@@ -232,10 +226,6 @@ def _check_keys(cfg: DictConfig, files: Folders) -> None:
             raise ValueError(f"{group} must have settings, got {shown(_plain(cfg[group]))}")
     for group, typed in TYPED:
         known[group] = {field.name for field in fields(typed)}
-    if cfg.search is not None:
-        if not OmegaConf.is_dict(cfg.search):
-            raise ValueError(f"search must be one of conf/search, such as fair, got {shown(_plain(cfg.search))}")
-        known["search"] = {field.name for field in fields(Search)}
     for leaf in [*_encodings(cfg.pe, "pe"), "data", "optimizer"]:
         group, given = leaf.partition(".")[0], OmegaConf.select(cfg, leaf)
         if not NAME.holds(given.get("name")):

@@ -134,19 +134,6 @@ class Decide:
 
 
 @dataclass
-class Search:
-    """How learning rates, and the scales at which encodings start, are searched: see pe_lab.experiment.search."""
-
-    rates: list[float] = MISSING
-    scales: list[float] = MISSING
-    seeds: int = MISSING
-    first_seed: int = MISSING
-    rungs: int = MISSING
-    factor: int = MISSING
-    extensions: int = MISSING
-
-
-@dataclass
 class Config:
     """A cell: one encoding in one model on one dataset, trained for a number of epochs or of steps."""
 
@@ -171,7 +158,6 @@ class Config:
     margin: str | None = None
     decide: Decide = field(default_factory=Decide)
     budget: float | None = None
-    search: Any = None
     shipped: bool = True
 
 

@@ -1,6 +1,5 @@
 """The stage of a study that adds seeds, look by look, to encodings that are still undecided."""
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,12 +33,11 @@ def require_question(cfgs: list[DictConfig]) -> None:
     _Study(cfgs)
 
 
-def add_seeds(cfgs: list[DictConfig], searched: Mapping[str, float] | None = None) -> Stage:
+def add_seeds(cfgs: list[DictConfig]) -> Stage:
     """Train the cells of a look, decide, and go on with what is undecided until nothing is, or the budget ends.
 
     Args:
         cfgs: a config for each encoding in each setting; their seed is not used.
-        searched: core-seconds of each run of a search that came before, by its name. The budget pays for it too.
 
     Returns:
         The configs of all cells that were asked for.
@@ -47,7 +45,7 @@ def add_seeds(cfgs: list[DictConfig], searched: Mapping[str, float] | None = Non
     Raises:
         ValueError: the baseline is not among the encodings, or there is only one.
     """
-    study = _Study(cfgs, searched)
+    study = _Study(cfgs)
     while (decision := study.decide()).needed:
         if study.exceeds_budget(decision):
             study.ended_before = decision.look
@@ -64,12 +62,10 @@ class _Study:
 
     Attributes:
         asked: the config of each cell so far, by encoding, setting and seed.
-        searched: core-seconds of each run of a search that came before, by its name.
         ended_before: the number of the look that the budget did not suffice for; None: it did.
     """
 
-    def __init__(self, cfgs: list[DictConfig], searched: Mapping[str, float] | None = None) -> None:
-        self.searched = dict(searched or {})
+    def __init__(self, cfgs: list[DictConfig]) -> None:
         self.described = describe([settings_of(with_settings(cfg, {"seed": 0})) for cfg in cfgs])
         self.names = [name for name in self.described if name not in ("pe", "seed")]
         keys = keys_of(self.described, self.names)
@@ -148,8 +144,8 @@ class _Study:
 
     @property
     def spent(self) -> float:
-        """Return the core-hours of training of all runs so far, those of a search included, each counted once."""
-        return sum((self.searched | cost_of(self.outcomes.values())).values()) / HOUR
+        """Return the core-hours of training of all runs so far, each counted once."""
+        return sum(cost_of(self.outcomes.values()).values()) / HOUR
 
     def exceeds_budget(self, decision: Decision) -> bool:
         """Return whether the next look would cost more than is left, at the cost of its encodings' seeds so far.
@@ -186,10 +182,8 @@ class _Study:
     def _cost(self) -> str:
         runs = {one.run for one in self.outcomes.values()}
         fixed = len(self.cfgs) * self.looks[-1]
-        search = sum(self.searched.values()) / HOUR
-        of_search = f", {search:.3g} of them for the search of learning rates" if self.searched else ""
         cells = f"{len(self.asked)} cells on {len(runs)} runs instead of {fixed} cells"
-        return f"{cells}, {self.spent:.3g} core-hours of training{of_search}"
+        return f"{cells}, {self.spent:.3g} core-hours of training"
 
     def write(self, decision: Decision) -> None:
         """Print the verdicts, and write them into the study's folder, if it has one."""

@@ -1,4 +1,4 @@
-"""What a study declares before its first cell is trained: its margin, how seeds are added, its search."""
+"""What a study declares before its first cell is trained: its margin, how seeds are added, how they tune."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def declaration(cfg: DictConfig) -> dict[str, Any]:
         "margin": margin,
         "baseline": decide["baseline"],
         "decide": decide if decides else None,
-        "search": None if cfg.search is None else resolved(cfg.search),
+        "search": None,  # of learning rates, which earlier versions had
         **({} if cfg.tune.rates is None else {"tune": resolved(cfg.tune), "solve": resolved(cfg.solve)}),
     }
 

@@ -67,9 +67,8 @@ def run(
     ledger, study = Path(cfgs[0].ledger), cfgs[0].study_name
     if study:
         Tree(ledger).refuse_links(ledger / "studies" / study)
-    searched = cfgs[0].search is not None
     tunes = cfgs[0].tune.rates is not None
-    if not train and not searched and not tunes and cfgs[0].decide.baseline is None:
+    if not train and not tunes and cfgs[0].decide.baseline is None:
         _require_trained(cells)
     if cfgs[0].decide.baseline is not None:
         from pe_lab.experiment.deciding import require_question  # loads pandas
@@ -79,10 +78,6 @@ def run(
         from pe_lab.experiment.tuning import races_of
 
         races_of([cell.cfg for cell in cells])  # refuses what makes no race
-    if searched:
-        from pe_lab.experiment.searches import searches_of
-
-        searches_of([cell.cfg for cell in cells])  # refuses what cannot be searched
     if train and not elsewhere:
         require_margin(cells)
     declare(cfgs[0])
@@ -90,15 +85,11 @@ def run(
     served = _Rounds(overrides, cells, unfit, _Workers(launch, workers, elsewhere), train)
     own = served.jobs_of(drive(stages([cell.cfg for cell in cells]), served.serve))
     report(own, evaluated=not train)
-    if searched:
-        from pe_lab.experiment.chosen_rates import print_costs
-
-        print_costs([job for job in served.jobs.values() if job not in own], own)
     return own
 
 
 def stages(cfgs: list[DictConfig]) -> Stage:
-    """Go through the stages of a study. Most have one round: all cells. A search of learning rates comes before it.
+    """Go through the stages of a study. Most have one round: all cells.
 
     Args:
         cfgs: cells that fit.
@@ -107,15 +98,10 @@ def stages(cfgs: list[DictConfig]) -> Stage:
         from pe_lab.experiment.tuning import tuned  # loads pandas
 
         return (yield from tuned(cfgs))
-    cost: dict[str, float] = {}  # of the search, in core-seconds by run
-    if cfgs[0].search is not None:
-        from pe_lab.experiment.fair_rates import fair_rates  # loads pandas
-
-        cfgs = yield from fair_rates(cfgs, cost)
     if cfgs[0].decide.baseline is not None:
         from pe_lab.experiment.deciding import add_seeds  # loads pandas
 
-        return (yield from add_seeds(cfgs, cost))
+        return (yield from add_seeds(cfgs))
     yield Round(cfgs)
     return cfgs
 

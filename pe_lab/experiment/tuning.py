@@ -7,17 +7,19 @@ far. Try by try, so that a later one is not trained beyond the steps at which an
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
-from omegaconf import DictConfig
+from hydra.utils import get_class
+from omegaconf import DictConfig, OmegaConf
 
+from pe_lab.config import folders
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
-from pe_lab.experiment.searches import LR, UNMEASURED, phased, require_scale_unset, starting_scale
 from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.ledger.tree import Tree
 from pe_lab.results import tuned_outcomes
 from pe_lab.results.from_ledger import validation_by_step
-from pe_lab.results.rows import describe, settings_of
+from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
 from pe_lab.results.table import as_text
 from pe_lab.statistics import (
     Endpoint,
@@ -31,6 +33,58 @@ from pe_lab.statistics import (
     outcomes,
 )
 from pe_lab.statistics import Outcome as Tuned
+
+LR = "optimizer.lr"
+# of the cells of tries: they are trained and validated, and nothing else
+UNMEASURED: dict[str, Any] = {
+    "tune.rates": None,
+    "probe": {},
+    "evaluate.lengths": [1.0],
+    "evaluate.policy": ["raw"],
+    "evaluate.offset": [0],
+    "evaluate.decode": "none",
+}
+
+
+def starting_scale(leaf: DictConfig, path: str = "pe") -> str | None:
+    """Return the setting that is the starting scale of an encoding, or of the encoding that it is made of; or None.
+
+    Args:
+        leaf: the settings of the encoding; path: of them in the config.
+
+    Raises:
+        ValueError: the option has another name than those that tables leave out where it has one value per encoding.
+    """
+    option = getattr(get_class(leaf["_target_"]), "start_scale", None)
+    if option is not None and option in leaf:
+        if option not in STARTING_SCALES:
+            names = " or ".join(STARTING_SCALES)
+            raise ValueError(f"start_scale of {leaf['_target_']} must be {names} to be tuned, got {option!r}")
+        return f"{path}.{option}"
+    inner = (starting_scale(leaf[key], f"{path}.{key!s}") for key in leaf if _is_encoding(leaf[key]))
+    return next(filter(None, inner), None)
+
+
+def phased(leaf: DictConfig) -> bool:
+    """Return whether an encoding, or one that it is made of, changes in the course of the training."""
+    inner = [leaf[key] for key in leaf if _is_encoding(leaf[key])] + list(leaf.get("parts") or ())
+    return bool(getattr(get_class(leaf["_target_"]), "phased", False)) or any(map(phased, inner))
+
+
+def _is_encoding(value: Any) -> bool:
+    return OmegaConf.is_dict(value) and "_target_" in value
+
+
+def _require_scale_unset(cfg: DictConfig, scale: str) -> None:
+    """Raise ValueError if the starting scale is not that of the encoding's file: somebody wants another."""
+    path, _, option = scale.rpartition(".")
+    leaf = OmegaConf.select(cfg, path)
+    file = folders().file("pe", leaf.name)
+    written = OmegaConf.load(file) if file else None
+    usual = written.get(option) if isinstance(written, DictConfig) else None
+    if usual is not None and leaf[option] != usual:
+        given = f"{leaf[option]:g}"
+        raise ValueError(f"{scale} must be left to tune.scaled, got {given}: leave it out, or add tune.scaled=[]")
 
 
 @dataclass
@@ -66,7 +120,8 @@ class Race:
                 f"training: give optimizer.lr"
             )
         scale = starting_scale(cfg.pe) if cfg.tune.scaled else None
-        require_scale_unset(cfg, scale, "tune.scaled", "tune.scaled=[]")
+        if scale is not None:
+            _require_scale_unset(cfg, scale)
         tries = [Try(float(rate)) for rate in cfg.tune.rates]
         if scale:
             tries = [Try(float(rate), float(start)) for rate, start in cfg.tune.scaled]
@@ -92,7 +147,7 @@ class Race:
         attempt = need.trial.attempt
         settings = {LR: attempt.rate, "steps": need.steps} | ({self.scale: attempt.scale} if self.scale else {})
         name = self.cfg.study_name
-        return with_settings(self.cfg, settings if measured else _UNMEASURED | settings | {"study_name": _tries(name)})
+        return with_settings(self.cfg, settings if measured else UNMEASURED | settings | {"study_name": _tries(name)})
 
     def winner(self) -> DictConfig | None:
         """Return the cell of the chosen try, with the measurements of the study; None: all tries failed.
@@ -156,9 +211,6 @@ def evaluations(steps: int, first: int, per_doubling: int) -> tuple[int, ...]:
     most = per_doubling * math.log2(max(1.0, steps / first)) if first < steps else 0
     grid = {round(first * 2 ** (k / per_doubling)) for k in range(math.ceil(most) + 1)}
     return tuple(sorted({step for step in grid if step < steps} | {steps}))
-
-
-_UNMEASURED = {key: value for key, value in UNMEASURED.items() if key != "search"}
 
 
 def _tries(study: str | None) -> str | None:

@@ -69,13 +69,13 @@ class Content:
             ValueError: a row of the results cannot be, or a definition is damaged.
             LedgerError: results were changed.
         """
+        tasks = {task.task.name: task for task in measured.read(results)}
         known = definitions()
         chosen = {name: known[name] for name in (known if names is None else names)}
         studies = studies if studies is not None and studies.is_dir() else None
         table = None if studies is None else studies / "audit" / "table.csv"
         audit = read_csv(table).set_index("pe") if table is not None and table.is_file() else pd.DataFrame()
         portraits = _portraits(chosen, set(audit.index), cache)
-        tasks = {task.task.name: task for task in measured.read(results)}
         return cls(chosen, portraits, tasks, _claims(studies), audit, documented)
 
     @cached_property

@@ -50,7 +50,7 @@ def _rates(asked: Question) -> Section:
     if LR not in results.cells and results.cells["pe"].nunique() > 1:
         text = (
             "**Note.** All encodings were trained at one learning rate, which was not tuned for each of them: at rates "
-            "of their own, their order may differ. `+study=tune_lr` shows how much, `search=fair` gives each its own."
+            "of their own, their order may differ. `+study=tune_lr` shows how much; with `tune.rates` seeds choose one."
         )
         return Section(title, [text])
     if LR not in setting_columns(results.cells) or results.curves.empty:

@@ -37,6 +37,9 @@ def in_one_line(error: BaseException) -> str:
 
     if isinstance(error, MissingConfigException) and error.options is not None and error.missing_cfg_file:
         group, _, name = str(error.missing_cfg_file).rpartition("/")
+        if f"{group}={name}" in ("search=fair", "search=pe_bench"):
+            rates = "tune.rates=[1e-3,3e-3,1e-2], with which every seed of a training in steps tunes for itself"
+            return f"learning rates must be given as {rates}, got search={name}"
         return unknown_name(group or "config", error.options, name)
     cause = error.__cause__
     if (file := COMPOSING.match(str(error))) and (line := _of_setting(error.__context__)):
@@ -73,7 +76,7 @@ def unknown_setting(leaf: "DictConfig", group: str, name: str, known: Iterable[A
     near = nearest(name, names, [one for one in _settings(leaf._get_root()) if one != full])
     value = f"={given[:LONGEST]}{'...' if len(given) > LONGEST else ''}" if given else ""
     has = f"has the settings {', '.join(names)}" if names else "has no settings"
-    has += f" before {group}=NAME is given" if group in ("search", "probe") and not names else ""
+    has += f" before {group}=NAME is given" if group == "probe" and not names else ""
     return (
         f"{full}{value}: did you mean {' or '.join(near)}? {owner} {has}"
         if near

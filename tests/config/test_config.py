@@ -69,8 +69,10 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["pe=rpoe"], ["pe='rpoe': did you mean rope?"]),
         (["pe=RoPE"], ["pe='RoPE': did you mean rope?"]),
         (["model.Depth=3"], ["model.Depth=3: did you mean depth?"]),
-        (["search=fair", "seeds=3"], ["seeds=3: did you mean decide.seeds or search.seeds?"]),
-        (["search.rates=[1]"], ["search.rates=[1]", "search has no settings before search=NAME is given"]),
+        (["seeds=3"], ["seeds=3: did you mean decide.seeds?"]),
+        (["search=fair"], ["tune.rates=", "got search=fair"]),
+        (["search=wide"], ["search must be one of none, pe_bench_2, got 'wide'"]),
+        (["search.rates=[1]"], ["search.rates=[1]"]),
         (["foo=" + 100 * "x"], ["got foo=" + 80 * "x" + "..."]),
         (["++pe.thet=3"], ["pe.thet=3: did you mean theta? pe=rope has the settings pairing, rotary_dim, theta"]),
         (["+study=depth_epoch_pe"], ["study must be one of", "did you mean depth_epochs_pe?"]),
@@ -204,7 +206,7 @@ def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     seen = set()
     for group in ("data", "logger", "optimizer", "search"):
         for path in (config.folder() / group).glob("*.yaml"):
-            cfg = config.expand(config.of_jobs([f"{group}={path.stem}"]), multirun=True)[0]  # one search needs a sweep
+            cfg = config.expand(config.of_jobs([f"{group}={path.stem}"]), multirun=True)[0]
             seen |= {s for s in RANGES if OmegaConf.select(cfg, s, default=seen) is not seen}
     assert seen == set(RANGES)
 

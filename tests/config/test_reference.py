@@ -23,7 +23,7 @@ def group(file: Path) -> str:
 def test_every_key_says_what_it_is(file: Path) -> None:
     described = {one.name for one in reference.of_config() if one.words} if file in PRESETS else set()
     for one in reference.settings(file, group(file)):
-        assert one.words or one.name in described or one.name == "search", one
+        assert one.words or one.name in described, one
 
 
 def test_every_key_of_a_file_is_a_setting_of_it() -> None:

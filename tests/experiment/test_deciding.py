@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from configs import in_ledger
-from faults.sweeps import TINY
 from pe_lab import config, run, status
 from pe_lab.experiment import sweep, tables
 from pe_lab.experiment.deciding import add_seeds
@@ -248,16 +247,6 @@ def test_the_budget_ends_a_study_before_a_look_that_it_does_not_suffice_for(caps
     assert "the budget ended" in capsys.readouterr().out
 
 
-def test_the_budget_pays_for_the_search_too():
-    losses = {"none": 1.0, "rope": 5.0, "sinusoidal": 1.005}
-    searched = {"a": 1200.0, "b": 600.0}
-    for budget, looks in ((1.79, 1), (1.81, 2), (2.01, 3)):  # 0.5 for the search, then 0.9, 0.4 and 0.2 core-hours
-        serve, rounds = outcomes(losses)
-        drive(add_seeds(with_budget(budget), searched), serve)
-        assert len([one for one in rounds if one.cfgs]) == looks, budget
-    assert rounds[-1].text.endswith("2 core-hours of training, 0.5 of them for the search of learning rates")
-
-
 def test_a_run_with_several_checkpoints_is_paid_once():
     serve, rounds = outcomes({"none": 1.0, "rope": 5.0, "sinusoidal": 1.005})
     drive(add_seeds(expand("margin=0.001 nats", "epochs=1,2")), serve)
@@ -442,10 +431,6 @@ def test_an_agent_of_wandb_cannot_run_such_a_study(tmp_path, monkeypatch, progra
     code, _, err = program(run.main, "-m", *STUDY, f"ledger={tmp_path}")
     assert code == 1
     assert err.startswith("error: decide.baseline=none cannot run under a W&B agent")
-    for words in (["-m", "pe=none,rope"], ["pe=none"]):  # a search trains cells that the agent did not choose
-        code, _, err = program(run.main, *words, *TINY, "search=fair", "logger=none", f"ledger={tmp_path}")
-        assert (code, err.count("\n")) == (1, 1)
-        assert err.startswith("error: search must be none, got search.rates=[0.0003, 0.001, ")
     assert not list(tmp_path.glob("*"))
 
 

@@ -145,7 +145,6 @@ def test_the_level_and_the_steps_of_evaluation_are_part_of_the_identity(tmp_path
         (["steps=90", "solve.level=1"], ["solve.level", "(0, 1)", "1"]),
         (["steps=90", "solve.level=0"], ["solve.level", "(0, 1)", "0"]),
         (["steps=0"], ["steps", "0"]),
-        (["steps=9", "search=fair"], ["search", "steps"]),
     ],
 )
 def test_a_length_that_is_given_twice_or_not_at_all_is_refused(overrides, named):

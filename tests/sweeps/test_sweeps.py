@@ -144,11 +144,11 @@ def test_studies_whose_cells_depend_on_results_have_no_sweep():
         text = study.read_text()
         if "sweeper:" in text:
             cfg = config.expand([f"+study={study.stem}"], multirun=True)[0]
-            known = cfg.decide.baseline is None and cfg.search is None and cfg.tune.rates is None
+            known = cfg.decide.baseline is None and cfg.tune.rates is None
             assert generate.has_sweep(text) == known, study.stem
     assert not generate.has_sweep("hydra: {sweeper: {params: {pe: rope}}}\ndecide: {baseline: rope}")
     assert not generate.has_sweep("hydra: {sweeper: {params: {pe: rope}}}\ntune: {rates: [1e-3, 1e-2]}")
-    assert not generate.has_sweep("hydra: {sweeper: {params: {pe: rope}}}\ndefaults: [override /search: fair]")
+    assert not generate.has_sweep("hydra: {sweeper: {params: {pe: rope}}}\ndefaults: [override /search: pe_bench_2]")
     assert generate.has_sweep("hydra: {sweeper: {params: {pe: rope}}}\ndefaults: [override /search: none]")
 
 

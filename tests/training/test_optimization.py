@@ -255,7 +255,6 @@ def test_muon_has_no_setting_of_adam() -> None:
     [
         ("optimizer.min_lr=1e-4",),
         ("optimizer.schedule=cosine", "optimizer.min_lr=2e-3"),
-        ("optimizer.schedule=cosine", "optimizer.min_lr=1e-4", "search=fair"),
         ("optimizer.schedule=cosine", "optimizer.min_lr=-1"),
         ("optimizer.schedule=linear", "optimizer.decay_fraction=0.1"),
         ("optimizer.schedule=wsd", "optimizer.decay_fraction=0"),
