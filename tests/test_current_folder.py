@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "mine.py").write_text(MINE)
     (folder / "helper.py").write_text("NAME = 'mine'\n")
     poison(folder, INSTALLED)
-    words = [*NAMED, *TINY, "seed=0,1", "workers=2", "epochs=1", "logger=none", "study_name=mine", "shipped=false"]
+    words = [*NAMED, *TINY, "seed=0,1", "workers=2", "epochs=1", "logger=none", "study_name=mine"]
     said = run(folder, sys.executable, "-m", "pe_lab.run", "-m", *words)
     assert len([*folder.glob("ledger/*/checkpoints/1")]) == 2
     assert "_target_" not in said  # no worker left its cell to the process that waits

@@ -17,7 +17,7 @@ from pe_lab.ledger.ledger import Ledger
 
 ROOT = Path(__file__).parents[1]
 TINY = ["model.depth=1", "model.width=16", "model.num_heads=2", "trainer.device=cpu", "epochs=1"]
-TINY += ["data=bag", "data.train=64", "logger=none", "shipped=false"]
+TINY += ["data=bag", "data.train=64", "logger=none"]
 SHOWN = {  # what is printed, and nothing is trained
     "--help": "trainer.batch_size=64",
     "--help all": "decide.seeds=5..12",

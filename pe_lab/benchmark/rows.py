@@ -4,6 +4,7 @@ They come with the package, a CSV file per task. A seed that is packed again mus
 be of the same settings, those of one encoding of the same options and revision.
 """
 
+import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
@@ -16,11 +17,12 @@ import pandas as pd
 
 from pe_lab.benchmark.tasks import NAME, Task
 from pe_lab.encodings.options import POSITIVE, Range, is_integer, is_number, one_of, shown
-from pe_lab.results import shipped
 from pe_lab.results.columns import ENVIRONMENT
 from pe_lab.system.files import LedgerError
 from pe_lab.system.tables import read_csv
 
+FOLDER = Path(__file__).with_name("results")  # that come with the package
+SUMS = "SHA256SUMS"  # of its files
 KEY = ["pe", "seed"]
 METRICS = ("loss", "level", "best", "accuracy", "exact_match")  # at a length, as loss_x2
 TRY = ("lr", "scale", "pass", "quarter", "last", "steps")  # of a try, as try1_lr
@@ -126,12 +128,12 @@ def write(task: Task, rows: pd.DataFrame, folder: Path | None = None) -> Path:
     Raises:
         ValueError: a row cannot be.
     """
-    folder = folder or shipped.FOLDER
+    folder = folder or FOLDER
     path = folder / f"{task.study}.csv"
     require(rows, task, "rows to be packed")
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(_text(rows), newline="")
-    shipped.write_sums(folder)
+    _write_sums(folder)
     return path
 
 
@@ -155,16 +157,46 @@ def read(task: Task, folder: Path | None = None) -> pd.DataFrame:
         LedgerError: the file was changed since it was packed.
         ValueError: a row cannot be.
     """
-    path = (folder or shipped.FOLDER) / f"{task.study}.csv"
+    path = (folder or FOLDER) / f"{task.study}.csv"
     if not path.is_file():
         return frame([])
-    content = BytesIO(shipped.compared(path))
+    content = BytesIO(_compared(path))
     try:
         table = read_csv(content, dtype=dict.fromkeys(_TEXTS, str), keep_default_na=False, na_values=[""])
     except ValueError as error:
         raise LedgerError(f"shipped results {path} cannot be read: {' '.join(str(error).split())}") from None
     require(table, task, str(path))
     return table
+
+
+def _write_sums(folder: Path) -> None:
+    """Write the digests of all files of a folder of shipped results; those of pe-bench 1 end in jsonl.gz."""
+    files = sorted([*folder.glob("*.jsonl.gz"), *folder.glob("*.csv")])
+    (folder / SUMS).write_text("".join(f"{_sha256(file.read_bytes())}  {file.name}\n" for file in files))
+
+
+def _compared(path: Path) -> bytes:
+    """Return the content of a file of shipped results, after comparing it with its digest.
+
+    Raises:
+        LedgerError: there is no such file, or it was changed.
+    """
+    try:
+        content, sums = path.read_bytes(), (path.parent / SUMS).read_text()
+    except OSError as error:
+        raise LedgerError(f"shipped results must be in {path}, got {error.strerror}") from None
+    lines = [line.split() for line in sums.splitlines()]
+    expected = {name: value for value, name in filter(lambda line: len(line) == 2, lines)}.get(path.name)
+    if (found := _sha256(content)) != expected:
+        raise LedgerError(
+            f"shipped results {path} must have the digest {str(expected)[:16]}, got {found[:16]}: they were changed; "
+            f"install the package again"
+        )
+    return content
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def require(rows: pd.DataFrame, task: Task, where: str) -> None:

@@ -23,7 +23,7 @@ from pe_lab.config.users import Folders, folders, tell_hydra
 from pe_lab.encodings.options import shown
 
 # settings of a sweep, not of its cells
-OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "tune", "shipped")
+OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "tune")
 Composed = tuple[DictConfig, Mapping[str, Any] | None]  # a config, and the parameters of its study's sweep
 State = tuple[tuple[str, int, int, int], ...]  # of all files
 OF_SWEEPERS = ("workers", "tune.rates", "decide.baseline")  # mean nothing to a cell; others need one of them

@@ -47,7 +47,7 @@ MEASURED, CELLS, NOTHING = "what is measured", "which cells", "nothing"
 _CHANGES = {
     **dict.fromkeys(("evaluate", "probe"), MEASURED),
     **dict.fromkeys(("tune", "decide", "budget"), CELLS),
-    **dict.fromkeys(("logger", "ledger", "study_name", "workers", "margin", "shipped", "hydra"), NOTHING),
+    **dict.fromkeys(("logger", "ledger", "study_name", "workers", "margin", "hydra"), NOTHING),
     **dict.fromkeys(("trainer.log_every", "trainer.save_every"), NOTHING),
     **dict.fromkeys((f"callbacks.{name}" for name in READING), NOTHING),
     **dict.fromkeys(("trainer.graph", "model.checkpointing"), ON_GPU),

@@ -158,7 +158,6 @@ class Config:
     margin: str | None = None
     decide: Decide = field(default_factory=Decide)
     budget: float | None = None
-    shipped: bool = True
 
 
 TYPED = (

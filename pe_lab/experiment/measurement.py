@@ -103,7 +103,7 @@ def trained(cell: Cell, run: Run) -> Transformer:
     """Return the model of a cell that is in the ledger, on its device.
 
     Raises:
-        LedgerError: its files are damaged, or it is a shipped result, which has no weights.
+        LedgerError: its files are damaged, or it has no weights.
     """
     asked = cell.cfg.attention.implementation  # auto chooses again where a length or a policy needs it
     model = Transformer(cell.cfg.model, cell.encoding, cell.dataset.task, asked)

@@ -54,7 +54,6 @@ class Outcome:
         floors: of the metrics, by floor and metric; empty if it failed.
         core_seconds: in training steps, from the start of its run to this checkpoint, or to where it failed, times
             threads.
-        shipped: whether it came with the package, so that it cost nothing here.
         diverged: whether it failed because a loss was not finite.
     """
 
@@ -65,7 +64,6 @@ class Outcome:
     test: dict[str, float] = field(default_factory=dict)
     floors: dict[str, dict[str, float]] = field(default_factory=dict)
     core_seconds: float = 0.0
-    shipped: bool = False
     diverged: bool = False
 
 
@@ -119,13 +117,12 @@ def outcome(job: Job) -> Outcome:
     summary = read(run, job.cell.target)
     threads = summary["environment"].get("threads")
     seconds = summary["seconds"] * (threads if type(threads) is int else 1)
-    shipped = run.is_shipped(job.cell.target)
-    return Outcome(job.cell.cfg, run.name, checkpoint, None, summary["test"], summary["floors"], seconds, shipped)
+    return Outcome(job.cell.cfg, run.name, checkpoint, None, summary["test"], summary["floors"], seconds)
 
 
 def cost_of(outcomes: Iterable[Outcome]) -> dict[str, float]:
-    """Return the core-seconds of each run by its name: up to its last checkpoint among these; 0 of a shipped one."""
+    """Return the core-seconds of each run by its name: up to its last checkpoint among these."""
     cost: dict[str, float] = {}
     for one in outcomes:
-        cost[one.run] = max(cost.get(one.run, 0.0), 0.0 if one.shipped else one.core_seconds)
+        cost[one.run] = max(cost.get(one.run, 0.0), one.core_seconds)
     return cost

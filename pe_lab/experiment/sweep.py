@@ -151,8 +151,6 @@ class _Rounds:
             _require_trained([job.cell for job in wanted])
         for job in wanted:
             job.set_aside_if_damaged()
-        if self.train:
-            _take_shipped(wanted)
         if self.rounds == 1:
             _write_unfit(self.unfit, self.ledger, self.study)
         if not (current.text and jobs) or any(job.missing for job in wanted):  # earlier looks are not told again
@@ -172,14 +170,6 @@ class _Rounds:
         if jobs:
             with Watch(self.ledger, [requested_cell(job.cell) for job in jobs]):
                 _serve(jobs, self.workers, in_rounds=bool(current.text))
-
-
-def _take_shipped(jobs: list[Job]) -> None:
-    """Put cells that come with the package into the ledger, and print how many."""
-    from pe_lab.experiment.shipped import take  # loads pandas
-
-    if taken := take(jobs):
-        print(f"{taken} of {len(jobs)} cells come with the package: shipped=false trains them", file=sys.stderr)
 
 
 @contextmanager

@@ -108,7 +108,7 @@ class Run(LeasedFolder):
         return is_file(self.checkpoint(epochs) / CHECKSUMS)
 
     def is_shipped(self, epochs: int) -> bool:
-        """Return whether a checkpoint was not trained here: it has results that came with the package, no weights."""
+        """Return whether a checkpoint has results without weights, as earlier versions took them from the package."""
         return is_file(self.checkpoint(epochs) / SHIPPED)
 
     def checkpoints(self) -> list[int]:
@@ -156,11 +156,6 @@ class Run(LeasedFolder):
             self.tree.refuse_links(self.folder / name / str(epochs))
         if kind(self.checkpoint(epochs)):
             self.tree.set_aside_if_damaged(self.checkpoint(epochs), partial(self.verify, epochs))
-
-    def set_aside_shipped(self, epochs: int, reason: str) -> None:
-        """Set a checkpoint without weights aside, so that it is trained."""
-        if self.is_shipped(epochs):
-            self.set_aside(self.checkpoint(epochs), reason)
 
     def set_aside(self, entry: Path, reason: object) -> None:
         """Move a damaged entry out of the way."""

@@ -42,11 +42,11 @@ def load_checkpoint(model: nn.Module, run: Run, target: int) -> None:
     """Load the weights of a checkpoint of the ledger into its model.
 
     Raises:
-        LedgerError: its files are damaged, or it is a shipped result, which has no weights.
+        LedgerError: its files are damaged, or it has no weights.
     """
     name = run.summary(target)["name"]
     if run.is_shipped(target):
-        raise LedgerError(f"{name} must have its weights, got a shipped result: shipped=false trains it")
+        raise LedgerError(f"{name} must have its weights, got results alone, of an earlier version: use another ledger")
     load_weights(model, run.checkpoint(target) / WEIGHTS)
 
 

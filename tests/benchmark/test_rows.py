@@ -1,5 +1,6 @@
 """Rows of pe-bench 2 are written and read as they were, merged without doubt, and refused where they cannot be."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 import tuned
 from pe_lab.benchmark import rows
 from pe_lab.benchmark.tasks import task
-from pe_lab.results import shipped
 from pe_lab.system.files import LedgerError
 
 TASK = task("induction")
@@ -35,14 +35,14 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(again.astype(object).fillna(0), found.astype(object).fillna(0), check_dtype=False)
     assert list(again["pe"]) == ["alibi", "none", "rope"]
     assert rows.write(TASK, again, tmp_path).read_bytes() == content
-    assert (tmp_path / shipped.SUMS).read_text().count(path.name) == 1
+    assert (tmp_path / rows.SUMS).read_text().count(path.name) == 1
     assert b"36.0,0.1" in content  # whole numbers alone have no point
 
 
 def test_rows_of_both_benchmarks_have_their_digests_in_one_file(tmp_path: Path) -> None:
+    (tmp_path / "pe_bench_1_copy.jsonl.gz").write_bytes(b"superseded")
     rows.write(TASK, made(0), tmp_path)
-    shipped.write("pe_bench_1_copy", [], tmp_path)
-    assert shipped.read("pe_bench_1_copy", tmp_path) == []
+    assert "pe_bench_1_copy.jsonl.gz" in (tmp_path / rows.SUMS).read_text()
     assert len(rows.read(TASK, tmp_path)) == 1
     (tmp_path / f"{TASK.study}.csv").write_text("pe\nrope\n")
     with pytest.raises(LedgerError, match=r"pe_bench_2_induction.csv must have the digest \w{16}, got \w{16}"):
@@ -156,3 +156,14 @@ def test_rows_of_the_package_can_be_read() -> None:
 
 def test_the_cap_is_that_of_the_study() -> None:
     assert rows.frame([tuned.row(TASK, "rope", 0)])["y"][0] == pytest.approx(CAP)
+
+
+def test_files_of_the_package_are_as_their_digests_say_and_those_of_pe_bench_1_can_be_read() -> None:
+    lines = [line.split() for line in (rows.FOLDER / rows.SUMS).read_text().splitlines()]
+    assert {name for _, name in lines} == {file.name for file in rows.FOLDER.iterdir()} - {rows.SUMS}
+    for digest, name in lines:
+        assert hashlib.sha256((rows.FOLDER / name).read_bytes()).hexdigest() == digest, name
+    read = pd.read_json(rows.FOLDER / "pe_bench_1_copy.jsonl.gz", lines=True)
+    cells = pd.json_normalize(read.to_dict("records"))
+    assert cells["identity.pe.name"].nunique() > 60
+    assert cells["summary.test.loss"].notna().all()

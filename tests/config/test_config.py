@@ -41,7 +41,6 @@ def complaint(*overrides: str, multirun: bool = False) -> str:
         (["model.depth=1.5"], ["model.depth must be an integer, got 1.5"]),
         (["epochs=null"], ["epochs or steps must be given, and the other one null, got neither"]),
         (["trainer.clip=Integer"], ["trainer.clip must be a number, got 'Integer'"]),
-        (["shipped=maybe"], ["shipped must be true or false, got 'maybe'"]),
         (["decide=null"], ["decide must be a group of settings, got None"]),
         (["decide=3"], ["decide must be a group of settings, got 3"]),
         (["decide.seeds=null"], ["decide.seeds must be text, got None"]),

@@ -80,9 +80,9 @@ def test_settings_of_a_sweeper_are_refused_for_a_single_cell_by_name(words):
     assert "\n" not in str(error.value)
 
 
-def test_a_single_cell_may_declare_the_margin_of_its_study_and_leave_shipped_cells():
-    (cfg,) = config.expand(["margin=0.05 gap", "study_name=mine", "shipped=false"], multirun=False)
-    assert (cfg.margin, cfg.shipped) == ("0.05 gap", False)
+def test_a_single_cell_may_declare_the_margin_of_its_study():
+    (cfg,) = config.expand(["margin=0.05 gap", "study_name=mine"], multirun=False)
+    assert cfg.margin == "0.05 gap"
 
 
 def test_deciding_is_no_part_of_a_cells_identity():

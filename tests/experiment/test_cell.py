@@ -89,7 +89,6 @@ LEAVES = [
     "evaluate.policy=[raw,yarn]",
     "evaluate.offset=[0,64]",
     "evaluate.decode=none",
-    "shipped=false",
     "probe=[position,rank]",
 ]
 

@@ -256,8 +256,8 @@ def test_a_run_with_several_checkpoints_is_paid_once():
     assert len([one for one in rounds if one.cfgs]) == 2  # 0.9 core-hours, and 0.4 for eight cells on four runs
 
 
-def per_epoch(losses: dict[str, float], shipped: int = 0, undecided: tuple[int, ...] = (16,)) -> tuple:
-    """Serve cells at a core-hour per epoch, of runs that go on; the first seeds came with the package."""
+def per_epoch(losses: dict[str, float], undecided: tuple[int, ...] = (16,)) -> tuple:
+    """Serve cells at a core-hour per epoch, of runs that go on."""
     rounds = []
 
     def serve(current: Round) -> list[Outcome]:
@@ -268,7 +268,7 @@ def per_epoch(losses: dict[str, float], shipped: int = 0, undecided: tuple[int, 
             loss = losses[cfg.pe.name] + noise * (cfg.pe.name == "rope")
             run = f"{cfg.pe.name}{cfg.seed}"
             test = {"loss": loss}
-            found.append(Outcome(cfg, run, Path(run), None, test, {}, 3600.0 * cfg.epochs, cfg.seed < shipped))
+            found.append(Outcome(cfg, run, Path(run), None, test, {}, 3600.0 * cfg.epochs))
         return found
 
     return serve, rounds
@@ -286,18 +286,10 @@ def test_a_look_costs_the_longest_checkpoint_that_it_needs_of_each_run(epochs, u
         assert {cfg.epochs for one in asked[1:] for cfg in one.cfgs} <= {*undecided}
 
 
-def test_shipped_cells_cost_nothing_and_say_what_others_will():
-    for budget, looks in ((1, 1), (63, 1), (64, 2), (95, 2), (96, 3)):
-        serve, rounds = per_epoch({"none": 1.0, "rope": 1.0}, shipped=3)
-        drive(add_seeds(expand("pe=none,rope", "margin=0.01 nats", "epochs=16", f"budget={budget}")), serve)
-        assert len([one for one in rounds if one.cfgs]) == looks, budget
-    assert ", 96 core-hours of training" in rounds[-1].text
-
-
 def test_the_cost_of_a_run_is_that_of_its_last_checkpoint_in_any_order():
     (cfg,) = expand("pe=rope", "decide.baseline=null", "margin=null", "decide.seeds=5..12")
     one = [Outcome(cfg, "a", Path("a"), core_seconds=seconds) for seconds in (4.0, 16.0, 1.0)]
-    two = [Outcome(cfg, "b", Path("b"), core_seconds=9.0, shipped=True), Outcome(cfg, "b", Path("b"), core_seconds=2.0)]
+    two = [Outcome(cfg, "b", Path("b"), core_seconds=2.0)]
     assert cost_of([*one, *two]) == {"a": 16.0, "b": 2.0}
 
 

@@ -16,7 +16,7 @@ from pe_lab.ledger import __main__ as upkeep
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.progress import Progress, RequestedCell, write_command
 from pe_lab.report import __main__ as report
-from pe_lab.results import frame, shipped
+from pe_lab.results import frame
 from pe_lab.results.from_ledger import read_curves
 
 NOBODY = 65534
@@ -183,10 +183,3 @@ def test_a_part_of_a_ledger_is_not_packed_and_not_taken_for_all(ledger: Path, tm
     closed(ledger, "checkpoints")
     with another_user(), pytest.raises(PermissionError):
         pack(ledger, tmp_path)
-
-
-def test_a_folder_of_shipped_results_that_cannot_be_read_is_not_empty(ledger: Path) -> None:
-    assert shipped.studies(ledger) == []
-    ledger.chmod(0)
-    with another_user(), pytest.raises(PermissionError):
-        shipped.studies(ledger)

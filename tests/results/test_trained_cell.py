@@ -109,7 +109,7 @@ def test_a_checkpoint_without_weights_or_with_others_is_refused(damaged: Path) -
     (folder / "elsewhere").unlink()
     write_json(folder / "shipped.json", {"weights": "0"})
     sign(folder)
-    with pytest.raises(LedgerError, match="alibi-d2-e1-s0 must have its weights, got a shipped result"):
+    with pytest.raises(LedgerError, match="alibi-d2-e1-s0 must have its weights, got results alone"):
         pe_lab.load(damaged, **ONE)
 
 
