@@ -162,7 +162,7 @@ def _judge(tests: Tests, true: np.ndarray) -> tuple[float, ...]:
     found: list[float] = []
     for correct in (holm, benjamini_hochberg):
         different, equivalent = (correct(values) < LEVEL for values in (tests.p, tests.p_equivalent))
-        if correct is benjamini_hochberg:  # a pair that is both counts as different, as in benchmark/pairs.py
+        if correct is benjamini_hochberg:  # a pair that is both counts as different
             equivalent &= ~different
         wrong, unequal = different & (np.sign(mean) != np.sign(true)), equivalent & (true != 0)
         right = float(((different | equivalent) & ~wrong & ~unequal).mean())

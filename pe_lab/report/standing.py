@@ -23,7 +23,7 @@ from pe_lab.results.verdicts import (
     reverse,
 )
 from pe_lab.statistics import GRID, Families
-from pe_lab.statistics.comparisons import verdicts_on
+from pe_lab.statistics.comparisons import turned
 
 MOST_NAMED = 6  # encodings that are named in a sentence; more are counted
 UNDECIDABLE = {ONE_SEED, NO_SEED, EQUAL}  # verdicts without a test
@@ -55,9 +55,7 @@ class Standing:
     behind: list[str]
 
     @classmethod
-    def of(
-        cls, ranked: pd.DataFrame, lines: pd.DataFrame, metric: str, what: str, where: str = "", own: bool = False
-    ) -> "Standing":
+    def of(cls, ranked: pd.DataFrame, lines: pd.DataFrame, metric: str, what: str, where: str = "") -> "Standing":
         """Sort the encodings of one setting by what their comparisons leave open.
 
         Args:
@@ -66,13 +64,12 @@ class Standing:
             metric: of the table.
             what: the metric in words.
             where: what it is averaged over, in words.
-            own: whether an encoding is behind by the verdicts of a family of its own, see `comparisons.own_family`.
         """
         means = dict(zip(ranked["pe"], ranked["mean"], strict=True))
         lines = lines[lines["pe"].isin(means) & lines["baseline"].isin(means)]
         beaten = {}  # verdicts by which others are ahead
         for name in means:
-            beaten[name] = [one for one in verdicts_on(name, lines, metric, own) if direction(one) == WORSE]
+            beaten[name] = [one for one in turned(name, lines)["verdict"] if direction(one) == WORSE]
         near = [name for name, found in beaten.items() if found and all(word.endswith(WITHIN) for word in found)]
         undefeated = [name for name, found in beaten.items() if not found]
         behind = [name for name in means if name not in (*near, *undefeated)]

@@ -136,32 +136,6 @@ def compare_cells(
     return lines
 
 
-def verdicts_on(pe: str, lines: pd.DataFrame, metric: str, own: bool = False) -> pd.Series:
-    """Return the verdicts on an encoding against each other one, in one setting.
-
-    Args:
-        lines: comparisons of every pair.
-        own: whether its comparisons are corrected as a family of their own, see `own_family`.
-    """
-    return (own_family(pe, lines, metric) if own else turned(pe, lines))["verdict"]
-
-
-def own_family(pe: str, lines: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """Return the comparisons of an encoding with all others, corrected by Holm's method as one family.
-
-    The range of ranks that follows contains the true rank of this encoding with 95 % confidence: it is a marginal
-    confidence set, as the interval of a mean is (Mogstad, Romano, Shaikh and Wilhelm 2024, doi:10.1093/restud/rdad006).
-    With the same confidence the true best is among the encodings that no other is better than.
-
-    Args:
-        lines: comparisons of every pair, in one setting.
-
-    Returns:
-        Lines as of `add_verdicts`, with the encoding as pe and each other one as baseline.
-    """
-    return add_verdicts(turned(pe, lines), metric)
-
-
 def turned(pe: str, lines: pd.DataFrame) -> pd.DataFrame:
     """Return the comparisons of an encoding with all others, in which it is `pe` and each other is `baseline`."""
     swap = lines["baseline"] == pe

@@ -18,7 +18,7 @@ from pe_lab.statistics.comparisons import (
     differences,
     pairing_in_words,
     share_variances,
-    verdicts_on,
+    turned,
 )
 from pe_lab.statistics.correction import holm
 from pe_lab.statistics.margins import Margins, margins_by_metric
@@ -132,15 +132,13 @@ class Families:
         pairs = zip(lines["pe"], lines["baseline"], strict=True)
         return [one if other == pe else other for one, other in pairs if pe in (one, other)]
 
-    def ranks(self, name: str = GRID, among: Collection[str] | None = None, own: bool = False) -> pd.DataFrame:
+    def ranks(self, name: str = GRID, among: Collection[str] | None = None) -> pd.DataFrame:
         """Return the range of ranks of each encoding; it ranks below another only if that one is better.
 
         One that is better within the margin is not better by enough to rank before.
 
         Args:
             among: only these encodings; None: all.
-            own: by verdicts of a family for each encoding, see `comparisons.own_family`; otherwise by those of these
-                families.
 
         Returns:
             A line per setting and encoding, best mean first: mean, seeds, best (1 + number of better encodings), worst
@@ -159,7 +157,7 @@ class Families:
             means = (sign * part.mean()).sort_values(kind="stable").dropna()
             here = lines.iloc[number * size : (number + 1) * size]
             for pe in means.index:
-                verdicts = verdicts_on(pe, here, metric, own)
+                verdicts = turned(pe, here)["verdict"]
                 best, worst = 1 + (verdicts == WORSE).sum(), len(means) - (verdicts == BETTER).sum()
                 line = {"pe": pe, "mean": sign * means[pe], "seeds": int(part[pe].notna().sum())}
                 line |= {"best": best, "worst": worst, "tied": worst - best, "equivalent": verdicts.isin(ALIKE).sum()}

@@ -250,29 +250,3 @@ def test_a_setting_with_one_encoding_says_nothing() -> None:
     rows = rows[(rows["data"] == "copy") | (rows["pe"] == "b")]
     assert len(by_setting(families(rows))) == 1
     assert set(families(rows).tables) == {GRID}
-
-
-def test_an_encoding_can_be_behind_by_a_family_of_its_own_alone() -> None:
-    """Of 30 encodings, `far` is behind all others: certain among its 29 comparisons, not among all of two others."""
-    rng = np.random.default_rng(3)
-    names = [*(f"pe{number}" for number in range(29)), "far"]
-    values = [(pe, 1, seed, 0.25 * (pe == "far") + 0.1 * rng.normal()) for pe in names for seed in range(5)]
-    compared = Families.of({GRID: (pd.DataFrame(values, columns=["pe", "depth", "seed", "test_loss"]), "loss")})
-    usual, own = (
-        Standing.of(compared.ranks(own=each), compared.lines[GRID], "loss", "test loss", own=each)
-        for each in (False, True)
-    )
-    assert "far" in usual.open
-    assert (own.behind, len(own.open)) == (["far"], 29)
-
-
-def test_nothing_is_certainly_the_best_while_another_may_be_by_a_family_of_its_own() -> None:
-    """In the family of the first all of its differences are certain, in that of `c` none is."""
-    ranked = pd.DataFrame({"pe": ["a", "b", "c"], "mean": [1.0, 2.0, 3.0]})
-    columns = ["pe", "baseline", "difference", "low", "high", "seeds", "p", "p_equivalent", "verdict"]
-    pairs = [("a", "b", -1.0, 0.001), ("a", "c", -2.0, 0.04), ("b", "c", -1.0, 0.9)]
-    lines = [[one, other, d, d - 0.1, d + 0.1, 3, p, 0.9, "better"] for one, other, d, p in pairs]
-    found = Standing.of(ranked, pd.DataFrame(lines, columns=columns), "loss", "test loss", own=True)
-    assert found.open == ["a", "c"]
-    assert "certainly has" not in found.words()
-    assert "may be any of `a` and `c`" in found.words()

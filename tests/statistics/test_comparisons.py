@@ -25,7 +25,6 @@ from pe_lab.statistics import (
     seeds_needed,
     wide,
 )
-from pe_lab.statistics.comparisons import own_family
 
 Values = dict[str, dict[int, float] | list[float]]
 
@@ -401,41 +400,6 @@ def test_ranks_are_those_of_the_families(number):
         if not place:
             assert apart == pair["verdict"].isin(["better", "worse"]).to_list()
         assert (few["mean"].head(2).is_monotonic_increasing) == statistics.lower_is_better(metric)
-
-
-@pytest.mark.parametrize("number", range(3))
-def test_the_ranks_of_an_encoding_follow_from_a_family_of_its_own(number):
-    """As if only its comparisons had been made."""
-    compared, tables = families(number)
-    for name, (rows, metric) in tables.items():
-        ranked = compared.ranks(name, own=True)
-        for pe in ("pe0", "pe1", "pe2", "pe3"):
-            for place, here in rows.groupby("depth") if name == GRID else [(None, rows)]:
-                table, lines = wide(here, metric), compared.lines[name]
-                lines = lines if place is None else lines[lines["depth"] == place]
-                alone = own_family(pe, lines, metric)
-                assert (alone["pe"] == pe).all()
-                assert sorted(alone["baseline"]) == sorted(set(table) - {pe})
-                np.testing.assert_allclose(alone["p_holm"], holm(alone["p"].to_numpy()))
-                for other in alone.itertuples():
-                    difference = (table[pe] - table[other.baseline]).mean()
-                    assert other.difference == pytest.approx(difference)
-                    assert other.low < difference < other.high
-                    sure = other.p_holm < 0.05 and other.p_equivalent_holm >= 0.05
-                    ahead = (difference < 0) == statistics.lower_is_better(metric)
-                    assert (other.verdict == "better") == (sure and ahead)
-                    assert (other.verdict == "worse") == (sure and not ahead)
-                found = line(ranked, pe=pe, **({} if place is None else {"depth": place}))
-                wins, losses = ((alone["verdict"] == word).sum() for word in ("better", "worse"))
-                assert (found["best"], found["worst"]) == (1 + losses, 4 - wins)
-
-
-def test_a_family_of_its_own_decides_what_many_others_hide():
-    """One encoding is clearly apart from each; the correction for all pairs among the others is not its affair."""
-    means = {f"pe{k}": 0.0 for k in range(30)} | {"far": 0.4}
-    compared = Families.of({GRID: (rows_of(noisy(means, 5, number=3)), "loss")})
-    both = compared.ranks().set_index("pe")["best"], compared.ranks(own=True).set_index("pe")["best"]
-    assert both[0]["far"] < both[1]["far"]
 
 
 def test_the_seeds_needed_are_for_the_level_of_the_whole_family():
