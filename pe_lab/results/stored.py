@@ -18,6 +18,7 @@ GROUPS = ("pe", "data")  # settings that name a class
 HYDRA = ("_target_", "_partial_", "_args_", "_recursive_", "_convert_")  # allowed for classes that are not in pe_lab
 COST = ("parameters", "positional_parameters", "flops_per_token", "seconds")
 NEEDED = ("pe", "data", "model", "epochs", "seed")
+FORMER = ("search", "shipped")  # settings of earlier versions, which said nothing about a training
 
 
 def read_settings(run: Run, epochs: int) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def read_settings(run: Run, epochs: int) -> dict[str, Any]:
         _require_settings(settings)
     except ValueError as error:
         raise LedgerError(f"ledger entry {path} {error}") from None
-    return settings
+    return {name: value for name, value in settings.items() if name not in FORMER}
 
 
 def read_summary(run: Run, epochs: int) -> dict[str, Any]:
@@ -63,6 +64,8 @@ def _require_settings(settings: Any) -> None:
     if not isinstance(settings, dict) or not settings.keys() >= set(NEEDED):
         raise ValueError(f"must have the settings {', '.join(NEEDED)}, got {shown(settings)}")
     for name, value in settings.items():
+        if name in FORMER:
+            continue
         if name not in Config.__dataclass_fields__:
             raise ValueError(f"must have the settings of a cell, got {shown(name)}")
         if name in GROUPS:

@@ -497,3 +497,10 @@ def test_settings_that_could_not_be_read_back_are_refused_before_training(overri
 def test_plain_data_has_no_complaint():
     assert complaint({"a": [1, 2.5, None, True, "$x {y}", {"b": {}}]}) is None
     assert complaint({"a": object()}).startswith("must have numbers, texts, lists and dicts, got <object")
+
+
+def test_settings_of_earlier_versions_are_left_out(checkpoint, sign):
+    (checkpoint / "config.yaml").write_text(f"{SOUND.rstrip()}\nshipped: true\nsearch:\n  rates: [0.001, 0.01, 0.1]\n")
+    sign(checkpoint)
+    (training_run,) = Ledger(checkpoint.parents[2]).runs()
+    assert read_settings(training_run, 4) == OmegaConf.to_container(OmegaConf.create(SOUND), resolve=True)
