@@ -63,7 +63,8 @@ def _task(study: str) -> Task:
     text = (config.folder() / "study" / f"{study}.yaml").read_text()
     comment = next(line for line in text.splitlines() if line.startswith("# ") and not line.startswith("# @"))
     asks, _, question = comment.removeprefix("# ").partition(": ")
-    few = OmegaConf.select(OmegaConf.create(text), "hydra.sweeper.params.pe")
+    shared = (config.folder() / "search" / f"{STUDY}.yaml").read_text()
+    few = OmegaConf.select(OmegaConf.merge(*map(OmegaConf.create, (shared, text))), "hydra.sweeper.params.pe")
     (cfg,) = config.expand(config.of_jobs([f"+study={study}", "pe=none"]), multirun=True)
     return Task(study, asks, question, tuple(named()) if few.startswith("glob(") else tuple(few.split(",")), cfg)
 

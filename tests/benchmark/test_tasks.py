@@ -41,23 +41,32 @@ def test_tasks_have_one_model_one_training_and_one_ladder() -> None:
     assert shared[0]["trainer.device"] == "cpu"
 
 
-def test_all_tasks_but_text_and_the_control_are_for_every_encoding_that_is_no_combination() -> None:
+def test_one_task_is_for_every_encoding_that_is_no_combination_and_the_others_share_a_list() -> None:
     every = set(encodings()) - set(COMBINATIONS)
-    few = {one.name: set(one.encodings) for one in tasks() if set(one.encodings) != every}
-    assert {name: len(chosen) for name, chosen in few.items()} == {"bag": 10, "causal_text": 12}
-    assert all(chosen < every for chosen in few.values())
+    assert set(task("flip_flop").encodings) == every
+    shared = task("causal_text").encodings
+    assert len(set(shared)) == len(shared) == 12
+    assert set(shared) < every
+    assert all(one.encodings == shared for one in tasks() if one.name not in ("flip_flop", "bag"))
+    assert len(task("bag").encodings) == 10
+
+
+def test_cells_of_a_study_are_of_the_encodings_of_its_task() -> None:
+    for name in ("induction", "bag"):
+        cfgs = config.expand(config.of_jobs([f"+study={STUDY}_{name}"]), multirun=True)
+        assert [cfg.pe.name for cfg in cfgs] == list(task(name).encodings)
 
 
 @pytest.mark.slow  # it composes a config for each
 def test_a_study_without_pe_has_every_encoding_that_can_tune() -> None:
-    cfgs = config.expand(config.of_jobs([f"+study={tasks()[0].study}"]), multirun=True)
+    cfgs = config.expand(config.of_jobs([f"+study={STUDY}_flip_flop"]), multirun=True)
     assert {cfg.pe.name for cfg in cfgs} == set(encodings()) - {*COMBINATIONS, *UNCHANGED}
 
 
 def test_what_is_not_measured_has_a_reason_and_trying_says_the_same() -> None:
     found = undefined()
     assert all(pe in task(name).encodings and reason and "\n" not in reason for (pe, name), reason in found.items())
-    assert {name for pe, name in found if pe == "drope"} == {one.name for one in tasks()} - {"bag", "causal_text"}
+    assert {name for pe, name in found if pe == "drope"} == {"flip_flop"}
     assert ("forgetting", "place") in found
     names = ["drope", "abacus", "rope"]
     made = set(measured(names).itertuples(index=False, name=None))
