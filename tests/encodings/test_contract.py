@@ -145,7 +145,8 @@ def test_gradients_reach_every_parameter_of_the_model(name: str, causal: bool) -
     for key, parameter in model.named_parameters():
         assert parameter.grad is not None, key
         assert parameter.grad.isfinite().all(), key
-        assert parameter.grad.any() or (name == "fire" and key.endswith("out.bias")), key  # no softmax sees a constant
+        unseen = name in ("fire", "dape", "dape_v2") and key.endswith("out.bias")  # by softmax: 0, or rounding
+        assert parameter.grad.any() or unseen, key
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
