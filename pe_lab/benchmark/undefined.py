@@ -58,7 +58,7 @@ def measured(names: list[str] | None = None) -> pd.DataFrame:
 
     lines, made = [], {}
     for task in tasks():
-        for name in task.encodings:
+        for name in sorted(task.encodings):
             if names is not None and name not in names:
                 continue
             made[name] = made.get(name) or config.expand([f"pe={name}"], multirun=False)[0].pe
