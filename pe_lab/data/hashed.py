@@ -101,6 +101,15 @@ class Hashed(InMemory):
         hit[asked] = best.gather(1, right)[:, 0] / best.sum(1).double()
         return averages(loss, batch, self.roles) | averages(hit, batch, (), "accuracy")
 
+    def asked_from(self, tokens: Tensor, first: int) -> Batch:
+        """Return sequences [N, T] that ask for the next token, from the slot `first` on."""
+        length = tokens.shape[1]
+        slot = torch.arange(length).expand_as(tokens)
+        asked = (slot >= first) & (slot < length - 1)
+        targets = tokens.roll(-1, 1).where(asked, IGNORE)
+        layout = self.task.layout(torch.full((len(tokens),), length), length)
+        return Batch(tokens, targets, torch.zeros_like(tokens), asked, layout)
+
     def require_longer(self, factor: float, length: int, option: str, now: int) -> None:
         """Check the length that a factor leads to.
 

@@ -86,12 +86,7 @@ class PosGen(Hashed):
 
     def write(self, tokens: Tensor) -> Batch:
         """Return the sequences with their answers: all terms that are computed."""
-        length = tokens.shape[1]
-        slot = torch.arange(length).expand_as(tokens)
-        asked = (slot >= self.near + self.far) & (slot < length - 1)
-        targets = tokens.roll(-1, 1).where(asked, IGNORE)
-        layout = self.task.layout(torch.full((len(tokens),), length), length)
-        return Batch(tokens, targets, torch.zeros_like(tokens), asked, layout)
+        return self.asked_from(tokens, self.near + self.far)
 
     def floors(self, split: str) -> Floors:
         """Return exact mean losses on a split of predictors that know how sequences are drawn.
