@@ -1,12 +1,13 @@
 """What all tests share: one thread, no network, equal randomness."""
 
+import gc
 import json
 import os
 import pickle
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave tests and modules to the end of the process: a collection of garbage would visit millions of objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 Case = tuple[Hashable, ...]  # what a case of a test has for each of its parameters

@@ -27,8 +27,9 @@ from pe_lab.model.transformer import Transformer
 FILES = sorted((folder() / "pe").glob("*.yaml"))
 NAMES = [path.stem for path in FILES]
 CLASSES = {name: pe_class(name) for name in NAMES}
-WITH_STD = [name for name in NAMES if "std" in pe_settings(name)]
-WITH_SIZE = [name for name in NAMES if "size" in pe_settings(name)]
+WITH_STD, WITH_SIZE = (
+    [name for name in NAMES if option in inspect.signature(CLASSES[name]).parameters] for option in ("std", "size")
+)
 MASKED = [(name, causal) for name in NAMES for causal in (True, False) if causal or not CLASSES[name].causal_only]
 D, H = 16, 2
 PROMISES = encodings.PROMISES | models.PROMISES
