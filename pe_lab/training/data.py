@@ -42,6 +42,7 @@ class Order(SequentialSampler, DistributedSampler):
         self.size, self.batch_size, self.seed = size, batch_size, seed
         self.rank, self.ranks, self.fixed = rank, ranks, fixed
         self.start = 0
+        self.kept: tuple[int, Tensor] | None = None  # the last epoch that was asked for, and its order
 
     def set_epoch(self, epoch: int) -> None:
         self.start = epoch * len(self)
@@ -51,12 +52,9 @@ class Order(SequentialSampler, DistributedSampler):
 
     def __iter__(self) -> Iterator[Key]:
         start = 0 if self.fixed else self.start
-        epoch = None
         for number in range(start, start + len(self)):
-            if epoch != number // len(self):
-                epoch = number // len(self)
-                parts = self.of_epoch(epoch).split(self.batch_size)
-            yield epoch, parts[number % len(self)][self.rank :: self.ranks]
+            epoch, index = self.whole(number)
+            yield epoch, index[self.rank :: self.ranks]
 
     def whole(self, number: int) -> Key:
         """Return the key of a batch of all devices together."""
@@ -65,6 +63,12 @@ class Order(SequentialSampler, DistributedSampler):
 
     def of_epoch(self, epoch: int) -> Tensor:
         """Return the indices of all sequences in the order of an epoch."""
+        if self.kept is None or self.kept[0] != epoch:
+            self.kept = None  # two orders of a large text do not fit into memory beside each other
+            self.kept = epoch, self._of_epoch(epoch)
+        return self.kept[1]
+
+    def _of_epoch(self, epoch: int) -> Tensor:
         return torch.arange(self.size) if self.seed is None else epoch_order(self.size, self.seed, epoch)
 
 

@@ -34,7 +34,7 @@ from pe_lab.encodings.options import (
 )
 from pe_lab.system.files import digest, read_json, write_json
 
-VOCABULARY_SIZES = Range("an integer from 259 to 65536", lambda x: is_integer(x) and 259 <= x <= 65_536)
+VOCABULARY_SIZES = Range("an integer from 259 to 2^20", lambda x: is_integer(x) and 259 <= x <= 2**20)
 TOKENIZERS = Range(
     "bytes, bpe, or a tokenizer.json or its folder that is there",
     lambda x: x in ("bytes", "bpe") or (is_text(x) and Path(x).expanduser().exists()),
@@ -64,7 +64,7 @@ class Text(Dataset):
         separator: text between the documents of a file; None: a file is one document.
         tokenizer: "bytes"; "bpe", learned from the training split; or the path of a tokenizer.json, or of a folder with
             one, as `AutoTokenizer` saves it.
-        vocabulary_size: tokens of "bpe", 259 to 65,536: 256 bytes, learned tokens, MASK and END.
+        vocabulary_size: tokens of "bpe", 259 to 2^20: 256 bytes, learned tokens, MASK and END.
         length: T, >= 2.
         train_sequences: windows of the training split, at most, taken evenly over it; None: all.
         test_sequences: the same for validation and test, each.

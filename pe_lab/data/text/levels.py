@@ -25,16 +25,18 @@ class Counts:
         keys.sort()
         new = np.ones(len(keys), bool)
         np.not_equal(keys[1:], keys[:-1], out=new[1:])
-        self.keys = keys[new]
-        counts = np.diff(np.flatnonzero(new), append=len(keys)).astype(np.int32)
+        # of all keys before each; they are counts of at most 2^31 tokens, in few bytes since there are many
+        self.total = np.append(np.flatnonzero(new).astype(np.int32), np.int32(len(keys)))
+        self.keys = keys[: len(self.total) - 1]
+        self.keys[:] = keys[self.total[:-1]]
+        counts = np.diff(self.total)
         n = np.maximum(np.bincount(np.minimum(counts, 5), minlength=6), 1)
         y = n[1] / (n[1] + 2 * n[2])
         # above 0, so that no token has probability 0
         self.discounts = np.array([0.0] + [np.clip(c - (c + 1) * y * n[c + 1] / n[c], 0.1, c) for c in (1, 2, 3)])
-        # of all keys before each
-        self.total, self.taken = np.zeros(len(counts) + 1, np.int64), np.zeros(len(counts) + 1)
-        np.cumsum(counts, out=self.total[1:])
-        np.cumsum(self._taken(counts), out=self.taken[1:])
+        self.taken = np.zeros(len(counts) + 1)
+        np.take(self.discounts, np.minimum(counts, 3), out=self.taken[1:])
+        np.cumsum(self.taken[1:], out=self.taken[1:])
 
     def _taken(self, counts: np.ndarray) -> np.ndarray:
         return self.discounts[np.minimum(counts, 3)]
@@ -80,14 +82,15 @@ def ngram(train: np.ndarray, rows: np.ndarray, end: int, vocabulary: int) -> np.
             seen[number].append(keys[known == number])
     asked, depth = histories(rows, end, bits, longest)
     weights = []
-    shorter = np.zeros(0, np.uint64)
     for number in reversed(range(longest + 1)):
-        counts = Counts(np.concatenate([shorter, *seen[number]]), bits)
+        keys = np.concatenate([np.zeros(0, np.uint64), *seen[number]])
         seen[number].clear()
+        counts = Counts(keys, bits)
         enough = depth >= max(1, number)
         weights.append((enough, *counts.weights(asked[enough] & np.uint64(2 ** (bits * (number + 1)) - 1))))
-        shorter = counts.keys & np.uint64(2 ** (bits * number) - 1)
-        del counts  # one table at a time: each is as large as the text
+        if number:
+            seen[number - 1].append(counts.keys & np.uint64(2 ** (bits * number) - 1))
+        del counts, keys  # one table at a time: each is as large as the text
     p = np.full(asked.shape, 1 / vocabulary)
     for enough, own, rest in reversed(weights):
         p[enough] = own + rest * p[enough]

@@ -9,6 +9,7 @@ import numpy as np
 from pe_lab.data.seeding import derive
 
 BLOCK = 2**20  # places of a block
+AT_ONCE = 2**24  # hashes of known sequences that are in memory together
 FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
 INVERSE = np.uint64(pow(int(FACTOR), -1, 2**64))
 
@@ -32,10 +33,14 @@ def repeats(known: list[Path], held: Path, length: int, vocabulary: int, folder:
                 for at, hashes in rolling(stream, length, value):
                     file.write(_sequences(at, hashes, length).tobytes())
                     file.write(np.unique(hashes[own(hashes)]).tobytes())
-        everything = Among(np.memmap(path, np.uint64, "r+"))  # pages of a file, which need not stay in memory
-        found = np.concatenate([at + everything(hashes) for at, hashes in rolling(held, length, value)])
-        del everything  # before its file
-    return found
+        found: dict[int, np.ndarray] = {}  # a bit for each place of a block
+        for first in range(0, path.stat().st_size, 8 * AT_ONCE):
+            part = Among(np.fromfile(path, np.uint64, AT_ONCE, offset=first))
+            for at, hashes in rolling(held, length, value):
+                known_here = np.zeros(len(hashes), bool)
+                known_here[part(hashes)] = True
+                found[at] = np.packbits(known_here) | found.get(at, np.uint8(0))
+    return np.concatenate([at + np.unpackbits(bits).nonzero()[0] for at, bits in found.items()])
 
 
 def _sequences(at: int, hashes: np.ndarray, length: int) -> np.ndarray:

@@ -484,6 +484,7 @@ def test_a_text_is_encoded_once(file: Path, tmp_path: Path, monkeypatch: pytest.
 def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK", 2**14)
     monkeypatch.setattr(overlap_module, "BLOCK", 2**13)
+    monkeypatch.setattr(overlap_module, "AT_ONCE", 2**14)
     monkeypatch.setattr(Among, "BITS", 10)
     path = tmp_path / "file.txt"
     with path.open("w") as opened:
@@ -568,12 +569,13 @@ def saved(tmp_path: Path, streams: dict[str, np.ndarray]) -> dict[str, Path]:
     return {name: tmp_path / f"{name}.npy" for name in streams}
 
 
-@pytest.mark.parametrize("block", [1, 13, 64, 2**20])
+@pytest.mark.parametrize(("block", "at_once"), [(1, 2**24), (13, 10), (64, 2**24), (2**20, 7)])
 @pytest.mark.parametrize("length", [2, 3, 8])
 def test_they_are_those_of_a_slow_search(
-    block: int, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    block: int, at_once: int, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(overlap_module, "BLOCK", block)
+    monkeypatch.setattr(overlap_module, "AT_ONCE", at_once)
     monkeypatch.setattr(Among, "BITS", 8)
     draw = np.random.default_rng(length)
     symbols = {2: 12, 3: 6, 8: 2}[length]

@@ -462,7 +462,7 @@ def test_a_test_text_that_is_too_short_for_longer_windows_is_refused(place: Path
         ("separator", ""),
         ("tokenizer", "words"),
         ("vocabulary_size", 258),
-        ("vocabulary_size", 65_537),
+        ("vocabulary_size", 2**20 + 1),
         ("vocabulary_size", 300.5),
         ("length", 1),
         ("length", 0),
