@@ -347,7 +347,7 @@ def _require_cell_of_agent(cfgs: list[DictConfig]) -> None:
     """Raise ValueError unless a W&B agent asks for one cell, which depends on no result of others."""
     decide = cfgs[0].decide
     alone = (
-        "under a W&B agent, which chooses cells itself: start the study with python -m pe_lab.run -m, on as many "
+        "under a W&B agent, which chooses cells itself: start the study with pe-lab run -m, on as many "
         "machines as you like"
     )
     if decide.baseline is not None:

@@ -146,7 +146,7 @@ def describe(commands: list[Command], snapshots: list[Snapshot], most: int | Non
 def _lines(command: Command, snapshot: Snapshot, most: int | None) -> list[str]:
     state = "running" if _is_running(command) else "ended"
     since = _format_time(command.since)
-    lines = [f"python -m pe_lab.run {shlex.join(command.overrides)}   (since {since}, {state})"]
+    lines = [f"pe-lab run {shlex.join(command.overrides)}   (since {since}, {state})"]
     names = ("done", "running", "failed", "waiting", "missing", "unreadable")
     numbers = {name: len(getattr(snapshot, name)) for name in names}
     counts = ", ".join(f"{number} {name}" for name, number in numbers.items() if number or name == "done")

@@ -106,8 +106,8 @@ def test_a_dataset_of_ones_own_is_exported(project: Path, tmp_path: Path, progra
 def test_a_report_names_the_command_that_trains_a_study_of_ones_own(project: Path) -> None:
     flag = f"--config-dir={project / 'my_positions' / 'conf'}"
     with config.joining([flag]):
-        assert report.command("distance") == f"python -m pe_lab.run {flag} -m +study=distance"
-        assert report.command("layers") == "python -m pe_lab.run -m +study=layers"
+        assert report.command("distance") == f"pe-lab run {flag} -m +study=distance"
+        assert report.command("layers") == "pe-lab run -m +study=layers"
     assert report.command("distance") == ""
 
 
@@ -134,7 +134,7 @@ def test_a_package_of_ones_own_is_trained_measured_audited_checked_and_reported(
 
     run(site, "pe_lab.report", "distance", "--audit", "audit", cwd=tmp_path)
     report = tmp_path / "ledger/studies/distance/report.html"
-    assert "python -m pe_lab.run -m +study=distance" in report.read_text()
+    assert "pe-lab run -m +study=distance" in report.read_text()
     # stored configs are complete: what was trained is reported where the package is not installed
     report.unlink()
     run(None, "pe_lab.report", "distance", "--audit", "audit", cwd=tmp_path)

@@ -18,7 +18,7 @@ def test_a_finished_sweep_takes_two_lines(ledger, program):
     code, lines, _ = program(status.main, ledger)
     assert code == 0
     assert len(lines) == 3  # these models are too small to learn anything
-    assert lines[0].startswith("python -m pe_lab.run model.depth=1")
+    assert lines[0].startswith("pe-lab run model.depth=1")
     assert "'epochs=16,4,1'" not in lines[0]
     assert "epochs=16,4,1" in lines[0]
     assert lines[0].endswith(", ended)")

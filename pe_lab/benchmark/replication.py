@@ -35,7 +35,7 @@ def commands() -> list[str]:
     seeds = ",".join(map(str, FRESH))
     chosen = {one.name: [pe for name, pe in cells() if name == one.name] for one in tasks()}
     return [
-        f"python -m pe_lab.run -m +study={STUDY}_{name} pe={','.join(names)} seed={seeds}"
+        f"pe-lab run -m +study={STUDY}_{name} pe={','.join(names)} seed={seeds}"
         for name, names in chosen.items()
         if names
     ]

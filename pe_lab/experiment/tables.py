@@ -87,10 +87,12 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool) -> Non
         for own, job in zip(settings, present, strict=True)
     ]
     records = curves.gather(measured)
+    figures: dict[str, str] = {}
     texts, files = study.tables(Results(ledger, name, rows, lost), records)
     if evaluated and len(records):
         print(study.in_short(records))
-        files |= study.figures(records) | _attention(present)
+        figures = study.figures(records) | _attention(present)
+        files |= figures
     elif cfg.tune.rates is None:
         print("\n\n".join(texts.values()))
     else:  # losses of seeds that stopped where they solved the task, at rates of their own, are no comparison
@@ -106,7 +108,9 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool) -> Non
             raise OSError(f"{line}: the same command, run again, writes them") from None
     if evaluated:
         opens = f"pe-lab report {name} --ledger {ledger}" if name else f"pe-lab report {ledger}"
-        print(f"{folder}: all rows (records.csv), tables and figures of {len(present)} cells; {opens} shows them")
+        cells = f"{len(present)} cell{'s' * (len(present) > 1)}"
+        drawn = f", figures ({', '.join(figures)})" * bool(figures)
+        print(f"{folder}: all rows of {cells} (records.csv), tables{drawn}; {opens} shows them")
 
 
 def _attention(jobs: list[Job]) -> dict[str, str]:

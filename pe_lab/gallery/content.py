@@ -1,6 +1,7 @@
 """All that the pages of the gallery are made of."""
 
 import re
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any
 import pandas as pd
 from joblib import Parallel, cpu_count, delayed
 from markupsafe import Markup, escape
+from tqdm import tqdm
 
 from pe_lab.audit.report import legend
 from pe_lab.benchmark import measured
@@ -141,5 +143,7 @@ def _portraits(chosen: dict[str, Definition], audited: set[str], cache: Path) ->
     jobs = [delayed(portrait)(name, dict(one.sliders), cache, name in audited) for name, one in chosen.items()]
     known = len({path.name.rpartition("-")[0] for path in cache.glob("*.json")} & set(chosen))
     workers = max(1, min(cpu_count(), (len(jobs) - known) // SIDE_BY_SIDE))
+    shown = {"mininterval": 0.1 if sys.stderr.isatty() else 30.0, "disable": known == len(jobs)}
     with safe_path():
-        return dict(zip(chosen, Parallel(workers)(jobs), strict=True))
+        made = Parallel(workers, return_as="generator")(jobs)
+        return dict(zip(chosen, tqdm(made, "drawing encodings", len(jobs), **shown), strict=True))

@@ -94,6 +94,7 @@ def report(arguments: argparse.Namespace) -> None:
         from pe_lab.statistics import Margin
 
         margin = Margin.parse(arguments.margin)
+    print(f"{results.name}: drawing {len(results.cells)} cells", file=sys.stderr)
     from pe_lab.report.page import html  # loads torch
     from pe_lab.report.question import Question
     from pe_lab.report.sections import sections
@@ -125,6 +126,7 @@ def _report_tuned(results: "Results", arguments: argparse.Namespace, out: Path, 
             )
     if arguments.metric != "loss":
         raise ValueError(f"--metric must be loss for a study whose seeds tune for themselves, got {arguments.metric!r}")
+    print(f"{results.name}: drawing {len(results.cells)} cells", file=sys.stderr)
     from pe_lab.report import tuned  # loads torch
     from pe_lab.report.page import html
 
@@ -158,7 +160,7 @@ def command(name: str) -> str:
     if file is None:
         return ""
     flags = [] if file.is_relative_to(config.folder()) else config.flags()
-    return shlex.join(["python", "-m", "pe_lab.run", *flags, "-m", f"+study={name}"])
+    return shlex.join(["pe-lab", "run", *flags, "-m", f"+study={name}"])
 
 
 def _baseline(results: "Results") -> str:

@@ -122,12 +122,13 @@ def methods(asked: Question) -> str:
         "optimizer": {"name": escaped(str(identity.get("optimizer.name", "adamw")))} if identity else None,
         "batch_size": identity.get("trainer.batch_size"),
         "settings": {escaped(name): [escaped(value) for value in known] for name, known in settings.items()},
-        "rates": escaped(rates_in_words(results)),
+        "rates": escaped(rates_in_words(results) + (f" ({rate:g})" if (rate := _rate(identity, cells)) else "")),
         "seeds": f"{counts.min()}" if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}",
         "seed_names": escaped(seeds_in_words(tuple(sorted(cells["seed"].unique())))),
         "metric": escaped(asked.metric),
         "baseline": escaped(asked.baseline) if compares else "",
         "margin": escaped(str(asked.compared.margin)) if compares else "",
+        "in_gap": compares and str(asked.compared.margin).endswith(" gap"),
         "margin_source": source if asked.margin in (None, declared) else "chosen after training",
         "comparisons": asked.compared.sizes()[0] if compares else 0,
         "shared_variances": compares and asked.compared.share_variances,
@@ -137,6 +138,11 @@ def methods(asked: Question) -> str:
         "versions": _versions(cells),
     }
     return _rendered("methods.tex", **values)
+
+
+def _rate(identity: Mapping[str, Any], cells: pd.DataFrame) -> float | None:
+    """Return the learning rate, where all cells have one."""
+    return identity.get("optimizer.lr") if "optimizer.lr" not in cells else None
 
 
 def _identity(asked: Question) -> dict[str, Any]:

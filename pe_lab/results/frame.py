@@ -109,7 +109,7 @@ def load(source: str | Path, study: str | None = None) -> Results:
         return _load_study(folder, study)
     cells, failed, refused = from_ledger.read_cells(folder)
     if cells.empty and failed.empty and not refused:
-        raise ValueError(f"the ledger must have a finished cell, got none in {folder}: python -m pe_lab.run makes one")
+        raise ValueError(f"the ledger must have a finished cell, got none in {folder}: pe-lab run makes one")
     return Results(folder, None, cells, failed, refused)
 
 

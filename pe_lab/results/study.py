@@ -59,14 +59,15 @@ def in_short(records: pd.DataFrame) -> str:
         records: later measurements, from `curves.gather`; not empty.
 
     Returns:
-        Of lengths exact match where there is one, else accuracy, else the loss; of each probe its first metric. Of long
-        tables the first MOST_LINES lines, with the number of the others.
+        Of lengths the loss, or what was asked for beside it: the loss of a sliding window, exact match of written
+        answers; of each probe its first metric. Of long tables the first MOST_LINES lines, with the number of the
+        others.
     """
     names = [name for name in records if name not in ("pe", "seed", *MEASURED)]
     parts = []
     measured = set(records.loc[records["kind"].isin(LENGTHS), "metric"])
     strided = sorted(name for name in measured if name.startswith(STRIDED))
-    if metric := next((name for name in (*strided, GENERATED, *reversed(SHOWN)) if name in measured), None):
+    if metric := next((name for name in (*strided, GENERATED, *SHOWN) if name in measured), None):
         table = curves.lengths(records[records["metric"] == metric])
         parts.append(_first_lines(table, [*names, "policy", "offset", "metric", "seeds"]))
     probes = records[records["kind"].eq("probe") & records["layer"].notna()]
@@ -86,7 +87,7 @@ def figures(records: pd.DataFrame) -> dict[str, str]:
     """Return figures of later measurements, one metric of each as in `in_short`, as SVG by the name of the file."""
     made = {}
     measured = set(records.loc[records["kind"] == "length", "metric"])
-    if metric := next((name for name in reversed(SHOWN) if name in measured), None):
+    if metric := next((name for name in SHOWN if name in measured), None):
         made["lengths.svg"] = plots.length_curves(records, metric)
     probes = records[records["kind"].eq("probe") & records["layer"].notna()]
     for probe, rows in probes.groupby("probe", sort=False):

@@ -126,7 +126,8 @@ def as_text(table: pd.DataFrame, names: Sequence[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    return "" if _present(value) is None else str(value)
+    present = _present(value)
+    return "" if present is None else f"{present:.6g}" if isinstance(present, float) else str(present)
 
 
 def render(table: pd.DataFrame) -> str:
