@@ -249,8 +249,8 @@ def _require_trained(cells: list[Cell]) -> None:
     untrained = [cell.name() for cell in cells if not ledger.find(cell.identity).done(cell.target)]
     if untrained:
         raise ValueError(
-            f"{len(untrained)} of {len(cells)} cells are not in the ledger {ledger.folder}, for example {untrained[0]}: "
-            f"train them with pe-lab run and the same overrides"
+            f"{len(untrained)} of {len(cells)} cells are not in the ledger {ledger.folder}, for example "
+            f"{untrained[0]}: train them with pe-lab run and the same overrides"
         )
     for cell in cells:
         ledger.find(cell.identity).verify(cell.target)
