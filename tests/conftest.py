@@ -58,9 +58,11 @@ Case = tuple[Hashable, ...]  # what a case of a test has for each of its paramet
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow the cases of a test `covering` that are not needed to have every value of every parameter."""
+    """Mark as slow what is `long`, and cases of a test `covering` without which every value of a parameter occurs."""
     tests: dict[str, dict[pytest.Function, Case]] = {}
     for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker(pytest.mark.slow)
         if isinstance(item, pytest.Function) and item.get_closest_marker("covering"):
             tests.setdefault(item.nodeid.partition("[")[0], {})[item] = case_of(item)
     for cases in tests.values():
@@ -71,7 +73,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def case_of(item: pytest.Function) -> Case:
-    """Return a value for each parametrize of a test, and for each fixture that has parameters."""
+    """Return a value for each parametrize of a test, and for each fixture that has parameters.
+
+    With `covering(apart=True)`, a value for each name of a parametrize.
+    """
+    if (mark := item.get_closest_marker("covering")) and mark.kwargs.get("apart"):
+        return (*item.callspec.params.values(),)
     rest = {name: id(value) for name, value in item.callspec.params.items()}  # values may be tensors
     given = [mark.args[0] for mark in item.iter_markers("parametrize")]
     names = [[name.strip() for name in of.split(",")] if isinstance(of, str) else of for of in given]

@@ -55,6 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_class_of_the_current_folder_is_found_by_workers_after_all_packages(folder: Path) -> None:
     assert not (folder / MARK).exists()
 
@@ -95,6 +96,7 @@ def poisoned(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_programs_import_nothing_from_the_current_folder(poisoned: Path) -> None:
     said = run(poisoned, sys.executable, "-c", ALL, *PROGRAMS)
     assert not (poisoned / MARK).exists(), (poisoned / MARK).read_text()
@@ -103,6 +105,7 @@ def test_programs_import_nothing_from_the_current_folder(poisoned: Path) -> None
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("words", ["report mine --out out", "run --info plugins"])
 def test_started_as_modules_they_import_nothing_from_there_either(poisoned: Path, words: str) -> None:
     run(poisoned, sys.executable, "-m", "pe_lab", *words.split())

@@ -91,6 +91,7 @@ run.main()
 """
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT], ids=lambda signum: signum.name)
 @pytest.mark.parametrize("words", [["pe=rope"], ["-m", "pe=rope,alibi"]], ids=["cell", "sweep"])
 def test_a_signal_ends_the_program_with_one_line_that_names_what_is_kept(

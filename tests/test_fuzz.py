@@ -373,6 +373,7 @@ def meaning(cell: Cell) -> dict[str, Any]:
     return found | {"trainer": {key: whole["trainer"][key] for key in ("batch_size", "clip", "precision")}}
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(max_examples=EXAMPLES // 10)
 def test_other_meanings_have_other_hashes(tally, data):
@@ -407,6 +408,7 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
+@pytest.mark.long
 @given(asked(fit=0.85, most=3))
 @settings(max_examples=EXAMPLES // 15)
 def test_the_program_ends_with_a_cell_or_in_one_line(tmp_path_factory, text, tally, words):

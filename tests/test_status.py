@@ -141,6 +141,7 @@ def test_a_running_sweep_is_followed_to_its_end(tmp_path):
     assert followed.stdout.splitlines()[-1] == "  12 done of 12 cells; 100 % of the work"
 
 
+@pytest.mark.long
 def test_a_killed_sweep_is_listed_as_ended_and_its_cells_as_missing(tmp_path, program):
     ledger = tmp_path / "ledger"
     process = Program([*SWEEP, "epochs=60,4,1", f"ledger={ledger}", "logger=none"], tmp_path / "printed")

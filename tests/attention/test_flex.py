@@ -24,7 +24,7 @@ from pe_lab.encodings.terms import Rotary, Stick, Terms
 # PyTorch looks at what every captured tensor has while it traces
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 
-CONFIGS = Path(__file__).parents[2] / "conf" / "pe"
+PRESETS = presets(Path(__file__).parents[2] / "conf" / "pe")
 B, H, T, d = 2, 2, 63, 16
 EQUAL = {"rtol": 0, "atol": 1e-12}  # sums of 63 products of numbers of size 10
 TENSORS = ("bias", "gate", "decay", "gain")
@@ -125,10 +125,10 @@ def test_autocast_changes_no_logit() -> None:
         assert torch.equal(attend(*qkv, terms, where, "flex"), plain)
 
 
-@pytest.mark.parametrize("name", presets(CONFIGS))
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_encoding_is_computed_as_by_the_reference_or_refused(name: str) -> None:
     """A new file in conf/pe is tested by existing. In float32, to the roundings of sums of 17 numbers."""
-    make, length = presets(CONFIGS)[name], 17
+    make, length = PRESETS[name], 17
     try:
         terms, layout = terms_of(make, B, length, H, d, torch.device("cpu"))
     except ValueError as error:

@@ -66,6 +66,7 @@ def sound(name: str, column: str, found: str) -> None:
         assert float(found) < LARGEST[column], (name, column, found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "column"),  # every two of a column and a kind of encoding that it treats alike
     [

@@ -201,6 +201,7 @@ def test_null_is_taken_by_each_too(null):
     assert [(cfg.pe.max_shift, cfg.seed) for cfg in cfgs] == [(None, 1), (None, 2)]
 
 
+@pytest.mark.long
 def test_every_range_is_of_a_setting_that_exists_and_its_default_is_in_it():
     seen = set()
     for group in ("data", "logger", "optimizer", "search"):
@@ -265,15 +266,17 @@ def test_configs_say_what_they_are_in_their_first_line():
     [
         ["pe=rope,randomized_rope", "optimizer.lr=1e-3,2e-3", "model.depth=1,4", "logger=none"],
         ["pe=randomized_rope", "pe@pe.encoding=rope,lrope", "optimizer.betas=[0.9,0.98],[0.8,0.9]", "optimizer=adamw"],
-        [
-            "+study=depth_epochs_pe",
-            "pe=learnable",
-            "pe.max_len=16,32",
-            "hydra.launcher.n_jobs=3",
-            "~logger.wandb.project",
-            "seed=1",
-        ],
-        ["pe=glob(kerple*)", "seed=1,2", "++pe.name=a,b", "epochs=2", "++seed=3", "+extra=5,6"],
+        pytest.param(
+            [
+                *("+study=depth_epochs_pe", "pe=learnable", "pe.max_len=16,32"),
+                *("hydra.launcher.n_jobs=3", "~logger.wandb.project", "seed=1"),
+            ],
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ["pe=glob(kerple*)", "seed=1,2", "++pe.name=a,b", "epochs=2", "++seed=3", "+extra=5,6"],
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_the_cells_of_a_sweep_are_what_hydra_makes_of_its_jobs(overrides, monkeypatch):

@@ -36,11 +36,11 @@ FEW = [
     "t5",
 ]
 # without slow tests, each of FEW is compiled once: in training, or for a strict export
-COMPILED = ["abacus", "cpe", "randomized_learnable", "rope_dynamic_ntk", "rse"]
-STRICT = ["alibi", "coupled", "fire", "learnable", "normalized", "rope", "t5"]
+COMPILED = ["cpe", "rope_dynamic_ntk"]
+STRICT = ["fire", "rope"]
 
 
-ALL = slow_but_for(FEW)
+ALL = slow_but_for(("alibi", "fire", "forgetting", "rope"))
 D, H, T = 16, 2, 8
 MOST = 5  # the largest mark
 EQUAL = {"rtol": 0, "atol": 1e-5}

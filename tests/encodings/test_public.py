@@ -43,6 +43,7 @@ for names in {names}:
 """
 
 
+@pytest.mark.long
 def test_encodings_and_attention_import_nothing_else_of_the_lab() -> None:
     """Imported one after the other, in one process: what an earlier one brings in stands in its own line too."""
     code = FOREIGN.format(names=["PositionalEncoding", "RoPE, Alibi, Layout, Sizes", "policies"])

@@ -148,6 +148,7 @@ def goes_on(done: Path, ledger: Path) -> None:
     assert decided[0] == decided[1]
 
 
+@pytest.mark.long
 def test_cells_that_others_trained_are_used_up_to_the_look_that_decides(done, tmp_path, monkeypatch):
     """As several machines on one ledger: what is there is not trained, and further seeds do not change a verdict."""
     more = [word for word in STUDY if not word.startswith(("decide.", "margin", "study_name"))]
@@ -158,6 +159,7 @@ def test_cells_that_others_trained_are_used_up_to_the_look_that_decides(done, tm
     assert decided[0] == decided[1]
 
 
+@pytest.mark.long
 def test_a_failed_cell_leaves_its_encoding_undecided_and_the_others_go_on(tmp_path, monkeypatch, capsys):
     train, reason = Job._train, "no number"
 
@@ -321,6 +323,7 @@ def test_a_cell_that_failed_costs_what_its_failure_says_and_one_that_was_killed_
     assert outcome(job).core_seconds == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", ["", "random"])
 def test_eight_undecided_encodings_are_named_and_others_are_counted(more):
     names = ["sinusoidal", "alibi", "lrope", "kerple_log", "kerple_power", "normalized", "sandwich", "carope"]

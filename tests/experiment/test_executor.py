@@ -95,8 +95,7 @@ def unbroken(tmp_path_factory):
     ("step", "dropout"),
     [
         (9, 0.2),
-        (25, 0.2),
-        (9, 0.0),
+        *(pytest.param(n, p, marks=pytest.mark.long) for n, p in ((25, 0.2), (9, 0.0))),
         *(
             pytest.param(n, p, marks=pytest.mark.slow)
             for n, p in product([1, 8, 10, 25], [0.0, 0.2])

@@ -222,6 +222,7 @@ def test_arguments_have_the_bits_of_a_trainer_with_them(tmp_path: Path) -> None:
     assert not same(weights(serve(tmp_path / "other", "epochs=2")), own.model.state_dict())
 
 
+@pytest.mark.long
 def test_early_stopping_ends_a_run_once_and_at_the_same_step_after_any_break(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

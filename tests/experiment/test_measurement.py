@@ -92,6 +92,7 @@ def test_a_record_is_what_evaluate_says_on_the_longer_data(tmp_path):
     assert len(list(made.run.folder.glob("records/1/*/rows.csv"))) == 4
 
 
+@pytest.mark.long
 def test_policies_with_options_are_recorded_by_their_names(tmp_path):
     """The window makes a difference, and far pairs are those of the class."""
     policies = ["raw", "rerope:3", "rerope:5", "self_extend"]
@@ -151,6 +152,7 @@ def test_an_implementation_that_takes_no_cache_is_refused_before_training(tmp_pa
     assert cell(tmp_path, *asked).cell.implementation == "triton"
 
 
+@pytest.mark.long
 def test_moving_all_positions_changes_what_is_absolute_and_not_what_is_relative(tmp_path):
     for pe, changes in (("rope", False), ("alibi", False), ("none", False), ("sinusoidal", True), ("learnable", True)):
         made = serve(cell(tmp_path, f"pe={pe}", "evaluate.offset=[37]"))
@@ -177,6 +179,7 @@ def test_the_trained_model_is_that_of_the_weights_file(tmp_path):
     assert test == made.run.summary(1)["test"]
 
 
+@pytest.mark.long
 def test_measuring_does_not_change_the_training_that_goes_on(tmp_path):
     everything = [
         "evaluate.lengths=[1,2]",

@@ -148,6 +148,7 @@ def test_tries_that_diverge_are_passed_over_and_all_of_them_are_said(tmp_path, f
     assert math.isnan(found["optimizer.lr"]) == (failing == 3)
 
 
+@pytest.mark.long
 def test_a_task_without_a_level_compares_the_loss_of_the_best_after_all_steps(tmp_path):
     task = ("data=digits", "trainer.batch_size=512", "steps=8", "solve.first=1", "solve.per_doubling=1")
     run(cells(tmp_path, "pe=rope", task=task))
@@ -227,6 +228,7 @@ def test_what_makes_no_race_is_refused_before_anything_is_trained(tmp_path, over
     assert not list(Ledger(tmp_path).runs())
 
 
+@pytest.mark.long
 def test_another_grid_on_the_same_ledger_is_another_study(tmp_path):
     """Without a level too: a stored curve with other steps would never be complete."""
     task = (*TASK, "steps=16", "solve.per_doubling=1")
@@ -239,6 +241,7 @@ def test_another_grid_on_the_same_ledger_is_another_study(tmp_path):
     assert sorted(tries["step"].unique()) == [1, 2, 4, 8, 16]
 
 
+@pytest.mark.long
 def test_no_losses_are_compared_where_steps_are(tmp_path, monkeypatch):
     Scores(monkeypatch, {3e-3: {2: 0.95, 4: 0.95}, 1e-3: {}, 1e-2: {}})
     run(cells(tmp_path, "pe=rope,none"))

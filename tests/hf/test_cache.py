@@ -60,6 +60,7 @@ def test_the_cache_has_the_name_that_the_model_gives_it(kind: str) -> None:
         assert_close(rest, logits(model, ids, use_cache=False)[:, 5:], **CLOSE)
 
 
+@pytest.mark.covering(apart=True)
 @pytest.mark.parametrize(("kind", "name"), CACHED)
 @torch.no_grad()
 def test_tokens_in_parts_equal_the_whole(kind: str, name: str) -> None:
@@ -67,6 +68,7 @@ def test_tokens_in_parts_equal_the_whole(kind: str, name: str) -> None:
     assert_close(in_parts(model, ids, [0, 4, 7, 8]), logits(model, ids, use_cache=False), **CLOSE)
 
 
+@pytest.mark.covering(apart=True)
 @pytest.mark.parametrize(("kind", "name"), CACHED)
 @torch.no_grad()
 def test_padded_prompts_in_parts_equal_each_sequence_alone(kind: str, name: str) -> None:

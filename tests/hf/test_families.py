@@ -227,6 +227,7 @@ def test_gemma_with_attention_in_both_directions_is_the_original() -> None:
 SOME = ("kerple_log", "learnable", "lrope", "sinusoidal_qk", "t5", "forgetting", "cope", "transformer_xl")
 
 
+@pytest.mark.covering(apart=True)
 @pytest.mark.parametrize("name", SOME)
 @pytest.mark.parametrize("kind", KINDS)
 def test_order_matters_and_gradients_reach_the_parameters(kind: str, name: str) -> None:
@@ -251,7 +252,9 @@ def test_order_matters_and_gradients_reach_the_parameters(kind: str, name: str) 
     assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in parameters)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind in ("bert", "llama", "t5") else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS]
+)
 def test_the_table_says_which_encodings_a_model_takes_and_why_not_the_others(kind: str) -> None:
     cells = read()[kind]
     assert set(cells) == {"own", *encodings()}
@@ -265,6 +268,7 @@ def test_the_table_says_which_encodings_a_model_takes_and_why_not_the_others(kin
         assert found == (None if is_number(cells[name]) else cells[name]), name
 
 
+@pytest.mark.covering(apart=True)
 @pytest.mark.parametrize("name", ["rope", "kerple_log", "forgetting", "learnable"])
 @pytest.mark.parametrize("kind", CAUSAL)
 @torch.no_grad()
@@ -517,7 +521,9 @@ torch.save((made, model(tokens).logits), sys.argv[3])
 """
 
 
-@pytest.mark.parametrize(("kind", "name"), [("qwen3", "kerple_log"), ("gemma3_text", "lrope")])
+@pytest.mark.parametrize(
+    ("kind", "name"), [("qwen3", "kerple_log"), pytest.param("gemma3_text", "lrope", marks=pytest.mark.long)]
+)
 def test_a_model_is_trained_saved_and_loaded_in_a_new_process(kind: str, name: str, tmp_path: Path) -> None:
     """50 steps by transformers' Trainer on sequences that repeat; generated with a cache, as without."""
     generator = torch.Generator().manual_seed(0)

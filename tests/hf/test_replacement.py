@@ -44,6 +44,7 @@ PAIRS = [(kind, name) for kind in KINDS for name in NAMES if takes(kind, name)]
 INVISIBLE = {"integer", "normalized"}  # one number is added to all dimensions: LayerNorm takes it away
 
 
+@pytest.mark.covering(apart=True)
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
 def test_position_has_an_effect_and_gradients_reach_its_parameters(kind: str, name: str) -> None:
     model, without = replaced(kind, name), replaced(kind, "none")

@@ -52,6 +52,7 @@ assert "pe_lab" not in sys.modules
 """
 
 
+@pytest.mark.long
 def test_a_program_without_pe_lab_does_not_load_it(alibi: tuple[PreTrainedModel, Path]) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_PE_LAB, alibi[1]], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

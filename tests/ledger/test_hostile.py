@@ -16,6 +16,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
 from pe_lab.report import __main__ as report
 from pe_lab.results import sync
+from pe_lab.run import main as run_main
 from pe_lab.system.files import file_digest
 
 
@@ -101,12 +102,13 @@ def test_names_in_its_files_do_not_lead_out_of_the_ledger(ledger, tmp_path, prog
 
 
 @pytest.mark.parametrize("setting", ["study_name", "pe.name", "data.name", "logger.wandb.project"])
-def test_names_in_overrides_do_not_lead_out_of_the_ledger(tmp_path, setting):
+def test_names_in_overrides_do_not_lead_out_of_the_ledger(tmp_path, program, monkeypatch, setting):
     here = tmp_path / "here"
     words = [*SWEEP, "ledger=ledger", "logger=csv", f"{setting}=../../outside"]
     if setting == "logger.wandb.project":
         words = [word for word in words if word != "logger=csv"]
-    status, _, errors = Program(words, tmp_path / "printed", cwd=_made(here)).wait()
+    monkeypatch.chdir(_made(here))
+    status, _, errors = program(run_main, *words)
     assert (status, len(errors.strip().splitlines())) == (1, 1), errors
     assert f"{setting} must be a name" in errors
     assert list(here.iterdir()) == []
@@ -133,6 +135,7 @@ def test_a_report_shows_names_as_text(tmp_path, program):
 SECRETS = {"WANDB_API_KEY": "5ec2e7" * 6 + "beef", "AWS_SECRET_ACCESS_KEY": "hush-hush-1234", "HF_TOKEN": "hf_hushhush"}
 
 
+@pytest.mark.long
 def test_no_secret_of_the_environment_is_stored(tmp_path):
     ledger = tmp_path / "ledger"
     words = [*SWEEP, "pe=rope", "seed=0", f"ledger={ledger}", "logger=wandb", "study_name=question", "epochs=1"]

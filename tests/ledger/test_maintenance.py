@@ -91,7 +91,7 @@ def test_verify_finds_a_link(ledger, program, tmp_path):
     assert "must be a file or a folder, got a link" in lines[0]
 
 
-def test_prune_keeps_every_result_and_a_longer_training_starts_again(ledger, program, sound):
+def test_prune_keeps_every_result(ledger, program, sound):
     _, planned, _ = program("prune", ledger, "--dry-run")
     assert len(list(ledger.glob("*/state-*"))) == 4
     code, lines, _ = program("prune", ledger)
@@ -103,6 +103,11 @@ def test_prune_keeps_every_result_and_a_longer_training_starts_again(ledger, pro
     assert cells(ledger) == cells(sound)
     assert program("verify", ledger)[1][-1] == "4 trainings, 12 cells, 12 records, 0 states, 2 floors: 0 damaged"
     assert program("prune", ledger)[1] == ["0.0 MB are free"]
+
+
+@pytest.mark.long
+def test_a_longer_training_starts_again_without_its_states(ledger, program):
+    assert program("prune", ledger)[0] == 0
     status, _, errors = Program(
         [*MEASURED, "epochs=17", f"ledger={ledger}", "logger=none"], ledger.parent / "printed"
     ).wait()
@@ -116,6 +121,7 @@ def test_prune_keeps_the_states_of_studies(ledger, program):
     assert (code, err) == (1, f"error: --keep must be one of question in {ledger}, got 'answer'\n")
 
 
+@pytest.mark.long
 def test_prune_keeps_the_state_of_an_interrupted_training_and_removes_unfinished_files(tmp_path, program):
     ledger = tmp_path / "ledger"
     words = [*SWEEP, "epochs=400", f"ledger={ledger}", "logger=none"]

@@ -58,6 +58,7 @@ KINDS = {
 }
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("deviation", [0.01, 0.2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_planted_claims_end_in_their_verdict_at_the_stated_rates(kind: str, deviation: float) -> None:

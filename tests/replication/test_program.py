@@ -117,6 +117,7 @@ def test_what_is_missing_is_trained_and_judged(
     assert "mine/right: reproduced" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_universe_is_trained_judged_and_drawn(
     monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -860,6 +860,7 @@ def test_pairs_that_a_study_left_out_are_listed(tmp_path, cells, monkeypatch):
     assert "Left out of the study" in text
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not shutil.which("chromium"), reason="needs chromium")
 def test_a_browser_shows_the_page_without_complaint(study, monkeypatch, tmp_path):
     run(monkeypatch, study)

@@ -696,6 +696,7 @@ def test_a_checkpoint_without_the_checksum_of_its_weights_has_no_records(real):
     assert len(results.refused) == len(entries) >= 2
 
 
+@pytest.mark.long
 def test_2000_cells_are_read_in_two_seconds(tmp_path):
     make(tmp_path, 2000)
     began, cpu = time.perf_counter(), time.process_time()

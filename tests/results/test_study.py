@@ -107,6 +107,7 @@ def test_a_grid_of_two_factors_has_its_tables_whatever_failed(factors):
             check(present, seeds=1)
 
 
+@pytest.mark.long
 @settings(max_examples=settings.default.max_examples // 5)
 @given(st.sets(st.sampled_from(range(len(CELLS))), min_size=1), st.integers(1, 2))
 def test_a_grid_of_all_factors_has_its_tables_whatever_failed(present, seeds):

@@ -477,6 +477,7 @@ def test_ranks_are_within_a_setting_and_among_its_encodings():
     assert ranked[ranked["depth"] == 2][["pe", "best", "worst"]].to_numpy().tolist() == [["b", 1, 1], ["a", 2, 2]]
 
 
+@pytest.mark.long
 def test_the_true_rank_lies_within_the_ranks_in_95_of_100_studies():
     """A study counts only if all of its ranks are right."""
     means = {f"pe{number}": value for number, value in enumerate((0.0, 0.05, 0.1, 0.2, 0.6))}

@@ -63,7 +63,7 @@ def queries_keys_values(strided: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     return rand(B, T, 3, H, d).permute(2, 0, 3, 1, 4).unbind() if strided else rand(3, B, H, T, d).unbind()
 
 
-SLOW = ("gate_and_bias", "decay_and_dropout", "window")  # "several" has their terms
+SLOW = ("bias", "decay_and_dropout", "gate_and_bias", "nothing", "strided", "window")  # "several" has their terms
 
 
 @pytest.mark.parametrize(
