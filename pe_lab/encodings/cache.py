@@ -18,6 +18,7 @@ class Cache:
 
     Args:
         depth: layers of the model.
+        room: tokens for which memory is reserved at once, and which it holds at most; None: it grows.
 
     Attributes:
         layout: of all tokens so far, as the encoding located them; None: there are none.
@@ -25,10 +26,11 @@ class Cache:
         layers: what each layer keeps.
     """
 
-    def __init__(self, depth: int) -> None:
+    def __init__(self, depth: int, room: int | None = None) -> None:
+        self.room = room
         self.layout: Layout | None = None
-        self.embedding = Memory()
-        self.layers = [Memory() for _ in range(depth)]
+        self.embedding = Memory(room=room)
+        self.layers = [Memory(room=room) for _ in range(depth)]
 
     def __len__(self) -> int:
         """Return the number of tokens of each sequence, padding included."""
@@ -46,8 +48,11 @@ class Cache:
 
         Raises:
             ValueError: another batch; positions that do not follow those in the cache; padding behind a token; a layout
-                with keys of its own.
+                with keys of its own; more tokens than there is room for.
         """
+        total = len(self) + layout.segment.shape[1]
+        if self.room is not None and total > self.room:
+            raise ValueError(f"the cache must have room for all tokens: it was made for {self.room}, got {total}")
         if layout.keys is not None:
             raise ValueError("the layout must be that of the new tokens alone, got one with keys of earlier tokens")
         if self.layout is not None:

@@ -26,15 +26,20 @@ class Memory:
 
     A tensor is copied when its buffer is full, which then grows by half: decoding a token costs no copy of all others.
     One that was made in torch.inference_mode is copied once outside of it, where torch refuses to write into it.
+
+    Args:
+        kept: tensors by name; None: none.
+        prefix: of the names.
+        room: tokens for which a new buffer has room; None: those that there are, and some more.
     """
 
-    def __init__(self, kept: dict[str, Kept] | None = None, prefix: str = "") -> None:
+    def __init__(self, kept: dict[str, Kept] | None = None, prefix: str = "", room: int | None = None) -> None:
         self.kept = {} if kept is None else kept
-        self.prefix = prefix
+        self.prefix, self.room = prefix, room
 
     def part(self, name: str) -> "Memory":
         """Return the memory of a part, with names separate from those of other parts."""
-        return Memory(self.kept, f"{self.prefix}{name}.")
+        return Memory(self.kept, f"{self.prefix}{name}.", self.room)
 
     def extend(self, name: str, x: Tensor, axis: int, total: int) -> Tensor:
         """Append x to the tensor of this name and return the whole.
@@ -58,7 +63,8 @@ class Memory:
                 f"finish; begin with a new cache"
             )
         if held is None:
-            held = self.kept[name] = Kept(x.new_empty(_resized(x, axis, total + SPARE)), axis, 0)
+            room = total + SPARE if self.room is None else max(total, self.room)
+            held = self.kept[name] = Kept(x.new_empty(_resized(x, axis, room)), axis, 0)
         buffer = held.buffer
         if (x.dtype, x.device) != (buffer.dtype, buffer.device) or _resized(x, axis, 0) != _resized(buffer, axis, 0):
             raise ValueError(

@@ -127,8 +127,11 @@ class Stack(nn.ModuleList):
                 if isinstance(module, PositionalEncoding):
                     module.advance(done)
 
-    def cache(self) -> Cache:
+    def cache(self, room: int | None = None) -> Cache:
         """Return an empty cache for decoding.
+
+        Args:
+            room: tokens for which memory is reserved at once, and which it holds at most; None: it grows.
 
         Raises:
             ValueError: attention is bidirectional, or the encoding needs whole sequences.
@@ -138,7 +141,7 @@ class Stack(nn.ModuleList):
             raise ValueError(f"a cache needs causal attention, {first.name} was made for causal=False")
         if first.whole_sequence is not None:
             raise ValueError(f"{first.name} cannot use a cache: {first.whole_sequence}; compute all tokens each time")
-        return Cache(self.depth)
+        return Cache(self.depth, room)
 
     def forward(
         self, x: Tensor, layout: Layout | None = None, cache: Cache | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.cache_utils import CacheLayerMixin
 
 from pe_lab.encodings.cache import Cache
@@ -33,7 +33,7 @@ class Tokens:
 class Layer(CacheLayerMixin):
     """One layer of a cache. Attention adds keys and values to `tokens`; here they pass through and are counted."""
 
-    is_sliding = False
+    is_sliding = supports_early_init = False
 
     def __init__(self, tokens: Tokens, index: int) -> None:
         super().__init__()
@@ -54,13 +54,14 @@ class Layer(CacheLayerMixin):
         return self.seen + (len(query_length) if isinstance(query_length, Tensor) else query_length), 0
 
     def get_max_length(self) -> int:
-        return -1
+        cache = self.tokens.cache
+        return -1 if cache is None or cache.room is None else cache.room
 
     get_max_cache_shape = get_max_length  # its name before transformers 5
 
     def reset(self) -> None:
         if self.tokens.cache is not None:
-            self.tokens.cache = Cache(self.tokens.stack.depth)
+            self.tokens.cache = Cache(self.tokens.stack.depth, self.tokens.cache.room)
         self.seen = 0
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -100,21 +101,31 @@ def new_cache(tokens: Tokens, cross_attention: bool) -> DynamicCache | EncoderDe
     return EncoderDecoderCache(made, DynamicCache()) if cross_attention else made
 
 
+def is_static(past: object) -> bool:
+    """Return whether a cache is a StaticCache, for self-attention at least."""
+    return isinstance(past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past, StaticCache)
+
+
 def tokens_in(past: object, stack: Stack) -> Tokens:
     """Return the tokens in a cache of transformers; one that is empty is prepared for this model.
 
+    A StaticCache gets memory for max_cache_len tokens at once, and takes no more. If all layers of the original have
+    windows, transformers would take more, and its memory grows. Steps with it are not compiled, as with any cache.
+
     Raises:
-        ValueError: it is no DynamicCache, it is of another model, it keeps nothing, or the encoding cannot use one.
+        ValueError: it is no DynamicCache or StaticCache, it is of another model, it keeps nothing, or the encoding
+            cannot use one.
     """
     own = past.self_attention_cache if isinstance(past, EncoderDecoderCache) else past
-    if not isinstance(own, DynamicCache) or own.offloading:
-        kind = "one with offloading" if isinstance(own, DynamicCache) else type(own).__name__
-        raise ValueError(f"the cache must be a DynamicCache, got {kind}")
+    if not isinstance(own, DynamicCache | StaticCache) or own.offloading:
+        kind = "one with offloading" if isinstance(own, DynamicCache | StaticCache) else type(own).__name__
+        raise ValueError(f"the cache must be a DynamicCache or a StaticCache, got {kind}")
     layers = own.layers
     if not (layers and isinstance(layers[0], Layer)):
         if own.get_seq_length():
             raise ValueError(f"the cache must be of this model, got {own.get_seq_length()} tokens of another")
-        tokens = Tokens(stack, stack.cache())
+        whole = [layer for layer in layers if not layer.is_sliding] if isinstance(own, StaticCache) else []
+        tokens = Tokens(stack, stack.cache(max((layer.max_cache_len for layer in whole), default=None)))
         _fill(own, tokens)
         return tokens
     if layers[0].tokens.stack is not stack:
@@ -124,5 +135,5 @@ def tokens_in(past: object, stack: Stack) -> Tokens:
     return layers[0].tokens
 
 
-def _fill(cache: DynamicCache, tokens: Tokens) -> None:
+def _fill(cache: DynamicCache | StaticCache, tokens: Tokens) -> None:
     cache.layers = [Layer(tokens, index) for index in range(tokens.stack.depth)]

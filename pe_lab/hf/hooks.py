@@ -1,7 +1,7 @@
 """The hooks through which an encoding enters a model of transformers: before its layers, and before each attention."""
 
 from dataclasses import fields
-from inspect import signature
+from inspect import Signature, signature
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from pe_lab.encodings.layout import PADDING, Layout
 from pe_lab.encodings.stack import Positions, Stack
 from pe_lab.encodings.terms import Terms
 from pe_lab.hf.attention import NAME, Given
-from pe_lab.hf.cache import OLD_NAME, Tokens, cache_name, new_cache, tokens_in
+from pe_lab.hf.cache import OLD_NAME, Tokens, cache_name, is_static, new_cache, tokens_in
 from pe_lab.hf.inputs import layout_of
 from pe_lab.hf.watch import Watch
 
@@ -127,6 +127,37 @@ class InputHook:
                 raise
             return Tokens(self.stack, None, str(error))
         return Tokens(self.stack, cache)
+
+
+class Preparation:
+    """`prepare_inputs_for_generation` of a model, which would make masks of its own for a StaticCache.
+
+    Args:
+        model: generates.
+        stack: the encodings of its layers.
+    """
+
+    def __init__(self, model: PreTrainedModel, stack: Stack) -> None:
+        self.model, self.stack = model, stack
+
+    @property
+    def __signature__(self) -> Signature:
+        return signature(self._original)
+
+    @property
+    def _original(self) -> Any:
+        return type(self.model).prepare_inputs_for_generation.__get__(self.model)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the inputs of the original method; a StaticCache has the lab's layers then.
+
+        Raises:
+            ValueError: the encoding cannot use a cache.
+        """
+        past = kwargs.get("cache", kwargs.get(OLD_NAME))
+        if is_static(past):
+            tokens_in(past, self.stack)
+        return self._original(*args, **kwargs)
 
 
 class Later:

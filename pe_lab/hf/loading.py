@@ -82,7 +82,8 @@ def saved(
     model = new(described, encoding, options)
     _load_weights(model, folder)
     if (folder / GENERATION).exists():
-        model.generation_config = _checked(folder / GENERATION, GenerationConfig.from_dict, _json(folder / GENERATION))
+        settings = {**_json(folder / GENERATION), "disable_compile": True}  # as in `replace`
+        model.generation_config = _checked(folder / GENERATION, GenerationConfig.from_dict, settings)
     if wanted is not None and type(model) is not wanted:
         model = _of_class(wanted, model, new(described, encoding, options, wanted))
     evaluated: PreTrainedModel = model.eval()

@@ -13,7 +13,7 @@ from pe_lab.encodings.stack import Stack
 from pe_lab.hf.attention import NAME
 from pe_lab.hf.configs import mark
 from pe_lab.hf.families import Family, family_of, uses_interface, windows
-from pe_lab.hf.hooks import AttentionHook, Borne, ImageHook, InputHook
+from pe_lab.hf.hooks import AttentionHook, Borne, ImageHook, InputHook, Preparation
 from pe_lab.hf.settings import Own, head_dim_of, with_settings
 
 SIZES = ("width", "num_heads", "depth", "causal", "grid_width", "marks", "name")
@@ -74,6 +74,9 @@ def replace(
     mark(model)
     for part, stack in zip(parts, made, strict=True):
         _install(family, part, stack.train(model.training), implementation)
+    if model.can_generate() and made[-1].first.sizes.causal:  # in an encoder and decoder, the last is the decoder's
+        object.__setattr__(model, "prepare_inputs_for_generation", Preparation(model, made[-1]))
+        model.generation_config.disable_compile = True  # steps with a cache are not compiled
     model.config.pe_lab = _record(encoding, made[0].first.sizes.length, implementation, from_config, options)
     return model
 

@@ -1,5 +1,7 @@
 """Tokens decoded with the cache of transformers have the logits of the whole sequence; generate() uses it."""
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -109,6 +111,41 @@ def test_a_cache_that_the_caller_holds_is_filled() -> None:
     assert_close(model(ids, past_key_values=held).logits, logits(model, ids), **CLOSE)
 
 
+@pytest.mark.parametrize("name", KEEPING)
+@torch.no_grad()
+def test_a_static_cache_has_its_memory_at_once_and_refuses_more_tokens(name: str) -> None:
+    model, ids = replaced("llama", name), tokens()
+    held = StaticCache(config=model.config, max_cache_len=8)
+    parts, places = [], []
+    for a, b in ((0, 5), (5, 6), (6, 8)):
+        parts.append(model(ids[:, a:b], past_key_values=held).logits)
+        layers = [*held.layers[0].tokens.cache.layers, held.layers[0].tokens.cache.embedding]
+        places.append([(k.buffer.data_ptr(), k.buffer.shape[k.axis]) for each in layers for k in each.kept.values()])
+    assert_close(torch.cat(parts, 1), logits(model, ids[:, :8]), **CLOSE)
+    assert places[0] == places[1] == places[2]
+    assert {room for _, room in places[0]} == {8}
+    ran = layers_run(model)
+    with pytest.raises(ValueError, match="^the cache must have room for all tokens: it was made for 8, got 9$"):
+        model(ids[:, 8:], past_key_values=held)
+    assert not ran
+    held.reset()
+    assert held.get_seq_length() == 0
+    assert_close(model(ids[:, 1:], past_key_values=held).logits, logits(model, ids[:, 1:]), **CLOSE)
+    with pytest.raises(ValueError, match="it was made for 8, got 9"):
+        model(ids[:, :1], past_key_values=held)
+
+
+@pytest.mark.parametrize("kind", CAUSAL_KINDS)
+def test_beam_search_with_a_static_cache_is_that_with_a_dynamic_one(kind: str) -> None:
+    """Of a padded batch; also in a copy, and in a model that was saved."""
+    model = replaced(kind, "forgetting" if kind != "t5" else "t5")
+    mask = torch.tensor([[1] * 9, [1] * 5 + [0] * 4] if kind == "t5" else [[1] * 9, [0] * 4 + [1] * 5])
+    settings = {"max_new_tokens": 6, "do_sample": False, "num_beams": 3, "attention_mask": mask}
+    expected = model.generate(tokens() * mask, **settings)
+    for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(each.generate(tokens() * mask, **settings, cache_implementation="static"), expected)
+
+
 @torch.no_grad()
 def test_keys_are_kept_rotated_and_by_their_own_heads() -> None:
     """Two heads of keys serve four of queries; where heads rotate differently there are four."""
@@ -195,8 +232,9 @@ def test_encodings_of_whole_sequences_generate_without_a_cache_only(name: str) -
         out = model(ids)  # of which nobody asks the cache
     assert model.generate(ids, max_new_tokens=3, do_sample=False, use_cache=False).shape == (2, 12)
     ran = layers_run(model)
-    with pytest.raises(ValueError, match=f"^{name} cannot use a cache: .*; compute all tokens each time$"):
-        model.generate(ids, max_new_tokens=3, do_sample=False)
+    for static in ({}, {"cache_implementation": "static"}):
+        with pytest.raises(ValueError, match=f"^{name} cannot use a cache: .*; compute all tokens each time$"):
+            model.generate(ids, max_new_tokens=3, do_sample=False, **static)
     with (
         torch.no_grad(),
         pytest.raises(ValueError, match=f"the cache must keep tokens: {name} cannot use a cache"),
@@ -220,8 +258,9 @@ def test_more_tokens_than_a_table_has_rows_are_refused_before_the_layers_run() -
 def test_a_bidirectional_model_does_not_generate_with_a_cache() -> None:
     model = replaced("bert", "rope")
     ran = layers_run(model)
-    with pytest.raises(ValueError, match="a cache needs causal attention, rope was made for causal=False"):
-        model.generate(tokens(), max_new_tokens=3, do_sample=False)
+    for static in ({}, {"cache_implementation": "static"}):
+        with pytest.raises(ValueError, match="a cache needs causal attention, rope was made for causal=False"):
+            model.generate(tokens(), max_new_tokens=3, do_sample=False, **static)
     assert not ran
 
 
@@ -233,14 +272,15 @@ def filled(model: PreTrainedModel, batch: int = 2) -> Any:
 def test_caches_that_are_not_those_of_this_model_or_batch_are_refused() -> None:
     model, other = replaced("llama", "rope"), replaced("llama", "rope")
     of_another_batch, of_another, of_the_original = filled(model, 3), filled(other), filled(small("llama"))
-    static = StaticCache(config=model.config, max_cache_len=LENGTH)
+    static = StaticCache(config=model.config, max_cache_len=LENGTH, offloading=True)
     ran = layers_run(model)
     for past, message in (
         (of_another_batch, "the cache must be that of this batch: it holds 3 sequences, got 2"),
         (of_another, "the cache must be of this model, got that of another replaced model"),
         (of_the_original, "the cache must be of this model, got 9 tokens of another"),
-        (static, "the cache must be a DynamicCache, got StaticCache"),
-        (DynamicCache(offloading=True), "the cache must be a DynamicCache, got one with offloading"),
+        (static, "the cache must be a DynamicCache or a StaticCache, got one with offloading"),
+        (DynamicCache(offloading=True), "the cache must be a DynamicCache or a StaticCache, got one with offloading"),
+        ((), "the cache must be a DynamicCache or a StaticCache, got tuple"),
     ):
         with torch.no_grad(), pytest.raises(ValueError, match=message):
             model(tokens()[:, :1], past_key_values=past)

@@ -12,7 +12,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.testing import assert_close
-from transformers import Trainer, TrainingArguments
+from transformers import StaticCache, Trainer, TrainingArguments
 
 from benchmarks.families import OWN, is_number, read
 from benchmarks.transformers_models import (
@@ -285,6 +285,29 @@ def test_generated_with_a_cache_is_what_is_generated_without(kind: str, name: st
     assert torch.equal(runs[0].sequences, runs[1].sequences)
     for a, b in zip(runs[0].logits, runs[1].logits, strict=True):
         assert_close(a, b, rtol=0, atol=5e-5)
+
+
+@pytest.mark.parametrize("name", ["own", "forgetting"])
+@pytest.mark.parametrize("kind", CAUSAL)
+@torch.no_grad()
+def test_generated_with_a_static_cache_is_what_is_generated_with_a_dynamic_one(kind: str, name: str) -> None:
+    name = OWN.get(kind, "rope") if name == "own" else name
+    if not is_number(read()[kind][name]):
+        return
+    rows = {"max_len": 64} if name == "learnable" else {}
+    model, mask = replace(small(kind), name, length=64, **rows), MASK
+    if model.config.is_encoder_decoder:
+        mask = None
+    settings = {"max_new_tokens": 8, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    static, dynamic = (
+        model.generate(inputs(kind), attention_mask=mask, use_cache=True, cache_implementation=each, **settings)
+        for each in ("static", None)
+    )
+    used = getattr(static, "cache", None) or static.past_key_values
+    assert isinstance(getattr(used, "self_attention_cache", used), StaticCache)
+    assert torch.equal(static.sequences, dynamic.sequences)
+    for a, b in zip(static.logits, dynamic.logits, strict=True):
+        assert torch.equal(a, b)
 
 
 # -- rotations that differ by layer, or are of a part of a head --------------------------------------------------------
