@@ -140,7 +140,7 @@ class Cell:
         """The number of devices that train it together."""
         return self.cfg.trainer.get("devices") or 1
 
-    @property
+    @cached_property
     def batches_per_epoch(self) -> int:
         """The number of batches in an epoch of the training."""
         return batches_of_epoch(self.cfg.trainer, -(-self.dataset.size("train") // self.cfg.trainer.batch_size))

@@ -104,6 +104,7 @@ def test_shares_divide_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert limits == [300, 150, 375]
 
 
+@pytest.mark.long
 def test_commands_of_parts_are_programs_that_take_these_words(tmp_path: Path) -> None:
     """Without a GPU they say so in one line."""
     words = {part.name: part.words(100, tmp_path) for part in PARTS}

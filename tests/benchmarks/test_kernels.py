@@ -21,6 +21,7 @@ from benchmarks.subject import Setting, make_subject
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 
 CONFIGS = ROOT / "conf" / "pe"
+PRESETS = presets(CONFIGS)
 SMALL = Setting(torch.device("cpu"), torch.float32, tokens=64, num_heads=2, head_dim=16, lengths=(32,))
 KINDS = ["none", "rope", "lrope", "xpos", "alibi", "t5", "kerple_log", "exposb", "exposb_literal", "forgetting", "rse"]
 KINDS += ["window", "hard_alibi"]
@@ -29,7 +30,7 @@ KINDS += ["window", "hard_alibi"]
 @pytest.mark.parametrize("name", KINDS)
 def test_all_implementations_compute_the_same(name: str) -> None:
     """Compare Triton in the interpreter, and FlexAttention as plain PyTorch, with the reference."""
-    subject = make_subject(name, presets(CONFIGS)[name], 32, SMALL)
+    subject = make_subject(name, PRESETS[name], 32, SMALL)
     bare = replace(subject, q=subject.q.detach(), k=subject.k.detach(), v=subject.v.detach())
     with torch.no_grad():
         out = {which: call() for which, call in implementations(bare, SMALL).items()}

@@ -270,6 +270,7 @@ def test_callbacks_log_and_write_without_pickles_and_leave_the_training(tmp_path
         assert set(torch.load(path, weights_only=True)) if path.suffix == ".pt" else load_file(path)
 
 
+@pytest.mark.long
 def test_a_limit_on_time_ends_a_training_that_a_longer_one_continues(tmp_path: Path) -> None:
     for seconds in (0, 0.001, 0.001):  # before the first step, after it, and with nothing left
         with pytest.raises(RuntimeError, match=r"^trainer\.max_time="):

@@ -92,6 +92,7 @@ def test_only_the_best_goes_on_where_none_solved_it_by_the_choice(tmp_path, monk
     assert found["y"] == pytest.approx(3 + (0.9 - 0.5) / (0.95 - 0.5))
 
 
+@pytest.mark.long
 def test_what_is_never_solved_is_censored_at_the_last_step(tmp_path, monkeypatch):
     Scores(monkeypatch, {3e-3: {8: 0.2}, 1e-3: {8: 0.5, 32: 0.95}, 1e-2: {}})
     run(cells(tmp_path, "pe=rope"))

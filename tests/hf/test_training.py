@@ -121,6 +121,7 @@ def test_training_of_a_copy_and_of_another_model_is_not_that_of_the_model() -> N
             optimizer.step()
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_the_trainer_is_loaded_and_continued(tmp_path: Path) -> None:
     model = model_with("kerple_log")
     made = trainer(model, tmp_path, lr=1e-2, save_strategy="steps", save_steps=STEPS // 2)

@@ -291,6 +291,7 @@ class Allocated(TorchDispatchMode):
         self.now -= size
 
 
+@pytest.mark.long
 def test_layers_that_are_computed_again_need_a_quarter_of_the_memory_at_depth_64() -> None:
     most = {}
     for checkpointing in ("none", "selective", "layer"):

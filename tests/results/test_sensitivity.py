@@ -285,6 +285,7 @@ def test_shares_of_a_grid_with_gaps_are_averages_over_all_orders() -> None:
     assert table.sum() == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_the_share_by_chance_is_that_of_noise() -> None:
     rows = cells(by_depth)
     rows = rows[np.random.default_rng(2).random(len(rows)) < 0.85]

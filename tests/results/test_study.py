@@ -97,7 +97,10 @@ def _lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if line.startswith("|")][2:]
 
 
-@pytest.mark.parametrize("factors", list(combinations(GRID, 2)))
+@pytest.mark.parametrize(
+    "factors",
+    [pytest.param(two, marks=pytest.mark.long) if k else two for k, two in enumerate(combinations(GRID, 2))],
+)
 def test_a_grid_of_two_factors_has_its_tables_whatever_failed(factors):
     others = {name: values[0] for name, values in GRID.items() if name not in factors}
     here = [n for n, job in enumerate(CELLS) if others.items() <= job.items()]

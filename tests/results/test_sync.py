@@ -74,6 +74,7 @@ def of_run(inside: dict[str, list[dict]]) -> dict:
     }
 
 
+@pytest.mark.long
 def test_rebuilt_runs_equal_the_runs_of_training(logged, copy, monkeypatch, capsys, offline_runs, curves):
     status, out, _ = program(monkeypatch, capsys, copy)
     assert (status, out) == (0, "2 of 2 runs are in W&B, offline, project pe_lab\n")

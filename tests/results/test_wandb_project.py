@@ -57,6 +57,7 @@ def cells(tmp_path_factory) -> list[Job]:
     return made
 
 
+@pytest.mark.long
 def test_a_project_has_the_rows_and_curves_of_the_ledger(cells):
     ledger = Path(cells[0].cell.cfg.ledger)
     expected, found = frame.load(ledger), wandb_project.load("me/mine", [run_of(ledger, job) for job in cells])

@@ -125,6 +125,7 @@ def test_the_workspace_has_a_section_for_every_question(view):
         assert section["panels"]
 
 
+@pytest.mark.long
 def test_every_panel_shows_metrics_that_runs_log(view, blocks, logged):
     grids = [block["metadata"]["panelBankSectionConfig"]["panels"] for block in blocks if block["type"] == "panel-grid"]
     asked = {one for panel in [*panels(view), *(panel for grid in grids for panel in grid)] for one in shown(panel)}

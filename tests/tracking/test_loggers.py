@@ -253,6 +253,7 @@ def test_without_an_account_it_is_offline_and_nothing_is_asked(monkeypatch, tmp_
     assert wandb_mode(None) == "offline"
 
 
+@pytest.mark.long
 def test_a_key_without_a_network_goes_offline_within_seconds(monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("WANDB_API_KEY", "x" * 40)

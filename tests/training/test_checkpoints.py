@@ -97,6 +97,7 @@ def same(one: object, other: object) -> bool:
     return type(one) is type(other) and one == other
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_training_continues_with_the_same_bits(name: str, tmp_path: Path) -> None:
     whole, continued = training(*OPTIMIZERS[name]), training(*OPTIMIZERS[name])

@@ -100,6 +100,7 @@ def test_it_is_exact_match_where_tokens_have_the_same_position_whatever_follows(
         assert exact_match_generated(model, data, "test", NO_AUTOCAST) == {GENERATED: pytest.approx(expected)}
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize("name", ["rope", "normalized", "sinusoidal"])
 @pytest.mark.parametrize("offset", [0, 7])
 def test_it_is_the_share_of_answers_written_one_sequence_at_a_time(name: str, offset: int) -> None:

@@ -294,6 +294,7 @@ def compiler() -> Callable[..., Any]:
     return worker()
 
 
+@pytest.mark.long
 def test_a_kernel_is_compiled_once_for_all_lengths_and_numbers_of_heads(compiler: Callable[..., Any]) -> None:
     lengths = (1, 2, 3, 15, 16, 17, 32, 45, 64, 127, 128, 160, 200)
     made = compiler(count_variants, [(b, t, h) for t in lengths for b, h in ((1, 1), (2, 3), (16, 4))], 64)
