@@ -24,6 +24,21 @@ EXPORT = ROOT / "sweeps/results/export.csv"
 PROTOCOL = ROOT / "sweeps/results/protocol/verdicts.csv"
 PILOT = ROOT / "sweeps/results/pe_bench_2_pilot/outcomes.csv"
 REPLICATION = ROOT / "sweeps/results/replication/values.csv"
+KINDS = {  # of encodings, with their modules
+    "No encoding": ["base"],
+    "Rotary": ["rotary", "rotary_content", "rotary_shifted", "rotary_axes", "rotary_values", "polar", "dropped"],
+    "Rotary, for longer sequences": ["rotary_scaled"],
+    "Added vectors": ["absolute", "table", "continuous", "marked"],
+    "Biases by distance": ["bias", "bias_learned", "bias_gaussian", "bias_content", "dape"],
+    "Distances that depend on content": ["contextual", "grape", "path", "decay"],
+    "Stick-breaking, and gains by position": ["stick", "exposb"],
+    "Vectors for distances": ["relative", "tupe"],
+    "Random positions": ["randomized"],
+    "Windows, scales and factors": ["window", "scaled", "factors"],
+    "Convolutions": ["convolution"],
+    "Grids": ["grid"],
+    "Combinations": ["combine"],
+}
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -93,22 +108,17 @@ def table(found: list[dict[str, Any]], _: str = "") -> str:
 
 
 def encodings() -> str:
-    """Return a table of encodings for each module that has some, headed by the module's first line."""
-    families: dict[str, list[dict[str, Any]]] = {}
+    """Return a table of encodings for each kind, by module."""
+    by_module: dict[str, list[dict[str, Any]]] = {}
     for config in configs("pe"):
-        families.setdefault(config["_target_"].rpartition(".")[0], []).append(config)
-    sections = []
-    for module, found in sorted(families.items(), key=lambda item: item[0] != "pe_lab.encodings.base"):
-        heading = "No encoding" if module == "pe_lab.encodings.base" else first_line(module)
-        sections.append(f"### {heading}\n\n{table(found)}")
+        by_module.setdefault(config["_target_"].split(".")[-2], []).append(config)
+    sections = [
+        f"### {kind}\n\n{table([config for module in modules for config in by_module.pop(module)])}"
+        for kind, modules in KINDS.items()
+    ]
+    if by_module:
+        raise ValueError(f"KINDS must name every module with encodings, got none of {', '.join(by_module)}")
     return "\n\n".join(sections)
-
-
-def first_line(module: str) -> str:
-    """Return the first line of a module's docstring, without its full stop."""
-    path = ROOT.joinpath(*module.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return file.read_text().split('"""')[1].strip().splitlines()[0].rstrip(".")
 
 
 def text() -> str:
@@ -425,7 +435,7 @@ def benchmark() -> str:
     ]
     for task in tasks.tasks():
         line = covered.loc[task.name]
-        seeds = int(line["fewest seeds"]) or ""
+        seeds = int(line["fewest seeds"]) if line.measured else ""
         counts = f"{task.cfg.steps:,} | {int(line.measured)} | {int(line.defined)} | {seeds}"
         lines.append(f"| `{task.name}` | {task.question} | {counts} |")
     return "\n".join(lines)
@@ -436,11 +446,21 @@ def longer_text() -> str:
     from pe_lab.benchmark import measured
 
     found = next((one for one in measured.read() if one.task.name == "causal_text"), None)
-    need = "A small causal language model at 4 times its training length:"
+    need = "**A small causal language model at 4 times its training length**"
     if found is None:
-        return f"{need} **not measured** yet."
+        return f"{need}: not measured yet."
+    cfg, table = found.task.cfg, found.table.set_index("pe")
     best = ", ".join(f"`{pe}`" for pe in found.at(4.0).best)
-    return f"{need} use {best}. Of {len(found.table)} encodings measured, none is significantly better."
+    said = (
+        f"{need}: use {best}. No other encoding is significantly better than one of these. The model has "
+        f"{cfg.model.depth} layers of width {cfg.model.width} and is trained on {cfg.data.length} bytes of "
+        f"{cfg.data.corpus} at a time, for at most {cfg.steps:,} steps. Mean test loss over "
+        f"{table['runs'].min()} or more seeds, in nats per byte, at multiples of the training length:"
+    )
+    lines = ["| encoding | 1 × | 2 × | 4 × |", "| :--- | ---: | ---: | ---: |"]
+    for pe, row in table.sort_values("loss_4x").iterrows():
+        lines.append(f"| `{pe}` | {row.loss_1x:.3f} | {row.loss_2x:.3f} | {row.loss_4x:.3f} |")
+    return "\n".join([textwrap.fill(said, 100), "", *lines])
 
 
 def simulated(part: str) -> Any:

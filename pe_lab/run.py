@@ -50,7 +50,7 @@ class Task:
     @property
     def kept(self) -> str:
         """What is there when the program is stopped."""
-        return f"{self.ledger} keeps finished cells and the last states of others; the same command goes on from there"
+        return f"{self.ledger} keeps finished cells and saved states; run the same command to continue"
 
     def __call__(self, cfg: DictConfig) -> float:
         """Bring a cell into the ledger, and return its validation loss."""

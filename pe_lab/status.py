@@ -188,7 +188,7 @@ def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
 
 def _running(running: Running) -> str:
     place = f"{running.host}, process {running.pid}, since {_format_time(running.since)}"
-    return f"{running.cell.name:28} at {running.epoch:.1f} of {running.cell.epochs}   {place}"
+    return f"{running.cell.name:28} at {running.epoch / running.cell.epochs:4.0%}   {place}"
 
 
 def _is_running(command: Command) -> bool:

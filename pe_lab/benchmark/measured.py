@@ -81,12 +81,16 @@ class Measured:
         return Measured(self.task, self.rows.assign(y=self.rows[f"loss_x{length:g}"]))
 
     def quality(self) -> dict[str, float]:
-        """Return, by encoding, the share of the octaves from the cap to the first evaluation that the mean saves.
+        """Return, by encoding, how good its mean is, from 0 to 1.
 
-        Empty where a task has no level: losses have no such scale.
+        Of steps to solve: the share of the octaves from the cap to the first evaluation that the mean saves. Of losses:
+        the share of what the best encoding gains over `none`; empty where `none` is not significantly worse than it.
         """
         if not self.task.solvable:
-            return {}
+            losses = self.table.set_index("pe")["mean"].astype(float)
+            if "none" not in self.beaten:
+                return {}
+            return ((losses["none"] - losses) / (losses["none"] - losses.min())).clip(0, 1).to_dict()
         first, cap = np.log2(self.task.cfg.solve.first), np.log2(self.task.cfg.steps)
         shares = (cap - np.log2(self.table["mean"].astype(float))) / (cap - first)
         return dict(zip(self.table["pe"], shares.clip(0, 1), strict=True))

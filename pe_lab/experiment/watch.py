@@ -16,6 +16,7 @@ CORE_SHARE = 0.01  # the part of a core that reading the ledger may take
 START_TIMEOUT = 10  # seconds after which a thread that has not started counts as ended
 END_TIMEOUT = 60  # seconds to wait for the last line
 LOG_EVERY = 60  # seconds between lines where standard error is no terminal
+LOG_FIRST = 10  # seconds before the first of these
 
 
 class Watch:
@@ -23,7 +24,7 @@ class Watch:
 
     def __init__(self, ledger: Path, cells: list[RequestedCell]) -> None:
         self.progress = Progress(ledger, cells)
-        self.printed = time.monotonic()
+        self.printed = time.monotonic() - LOG_EVERY + LOG_FIRST
         self.started = False
         self.stopping, self.began, self.ended = threading.Event(), threading.Event(), threading.Event()
         tqdm.monitor_interval = 0  # no second thread: the bar is refreshed here
@@ -83,6 +84,7 @@ class Watch:
 
 
 def _line(state: Snapshot, cells: int) -> str:
-    left = "" if state.seconds_left is None else f", {tqdm.format_interval(state.seconds_left)} left"
-    running = ", ".join(f"{one.cell.name} at {one.epoch:.1f} of {one.cell.epochs}" for one in state.running[:4])
-    return f"{len(state.done)}/{cells} cells{left}; {running}"
+    seconds = state.seconds_left if state.done or cells == 1 else None  # a cell in progress says little of others
+    left = "" if seconds is None else f", about {tqdm.format_interval(seconds)} left"
+    running = ", ".join(f"{one.cell.name} at {one.epoch / one.cell.epochs:.0%}" for one in state.running[:4])
+    return f"{len(state.done)}/{cells} cells{left}" + f"; {running}" * bool(running)

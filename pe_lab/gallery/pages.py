@@ -13,8 +13,10 @@ from pe_lab.gallery.content import Content
 from pe_lab.gallery.formulas import mathml
 from pe_lab.gallery.marks import mark, point
 from pe_lab.gallery.page import Page, Section, rendered
+from pe_lab.results.styles import COMMON
 
 LONGER_TEXT = ("causal_text", 4.0, "small causal language model, longer text")  # a need of its own: task and length
+WELL_KNOWN = 8  # of the encodings in COMMON, those that a list to avoid always shows
 FACETS = {
     "family": "family",
     "enters": "where it enters",
@@ -32,8 +34,9 @@ def pages(content: Content) -> list[Page]:
 
 def leaderboard(content: Content) -> Page:
     """Return the table of all encodings on all tasks that are measured."""
-    tables = {name: found.table.set_index("pe", drop=False) for name, found in content.results.items()}
-    shades = {name: found.quality() for name, found in content.results.items()}
+    fullest = sorted(content.results.items(), key=lambda item: -len(item[1].table))
+    tables = {name: found.table.set_index("pe", drop=False) for name, found in fullest}
+    shades = {name: found.quality() for name, found in fullest}
     names = list(dict.fromkeys(pe for table in tables.values() for pe in table.index if pe in content.names))
     # the order of one task is that of its table; of several, by the mean rank over the tasks that an encoding has
     places = {pe: [list(table.index).index(pe) for table in tables.values() if pe in table.index] for pe in names}
@@ -45,6 +48,7 @@ def leaderboard(content: Content) -> Page:
     html = rendered(
         "leaderboard.html",
         **_common(content, ""),
+        results=dict(fullest),
         lines=lines,
         shades=shades,
         choices=_choices(content),
@@ -175,7 +179,10 @@ def _need(one: Task, found: Measured | None) -> dict[str, Any]:
     costs = found.rows.drop_duplicates("pe").set_index("pe").loc[said.use, ["flops_per_token", "positional_parameters"]]
     cheapest = str(costs.sort_values(list(costs), kind="stable").index[0]) if said.use else ""
     fewest, most = int(seeds.min()), int(seeds.max())
-    return line | {"advice": said, "cheapest": cheapest, "seeds": (fewest, most), "count": len(found.table)}
+    means = found.table.set_index("pe")["mean"].astype(float).to_dict()
+    line |= {"advice": said, "cheapest": cheapest, "seeds": (fewest, most), "count": len(found.table)}
+    line |= {"means": means, "unit": "steps to solve" if one.solvable else "nats", "places": 0 if one.solvable else 2}
+    return line | {"common": [pe for pe in said.avoid if pe in COMMON[:WELL_KNOWN]]}
 
 
 def _property(content: Content, name: str, column: str) -> Any:

@@ -150,7 +150,10 @@ def _cost(entry: Entry) -> str:
     if entry.lacks:
         return f"pe_lab has no {entry.lacks}"
     hours = (entry.minutes or 0) * entry.seeds / 60
-    return f"needs {hours:.1f} core-hours" if hours >= 1 else f"needs {hours * 60:.0f} core-minutes"
+    if hours >= 1:
+        return f"needs {hours:.1f} core-hours"
+    minutes = max(1, round(hours * 60))
+    return f"needs {minutes} core-minute{'s' * (minutes > 1)}"
 
 
 def _open(compared: Mapping[str, Comparison]) -> str:

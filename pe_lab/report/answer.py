@@ -1,7 +1,7 @@
 """The first screen of a report: the question, its answer in two sentences, and one figure.
 
 Each phrase says no more than the verdicts of the report's families: an encoding is called the best only if it is
-certainly better than each other.
+significantly better than each other.
 """
 
 import numpy as np

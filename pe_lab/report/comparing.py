@@ -76,7 +76,7 @@ def ranks(asked: Question) -> Section:
     text = (
         "An encoding's rank lies between `best` and `worst`: behind all encodings that are better by the verdicts of "
         "the report's families, and before all that are worse. `tied` counts the rest, and `equivalent` those of them "
-        "whose difference is certainly smaller than the margin; the others are undecided at these seeds."
+        "whose difference is significantly smaller than the margin; the others are undecided at these seeds."
     )
     names = [*varied_columns(found, setting_columns(asked.results.cells)), "pe", "mean"]
     names += ["best", "worst", "tied", "equivalent"]
@@ -130,9 +130,9 @@ def methods(asked: Question) -> Section:
         "Intervals are 95 % t intervals of single means. Verdicts come from p values after Holm's correction, so "
         "an interval without 0 can belong to a difference that is undecided.",
         f"The margin is the smallest difference that matters: {asked.compared.margin}. `better` and `worse` mean that "
-        "the difference is certainly not 0; `equivalent`, that it is certainly smaller than the margin (two one-sided "
-        "t tests); `better, within the margin` and `worse, within the margin`, both; `undecided`, that these seeds "
-        "show neither; `equal`, that all seeds agree to the bit.",
+        "the difference is significantly not 0; `equivalent`, that it is significantly smaller than the margin (two "
+        "one-sided t tests); `better, within the margin` and `worse, within the margin`, both; `undecided`, that these "
+        "seeds show neither; `equal`, that all seeds agree bit for bit.",
         "A comparison belongs to one of two families. The comparisons with the baseline, in every setting, pooled and "
         "at the longest length, are what the report asks; the comparisons of two other encodings, in the same places, "
         "are the other family, so that asking about every pair does not hide the answer. In each family, the chance "

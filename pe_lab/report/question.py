@@ -109,8 +109,7 @@ def question(asked: Question) -> Section:
         if cells["pe"].nunique() > 1:
             where = "on this page" if asked.decided is None else "below the first screen"
             parts.append(
-                f"**The families of this report**: {asked.compared}. Every verdict {where}, in differences, "
-                "ranks, seeds needed and choice, is one of these."
+                f"**Families of comparisons**: {asked.compared}. All verdicts {where} are from these families."
             )
     if asked.command:
         parts.append(f"Trained with `{asked.command}`.")

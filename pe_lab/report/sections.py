@@ -167,9 +167,9 @@ def _cost(asked: Question) -> Section:
 def _audit(asked: Question) -> Section:
     """Return the rows of an audit for the encodings of the report."""
     if asked.audit.empty:
-        text = "No audit was given: `python -m pe_lab.audit out=FOLDER`, then `--audit FOLDER` here."
+        text = "No audit was given: `pe-lab audit out=FOLDER`, then `--audit FOLDER` here."
         return Section("Properties of the encodings", [text])
     names = {name.split(" ")[0] for name in asked.results.cells["pe"]}
     rows = asked.audit[asked.audit["pe"].isin(names)].dropna(axis=1, how="all")
-    table = Table(rows, "Measured without training, see python -m pe_lab.audit")
+    table = Table(rows, "Measured without training, see pe-lab audit")
     return Section("Properties of the encodings", [table])

@@ -40,9 +40,9 @@ class Standing:
         means: by encoding, the best first.
         lines: the comparisons of every two; their verdicts say that encodings are equivalent, or the first certainly
             the best.
-        open: encodings that no other is certainly better than: the best is one of them.
-        near: encodings that are certainly behind others, and each time by less than the margin.
-        behind: the rest: another one is certainly better, and not within the margin.
+        open: encodings that no other is significantly better than: the best is one of them.
+        near: encodings that are significantly behind others, and each time by less than the margin.
+        behind: the rest: another one is significantly better, and not within the margin.
     """
 
     metric: str
@@ -125,35 +125,35 @@ class Standing:
         else:
             text = f"{_capital(mean)}, but the best may be any of {listed(self.open, len(names))}{self._alike()}"
         if self.near:
-            text += f"; {listed(self.near, len(names))} {_is(self.near)} certainly behind, by less than the margin"
+            text += f"; {listed(self.near, len(names))} {_is(self.near)} significantly behind, by less than the margin"
         if self.behind:
-            text += f"; {listed(self.behind, len(names))} {_is(self.behind)} certainly worse than another one"
+            text += f"; {listed(self.behind, len(names))} {_is(self.behind)} significantly worse than another one"
         return f"{text}."
 
     def _alike(self) -> str:
-        """Say which of the encodings that may be the best are certainly alike: each two, or some and the first."""
+        """Say which of the encodings that may be the best are significantly alike: each two, or some and the first."""
         if any(self.line(one, other)["verdict"] not in ALIKE for one, other in combinations(self.open, 2)):
             first = self.open[0]
             same = [name for name in self.open[1:] if self.line(first, name)["verdict"] in ALIKE]
             return f", of which {listed(same, None)} {_is(same)} equivalent to `{first}`" if same else ""
         found = self.verdicts(self.open)
         if found == {EQUAL}:
-            return ", which are equal to the bit"
+            return ", which are equal bit for bit"
         return ", which are equivalent within the margin"
 
     def _certain(self) -> str:
-        """Say which encoding is certainly the best, and by how much."""
+        """Say which encoding is significantly the best, and by how much."""
         first, second = list(self.means)[:2]
         line = self.line(first, second)
         low, high = sorted((abs(line["low"]), abs(line["high"])))
         by = f"{amount(abs(line['difference']), self.metric)} (95 % interval {low:.3g} to {high:.3g})"
         value = amount(self.means[first], self.metric)
         if len(self.means) == 2:
-            has = f"`{first}` certainly has the {comparative(self.metric)} {self.what}, {value}"
-            return f"{has}: better than `{second}` by {by}."
-        has = f"`{first}` certainly has the {superlative(self.metric)} {self.what}, {value}"
+            has = f"`{first}` has the {comparative(self.metric)} {self.what}, {value}"
+            return f"{has}: significantly better than `{second}` by {by}."
+        has = f"`{first}` has the {superlative(self.metric)} {self.what}, {value}"
         others = len(self.means) - 1
-        return f"{has}: better than each of the other {others}, and than `{second}`, the next, by {by}."
+        return f"{has}: significantly better than each of the other {others}, and than `{second}`, the next, by {by}."
 
 
 def overall(compared: Families) -> Standing | None:

@@ -154,7 +154,7 @@ def _sentences(study: TunedStudy) -> str:
         text = "The best mean is that of " + joined([f"`{name}` in {number}" for name, number in leads.items()])
         text += f" of {count} settings."
     if study.compared.empty:
-        return f"{text} How certain that is, is in the ranks below: a range for each encoding."
+        return f"{text} The ranges of ranks below say which encodings differ significantly."
     counts = study.compared["verdict"].value_counts()
     ends = joined([f"{number} {word}" for word, number in counts.items()])
     unit = study.endpoint.unit
@@ -258,9 +258,7 @@ def _differences(study: TunedStudy) -> Section:
 
 
 def _values(study: TunedStudy) -> Section:
-    text = (
-        "An encoding's rank lies in a range: behind all that are certainly better, before all that are certainly worse."
-    )
+    text = "An encoding ranks below all that are significantly better, and above all that are significantly worse."
     table = Table(study.ranked, f"Mean {study.measured}", "study.ranked")
     return Section("Values and ranks", [text, _runs(study, study.known), table])
 
@@ -290,8 +288,11 @@ def _rates(study: TunedStudy) -> Section:
     counts = pd.crosstab(tried["pe"], tried["choice"]).reindex(index=known["pe"].unique(), columns=order)
     counts = counts.assign(edge=[f"{known.loc[known['pe'] == pe, 'edge'].mean():.0%}" for pe in counts.index])
     what = "learning rate" + " @ starting scale" * (len(names) > 1)
-    text = f"How many seeds chose each {what}{' in all settings' if keys else ''}, and in which share it was an edge."
-    return Section("Learning rates", [text, Table(counts.reset_index(), "Choices of the seeds")])
+    text = (
+        f"For how many seeds each {what} was best{', over all settings' if keys else ''}. `edge` is the share of seeds "
+        "whose best rate is the lowest or highest that was tried."
+    )
+    return Section("Learning rates", [text, Table(counts.reset_index(), "Best rates")])
 
 
 def _choice(line: dict[str, float], names: list[str]) -> str:

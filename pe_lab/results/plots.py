@@ -388,7 +388,8 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
     figure, panels = make_panels(data["setting"].unique(), 3.2)
     for setting, axes in panels.items():
         points = data[data["setting"] == setting]
-        axes.plot(points[against], points[metric], "o", color=COLOURS[0], ms=4)
+        for name, x, y in zip(points["pe"], points[against], points[metric], strict=True):
+            axes.plot(x, y, style(name).marker, color=style(name).colour, ms=5)
         axes.margins(0.1)
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))

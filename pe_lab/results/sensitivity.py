@@ -68,12 +68,13 @@ class Sensitivity:
         return table
 
     def words(self) -> str:
-        """Say in how many settings which of the two is better, how often that is certain, and what the sign follows."""
+        """Say in how many settings each of the two is better, how often significantly, and what that depends on."""
         counts, pe, baseline = self.counts(), f"`{self.pe}`", f"`{self.baseline}`"
         known = counts["settings"] - counts["unknown"]
         text = (
-            f"The mean of {pe} is better than that of {baseline} in {counts['better']} of {known} settings (certain in "
-            f"{counts['certainly better']}) and worse in {counts['worse']} (certain in {counts['certainly worse']})"
+            f"The mean of {pe} is better than that of {baseline} in {counts['better']} of {known} settings "
+            f"(significantly in {counts['certainly better']}) and worse in {counts['worse']} (significantly in "
+            f"{counts['certainly worse']})"
         )
         text += f"; equal in {counts['equal']}" * bool(counts["equal"])
         text += f"; within the margin in {counts['within']}" * bool(counts["within"])
@@ -81,21 +82,21 @@ class Sensitivity:
         return f"{text}. {self._sign(counts)}"
 
     def _sign(self, counts: pd.Series) -> str:
-        """Say whether the sign holds, and which setting it follows."""
-        certain = counts["certainly better"] + counts["certainly worse"]
+        """Say whether the direction is the same everywhere, and on which setting it depends."""
+        pe, certain = f"`{self.pe}`", counts["certainly better"] + counts["certainly worse"]
         if counts["certainly better"] and counts["certainly worse"]:
-            text = "The sign depends on the setting: both directions are certain somewhere"
+            text = "Which one is better depends on the setting: both directions are significant somewhere"
             follows = [name for name in self.names if self._follows(name)]
             if len(follows) == 1:
-                text += f"; it follows `{follows[0]}`: {self._follows(follows[0])}"
+                text += f". It depends on `{follows[0]}`: {pe} is {self._follows(follows[0])}"
             return f"{text}."
         if counts["better"] and counts["worse"]:
-            sure = "the contrary sign is certain nowhere" if certain else "and is certain nowhere"
-            return f"The sign is not the same everywhere, {sure}."
+            sure = "but the contrary one is significant nowhere" if certain else "and no difference is significant"
+            return f"The direction is not the same everywhere, {sure}."
         if not counts["better"] and not counts["worse"]:
-            return "No sign is known." if not counts["equal"] else "There is no difference to the bit."
+            return "No direction is known." if not counts["equal"] else "The results are equal bit for bit."
         where = "wherever the two differ" if counts["equal"] else "in all of these settings"
-        return f"The sign is the same {where}, and certain in {certain or 'none'}."
+        return f"The direction is the same {where}, and significant in {certain or 'none'}."
 
     def _follows(self, name: str) -> str:
         """Say which values of a setting go with which sign; empty unless each value has one sign, and both occur."""

@@ -62,8 +62,9 @@ def test_the_question_is_made_of_what_varies(rows, metric, question) -> None:
 
 def test_the_answer_is_two_sentences_with_verdicts_seeds_and_rates() -> None:
     first, second = sentences(asked(cells()))
-    assert first.startswith("Averaged over 2 settings of depth, `alibi` certainly has the lowest test loss, 0.")
-    assert ": better than each of the other 2, and than `rope`, the next, by 0.401 nats (95 % interval 0.39" in first
+    assert first.startswith("Averaged over 2 settings of depth, `alibi` has the lowest test loss, 0.")
+    gap = "significantly better than each of the other 2, and than `rope`, the next, by 0.401 nats (95 % interval 0.39"
+    assert f": {gap}" in first
     assert second.startswith("Of 4 comparisons with `rope` (2 encodings in 2 settings), 2 end better and 2 worse, ")
     fair = "paired over 5 seeds, at one learning rate for all, not tuned for each."
     assert second.endswith(f"at the default margin of 0.05 gap (0.1 nats), {fair}")
@@ -71,7 +72,7 @@ def test_the_answer_is_two_sentences_with_verdicts_seeds_and_rates() -> None:
 
 def test_one_setting_is_not_called_averaged() -> None:
     first, second = sentences(asked(cells(depths=(4,))))
-    assert first.startswith("`alibi` certainly has the lowest test loss, 0.")
+    assert first.startswith("`alibi` has the lowest test loss, 0.")
     assert second.startswith("Of 2 comparisons with `rope`, 1 end better and 1 worse")
 
 
@@ -88,7 +89,7 @@ def test_one_verdict_for_all_is_said_once() -> None:
 def test_noise_names_no_best() -> None:
     first, second = sentences(asked(cells(dict.fromkeys(LOSSES, 1.0), noise=0.5)))
     assert "may be any of" in first
-    assert "certainly has" not in first
+    assert "significantly better than each" not in first
     assert "better" not in second
 
 
@@ -127,7 +128,7 @@ def test_an_encoding_that_lacks_a_setting_is_left_out_aloud() -> None:
     rows = rows[~((rows["pe"] == "alibi") & (rows["depth"] == 4))]
     first, second = sentences(asked(rows))
     assert first.startswith(
-        "Averaged over 2 settings of depth and without 1 encoding that no seed has in all of them, `rope` certainly has"
+        "Averaged over 2 settings of depth and without 1 encoding that no seed has in all of them, `rope` has"
     )
     assert "1 end better, 2 worse and 1 without a shared seed" in second
 
@@ -136,7 +137,7 @@ def test_an_encoding_that_diverged_is_not_the_best_and_is_cautioned() -> None:
     rows = cells(depths=(4,))
     rows.loc[rows["pe"] == "alibi", "test_loss"] = np.inf
     first, _ = sentences(asked(rows))
-    assert first.startswith("`rope` certainly has the lower test loss")
+    assert first.startswith("`rope` has the lower test loss")
     texts = [part for part in answer(asked(rows)).parts if isinstance(part, str)]
     assert any("5 cells have a test loss that is not finite; they are in no mean: alibi." in text for text in texts)
 

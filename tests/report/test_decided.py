@@ -52,7 +52,7 @@ def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
     assert set(question.compared.compare()["verdict"]) == {"better", "worse"}
     first, second = answer.sentences(question)
     assert first.startswith("The lowest mean test loss is that of `alibi`")
-    assert "but the best may be any of `alibi` and `rope`; `none` is certainly worse than another one." in first
+    assert "but the best may be any of `alibi` and `rope`; `none` is significantly worse than another one." in first
     assert second == (
         "Of 2 comparisons with `rope`, 1 end worse and 1 undecided, at the default margin of 0.02 nats, paired over 6 "
         "seeds, which were added in up to 2 looks while one was undecided, at one learning rate for all, not tuned for "
@@ -81,7 +81,7 @@ def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
     pairs = (("rope", "alibi"), ("rope", "none"), ("alibi", "none"))
     question = asked(tmp_path, cells((4,)), lines((4,), ("worse", "better", "better"), pairs))
     first, second = answer.sentences(question)
-    assert first.startswith("`alibi` certainly has the lowest test loss")
+    assert first.startswith("`alibi` has the lowest test loss")
     assert second.startswith("Of 3 comparisons of every two, 2 end better and 1 worse")
     (figure,) = (part for part in answer.answer(question).parts if isinstance(part, Drawn))
     assert figure.caption.startswith("Differences from rope")
@@ -103,11 +103,11 @@ def test_the_first_screen_says_that_verdicts_below_do_not_hold(tmp_path) -> None
         figure.code, {"answer": answer, "decided": decided, "compared": question.compared, "results": question.results}
     )
     assert again.data.equals(figure.plot.data)
-    (families,) = (part for part in question_section(question).parts if "families of this report" in str(part))
-    assert "Every verdict below the first screen, in differences, " in families
+    (families,) = (part for part in question_section(question).parts if "Families of comparisons" in str(part))
+    assert "All verdicts below the first screen are from these families." in families
     fixed = asked(tmp_path, cells((4,)), lines((4,)), metric="accuracy")
-    (families,) = (part for part in question_section(fixed).parts if "families of this report" in str(part))
-    assert "Every verdict on this page, in differences, " in families
+    (families,) = (part for part in question_section(fixed).parts if "Families of comparisons" in str(part))
+    assert "All verdicts on this page are from these families." in families
 
 
 def test_an_encoding_that_failed_has_a_decision_and_no_cells(tmp_path) -> None:

@@ -27,15 +27,15 @@ def standing(means: dict[str, float], metric: str = "loss", what: str = "test lo
 def test_the_best_is_named_only_if_it_is_better_than_each_other() -> None:
     means = {"a": 1.0, "b": 1.5, "c": 2.0}
     assert standing(means, a_b="better", a_c="better").words() == (
-        "`a` certainly has the lowest test loss, 1 nats: better than each of the other 2, and than `b`, the next, by "
-        "0.5 nats (95 % interval 0.4 to 0.6)."
+        "`a` has the lowest test loss, 1 nats: significantly better than each of the other 2, and than `b`, the next, "
+        "by 0.5 nats (95 % interval 0.4 to 0.6)."
     )
     text = standing(means, a_c="better", b_c="better").words()
     assert text == (
-        "The lowest mean test loss is that of `a` (1 nats), but the best may be any of `a` and `b`; `c` is certainly "
-        "worse than another one."
+        "The lowest mean test loss is that of `a` (1 nats), but the best may be any of `a` and `b`; `c` is "
+        "significantly worse than another one."
     )
-    assert "certainly has" not in standing(means, a_b="better").words()
+    assert "significantly better than each" not in standing(means, a_b="better").words()
 
 
 def test_nothing_decided_leaves_all_open() -> None:
@@ -44,9 +44,9 @@ def test_nothing_decided_leaves_all_open() -> None:
     )
 
 
-def test_of_two_one_may_certainly_be_better() -> None:
+def test_of_two_one_may_significantly_be_better() -> None:
     assert standing({"a": 1.0, "b": 1.5}, a_b="better").words() == (
-        "`a` certainly has the lower test loss, 1 nats: better than `b` by 0.5 nats (95 % interval 0.4 to 0.6)."
+        "`a` has the lower test loss, 1 nats: significantly better than `b` by 0.5 nats (95 % interval 0.4 to 0.6)."
     )
 
 
@@ -56,7 +56,7 @@ def test_a_comparison_may_have_the_best_as_its_baseline() -> None:
     lines = [["other", "base", -0.2, -0.3, -0.1, "worse"]]
     lines = pd.DataFrame(lines, columns=["pe", "baseline", "difference", "low", "high", "verdict"])
     assert Standing.of(ranked, lines, "accuracy", "test accuracy").words() == (
-        "`base` certainly has the higher test accuracy, 0.9: better than `other` by 0.2 (95 % interval 0.1 to 0.3)."
+        "`base` has the higher test accuracy, 0.9: significantly better than `other` by 0.2 (95 % interval 0.1 to 0.3)."
     )
 
 
@@ -64,8 +64,8 @@ def test_one_that_is_behind_by_less_than_the_margin_is_not_the_best() -> None:
     found = standing({"a": 1.0, "b": 1.01, "c": 2.0}, a_b="better" + WITHIN, a_c="better", b_c="better")
     assert (found.open, found.near, found.behind) == (["a"], ["b"], ["c"])
     assert found.words() == (
-        "The lowest mean test loss is that of `a` (1 nats), and only `a` can be the best; `b` is certainly behind, by "
-        "less than the margin; `c` is certainly worse than another one."
+        "The lowest mean test loss is that of `a` (1 nats), and only `a` can be the best; `b` is significantly behind, "
+        "by less than the margin; `c` is significantly worse than another one."
     )
 
 
@@ -100,7 +100,7 @@ def test_ties_to_the_bit_are_said() -> None:
     same = standing({"a": 1.0, "b": 1.0, "c": 1.0}, a_b="equal", a_c="equal", b_c="equal")
     assert same.words() == "All 3 encodings have the same test loss, to the bit in every seed: 1 nats."
     two = standing({"a": 1.0, "b": 1.0, "c": 2.0}, a_b="equal", a_c="better", b_c="better")
-    assert "the best may be any of `a` and `b`, which are equal to the bit; `c` is" in two.words()
+    assert "the best may be any of `a` and `b`, which are equal bit for bit; `c` is" in two.words()
 
 
 def test_one_seed_decides_nothing() -> None:
@@ -122,7 +122,8 @@ def test_the_highest_accuracy_and_the_smallest_rest_are_the_best() -> None:
     text = standing({"a": 0.9, "b": 0.8}, "accuracy", "test accuracy", a_b="undecided").words()
     assert text.startswith("The highest mean test accuracy is that of `a` (0.9), but")
     rest = standing({"a": 0.01, "b": 0.2}, REMAINING, "share of the gap", a_b="better").words()
-    assert rest.startswith("`a` certainly has the lower share of the gap, 0.01 of the gap: better than `b` by 0.19 of")
+    start = "`a` has the lower share of the gap, 0.01 of the gap: significantly better than `b` by 0.19 of"
+    assert rest.startswith(start)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_of_settings_with_one_encoding_each_nothing_is_said() -> None:
     rows = cells()
     of_one = rows["data"] == "sort"
     alone = in_each_setting(by_setting(families(rows[~of_one | (rows["pe"] == "a")])))
-    assert alone.startswith("In the only setting with two encodings or more, `a` certainly has the lowest test loss, ")
+    assert alone.startswith("In the only setting with two encodings or more, `a` has the lowest test loss, ")
 
 
 def test_one_setting_is_not_averaged_and_several_are() -> None:
@@ -234,9 +235,7 @@ def test_one_setting_is_not_averaged_and_several_are() -> None:
     both = cells().assign(floor_bayes_loss=0.0, floor_position_blind_loss=2.0)
     found = overall(families(both))
     assert found is not None
-    assert found.words().startswith(
-        "Averaged over 2 tasks, `a` certainly has the lowest share of the gap in test loss that"
-    )
+    assert found.words().startswith("Averaged over 2 tasks, `a` has the lowest share of the gap in test loss that")
     assert found.metric == REMAINING
     lacking = both[~((both["pe"] == "c") & (both["data"] == "sort"))]
     found = overall(families(lacking))

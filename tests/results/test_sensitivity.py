@@ -60,23 +60,23 @@ def test_signs_and_verdicts_are_counted_and_the_setting_that_turns_the_sign_is_n
         "certainly worse": 8, "within": 0,
     }  # fmt: skip
     assert found.words() == (
-        "The mean of `alibi` is better than that of `rope` in 4 of 12 settings (certain in 4) and worse in 8 (certain "
-        "in 8). The sign depends on the setting: both directions are certain somewhere; it follows `depth`: better at "
-        "1; worse at 4, 16."
+        "The mean of `alibi` is better than that of `rope` in 4 of 12 settings (significantly in 4) and worse in 8 "
+        "(significantly in 8). Which one is better depends on the setting: both directions are significant somewhere. "
+        "It depends on `depth`: `alibi` is better at 1; worse at 4, 16."
     )
 
 
 def test_a_sign_that_follows_two_settings_together_follows_none_alone() -> None:
     crossed = cells(lambda setting, seed: 0.3 if (setting["depth"] == 1) == (setting["epochs"] == 1) else -0.3)
     text = sensitivity(crossed, "alibi", "rope").words()
-    assert text.endswith("The sign depends on the setting: both directions are certain somewhere.")
+    assert text.endswith("Which one is better depends on the setting: both directions are significant somewhere.")
 
     def at_one_depth(setting, seed) -> float:
         return -0.3 if setting["depth"] == 1 and (setting["epochs"] == 1) == (setting["optimizer.lr"] == 1e-3) else 0.3
 
     corner = cells(at_one_depth)
     text = sensitivity(corner, "alibi", "rope").words()
-    assert text.endswith("The sign depends on the setting: both directions are certain somewhere.")
+    assert text.endswith("Which one is better depends on the setting: both directions are significant somewhere.")
 
 
 def test_a_higher_accuracy_is_better() -> None:
@@ -95,16 +95,16 @@ def test_the_other_encoding_as_baseline_turns_every_sign() -> None:
 def test_signs_that_noise_may_have_turned_are_not_called_certain() -> None:
     mixed = cells(lambda setting, seed: -0.4 if setting["depth"] == 1 else 0.02 * (seed - 1.4), 0.01)
     text = sensitivity(mixed, "alibi", "rope").words()
-    assert text.endswith("The sign is not the same everywhere, the contrary sign is certain nowhere.")
+    assert text.endswith("The direction is not the same everywhere, but the contrary one is significant nowhere.")
     noise = cells(lambda setting, seed: 0.0, 1.0)
-    assert sensitivity(noise, "alibi", "rope").words().endswith("not the same everywhere, and is certain nowhere.")
+    assert sensitivity(noise, "alibi", "rope").words().endswith("everywhere, and no difference is significant.")
 
 
 def test_a_sign_that_holds_is_said_to_hold_with_how_often_it_is_certain() -> None:
     text = sensitivity(cells(lambda setting, seed: -0.3), "alibi", "rope").words()
-    assert text.endswith("The sign is the same in all of these settings, and certain in 12.")
+    assert text.endswith("The direction is the same in all of these settings, and significant in 12.")
     one_seed = sensitivity(cells(lambda setting, seed: -0.3, seeds=1), "alibi", "rope")
-    assert one_seed.words().endswith("The sign is the same in all of these settings, and certain in none.")
+    assert one_seed.words().endswith("The direction is the same in all of these settings, and significant in none.")
     assert one_seed.lines["low"].isna().all()
 
 
@@ -116,10 +116,10 @@ def test_equal_and_unknown_differences_are_neither_better_nor_worse() -> None:
     assert "better than that of `rope` in 6 of 10 settings" in found.words()
     assert "equal in 4" in found.words()
     assert "in 2 more, no seed is shared" in found.words()
-    assert found.words().endswith("The sign is the same wherever the two differ, and certain in 6.")
+    assert found.words().endswith("The direction is the same wherever the two differ, and significant in 6.")
     assert found.lines["difference"].isna().tolist() == [False] * 10 + [True] * 2
     same = sensitivity(cells(lambda setting, seed: 0.0, 0.0), "alibi", "rope")
-    assert same.words().endswith("There is no difference to the bit.")
+    assert same.words().endswith("The results are equal bit for bit.")
 
 
 def test_the_counts_by_value_add_up_to_all_settings() -> None:
