@@ -2,9 +2,9 @@
 
     python tests/mutants.py [NAME ...]
 
-Writes the table of mutants in docs/proofs.md; with NAMES, the rows of these encodings alone. Each mutant is a text of a
-file, which occurs there once, and what stands in its place in a copy of the package. A mutant that no test of its
-encoding notices is an error.
+Writes the table of mutants in docs/proofs.md; with NAMES, the rows of these encodings, or of these types of models of
+transformers, alone. Each mutant is a text of a file, which occurs there once, and what stands in its place in a copy of
+the package. A mutant that no test of its encoding, or of types of models, notices is an error.
 """
 
 import os
@@ -24,6 +24,14 @@ ONLY = {
     "heads": "head",
     "interleave": "layers or turns",
     "rope_2d": "unit",
+    # of all types of models, those of one
+    **{
+        kind: kind
+        for kind in ("mistral", "gemma2", "qwen3", "gpt_neox", "phi3", "modernbert", "opt", "roberta", "bert")
+    },
+    **{kind: kind for kind in ("bloom", "mpt", "deberta-v2", "vit", "gpt2")},
+    **{kind: f"{kind} or layer or gemma" for kind in ("gemma3_text", "smollm3")},
+    "t5": "t5 or buckets",
 }
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/proofs.md"
@@ -33,26 +41,21 @@ TABLE = re.compile(r"(<!-- measured: mutants -->\n).*?(<!-- end -->)", re.DOTALL
 
 @dataclass(frozen=True)
 class Mutant:
-    """A changed line of an encoding.
+    """A changed line of an encoding, or of what replaces positions in a type of model.
 
     Args:
-        encoding: its name.
-        file: below pe_lab/encodings or conf/pe.
+        encoding: its name, or the type of model.
+        path: of the file, from the root of the repository.
         old: the text, which occurs once in the file.
         new: what replaces it.
-        tests: file of tests/encodings that has the encoding's tests.
+        tests: files below tests that must notice, the first one first.
     """
 
     encoding: str
-    file: str
+    path: Path
     old: str
     new: str
-    tests: str
-
-    @property
-    def path(self) -> Path:
-        folder = "conf/pe" if self.file.endswith(".yaml") else "pe_lab/encodings"
-        return Path(folder, self.file)
+    tests: tuple[str, ...]
 
     @property
     def name(self) -> str:
@@ -61,7 +64,17 @@ class Mutant:
 
 def of(encoding: str, file: str, tests: str, *changes: tuple[str, str]) -> list[Mutant]:
     """Return the mutants of an encoding."""
-    return [Mutant(encoding, file, old, new, f"test_{tests}.py") for old, new in changes]
+    path = Path("conf/pe" if file.endswith(".yaml") else "pe_lab/encodings", file)
+    return [Mutant(encoding, path, old, new, (f"encodings/test_{tests}.py",)) for old, new in changes]
+
+
+def of_model(kind: str, file: str, *changes: tuple[str, str]) -> list[Mutant]:
+    """Return mutants of what replaces positions in a type of model of transformers."""
+    tests = [f"hf/test_{name}.py" for name in ("families", "settings", "cache", "inputs")]
+    others = kind in ("llama", "t5", "gpt2", "bert")  # types of all these tests
+    return [
+        Mutant(kind, Path("pe_lab/hf", file), old, new, tuple(tests if others else tests[:1])) for old, new in changes
+    ]
 
 
 MUTANTS = [
@@ -389,6 +402,117 @@ MUTANTS = [
         ("self.rotates.fill_(1.0)", "self.rotates.fill_(0.0)"),
         ('"rotates", torch.empty(()))', '"rotates", torch.empty(()), persistent=False)'),
     ),
+    *of_model(
+        "mistral",
+        "attention.py",
+        ('kwargs.get("sliding_window"), None', "None, None"),
+        ('kwargs.get("sliding_window"), None', '(kwargs.get("sliding_window") or 10**6) + 1, None'),
+    ),
+    *of_model(
+        "gemma2",
+        "attention.py",
+        ("None if cap is None else SoftCap(cap)", "None"),
+        ("torch.tanh(z / self.cap) - z", "torch.tanh(z) - z"),
+        ("(scaling * head_dim**0.5)", "(scaling * head_dim)"),
+        ("scaling is not None and scaling !=", "False and scaling !="),
+    ),
+    *of_model(
+        "llama",
+        "attention.py",
+        ("x.repeat_interleave(heads // x.shape[1], 1)", "x.repeat(1, heads // x.shape[1], 1, 1)"),
+        ("if _by_head(terms):", "if not _by_head(terms):"),
+    ),
+    *of_model(
+        "llama", "settings.py", ('float(self.parameters["rope_theta"])', "10_000.0"), ('"half"', '"interleaved"')
+    ),
+    *of_model(
+        "qwen3",
+        "families.py",
+        (
+            "part.rotary_emb = NoRotation()",
+            "part.rotary_emb = NoRotation()\n"
+            "    for each in part.modules():\n"
+            '        for norm in {"q_norm", "k_norm"} & each._modules.keys():\n'
+            "            setattr(each, norm, nn.Identity())",
+        ),
+        ("x.new_ones(1, 1, 1), x.new_zeros(1, 1, 1)", "x.new_ones(1, 1, 1), x.new_ones(1, 1, 1)"),
+    ),
+    *of_model(
+        "gpt_neox",
+        "settings.py",
+        ('self.options["rotary_dim"] = rotated', "pass"),
+        ('self.options["rotary_dim"] = rotated', 'self.options["rotary_dim"] = rotated // 2'),
+    ),
+    *of_model("gpt_neox", "hooks.py", ("(-1, 3, self.head_dim)", "(3, -1, self.head_dim)")),
+    *of_model(
+        "phi3",
+        "hooks.py",
+        ("start = out.shape[-1] - self.num_values", "start = out.shape[-1] * 2 // 3"),
+        ("self.value = None if layer.value is layer.query_key else layer.value", "self.value = None"),
+    ),
+    *of_model(
+        "gemma3_text",
+        "settings.py",
+        ("Rotation(part, name))", "Rotation(part, config.layer_types[0]))"),
+        (
+            "ByLayer([types[name] for name in config.layer_types])",
+            "ByLayer([types[name] for name in config.layer_types[::-1]])",
+        ),
+        ("alike[0] if alike else", "alike[0] if alike or types else"),
+        ("self.name is not None and name in self.others", "self.name is not None and name == self.name"),
+    ),
+    *of_model("gemma3_text", "families.py", ('"use_bidirectional_attention", False', '"use_causal_attention", False')),
+    *of_model(
+        "smollm3",
+        "settings.py",
+        ("kinds[bool(each)]", "kinds[not each]"),
+        ("kinds[bool(each)]", "kinds[1]"),
+        ("issubclass(made, RoPE)", "made is RoPE"),
+    ),
+    *of_model(
+        "modernbert",
+        "families.py",
+        ('"Wqkv", fused="blocks", causal=False)', '"Wqkv", fused="blocks")'),
+    ),
+    *of_model(
+        "opt",
+        "families.py",
+        ("weight[part.embed_positions.offset :]", "weight[: -part.embed_positions.offset]"),
+        ('_of_opt, _table("embed_positions")', "_of_opt, _nothing"),
+    ),
+    *of_model(
+        "roberta",
+        "families.py",
+        ("weight[part.embeddings.padding_idx + 1 :]", "weight[part.embeddings.padding_idx :]"),
+        ("config.max_position_embeddings - config.pad_token_id - 1", "config.max_position_embeddings"),
+    ),
+    *of_model(
+        "t5",
+        "settings.py",
+        ("encoding.table.copy_(self.attention", "encoding.table.copy_(0.5 * self.attention"),
+        ("(-distance, not causal,", "(-distance, causal,"),
+        ("self.attention.relative_attention_max_distance,", "self.attention.relative_attention_max_distance + 1,"),
+        ('"num_buckets": self.attention.relative_attention_num_buckets', '"num_buckets": 32'),
+    ),
+    *of_model("t5", "hooks.py", ("layer.query_key.new_zeros(1, 1, 1, 1)", "layer.query_key.new_ones(1, 1, 1, 1)")),
+    *of_model(
+        "t5", "families.py", ("del attention.relative_attention_bias", "attention.has_relative_attention_bias = True")
+    ),
+    *of_model(
+        "bloom",
+        "rewritten.py",
+        ("(self.num_heads, 3, -1)).unbind(-2)", "(3, self.num_heads, -1)).unbind(-3)"),
+        ("self.inv_norm_factor, dropout", "1.0, dropout"),
+        ("residual + dropped", "dropped"),
+        ("self.attention_dropout.p if self.training else 0.0", "self.attention_dropout.p"),
+    ),
+    *of_model(
+        "mpt",
+        "rewritten.py",
+        ("min=-self.clip_qkv, max=self.clip_qkv", "max=self.clip_qkv"),
+        ("(3, self.n_heads, -1)).unbind(-3)", "(self.n_heads, 3, -1)).unbind(-2)"),
+        ("self.attn_dropout_p if self.training else 0.0", "0.0"),
+    ),
 ]
 
 
@@ -424,7 +548,7 @@ def caught_by(mutant: Mutant, copy: Path) -> str | None:
         child = os.fork()  # it has torch already, which takes longest, and imports the package anew
         if not child:
             only = ["-k", ONLY[mutant.encoding]] if mutant.encoding in ONLY else []
-            _run(copy, [str(ROOT / "tests/encodings" / mutant.tests), *only], failure)
+            _run(copy, [*(str(ROOT / "tests" / tests) for tests in mutant.tests), *only], failure)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
         file.write_text(text)

@@ -4,6 +4,7 @@
     CABLE, arXiv:2503.08067                       `forgetting`     the signs of gate and bias turned
     STRING that commutes, arXiv:2502.02562        `lrope`          queries and keys in another basis
     ComRoPE, arXiv:2506.03737, one axis           `lrope`          the same, block by block
+    algebraic, arXiv:2312.16045, of sequences     `lrope`          the same
     GRAPE-M of a learned basis, arXiv:2512.07805  `lrope`          the same; planes left out only in a limit
     GRAPE-M of fixed planes, its released code    `lrope`          share=heads, and 1/16 of the rate (test_grape.py)
     hyperbolic HoPE, arXiv:2509.05218             a decay by lane  queries and keys in another basis, and no phase
@@ -165,7 +166,10 @@ def test_commuting_rotations_are_lrope_in_another_basis(basis: Callable[[], Tens
 @pytest.mark.proves("lrope", by="identity: ComRoPE, arXiv:2506.03737")
 @pytest.mark.parametrize("block", [2, 4, 8])
 def test_comrope_along_one_axis_is_lrope_in_the_basis_of_its_blocks(block: int) -> None:
-    """A = F - F^T block by block; its real Schur form has the frequencies and the basis."""
+    """A = F - F^T block by block; its real Schur form has the frequencies and the basis.
+
+    Algebraic encodings of sequences have one block, exp(A) as their matrix, and its powers as positions.
+    """
     q, k, v = random(B, H, T, d), random(B, H, T, d), random(B, H, T, d)
     encoding, generators, bases = LRoPE(SIZES).double(), [], []
     for head in range(H):

@@ -222,6 +222,25 @@ def test_gemma_with_attention_in_both_directions_is_the_original() -> None:
     assert_close(logits(replace(model, "rope"), inputs("gemma3_text")), expected, **CLOSE)
 
 
+LEARNED = {  # parameters of the model's own positions
+    **{key: {"position_embeddings"} for key in ("bert", "roberta", "vit")},
+    **{key: {"relative_attention_bias"} for key in ("t5", "mt5")},
+    "deberta-v2": {"position_embeddings", "rel_embeddings", "encoder.LayerNorm"},
+    "gpt2": {"wpe"},
+    "opt": {"embed_positions"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_of_the_models_own_positions_are_gone_and_no_others(kind: str) -> None:
+    model = small(kind)
+    before = {name for name, _ in model.named_parameters()}
+    gone = before - {name for name, _ in replace(model, "none", length=LENGTH).named_parameters()}
+    learned = LEARNED.get(kind, set())
+    assert gone == {name for name in before if any(each in name for each in learned)}
+    assert all(any(each in name for name in gone) for each in learned)
+
+
 # -- every encoding ----------------------------------------------------------------------------------------------------
 
 SOME = ("kerple_log", "learnable", "lrope", "sinusoidal_qk", "t5", "forgetting", "cope", "transformer_xl")
