@@ -120,7 +120,7 @@ def tokens_in(past: object, stack: Stack) -> Tokens:
     if not isinstance(own, DynamicCache | StaticCache) or own.offloading:
         kind = "one with offloading" if isinstance(own, DynamicCache | StaticCache) else type(own).__name__
         raise ValueError(f"the cache must be a DynamicCache or a StaticCache, got {kind}")
-    layers = own.layers
+    layers: list[Any] = own.layers
     if not (layers and isinstance(layers[0], Layer)):
         if own.get_seq_length():
             raise ValueError(f"the cache must be of this model, got {own.get_seq_length()} tokens of another")

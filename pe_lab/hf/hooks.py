@@ -146,7 +146,8 @@ class Preparation:
 
     @property
     def _original(self) -> Any:
-        return type(self.model).prepare_inputs_for_generation.__get__(self.model)
+        kind: Any = type(self.model)
+        return kind.prepare_inputs_for_generation.__get__(self.model)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the inputs of the original method; a StaticCache has the lab's layers then.
