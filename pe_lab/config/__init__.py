@@ -6,7 +6,7 @@ Nothing here imports torch: a wrong config is answered before anything heavy is 
 from pe_lab.config.compose import cell, cells, expand, fixed
 from pe_lab.config.overrides import Launcher, as_lists, launcher, of_checkpoint, of_jobs, studies
 from pe_lab.config.rules import DECAY_FRACTION, check, head_dim, hidden_width
-from pe_lab.config.schema import Config, Model, Trainer, flatten, folder, resolved
+from pe_lab.config.schema import Config, Model, Trainer, flatten, folder, of_cell, of_study, resolved
 from pe_lab.config.users import HELP, Folders, add_path_of_callbacks, flags, folders, joining, tell_hydra
 
 __all__ = [
@@ -32,8 +32,10 @@ __all__ = [
     "hidden_width",
     "joining",
     "launcher",
+    "of_cell",
     "of_checkpoint",
     "of_jobs",
+    "of_study",
     "resolved",
     "studies",
     "tell_hydra",

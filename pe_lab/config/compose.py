@@ -18,12 +18,10 @@ from pe_lab.config.overrides import TWICE, of_checkpoint, parsed
 from pe_lab.config.parts import fill_parts
 from pe_lab.config.ranges import require
 from pe_lab.config.rules import check
-from pe_lab.config.schema import folder
+from pe_lab.config.schema import OF_STUDIES, folder
 from pe_lab.config.users import Folders, folders, tell_hydra
 from pe_lab.encodings.options import shown
 
-# settings of a sweep, not of its cells
-OF_SWEEPS = ("ledger", "study_name", "workers", "margin", "decide", "budget", "tune")
 Composed = tuple[DictConfig, Mapping[str, Any] | None]  # a config, and the parameters of its study's sweep
 State = tuple[tuple[str, int, int, int], ...]  # of all files
 OF_SWEEPERS = ("workers", "tune.rates", "decide.baseline")  # mean nothing to a cell; others need one of them
@@ -112,7 +110,7 @@ def cells(params: Mapping[str, Any] | None, overrides: list[str]) -> list[DictCo
     given, params = _keys(parsed(overrides, known)), params or {}
     keys = [*params, *given]
     cfgs = _compose_jobs([*(f"{key}={value}" for key, value in params.items()), *overrides], known, keys)
-    for setting in OF_SWEEPS:
+    for setting in ("ledger", "study_name", *OF_STUDIES):
         values = list(dict.fromkeys(str(cfg[setting]) for cfg in cfgs))
         if len(values) > 1:
             raise ValueError(f"{setting} must be the same for all cells of a sweep, got {', '.join(values)}")

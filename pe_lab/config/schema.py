@@ -1,6 +1,6 @@
 """The typed root of the configuration, and where its files are."""
 
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -134,8 +134,19 @@ class Decide:
 
 
 @dataclass
-class Config:
-    """A cell: one encoding in one model on one dataset, trained for a number of epochs or of steps."""
+class Study:
+    """What a study reads and a cell does not have: workers, how seeds are tuned and added, what difference matters."""
+
+    tune: Tune = field(default_factory=Tune)
+    workers: int | None = None
+    margin: str | None = None
+    decide: Decide = field(default_factory=Decide)
+    budget: float | None = None
+
+
+@dataclass
+class Config(Study):
+    """What a command sets: a cell, one encoding in one model on one dataset with its training, and its study."""
 
     pe: Any = MISSING
     model: Model = field(default_factory=Model)
@@ -150,14 +161,9 @@ class Config:
     epochs: int | None = 4
     steps: int | None = None
     solve: Solve = field(default_factory=Solve)
-    tune: Tune = field(default_factory=Tune)
     seed: int = 0
     ledger: str = "ledger"
     study_name: str | None = None
-    workers: int | None = None
-    margin: str | None = None
-    decide: Decide = field(default_factory=Decide)
-    budget: float | None = None
 
 
 TYPED = (
@@ -169,6 +175,7 @@ TYPED = (
     ("evaluate", Evaluate),
     ("decide", Decide),
 )
+OF_STUDIES = tuple(each.name for each in fields(Study))
 NAMED = ("probe", "callbacks", "logger")  # groups of which several files are chosen; each has a package of its own
 ConfigStore.instance().store(name="schema", node=Config)
 
@@ -179,6 +186,17 @@ def folder() -> Path:
     package = Path(__file__).parents[1]
     beside = package.parent / "conf"
     return beside if (beside / "config.yaml").exists() else package / "conf"
+
+
+def of_study(cfg: DictConfig) -> DictConfig:
+    """Return what a config has of `Study`; for that of a cell, the defaults."""
+    given = OmegaConf.masked_copy(cfg, list(OF_STUDIES))
+    return DictConfig(OmegaConf.merge(OmegaConf.structured(Study), given))
+
+
+def of_cell(cfg: DictConfig) -> DictConfig:
+    """Return a copy of a config without what only its study reads."""
+    return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key not in OF_STUDIES])
 
 
 def flatten(tree: dict[str, Any], prefix: str = "", separator: str = ".") -> dict[str, Any]:

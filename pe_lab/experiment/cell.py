@@ -1,6 +1,7 @@
 """A cell: the parts that a config names, checked against each other, and the identity of the result."""
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -13,7 +14,7 @@ from omegaconf import DictConfig
 
 from pe_lab.attention import IMPLEMENTATIONS, Choice, choose
 from pe_lab.attention.dropout import Dropout
-from pe_lab.config import head_dim, resolved
+from pe_lab.config import head_dim, of_cell, resolved
 from pe_lab.config.trainer import batches_of_epoch, changing, require_split
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
@@ -45,6 +46,13 @@ def name(cfg: DictConfig, target: int) -> str:
     return f"{cfg.pe.name}-{task}d{cfg.model.depth}-{length}-s{cfg.seed}"
 
 
+def grid_of_steps(most: int, first: int, per_doubling: int) -> list[int]:
+    """Return first * 2^(k / per_doubling), k = 0, 1, 2, ..., rounded to whole steps, up to a number of steps."""
+    last = math.ceil(per_doubling * math.log2(max(1.0, most / first)))
+    steps = dict.fromkeys(round(first * 2 ** (k / per_doubling)) for k in range(last + 1))
+    return [step for step in steps if step <= most]
+
+
 @dataclass(frozen=True, eq=False)
 class Cell:
     """One result: an encoding at a depth, trained for a number of epochs or of steps, on a task, with a seed.
@@ -52,7 +60,7 @@ class Cell:
     Cheap to make: no sequences, no model.
 
     Attributes:
-        cfg: the composed config, with nothing left to interpolate.
+        cfg: the composed config, with nothing left to interpolate and without settings of a study.
         device: that trains it.
         dataset: for sizes and checks; who needs sequences makes a dataset of their own, so that they are freed.
         encoding: makes the encoding for given sizes.
@@ -86,6 +94,7 @@ class Cell:
             NoMemoryError: there is no memory for one encoding.
             ValueError: the parts do not fit each other otherwise.
         """
+        cfg = of_cell(cfg)
         device = torch.device(_device(cfg.trainer.device))
         dataset = _dataset(cfg)
         if cfg.trainer.batch_size > dataset.size("train"):

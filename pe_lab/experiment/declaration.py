@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from pe_lab.config import resolved
+from pe_lab.config import of_study, resolved
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.memory import naming_memory
 from pe_lab.ledger.studies import trained
@@ -18,36 +18,36 @@ METRIC = "loss"  # on the test split: what studies decide by
 
 
 def declaration(cfg: DictConfig) -> dict[str, Any]:
-    """Return what the settings of a study declare, of which a cell's config has all."""
-    decide = resolved(cfg.decide)
-    margin = {} if cfg.margin is None else {METRIC: " ".join(cfg.margin.split())}
-    decides = decide["baseline"] is not None
+    """Return what the settings of a study declare."""
+    study = of_study(cfg)
+    decide = resolved(study.decide)
     return {
-        "margin": margin,
+        "margin": {} if study.margin is None else {METRIC: " ".join(study.margin.split())},
         "baseline": decide["baseline"],
-        "decide": decide if decides else None,
+        "decide": None if decide["baseline"] is None else decide,
         "search": None,  # of learning rates, which earlier versions had
-        **({} if cfg.tune.rates is None else {"tune": resolved(cfg.tune), "solve": resolved(cfg.solve)}),
+        **({} if study.tune.rates is None else {"tune": resolved(study.tune), "solve": resolved(cfg.solve)}),
     }
 
 
-def require_margin(cells: list[Cell]) -> None:
+def require_margin(given: str | None, cells: list[Cell]) -> None:
     """Check that the margin of a study has a unit in which differences on its tasks can be given.
 
     For a margin in gap the floors of each task are computed, once for the whole ledger, and no model is trained.
 
     Args:
+        given: the margin as it is written; None: each task has its own.
         cells: of the study.
 
     Raises:
         ValueError: the loss has no such unit, or a task no such floors.
     """
-    if cells[0].cfg.margin is None:
+    if given is None:
         return
     from pe_lab.experiment.measurement import Datasets
     from pe_lab.statistics.margins import LEAST_GAP, Margin  # loads pandas
 
-    margin = Margin.parse(cells[0].cfg.margin)
+    margin = Margin.parse(given)
     margin.require_metric(METRIC)
     tasks = {digest(resolved(cell.cfg.data)): cell for cell in reversed(cells)} if margin.unit == "gap" else {}
     for cell in tasks.values():

@@ -6,26 +6,28 @@ from functools import cached_property
 from typing import Any
 
 import lightning as L
+import pandas as pd
 import torch
+from omegaconf import OmegaConf
 
 from pe_lab.data.base import Floors
 from pe_lab.data.score import exact_range, score
 from pe_lab.experiment.callbacks import HEARTBEAT, Checkpoints, Curve, Divergence, Every, StepTime, Validation
-from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.checkpoint import Checkpoint
+from pe_lab.experiment.cell import Cell, grid_of_steps
 from pe_lab.experiment.logs import Logs, prepare
 from pe_lab.experiment.measurement import Datasets, measure
 from pe_lab.experiment.memory import naming_memory
 from pe_lab.experiment.ranks import Ranks
 from pe_lab.experiment.trainer import silence_lightning
-from pe_lab.ledger.run import DIVERGED, ERROR, Run
+from pe_lab.ledger.run import DIVERGED, ERROR, WEIGHTS, Run
 from pe_lab.ledger.tree import Tree
+from pe_lab.system.environment import environment
 from pe_lab.system.errors import in_one_line
-from pe_lab.system.files import LedgerError
+from pe_lab.system.files import LedgerError, write_json
 from pe_lab.system.termination import no_exit, sigterm_raises
 from pe_lab.tracking.events import log_checkpoint, log_curve, log_floors
 from pe_lab.tracking.loggers import Forwarding, delivered
-from pe_lab.training.checkpoints import SafeTensorsIO
+from pe_lab.training.checkpoints import SafeTensorsIO, save_tensors
 from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
 
@@ -335,7 +337,7 @@ class Executor:
     def _due(self, step: int) -> bool:
         """Return whether the training is validated at a step: after epoch 1, 2, 4, 8, ...; or on the grid of steps."""
         if self.cell.unit == "steps":
-            return on_grid(step, self.cell.cfg.solve.first, self.cell.cfg.solve.per_doubling)
+            return step in grid_of_steps(step, self.cell.cfg.solve.first, self.cell.cfg.solve.per_doubling)
         epoch, rest = divmod(step, self.cell.steps_per_epoch)
         return not rest and epoch & (epoch - 1) == 0
 
@@ -373,17 +375,54 @@ class Executor:
         if not any(row["split"] == "validation" and row["step"] == step for row in rows):
             rows = rows + self.curve.emit("validation", self._evaluate("validation", CheckpointNotFiniteError))
         test = self._evaluate("test", CheckpointNotFiniteError)
-        solved = step if self._solved(rows) else None
-        checkpoint = Checkpoint(
-            self.cell, self.run, target, step, solved, self.training, test, self.floors, rows, self.clock.seconds,
-            self.flops_per_token,
-        )  # fmt: skip
+        summary = self._summary(target, test, solved=self._solved(rows))
         if self.ranks.leads:
-            checkpoint.write()
+            place = {"split": "test", "step": step, "epoch": summary["epochs"]}
+            self._record(target, summary, rows + [place | {"metric": name, "value": test[name]} for name in test])
         self.spent["checkpoints"] += 1
         if self.state is None or self.clock.spent:  # otherwise the stored state is of this step
             self._save(finished=True)
-        log_checkpoint(self.curve.loggers, checkpoint.summary)
+        log_checkpoint(self.curve.loggers, summary)
+
+    def _summary(self, target: int, test: dict[str, float], solved: bool) -> dict[str, Any]:
+        """Return the content of summary.json.
+
+        Args:
+            solved: whether the training has stopped since the task is solved.
+        """
+        cell, model, step, seconds = self.cell, self.training.model, self.clock.steps, self.clock.seconds
+        epoch = step / cell.steps_per_epoch
+        tokens = epoch * cell.dataset.size("train") * cell.dataset.task.length
+        return {
+            "name": cell.name(target),
+            "run": self.run.name,
+            **({"epochs": target} if cell.unit == "epochs" else {"epochs": epoch, "target": target}),
+            "steps": step,
+            **({} if cell.cfg.solve.level is None else {"solved": step if solved else None}),
+            "test": test,
+            "floors": self.floors,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "positional_parameters": model.positional_parameters(),
+            "flops_per_token": self.flops_per_token,
+            "seconds": seconds,
+            "tokens_per_second": tokens / seconds if seconds else None,
+            "attention": cell.implementation,
+            "device": cell.device.type,
+            "tokens_per_sequence": cell.dataset.task.length,
+        }
+
+    def _record(self, target: int, summary: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+        """Write all files of a checkpoint to the ledger: config, metrics, summary, environment, weights."""
+        cell = self.cell
+        surroundings = environment(cell.device) | {"attention": cell.attention_reason}
+        if cell.cfg.trainer.graph:
+            surroundings["graph"] = self.training.graph_reason
+        with self.run.recording(target) as folder:
+            (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(cell.settings(target))))
+            pd.DataFrame(rows).to_csv(folder / "metrics.csv", index=False)
+            write_json(folder / "summary.json", summary)
+            write_json(folder / "environment.json", surroundings)
+            save_tensors(self.training.model.state_dict(), folder / WEIGHTS)
 
 
 QUIET: dict[str, Any] = {  # without Lightning's own logs, validation and messages
@@ -393,11 +432,3 @@ QUIET: dict[str, Any] = {  # without Lightning's own logs, validation and messag
     "limit_val_batches": 0,
     "num_sanity_val_steps": 0,
 }
-
-
-def on_grid(step: int, first: int, per_doubling: int) -> bool:
-    """Return whether a step is on the grid first * 2^(k / per_doubling), k = 0, 1, 2, ..., rounded to whole steps."""
-    if step < first:
-        return False
-    nearest = round(per_doubling * math.log2(step / first))
-    return any(round(first * 2 ** (k / per_doubling)) == step for k in (nearest - 1, nearest, nearest + 1) if k >= 0)

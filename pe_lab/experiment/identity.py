@@ -1,5 +1,21 @@
-"""The identity of a group of the config: all that determines what it makes, as data that can be hashed."""
+"""The identity of a group of the config: all that determines what it makes, as data that can be hashed.
 
+A class of this package is known by its name and its `revision`. A user's class has no revision that we could trust, so
+its import path and a digest of its source stand in the identity instead: an edited class is trained anew.
+"""
+
+import ast
+import builtins
+import hashlib
+import inspect
+import linecache
+import pickle
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from importlib.util import resolve_name
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from hydra.utils import get_class, get_object
@@ -7,7 +23,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import resolved
 from pe_lab.encodings.options import Revised
-from pe_lab.experiment.source import origin
+
+_INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_OF_INSTALLED = {"site-packages", "dist-packages"}  # also of the system's Python, below a virtual environment
+_OURS = __name__.partition(".")[0]
+_KNOWN = ("torch", "lightning")
 
 
 def options(leaf: DictConfig, made: type[Revised]) -> dict[str, Any]:
@@ -39,3 +59,178 @@ def options(leaf: DictConfig, made: type[Revised]) -> dict[str, Any]:
 def _is_made(value: Any) -> bool:
     """Return whether a setting is an encoding of its own."""
     return OmegaConf.is_dict(value) and "_target_" in value
+
+
+def origin(*made: Callable[..., Any]) -> dict[str, str]:
+    """Return import paths and source digests of classes and functions, for an identity; not of this package's own.
+
+    The digest covers the files in which they and their base classes are defined, and the files that those import,
+    without installed packages other than their own. A class from a notebook is known by its definition in its cell
+    and by what that refers to.
+
+    Returns:
+        "class": import paths, and "source": 16 hexadecimal digits (not for classes of torch and lightning); or an
+        empty dict.
+
+    Raises:
+        ValueError: a source cannot be read, or has changed since it was imported.
+    """
+    foreign = {f"{one.__module__}.{one.__qualname__}": one for one in made if _package(one.__module__) != _OURS}
+    if not foreign:
+        return {}
+    read = [one for one in foreign.values() if _package(one.__module__) not in _KNOWN]
+    if not read:
+        return {"class": " ".join(foreign)}
+    digests = {hashlib.sha256(text).hexdigest() for one in read for text in _Reader(one).texts()}
+    return {"class": " ".join(foreign), "source": hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()[:16]}
+
+
+def _package(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _is_installed(file: str) -> bool:
+    return file.startswith(_INSTALLED) or not _OF_INSTALLED.isdisjoint(Path(file).parts)
+
+
+class _Reader:
+    """Reads the source that a class or function depends on.
+
+    Args:
+        made: the class or function.
+    """
+
+    def __init__(self, made: Callable[..., Any]) -> None:
+        self.path = f"{made.__module__}.{made.__qualname__}"
+        self.package = _package(made.__module__)
+        self.waiting: list[Any] = [made]
+
+    def texts(self) -> Iterator[bytes]:
+        """Yield every text once: files of modules, notebook cells and the values that they refer to."""
+        seen: set[int] = set()
+        while self.waiting:
+            one = self.waiting.pop()
+            if id(one) in seen or not self._is_users(one):
+                continue
+            seen.add(id(one))
+            if isinstance(one, ModuleType):
+                yield from self._file(one)
+                continue
+            if isinstance(one, type):
+                self.waiting += one.__mro__
+            if _stands_in_file(one):
+                _require_unchanged(one)
+                self.waiting.append(sys.modules[one.__module__])
+            else:
+                yield from self._cells(one)
+
+    def _is_users(self, one: Any) -> bool:
+        """Return whether this is a module, class or function of the user, or of the package that is asked about."""
+        if not isinstance(one, (ModuleType, type, FunctionType)):
+            return False
+        name = one.__name__ if isinstance(one, ModuleType) else one.__module__
+        if _package(name) in (_OURS, builtins.__name__):
+            return False
+        if name == "__main__":
+            return True
+        file = getattr(sys.modules.get(name), "__file__", None)
+        return file is not None and (_package(name) == self.package or not _is_installed(file))
+
+    def _file(self, module: ModuleType) -> Iterator[bytes]:
+        file = getattr(module, "__file__", None) or ""
+        if not file.endswith(".py"):
+            if module.__name__ == self.path.rpartition(".")[0]:
+                raise ValueError(f"_target_ must have source code in Python, got {self.path} from {file}")
+            return
+        text = Path(file).read_bytes()
+        self._imports(ast.parse(text), module.__package__ or "")
+        yield text
+
+    def _imports(self, tree: ast.AST, package: str) -> None:
+        """Queue the modules that a text imports."""
+        for node in ast.walk(tree):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+                base = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
+                names = [str(base), *(f"{base}.{alias.name}" for alias in node.names)]
+            for name in names:
+                parts = name.split(".")
+                parents = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+                self.waiting += [sys.modules[parent] for parent in parents if parent in sys.modules]
+
+    def _cells(self, one: Any) -> Iterator[bytes]:
+        """Yield the notebook cells that define a class or function, and the values that it refers to."""
+        functions = _functions(one)
+        cells = {function.__code__.co_filename for function in functions}
+        texts = {name: "".join(linecache.getlines(name)) for name in sorted(cells)}
+        if not any(texts.values()):
+            raise ValueError(f"_target_ must have source code that can be read, got {self.path}: put it into a module")
+        known = functions[0].__globals__
+        for text in texts.values():
+            tree = _definition(ast.parse(text), one.__qualname__)
+            yield ast.unparse(tree).encode()
+            self._imports(tree, "")
+            read = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+            for name in sorted(read & known.keys()):
+                if isinstance(known[name], (ModuleType, type, FunctionType)):
+                    self.waiting.append(known[name])
+                else:
+                    yield f"{name}=".encode() + self._value(name, known[name])
+
+    def _value(self, name: str, value: Any) -> bytes:
+        try:
+            return pickle.dumps(value, protocol=4)
+        except Exception:
+            raise ValueError(
+                f"_target_ must rest on values that can be digested, got {self.path}, which refers to {name}: put it "
+                f"into a module"
+            ) from None
+
+
+def _stands_in_file(one: Any) -> bool:
+    """Return whether a class or function is defined in the file of its module, and not in a notebook cell."""
+    module: Any = sys.modules.get(one.__module__)
+    if getattr(module, "__file__", None) is None:
+        return False
+    found = module
+    for part in one.__qualname__.split("."):
+        found = getattr(found, part, None)
+    return found is one or module.__name__ != "__main__"
+
+
+def _definition(tree: ast.Module, qualname: str) -> ast.AST:
+    """Return the part of a notebook cell that defines a class or function; all of it if it is not found."""
+    named = [node for node in tree.body if getattr(node, "name", None) == qualname.partition(".")[0]]
+    return named[-1] if named else tree
+
+
+def _functions(one: Any) -> list[FunctionType]:
+    """Return the functions that a class defines, or the function itself."""
+    members = vars(one).values() if isinstance(one, type) else [one]
+    parts = [(member, *(getattr(member, name, None) for name in ("__func__", "fget", "fset"))) for member in members]
+    functions = [inspect.unwrap(part) for of in parts for part in of if isinstance(part, FunctionType)]
+    return [function for function in functions if isinstance(function, FunctionType)]
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield a code object and those within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _require_unchanged(one: Any) -> None:
+    """Raise ValueError if functions that are loaded are not those of their file."""
+    file = str(sys.modules[one.__module__].__file__)
+    loaded = [function.__code__ for function in _functions(one) if function.__code__.co_filename == file]
+    if not loaded:
+        return
+    written = set(_codes(compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)))
+    if not written.issuperset(loaded):
+        raise ValueError(
+            f"{one.__module__}.{one.__qualname__} must be what {file} says, got one that was imported before the file "
+            f"changed: start Python anew"
+        )

@@ -26,24 +26,16 @@ from pe_lab.training import decoding, metrics
 def requests(cfg: DictConfig) -> list[dict[str, Any]]:
     """Return the measurements that a config asks for, each as all that determines it."""
     asked = cfg.evaluate
-    found: list[dict[str, Any]] = [
-        {"kind": "length", "length": length, "policy": policy, "offset": offset}
-        | {"revision": [metrics.revision, policies.revision]}
-        for length, policy, offset in product(asked.lengths, asked.policy, asked.offset)
-        if (length, policy, offset) != (1, "raw", 0)
-    ]
+    kinds: list[tuple[dict[str, Any], int]] = [({"kind": "length"}, metrics.revision)]
     if asked.decode != "none":
-        found += [
-            {"kind": "decode", "decode": asked.decode, "length": length, "policy": policy, "offset": offset}
-            | {"revision": [decoding.revision, policies.revision]}
-            for length, policy, offset in product(asked.lengths, asked.policy, asked.offset)
-        ]
+        kinds.append(({"kind": "decode", "decode": asked.decode}, decoding.revision))
     if asked.stride is not None:
-        found += [
-            {"kind": "stride", "stride": asked.stride, "length": length, "policy": policy, "offset": offset}
-            | {"revision": [metrics.revision, policies.revision]}
-            for length, policy, offset in product(asked.lengths, asked.policy, asked.offset)
-        ]
+        kinds.append(({"kind": "stride", "stride": asked.stride}, metrics.revision))
+    found: list[dict[str, Any]] = [
+        kind | {"length": length, "policy": policy, "offset": offset, "revision": [revision, policies.revision]}
+        for (kind, revision), length, policy, offset in product(kinds, asked.lengths, asked.policy, asked.offset)
+        if (kind["kind"], length, policy, offset) != ("length", 1, "raw", 0)  # which is the test
+    ]
     lengths = dict.fromkeys([1, *asked.lengths])  # the training length, and all others that are asked for
     for name, length in product(cfg.probe, lengths):
         own = options(cfg.probe[name], probe_class(name, cfg.probe[name]))

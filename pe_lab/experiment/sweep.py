@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from omegaconf import DictConfig
 
+from pe_lab.config import of_study
 from pe_lab.encodings.base import UnfitError
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.declaration import declare, require_margin
@@ -27,6 +28,9 @@ from pe_lab.system.errors import in_one_line
 from pe_lab.tracking.wandb_mode import settle_wandb
 
 AGAIN = 3  # times that a round is served, while other processes clear failures of its cells
+
+
+Kept = tuple[DictConfig, Cell]  # a config with the settings of its study, and its cell
 
 
 class Unfit(NamedTuple):
@@ -63,28 +67,29 @@ def run(
         LedgerError: `train` is false and an entry of the ledger is damaged.
         CellsMissingError: cells failed or were not reached.
     """
-    cells, unfit = fitting(cfgs)
-    ledger, study = Path(cfgs[0].ledger), cfgs[0].study_name
-    if study:
-        Tree(ledger).refuse_links(ledger / "studies" / study)
-    tunes = cfgs[0].tune.rates is not None
-    if not train and not tunes and cfgs[0].decide.baseline is None:
+    kept, unfit = fitting(cfgs)
+    cfgs, cells = [cfg for cfg, _ in kept], [cell for _, cell in kept]
+    study, ledger, name = of_study(cfgs[0]), Path(cfgs[0].ledger), cfgs[0].study_name
+    if name:
+        Tree(ledger).refuse_links(ledger / "studies" / name)
+    tunes, decides = study.tune.rates is not None, study.decide.baseline is not None
+    if not train and not tunes and not decides:
         _require_trained(cells)
-    if cfgs[0].decide.baseline is not None:
+    if decides:
         from pe_lab.experiment.deciding import require_question  # loads pandas
 
-        require_question([cell.cfg for cell in cells])
+        require_question(cfgs)
     if tunes:
         from pe_lab.experiment.tuning import races_of
 
-        races_of([cell.cfg for cell in cells])  # refuses what makes no race
+        races_of(cfgs)  # refuses what makes no race
     if train and not elsewhere:
-        require_margin(cells)
+        require_margin(study.margin, cells)
     declare(cfgs[0])
     settle_wandb(cfgs[0])
-    served = _Rounds(overrides, cells, unfit, _Workers(launch, workers, elsewhere), train)
-    own = served.jobs_of(drive(stages([cell.cfg for cell in cells]), served.serve))
-    report(own, evaluated=not train)
+    served = _Rounds(overrides, kept, unfit, _Workers(launch, workers, elsewhere), train)
+    own = served.jobs_of(drive(stages(cfgs), served.serve))
+    report(own, evaluated=not train, tuned=tunes)
     return own
 
 
@@ -92,13 +97,14 @@ def stages(cfgs: list[DictConfig]) -> Stage:
     """Go through the stages of a study. Most have one round: all cells.
 
     Args:
-        cfgs: cells that fit.
+        cfgs: of cells that fit, with the settings of their study.
     """
-    if cfgs[0].tune.rates is not None:
+    study = of_study(cfgs[0])
+    if study.tune.rates is not None:
         from pe_lab.experiment.tuning import tuned  # loads pandas
 
         return (yield from tuned(cfgs))
-    if cfgs[0].decide.baseline is not None:
+    if study.decide.baseline is not None:
         from pe_lab.experiment.deciding import add_seeds  # loads pandas
 
         return (yield from add_seeds(cfgs))
@@ -119,22 +125,25 @@ class _Rounds:
     """Serves the rounds of a study.
 
     Attributes:
-        jobs: of all rounds so far, by config.
+        jobs: of all rounds so far, by the identity of the config, which a stage may not change.
+        asked: the configs, which are kept so that no other gets the identity of one.
     """
 
     def __init__(
-        self, overrides: Sequence[str], cells: list[Cell], unfit: list[Unfit], workers: _Workers, train: bool
+        self, overrides: Sequence[str], kept: list[Kept], unfit: list[Unfit], workers: _Workers, train: bool
     ) -> None:
         self.overrides, self.unfit, self.workers, self.train = overrides, unfit, workers, train
-        self.cells = {id(cell.cfg): cell for cell in cells}
-        self.jobs: dict[int, Job] = {}  # by the identity of the config, which a stage may not change
-        self.ledger, self.study = Path(cells[0].cfg.ledger), cells[0].cfg.study_name
+        self.cells = {id(cfg): cell for cfg, cell in kept}
+        self.asked = [cfg for cfg, _ in kept]
+        self.jobs: dict[int, Job] = {}
+        self.ledger, self.study = Path(self.asked[0].ledger), self.asked[0].study_name
         self.rounds = 0
 
     def jobs_of(self, cfgs: list[DictConfig]) -> list[Job]:
         """Return the jobs of configs; those that are new are made."""
         for cfg in cfgs:
             if id(cfg) not in self.jobs:
+                self.asked.append(cfg)
                 self.jobs[id(cfg)] = Job(self.cells.get(id(cfg)) or Cell.from_config(cfg))
         return [self.jobs[id(cfg)] for cfg in cfgs]
 
@@ -202,22 +211,22 @@ def _serve(jobs: list[Job], workers: _Workers, in_rounds: bool) -> None:
         here = [job for job in here if job.missing and job.failure is None]
 
 
-def fitting(cfgs: list[DictConfig]) -> tuple[list[Cell], list[Unfit]]:
+def fitting(cfgs: list[DictConfig]) -> tuple[list[Kept], list[Unfit]]:
     """Return the cells of a sweep, and the pairs that are left out: their encoding is not made for their task.
 
     Raises:
         ValueError: a cell cannot be built for another reason; or no cell fits, with the first one's reason.
     """
-    cells, unfit = [], []
+    kept, unfit = [], []
     for cfg in cfgs:
         try:
-            cells.append(Cell.from_config(cfg))
+            kept.append((cfg, Cell.from_config(cfg)))
         except UnfitError as error:
             unfit.append(Unfit(cfg.pe.name, cfg.data.name, in_one_line(error)))
-    if not cells:
+    if not kept:
         pe, data, reason = unfit[0]
         raise UnfitError(f"pe={pe} data={data}: {reason}")
-    return cells, list(dict.fromkeys(unfit))
+    return kept, list(dict.fromkeys(unfit))
 
 
 def _write_unfit(unfit: list[Unfit], ledger: Path, study: str | None) -> None:

@@ -15,11 +15,12 @@ class CellsMissingError(RuntimeError):
     """Some requested cells are not in the ledger."""
 
 
-def report(jobs: list[Job], evaluated: bool = False) -> None:
+def report(jobs: list[Job], evaluated: bool = False, tuned: bool = False) -> None:
     """Print the tables of the cells that are there, write them beside the study's rows, and name what is missing.
 
     Args:
         evaluated: print a summary of what was measured on trained cells instead, with figures in files.
+        tuned: whether each seed has chosen its learning rate.
 
     Raises:
         CellsMissingError: cells are missing.
@@ -30,7 +31,7 @@ def report(jobs: list[Job], evaluated: bool = False) -> None:
     try:
         if present:
             lost = [job for job in jobs if not job.trained and job.failure]
-            _write_tables(present, lost, evaluated and bool(present[0].cell.requests))
+            _write_tables(present, lost, evaluated and bool(present[0].cell.requests), tuned)
     finally:  # also when the tables cannot be made
         absent = _name([job for job in jobs if job.missing])
     if absent:
@@ -63,7 +64,7 @@ def _missing(absent: list[Job], jobs: list[Job]) -> CellsMissingError:
     return CellsMissingError(line)
 
 
-def _write_tables(present: list[Job], failed: list[Job], evaluated: bool) -> None:
+def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned: bool) -> None:
     """Print the tables of cells, and write them into the study's folder.
 
     Raises:
@@ -93,7 +94,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool) -> Non
         print(study.in_short(records))
         figures = study.figures(records) | _attention(present)
         files |= figures
-    elif cfg.tune.rates is None:
+    elif not tuned:
         print("\n\n".join(texts.values()))
     else:  # losses of seeds that stopped where they solved the task, at rates of their own, are no comparison
         files = {file: content for file, content in files.items() if not file.startswith("table.")}

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from pe_lab.config import resolved
 from pe_lab.config.trainer import ON_GPU, arguments
 from pe_lab.encodings.options import shown
-from pe_lab.experiment.source import origin
+from pe_lab.experiment.identity import origin
 from pe_lab.system.errors import in_one_line
 
 # classes of Lightning that read a training and do not change it

@@ -14,6 +14,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import folders
+from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
 from pe_lab.experiment.tables import CellsMissingError
 from pe_lab.ledger.tree import Tree
@@ -37,7 +38,6 @@ from pe_lab.statistics import Outcome as Tuned
 LR = "optimizer.lr"
 # of the cells of tries: they are trained and validated, and nothing else
 UNMEASURED: dict[str, Any] = {
-    "tune.rates": None,
     "probe": {},
     "evaluate.lengths": [1.0],
     "evaluate.policy": ["raw"],
@@ -208,9 +208,7 @@ def _fraction(cfg: DictConfig, grid: tuple[int, ...]) -> float:
 
 def evaluations(steps: int, first: int, per_doubling: int) -> tuple[int, ...]:
     """Return the steps at which a training of so many steps is evaluated, its last one among them."""
-    most = per_doubling * math.log2(max(1.0, steps / first)) if first < steps else 0
-    grid = {round(first * 2 ** (k / per_doubling)) for k in range(math.ceil(most) + 1)}
-    return tuple(sorted({step for step in grid if step < steps} | {steps}))
+    return tuple(dict.fromkeys([*grid_of_steps(steps, first, per_doubling), steps]))
 
 
 def _tries(study: str | None) -> str | None:

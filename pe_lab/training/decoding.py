@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from pe_lab.data.base import IGNORE, Batch, Dataset, in_batches
-from pe_lab.data.seeding import derive, seed_all
 from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
-from pe_lab.training.metrics import chunk_size
+from pe_lab.training.metrics import chunk_size, drawn
 
 GENERATED = "exact_match_generated"  # the metric
 revision = 1  # raised when the numbers of `exact_match_generated` change; part of a record's identity
@@ -35,13 +34,10 @@ def exact_match_generated(
     device = model.tokens.weight.device
     right = []
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        for number, batch in enumerate(
-            in_batches(dataset, split, torch.arange(dataset.size(split)), chunk_size(dataset))
-        ):
-            seed = derive(0, "evaluate", split, number)
-            seed_all(seed, device)
-            shifted = replace(batch, layout=replace(batch.layout.shifted(offset), seed=seed))
-            right.append(_right(model, shifted.to(device), autocast))
+        batches = in_batches(dataset, split, torch.arange(dataset.size(split)), chunk_size(dataset))
+        for number, batch in enumerate(batches):
+            shifted = replace(batch, layout=batch.layout.shifted(offset)).to(device)
+            right.append(_right(model, drawn(shifted, split, number), autocast))
     return {GENERATED: torch.cat(right).float().mean().item()}
 
 

@@ -299,3 +299,14 @@ def test_attention_is_chosen_for_trained_queries_of_the_precision_that_runs(prec
 def test_the_implementation_that_runs_is_what_auto_came_to(tmp_path):
     assert cell(tmp_path, "pe=rope", "trainer.device=cpu").implementation == "sdpa"
     assert cell(tmp_path, "pe=rse", "trainer.device=cpu").implementation == "reference"
+
+
+def test_a_cell_has_nothing_that_only_its_study_reads() -> None:
+    words = ["pe=rope", "workers=3", "margin=0.05 gap", "study_name=mine", "decide.baseline=all pairs", "budget=2"]
+    (cfg,) = config.expand(words, multirun=True)
+    cell = Cell.from_config(cfg)
+    assert not {"tune", "workers", "margin", "decide", "budget"} & cell.settings().keys()
+    asked, left = config.of_study(cfg), config.of_study(cell.cfg)
+    assert (asked.workers, asked.margin, asked.decide.baseline, asked.budget) == (3, "0.05 gap", "all pairs", 2.0)
+    assert (left.workers, left.margin, left.decide.baseline, left.budget) == (None, None, None, None)
+    assert cell.settings()["study_name"] == "mine"

@@ -15,7 +15,7 @@ from pe_lab.data.mqar import MQAR
 from pe_lab.data.pattern import Pattern
 from pe_lab.data.sequence import Copy
 from pe_lab.experiment import executor
-from pe_lab.experiment.executor import on_grid
+from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.sweep import run
 from pe_lab.results.frame import load
@@ -72,13 +72,13 @@ def test_it_is_evaluated_at_first_times_powers_of_two_to_the_1_over_per_doubling
     job = serve(tmp_path, "steps=50", "solve.first=5", "solve.per_doubling=2")
     wanted = {round(5 * 2 ** (k / 2)) for k in range(7)}  # 5, 7, 10, 14, 20, 28, 40
     assert set(curve(job, "loss")) == wanted | {50}
-    assert [step for step in range(51) if on_grid(step, 5, 2)] == sorted(wanted)
+    assert [step for step in range(51) if step in grid_of_steps(step, 5, 2)] == sorted(wanted)
 
 
 @pytest.mark.parametrize(("first", "per_doubling"), [(1, 1), (1, 3), (3, 5), (60, 2), (7, 11)])
 def test_a_step_is_on_the_grid_if_a_power_rounds_to_it(first, per_doubling):
     powers = {round(first * 2 ** (k / per_doubling)) for k in range(40 * per_doubling)}
-    assert [step for step in range(3000) if on_grid(step, first, per_doubling)] == [
+    assert [step for step in range(3000) if step in grid_of_steps(step, first, per_doubling)] == [
         s for s in range(3000) if s in powers
     ]
 

@@ -13,7 +13,7 @@ from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.encodings.rotary import RoPE
 from pe_lab.experiment.cell import Cell
-from pe_lab.experiment.source import origin
+from pe_lab.experiment.identity import origin
 from pe_lab.system.files import digest
 
 NOTHING = "from pe_lab.encodings.base import PositionalEncoding\n\nclass Mine(PositionalEncoding):\n    pass\n"
