@@ -94,7 +94,7 @@ def report(arguments: argparse.Namespace) -> None:
         from pe_lab.statistics import Margin
 
         margin = Margin.parse(arguments.margin)
-    print(f"{results.name}: drawing {len(results.cells)} cells", file=sys.stderr)
+    print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
     from pe_lab.report.page import html  # loads torch
     from pe_lab.report.question import Question
     from pe_lab.report.sections import sections
@@ -126,7 +126,7 @@ def _report_tuned(results: "Results", arguments: argparse.Namespace, out: Path, 
             )
     if arguments.metric != "loss":
         raise ValueError(f"--metric must be loss for a study whose seeds tune for themselves, got {arguments.metric!r}")
-    print(f"{results.name}: drawing {len(results.cells)} cells", file=sys.stderr)
+    print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
     from pe_lab.report import tuned  # loads torch
     from pe_lab.report.page import html
 

@@ -15,6 +15,7 @@ from pe_lab.system.markup import in_markdown
 from pe_lab.system.names import unknown_name
 
 TESTED = ["p_holm", "p_equivalent_holm", "margin", "verdict"]  # columns of `compare` that a table takes over
+LONG = 8  # characters of a number from which it is rounded
 
 
 def summarise(rows: pd.DataFrame, baseline: str | None = None, metric: str = "loss") -> pd.DataFrame:
@@ -126,8 +127,8 @@ def as_text(table: pd.DataFrame, names: Sequence[str]) -> str:
 
 
 def _shown(value: Any) -> str:
-    present = _present(value)
-    return "" if present is None else f"{present:.6g}" if isinstance(present, float) else str(present)
+    text = "" if _present(value) is None else str(value)
+    return f"{value:.6g}" if isinstance(value, float) and len(text) > LONG else text
 
 
 def render(table: pd.DataFrame) -> str:

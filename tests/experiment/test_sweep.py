@@ -15,7 +15,7 @@ from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.experiment import scheduler, sweep, tables, watch
 from pe_lab.experiment.job import Job
-from pe_lab.ledger.progress import Snapshot
+from pe_lab.ledger.progress import RequestedCell, Snapshot
 from pe_lab.ledger.run import DIVERGED, ERROR
 
 
@@ -174,12 +174,14 @@ def test_a_cell_that_diverged_is_trained_again_where_no_other_depends_on_it(cell
     assert served == [(0, None), (1, None), (2, None)]
 
 
-def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not(tmp_path):
-    def line(left: float | None) -> str:
-        return watch._line(Snapshot([], [], [], [], [], 0.0, left), 3)
+def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not():
+    def line(left: float | None, done: int = 1) -> str:
+        cells = [RequestedCell("run", 1, "cell", 1)] * done
+        return watch._line(Snapshot(cells, [], [], [], [], 0.0, left), 3)
 
-    assert line(None) == "0/3 cells; "
-    assert line(61.0) == "0/3 cells, 01:01 left; "
+    assert line(None) == "1/3 cells"
+    assert line(61.0) == "1/3 cells, about 01:01 left"
+    assert line(61.0, done=0) == "0/3 cells"  # no cell has ended yet
 
 
 def _no_thread(*_: object) -> None:
