@@ -11,7 +11,7 @@ import pe_lab
 from benchmarks.ledger import identity, record
 from faults.programs import Program
 from faults.sweeps import SWEEP, cells
-from pe_lab.experiment import source
+from pe_lab.experiment import identity as identities
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.run import Run
 from pe_lab.report import __main__ as report
@@ -37,9 +37,9 @@ def test_the_package_has_no_reader_that_executes_data():
                 found += [(path.name, "allow_pickle")] if words.get("allow_pickle", "False") != "False" else []
     # annotations of classes that the user's own config names are evaluated; values are digested as pickles; a check
     # pickles the dataset that it has made, and reads that
-    read = [("datasets.py", "pickle"), ("declarations.py", "eval"), ("options.py", "eval"), ("source.py", "pickle")]
+    read = [("datasets.py", "pickle"), ("declarations.py", "eval"), ("options.py", "eval"), ("identity.py", "pickle")]
     assert found == read
-    assert "pickle.load" not in Path(source.__file__).read_text()
+    assert "pickle.load" not in Path(identities.__file__).read_text()
 
 
 def test_readers_of_a_ledger_resolve_import_and_instantiate_nothing():
