@@ -18,7 +18,7 @@ from pe_lab.benchmark import measured
 from pe_lab.benchmark.measured import Measured
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.gallery.definitions import Definition, definitions
-from pe_lab.gallery.portrait import Portrait, portrait
+from pe_lab.gallery.portrait import Portrait, path_of, portrait
 from pe_lab.replication import Finding, judge, load
 from pe_lab.replication.values import Values, values_of
 from pe_lab.system.paths import safe_path
@@ -140,8 +140,9 @@ def _claims(studies: Path | None) -> dict[str, Finding]:
 
 def _portraits(chosen: dict[str, Definition], audited: set[str], cache: Path) -> dict[str, Portrait]:
     """Make or read the portraits, on several processes if many are missing."""
-    jobs = [delayed(portrait)(name, dict(one.sliders), cache, name in audited) for name, one in chosen.items()]
-    known = len({path.name.rpartition("-")[0] for path in cache.glob("*.json")} & set(chosen))
+    asked = [(name, dict(one.sliders), cache, name in audited) for name, one in chosen.items()]
+    jobs = [delayed(portrait)(*each) for each in asked]
+    known = sum(path_of(*each).is_file() for each in asked)
     workers = max(1, min(cpu_count(), (len(jobs) - known) // SIDE_BY_SIDE))
     shown = {"mininterval": 0.1 if sys.stderr.isatty() else 30.0, "disable": known == len(jobs)}
     with safe_path():

@@ -82,9 +82,7 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
     Raises:
         ValueError: the folder lacks it and cannot be written to.
     """
-    asked = f"{_sources()} {name} {audited} {json.dumps(canonical(dict(sliders)))}"
-    key = hashlib.sha256(asked.encode()).hexdigest()[:16]
-    path = folder / f"{name}-{key}.json"
+    path = path_of(name, sliders, folder, audited)
     if (kept := _read(path, name)) is not None:
         return kept
     if not writable(folder):
@@ -97,6 +95,12 @@ def portrait(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, au
     value = asdict(replace(made, png=b"")) | {"png": base64.b64encode(made.png).decode()}
     write_json(path, {"portrait": value, "digest": digest(value)})
     return made
+
+
+def path_of(name: str, sliders: Mapping[str, tuple[Any, ...]], folder: Path, audited: bool) -> Path:
+    """Return the file in which a portrait of the present source is kept."""
+    asked = f"{_sources()} {name} {audited} {json.dumps(canonical(dict(sliders)))}"
+    return folder / f"{name}-{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
 
 
 def _read(path: Path, name: str) -> Portrait | None:
