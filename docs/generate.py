@@ -23,7 +23,7 @@ HELD_OUT = ROOT / "sweeps/results/depth_epochs_pe"  # of structured_heldout
 EXPORT = ROOT / "sweeps/results/export.csv"
 PROTOCOL = ROOT / "sweeps/results/protocol/verdicts.csv"
 PILOT = ROOT / "sweeps/results/pe_bench_2_pilot/outcomes.csv"
-REPLICATION = ROOT / "sweeps/results/replication/values.csv"
+REPLICATION = ROOT / "pe_lab/replication/values.csv"
 KINDS = {  # of encodings, with their modules
     "No encoding": ["base"],
     "Rotary": ["rotary", "rotary_content", "rotary_shifted", "rotary_axes", "rotary_values", "polar", "dropped"],

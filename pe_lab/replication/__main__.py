@@ -3,10 +3,10 @@
 Names are those of entries, as TABLE/CELL, or of tables. What the ledger lacks is trained, as pe-lab run -m trains it;
 of a table, only entries that cost at most --most core-minutes a seed. Without a name, or with --list, nothing is
 trained. Prints a verdict on each entry: reproduced, not reproduced, reproduced in part, undecided (and the seeds that
-would decide), or not run (and what it needs).
+would decide), or not run (and what it needs). Where the ledger has fewer seeds than an entry asks for, the verdict is
+that of the shipped values.
 
-A claim is tested on studies; pe-lab replicate claims --list ledger=sweeps/results reads those that are shipped. With
---universe, a claim is asked in every setting that its entry declares as reasonable, where these have been declared.
+A claim is tested on studies. With --universe, it is asked in every setting that its entry declares as reasonable.
 """
 
 import argparse
@@ -27,6 +27,7 @@ WHERE = ("trainer.device", "trainer.graph", "attention")  # of where and how it 
 PASSED = ("ledger", "workers", "logger", "hydra/launcher", *WHERE)
 MOST = 60.0  # core-minutes of a seed
 STANDARD_ERROR = 2  # as a file descriptor
+SHIPPED = Path(__file__).parent / "values.csv"
 
 
 def main() -> None:
@@ -76,13 +77,16 @@ def replicate(arguments: argparse.Namespace) -> int:
     where = tuple(word for word in given if word.partition("=")[0] in WHERE)
     table = arguments.out / "values.csv" if arguments.out else None
     kept = values_of(table) if table and table.exists() else {}
+    shipped = {} if where else values_of(SHIPPED)
     findings = []
     for entry in chosen:
         values = read(entry, ledger, arguments.seeds or entry.seeds, where)
         if values.seeds and (entry.name not in kept or len(values.seeds) >= len(kept[entry.name].seeds)):
             kept[entry.name] = values
-        findings.append(judge(entry, kept[entry.name].by_label if entry.name in kept else {}, values.why))
-        print(line(findings[-1]), flush=True)
+        own = kept.get(entry.name, values)
+        used = shipped[entry.name] if entry.name in shipped and len(own.seeds) < entry.seeds else own
+        findings.append(judge(entry, used.by_label, values.why))
+        print(line(findings[-1], "" if used is own else ", shipped"), flush=True)
     print(summary(findings))
     for finding in findings:
         if finding.entry.everywhere and finding.compared:
@@ -147,8 +151,8 @@ def show(finding: Finding, out: Path | None) -> None:
         print(page)
 
 
-def line(finding: Finding) -> str:
-    """Return a finding as lines of text: the verdict, and each value beside the published one."""
+def line(finding: Finding, source: str) -> str:
+    """Return a finding as lines of text: the verdict, and each value, with its source, beside the published one."""
     lines = [f"{finding.entry.name}: {finding}"]
     for label, value in finding.entry.values.items():
         said = f"    {label}: {'published' if isinstance(value, Reported) else 'claimed'} {value}"
@@ -158,9 +162,9 @@ def line(finding: Finding) -> str:
         one = finding.compared[label]
         measured = f"{float(one.difference):+.4g} [{float(one.low):+.4g}, {float(one.high):+.4g}]"
         if isinstance(value, Reported):
-            measured = f"{finding.ours[label]:.4g} ({finding.seeds} seeds), difference {measured}"
+            measured = f"{finding.ours[label]:.4g} ({finding.seeds} seeds{source}), difference {measured}"
         else:
-            measured = f"{measured} ({finding.seeds} seeds)"
+            measured = f"{measured} ({finding.seeds} seeds{source})"
         lines.append(f"{said}, ours {measured}: {one.agreement}")
     return "\n".join(lines)
 

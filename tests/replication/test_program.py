@@ -117,6 +117,37 @@ def test_what_is_missing_is_trained_and_judged(
     assert "mine/right: reproduced" in capsys.readouterr().out
 
 
+def test_where_a_ledger_has_too_few_seeds_the_shipped_values_are_judged(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        ("mine/right", label, seed, 0.15 * (label == "trained"))
+        for label in ("trained", "longer")
+        for seed in (0, 1, 2, 3, 4)
+    ]
+    shipped = "entry,label,seed,value,device,minutes\n" + "".join(
+        f"{entry},{label},{seed},{value + seed / 1000},cpu,0.1\n" for entry, label, seed, value in rows
+    )
+    (folder / "shipped.csv").write_text(shipped)
+    monkeypatch.setattr(program, "SHIPPED", folder / "shipped.csv")
+    assert replicated(monkeypatch, folder, "mine/right", "mine/wrong", "--list", "--out", "out") == 0
+    printed = capsys.readouterr().out
+    assert "mine/right: reproduced" in printed
+    assert printed.count("shipped") == 2  # a word for each value
+    assert "mine/wrong: not run" in printed
+    assert not (folder / "out/values.csv").read_text().splitlines()[1:]  # which has values of the ledger only
+
+    (folder / "own").mkdir()
+    (folder / "own/values.csv").write_text(shipped.replace("0.15", "0.95"))
+    assert replicated(monkeypatch, folder, "mine/right", "--list", "--out", "own") == 0
+    printed = capsys.readouterr().out
+    assert "shipped" not in printed
+    assert "mine/right: reproduced in part" in printed
+
+    assert replicated(monkeypatch, folder, "mine/right", "--list", "attention=reference") == 0
+    assert "mine/right: not run" in capsys.readouterr().out  # shipped values are of the default
+
+
 @pytest.mark.long
 def test_a_universe_is_trained_judged_and_drawn(
     monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
