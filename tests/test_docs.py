@@ -72,6 +72,7 @@ def test_examples_are_tested_on_the_pages_that_teach() -> None:
     assert {"quickstart.md", "your-model.md", "extend.md"} <= {page.name for page in TESTED}
 
 
+@pytest.mark.long
 def test_generated_parts_are_up_to_date() -> None:
     generate = generator()
     for page in PAGES:

@@ -293,6 +293,7 @@ def resolved(cell: Cell) -> dict[str, Any]:
     return OmegaConf.to_container(cell.cfg, resolve=True)
 
 
+@pytest.mark.long
 @given(asked(), st.integers(0, 9))
 def test_overrides_make_a_cell_or_are_refused_in_one_line(tally, words, number):
     with bounded():

@@ -66,6 +66,7 @@ def ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Path, made: list[Task]) -> None:
     lines = pack(ledger, tmp_path)
     assert lines == [f"one: 4 rows, 4 of them in {ledger}", f"two: 1 rows, 1 of them in {ledger}"]
@@ -100,6 +101,7 @@ def test_rows_say_what_the_tables_of_the_studies_say(ledger: Path, tmp_path: Pat
     assert {"python", "torch", "pe_lab", "commit", "hardware", "threads", "attention"} <= set(one)
 
 
+@pytest.mark.long
 def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[Task]) -> None:
     package = tmp_path / "package"
     pack(ledger, package)
@@ -121,6 +123,7 @@ def test_pieces_are_put_together(ledger: Path, tmp_path: Path, made: list[Task])
     assert (package / "pe_bench_2_two.csv").read_bytes() == before["pe_bench_2_two.csv"]
 
 
+@pytest.mark.long
 def test_what_has_not_ended_or_is_of_other_options_is_left_out_and_counted(ledger: Path, tmp_path: Path) -> None:
     here = tmp_path / "ledger"
     shutil.copytree(ledger, here)

@@ -52,6 +52,7 @@ def test_one_task_is_for_every_encoding_that_is_no_combination_and_the_others_sh
     assert len(task("bag").encodings) == 10
 
 
+@pytest.mark.long
 def test_cells_of_a_study_are_of_the_encodings_of_its_task() -> None:
     for name in ("induction", "bag"):
         cfgs = config.expand(config.of_jobs([f"+study={STUDY}_{name}"]), multirun=True)

@@ -45,6 +45,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ledger
 
 
+@pytest.mark.long
 def test_seeds_are_added_to_the_undecided_only_and_the_folder_says_what_was_decided(done):
     folder = done / "studies" / "s"
     found = pd.read_csv(folder / "decisions.csv")
@@ -103,6 +104,7 @@ def test_nothing_is_trained_where_training_is_not_wanted(tmp_path):
     assert not cells_of(tmp_path)
 
 
+@pytest.mark.long
 def test_a_study_that_was_cut_short_goes_on_where_it_was_and_decides_the_same(done, tmp_path, monkeypatch):
     """After one of the six cells of the second look."""
 

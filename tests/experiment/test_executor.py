@@ -61,6 +61,7 @@ def test_16_epochs_after_4_after_1_are_the_bits_of_16_alone(tmp_path, pe):
     assert after.run.checkpoints() == [1, 4, 16]
 
 
+@pytest.mark.long
 def test_checkpoints_requested_together_are_made_in_one_training(tmp_path):
     together = serve(tmp_path / "together", "epochs=5,1,3")
     for epochs, validated in ((1, [1]), (3, [1, 2, 3]), (5, [1, 2, 4, 5])):
@@ -173,6 +174,7 @@ def test_validation_is_at_the_powers_of_two_and_at_the_end(tmp_path):
     assert sorted(rows[rows["split"] == "validation"]["epoch"].unique()) == [1, 2, 4, 5]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_an_evaluation_of_a_checkpoint_that_is_not_finite_fails_that_checkpoint_alone(tmp_path, monkeypatch, split):
     evaluate, seen = executor.evaluate, []
@@ -222,6 +224,7 @@ def test_an_error_that_may_not_come_again_leaves_later_checkpoints_to_their_cell
     assert second.run.checkpoints() == [1, 2]
 
 
+@pytest.mark.long
 def test_a_loss_that_is_not_a_number_ends_the_cell_with_its_step(tmp_path, monkeypatch):
     training_step = Training.training_step
 
@@ -256,6 +259,7 @@ def test_an_update_that_leaves_no_numbers_is_a_failure_too(tmp_path):
     assert job.run.failure(1)["step"] == 1
 
 
+@pytest.mark.long
 def test_a_shorter_and_a_longer_training_start_from_the_newest_state_before_them(tmp_path):
     job = serve(tmp_path, "epochs=4")
     steps = []

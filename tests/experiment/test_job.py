@@ -20,6 +20,7 @@ def kept(kind: type) -> list[object]:
     return [one for one in gc.get_objects() if kind in type(one).__mro__]
 
 
+@pytest.mark.long
 def test_a_sweep_keeps_its_jobs_and_neither_their_sequences_nor_their_models(tmp_path):
     words = [*TINY, "epochs=1", "logger=none", f"ledger={tmp_path}", "evaluate.lengths=[1,2]", "seed=0,1"]
     before = {id(one) for one in (*kept(InMemory), *kept(Training))}

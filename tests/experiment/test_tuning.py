@@ -100,6 +100,7 @@ def test_what_is_never_solved_is_censored_at_the_last_step(tmp_path, monkeypatch
     assert (found["y"], found["solved"]) == (5.0, False)
 
 
+@pytest.mark.long
 def test_a_study_that_is_run_again_trains_nothing_and_writes_the_same(tmp_path, monkeypatch):
     Scores(monkeypatch, {3e-3: {8: 0.2}, 1e-3: {8: 0.5}, 1e-2: {}})
     run(cells(tmp_path, "pe=rope,none", "seed=0,1"))

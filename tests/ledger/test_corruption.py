@@ -405,6 +405,7 @@ ADVICE = re.compile(r"ledger entry (?P<path>\S+) must be a (folder|file).*: remo
 FORMAT_ADVICE = re.compile(r"error: ledger .*format.* got .*: .*train into a new folder \(ledger=NEW\)\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("place", "damage"), chosen(), ids=str)
 def test_a_damaged_ledger_is_repaired_or_a_line_says_what_to_do(place, damage, trained, tmp_path, outcomes, capsys):
     ledger, outside = tmp_path / "ledger", tmp_path / "outside"

@@ -101,6 +101,7 @@ def _make(folder, seed, start):
     Ledger(folder).run({"seed": seed})
 
 
+@pytest.mark.long
 def test_processes_that_make_the_same_ledger_at_the_same_time_do_not_fail(tmp_path):
     for attempt in range(2):
         folder, start = tmp_path / str(attempt), FORKS.Event()

@@ -57,6 +57,7 @@ def checked(ledger: Path) -> list[Path]:
     return [path for path in kept if path.relative_to(ledger).parts[0] not in unchecked]
 
 
+@pytest.mark.long
 def test_verify_finds_every_damaged_file_and_nothing_else(ledger, program):
     """A cost has no checksum, so that only truncation can be found."""
     rng = random.Random(0)

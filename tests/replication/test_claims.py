@@ -84,6 +84,7 @@ def test_planted_claims_end_in_their_verdict_at_the_stated_rates(kind: str, devi
         assert shares["wrong"][Verdict.NOT_REPRODUCED] >= 0.95
 
 
+@pytest.mark.long
 def test_parts_are_t_tests_that_are_corrected_together() -> None:
     """Against scipy and statsmodels; the agreement changes at the level."""
     rng, undecided = np.random.default_rng(0), 0

@@ -79,6 +79,7 @@ def replicated(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> in
     return end.value.code
 
 
+@pytest.mark.long
 def test_what_is_missing_is_trained_and_judged(
     monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

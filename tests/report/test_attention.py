@@ -59,6 +59,7 @@ def test_a_folder_of_tables_has_no_attention_and_lost_weights_are_named(ledger: 
     assert str(weights.parent) in lost
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("study", [True, False], ids=["of a study", "of no study"])
 def test_an_evaluation_prints_little_and_writes_all(ledger: Path, study: bool, capsys: pytest.CaptureFixture) -> None:
     words = STUDY if study else STUDY[:-1]

@@ -173,6 +173,7 @@ def test_a_study_has_every_section(study):
     assert "Failed and omitted cells" not in found
 
 
+@pytest.mark.long
 def test_every_line_that_a_figure_names_draws_it_again(study):
     results = frame.load(study)
     names = {"results": results, "plots": plots, "statistics": statistics, "rates": rates, "choice": choice}
@@ -214,6 +215,7 @@ def test_the_page_needs_nothing_else_and_shows_the_numbers_of_its_figures(page):
     assert set(inside) <= set(ids)
 
 
+@pytest.mark.long
 def test_the_same_results_make_the_same_page(study, page):
     assert html("question", sections(question(frame.load(study)))) == page
 
@@ -735,6 +737,7 @@ def test_the_command_writes_one_page_without_a_twin(study, monkeypatch, capsys):
     assert "80 cells" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_figures")
 def test_margin_and_pair_can_be_chosen_on_the_command_line(study, monkeypatch):
     (study / "declared.json").write_text('{"margin": {"loss": "0.05 gap"}, "baseline": "none"}')

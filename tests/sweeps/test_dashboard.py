@@ -136,6 +136,7 @@ def test_every_panel_shows_metrics_that_runs_log(view, blocks, logged):
         check("metric:validation/perplexity", logged)
 
 
+@pytest.mark.long
 def test_the_columns_of_the_table_exist_in_runs(dashboard, view, logged):
     (runs,) = view["runSets"]
     columns = runs["runFeed"]["columnOrder"]

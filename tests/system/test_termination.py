@@ -60,6 +60,7 @@ def _starts(said: Path, between: bool) -> None:
     time.sleep(600)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("between", [False, True])
 def test_a_worker_ends_when_its_parent_is_killed(between, tmp_path):
     parent = FORKS.Process(target=_starts, args=(tmp_path / "said", between))

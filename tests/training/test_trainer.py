@@ -130,6 +130,7 @@ def whole() -> dict[str, Tensor]:
     return weights(module)
 
 
+@pytest.mark.long
 @pytest.mark.covering
 @pytest.mark.parametrize("plugin", [None, SafeTensorsIO])
 @pytest.mark.parametrize("at", [1, 8, 9, 10, 20])
