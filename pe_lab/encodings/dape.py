@@ -186,6 +186,12 @@ class _Block:
         return flat
 
 
+def _hidden_of(blocks: list[_Block], memory: Tensor) -> list[Tensor]:
+    """Return places for the hidden maps of all blocks, [maps, L] each, in one tensor."""
+    flat = memory.flatten().split([len(memory) * block.length for block in blocks])
+    return [part.view(len(memory), -1) for part in flat]
+
+
 class _ByProducts(torch.autograd.Function):
     """The convolutions of `MapMLP` as matrix products, of some queries at a time and no key behind the last of them.
 
@@ -211,13 +217,14 @@ class _ByProducts(torch.autograd.Function):
     ) -> Tensor:
         first = w1.permute(0, 3, 2, 1).flatten(1)  # [hidden maps, kernel maps]
         second = w2[:, :, 0].flip(-1).permute(2, 0, 1).flatten(0, 1)  # [kernel H, hidden maps]
-        out, kept = torch.zeros_like(z), []
-        for block in _Block.all(z, w1.shape[-1], causal):
+        out, blocks = torch.zeros_like(z), [*_Block.all(z, w1.shape[-1], causal)]
+        kept = _hidden_of(blocks, z.new_empty(len(first), sum(block.length for block in blocks)))
+        for block, hidden in zip(blocks, kept, strict=True):
             maps = _seen(block, unseen, z, added)
-            hidden = block.clear(leaky_relu(torch.addmm(b1[:, None], first, block.shifted(maps)), inplace=True), before)
+            torch.addmm(b1[:, None], first, block.shifted(maps), out=hidden)
+            block.clear(leaky_relu(hidden, inplace=True), before)
             made = block.pairs(block.folded(second @ hidden))
             torch.add(made.transpose(0, 1), b2[:, None, None], out=block.part(out))
-            kept.append(hidden)
         ctx.save_for_backward(z, added, first, second, unseen, before, *kept)
         ctx.kernel, ctx.causal = w1.shape[-1], causal
         return out

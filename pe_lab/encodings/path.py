@@ -1,9 +1,11 @@
 """Encodings that reflect a key by all tokens between it and the query."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, pad, silu
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
@@ -35,17 +37,15 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
     earlier = total - length
     slot = torch.arange(total, device=q.device)
     # the number of chunks of an exported model must not depend on its length
-    starts = [0]
-    if not torch.compiler.is_exporting():
-        count = -(-total // chunk)
-        starts = list(range(0, total, -(-total // count)))  # all of equal size but the last
-    ends = [*starts[1:], total]
+    count = 1 if torch.compiler.is_exporting() else -(-total // chunk)
+    size = -(-total // count)  # of all but the last
+    starts = range(0, count * size, size) if count > 1 else [0]
+    parts = [x.split(size, 2) if count > 1 else [x] for x in (k, w, beta)]
     rows, columns = q[:, :, length:], []  # no queries as yet
-    for start, end in zip(reversed(starts), reversed(ends), strict=True):
+    for start, keys, vectors, share in reversed([*zip(starts, *parts, strict=True)]):
+        end = start + keys.shape[2]
         first = max(start, earlier) if start else earlier
         rows = torch.cat((q[:, :, first - earlier : max(end - earlier, 0)], rows), 2)
-        keys, vectors = k[:, :, start:end], w[:, :, start:end]
-        share = beta[:, :, start:end]
         overlap = share[..., None] * (vectors @ vectors.mT).tril(-1)
         solved = torch.linalg.solve_triangular(overlap, share.diag_embed(), upper=False, unitriangular=True)  # M
         onto_keys = solved @ (vectors @ keys.mT).tril(-1)
@@ -56,6 +56,30 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
         if start:  # there is a chunk before it
             rows = rows - onto @ solved @ vectors
     return torch.cat(columns[::-1], -1)
+
+
+class _ProductsOfSome(torch.autograd.Function):
+    """`reflected_products` of a block of queries, computed again for the gradients.
+
+    A graph has some 30 nodes of almost 1 KB for each chunk of keys. Checkpointing keeps the nodes of all blocks, which
+    took more memory than all tensors; here there are those of one block at a time.
+    """
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, w: Tensor, beta: Tensor) -> Tensor:
+        return reflected_products(q, k, w, beta)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, ...]:
+        inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        with torch.enable_grad(), torch.autocast(upstream.device.type, enabled=False):
+            products = reflected_products(*inputs)
+            return torch.autograd.grad(products, inputs, upstream)
 
 
 @dataclass(frozen=True)
@@ -76,7 +100,9 @@ class ReflectedKeys:
         with torch.autocast(q.device.type, enabled=False):
             keys = k.shape[2]
             q, k, w, beta = (x.to(z.dtype) for x in (q, k, self.w[:, :, :keys], self.beta[:, :, :keys]))
-            products = reflected_products(q, k, w, beta)
+            some = q.shape[2] < keys and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+            products_of = _ProductsOfSome.apply if some else reflected_products
+            products: Tensor = products_of(q, k, w, beta)
             return products * self.scale - z
 
 

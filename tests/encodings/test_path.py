@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
 from pe_lab.encodings import PADDING, Layout, PaTH, Sizes
-from pe_lab.encodings.path import reflected_products
+from pe_lab.encodings.path import ReflectedKeys, reflected_products
 
 H, d = 2, 3
 D = H * d
@@ -108,6 +108,43 @@ def test_the_last_queries_have_the_rows_of_all(count: int) -> None:
     for chunk in (4, 13, 64):
         got = reflected_products(q[:, :, -count:], k, w, beta, chunk=chunk).tril(13 - count)
         assert_close(got, expected, rtol=0, atol=1e-12)
+
+
+def score_of(keys: int) -> tuple[ReflectedKeys, list[Tensor]]:
+    """Return the term of so many keys, and what it depends on, as float32."""
+    leaves = [torch.randn(1, H, 8, d), torch.randn(1, H, keys, d), torch.randn(1, H, keys, d), torch.rand(1, H, keys)]
+    w, beta = leaves[2:]
+    leaves[2] = w / w.norm(dim=-1, keepdim=True)
+    return ReflectedKeys(leaves[2].requires_grad_(), beta.requires_grad_(), 1.0), [x.requires_grad_() for x in leaves]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_block_of_queries_has_the_bits_of_all_with_few_nodes(autocast: bool) -> None:
+    """Products computed again for the gradients are those of the graph that is not kept."""
+    counts = []
+    for keys in (200, 1_000):
+        score, leaves = score_of(keys)
+        upstream = torch.randn(1, H, 8, keys)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            got = score(*leaves[:2], torch.zeros(1, H, 8, keys), Layout.whole(1, keys, True).last(8))
+            counts.append(nodes(got))
+            found = torch.autograd.grad(got, leaves, upstream)
+        expected = reflected_products(*leaves)
+        assert torch.equal(got, expected)
+        for g, e in zip(found, torch.autograd.grad(expected, leaves, upstream), strict=True):
+            assert torch.equal(g, e)
+            assert e.any()
+    assert counts[0] == counts[1]
+
+
+def nodes(made: Tensor) -> int:
+    """Return the number of nodes of the graph of a tensor."""
+    seen, todo = set(), [made.grad_fn]
+    while todo:
+        if (node := todo.pop()) and node not in seen:
+            seen.add(node)
+            todo += [before for before, _ in node.next_functions]
+    return len(seen)
 
 
 def test_an_exported_model_has_the_products_of_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
