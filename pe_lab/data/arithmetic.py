@@ -1,10 +1,11 @@
 """Arithmetic on written numbers: sums, and parities of bits."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from pe_lab.data.majority import shuffled
 from pe_lab.data.problem import Drawn
 from pe_lab.encodings.layout import UNMARKED
 from pe_lab.encodings.options import Count, Length, Positions
@@ -139,29 +140,40 @@ class Parity(Drawn):
     in another order.
 
     Args:
+        ones: how many there are: `bits`, each bit is 0 or 1 with equal probability; `uniform`, 0 to n are equally
+            likely (Huang et al. 2024, arXiv:2410.02140).
         shortest, longest: the range of n in training, 1 <= shortest <= longest.
         train, validation, test: problems in each split, >= 1.
+        bands: whether tests at more than the training length have all sizes of a band, see `longer`.
 
     Raises:
         ValueError: an option out of its range, or too few problems, see Drawn.
     """
 
+    neutral: ClassVar[dict[str, object]] = {"ones": "bits", "bands": False}
     answer_length = (0, 1)
 
     def __init__(
         self,
         seed: int,
         name: str = "parity",
+        ones: Literal["bits", "uniform"] = "bits",
         shortest: Length = 1,
         longest: Positions = 16,
         train: Count = 10_000,
         validation: Count = 1000,
         test: Count = 1000,
+        bands: bool = False,
     ) -> None:
+        self.uniform = ones == "uniform"
+        self.bands = bands
         sizes = {"train": train, "validation": validation, "test": test}
         super().__init__(seed, name, 2, shortest, longest, sizes)
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
+        if self.uniform:
+            ones = (torch.rand(len(n), dtype=torch.float64, generator=source) * (n + 1)).long()
+            return shuffled(ones, n, self.n[-1], source)
         return torch.randint(2, (len(n), self.n[-1]), generator=source)
 
     def prompts(self, n: int) -> int:
@@ -172,12 +184,19 @@ class Parity(Drawn):
         return (prompt * inside).sum(1, keepdim=True) % 2
 
     def marginal(self, share: Tensor) -> Tensor:
-        return torch.full((2,), 0.5, dtype=torch.float64)
+        n = torch.arange(len(share), dtype=torch.float64)
+        odd = ((n + 1) / 2).floor() / (n + 1) if self.uniform else torch.full_like(n, 0.5)
+        return torch.stack((share @ (1 - odd), share @ odd))
 
     def blind(self, counts: Tensor, share: Tensor) -> Tensor:
-        # k bits are the prompt, or k - 1 are and the answer is there: then their ones, with it, are even. Either way as
-        # many prompts have these counts, of 2^k or of half as many
-        k, even = counts.sum(1), counts[:, 1] % 2 == 0
+        # k bits are the prompt, or k - 1 are and the answer is there: then their ones, with it, are even
+        k, ones = counts.sum(1), counts[:, 1]
+        even = ones % 2 == 0
         share = torch.cat((share, torch.zeros(1, dtype=torch.float64)))  # the answer may follow the most bits
-        weights = torch.stack((share[k] * even, share[k] * ~even, 2 * share[k - 1] * even), 1)
+        if self.uniform:
+            prompt = share[k] / (k + 1)
+            answered = share[k - 1] / k * ((ones > 0).long() + (ones < k).long())  # the answer is a one, or a zero
+        else:  # as many prompts have these counts with the answer as without, of half as many
+            prompt, answered = share[k], 2 * share[k - 1]
+        weights = torch.stack((prompt * even, prompt * ~even, answered * even), 1)
         return weights / weights.sum(1, keepdim=True)

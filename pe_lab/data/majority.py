@@ -117,17 +117,113 @@ class BinaryMajority(Majority):
         super().__init__(seed, name, 2, shortest, longest, train, validation, test, bands)
 
     def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
-        even = n % 2 == 0
-        drawn = torch.rand(len(n), dtype=torch.float64, generator=source)
-        ones = (drawn * (n + 1 - even.long())).long()
-        ones = ones + (even & (ones >= n // 2))
-        key = torch.rand(len(n), self.n[-1], dtype=torch.float64, generator=source)
-        beyond = torch.arange(self.n[-1]) >= n[:, None]
-        rank = key.masked_fill(beyond, 2.0).argsort(dim=1, stable=True).argsort(1)
-        return (rank < ones[:, None]).long()
+        return _without_tie(n, self.n[-1], source)
 
     def _weight(self, k: Tensor, counts: Tensor) -> Tensor:
         return 1 / (k + (k % 2)).clamp(min=1).double()  # of as many numbers of ones, one
+
+
+class InterleavedMajority(Drawn):
+    """The majorities of several streams of n bits, written in turn (Huang et al. 2024, arXiv:2410.02140).
+
+    START bits SEP majorities END. With 3 streams of n = 3 bits, 1 0 1, 0 0 1 and 1 1 1, for instance
+    `START 1 0 1 0 0 1 1 1 1 SEP 1 0 1 END PAD PAD ...`, up to T = streams longest + streams + 3. Each stream is drawn
+    as the bits of BinaryMajority. To count a stream one must know its bits by their places.
+
+    Args:
+        streams: 2 <= streams <= 8.
+        shortest, longest: the range of n, the bits of a stream, in training, 1 <= shortest <= longest.
+        train, validation, test: problems in each split, >= 1.
+        bands: whether tests at more than the training length have all sizes of a band, see `longer`.
+
+    Raises:
+        ValueError: an option out of its range, or too few problems, see Drawn.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        name: str = "interleaved_majority",
+        streams: Annotated[int, whole(2, most=8)] = 3,
+        shortest: Length = 1,
+        longest: Positions = 8,
+        train: Count = 10_000,
+        validation: Count = 1000,
+        test: Count = 1000,
+        bands: bool = False,
+    ) -> None:
+        self.streams = streams
+        self.bands = bands
+        self.prompt_length, self.answer_length = (streams, 0), (0, streams)
+        sizes = {"train": train, "validation": validation, "test": test}
+        super().__init__(seed, name, 2, shortest, longest, sizes)
+
+    def draw(self, n: Tensor, source: torch.Generator) -> Tensor:
+        return torch.stack([_without_tie(n, self.n[-1], source) for _ in range(self.streams)], 2).flatten(1)
+
+    def prompts(self, n: int) -> int:
+        return with_a_majority(2, n) ** self.streams
+
+    def answer(self, n: Tensor, prompt: Tensor) -> Tensor:
+        bits = prompt.view(len(n), -1, self.streams)
+        inside = torch.arange(bits.shape[1]) < n[:, None]
+        return (2 * (bits * inside[..., None]).sum(1) > n[:, None]).long()
+
+    def marginal(self, share: Tensor) -> Tensor:
+        return torch.full((2,), self.streams / 2, dtype=torch.float64)
+
+    def blind(self, counts: Tensor, share: Tensor) -> Tensor:
+        # the first tokens of an answer may be there; all that have as many tokens, and as many ones, are weighed
+        known, row = counts.unique(dim=0, return_inverse=True)
+        chances = cache(self._chances)
+        p = torch.zeros(len(known), 3, dtype=torch.float64)
+        for index, (zeros, ones) in enumerate(known.tolist()):
+            for answered in range(self.streams + 1):
+                n, rest = divmod(zeros + ones - answered, self.streams)
+                if rest == 0 and n in self.n:
+                    p[index] += share[n] * chances(n, answered)[:, ones]
+        return (p / p.sum(1, keepdim=True))[row]
+
+    def _chances(self, n: int, answered: int) -> Tensor:
+        """Return [3, streams n + answered + 1]: P(ones among prompt and the first answers, next token), by ones."""
+        many = torch.arange(n + 1)
+        less, more = (2 * many < n).double(), (2 * many > n).double()
+        less, more = less / (less.sum() + more.sum()), more / (less.sum() + more.sum())
+        none = torch.zeros(1, dtype=torch.float64)
+        with_answer = torch.cat((less, none)) + torch.cat((none, more))
+        before = [with_answer] * answered
+        if answered == self.streams:
+            end = _sum_of(before)
+            return torch.stack((torch.zeros_like(end), torch.zeros_like(end), end))
+        after = [less + more] * (self.streams - answered - 1)
+        zero, one = (_sum_of([*before, next_one, *after]) for next_one in (less, more))
+        return torch.stack((zero, one, torch.zeros_like(one)))
+
+
+def shuffled(ones: Tensor, n: Tensor, width: int, source: torch.Generator) -> Tensor:
+    """Return bits [N, width] of which the first n [N] have so many ones [N], in a random order; the others are 0."""
+    key = torch.rand(len(n), width, dtype=torch.float64, generator=source)
+    beyond = torch.arange(width) >= n[:, None]
+    rank = key.masked_fill(beyond, 2.0).argsort(dim=1, stable=True).argsort(1)
+    return (rank < ones[:, None]).long()
+
+
+def _without_tie(n: Tensor, width: int, source: torch.Generator) -> Tensor:
+    """Return bits [N, width]: the number of ones among the first n [N] is uniform, half of n excluded."""
+    even = n % 2 == 0
+    drawn = torch.rand(len(n), dtype=torch.float64, generator=source)
+    ones = (drawn * (n + 1 - even.long())).long()
+    return shuffled(ones + (even & (ones >= n // 2)), n, width, source)
+
+
+def _sum_of(distributions: list[Tensor]) -> Tensor:
+    """Return the distribution of the sum of independent counts."""
+    total = torch.ones(1, dtype=torch.float64)
+    for each in distributions:
+        total = torch.stack(
+            [torch.nn.functional.pad(total * p, (k, len(each) - 1 - k)) for k, p in enumerate(each)]
+        ).sum(0)
+    return total
 
 
 @cache

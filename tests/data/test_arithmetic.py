@@ -1,6 +1,7 @@
 """Sums and parities are right in either order of digits."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
@@ -102,6 +103,38 @@ def test_the_worked_example_of_parity() -> None:
     data = Parity(0, longest=9, validation=9, test=9)
     batch = data.write(torch.tensor([5]), torch.tensor([[1, 0, 1, 1, 0, 1, 1, 1, 1]]))
     assert batch.tokens.tolist() == [[2, 1, 0, 1, 1, 0, 3, 1, 4, 5, 5, 5, 5]]
+
+
+def test_uniform_numbers_of_ones_have_every_order() -> None:
+    data = Parity(0, ones="uniform", longest=12, validation=20, test=20)
+    drawn = data.draw(torch.full((6000,), 5), torch.Generator().manual_seed(5))
+    assert not drawn[:, 5:].any()
+    count = drawn.sum(1).bincount(minlength=6)
+    assert (count - 1000).abs().max() < 4.5 * 1000**0.5
+    assert (drawn[drawn.sum(1) == 1].sum(0)[:5] > 0).all()
+
+
+def test_levels_of_uniform_numbers_of_ones_are_those_of_all_prompts() -> None:
+    share = torch.tensor([0.0, 0.0, 0.2, 0.5, 0.3], dtype=torch.float64)
+    weights: dict[tuple[int, int], list[float]] = {}
+    answers = [0.0, 0.0]
+    for n in (2, 3, 4):
+        for bits in product((0, 1), repeat=n):
+            chance = float(share[n]) / (n + 1) / math.comb(n, sum(bits))
+            parity = sum(bits) % 2
+            answers[parity] += chance
+            for tokens, token in ((bits, parity), ((*bits, parity), 2)):
+                weights.setdefault((tokens.count(0), tokens.count(1)), [0.0, 0.0, 0.0])[token] += chance
+    data = Parity(0, ones="uniform", longest=12, validation=20, test=20)
+    expected = torch.tensor(list(weights.values()), dtype=torch.float64)
+    found = data.blind(torch.tensor(list(weights)), share)
+    torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=0, atol=1e-12)
+    torch.testing.assert_close(data.marginal(share), torch.tensor(answers, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_parity_in_bands_has_all_sizes() -> None:
+    longer = Parity(0, longest=12, validation=20, test=200, bands=True).longer(2)
+    assert set(longer.problems("test")[0].tolist()) == set(range(13, 25))
 
 
 def test_parity_is_blind_to_positions_only_in_when_it_ends() -> None:

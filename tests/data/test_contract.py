@@ -132,6 +132,9 @@ def listed(data: Problems, n: int) -> list[tuple[int, ...]]:
         pairs = [(i, shift) for i in range(n) for shift in range(-data.reach, data.reach + 1) if 0 <= i + shift < n]
         letters = list(permutations(range(data.letters), n))
         return [(*row, row[i], data.letters + data.reach + shift) for row in letters for i, shift in pairs]
+    if data.name == "interleaved_majority":
+        stream = [row for row in product((0, 1), repeat=n) if 2 * sum(row) != n]
+        return [sum(zip(*rows, strict=True), ()) for rows in product(stream, repeat=data.streams)]
     rows = product(range(data.symbols), repeat=n)
     if data.name in ("majority", "binary_majority"):
         return [row for row in rows if sorted(map(row.count, {*row, -1}))[-2:][0] < max(map(row.count, row))]
@@ -161,6 +164,16 @@ def bits() -> Everything:
     numbers = n + n % 2  # of ones
     of_size = counted(batch).bincount()[counted(batch)]
     return data, batch, weights * of_size / orders / numbers
+
+
+def streams() -> Everything:
+    """Of each stream, numbers of ones are equally likely, and so are the orders of a number."""
+    data, batch, weights = problems("interleaved_majority", streams=2, longest=5, **FEW_STRINGS)
+    size = (counted(batch) - 5) // 2
+    for index, (n, row) in enumerate(zip(size.tolist(), batch.tokens.tolist(), strict=True)):
+        orders = [math.comb(n, sum(row[1 + first : 1 + 2 * n : 2])) for first in range(2)]
+        weights[index] /= math.prod(orders) * (n + n % 2) ** 2  # numbers of ones
+    return data, batch, weights * counted(batch).bincount()[counted(batch)]
 
 
 def as_drawn(data: Dataset, everything: Batch) -> Tensor:
@@ -245,6 +258,7 @@ EVERYTHING: dict[str, Callable[[], Everything]] = {
     "unique_sort": lambda: problems("unique_sort", symbols=13, longest=4, **FEW),
     "majority": lambda: problems("majority", symbols=3, longest=7, **FEW),
     "binary_majority": bits,
+    "interleaved_majority": streams,
     "selective_copy": lambda: problems("selective_copy", symbols=2, longest=4, **FEW),
     "indirect_indexing": lambda: problems("indirect_indexing", letters=5, shortest=3, longest=4, reach=2, **FEW),
     "induction": repeated,

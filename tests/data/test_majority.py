@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from pe_lab.config import expand
-from pe_lab.data.majority import BinaryMajority, Majority, with_a_majority
+from pe_lab.data.majority import BinaryMajority, InterleavedMajority, Majority, with_a_majority
 
 SPLITS = ("train", "validation", "test")
 SMALL = {"train": 300, "validation": 100, "test": 200}
@@ -34,7 +34,7 @@ def majority_of(prompt: tuple[int, ...] | list[int]) -> int | None:
     return None if others and others[0][1] == most else first
 
 
-@pytest.mark.parametrize("kind", [Majority, BinaryMajority])
+@pytest.mark.parametrize("kind", [Majority, BinaryMajority, InterleavedMajority])
 def test_the_config_is_the_class_with_its_defaults(kind: type[Majority]) -> None:
     cfg = expand([f"data={signature(kind).parameters['name'].default}"], False)[0]
     assert type(hydra.utils.instantiate(cfg.data)(seed=0)) is kind
@@ -125,9 +125,49 @@ def test_without_bands_longer_problems_have_one_size() -> None:
         (Majority, {"shortest": 17}, "shortest must be at most longest, 16, got 17"),
         (Majority, {"symbols": 2, "longest": 6}, "longest must leave at least 500 different problems to split, got 6"),
         (BinaryMajority, {"longest": 8}, "longest must leave at least 500 different problems to split, got 8"),
+        (InterleavedMajority, {"streams": 1}, "streams must be an integer of at least 2, got 1"),
+        (InterleavedMajority, {"streams": 9}, "streams must be at most 8, got 9"),
         (BinaryMajority, {"symbols": 2}, "got an unexpected keyword argument 'symbols'"),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line(kind: type, options: dict[str, int], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=re.escape(message)):
         kind(0, **options)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("streams", [2, 3])
+def test_answers_are_the_majorities_of_the_streams_in_turn(streams: int, split: str) -> None:
+    data = InterleavedMajority(0, streams=streams, **SMALL)
+    for prompt, answer in parsed(data, split):
+        assert answer == [majority_of(prompt[first::streams]) for first in range(streams)]
+        assert len(prompt) % streams == 0
+
+
+def test_streams_are_drawn_independently_and_without_ties() -> None:
+    data = InterleavedMajority(0, shortest=4, longest=8, **SMALL)
+    data.n = range(4, 5)
+    ones = data.draw(torch.full((6400,), 4), torch.Generator().manual_seed(5)).view(-1, 4, 3).sum(1)
+    drawn = Counter(map(tuple, ones.tolist()))
+    assert set(drawn) == set(product((0, 1, 3, 4), repeat=3))
+    assert max(abs(count - 100) for count in drawn.values()) < 4.5 * 10
+
+
+def test_the_blind_level_of_streams_is_that_of_all_their_prompts() -> None:
+    """P(next token | how many ones and zeros) by a sum over every prompt of every size, and every prefix of answers."""
+    data = InterleavedMajority(0, streams=2, shortest=1, longest=6, train=50, validation=10, test=10)
+    share = torch.tensor([0.0, 0.3, 0.0, 0.4, 0.3, 0.0, 0.0], dtype=torch.float64)
+    weights: dict[tuple[int, int], list[float]] = {}
+    for n in (1, 3, 4):
+        bits = [each for each in product((0, 1), repeat=n) if majority_of(each) is not None]
+        kinds = n + n % 2  # numbers of ones that are equally likely
+        chance = {each: 1 / kinds / sum(sum(other) == sum(each) for other in bits) for each in bits}
+        for first, second in product(bits, repeat=2):
+            answers = [majority_of(first), majority_of(second), 2]
+            for told in range(3):
+                tokens = [*first, *second, *answers[:told]]
+                of = weights.setdefault((tokens.count(0), tokens.count(1)), [0.0, 0.0, 0.0])
+                of[answers[told]] += float(share[n]) * chance[first] * chance[second]
+    found = data.blind(torch.tensor(list(weights)), share)
+    expected = torch.tensor(list(weights.values()), dtype=torch.float64)
+    torch.testing.assert_close(found, expected / expected.sum(1, keepdim=True), rtol=0, atol=1e-12)
