@@ -197,16 +197,19 @@ def replication() -> str:
     for table in dict.fromkeys(name.partition("/")[0] for name in published):
         of_table = [finding for name, finding in published.items() if name.partition("/")[0] == table]
         first = of_table[0].entry
+        same = len({finding.entry.says for finding in of_table}) == 1  # then said once, above the table
         seen = "read at the source" if first.seen else "not read at the source"
+        head = ["entry", *["what is said"] * (not same), "published", "ours", "ours - published, interval", "verdict"]
         lines = [
             f"### {table}",
             wrapped(f"{first.title} ({by(first)}). Unit: {first.unit}; tolerance {first.tolerance:g}; {seen}."),
             "\n".join(wrapped(f"- {note}") for note in first.chosen),
+            wrapped(first.says) if same else "",
             "\n".join(
                 [
-                    "| entry | what is said | published | ours | ours - published, interval | verdict |",
-                    "| :--- | :--- | :--- | :--- | :--- | :--- |",
-                    *(_replicated(finding) for finding in of_table),
+                    f"| {' | '.join(head)} |",
+                    f"|{' :--- |' * len(head)}",
+                    *(_replicated(finding, same) for finding in of_table),
                 ]
             ),
         ]
@@ -288,8 +291,8 @@ def wrapped(text: str) -> str:
     return textwrap.fill(text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
-def _replicated(finding: Any) -> str:
-    """Return the row of an entry."""
+def _replicated(finding: Any, same: bool) -> str:
+    """Return the row of an entry, without what it says where all of its table say the same."""
     entry = finding.entry
     theirs = ", ".join(f"{label}: {value.published.mean:.3g}" for label, value in entry.values.items())
     ours = ", ".join(f"{label}: {value:.3g}" for label, value in finding.ours.items())
@@ -298,7 +301,8 @@ def _replicated(finding: Any) -> str:
         f"{label}: {float(one.difference):+.3g} [{float(one.low):+.3g}, {float(one.high):+.3g}]"
         for label, one in finding.compared.items()
     )
-    return f"| `{entry.name.partition('/')[2]}` | {entry.says} | {theirs} | {ours}{seeds} | {off} | {finding} |"
+    says = "" if same else f" {entry.says} |"
+    return f"| `{entry.name.partition('/')[2]}` |{says} {theirs} | {ours}{seeds} | {off} | {finding} |"
 
 
 def rows_of(found: list[tuple[str, Any]]) -> str:
