@@ -258,7 +258,7 @@ def _require_trained(cells: list[Cell]) -> None:
     untrained = [cell.name() for cell in cells if not ledger.find(cell.identity).done(cell.target)]
     if untrained:
         raise ValueError(
-            f"{len(untrained)} of {len(cells)} cells are not in the ledger {ledger.folder}, for example "
+            f"{len(untrained)} of {len(cells)} cells are not in the ledger {str(ledger.folder)!r}, for example "
             f"{untrained[0]}: train them with pe-lab run and the same overrides"
         )
     for cell in cells:

@@ -118,7 +118,7 @@ def _attention(jobs: list[Job]) -> dict[str, str]:
     """Return the attention maps of the first cells as SVG by the name of the file, if attention was measured."""
     from pe_lab.experiment.measurement import trained
     from pe_lab.probes.figures import LONGEST, attention_heads  # loads matplotlib
-    from pe_lab.results.plots import svg
+    from pe_lab.system.drawing import svg
 
     found = {}
     for job in jobs[:MOST_MAPS] if "attention" in jobs[0].cell.cfg.probe else []:

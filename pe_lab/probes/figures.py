@@ -5,25 +5,29 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from pe_lab.data.base import Dataset
+from pe_lab.data.base import Batch, Dataset
 from pe_lab.data.seeding import derive, seed_all
 from pe_lab.encodings.layout import PADDING
 from pe_lab.model import Transformer
 from pe_lab.probes.attention import layer_weights
 from pe_lab.probes.position import PositionProbe
 from pe_lab.probes.states import at_rest
+from pe_lab.system.drawing import LOOK
 
 LONGEST = 512  # tokens of a sequence whose attention is drawn
-SIDE = 1.25  # inches of a head's map
-MOST_TICKS = 4  # on an axis of a head's map
-HIDDEN = "#D9D9D9"  # keys that a query may not see
+LABELLED = 40  # tokens of the longest sequence whose tokens are written at the axes
+SIDE, OF_TOKEN = 1.25, 0.11  # inches of a head's map, at least, and of a token that is written
+WIDEST = 8.0  # inches of the maps side by side
+MOST_TICKS = 4  # on an axis without tokens
+HIDDEN = (0.5, 0.5, 0.5, 0.3)  # keys that a query may not see
 # rows of the position probe: their colours, markers and names; the last is one number for all layers
 LINES = {
     "r2": ("#0072B2", "o", "position"),
     "r2_permuted": ("#D55E00", "s", "control: positions permuted"),
-    "r2_from_token": ("#595959", "", "from the token alone"),
+    "r2_from_token": ("#7F7F7F", "", "from the token alone"),
 }
 
 
@@ -44,8 +48,7 @@ def attention_maps(model: Transformer, dataset: Dataset, seed: int, sequence: in
     if not 0 <= sequence < dataset.size("test"):
         raise ValueError(f"sequence must be in 0 ... {dataset.size('test') - 1} of the test split, got {sequence}")
     device = model.tokens.weight.device
-    batch = dataset.batch("test", torch.tensor([sequence])).to(device)
-    real = (batch.layout.segment[0] != PADDING).nonzero()[:, 0]
+    batch, real = _sequence(dataset, sequence, device)
     maps = []
     with torch.no_grad(), at_rest(model):
         seed_all(derive(seed, "picture"), device)
@@ -56,46 +59,69 @@ def attention_maps(model: Transformer, dataset: Dataset, seed: int, sequence: in
     return maps
 
 
-@mpl.rc_context({"text.parse_math": False})  # names may contain dollar signs
+def _sequence(dataset: Dataset, sequence: int, device: torch.device) -> tuple[Batch, torch.Tensor]:
+    """Return a batch of one sequence of the test split, and the places of its tokens that are not padding."""
+    batch = dataset.batch("test", torch.tensor([sequence])).to(device)
+    return batch, (batch.layout.segment[0] != PADDING).nonzero()[:, 0]
+
+
+@mpl.rc_context(LOOK)
 def attention_heads(
     model: Transformer, dataset: Dataset, seed: int = 0, sequence: int = 0, title: str = "Attention"
 ) -> Figure:
-    """Draw the attention of every head on one sequence: a row per layer, a column per head.
+    """Draw the attention of every head on one sequence, layer by layer; layers and heads count from 1.
 
     Shades are attention weights from 0 to 1 on a square-root scale, one for all maps. Queries run down, keys to the
-    right. Grey marks keys that a query may not see.
+    right; the numbers of the tokens stand at the axes if there are at most 40. Grey marks keys that a query may not
+    see.
 
     Args:
         seed, sequence: as for `attention_maps`.
         title: of the figure.
     """
     maps = attention_maps(model, dataset, seed, sequence)
-    down, across = len(maps), len(maps[0])
-    figure = Figure(figsize=(1.5 + SIDE * across, 0.9 + SIDE * down), layout="constrained")
+    batch, real = _sequence(dataset, sequence, model.tokens.weight.device)
+    tokens = batch.tokens[0, real].tolist()
+    labelled = len(tokens) <= LABELLED
+    side = max(SIDE, OF_TOKEN * len(tokens)) if labelled else SIDE
+    heads = len(maps[0])
+    across = max(1, min(heads, int(WIDEST / side)))
+    lines = -(-heads // across)  # of panels, for each layer
+    figure = Figure(figsize=(1.5 + side * across, 1.0 + (side + 0.15) * lines * len(maps)), layout="constrained")
     colours = mpl.colormaps["cividis"].with_extremes(bad=HIDDEN)
     norm = mpl.colors.PowerNorm(0.5, 0, 1)
-    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
-    for layer, heads in enumerate(maps):
-        for head, weights in enumerate(heads):
-            axes = grid[layer, head]
+    grid = figure.subplots(lines * len(maps), across, squeeze=False, sharex=True, sharey=True)
+    for axes in grid.flat:
+        axes.set_visible(False)
+    for layer, weights_of_heads in enumerate(maps):
+        for head, weights in enumerate(weights_of_heads):
+            axes = grid[layer * lines + head // across, head % across]
+            axes.set_visible(True)
             image = axes.imshow(weights, cmap=colours, norm=norm, interpolation="nearest")
-            axes.tick_params(labelsize=7)
-            axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
-            axes.yaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
-            if layer == 0:
-                axes.set_title(f"head {head}", fontsize=8)
-            if head == 0:
-                axes.set_ylabel(f"layer {layer + 1}\nquery", fontsize=8)
-            if layer == down - 1:
-                axes.set_xlabel("key", fontsize=8)
-    bar = figure.colorbar(image, ax=grid, ticks=[0, 0.05, 0.25, 0.5, 1], fraction=0.04)
+            axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8)
+            axes.tick_params(labelsize=6 if labelled else 7, pad=1 if labelled else 3)
+            if labelled:
+                axes.set_xticks(range(len(tokens)), tokens, rotation=90 if max(tokens) > 9 else 0)
+                axes.set_yticks(range(len(tokens)), tokens)
+            else:
+                axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
+                axes.yaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
+            if head % across == 0:
+                axes.set_ylabel("query: token" if labelled else "query: position", fontsize=8)
+    for axes in grid[-1]:
+        axes.set_xlabel("key: token" if labelled else "key: position", fontsize=8)
+    bar = figure.colorbar(image, ax=grid, ticks=[0, 0.05, 0.25, 0.5, 1], fraction=0.04, aspect=30)
     bar.ax.tick_params(labelsize=7)
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     bar.set_label("attention weight", fontsize=8)
+    if any(np.isnan(weights).any() for weights in maps):
+        hidden = Patch(facecolor=HIDDEN, label="grey: keys that the query may not see")
+        figure.legend(handles=[hidden], loc="outside lower left", fontsize=8)
     figure.suptitle(title, fontsize=9)
     return figure
 
 
+@mpl.rc_context(LOOK)
 def position_by_layer(
     model: Transformer, dataset: Dataset, seed: int = 0, title: str = "Position in the hidden states"
 ) -> tuple[Figure, pd.DataFrame]:

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from pe_lab.replication.entry import Claimed
 from pe_lab.replication.verdicts import Finding, Verdict, verdict_of
 from pe_lab.report.parts import Drawn, Section, Table
-from pe_lab.results.plots import AS_WRITTEN, Plot
+from pe_lab.results.plots import Plot
 from pe_lab.statistics import Agreement
+from pe_lab.system.drawing import INK, LOOK
 
 HOLDS, FAILS, OPEN = "holds", "is contradicted", "is undecided"
 STATES = {
@@ -76,7 +77,7 @@ def summary(finding: Finding) -> str:
     return f"{', '.join(counts)} of {len(found)} settings: it holds in {share:.0%}"
 
 
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def draw(finding: Finding) -> Plot:
     """Draw each part in all settings, sorted by the mean of the first, above the settings (a specification curve).
 
@@ -105,7 +106,7 @@ def draw(finding: Finding) -> Plot:
     tops[0].legend(fontsize=8, frameon=False)
     for line, (key, value) in enumerate(marks):
         places = [place for place, setting in enumerate(order) if setting[list(grid).index(key)] == value]
-        bottom.scatter(places, [line] * len(places), marker="s", color="#444444", s=12)
+        bottom.scatter(places, [line] * len(places), marker="s", color=INK, s=12)
     bottom.set_yticks(range(len(marks)), [f"{key}={value}" for key, value in marks], fontsize=8)
     bottom.set_ylim(len(marks) - 0.5, -0.5)
     bottom.set_xticks([])

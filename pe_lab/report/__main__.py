@@ -113,7 +113,7 @@ def report(arguments: argparse.Namespace) -> None:
 
 
 def _report_tuned(results: "Results", arguments: argparse.Namespace, out: Path, began: float) -> None:
-    """Write the report of a study whose seeds tune for themselves.
+    """Write the report of a study whose learning rates are tuned for each seed.
 
     Raises:
         ValueError: an option is given that it has no use for, or a table is missing or of another kind.
@@ -121,11 +121,11 @@ def _report_tuned(results: "Results", arguments: argparse.Namespace, out: Path, 
     for name in ("baseline", "against", "margin", "audit", "paper"):
         if getattr(arguments, name):
             raise ValueError(
-                f"--{name} must not be given for {results.name}, whose seeds tune for themselves: what it compares is "
-                f"declared with it, got {getattr(arguments, name)!r}"
+                f"--{name} must not be given for {results.name}, whose learning rates are tuned for each seed: what it "
+                f"compares is declared with it, got {getattr(arguments, name)!r}"
             )
     if arguments.metric != "loss":
-        raise ValueError(f"--metric must be loss for a study whose seeds tune for themselves, got {arguments.metric!r}")
+        raise ValueError(f"--metric must be loss for a study with rates tuned for each seed, got {arguments.metric!r}")
     print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
     from pe_lab.report import tuned  # loads torch
     from pe_lab.report.page import html
@@ -149,7 +149,7 @@ def locate(source: str, ledger: str, study: str | None) -> tuple[Path, str | Non
         return Path(ledger), source
     known = sorted(path.parent.name for path in Path(ledger).glob("studies/*/rows.csv"))
     raise ValueError(
-        f"source must be a folder, or a study in {ledger} ({', '.join(known) or 'there is none'}), got {source!r}"
+        f"there is no study {source!r} in {ledger}, and no such folder; studies are: {', '.join(known) or 'none'}"
         f"{did_you_mean(source, known)}"
     )
 

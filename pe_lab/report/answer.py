@@ -151,33 +151,36 @@ def _against(asked: Question, lines: pd.DataFrame) -> str:
     settings = len(lines[list(lines.columns[: list(lines.columns).index("pe")])].drop_duplicates())
     what, others = f"with `{lines['baseline'].iloc[0]}`", lines["pe"].nunique()
     if lines["baseline"].nunique() > 1:
-        what, others = "of every two", pd.concat([lines["pe"], lines["baseline"]]).nunique()
+        what, others = "of all pairs", pd.concat([lines["pe"], lines["baseline"]]).nunique()
     if len(lines) == 1:
-        text = f"The only comparison {what} ends {named[known[0]]}"
+        first, second = lines["pe"].iloc[0], lines["baseline"].iloc[0]
+        text = f"Verdict on `{first}`, compared with `{second}`: {named[known[0]]}"
     else:
         where = f" ({others} encoding{'s' * (others > 1)} in {settings} settings)" if settings > 1 else ""
-        ends = joined([f"{counts[word]} {'end ' * (not number)}{named[word]}" for number, word in enumerate(known)])
-        ends = f"all end {named[known[0]]}" if len(known) == 1 else ends
-        text = f"Of {len(lines)} comparisons {what}{where}, {ends}"
-    fair = [_margin(asked, lines), f"paired over {_seeds(lines['seeds'])}", rates_in_words(asked.results)]
+        ends = joined([f"{counts[word]} {named[word]}" for word in known])
+        text = f"Verdicts on {len(lines)} comparisons {what}{where}: {'all ' if len(known) == 1 else ''}"
+        text += named[known[0]] if len(known) == 1 else ends
+    fair = [_margin(asked, lines), f"Differences are paired over {_seeds(lines['seeds'])}"]
     if "look" in lines:
         looks = int(lines["look"].max())
-        added = f"which were added in up to {looks} looks while one was undecided"
-        fair.insert(2, added if looks > 1 else "of the first look, to which none were added")
-    return f"{text}, {', '.join(fair)}."
+        added = f"Seeds were added in up to {looks} looks, while a comparison was undecided"
+        fair.append(added if looks > 1 else "No seeds were added after the first look")
+    return ". ".join([text, *fair, f"Encodings were trained {rates_in_words(asked.results)}."])
 
 
 def _margin(asked: Question, lines: pd.DataFrame) -> str:
-    """Say at which margin, in the unit of the metric, and whether it was declared before the data."""
+    """Say what the margin is, in the unit of the metric, and whether it was declared before the data."""
     words, declared = asked.compared.margins[GRID], asked.results.declared.margin.get(asked.metric)
+    if words == "none":
+        return "There is no margin"
     sizes = [f"{size:.2g}" for size in (lines["margin"].min(), lines["margin"].max())]
     unit = amount(0, asked.metric).removeprefix("0")
-    plain = "" if "gap" not in words else f" ({' to '.join(dict.fromkeys(sizes))}{unit})"
+    if "gap" in words:
+        words = f"{' to '.join(dict.fromkeys(sizes))}{unit} ({words.replace('gap', 'of the gap')})"
+    whose = "default" if declared is None else "declared"
     if asked.margin not in (None, declared):
-        return f"at a margin of {words}{plain} that was chosen for this report"
-    if words == "none":
-        return "without a margin"
-    return f"at the {'default' if declared is None else 'declared'} margin of {words}{plain}"
+        return f"The margin, chosen for this report, is {words}"
+    return f"The {whose} margin is {words}"
 
 
 def _not_finite(asked: Question) -> list[str]:

@@ -31,13 +31,17 @@ def attention(asked: Question) -> Section:
         except (LedgerError, ValueError, OSError) as error:
             parts.append(f"No attention of `{row['pe']}` is shown: {' '.join(str(error).split())}")
             continue
-        caption = f"Attention of {row['pe']}, seed {row['seed']}, on the first test sequence; shades are weights"
+        caption = (
+            f"Attention of {row['pe']}, seed {row['seed']}, on the first test sequence; layers and heads count from 1"
+        )
         parts.append(Drawn(plot, caption, f"attention.heads(results, {name!r}, {target})"))
     return Section("Attention", parts)
 
 
 def heads(results: Results, run: str, target: int) -> Plot:
     """Draw the attention of every head of a checkpoint; the numbers are the mean distance and the largest weight.
+
+    Layers and heads count from 1.
 
     Raises:
         ValueError: the model is too large to be drawn.
@@ -51,7 +55,7 @@ def heads(results: Results, run: str, target: int) -> Plot:
     lines = []
     for layer, maps in enumerate(attention_maps(cell.model, cell.data, cell.config.seed), 1):
         distance = np.abs(np.subtract.outer(*2 * [np.arange(maps.shape[-1])]))
-        for head, weights in enumerate(np.nan_to_num(maps)):
+        for head, weights in enumerate(np.nan_to_num(maps), 1):
             mean = float((weights * distance).sum() / weights.sum())
             lines.append({"layer": layer, "head": head, "distance": mean, "largest weight": float(weights.max())})
     return Plot(figure, pd.DataFrame(lines))

@@ -5,8 +5,10 @@ import pandas as pd
 
 from pe_lab import statistics
 from pe_lab.report import choice
+from pe_lab.report.answer import MOST_DRAWN
 from pe_lab.report.parts import Drawn, Part, Section, Table
 from pe_lab.report.question import Question, varied_columns
+from pe_lab.report.standing import joined
 from pe_lab.results import plots
 from pe_lab.results.columns import floors, setting_columns
 from pe_lab.results.pooling import pool
@@ -31,7 +33,9 @@ def grid(asked: Question) -> Section:
             "cannot tell positions apart can beat it."
         )
     if others := [name.replace("_", "-") for name in known if not name.startswith(("bayes", "position_blind"))]:
-        parts.append(f"{', '.join(f'`{name}`' for name in others)}: reference levels, not bounds.")
+        named = joined([f"`{name}`" for name in others])
+        what = "are reference values, not bounds" if len(others) > 1 else "is a reference value, not a bound"
+        parts.append(f"{named} {what}.")
     if cells["epochs"].nunique() > 1:
         caption = "Means over seeds with 95 % t intervals; grey lines are floors"
         parts.append(Drawn(plots.over_epochs(cells, metric), caption, f"plots.over_epochs(results.cells, {metric!r})"))
@@ -55,8 +59,13 @@ def differences(asked: Question) -> Section:
             "**Note.** Seeds were added to this study where they decide. The tests on this page are for a number of "
             "seeds that was fixed before, and do not hold for it; the study's own verdicts do."
         )
-    parts.append(Drawn(plots.forest(compared, asked.metric), caption, code))
-    if len(cells[setting_columns(cells)].drop_duplicates()) > 1:
+    several = len(cells[setting_columns(cells)].drop_duplicates()) > 1
+    on_top = not several and len(compared) <= MOST_DRAWN and compared["difference"].notna().any()
+    if not on_top or asked.decided is not None:
+        parts.append(Drawn(plots.forest(compared, asked.metric), caption, code))
+    else:
+        parts.append("The figure at the top of this page shows them.")
+    if several:
         parts.append(pool(cells, asked.metric).note)
         if choice.POOLED in families.tables:
             pooled = families.compare(choice.POOLED)

@@ -18,18 +18,19 @@ def rates_in_words(results: Results) -> str:
     if LR in setting_columns(cells):
         tried = cells.groupby("pe", sort=False)[LR].agg(lambda rates: tuple(sorted(rates.dropna().unique())))
         same = "" if tried.nunique() == 1 else ", not the same for all"
-        return f"{'' if alone else 'each encoding '}at {_range(tried.map(len))} learning rates{same}"
+        return f"{'' if alone else 'each '}at {_range(tried.map(len))} learning rates{same}"
     searched = searched_rates(results)
     if searched is not None:
         edge = int(searched["at_edge"].astype(str).str.lower().eq("true").sum())
         where = f"{edge} of {len(searched)} at an edge of it" if edge else "none at an edge of it"
         scales = "start_scale" in searched and searched["start_scale"].notna().any()
         what = "at learning rates and starting scales" if scales else "at learning rates"
-        whose = f"{what} from a search" if alone else f"each encoding {what} from a search of its own"
+        whose = f"{what} from a search" if alone else f"each {what} from a search of its own"
         return f"{whose} ({_range(searched['tried'])} tried, {where})"
     if LR in cells:
-        whose = "" if alone else "of their own"
-        return f"at learning rates {whose}, with no record of how they were chosen".replace(" ,", ",")
+        if alone:
+            return "at learning rates, with no record of how they were chosen"
+        return "each at its own learning rate, with no record of how it was chosen"
     return "at one learning rate" if alone else "at one learning rate for all, not tuned for each"
 
 

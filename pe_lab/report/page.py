@@ -1,6 +1,7 @@
 """Sections as one self-contained HTML page."""
 
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
+from tqdm import tqdm
 
 from pe_lab.report.parts import Drawn, Part, Section
-from pe_lab.results.plots import svg
 from pe_lab.results.verdicts import EQUAL, EQUIVALENT, MARKS, direction
+from pe_lab.system.drawing import svg
 
 LONGEST = 30  # rows of a table that is not folded
 LEAST_SCALE = 0.82  # of a figure on a narrow screen: texts of 8 pt stay above 8 pixels; wider figures scroll
@@ -25,7 +27,8 @@ def html(title: str, sections: list[Section]) -> str:
 
     A section that is opening stands before the contents, with its title as the heading of the page.
     """
-    shown = [{"title": section.title, "parts": [_part(part) for part in section.parts]} for section in sections]
+    drawn = tqdm(sections, "drawing sections", mininterval=0.1 if sys.stderr.isatty() else 10.0)
+    shown = [{"title": section.title, "parts": [_part(part) for part in section.parts]} for section in drawn]
     opening = shown.pop(0) if sections and sections[0].opening else None
     return _template().render(title=title, opening=opening, sections=shown, marks=_looks(), longest=LONGEST)
 
@@ -81,7 +84,7 @@ def _inline(text: str) -> Markup:
 
 def _svg(figure: Figure, caption: str) -> Markup:
     """Return a figure as SVG, with its caption as a label for screen readers; equal figures give equal bytes."""
-    drawn = svg(figure, caption)
+    drawn = svg(figure, caption, alone=False)
     drawn = drawn[drawn.index("<svg") :]
     # ids must be unique on a page with several figures
     mark = f"f{crc32(drawn.encode()):x}-"

@@ -21,6 +21,7 @@ from pe_lab.results.columns import ENVIRONMENT, setting_columns, sort_by_setting
 from pe_lab.results.from_ledger import settings_of_identity
 from pe_lab.results.table import summarise
 from pe_lab.statistics import GRID
+from pe_lab.system.drawing import LOOK, svg
 from pe_lab.system.files import LedgerError, write_text
 
 LONG = 40  # rows from which a table may break over pages
@@ -57,9 +58,9 @@ def write(asked: Question, folder: Path) -> list[str]:
     for name, text in texts.items():
         write_text(folder / name, text)
     for name, (plot, _) in drawn.items():
-        write_text(folder / f"{name}.svg", plots.svg(plot.figure, name))
+        write_text(folder / f"{name}.svg", svg(plot.figure, name))
         content = BytesIO()
-        with mpl.rc_context(plots.AS_WRITTEN | {"pdf.fonttype": 42}):
+        with mpl.rc_context(LOOK | {"pdf.fonttype": 42}):
             plot.figure.savefig(content, format="pdf", metadata={"CreationDate": None})
         (folder / f"{name}.pdf").write_bytes(content.getvalue())
     return [*texts, *(f"{name}.{kind}" for name in drawn for kind in ("pdf", "svg"))]

@@ -109,7 +109,8 @@ def question(asked: Question) -> Section:
         if cells["pe"].nunique() > 1:
             where = "on this page" if asked.decided is None else "below the first screen"
             parts.append(
-                f"**Families of comparisons**: {asked.compared}. All verdicts {where} are from these families."
+                f"**Families of comparisons**: {str(asked.compared).replace(' gap', ' of the gap')}. All verdicts "
+                f"{where} are from these families."
             )
     if asked.command:
         parts.append(f"Trained with `{asked.command}`.")

@@ -9,6 +9,7 @@ from pe_lab.report.effort import searched_rates
 from pe_lab.report.elsewhere import elsewhere
 from pe_lab.report.parts import Drawn, Part, Section, Table
 from pe_lab.report.question import Question, code, failed, question, varied_columns
+from pe_lab.report.standing import listed
 from pe_lab.results import plots
 from pe_lab.results.columns import setting_columns, sort_by_setting
 from pe_lab.results.rates import LR, tuned
@@ -49,8 +50,8 @@ def _rates(asked: Question) -> Section:
         return _searched(searched)
     if LR not in results.cells and results.cells["pe"].nunique() > 1:
         text = (
-            "**Note.** All encodings were trained at one learning rate, which was not tuned for each of them: at rates "
-            "of their own, their order may differ. `+study=tune_lr` shows how much; with `tune.rates` seeds choose one."
+            "**Note.** All encodings were trained at one learning rate, which was not tuned for each of them. At "
+            "tuned rates their order may differ: `+study=tune_lr` shows how much, and `tune.rates` tunes them."
         )
         return Section(title, [text])
     if LR not in setting_columns(results.cells) or results.curves.empty:
@@ -108,9 +109,9 @@ def _tasks(asked: Question) -> Section:
 
 
 def _curves(asked: Question) -> Section:
-    """Return validation over epochs."""
+    """Return validation over epochs; none where each model was validated once, which makes points but no curve."""
     curves = asked.results.curves
-    if curves.empty or not (curves["metric"] == asked.metric).any():
+    if curves.empty or curves.loc[curves["metric"] == asked.metric, "epoch"].nunique() < 2:
         return Section("Learning curves")
     caption = f"Validation {asked.metric}; in colour: the best at the end (all, if they are eight or fewer)"
     code = f"plots.learning_curves(results.curves, {asked.metric!r})"
@@ -120,11 +121,14 @@ def _curves(asked: Question) -> Section:
 def _lengths(asked: Question) -> Section:
     """Return each metric against length."""
     records, parts = asked.results.records, []
-    for metric in SHOWN if len(records) else []:
-        if ((records["kind"] == "length") & (records["metric"] == metric)).any():
+    measured = records[records["kind"] == "length"] if len(records) else records
+    for metric in SHOWN if len(measured) else []:
+        if (measured["metric"] == metric).any():
             code = f"plots.length_curves(results.records, {metric!r})"
             parts.append(Drawn(plots.length_curves(records, metric), f"Test {metric} against length", code))
-    return Section("Other lengths", parts)
+    return Section(
+        "Other lengths", _for_whom(asked, records[records["kind"] == "length"] if parts else records) + parts
+    )
 
 
 def _probes(asked: Question) -> Section:
@@ -136,7 +140,18 @@ def _probes(asked: Question) -> Section:
         code = f"plots.layer_curves(results.records, {probe!r}, {metric!r})"
         caption = f"Probe {probe}: {metric.replace('_', ' ')} by layer"
         parts.append(Drawn(plots.layer_curves(records, probe, metric), caption, code))
-    return Section("Layers", parts)
+    return Section("Layers", [*_for_whom(asked, probed), *parts])
+
+
+def _for_whom(asked: Question, measured: pd.DataFrame) -> list[Part]:
+    """Return a sentence that names the encodings of a measurement, where some encodings of the report lack it."""
+    if measured.empty:
+        return []
+    names = [name for name in asked.results.cells["pe"].unique() if name in set(measured["pe"])]
+    count = asked.results.cells["pe"].nunique()
+    if len(names) == count:
+        return []
+    return [f"Measured for {len(names)} of {count} encodings: {listed(names, None)}."]
 
 
 def _cost(asked: Question) -> Section:

@@ -152,8 +152,7 @@ class Standing:
             has = f"`{first}` has the {comparative(self.metric)} {self.what}, {value}"
             return f"{has}: significantly better than `{second}` by {by}."
         has = f"`{first}` has the {superlative(self.metric)} {self.what}, {value}"
-        others = len(self.means) - 1
-        return f"{has}: significantly better than each of the other {others}, and than `{second}`, the next, by {by}."
+        return f"{has}: significantly better than each other encoding. The next is `{second}`, worse by {by}."
 
 
 def overall(compared: Families) -> Standing | None:

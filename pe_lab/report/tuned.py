@@ -1,4 +1,4 @@
-"""The report of a study whose seeds tune for themselves.
+"""The report of a study whose learning rates are tuned for each seed.
 
 Its verdicts are those of the study: every seed of an encoding is a repetition of the whole procedure, the choice of
 its learning rate included. What is compared is the steps to solve, or the loss after declared steps.
@@ -57,7 +57,7 @@ class TunedStudy:
         """
         path = self.results.folder / FILE
         if not path.is_file():
-            raise ValueError(f"{self.results.name} needs {FILE} beside its rows, as its seeds tune for themselves")
+            raise ValueError(f"{self.results.name} needs {FILE} beside its rows, as rates are tuned for each seed")
         found = read_csv(path, dtype={"pe": str, "data": str})
         if lacking := [name for name in NEEDED if name not in found]:
             raise ValueError(f"{path} must have the columns {', '.join(NEEDED)}, got none named {', '.join(lacking)}")

@@ -1,6 +1,5 @@
 """Figures of results, each with the numbers that it draws. Colours are distinguishable for all, and never alone."""
 
-import io
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,17 +30,17 @@ from pe_lab.results.panels import (
 )
 from pe_lab.results.styles import COLOURS, style
 from pe_lab.results.verdicts import MARKS
+from pe_lab.system.drawing import INK, LOOK, PAPER
 
-BAND = "#E4E4E4"  # the margin in a forest
+BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
 BLIND_NAMES = ("position-blind-split-known", "position-blind")  # levels that shades of a loss begin with
-DODGE = 1.12  # factor between neighbours on the axis of epochs, so that marks do not hide each other
+DODGE = 1.08  # factor between neighbours on the axis of epochs, where differences stand side by side
 FLOORS: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}  # dashes
 FLOOR_NAMES = {
     "position_blind_split_known": "best without position",
     "position_blind": "best without position",
     "bayes": "best possible",
 }
-AS_WRITTEN: dict[Any, Any] = {"text.parse_math": False}  # names may contain dollar signs
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,7 @@ class Plot:
     data: pd.DataFrame
 
 
-def svg(figure: Figure, salt: str) -> str:
-    """Return a figure as SVG; equal figures with equal salts give equal bytes."""
-    with mpl.rc_context(AS_WRITTEN | {"svg.hashsalt": salt, "svg.fonttype": "none", "font.family": "sans-serif"}):
-        content = io.StringIO()
-        figure.savefig(content, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    return content.getvalue()
-
-
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     """Draw the mean of a test metric: a row per encoding, best first, a column per setting, floors as the last rows.
 
@@ -79,11 +70,11 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     sign = 1 if lower_is_better(metric) else -1
     wide = wide.loc[(sign * wide).rank().mean(axis=1).sort_values(kind="stable").index]
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
-    figure = Figure(figsize=(max(6.5, 2.6 + 0.85 * len(shown.columns)), 1.6 + 0.3 * len(shown)), layout="constrained")
+    figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), 1.8 + 0.3 * len(shown)), layout="constrained")
     axes = figure.subplots()
     shades, meaning = _shades(wide, floor_rows, sign)
     _draw_cells(axes, shown, shades)
-    axes.set_title(f"test {metric}, mean over seeds\nshades: {meaning}", fontsize=9)
+    axes.set_title(f"test {metric}, mean over seeds\nshades: {meaning}", fontsize=9, wrap=True)
     lines = [
         {"setting": setting, "pe": floor, "mean": value, "low": np.nan, "high": np.nan}
         for floor, values in floor_rows.items()
@@ -108,30 +99,37 @@ def _shades(wide: pd.DataFrame, floor_rows: dict[str, pd.Series], sign: int) -> 
     return (1 - scaled if sign > 0 else scaled), "from the worst to the best of a column"
 
 
+def _on(shade: float) -> str:
+    """Return the colour of a text on a shade of cividis; NaN: on the ground of the page."""
+    if np.isnan(shade):
+        return INK
+    return "white" if np.mean(colormaps["cividis"](shade)[:3]) < 0.5 else "black"
+
+
 def _draw_cells(axes: Axes, shown: pd.DataFrame, shaded: pd.DataFrame) -> None:
     """Draw values as text, on shades in the rows that have some, with a line below these."""
-    colours, coloured = "cividis", len(shaded)
+    coloured = len(shaded)
     shades = shaded.clip(0, 1).reindex(shown.index.unique()).loc[shown.index].to_numpy(float, copy=True)
     shades[coloured:] = np.nan
-    axes.imshow(shades, cmap=colormaps[colours], vmin=0, vmax=1, aspect="auto")
+    axes.imshow(shades, cmap=colormaps["cividis"], vmin=0, vmax=1, aspect="auto")
     for (line, column), value in np.ndenumerate(shown.to_numpy(float)):
         shade = shades[line, column]
-        dark = np.isfinite(shade) and np.mean(colormaps[colours](shade)[:3]) < 0.5
         text = "" if np.isnan(value) else _short(value)
-        axes.text(column, line, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+        axes.text(column, line, text, ha="center", va="center", fontsize=8, color=_on(shade))
     axes.set_xticks(range(len(shown.columns)), [_wrapped(name) for name in shown.columns], fontsize=8)
     axes.set_yticks(range(len(shown)), shown.index, fontsize=8)
-    axes.axhline(coloured - 0.5, color="black", linewidth=1)
+    axes.axhline(coloured - 0.5, color=INK, linewidth=1)
     axes.xaxis.tick_top()
 
 
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def over_epochs(
     rows: pd.DataFrame,
     metric: str = "loss",
     panel_width: float = 3.6,
     beside: bool = True,
     highlight: list[str] | None = None,
+    baseline: str | None = None,
 ) -> Plot:
     """Draw a test metric against the epochs of training: a panel per setting, a line per encoding, floors as lines.
 
@@ -143,21 +141,37 @@ def over_epochs(
         beside: whether the legend stands beside the panels, which are then in rows of three; otherwise all panels are
             in one row below it.
         highlight: encodings in colour; None: those with the best last value. The others are grey.
+        baseline: an encoding; below each panel, the differences of the others from it, paired by seed. Needs all panels
+            in one row.
     """
     names = [name for name in setting_columns(rows) if name != "epochs"]
     rows = sort_by_setting(rows, [*names, "epochs"])
-    data = means(rows.assign(value=rows[f"test_{metric}"]), ["epochs"], names)
+    rows = rows.assign(value=rows[f"test_{metric}"])
+    data = means(rows, ["epochs"], names)
     levels = {floor: f"floor_{floor}_{metric}" for floor in _drawn_floors(floors(rows, metric))}
     marked = rows.assign(setting=settings_in_words(rows, names)).groupby("setting")[list(levels.values())].mean()
     panels_of = data["setting"].unique()
     across = min(ACROSS, len(panels_of)) if beside else len(panels_of)
     down = -(-len(panels_of) // across)
-    size = (0.7 + panel_width * across + 1.9 * beside, 0.4 + 3.0 * down if beside else 4.2)
-    figure = Figure(figsize=size, layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False, sharey=True).flat
-    panels = dict(zip(panels_of, grid, strict=False))
-    for axes in list(figure.axes)[len(panels_of) :]:
-        axes.remove()
+    if baseline is not None and down > 1:
+        raise ValueError(f"baseline needs all panels in one row, got {len(panels_of)} panels")
+    size = [0.7 + panel_width * across + 1.9 * beside, 0.4 + 3.0 * down if beside else 4.2]
+    size[1] += 2.2 * (baseline is not None)
+    figure = Figure(figsize=tuple(size), layout="constrained")
+    rows_of_panels = 1 + (baseline is not None) if down == 1 else down
+    heights = [3.0, 2.2] if baseline is not None else None
+    grid = figure.subplots(
+        rows_of_panels,
+        across,
+        squeeze=False,
+        sharex=False if baseline is None else "col",
+        sharey=True if baseline is None else "row",
+        height_ratios=heights,
+    )
+    panels = dict(zip(panels_of, grid.flat, strict=False))
+    if baseline is None:
+        for axes in list(figure.axes)[len(panels_of) :]:
+            axes.remove()
     measured, encodings = sorted(data["epochs"].unique()), list(dict.fromkeys(rows["pe"]))
     highlight = _best_at_the_end(data, "epochs", metric) if highlight is None else highlight
     lines = [name for name in encodings if name in highlight]
@@ -166,12 +180,12 @@ def over_epochs(
             if name not in highlight:
                 axes.plot(line["epochs"], line["mean"], color=GREY, linewidth=0.8, zorder=1)
                 continue
-            look, aside = style(str(name)), DODGE ** (lines.index(name) - (len(lines) - 1) / 2)
+            look = style(str(name))
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
-            drawn = {"color": look.colour, "marker": look.marker, "ms": 6, "linewidth": 1, "label": name}
-            axes.errorbar(line["epochs"] * aside, line["mean"], spread, linestyle=look.dash, capsize=2, **drawn)
+            drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "linewidth": 1, "label": name}
+            axes.errorbar(line["epochs"], line["mean"], spread, linestyle=look.dash, capsize=2, **drawn)
         for floor, column in levels.items():
-            axes.axhline(marked.loc[setting, column], color="#404040", linewidth=1.2, linestyle=FLOORS[floor])
+            axes.axhline(marked.loc[setting, column], color=INK, linewidth=1.2, linestyle=FLOORS[floor])
         axes.set_xscale("log", base=2)
         axes.set_xticks(measured, [f"{epochs:g}" for epochs in measured])
         axes.xaxis.set_minor_formatter(NullFormatter())
@@ -182,9 +196,17 @@ def over_epochs(
             axes.set_ylim(-0.01, 1.3 * data["high"].fillna(data["mean"]).max())
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.set(xlabel="epochs of training", title=setting)
+        axes.set_title(setting)
+    unit = " in nats" * (metric == "loss")
     for axes in list(panels.values())[::across]:
-        axes.set_ylabel(f"test {metric}" + " in nats" * (metric == "loss"))
+        axes.set_ylabel(f"test {metric}{unit}")
+    for axes in panels.values() if baseline is None else grid[1]:
+        axes.set_xlabel("epochs of training")
+    if baseline is not None:
+        data = data.merge(
+            _draw_paired(dict(zip(panels_of, grid[1], strict=True)), rows, names, lines, baseline), "left"
+        )
+        grid[1, 0].set_ylabel(f"minus {baseline}{unit}")
     by: dict[str, Artist] = {}
     for axes in panels.values():
         by |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -194,7 +216,7 @@ def over_epochs(
             if marked[column].nunique() == 1
             else FLOOR_NAMES[floor]
         )
-        by[name] = Line2D([], [], color="#404040", linewidth=1.2, linestyle=FLOORS[floor])
+        by[name] = Line2D([], [], color=INK, linewidth=1.2, linestyle=FLOORS[floor])
         lines.append(name)
     lines = [name for name in lines if name in by]
     if others := len(encodings) - len(highlight):
@@ -206,6 +228,37 @@ def over_epochs(
     else:
         figure.legend(handles, lines, frameon=False, loc="outside upper center", ncols=3)
     return Plot(figure, data)
+
+
+def _draw_paired(
+    panels: dict[str, Axes], rows: pd.DataFrame, names: list[str], lines: list[str], baseline: str
+) -> pd.DataFrame:
+    """Draw differences from an encoding, paired by seed, with 95 % t intervals; the encodings of a point side by side.
+
+    Args:
+        panels: by setting.
+        rows: with the column value.
+        names: the columns that make a setting.
+        lines: the encodings to draw.
+
+    Returns:
+        setting, pe, epochs, difference, difference_low, difference_high.
+    """
+    keys = [*names, "epochs", "seed"]
+    theirs = rows.loc[rows["pe"] == baseline, [*keys, "value"]].rename(columns={"value": "theirs"})
+    paired = rows[rows["pe"] != baseline].merge(theirs, on=keys)
+    data = means(paired.assign(value=paired["value"] - paired["theirs"]), ["epochs"], names)
+    drawn = [name for name in lines if name != baseline]
+    for setting, axes in panels.items():
+        axes.axhline(0, color=INK, linewidth=0.8)
+        for name, line in data[(data["setting"] == setting) & data["pe"].isin(drawn)].groupby("pe", sort=False):
+            look, aside = style(str(name)), DODGE ** (drawn.index(str(name)) - (len(drawn) - 1) / 2)
+            spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
+            axes.errorbar(
+                line["epochs"] * aside, line["mean"], spread, color=look.colour, marker=look.marker, ms=5, ls="none"
+            )
+    columns = {"mean": "difference", "low": "difference_low", "high": "difference_high"}
+    return data.drop(columns="seeds").rename(columns=columns)
 
 
 def _best_at_the_end(data: pd.DataFrame, along: str, metric: str) -> list[str]:
@@ -221,7 +274,7 @@ def _drawn_floors(known: list[str]) -> list[str]:
     return [*blind, *(floor for floor in ("bayes",) if floor in known)]
 
 
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None) -> Plot:
     """Draw validation over epochs, a panel per setting: means over seeds, with t intervals where there are few lines.
 
@@ -244,7 +297,7 @@ def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[
     return Plot(figure, data)
 
 
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     """Draw paired differences from the baseline with their t intervals, a panel per setting.
 
@@ -277,7 +330,7 @@ def forest(compared: pd.DataFrame, metric: str = "loss") -> Plot:
     return Plot(figure, data[columns].reset_index(drop=True))
 
 
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
     """Draw what each seed reached, a panel per setting, a row per encoding, the best mean first.
 
@@ -300,7 +353,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
             axes.plot([middle, middle], [y - 0.35, y + 0.35], color=look.colour, linewidth=2)
             for done in (True, False):
                 values = line.loc[line["reached"] == done, "value"]
-                face = look.colour if done else "white"
+                face = look.colour if done else PAPER
                 axes.plot(values, [y] * len(values), look.marker, color=look.colour, markerfacecolor=face, ms=4)
         axes.set_yticks(range(len(names)), names, fontsize=8)
         axes.set_ylim(len(names) - 0.5, -0.5)
@@ -315,7 +368,7 @@ def runs(outcomes: pd.DataFrame, kind: str) -> Plot:
 def _handle(verdict: str) -> Line2D:
     """Return the mark of a verdict with its name, for a legend."""
     mark = MARKS[verdict]
-    face = mark.colour if mark.filled else "white"
+    face = mark.colour if mark.filled else PAPER
     return Line2D([], [], marker=mark.shape, color=mark.colour, markerfacecolor=face, ms=5, ls="none", label=verdict)
 
 
@@ -323,18 +376,18 @@ def _draw_differences(axes: Axes, data: pd.DataFrame, names: list[str]) -> None:
     """Draw the differences of one setting, each at the height of its encoding in `names`, over the margin."""
     if np.isfinite(margin := data["margin"].max()):
         axes.axvspan(-margin, margin, color=BAND, linewidth=0, zorder=0)
-    axes.axvline(0, color="black", linewidth=0.8)
+    axes.axvline(0, color=INK, linewidth=0.8)
     for line in data.itertuples():
         if pd.isna(line.difference):
             continue
         y, mark = names.index(line.pe), MARKS[line.verdict]
         if pd.notna(line.low):
             axes.plot([line.low, line.high], [y, y], color=mark.colour, linewidth=1.5)
-        face = mark.colour if mark.filled else "white"
+        face = mark.colour if mark.filled else PAPER
         axes.plot(line.difference, y, mark.shape, color=mark.colour, markerfacecolor=face, ms=5)
 
 
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None) -> Plot:
     """Draw a metric against length, in training lengths, a panel per setting, policy and offset."""
     measured = records[(records["kind"] == "length") & (records["metric"] == metric)]
@@ -351,7 +404,7 @@ def length_curves(records: pd.DataFrame, metric: str = "loss", highlight: list[s
     return Plot(figure, data)
 
 
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def layer_curves(records: pd.DataFrame, probe: str, metric: str, highlight: list[str] | None = None) -> Plot:
     """Draw a probe's metric against the layer, a panel per setting; heads are averaged."""
     measured = records[(records["probe"] == probe) & (records["metric"] == metric) & records["layer"].notna()]
@@ -373,7 +426,7 @@ def _record_settings(records: pd.DataFrame) -> list[str]:
     return [name for name in records.columns[: list(records.columns).index("kind")] if name not in ("pe", "seed")]
 
 
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> Plot:
     """Draw a metric against a cost, a panel per setting and a point per encoding, named where there is room.
 
@@ -409,14 +462,14 @@ def cost(rows: pd.DataFrame, metric: str = "loss", against: str = "seconds") -> 
     return Plot(figure, data)
 
 
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def shares(effects: pd.DataFrame) -> Plot:
     """Draw the shares of statistics.effects on a logarithmic scale."""
     figure = Figure(figsize=(7, 1 + 0.35 * len(effects)), layout="constrained")
     axes = figure.subplots()
     y = np.arange(len(effects))
     spread = np.stack([effects["share"] - effects["low"].clip(lower=0), effects["high"] - effects["share"]])
-    axes.barh(y, effects["share"], color=COLOURS[0], xerr=np.nan_to_num(spread).clip(min=0), ecolor="black", capsize=3)
+    axes.barh(y, effects["share"], color=COLOURS[0], xerr=np.nan_to_num(spread).clip(min=0), ecolor=INK, capsize=3)
     axes.set_yticks(y, effects["effect"], fontsize=8)
     axes.invert_yaxis()
     axes.set_xscale("log")

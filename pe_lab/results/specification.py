@@ -11,14 +11,15 @@ from matplotlib.ticker import MaxNLocator
 
 from pe_lab.results.columns import REMAINING
 from pe_lab.results.panels import settings_in_words
-from pe_lab.results.plots import AS_WRITTEN, BAND, Plot
+from pe_lab.results.plots import BAND, Plot
 from pe_lab.results.sensitivity import Sensitivity
 from pe_lab.results.verdicts import MARKS
+from pe_lab.system.drawing import INK, LOOK, PAPER
 
-SHADES = ("#1b1b1b", "#7A7A7A")  # of the dots of one setting and the next
+SHADES = (INK, "#7A7A7A")  # of the dots of one setting and the next
 
 
-@mpl.rc_context(AS_WRITTEN)
+@mpl.rc_context(LOOK)
 def curve(found: Sensitivity) -> Plot:
     """Draw the specification curve: differences with t intervals, sorted; below each, the values of its settings.
 
@@ -48,14 +49,14 @@ def _draw_differences(axes: Axes, drawn: pd.DataFrame) -> None:
     if (margin := drawn["margin"].to_numpy(float)).size and np.isfinite(margin).any():
         edges, high = np.arange(len(drawn) + 1) - 0.5, np.append(margin, margin[-1:])
         axes.fill_between(edges, -high, high, step="post", color=BAND, linewidth=0, zorder=0, label="within the margin")
-    axes.axhline(0, color="black", linewidth=0.8)
+    axes.axhline(0, color=INK, linewidth=0.8)
     places = pd.Series(np.arange(len(drawn)), drawn.index)
     size = float(np.clip(160 / max(1, len(drawn)), 2, 6))
     for verdict, part in drawn.groupby("verdict", sort=False):
         mark, x = MARKS[str(verdict)], places[part.index]
         known = part["low"].notna()
         axes.vlines(x[known], part["low"][known], part["high"][known], color=mark.colour, linewidth=max(0.6, size / 4))
-        face = mark.colour if mark.filled else "white"
+        face = mark.colour if mark.filled else PAPER
         axes.plot(
             x, part["difference"], mark.shape, color=mark.colour, markerfacecolor=face, ms=size, label=str(verdict)
         )

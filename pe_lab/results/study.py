@@ -6,6 +6,7 @@ from pe_lab.results import curves, plots, rates
 from pe_lab.results.columns import GENERATED, LENGTHS, MEASURED, SHOWN, STRIDED, setting_columns
 from pe_lab.results.frame import Results
 from pe_lab.results.table import as_markdown, as_text, by_task, markdown, render, summarise, with_verdicts
+from pe_lab.system.drawing import svg
 
 MOST_LINES = 12  # of a table in a short summary
 
@@ -92,7 +93,7 @@ def figures(records: pd.DataFrame) -> dict[str, str]:
     probes = records[records["kind"].eq("probe") & records["layer"].notna()]
     for probe, rows in probes.groupby("probe", sort=False):
         made[f"layers-{probe}.svg"] = plots.layer_curves(records, str(probe), rows["metric"].iloc[0])
-    return {name: plots.svg(plot.figure, name) for name, plot in made.items()}
+    return {name: svg(plot.figure, name) for name, plot in made.items()}
 
 
 def _judged(table: pd.DataFrame, results: Results) -> tuple[pd.DataFrame, str]:

@@ -56,7 +56,7 @@ MARKS = {
     EQUAL: Mark("□", "#009E73", "s", False),
     WORSE + WITHIN: Mark("▽", "#D55E00", "v", False),
     WORSE: Mark("▼", "#D55E00", "v", True),
-    UNDECIDED: Mark("○", "#595959", "o", False),
-    ONE_SEED: Mark("×", "#595959", "x", False),
-    NO_SEED: Mark("·", "#595959", ".", False),
+    UNDECIDED: Mark("○", "#7F7F7F", "o", False),
+    ONE_SEED: Mark("×", "#7F7F7F", "x", False),
+    NO_SEED: Mark("·", "#7F7F7F", ".", False),
 }

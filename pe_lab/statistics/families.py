@@ -84,12 +84,13 @@ class Families:
     def __str__(self) -> str:
         """Describe the comparisons in a sentence."""
         first, second = self.sizes()
-        places = "; ".join(f"{name} {' and '.join(map(str, self.sizes(name)))}" for name in self.tables)
-        others = f", and {second} of two other encodings ({places})" if second else ""
+        places = "; ".join(f"{name}: {' and '.join(map(str, self.sizes(name)))}" for name in self.tables)
+        places = f" ({places})" if len(self.tables) > 1 else ""
+        others = f", and {second} between other encodings{places}" if second else ""
         return (
             f"{counted(first, 'comparison')} with {self.baseline}{others}, "
             f"{pairing_in_words(pd.concat(self.lines.values()))}; "
-            f"Holm's correction over {'each of the two' if second else 'all of them'}, for differences and for "
+            f"Holm's correction over {'each of the two groups' if second else 'all of them'}, for differences and for "
             f"equivalence within {self.margin}"
         )
 

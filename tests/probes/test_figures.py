@@ -46,6 +46,28 @@ def test_the_figure_has_a_map_per_head_with_one_scale(cell: Cell) -> None:
     assert isinstance(shown[0].norm, mpl.colors.PowerNorm)
 
 
+def test_layers_and_heads_count_from_one_and_tokens_stand_at_the_axes(cell: Cell) -> None:
+    figure = attention_heads(cell.training().model, cell.dataset, sequence=3)
+    maps = [axes for axes in figure.axes if axes.get_images()]
+    assert [axes.get_title() for axes in maps] == [f"layer {n}, head {h}" for n in (1, 2) for h in (1, 2)]
+    batch = cell.dataset.batch("test", torch.tensor([3]))
+    tokens = batch.tokens[0][batch.layout.segment[0] == 0].tolist()
+    for labels in (maps[0].get_yticklabels(), maps[-1].get_xticklabels()):
+        assert [int(label.get_text()) for label in labels] == tokens
+
+
+def test_tokens_of_a_long_sequence_are_counted_and_heads_stand_in_lines() -> None:
+    words = ["pe=learnable", "model.depth=1", "model.width=32", "model.num_heads=8", "trainer.device=cpu"]
+    cell = Cell.from_config(
+        composed(*words, "data=induction", "data.length=64", "data.train=10", "data.test=2", "trainer.batch_size=10")
+    )
+    figure = attention_heads(cell.training().model, cell.dataset)
+    maps = [axes for axes in figure.axes if axes.get_images()]
+    assert len(maps) == 8
+    assert len({axes.get_subplotspec().rowspan.start for axes in maps}) == 2
+    assert len(maps[0].get_yticks()) < 10
+
+
 def test_a_sequence_that_is_not_there_is_refused(cell: Cell) -> None:
     size = cell.dataset.size("test")
     with pytest.raises(ValueError, match=rf"sequence must be in 0 ... {size - 1} of the test split, got {size}"):

@@ -63,27 +63,29 @@ def test_the_question_is_made_of_what_varies(rows, metric, question) -> None:
 def test_the_answer_is_two_sentences_with_verdicts_seeds_and_rates() -> None:
     first, second = sentences(asked(cells()))
     assert first.startswith("Averaged over 2 settings of depth, `alibi` has the lowest test loss, 0.")
-    gap = "significantly better than each of the other 2, and than `rope`, the next, by 0.401 nats (95 % interval 0.39"
+    gap = "significantly better than each other encoding. The next is `rope`, worse by 0.401 nats (95 % interval 0.39"
     assert f": {gap}" in first
-    assert second.startswith("Of 4 comparisons with `rope` (2 encodings in 2 settings), 2 end better and 2 worse, ")
-    fair = "paired over 5 seeds, at one learning rate for all, not tuned for each."
-    assert second.endswith(f"at the default margin of 0.05 gap (0.1 nats), {fair}")
+    assert second.startswith(
+        "Verdicts on 4 comparisons with `rope` (2 encodings in 2 settings): 2 better and 2 worse. "
+    )
+    fair = "paired over 5 seeds. Encodings were trained at one learning rate for all, not tuned for each."
+    assert second.endswith(f"The default margin is 0.1 nats (0.05 of the gap). Differences are {fair}")
 
 
 def test_one_setting_is_not_called_averaged() -> None:
     first, second = sentences(asked(cells(depths=(4,))))
     assert first.startswith("`alibi` has the lowest test loss, 0.")
-    assert second.startswith("Of 2 comparisons with `rope`, 1 end better and 1 worse")
+    assert second.startswith("Verdicts on 2 comparisons with `rope`: 1 better and 1 worse")
 
 
 def test_a_single_comparison_is_a_sentence() -> None:
     _, second = sentences(asked(cells({"rope": 1.0, "alibi": 0.5}, (4,))))
-    assert second.startswith("The only comparison with `rope` ends better, ")
+    assert second.startswith("Verdict on `alibi`, compared with `rope`: better. ")
 
 
 def test_one_verdict_for_all_is_said_once() -> None:
     _, second = sentences(asked(cells({"rope": 2.0, "alibi": 0.5, "none": 0.6}, (4,))))
-    assert second.startswith("Of 2 comparisons with `rope`, all end better, ")
+    assert second.startswith("Verdicts on 2 comparisons with `rope`: all better. ")
 
 
 def test_noise_names_no_best() -> None:
@@ -96,7 +98,10 @@ def test_noise_names_no_best() -> None:
 def test_one_seed_decides_nothing() -> None:
     first, second = sentences(asked(cells(seeds=1)))
     assert ", nothing can be decided without two shared seeds: " in first
-    assert "all end with one seed, at the default margin of 0.05 gap (0.1 nats), paired over 1 seed, " in second
+    assert (
+        ": all with one seed. The default margin is 0.1 nats (0.05 of the gap). Differences are paired over 1 "
+        in second
+    )
 
 
 def test_unequal_seeds_are_given_as_a_range_and_cautioned() -> None:
@@ -113,14 +118,14 @@ def test_encodings_without_a_shared_seed_are_said_to_be() -> None:
     rows = cells(depths=(4,))
     rows.loc[rows["pe"] == "none", "seed"] += 10
     _, second = sentences(asked(rows))
-    assert "1 end better and 1 without a shared seed, at the" in second
+    assert "1 better and 1 without a shared seed. The" in second
 
 
 def test_ties_to_the_bit_are_said() -> None:
     rows = cells({"rope": 1.0, "alibi": 1.0}, noise=0.0)
     first, second = sentences(asked(rows))
     assert first.startswith("Averaged over 2 settings of depth, all 2 encodings have the same test loss, to the bit")
-    assert "all end equal" in second
+    assert ": all equal" in second
 
 
 def test_an_encoding_that_lacks_a_setting_is_left_out_aloud() -> None:
@@ -130,7 +135,7 @@ def test_an_encoding_that_lacks_a_setting_is_left_out_aloud() -> None:
     assert first.startswith(
         "Averaged over 2 settings of depth and without 1 encoding that no seed has in all of them, `rope` has"
     )
-    assert "1 end better, 2 worse and 1 without a shared seed" in second
+    assert ": 1 better, 2 worse and 1 without a shared seed" in second
 
 
 def test_an_encoding_that_diverged_is_not_the_best_and_is_cautioned() -> None:
@@ -232,31 +237,32 @@ def test_settings_that_cannot_be_averaged_have_the_figure_of_one_that_is_named()
 
 def test_the_margin_is_named_with_where_it_comes_from() -> None:
     rows = cells(depths=(4,))
-    assert "at the default margin of 0.05 gap (0.1 nats)" in sentences(asked(rows))[1]
-    assert "at the default margin of 0.02 share, paired" in sentences(asked(rows, metric="accuracy"))[1]
+    assert "The default margin is 0.1 nats (0.05 of the gap)." in sentences(asked(rows))[1]
+    assert "The default margin is 0.02 share." in sentences(asked(rows, metric="accuracy"))[1]
     declared = asked(rows)
     declared.results.__dict__["declared"] = Declared({"loss": Margin(0.5, "gap")})
-    assert "at the declared margin of 0.5 gap (1 nats)" in sentences(declared)[1]
+    assert "The declared margin is 1 nats (0.5 of the gap)." in sentences(declared)[1]
     chosen = replace(declared, margin=Margin(0.03, "nats"))
-    assert "at a margin of 0.03 nats that was chosen for this report" in sentences(chosen)[1]
+    assert "The margin, chosen for this report, is 0.03 nats." in sentences(chosen)[1]
     notes = [part for part in answer(chosen).parts if isinstance(part, str)]
     assert any(
         "The margin of 0.03 nats was given for this report; the study declared 0.5 gap." in note for note in notes
     )
     same = replace(declared, margin=Margin(0.5, "gap"))
-    assert "at the declared margin of 0.5 gap (1 nats)" in sentences(same)[1]
+    assert "The declared margin is 1 nats (0.5 of the gap)." in sentences(same)[1]
     assert not same.margin_notes()
 
 
 def test_a_margin_decides_what_is_equivalent() -> None:
     rows = cells({"rope": 1.0, "alibi": 1.02}, (4,))
-    assert "ends worse, within" not in sentences(asked(rows))[1]
+    tight = sentences(replace(asked(rows), margin=Margin(0.001, "gap")))
+    assert tight[1].startswith("Verdict on `alibi`, compared with `rope`: worse. ")
     wide = sentences(replace(asked(rows), margin=Margin(0.2, "gap")))
-    assert wide[1].startswith("The only comparison with `rope` ends ")
+    assert wide[1].startswith("Verdict on `alibi`, compared with `rope`: ")
     assert "equivalent" in wide[1] or "within the margin" in wide[1]
 
 
 def test_gaps_that_differ_between_settings_are_given_as_a_range() -> None:
     rows = cells()
     rows["floor_position_blind_loss"] = rows["depth"] * 1.0
-    assert "of 0.05 gap (0.05 to 0.2 nats)" in sentences(asked(rows))[1]
+    assert "is 0.05 to 0.2 nats (0.05 of the gap)" in sentences(asked(rows))[1]

@@ -54,15 +54,15 @@ def test_the_answer_is_that_of_the_sequential_verdicts(tmp_path) -> None:
     assert first.startswith("The lowest mean test loss is that of `alibi`")
     assert "but the best may be any of `alibi` and `rope`; `none` is significantly worse than another one." in first
     assert second == (
-        "Of 2 comparisons with `rope`, 1 end worse and 1 undecided, at the default margin of 0.02 nats, paired over 6 "
-        "seeds, which were added in up to 2 looks while one was undecided, at one learning rate for all, not tuned for "
-        "each."
+        "Verdicts on 2 comparisons with `rope`: 1 worse and 1 undecided. The default margin is 0.02 nats. Differences "
+        "are paired over 6 seeds. Seeds were added in up to 2 looks, while a comparison was undecided. Encodings were "
+        "trained at one learning rate for all, not tuned for each."
     )
 
 
 def test_seeds_of_the_first_look_are_not_called_added(tmp_path) -> None:
     _, second = answer.sentences(asked(tmp_path, cells((4,)), lines((4,)).assign(look=1, seeds=3)))
-    assert "paired over 3 seeds, of the first look, to which none were added, at one learning rate" in second
+    assert "paired over 3 seeds. No seeds were added after the first look. Encodings" in second
 
 
 def test_encodings_that_were_not_compared_are_not_called_alike(tmp_path) -> None:
@@ -74,7 +74,7 @@ def test_several_settings_are_answered_one_by_one(tmp_path) -> None:
     table = lines(verdicts=("better", "worse"))
     first, second = answer.sentences(asked(tmp_path, cells(), table))
     assert first == "In each of 2 settings, each decided on its own, only `alibi` can be the best."
-    assert second.startswith("Of 4 comparisons with `rope` (2 encodings in 2 settings), 2 end better and 2 worse, ")
+    assert second.startswith("Verdicts on 4 comparisons with `rope` (2 encodings in 2 settings): 2 better and 2 worse.")
 
 
 def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
@@ -82,7 +82,7 @@ def test_comparisons_of_every_two_are_said_to_be(tmp_path) -> None:
     question = asked(tmp_path, cells((4,)), lines((4,), ("worse", "better", "better"), pairs))
     first, second = answer.sentences(question)
     assert first.startswith("`alibi` has the lowest test loss")
-    assert second.startswith("Of 3 comparisons of every two, 2 end better and 1 worse")
+    assert second.startswith("Verdicts on 3 comparisons of all pairs: 2 better and 1 worse.")
     (figure,) = (part for part in answer.answer(question).parts if isinstance(part, Drawn))
     assert figure.caption.startswith("Differences from rope")
     drawn = answer.with_one(question.decided, "alibi").set_index("pe")
@@ -119,7 +119,7 @@ def test_an_encoding_that_failed_has_a_decision_and_no_cells(tmp_path) -> None:
     question = asked(tmp_path, rows[rows["pe"] != "none"], table)
     first, second = answer.sentences(question)
     assert first.endswith("but the best may be any of `alibi` and `rope`.")
-    assert second.startswith("Of 2 comparisons with `rope`, all end undecided, ")
+    assert second.startswith("Verdicts on 2 comparisons with `rope`: all undecided. ")
     assert "paired over 0 to 6 seeds" in second
     assert [part for part in answer.answer(question).parts if isinstance(part, Drawn)]
 

@@ -48,18 +48,18 @@ def test_one_rate_for_all_is_said_not_to_be_tuned(tmp_path) -> None:
 def test_rates_as_a_setting_are_counted(tmp_path) -> None:
     three = (1e-3, 3e-3, 1e-2)
     found = results(tmp_path, cells({"rope": three, "alibi": three}, setting=True))
-    assert rates_in_words(found) == "each encoding at 3 learning rates"
+    assert rates_in_words(found) == "each at 3 learning rates"
     unequal = results(tmp_path, cells({"rope": three, "alibi": three[:2]}, setting=True))
-    assert rates_in_words(unequal) == "each encoding at 2 to 3 learning rates, not the same for all"
+    assert rates_in_words(unequal) == "each at 2 to 3 learning rates, not the same for all"
     others = results(tmp_path, cells({"rope": three[:2], "alibi": three[1:]}, setting=True))
-    assert rates_in_words(others) == "each encoding at 2 learning rates, not the same for all"
+    assert rates_in_words(others) == "each at 2 learning rates, not the same for all"
     alone = results(tmp_path, cells({"rope": three}, setting=True))
     assert rates_in_words(alone) == "at 3 learning rates"
 
 
 def test_rates_of_a_search_are_said_with_their_edges(tmp_path) -> None:
     assert rates_in_words(results(tmp_path, cells(OWN), SEARCHED)) == (
-        "each encoding at learning rates from a search of its own (5 to 7 tried, 1 of 4 at an edge of it)"
+        "each at learning rates from a search of its own (5 to 7 tried, 1 of 4 at an edge of it)"
     )
     scaled = SEARCHED.assign(start_scale=[0.5, None, None, None])
     assert "at learning rates and starting scales from a search" in rates_in_words(
@@ -83,7 +83,7 @@ def test_rates_of_a_search_are_said_with_their_edges(tmp_path) -> None:
 )
 def test_a_search_that_is_not_that_of_the_cells_is_not_named(searched, tmp_path) -> None:
     found = rates_in_words(results(tmp_path, cells(OWN), searched))
-    assert found == "at learning rates of their own, with no record of how they were chosen"
+    assert found == "each at its own learning rate, with no record of how it was chosen"
 
 
 def test_a_search_that_found_one_rate_for_all_is_a_search(tmp_path) -> None:
@@ -96,7 +96,7 @@ def test_a_search_that_found_one_rate_for_all_is_a_search(tmp_path) -> None:
 def test_an_encoding_whose_cells_all_failed_hides_no_search(tmp_path) -> None:
     rows = cells(OWN)
     failed = pd.concat([SEARCHED, SEARCHED.tail(2).assign(pe="none", tried=9, at_edge=True)])
-    expected = "each encoding at learning rates from a search of its own (5 to 7 tried, 1 of 4 at an edge of it)"
+    expected = "each at learning rates from a search of its own (5 to 7 tried, 1 of 4 at an edge of it)"
     assert rates_in_words(results(tmp_path, rows, failed)) == expected
     alone = rates_in_words(results(tmp_path, rows[rows["pe"] == "rope"].drop(columns=LR), failed))
     assert alone.startswith("at learning rates from a search (5 to 7 tried")
@@ -111,7 +111,7 @@ def test_the_folder_of_a_study_is_in_the_ledger_or_given(tmp_path) -> None:
 def test_a_copied_study_keeps_its_search_and_its_verdicts(tmp_path) -> None:
     committed = Path(__file__).parents[2] / "sweeps/results/fair_depth_epochs_pe"
     copied = frame.load(shutil.copytree(committed, tmp_path / "copied"))
-    assert rates_in_words(copied).startswith("each encoding at learning rates and starting scales from a search of its")
+    assert rates_in_words(copied).startswith("each at learning rates and starting scales from a search of its")
     assert len(decisions(copied)) == len(pd.read_csv(committed / "decisions.csv"))
 
 

@@ -158,6 +158,34 @@ def without_figures(monkeypatch) -> None:
     monkeypatch.setattr(page_module, "_svg", lambda figure, caption: Markup())
 
 
+def test_one_setting_has_its_figure_once(cells):
+    """On top; with several settings that is another one, of the means over them."""
+    one = cells[(cells["depth"] == 4) & (cells["epochs"] == 4)]
+    for rows, count in ((one, 0), (cells, 1)):
+        (found,) = (part for part in sections(question(results_of(rows))) if part.title == "Differences")
+        assert sum(isinstance(part, Drawn) for part in found.parts) == count
+
+
+def test_one_validation_of_each_model_is_no_curve(tmp_path, cells):
+    curves = made_curves(cells)
+    for epochs, drawn in ((curves["epoch"].unique(), True), (curves["epoch"].unique()[:1], False)):
+        part = curves[curves["epoch"].isin(epochs)]
+        study = store(tmp_path / str(drawn), cells, curves=part, records=made_records(cells))
+        titles = [section.title for section in sections(question(frame.load(study)))]
+        assert ("Learning curves" in titles) == drawn
+
+
+def test_measurements_of_some_encodings_name_them(tmp_path, cells):
+    records = made_records(cells)
+    for names, count in ((list(PES), 0), (["rope", "alibi"], 1)):
+        study = store(tmp_path / str(count), cells, records=records[records["pe"].isin(names)])
+        for found in sections(question(frame.load(study))):
+            if found.title in ("Other lengths", "Layers"):
+                told = [part for part in found.parts if isinstance(part, str)]
+                assert len(told) == count
+                assert all("`rope` and `alibi`" in part for part in told)
+
+
 def test_a_study_has_every_section(study):
     found = {section.title: section for section in sections(question(frame.load(study)))}
     for title in (
@@ -363,8 +391,9 @@ def statements(shown: dict[str, Section]) -> dict[str, dict[frozenset[str], set[
         said.add_comparison(in_setting(line), line, baseline)
     for line in tables.get(f"Pooled differences from {baseline}", pd.DataFrame()).to_dict("records"):
         said.add_comparison(POOLED, line, baseline)
-    (forest,) = (part.plot.data for part in shown["Differences"].parts if isinstance(part, Drawn))
-    said.add_forest(forest.to_dict("records"), baseline)
+    on_top = next(iter(shown.values()))  # of one setting, whose figure is not repeated
+    drawn = [part for section in (shown["Differences"], on_top) for part in section.parts if isinstance(part, Drawn)]
+    said.add_forest(drawn[0].plot.data.to_dict("records"), baseline)
     said.add_ranking(tables["Best mean first"])
     said.add_choices(tables["Drawn from these results alone"].to_dict("records"))
     return said.found
@@ -410,7 +439,7 @@ def test_differences_are_those_of_the_families(study):
     assert set(drawn.plot.data[drawn.plot.data["pe"] == "none"]["verdict"]) == {"worse"}
     text = " ".join(part for part in found["Cells and comparisons"].parts if isinstance(part, str))
     # 3 encodings with rope: 4 settings, pooled, and the longest length at two depths; as many pairs of the others
-    assert "21 comparisons with rope, and 21 of two other encodings (each setting 12 and 12; pooled over" in text
+    assert "21 comparisons with rope, and 21 between other encodings (each setting: 12 and 12; pooled over" in text
 
 
 @pytest.mark.usefixtures("unplaced")
@@ -744,11 +773,11 @@ def test_margin_and_pair_can_be_chosen_on_the_command_line(study, monkeypatch):
     run(monkeypatch, study)
     text = text_of((study / "report.html").read_text())
     assert "comparisons with none, and" in text  # the declared baseline
-    assert "at the declared margin of 0.05 gap (0.02 nats)" in text
+    assert "The declared margin is 0.02 nats (0.05 of the gap)." in text
     assert "`alibi` (the best of the others by mean" in text
     run(monkeypatch, study, "--margin", "0.5 nats", "--against", "learnable", "--baseline", "rope")
     text = text_of((study / "report.html").read_text())
-    assert "at a margin of 0.5 nats that was chosen for this report" in text
+    assert "The margin, chosen for this report, is 0.5 nats." in text
     assert "The margin of 0.5 nats was given for this report; the study declared 0.05 gap." in text
     assert "`learnable` (as asked) against `rope`." in text
     assert "statistics.Margin.parse('0.5 nats')" in text
@@ -780,7 +809,7 @@ def test_the_answer_calls_the_best_what_the_verdicts_do(number):
     [
         ([], "source must be a study's name, a ledger, a study's folder, or wandb:ENTITY/PROJECT, got nothing"),
         (["{study}", "--colour", "x"], "unrecognized arguments: --colour x"),
-        (["nowhere"], "source must be a folder, or a study in ledger (there is none), got 'nowhere'"),
+        (["nowhere"], "there is no study 'nowhere' in ledger, and no such folder; studies are: none"),
         (
             ["{study}", "--baseline", "ropes"],
             "baseline='ropes': did you mean rope? baseline must be one of rope, alibi, none, learnable",

@@ -27,8 +27,8 @@ def standing(means: dict[str, float], metric: str = "loss", what: str = "test lo
 def test_the_best_is_named_only_if_it_is_better_than_each_other() -> None:
     means = {"a": 1.0, "b": 1.5, "c": 2.0}
     assert standing(means, a_b="better", a_c="better").words() == (
-        "`a` has the lowest test loss, 1 nats: significantly better than each of the other 2, and than `b`, the next, "
-        "by 0.5 nats (95 % interval 0.4 to 0.6)."
+        "`a` has the lowest test loss, 1 nats: significantly better than each other encoding. The next is `b`, "
+        "worse by 0.5 nats (95 % interval 0.4 to 0.6)."
     )
     text = standing(means, a_c="better", b_c="better").words()
     assert text == (

@@ -8,6 +8,7 @@ from matplotlib.colors import to_rgb
 
 from pe_lab import statistics
 from pe_lab.results import panels, plots, styles
+from pe_lab.system.drawing import PAPER
 
 SEEDS = 4
 
@@ -77,7 +78,7 @@ def test_the_forest_fills_the_marks_of_significant_differences() -> None:
     (axes,) = made.figure.axes
     marks = {round(line.get_ydata()[0]): line for line in axes.lines if line.get_marker() not in ("None", None, "")}
     assert compared["verdict"].tolist() == ["undecided", "worse"]
-    assert [to_rgb(marks[row].get_markerfacecolor()) == (1, 1, 1) for row in (0, 1)] == [True, False]
+    assert [to_rgb(marks[row].get_markerfacecolor()) == to_rgb(PAPER) for row in (0, 1)] == [True, False]
     assert [marks[row].get_xdata()[0] for row in (0, 1)] == compared["difference"].tolist()
     assert made.data["p_holm"].tolist() == compared["p_holm"].tolist()
 
@@ -105,7 +106,7 @@ def test_the_forest_tells_verdicts_apart_by_shape_and_filling_and_names_them() -
         expected = plots.MARKS[made.data["verdict"][row]]
         assert made.data["verdict"][row] == verdict
         assert marks[row].get_marker() == expected.shape
-        assert (to_rgb(marks[row].get_markerfacecolor()) == (1, 1, 1)) is not expected.filled
+        assert (to_rgb(marks[row].get_markerfacecolor()) == to_rgb(PAPER)) is not expected.filled
     (legend,) = made.figure.legends
     named = [text.get_text() for text in legend.get_texts()]
     assert named == [*(verdict for verdict in plots.MARKS if verdict in verdicts.values()), "within the margin"]
@@ -188,6 +189,25 @@ def test_losses_over_epochs_stand_between_their_floors() -> None:
     of = rows[(rows["pe"] == "rope") & (rows["depth"] == 4) & (rows["epochs"] == 16)]["test_loss"]
     line = made.data.query("setting == 'depth 4' and pe == 'rope' and epochs == 16")
     assert line["mean"].item() == pytest.approx(of.mean())
+
+
+def test_points_over_epochs_stand_at_their_epoch_above_paired_differences() -> None:
+    rows = pd.concat([cells(["rope", "none"], (4, 1)).assign(epochs=epochs) for epochs in (1, 16)], ignore_index=True)
+    made = plots.over_epochs(rows, beside=False, baseline="rope")
+    above, below = made.figure.axes[:2], made.figure.axes[2:]
+    for axes in above:
+        points = [line for line in axes.lines if line.get_marker() in styles.MARKERS]
+        assert [list(line.get_xdata()) for line in points] == 2 * [[1, 16]]
+    assert [len([line for line in axes.lines if line.get_marker() in styles.MARKERS]) for axes in below] == [1, 1]
+    wide = rows[(rows["depth"] == 4) & (rows["epochs"] == 16)].pivot(index="seed", columns="pe", values="test_loss")
+    line = made.data.query("setting == 'depth 4' and pe == 'none' and epochs == 16")
+    found = line[["difference", "difference_low", "difference_high"]].to_numpy()[0]
+    apart = wide["none"] - wide["rope"]
+    assert found == pytest.approx([apart.mean(), *statistics.interval(apart)])
+    assert made.data.loc[made.data["pe"] == "rope", "difference"].isna().all()
+    with pytest.raises(ValueError, match="baseline needs all panels in one row, got 4 panels"):
+        four = pd.concat([rows.assign(depth=rows["depth"] + more) for more in (0, 1)])
+        plots.over_epochs(four, baseline="rope")
 
 
 def test_shades_are_shares_of_the_gap_where_floors_are_known() -> None:
