@@ -24,21 +24,6 @@ EXPORT = ROOT / "sweeps/results/export.csv"
 PROTOCOL = ROOT / "sweeps/results/protocol/verdicts.csv"
 PILOT = ROOT / "sweeps/results/pe_bench_2_pilot/outcomes.csv"
 REPLICATION = ROOT / "pe_lab/replication/values.csv"
-KINDS = {  # of encodings, with their modules
-    "No encoding": ["base"],
-    "Rotary": ["rotary", "rotary_content", "rotary_shifted", "rotary_axes", "rotary_values", "polar", "dropped"],
-    "Rotary, for longer sequences": ["rotary_scaled"],
-    "Added vectors": ["absolute", "table", "continuous", "marked"],
-    "Biases by distance": ["bias", "bias_learned", "bias_gaussian", "bias_content", "dape"],
-    "Distances that depend on content": ["contextual", "grape", "path", "decay"],
-    "Stick-breaking, and gains by position": ["stick", "exposb"],
-    "Vectors for distances": ["relative", "tupe"],
-    "Random positions": ["randomized"],
-    "Windows, scales and factors": ["window", "scaled", "factors"],
-    "Convolutions": ["convolution"],
-    "Grids": ["grid"],
-    "Combinations": ["combine"],
-}
 PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -109,6 +94,8 @@ def table(found: list[dict[str, Any]], _: str = "") -> str:
 
 def encodings() -> str:
     """Return a table of encodings for each kind, by module."""
+    from pe_lab.gallery.kinds import KINDS
+
     by_module: dict[str, list[dict[str, Any]]] = {}
     for config in configs("pe"):
         by_module.setdefault(config["_target_"].split(".")[-2], []).append(config)
@@ -241,7 +228,7 @@ def claims() -> str:
         if everywhere is not None:
             where = universe.summary(everywhere) if everywhere.compared else f"not asked: {everywhere.why}"
         command = f"`pe-lab replicate {name}{' --universe' * (everywhere is not None)}`"
-        parts_of = f"; of {len(agreements)} parts {', '.join(counts)}" if agreements else ""
+        parts_of = f"; of {len(agreements)} parts {', '.join(counts)}" if len(agreements) > 1 else ""
         line = [f"`{short}`", entry.says, f"{entry.title} ({by(entry)})", f"{finding}{parts_of}", where, command]
         lines.append(f"| {' | '.join(line)} |")
         for label, one in finding.compared.items():
@@ -629,13 +616,15 @@ def draw_figure() -> None:
 
     from pe_lab.replication import universe
     from pe_lab.results import frame, plots
+    from pe_lab.system.drawing import svg
 
     for name, finding in findings().items():
         if finding.entry.everywhere and finding.compared:
-            (FIGURE.parent / picture(name)).write_text(plots.svg(universe.draw(finding).figure, name))
-    with mpl.rc_context({"font.size": 13, "svg.hashsalt": FIGURE.stem}):  # the same file every time
-        figure = plots.over_epochs(frame.load(str(MAIN)).cells, panel_width=2.1, beside=False).figure
-        figure.savefig(FIGURE, metadata={"Date": None})
+            (FIGURE.parent / picture(name)).write_text(svg(universe.draw(finding).figure, name))
+    cells = frame.load(str(MAIN)).cells
+    with mpl.rc_context({"font.size": 13}):
+        figure = plots.over_epochs(cells, panel_width=2.6, beside=False, baseline="rope").figure
+        FIGURE.write_text(svg(figure, FIGURE.stem))
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from pe_lab.audit.measures import MANY, by_distance
 from pe_lab.audit.subject import LENGTH, Subject, View, equal_tokens, random_tokens
 from pe_lab.encodings.terms import Stick
 
-LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#000000", ":"))  # a head each
+LINES = (("#0072B2", "-"), ("#D55E00", "--"), ("#009E73", "-."), ("#7F7F7F", ":"))  # a head each
 TOKENS = 24  # shown in attention matrices
 
 
@@ -35,10 +35,10 @@ def picture(subject: Subject, none: Subject, layout: Literal["constrained"] | No
     Args:
         layout: None leaves the panels where `Figure.subplots_adjust` puts them, which takes half the time.
     """
-    figure = Figure(figsize=(17, 8.5), dpi=80, layout=layout)
-    figure.suptitle(subject.name, fontsize=18)
+    figure = Figure(figsize=(10, 15), dpi=80, layout=layout)
+    figure.suptitle(subject.name, fontsize=16)
     axes = figure.subplot_mosaic(
-        [["values", "similarity", "score", "score"], ["without", "with", "before", "after"]], empty_sentinel=None
+        [["values", "similarity"], ["score", "score"], ["without", "with"], ["before", "after"]], empty_sentinel=None
     )
     view = subject.view(equal_tokens(LENGTH), causal=subject.causal_only)
     _values(axes["values"], view)
@@ -57,7 +57,7 @@ def _values(axes: Axes, view: View) -> None:
         _signed(axes, marks[1].T)
     elif view.distinguished():
         score = view.score[0, 0] - (0 if sticks else view.score[0, 0][view.allowed].mean())
-        axes.set(title=f"Values: {'weights' if sticks else 'logits around their mean'},\nequal tokens, head 0")
+        axes.set(title=f"Values: {'weights' if sticks else 'logits around their mean'},\nequal tokens, head 1")
         axes.set(xlabel="key position", ylabel="query position")
         _signed(axes, score.masked_fill(~view.allowed, torch.nan))
     else:
@@ -92,7 +92,7 @@ def _against_distance(axes: Axes, subject: Subject, view: View) -> None:
         _does_not_apply(axes, title, "the same at every distance")
         return
     for head, (score, (colour, style)) in enumerate(zip(scores, LINES, strict=True)):
-        axes.plot(distances.numpy(), score.numpy(), style, color=colour, label=f"head {head}")
+        axes.plot(distances.numpy(), score.numpy(), style, color=colour, label=f"head {head + 1}")
     axes.set(title=title, xlabel="distance", ylabel="weight" if sticks else "logit")
     if sticks:
         axes.set_yscale("log")

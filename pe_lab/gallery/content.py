@@ -18,6 +18,7 @@ from pe_lab.benchmark import measured
 from pe_lab.benchmark.measured import Measured
 from pe_lab.benchmark.undefined import undefined
 from pe_lab.gallery.definitions import Definition, definitions
+from pe_lab.gallery.kinds import kind_of
 from pe_lab.gallery.portrait import Portrait, path_of, portrait
 from pe_lab.replication import Finding, judge, load
 from pe_lab.replication.values import Values, values_of
@@ -111,7 +112,7 @@ class Content:
         """Return what tables are filtered by: family, where position enters, mask, kernels."""
         made, said = self.portraits[name], self.definitions[name]
         return {
-            "family": made.family,
+            "family": kind_of(made.module),
             "enters": "|".join(said.enters),
             "mask": "causal only" if made.causal_only else "causal and bidirectional",
             "kernels": "no" if made.fused else "yes",

@@ -17,6 +17,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import matplotlib as mpl
 import torch
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -32,7 +33,11 @@ from pe_lab.system.plain import is_of
 
 PACKAGE = Path(__file__).parents[1]
 READ = ("encodings", "attention/*.py", "attention/triton/__init__.py", "model", "audit", "data/base.py")
-PLACES = {"left": 0.04, "right": 0.99, "top": 0.87, "bottom": 0.07, "wspace": 0.28, "hspace": 0.38}  # of panels
+PLACES = {"left": 0.1, "right": 0.97, "top": 0.92, "bottom": 0.05, "wspace": 0.26, "hspace": 0.4}  # of panels
+INK = "#808080"  # of texts and axes: they can be read on a light and on a dark page
+LOOK: dict[Any, Any] = {"legend.facecolor": "none"} | dict.fromkeys(
+    ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK
+)
 OF_DEVICES = ("CUDA", "GPU", "triton")  # in reasons that are about the machine, not about the encoding
 
 
@@ -151,9 +156,11 @@ def _make(name: str, sliders: Mapping[str, tuple[Any, ...]], audited: bool) -> P
 
 def _drawn(subject: Subject) -> bytes:
     """Return the picture of an encoding as PNG, in places that are fixed: to find them takes longer than to draw."""
-    figure, content = picture(subject, _none(), layout=None), BytesIO()
-    figure.subplots_adjust(**PLACES)
-    figure.savefig(content, format="png")
+    content = BytesIO()
+    with mpl.rc_context(LOOK):
+        figure = picture(subject, _none(), layout=None)
+        figure.subplots_adjust(**PLACES)
+        figure.savefig(content, format="png", transparent=True)
     return content.getvalue()
 
 

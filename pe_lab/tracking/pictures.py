@@ -21,7 +21,7 @@ from pe_lab.system.files import digest, is_file
 from pe_lab.system.termination import TerminatedError
 from pe_lab.tracking.wandb_run import WandbRun
 
-revision = 1  # raised when the picture of an encoding changes
+revision = 2  # raised when the picture of an encoding changes
 TILE, GAP = 96, 4  # pixels of a head, at least, and between two
 
 Picture = Path | np.ndarray

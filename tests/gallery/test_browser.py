@@ -134,7 +134,7 @@ def test_a_slider_draws_another_curve_by_mouse_and_keyboard(browser: Browser, si
     browser.press("ArrowLeft")
     assert browser.evaluate(output) == "1000"
     assert browser.evaluate("document.querySelector('.gallery-slider input').getAttribute('aria-valuetext')") == "1000"
-    assert browser.evaluate(caption).startswith("theta=1000: logit at distance 55: head 0 ")
+    assert browser.evaluate(caption).startswith("theta=1000: logit at distance 55: head 1 ")
     assert browser.evaluate(line) != before
     browser.press("ArrowRight")
     assert browser.evaluate(line) == before

@@ -213,7 +213,7 @@ def test_the_leaderboard_has_means_shades_and_marks_what_is_behind(content: Cont
         assert f"{number(table.loc[name, 'low'])} to {number(table.loc[name, 'high'])}" in line
         assert mark(name) in line
     for facet, value in {
-        "family": "Encodings that rotate queries and keys",
+        "family": "Rotary",
         "enters": "logits",
         "mask": "causal and bidirectional",
         "kernels": "yes",

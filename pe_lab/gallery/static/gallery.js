@@ -108,7 +108,7 @@
     if (typeof scores === "string") return `${which}no curve`
     if (same(scores)) return `${which}the same at every distance`
     const last = data.distances[data.distances.length - 1]
-    const ends = scores.map((head, place) => `head ${place} ${short(head[head.length - 1])}`)
+    const ends = scores.map((head, place) => `head ${place + 1} ${short(head[head.length - 1])}`)
     return `${which}${data.unit} at distance ${last}: ${ends.join(", ")}`
   }
 
@@ -139,7 +139,7 @@
       const left = width - EDGE.right - 70
       const top = EDGE.top + 14 + 15 * place
       svg.append(made("path", { class: `line head-${place}`, d: `M${left} ${top - 4}h20` }))
-      svg.append(text(`head ${place}`, { x: left + 25, y: top }))
+      svg.append(text(`head ${place + 1}`, { x: left + 25, y: top }))
     })
     return svg
   }
