@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-LARGEST = 400_000  # bytes
+LARGEST = 1_500_000  # bytes
 
 
 def test_there_are_notebooks() -> None:
