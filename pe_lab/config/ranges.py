@@ -115,7 +115,8 @@ RANGES: dict[str, Range] = {
     "tune.baseline": _optional(NAME),
     "tune.margin": _optional(
         Range(
-            "a number above 0 and one of octave, nat, such as '1 octave'",
+            "a number above 0 in octaves (of the steps to solve) or nats (of the loss), which is what tuned studies "
+            "compare, such as '1 octave'",
             lambda x: (
                 isinstance(x, str) and bool(re.fullmatch(_NUMBER + r" +(octave|nat)s?", x)) and float(x.split()[0]) > 0
             ),

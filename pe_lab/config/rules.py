@@ -129,7 +129,7 @@ def _check_length(cfg: DictConfig) -> None:
     """Check that the length of the training is given once, and no setting of one in steps for one in epochs."""
     if (cfg.epochs is None) == (cfg.steps is None):
         given = "neither" if cfg.steps is None else f"epochs={cfg.epochs}, steps={cfg.steps}"
-        raise ValueError(f"epochs or steps must be given, and the other one null, got {given}")
+        raise ValueError(f"epochs or steps must be given, not both: set the other to null, got {given}")
     if cfg.steps is None:
         for key, usual in vars(Solve()).items():
             if cfg.solve[key] != usual:

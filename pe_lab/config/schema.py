@@ -84,7 +84,7 @@ class Solve:
 
 @dataclass
 class Tune:
-    """How every seed of a study tunes for itself: all tries for a part of the steps, then the best by validation.
+    """How the rate is tuned for each encoding and seed: all rates for a part of the steps, then the best by validation.
 
     Attributes:
         rates: learning rates to try, ascending; null: `optimizer.lr` is used as it is.

@@ -21,7 +21,7 @@ from pe_lab.gallery.definitions import Definition, definitions
 from pe_lab.gallery.kinds import kind_of
 from pe_lab.gallery.portrait import Portrait, path_of, portrait
 from pe_lab.replication import Finding, judge, load
-from pe_lab.replication.values import Values, values_of
+from pe_lab.replication.values import SHIPPED, Values, values_of
 from pe_lab.system.paths import safe_path
 from pe_lab.system.tables import read_csv
 
@@ -130,8 +130,7 @@ class Content:
 
 def _claims(studies: Path | None) -> dict[str, Finding]:
     """Return the claims of the registry, judged by the values that are shipped with the studies."""
-    table = None if studies is None else studies / "replication" / "values.csv"
-    values = values_of(table) if table is not None and table.is_file() else {}
+    values = {} if studies is None else values_of(SHIPPED)
     return {
         name.removeprefix("claims/"): judge(entry, values.get(name, Values()).by_label)
         for name, entry in load().items()

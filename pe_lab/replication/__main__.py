@@ -17,7 +17,7 @@ from pathlib import Path
 from pe_lab import config
 from pe_lab.replication.entries import load
 from pe_lab.replication.entry import UNIVERSE, Entry, Reported, trainings
-from pe_lab.replication.values import table_of, values_of
+from pe_lab.replication.values import SHIPPED, table_of, values_of
 from pe_lab.replication.verdicts import Finding, Verdict, judge
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import write_text
@@ -27,7 +27,6 @@ WHERE = ("trainer.device", "trainer.graph", "attention")  # of where and how it 
 PASSED = ("ledger", "workers", "logger", "hydra/launcher", *WHERE)
 MOST = 60.0  # core-minutes of a seed
 STANDARD_ERROR = 2  # as a file descriptor
-SHIPPED = Path(__file__).parent / "values.csv"
 
 
 def main() -> None:

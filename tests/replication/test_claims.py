@@ -15,6 +15,7 @@ from statsmodels.stats.weightstats import DescrStatsW
 from pe_lab.replication import Claimed, Entry, Verdict, judge, load, universe
 from pe_lab.replication.claims import universe_of
 from pe_lab.replication.studies import read
+from pe_lab.replication.values import SHIPPED as VALUES
 from pe_lab.replication.values import table_of, values_of
 from pe_lab.statistics import Agreement
 
@@ -233,7 +234,7 @@ def test_a_value_that_is_not_finite_is_not_left_out(tmp_path: Path) -> None:
 def test_the_shipped_values_of_claims_are_those_of_the_shipped_rows() -> None:
     if not SHIPPED.is_dir():
         pytest.skip("not a checkout")
-    shipped = values_of(SHIPPED / "replication/values.csv")
+    shipped = values_of(VALUES)
     verdicts = {}
     for name, entry in load().items():
         if entry.studies and all((SHIPPED / study / "rows.csv").is_file() for study in entry.studies):
