@@ -155,9 +155,8 @@ def over_epochs(
     down = -(-len(panels_of) // across)
     if baseline is not None and down > 1:
         raise ValueError(f"baseline needs all panels in one row, got {len(panels_of)} panels")
-    size = [0.7 + panel_width * across + 1.9 * beside, 0.4 + 3.0 * down if beside else 4.2]
-    size[1] += 2.2 * (baseline is not None)
-    figure = Figure(figsize=tuple(size), layout="constrained")
+    height = (0.4 + 3.0 * down if beside else 4.2) + 2.2 * (baseline is not None)
+    figure = Figure(figsize=(0.7 + panel_width * across + 1.9 * beside, height), layout="constrained")
     rows_of_panels = 1 + (baseline is not None) if down == 1 else down
     heights = [3.0, 2.2] if baseline is not None else None
     grid = figure.subplots(
