@@ -9,6 +9,7 @@ from pe_lab.statistics.agreement import Agreement, Comparison, Published, compar
 from pe_lab.statistics.cells import REMAINING, lower_is_better, wide
 from pe_lab.statistics.comparisons import add_verdicts, compare_cells, differences
 from pe_lab.statistics.correction import benjamini_hochberg, holm
+from pe_lab.statistics.correlation import RankCorrelation, rank_correlation
 from pe_lab.statistics.effects import effects
 from pe_lab.statistics.endpoint import Endpoint
 from pe_lab.statistics.families import GRID, Families
@@ -50,6 +51,7 @@ __all__ = [
     "Prior",
     "Progress",
     "Published",
+    "RankCorrelation",
     "Sequential",
     "Task",
     "Tests",
@@ -81,6 +83,7 @@ __all__ = [
     "paired_tests",
     "percentile_bootstraps",
     "prior_of",
+    "rank_correlation",
     "rank_ranges",
     "sample_differences",
     "seeds_needed",
