@@ -205,7 +205,7 @@ def over_epochs(
         data = data.merge(
             _draw_paired(dict(zip(panels_of, grid[1], strict=True)), rows, names, lines, baseline), "left"
         )
-        grid[1, 0].set_ylabel(f"minus {baseline}{unit}")
+        grid[1, 0].set_ylabel(f"difference\nfrom {baseline}{unit}")
     by: dict[str, Artist] = {}
     for axes in panels.values():
         by |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
