@@ -83,9 +83,7 @@ def _against_distance(axes: Axes, subject: Subject, view: View) -> None:
     """Draw the mean score between equal tokens against their distance, a line per head."""
     distances, scores = by_distance(subject)
     sticks = isinstance(view.terms.weights, Stick)
-    title = (
-        f"{'Weight' if sticks else 'Logit, less that at distance 0'}: mean over equal tokens, q and k projected alike"
-    )
+    title = "Mean weight of two equal tokens" if sticks else "Mean logit of two equal tokens, minus that at distance 0"
     if not sticks:
         scores = scores - scores[:, :1]
     if scores.max() - scores.min() < 1e-9:
