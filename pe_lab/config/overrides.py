@@ -54,8 +54,16 @@ def of_checkpoint(overrides: list[str]) -> list[str]:
     with within("pe"):
         name, options = read(paths[-1].strip("'\""))
     given = [override for override in overrides if override != CHECKPOINT and not override.startswith("pe.path=")]
-    values = [f"pe.{option}={json.dumps(value).replace(' ', '')}" for option, value in options.items()]
-    return [f"pe={name}", *values, *given]
+    return [f"pe={name}", *(f"pe.{option}={_written(value)}" for option, value in options.items()), *given]
+
+
+def _written(value: Any) -> str:
+    """Return a value as an override has it: JSON, but for keys, which have no quotes."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{key}:{_written(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_written, value)) + "]"
+    return json.dumps(value)
 
 
 def studies(words: list[str]) -> list[list[str]]:

@@ -1,15 +1,17 @@
-"""The rotations of a published checkpoint, as an encoding with options, read from its config.json.
+"""The positions of a published checkpoint, as an encoding with options, read from its config.json.
 
-Both spellings of transformers are read: `rope_parameters` of version 5, and `rope_scaling` beside `rope_theta` of older
-ones. Nothing here imports torch or transformers.
+These are its rotations, the layers that have none, and the temperature of its attention by position; windows are not
+read. Both spellings of transformers are read: `rope_parameters` of version 5, and `rope_scaling` beside `rope_theta` of
+older ones. Nothing here imports torch or transformers.
 """
 
 import json
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pe_lab.encodings.options import OptionError, shown
+from pe_lab.encodings.options import OptionError, is_integer, shown
 
 Options = dict[str, Any]
 
@@ -40,6 +42,8 @@ NEIGHBOURS = (  # types of models that rotate dimensions next to each other; oth
     *("gptj", "codegen", "cohere", "cohere2", "cohere2_moe", "glm", "glm4", "helium", "ernie4_5", "ernie4_5_moe"),
     *("llama4", "llama4_text", "moonshine"),
 )
+LLAMA4 = ("attn_scale", "floor_scale")
+SOME_ROTATE = ("llama4_text", "smollm3")  # types of models whose layers rotate but for every fourth, unless said
 ANY_OF = ("rope_theta", "rope_parameters", "rope_scaling", "rotary_dim", "rotary_pct", "rotary_emb_base")
 
 
@@ -85,6 +89,7 @@ def of_config(config: Mapping[str, Any]) -> tuple[str, Options]:
     kind = parameters["rope_type"]
     if kind not in ENCODINGS:
         raise OptionError(f"rope_type must be one of {', '.join(ENCODINGS)}, got {kind!r}")
+    temperature = _temperature(config, parameters)
     axes = {}
     if kind == "default" and parameters.get("mrope_section") is not None:
         axes["sections"] = parameters.pop("mrope_section")
@@ -97,8 +102,57 @@ def of_config(config: Mapping[str, Any]) -> tuple[str, Options]:
     options: Options = {"theta": float(_number(parameters, "rope_theta")), "pairing": pairing}
     if kind != "proportional" and (dims := _rotary_dim(config, parameters)) is not None:
         options["rotary_dim"] = dims
-    name = "mrope" if axes else ENCODINGS[kind]
-    return name, options | axes | scaling(kind, parameters, config.get("max_position_embeddings"))
+    options |= axes | scaling(kind, parameters, config.get("max_position_embeddings"))
+    rotation = {"name": "mrope" if axes else ENCODINGS[kind], **options}
+    if (layers := _layers(config)) is not None:
+        parts = [rotation if rotates else temperature or {"name": "none"} for rotates, _ in layers]
+        return "interleave", {"parts": parts, "layers": [count for _, count in layers]}
+    if temperature is not None:
+        return "sum", {"parts": [rotation, temperature]}
+    return rotation.pop("name"), rotation
+
+
+def _temperature(config: Mapping[str, Any], parameters: Options) -> Options | None:
+    """Return the temperature of attention by position, as an encoding; None: it is the same at all positions.
+
+    Its parameters are taken out of those of the rotation. That of Llama 4 is for layers without rotations.
+    """
+    if config.get("model_type") == "ministral3":
+        beta = _number(parameters, "llama_4_scaling_beta")
+        parameters.pop("llama_4_scaling_beta")
+        parameters.pop("max_position_embeddings", None)  # transformers reads that of the configuration
+        length = _number(parameters, "original_max_position_embeddings")
+        return {"name": "temperature", "beta": float(beta), "original_length": length, "first": 0}
+    if config.get("model_type") == "llama4_text" and config.get("attn_temperature_tuning", True):
+        beta, length = (_number({"attn_scale": 0.1, "floor_scale": 8192, **config}, key) for key in LLAMA4)
+        return {"name": "temperature", "beta": float(beta), "original_length": length, "first": 1}
+    return None
+
+
+def _layers(config: Mapping[str, Any]) -> list[tuple[bool, int]] | None:
+    """Return whether the next layers rotate, and how many these are, over and over; None: all layers rotate.
+
+    Raises:
+        OptionError: layers with and without rotations do not come in turns of the same size.
+    """
+    given, depth = config.get("no_rope_layers"), config.get("num_hidden_layers")
+    if not given and config.get("model_type") in SOME_ROTATE:
+        every = config.get("no_rope_layer_interval", 4)
+        if not is_integer(every) or every < 1:
+            raise OptionError(f"no_rope_layer_interval must be an integer of at least 1, got {shown(every)}")
+        given = [int((layer + 1) % every != 0) for layer in range(int(_number(config, "num_hidden_layers")))]
+    if not given:
+        return None
+    if not isinstance(given, list):
+        raise OptionError(f"no_rope_layers must be a list, got {shown(given)}")
+    if all(given):
+        return None
+    rotate = [bool(each) for each in given][:depth]
+    runs = [(rotates, len(list(group))) for rotates, group in groupby(rotate)][:2]
+    turn = [rotates for rotates, count in runs for _ in range(count)]
+    if len(runs) < 2 or rotate != [turn[layer % len(turn)] for layer in range(len(rotate))]:
+        raise OptionError(f"layers that rotate must come in turns with others, got no_rope_layers={shown(given)}")
+    return runs
 
 
 def _parameters(config: Mapping[str, Any]) -> Options:

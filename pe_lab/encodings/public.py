@@ -25,13 +25,13 @@ from pe_lab.encodings.path import PaTH
 from pe_lab.encodings.polar import PoPE
 from pe_lab.encodings.randomized import Randomized, Shape
 from pe_lab.encodings.relative import Deberta, Shaw, TransformerXL
-from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, ResonanceRoPE, RoPE, XPos
+from pe_lab.encodings.rotary import ClippedRoPE, LeRoPE, LRoPE, PRoPE, ResonanceRoPE, RoPE, XPos
 from pe_lab.encodings.rotary_axes import MRoPE
 from pe_lab.encodings.rotary_content import CARoPE, MapFormer, SelectiveRoPE
 from pe_lab.encodings.rotary_scaled import DynamicNTKRoPE, InterpolatedRoPE, LongRoPE, NTKRoPE, Yarn
 from pe_lab.encodings.rotary_shifted import KeyOffsetRoPE
 from pe_lab.encodings.rotary_values import VORoPE
-from pe_lab.encodings.scaled import SSMax
+from pe_lab.encodings.scaled import SSMax, Temperature
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.stack import LayerInput, Positions, Stack
 from pe_lab.encodings.stick import RotaryStickBreaking, StickBreaking
@@ -52,6 +52,7 @@ __all__ = [
     "CARoPE",
     "Cache",
     "Canon",
+    "ClippedRoPE",
     "CoPE",
     "Continuous",
     "ConvolutionalPE",
@@ -115,6 +116,7 @@ __all__ = [
     "Stick",
     "StickBreaking",
     "Sum",
+    "Temperature",
     "Terms",
     "TransformerXL",
     "Tupe",

@@ -1,5 +1,6 @@
 """Encodings that rotate queries and keys."""
 
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from pe_lab.encodings.angles import FULL_TURN, angles
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Dimensions, Factor, OptionError, Positive, between
+from pe_lab.encodings.options import Dimensions, Factor, OptionError, Positive, between, whole
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Pairing, Rotary, Terms
 
@@ -212,6 +213,45 @@ class PRoPE(RoPE):
     def omega(self, device: torch.device) -> Tensor:
         pair = torch.arange(self.sizes.head_dim // 2, device=device)
         return super().omega(device).where(pair < self.rotated_pairs, 0) / self.factor
+
+
+class ClippedRoPE(RoPE):
+    """Clipped RoPE (Li et al. 2026, arXiv:2602.05258, its released code, where it is called CoPE): low frequencies fade
+    out.
+
+    The frequencies of the last n of r/2 pairs are multiplied by (1 + cos(pi m / (n - 1))) / 2 for m = 0, ..., n - 1:
+    the first of them stays, the last is 0. The paper argues that a cut at once, as that of `p_rope`, makes logits ring
+    over distance. n = 0 and n = 1 are RoPE. Nothing is learned.
+
+    Args:
+        theta, pairing, rotary_dim: as RoPE.
+        clipped: n, from 0 to r/2; None: 5/16 of the pairs, rounded up, and at least 2; 20 of 64, as in the source.
+
+    Raises:
+        ValueError: as RoPE; clipped out of range.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "clipped_rope",
+        theta: Positive = 10_000.0,
+        pairing: Pairing = "interleaved",
+        clipped: Annotated[int, whole(0)] | None = None,
+        rotary_dim: Dimensions | None = None,
+    ) -> None:
+        super().__init__(sizes, name, theta, pairing, rotary_dim)
+        pairs = self.rotary_dim // 2
+        self.clipped = max(math.ceil(5 * pairs / 16), min(2, pairs)) if clipped is None else clipped
+        if self.clipped > pairs:
+            raise OptionError(f"clipped must be at most {pairs}, the rotated pairs, got {clipped}")
+
+    def omega(self, device: torch.device) -> Tensor:
+        omega = super().omega(device)
+        first = omega.shape[-1] - self.clipped
+        share = torch.arange(self.clipped, dtype=torch.float64, device=device) / max(1, self.clipped - 1)
+        faded = omega[:, first:] * (1 + (math.pi * share).cos()) / 2
+        return torch.cat((omega[:, :first], faded), -1)
 
 
 class ResonanceRoPE(RoPE):

@@ -1,14 +1,15 @@
-"""Encodings that scale the logits by the number of keys."""
+"""Encodings that scale the logits of a query by the number of its keys, or by its position."""
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
 from pe_lab.encodings.base import PositionalEncoding, at_least_float32
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.options import Positive
+from pe_lab.encodings.options import NonNegative, Positions, Positive, whole
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.encodings.terms import Terms
 
@@ -63,6 +64,43 @@ class SSMax(PositionalEncoding):
         dtype = at_least_float32(h)
         factor = self.s.to(dtype)[:, None] * layout.key_count[:, None].to(dtype).log()
         return Terms(lift=ScaledQueries(factor[..., None], self.sizes.head_dim))
+
+
+class Temperature(PositionalEncoding):
+    """Temperature of attention by position, as Llama 4 and Ministral 3 have it in transformers' code.
+
+    With the original length L, the scaled logits of the query at position p are multiplied by
+    1 + beta ln(1 + floor((p + first) / L)), which is 1 up to L and grows beyond it. Nothing is learned. It hardly tells
+    order, and combines with an encoding that does: Ministral 3 is pe=sum 'pe.parts=[yarn,temperature]'; Llama 4 has it
+    in layers without rotations, pe=interleave 'pe.parts=[rope,temperature]' 'pe.layers=[3,1]', with first = 1. The
+    factor is on q . k alone, so that a bias is not multiplied.
+
+    Args:
+        beta: >= 0; `attn_scale` of Llama 4, `llama_4_scaling_beta` of Ministral 3. 0 is no encoding.
+        original_length: positions over which the factor stays the same; `floor_scale` of Llama 4,
+            `original_max_position_embeddings` of Ministral 3. None: the training length.
+        first: what the first position counts as; 0 in Ministral 3, 1 in Llama 4.
+
+    Raises:
+        ValueError: an option out of range.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        name: str = "temperature",
+        beta: NonNegative = 0.1,
+        original_length: Positions | None = None,
+        first: Annotated[int, whole(0, 1)] = 0,
+    ) -> None:
+        super().__init__(sizes, name)
+        self.beta, self.first = beta, first
+        self.original_length = sizes.length if original_length is None else original_length
+
+    def terms(self, h: Tensor, layout: Layout) -> Terms:
+        steps = (layout.pos.clamp(min=0) + self.first).div(self.original_length, rounding_mode="floor")
+        factor = 1 + self.beta * steps.to(at_least_float32(h)).log1p()
+        return Terms(lift=ScaledQueries(factor[:, None, :, None], self.sizes.head_dim))
 
 
 def _inverse_of_mean(sizes: Sizes) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from configs import pe_settings
+from pe_lab.attention import attend
 from pe_lab.config import expand
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.checkpoint import ENCODINGS, of_config, read
@@ -238,6 +239,70 @@ def test_the_text_of_a_model_of_several_kinds_is_read() -> None:
     assert of_config({**SIZE, **old("su", short_factor=[1.0], long_factor=[1.0])})[0] == "longrope"
 
 
+YARN = {"factor": 16.0, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0}
+MINISTRAL = {  # as of Ministral 3, with a shorter length
+    **SIZE,
+    "model_type": "ministral3",
+    **scaled("yarn", 1e6, **YARN, original_max_position_embeddings=16, llama_4_scaling_beta=0.1),
+}
+LLAMA4 = {
+    **SIZE,
+    "model_type": "llama4_text",
+    "num_hidden_layers": 8,
+    "floor_scale": 16,
+    "attn_scale": 0.2,
+    **scaled("llama3", 5e5, factor=8.0, **BANDS),
+}
+
+
+def test_the_temperature_of_a_model_comes_with_its_rotations() -> None:
+    name, options = of_config({"model_type": "mistral3", "text_config": MINISTRAL})
+    rotation, temperature = options["parts"]
+    assert (name, rotation["name"], rotation["factor"], rotation["original_length"]) == ("sum", "yarn", 16.0, 16)
+    assert temperature == {"name": "temperature", "beta": 0.1, "original_length": 16, "first": 0}
+    name, options = of_config({"model_type": "llama4", "text_config": LLAMA4})
+    assert (name, options["layers"], options["parts"][0]["name"]) == ("interleave", [3, 1], "llama3")
+    assert options["parts"][0]["pairing"] == "interleaved"
+    assert options["parts"][1] == {"name": "temperature", "beta": 0.2, "original_length": 16, "first": 1}
+    assert of_config({**LLAMA4, "attn_temperature_tuning": False})[1]["parts"][1] == {"name": "none"}
+
+
+@pytest.mark.parametrize(
+    ("given", "layers"),
+    [
+        ({"no_rope_layers": [1, 1, 0, 1, 1, 0]}, [2, 1]),
+        ({"no_rope_layers": [0, 0, 1, 0, 0, 1, 0]}, [2, 1]),
+        ({"no_rope_layers": None, "num_hidden_layers": 5}, [3, 1]),
+        ({"no_rope_layer_interval": 2, "num_hidden_layers": 4}, [1, 1]),
+    ],
+)
+def test_layers_without_rotations_alternate_with_others(given: dict[str, Any], layers: list[int]) -> None:
+    name, options = of_config({**SIZE, "model_type": "smollm3", "rope_theta": 5.0, **given})
+    assert (name, options["layers"]) == ("interleave", layers)
+    rotates = [part["name"] == "rope" for part in options["parts"]]
+    assert rotates == ([True, False] if (given.get("no_rope_layers") or [1])[0] else [False, True])
+    assert of_config({**SIZE, "rope_theta": 5.0, "no_rope_layers": [1, 1]})[0] == "rope"
+
+
+def test_attention_of_a_checkpoint_with_a_temperature_is_that_of_ministral_3(tmp_path: Path) -> None:
+    """At 16 times the original length, where rotations and factors are not those of rope."""
+    module = pytest.importorskip("transformers.models.ministral3.modeling_ministral3")
+    config = module.Ministral3Config(
+        **{**MINISTRAL, "hidden_size": 64, "head_dim": 32, "num_key_value_heads": 2, "num_hidden_layers": 1},
+        attn_implementation="eager",
+    )
+    layer, pos = module.Ministral3Attention(config, 0).double(), torch.arange(250)[None]
+    layout, h = Layout(pos, torch.zeros_like(pos), True), torch.randn(1, 250, 64, dtype=torch.float64)
+    mask = torch.zeros(1, 1, 250, 250, dtype=torch.float64).masked_fill(~layout.allowed, -torch.inf)
+    expected, _ = layer(h, module.Ministral3RotaryEmbedding(config)(h, pos), mask, pos)
+    config.save_pretrained(tmp_path)
+    terms = made("pe=from_checkpoint", f"pe.path={tmp_path}").terms(h, layout)
+    projections = layer.q_proj, layer.k_proj, layer.v_proj
+    q, k, v = (project(h).unflatten(-1, (2, 32)).transpose(1, 2) for project in projections)
+    got = layer.o_proj(attend(q, k, v, terms, layout).transpose(1, 2).flatten(2))
+    assert_close(got, expected, rtol=0, atol=250 * 8 * F32)
+
+
 REFUSED = [
     ({"rope_theta": 1e4, "rope_scaling": {"type": "spiral"}}, r"rope_type must be one of default, linear, .* 'spiral'"),
     ({"model_type": "gpt2"}, r"one of rope_theta, rope_parameters, .* must be given, got none \(model_type=gpt2\)"),
@@ -254,6 +319,14 @@ REFUSED = [
     ({"rope_theta": 1e4, "qk_rope_head_dim": 64}, r"got qk_rope_head_dim=64"),
     ({**old("yarn", factor=2.0)}, r"max_position_embeddings must be given for rope_type=yarn"),
     ({**old("llama3", factor=2.0), **SIZE}, r"high_freq_factor must be a number, got None"),
+    ({**MINISTRAL, **scaled("yarn", **YARN, **ORIGINAL)}, r"llama_4_scaling_beta must be a number, got None"),
+    ({**MINISTRAL, **scaled("yarn", **YARN, llama_4_scaling_beta=1)}, r"original_max_position_embeddings must be a n"),
+    ({**MINISTRAL, "model_type": "mistral"}, r"rope_type=yarn must be among .* got llama_4_scaling_beta=0\.1"),
+    ({**LLAMA4, "attn_scale": "x"}, r"attn_scale must be a number, got 'x'"),
+    ({**LLAMA4, "no_rope_layer_interval": 0}, r"no_rope_layer_interval must be an integer of at least 1, got 0"),
+    ({**LLAMA4, "no_rope_layers": 3}, r"no_rope_layers must be a list, got 3"),
+    ({**LLAMA4, "no_rope_layers": [1, 0, 1, 1]}, r"must come in turns with others, got no_rope_layers=\[1, 0, 1, 1\]"),
+    ({**LLAMA4, "no_rope_layers": [0, 0]}, r"must come in turns with others, got no_rope_layers=\[0, 0\]"),
 ]
 
 

@@ -58,6 +58,7 @@ ABSOLUTE = {
     "sinusoidal",
     "sinusoidal_2d",
     "sinusoidal_qk",
+    "temperature",
     "tupe",
 }
 # promises that do not apply to an encoding, beside those that its class declares not to
@@ -70,6 +71,7 @@ INAPPLICABLE = {
         "hard_alibi",
         "urpe",  # logits have no position
         "inkling",  # a token without content has no bias
+        "temperature",  # these positions have the same factor
     },
     SDPA: {
         *("cope", "deberta", "shaw", "transformer_xl", "exposb_literal", "stick_breaking", "rse", "rse_literal"),

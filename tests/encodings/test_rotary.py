@@ -13,7 +13,7 @@ from pe_lab.attention import attend, reference
 from pe_lab.config import Model
 from pe_lab.data.base import Task
 from pe_lab.encodings.layout import Layout
-from pe_lab.encodings.rotary import LeRoPE, LRoPE, PRoPE, ResonanceRoPE, RoPE, XPos
+from pe_lab.encodings.rotary import ClippedRoPE, LeRoPE, LRoPE, PRoPE, ResonanceRoPE, RoPE, XPos
 from pe_lab.encodings.sizes import Sizes
 from pe_lab.model.transformer import Transformer
 
@@ -494,6 +494,35 @@ def test_xpos_is_causal_only() -> None:
         XPos(replace(SIZES, causal=False))
     with pytest.raises(ValueError, match=r"causal attention only"):
         XPos(SIZES).locate(replace(layout_at([0, 1]), causal=False))
+
+
+FADED = {0: [], 1: [1.0], 2: [1.0, 0.0], 3: [1.0, 0.5, 0.0], 4: [1.0, 0.75, 0.25, 0.0]}  # factors of n pairs
+
+
+@pytest.mark.proves("clipped_rope")
+@pytest.mark.parametrize("clipped", FADED)
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+@pytest.mark.parametrize("length", [7, 63, 129])
+def test_clipped_rope_is_the_codes_rotation(clipped: int, pairing: str, length: int) -> None:
+    factors = [1.0] * (d // 2 - clipped) + FADED[clipped]
+    omega = [factor * 10_000 ** (-2 * c / d) for c, factor in enumerate(factors)]
+    pos = list(range(300, 300 + length))
+    rotate = matrices(pos, omega, [[1.0] * (d // 2)] * length, pairing)
+    assert_logits(ClippedRoPE(SIZES, clipped=clipped, pairing=pairing), pos, rotate, rotate)
+
+
+@pytest.mark.parametrize("rotary_dim", [None, 4])
+def test_without_clipped_pairs_it_is_rope(rotary_dim: int | None) -> None:
+    x, layout = torch.randn(B, H, 6, d), layout_at(*POSITIONS)
+    expected = rotated(RoPE(SIZES, rotary_dim=rotary_dim), x, layout)
+    assert torch.equal(rotated(ClippedRoPE(SIZES, clipped=0, rotary_dim=rotary_dim), x, layout), expected)
+    assert not torch.allclose(rotated(ClippedRoPE(SIZES, rotary_dim=rotary_dim), x, layout), expected)
+
+
+def test_five_of_sixteen_pairs_are_clipped_unless_said() -> None:
+    assert [ClippedRoPE(Sizes(n * 2, 1, 16)).clipped for n in (1, 2, 4, 8, 16, 64)] == [1, 2, 2, 3, 5, 20]
+    with pytest.raises(ValueError, match="^clipped must be at most 4, the rotated pairs, got 5"):
+        ClippedRoPE(SIZES, clipped=5)
 
 
 @pytest.mark.proves("resonance_rope")

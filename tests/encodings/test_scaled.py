@@ -1,4 +1,4 @@
-"""Logits that are scaled by the number of keys, against loops in float64."""
+"""Logits that are scaled by the number of keys or by the position, against loops in float64."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from pe_lab.attention import attend, reference
-from pe_lab.encodings import PADDING, Layout, RoPE, Sizes, SSMax, Stack, Sum, make
+from pe_lab.encodings import PADDING, Layout, RoPE, Sizes, SSMax, Stack, Sum, Temperature, make
 
 H, d = 3, 4
 D = H * d
@@ -171,6 +171,80 @@ def test_decoded_with_a_cache_it_equals_the_whole_sequence(chunks: list[int]) ->
             start += size
     real = layout.segment != PADDING
     assert_close(torch.cat(parts, 1)[real], expected[real], **EQUAL)
+
+
+@pytest.mark.proves("temperature")
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize(("original_length", "first"), [(1, 0), (3, 0), (4, 1), (8, 1)])
+@pytest.mark.parametrize("implementation", ["reference", "sdpa"])
+def test_logits_are_multiplied_by_a_factor_of_the_position(
+    original_length: int, first: int, name: str, causal: bool, implementation: str
+) -> None:
+    """Values, and gradients of q, k and v, in packed documents, with padding and at positions from 3 on."""
+    layout = LAYOUTS[name](causal)
+    sizes = Sizes(width=D, num_heads=H, length=16, causal=causal)
+    encoding = Temperature(sizes, beta=0.7, original_length=original_length, first=first)
+    batch, length = layout.segment.shape
+    q, k, v = (torch.randn(batch, H, length, d, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    terms = encoding.terms(torch.zeros(batch, length, D, dtype=torch.float64), encoding.locate(layout))
+    positions = layout.pos.expand(batch, length).tolist()
+    steps = [[math.floor((p + first) / original_length) for p in row] for row in positions]
+    factors = torch.tensor([[1 + 0.7 * math.log(1 + n) for n in row] for row in steps], dtype=torch.float64)
+    z = factors[:, None, :, None] * (q @ k.mT) / d**0.5
+    expected = z.masked_fill(~layout.allowed, -torch.inf).softmax(-1).nan_to_num() @ v
+    real = (layout.segment != PADDING)[:, None, :, None]
+    got = attend(q, k, v, terms, layout, implementation) * real
+    assert_close(got, expected * real, **EQUAL)
+    upstream = torch.randn_like(expected)
+    for g, e in zip(*(torch.autograd.grad(x, (q, k, v), upstream) for x in (got, expected * real)), strict=True):
+        assert_close(g, e, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.proves("temperature", by="transformers")
+@pytest.mark.parametrize("original_length", [1, 7, 16])
+def test_the_temperature_equals_that_of_ministral_3(original_length: int) -> None:
+    module = pytest.importorskip("transformers.models.ministral3.modeling_ministral3")
+    encoding, pos = Temperature(SIZES, beta=0.3, original_length=original_length), torch.tensor([[0, 5, 6, 7, 900]])
+    terms = encoding.terms(torch.zeros(1, 5, D, dtype=torch.float64), Layout(pos, torch.zeros_like(pos), True))
+    assert_close(terms.lift.factor, module.get_llama_4_attn_scale(pos.double(), 0.3, original_length), **EQUAL)
+
+
+@pytest.mark.proves("temperature", by="transformers")
+@pytest.mark.parametrize("original_length", [1, 7, 16])
+def test_attention_with_the_temperature_equals_a_layer_of_llama_4_without_rotations(original_length: int) -> None:
+    """Theirs computes the factor in float32."""
+    module = pytest.importorskip("transformers.models.llama4.modeling_llama4")
+    config = module.Llama4TextConfig(
+        hidden_size=D, num_attention_heads=H, num_key_value_heads=H, head_dim=d, num_hidden_layers=1, floor_scale=1,
+        no_rope_layers=[0], attn_implementation="eager",
+    )  # fmt: skip
+    config.floor_scale, config.attn_scale = original_length, 0.3
+    layer = module.Llama4TextAttention(config, 0).double()
+    layout, h = Layout.whole(2, 40, True), torch.randn(2, 40, D, dtype=torch.float64)
+    mask = torch.zeros(2, 1, 40, 40, dtype=torch.float64).masked_fill(~layout.allowed, -torch.inf)
+    expected, _ = layer(h, None, mask)
+    terms = Temperature(SIZES, beta=0.3, original_length=original_length, first=1).terms(h, layout)
+    projections = layer.q_proj, layer.k_proj, layer.v_proj
+    q, k, v = (project(h).unflatten(-1, (H, d)).transpose(1, 2) for project in projections)
+    got = layer.o_proj(attend(q, k, v, terms, layout).transpose(1, 2).flatten(2))
+    assert_close(got, expected, rtol=0, atol=1e-6)
+
+
+def test_below_the_original_length_the_temperature_is_that_of_none() -> None:
+    """The original length is that of training unless said."""
+    layout, h = Layout.whole(1, 17, True), torch.zeros(1, 17, D)
+    factor = Temperature(SIZES).terms(h, layout).lift.factor.flatten()
+    assert torch.equal(factor[:16], torch.ones(16))
+    assert factor[16].item() == pytest.approx(1 + 0.1 * math.log(2))
+    assert Temperature(SIZES, first=1).terms(h, layout).lift.factor.flatten()[15] > 1
+    assert torch.equal(Temperature(SIZES, beta=0).terms(h, layout).lift.factor.flatten(), torch.ones(17))
+
+
+@pytest.mark.parametrize("option", [{"beta": -0.1}, {"original_length": 0}, {"first": 2}, {"first": -1}])
+def test_a_temperature_out_of_range_is_refused(option: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=rf"^{next(iter(option))} must be "):
+        Temperature(SIZES, **option)
 
 
 def attended(stack: Stack, x: Tensor, layout: Layout, cache: object = None) -> Tensor:
