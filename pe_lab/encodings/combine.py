@@ -52,6 +52,7 @@ class Combination(PositionalEncoding):
                 )
         for nature in NATURES:
             setattr(self, nature, any(getattr(part, nature) for part in parts))
+        self.real_positions = all(part.real_positions for part in parts)
         whole = [f"{part.name}: {part.whole_sequence}" for part in parts if part.whole_sequence is not None]
         self.whole_sequence = whole[0] if whole else None
         if self.sizes.grid_width is not None:

@@ -1,5 +1,6 @@
 """Facts of a layout: what is known without reading its tensors, and properties that are computed once."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Generic, Self, TypeVar, overload
@@ -150,9 +151,9 @@ class Facts:
 
     @fact
     def pos_range(self) -> tuple[int, int]:
-        """The smallest and the largest position, without padding."""
+        """The smallest and the largest position, without padding; of real ones, integers around them."""
         pos = self.pos.expand(*self.segment.shape, *self.pos.shape[2:])[self.segment != PADDING]
-        return (int(pos.min()), int(pos.max())) if len(pos) else (0, 0)
+        return (math.floor(pos.min().item()), math.ceil(pos.max().item())) if len(pos) else (0, 0)
 
     @fact
     def max_distance(self) -> int:

@@ -109,15 +109,17 @@ class AxialRoPE(RoPE):
     Args:
         theta: > 0; smaller than for sequences, since grids have few rows.
         pairing: as RoPE.
-        coordinates: "index" counts rows and columns. "unit" takes 2 pi times the centre of a cell, in -1 ... 1 from the
-            first to the last row or column of its document, so that angles do not depend on the size of a picture
-            (DINOv3, Simeoni et al. 2025, arXiv:2508.10104, its released code, with pairing=half).
+        coordinates: "index" takes rows and columns as they are, integers or float64. "unit" takes 2 pi times the centre
+            of a cell, in -1 ... 1 from the first to the last row or column of its document, so that angles do not
+            depend on the size of a picture (DINOv3, Simeoni et al. 2025, arXiv:2508.10104, its released code, with
+            pairing=half).
 
     Raises:
         ValueError: as RoPE; head_dim is not a multiple of 4; positions without a grid; "unit" with causal attention,
             in which the size of the grid is not known.
     """
 
+    real_positions = True
     on_grid = True
     fallback = "rope"
     neutral = {"coordinates": "index"}
@@ -134,6 +136,7 @@ class AxialRoPE(RoPE):
         if coordinates == "unit" and sizes.causal:
             raise OptionError(f"coordinates of {name} must be index with causal attention, got unit")
         self.coordinates = coordinates
+        self.real_positions = coordinates == "index"
         if sizes.head_dim % 4:
             raise ValueError(
                 f"{name} rotates pairs on two axes: head_dim must be a multiple of 4, got {sizes.head_dim} "
@@ -173,6 +176,7 @@ class MixedRoPE(AxialRoPE):
         ValueError: as AxialRoPE.
     """
 
+    real_positions = True
     neutral = {}
     fallback = "lrope"
     per_layer = True

@@ -29,7 +29,8 @@ class Layout(Facts):
     """Positions and documents of the tokens of a batch, given to every hook of an encoding.
 
     Args:
-        pos: [B|1, T] or [B|1, T, axes] integer positions, increasing within a segment.
+        pos: [B|1, T] or [B|1, T, axes] positions, increasing within a segment: integers, or float64, which encodings
+            refuse that do not declare `real_positions`.
         segment: [B, T] integers: tokens attend within their segment (a packed document); PADDING for padding.
         causal: whether a token attends to itself and to earlier tokens only.
         seed: of the random draws of an encoding for this batch; None: from torch's global generator.
@@ -43,8 +44,8 @@ class Layout(Facts):
         known: facts that need not be read; dropped where positions or segments are replaced.
 
     Raises:
-        ValueError: positions or marks that are not integers; not a mark for each token; keys with bidirectional
-            attention.
+        ValueError: positions that are neither integers nor float64; marks that are not integers, or not one for each
+            token; keys with bidirectional attention.
     """
 
     pos: Tensor
@@ -59,9 +60,10 @@ class Layout(Facts):
     known: Known | None = field(default=None, repr=False, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.pos.dtype == torch.bool or self.pos.is_floating_point() or self.pos.is_complex():
-            raise ValueError(f"positions must be integers, got {self.pos.dtype}")
-        if self.pos.dtype != torch.long:
+        is_integer = not (self.pos.dtype == torch.bool or self.pos.is_floating_point() or self.pos.is_complex())
+        if not is_integer and self.pos.dtype != torch.float64:
+            raise ValueError(f"positions must be integers, or float64, got {self.pos.dtype}")
+        if is_integer and self.pos.dtype != torch.long:
             object.__setattr__(self, "pos", self.pos.long())
         if self.marks is not None:
             _require_marks(self.marks, self.segment)
@@ -235,7 +237,7 @@ class Layout(Facts):
         axes = pos.shape[2:]
         if axes not in ((), (2,)):
             own = (self.segment == segment)[..., None]
-            pos = self.pos.where(own, torch.iinfo(self.pos.dtype).min).amax((1, 2))[:, None]
+            pos = self.pos.where(own, -(2**62)).amax((1, 2))[:, None]
         on_grid, columns = axes == (2,), grid_width or 1
         if on_grid and grid_width is None:
             raise ValueError("positions on a grid need a grid_width to be continued, got None")

@@ -63,6 +63,7 @@ class RoPE(PositionalEncoding):
 
     revision = 2
     neutral = {"rotary_dim": None}
+    real_positions = True
 
     def __init__(
         self,
@@ -110,6 +111,7 @@ class LRoPE(RoPE):
         ValueError: as RoPE; share or lr out of range.
     """
 
+    real_positions = True
     weight_decay = False
 
     def __init__(
@@ -153,6 +155,7 @@ class LeRoPE(RoPE):
         ValueError: as RoPE; lr out of range.
     """
 
+    real_positions = True
     weight_decay = False
 
     def __init__(
@@ -190,6 +193,7 @@ class PRoPE(RoPE):
         ValueError: as RoPE; p out of range, or above 0 and too small for one pair; factor out of range.
     """
 
+    real_positions = True
     neutral = {"factor": 1.0}
 
     def __init__(
@@ -230,6 +234,8 @@ class ClippedRoPE(RoPE):
     Raises:
         ValueError: as RoPE; clipped out of range.
     """
+
+    real_positions = True
 
     def __init__(
         self,

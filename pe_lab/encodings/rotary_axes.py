@@ -36,6 +36,7 @@ class MRoPE(RoPE):
         ValueError: as RoPE; sections that do not add up to the rotated pairs, or that leave no room to alternate.
     """
 
+    real_positions = True
     three_axes = True
 
     def __init__(

@@ -32,6 +32,8 @@ class InterpolatedRoPE(RoPE):
         ValueError: as RoPE; factor out of range.
     """
 
+    real_positions = True
+
     def __init__(
         self,
         sizes: Sizes,
@@ -61,6 +63,8 @@ class NTKRoPE(RoPE):
     Raises:
         ValueError: as RoPE; factor out of range; head_dim below 4.
     """
+
+    real_positions = True
 
     def __init__(
         self,
@@ -158,6 +162,7 @@ class Yarn(RoPE):
             without the other, or beside an attention_factor.
     """
 
+    real_positions = True
     neutral = {
         **RoPE.neutral,
         "attention_factor": None,

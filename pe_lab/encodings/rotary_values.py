@@ -24,6 +24,8 @@ class VORoPE(RoPE):
         ValueError: as RoPE.
     """
 
+    real_positions = True
+
     def __init__(
         self,
         sizes: Sizes,

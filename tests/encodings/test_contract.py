@@ -266,9 +266,9 @@ def test_all_other_weights_are_those_of_a_model_without_encoding(name: str) -> N
     assert all(torch.equal(state[key], plain[key]) for key in plain)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.bool])
-def test_positions_that_are_not_integers_are_refused(dtype: torch.dtype) -> None:
-    with pytest.raises(ValueError, match="positions must be integers"):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.complex64, torch.bool])
+def test_positions_that_are_neither_integers_nor_float64_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(ValueError, match="positions must be integers, or float64"):
         Layout(torch.arange(T).to(dtype)[None], torch.zeros(1, T, dtype=torch.long), True)
 
 
@@ -278,6 +278,17 @@ def test_positions_that_are_not_integers_are_refused(dtype: torch.dtype) -> None
 def test_positions_of_every_integer_type_mean_the_same(name: str, dtype: torch.dtype) -> None:
     model, tokens, layout = case(name).model(), random_tokens(B, T), whole(B, T, causal=True)
     assert torch.equal(model(tokens, replace(layout, pos=layout.pos.to(dtype))), model(tokens, layout))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_real_positions_are_taken_where_that_is_declared_and_refused_elsewhere(name: str) -> None:
+    model, tokens, layout = case(name).model(), random_tokens(B, T), whole(B, T, causal=True)
+    real = replace(layout, pos=layout.pos.double())
+    if model.encodings[0].real_positions:
+        assert torch.equal(model(tokens, real), model(tokens, layout))
+    else:
+        with pytest.raises(ValueError, match=r"^\w+ takes integer positions"):
+            model(tokens, real)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,6 +1,7 @@
 """Encodings of rows and columns against their formulas, written pair by pair."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import hydra
@@ -68,7 +69,7 @@ def test_learnable_2d_learns_a_vector_per_row_and_per_column() -> None:
     assert_close(found, grad, rtol=0, atol=1e-14)
 
 
-def rotated(x: Tensor, cell: tuple[int, int], omega: list[tuple[float, float]]) -> Tensor:
+def rotated(x: Tensor, cell: tuple[float, float], omega: list[tuple[float, float]]) -> Tensor:
     """Pair c of x [d] rotated by row * omega_row + column * omega_column."""
     parts = []
     for c, (along_row, along_column) in enumerate(omega):
@@ -78,12 +79,14 @@ def rotated(x: Tensor, cell: tuple[int, int], omega: list[tuple[float, float]]) 
     return torch.stack(parts)
 
 
-def logits_by_hand(q: Tensor, k: Tensor, omega: list[list[tuple[float, float]]]) -> Tensor:
+def logits_by_hand(
+    q: Tensor, k: Tensor, omega: list[list[tuple[float, float]]], cells: Sequence[tuple[float, float]] = CELLS
+) -> Tensor:
     d = q.shape[-1]
     rows = []
     for h in range(H):
-        qs = [rotated(q[0, h, t], CELLS[t], omega[h]) for t in range(T)]
-        ks = [rotated(k[0, h, t], CELLS[t], omega[h]) for t in range(T)]
+        qs = [rotated(q[0, h, t], cells[t], omega[h]) for t in range(T)]
+        ks = [rotated(k[0, h, t], cells[t], omega[h]) for t in range(T)]
         rows.append(torch.stack([torch.stack([a @ b for b in ks]) for a in qs]) / math.sqrt(d))
     return torch.stack(rows)[None]
 
@@ -99,6 +102,24 @@ def test_axial_rope_rotates_half_of_the_pairs_with_the_row_and_half_with_the_col
     upstream = torch.randn_like(z)
     for got, want in zip(*(torch.autograd.grad(y, (q, k), upstream) for y in (z, expected)), strict=True):
         assert_close(got, want, rtol=0, atol=1e-11)
+
+
+def test_axial_rope_takes_real_coordinates() -> None:
+    """As of patches of pictures of several sizes; values and gradients."""
+    cells = [(r / 3 - 0.5, 2.5 * c + 0.125) for r, c in CELLS]
+    layout = replace(LAYOUT, pos=torch.tensor(cells, dtype=torch.float64)[None])
+    q, k = torch.randn(2, 1, H, T, D // H, dtype=torch.float64, requires_grad=True)
+    encoding, h = AxialRoPE(SIZES), torch.zeros(1, T, D, dtype=torch.float64)
+    z = reference.logits(q, k, encoding.terms(h, encoding.locate(layout)), layout)
+    expected = logits_by_hand(q, k, [[(1.0, 0.0), (0.1, 0.0), (0.0, 1.0), (0.0, 0.1)]] * H, cells)
+    assert_close(z, expected, rtol=0, atol=1e-12)
+    upstream = torch.randn_like(z)
+    for got, want in zip(*(torch.autograd.grad(y, (q, k), upstream) for y in (z, expected)), strict=True):
+        assert_close(got, want, rtol=0, atol=1e-11)
+    with pytest.raises(ValueError, match=r"^rope_2d takes integer positions on a grid, got torch\.float64"):
+        AxialRoPE(replace(SIZES, causal=False), coordinates="unit").locate(layout)
+    with pytest.raises(ValueError, match=r"^rope takes integer positions on a grid, got torch\.float64"):
+        RoPE(SIZES).locate(layout)  # which reads it row by row
 
 
 @pytest.mark.proves("rope_mixed")

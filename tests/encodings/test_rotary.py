@@ -2,6 +2,7 @@
 
 import cmath
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -25,9 +26,10 @@ F32 = torch.finfo(torch.float32).eps
 EQUAL = {"rtol": 0, "atol": 1e-11}
 
 
-def layout_at(*pos: list[int]) -> Layout:
+def layout_at(*pos: Sequence[float]) -> Layout:
     size = (len(pos), len(pos[0]))
-    return Layout(torch.tensor(pos), torch.zeros(size, dtype=torch.long), causal=True)
+    exact = torch.long if isinstance(pos[0][0], int) else torch.float64
+    return Layout(torch.tensor(pos, dtype=exact), torch.zeros(size, dtype=torch.long), causal=True)
 
 
 def logits(encoding: RoPE, q: Tensor, k: Tensor, layout: Layout) -> Tensor:
@@ -345,7 +347,7 @@ class _Terms(torch.nn.Module):
         return self.encoding.terms(h, layout)
 
 
-def matrices(pos: list[int], omega: list[float], scale: list[list[float]], pairing: str) -> Tensor:
+def matrices(pos: Sequence[float], omega: list[float], scale: list[list[float]], pairing: str) -> Tensor:
     """[T, d, d] that rotate pair c by pos * omega_c and multiply it by scale_c, one entry at a time."""
     out = torch.zeros(len(pos), 2 * len(omega), 2 * len(omega), dtype=torch.float64)
     for t, m in enumerate(pos):
@@ -356,7 +358,7 @@ def matrices(pos: list[int], omega: list[float], scale: list[list[float]], pairi
     return out
 
 
-def assert_logits(encoding: RoPE, pos: list[int], by_q: Tensor, by_k: Tensor, atol: float = 1e-11) -> None:
+def assert_logits(encoding: RoPE, pos: Sequence[float], by_q: Tensor, by_k: Tensor, atol: float = 1e-11) -> None:
     """The encoding's logits are (by_q q) . (by_k k) / sqrt(d), with their gradients."""
     q, k = (torch.randn(B, H, len(pos), d, dtype=torch.float64, requires_grad=True) for _ in range(2))
     got = logits(encoding, q, k, layout_at(pos))
@@ -494,6 +496,15 @@ def test_xpos_is_causal_only() -> None:
         XPos(replace(SIZES, causal=False))
     with pytest.raises(ValueError, match=r"causal attention only"):
         XPos(SIZES).locate(replace(layout_at([0, 1]), causal=False))
+
+
+@pytest.mark.parametrize("pairing", ["interleaved", "half"])
+def test_rope_takes_real_positions(pairing: str) -> None:
+    """Values, and gradients of queries and keys, at positions between integers."""
+    pos = [0.25, 1.0, 2.75, 300.125, 3000.0625]
+    omega = [10_000 ** (-2 * c / d) for c in range(d // 2)]
+    rotate = matrices(pos, omega, [[1.0] * (d // 2)] * len(pos), pairing)
+    assert_logits(RoPE(SIZES, pairing=pairing), pos, rotate, rotate)
 
 
 FADED = {0: [], 1: [1.0], 2: [1.0, 0.0], 3: [1.0, 0.5, 0.0], 4: [1.0, 0.75, 0.25, 0.0]}  # factors of n pairs
