@@ -29,7 +29,9 @@ ONLY = {
         kind: kind
         for kind in ("mistral", "gemma2", "qwen3", "gpt_neox", "phi3", "modernbert", "opt", "roberta", "bert")
     },
-    **{kind: kind for kind in ("bloom", "mpt", "deberta-v2", "vit", "gpt2")},
+    **{kind: kind for kind in ("bloom", "mpt", "gpt2")},
+    "deberta-v2": "deberta",
+    "vit": "vit or images",
     **{kind: f"{kind} or layer or gemma" for kind in ("gemma3_text", "smollm3")},
     "t5": "t5 or buckets",
 }
@@ -69,12 +71,11 @@ def of(encoding: str, file: str, tests: str, *changes: tuple[str, str]) -> list[
 
 
 def of_model(kind: str, file: str, *changes: tuple[str, str]) -> list[Mutant]:
-    """Return mutants of what replaces positions in a type of model of transformers."""
+    """Return mutants of what replaces positions in a type of model of transformers, or of its own encoding."""
     tests = [f"hf/test_{name}.py" for name in ("families", "settings", "cache", "inputs")]
     others = kind in ("llama", "t5", "gpt2", "bert")  # types of all these tests
-    return [
-        Mutant(kind, Path("pe_lab/hf", file), old, new, tuple(tests if others else tests[:1])) for old, new in changes
-    ]
+    path = Path("pe_lab", file if "/" in file else f"hf/{file}")
+    return [Mutant(kind, path, old, new, tuple(tests if others else tests[:1])) for old, new in changes]
 
 
 MUTANTS = [
@@ -218,6 +219,25 @@ MUTANTS = [
         (".round().long()", ".floor().long()"),
         ("% wavelength\n", "% (wavelength + 1)\n"),
         ("angles(turned, FULL_TURN / wavelength.double()", "angles(turned, 1 / wavelength.double()"),
+    ),
+    *of(
+        "clipped_rope",
+        "rotary.py",
+        "rotary",
+        ("omega[:, first:] * (1 + (math.pi * share).cos()) / 2", "omega[:, first:] * (1 - share)"),
+        ("/ max(1, self.clipped - 1)", "/ max(1, self.clipped)"),
+        ("first = omega.shape[-1] - self.clipped", "first = 0"),
+        ("math.ceil(5 * pairs / 16)", "5 * pairs // 16"),
+    ),
+    *of(
+        "temperature",
+        "scaled.py",
+        "scaled",
+        ("(layout.pos.clamp(min=0) + self.first)", "layout.pos.clamp(min=0)"),
+        ('rounding_mode="floor"', "rounding_mode=None"),
+        (".log1p()", ".log()"),
+        ("1 + self.beta * steps", "1 - self.beta * steps"),
+        ("sizes.length if original_length is None", "1 if original_length is None"),
     ),
     *of(
         "mrope",
@@ -513,6 +533,56 @@ MUTANTS = [
         ("(3, self.n_heads, -1)).unbind(-3)", "(self.n_heads, 3, -1)).unbind(-2)"),
         ("self.attn_dropout_p if self.training else 0.0", "0.0"),
     ),
+    *of_model(
+        "bloom",
+        "encodings/bias.py",
+        ("[::2][: num_heads - power]", "[1::2][: num_heads - power]"),
+        ("2 ** (-8 * (h + 1) / n)", "2 ** (-8 * h / n)"),
+        ("geometric(power) +", "geometric(2 * power)[:power] +"),
+    ),
+    *of_model(
+        "bert",
+        "families.py",
+        ("passes_zeros=True", "passes_zeros=False"),
+        (
+            "Table(part.embeddings.position_embeddings.weight)",
+            "Table(part.embeddings.position_embeddings.weight.flip(0))",
+        ),
+        ('remove=_table("embeddings.position_embeddings")', "remove=_nothing"),
+        ('value="value",', 'value="query",'),
+    ),
+    *of_model(
+        "gpt2",
+        "families.py",
+        ("Table(part.wpe.weight)", "Table(part.wpe.weight.flip(0))"),
+        ('remove=_table("wpe")', "remove=_nothing"),
+        ('value="c_attn",\n        fused="blocks"', 'value="c_attn",\n        fused="heads"'),
+    ),
+    *of_model(
+        "deberta-v2",
+        "rewritten.py",
+        ("self.attention_head_size**-0.5", "(3 * self.attention_head_size) ** -0.5"),
+        ("dropout = self.dropout.p if self.training else 0.0", "dropout = self.dropout.p"),
+    ),
+    *of_model(
+        "deberta-v2",
+        "families.py",
+        ('("pos_key_proj", "pos_query_proj")', '("pos_key_proj",)'),
+        ("part.embeddings.position_embeddings = None", "pass"),
+        ("        del encoder.rel_embeddings\n", ""),
+        ('        encoder.norm_rel_ebd = ["none"]\n        del encoder.LayerNorm\n', "        pass\n"),
+        ('passes_zeros=False,\n        mask="padding"', 'passes_zeros=False,\n        mask="any"'),
+    ),
+    *of_model(
+        "vit",
+        "families.py",
+        ("position_embeddings[0])", "position_embeddings[0].flip(0))"),
+        ("table.new_zeros(())", "table[:, :1].clone()"),
+        ('object.__setattr__(part.embeddings, "interpolate_pos_encoding", _no_vectors)', "pass"),
+        ("config.patch_size) ** 2 + 1", "config.patch_size) ** 2"),
+        ("causal=False,\n        images=True", "images=True"),
+    ),
+    *of_model("vit", "hooks.py", ("        return (x,)\n", "        return args\n")),
 ]
 
 
@@ -526,10 +596,6 @@ class FirstFailure:
         if report.failed and not self.file.exists():
             self.file.write_text(report.nodeid)
 
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.failed:
-            self.file.write_text(report.nodeid)
-
 
 def caught_by(mutant: Mutant, copy: Path) -> str | None:
     """Return the first test that fails with a mutant; None: all pass.
@@ -538,7 +604,7 @@ def caught_by(mutant: Mutant, copy: Path) -> str | None:
         copy: holds copies of the folders pe_lab and conf, as they are in this repository; left so.
 
     Raises:
-        RuntimeError: pytest did not run, or it tested another package.
+        RuntimeError: pytest did not run, a file of tests cannot be collected, or another package was tested.
     """
     file, failure = copy / mutant.path, copy / "failure"
     text = file.read_text()
@@ -552,7 +618,7 @@ def caught_by(mutant: Mutant, copy: Path) -> str | None:
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     finally:
         file.write_text(text)
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise RuntimeError(f"{mutant.name}: pytest ended with {code}")
     return failure.read_text().rpartition("/")[2].partition("[")[0] if failure.exists() else None
 
@@ -568,8 +634,13 @@ def _run(copy: Path, tests: list[str], failure: Path) -> NoReturn:
             os.dup2(nothing.fileno(), 2)
         options = ["-p", "no:cacheprovider", "-x", "-q", "--tb=no", f"--rootdir={ROOT}", f"-c={ROOT}/pyproject.toml"]
         options += ["-o", f"pythonpath={copy} {ROOT} {ROOT}/tests"]  # that of the file has the package itself
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what the caller has imported
+        for name, module in list(sys.modules.items()):  # what the caller has imported is not of the copy
+            if Path(getattr(module, "__file__", None) or "/").is_relative_to(ROOT):
+                del sys.modules[name]
         code = int(pytest.main([*options, *tests], plugins=[FirstFailure(failure)]))
-        if Path(sys.modules["pe_lab"].__file__ or "").parent != copy / "pe_lab":
+        package = sys.modules.get("pe_lab")  # no test has imported it if none was collected
+        if package is not None and Path(package.__file__ or "").parent != copy / "pe_lab":
             code = OTHER_PACKAGE
     finally:
         os._exit(code)

@@ -180,7 +180,7 @@ def _patches(part: Any) -> None:
 
 
 def _disentangled(part: Any) -> None:
-    part.embeddings.position_embeddings, part.embeddings.position_biased_input = None, False
+    part.embeddings.position_embeddings = None
     encoder = part.encoder
     if encoder.relative_attention:
         encoder.relative_attention = False
@@ -258,6 +258,7 @@ FAMILIES = {  # by config.model_type
         remove=_disentangled,
         value="value_proj",
         causal=False,
+        passes_zeros=False,
         mask="padding",
         bearer=Bearer("encoder", "get_rel_pos", "relative_pos"),
         rewritten=Deberta,

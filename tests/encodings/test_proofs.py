@@ -85,6 +85,15 @@ def test_mutants_of_the_page_are_those_of_the_script_and_three_at_least() -> Non
         assert f"def {test}(" in (mutants.ROOT / "tests" / place / file).read_text()
 
 
+@pytest.mark.slow
+def test_a_file_of_tests_that_cannot_be_collected_catches_no_mutant(tmp_path: Path) -> None:
+    tests = tmp_path / "test_broken.py"
+    tests.write_text("import of_nothing\n")
+    mutant = mutants.Mutant("rope", Path("pe_lab/encodings/rotary.py"), "class RoPE(", "class RoPE (", (str(tests),))
+    with pytest.raises(RuntimeError, match="pytest ended with 2"):
+        mutants.caught_by(mutant, mutants.copied(tmp_path / "copy"))
+
+
 @pytest.mark.exhaustive
 def test_every_mutant_is_caught(tmp_path: Path) -> None:
     copy = mutants.copied(tmp_path)

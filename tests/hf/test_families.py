@@ -241,6 +241,26 @@ def test_parameters_of_the_models_own_positions_are_gone_and_no_others(kind: str
     assert all(any(each in name for name in gone) for each in learned)
 
 
+def test_projections_of_positions_of_deberta_are_gone_too() -> None:
+    model = small("deberta-v2", share_att_key=False)
+    before = {name for name, _ in model.named_parameters()}
+    gone = before - {name for name, _ in replace(model, "none").named_parameters()}
+    learned = {*LEARNED["deberta-v2"], "pos_key_proj", "pos_query_proj"}
+    assert gone == {name for name in before if any(each in name for each in learned)}
+    assert all(any(each in name for name in gone) for each in learned)
+
+
+@pytest.mark.parametrize("kind", ["bert", "deberta-v2", "gpt2", "opt", "roberta"])
+@torch.no_grad()
+def test_sequences_may_be_longer_than_the_models_own_table(kind: str) -> None:
+    """At three times its rows; a padded sequence has the logits that it has alone."""
+    model, generator = replace(small(kind), "alibi"), torch.Generator().manual_seed(5)
+    tokens, mask = torch.randint(2, VOCABULARY, (1, 3 * LENGTH), generator=generator), torch.ones(1, 3 * LENGTH)
+    mask[:, 80:] = 0
+    got = logits(model, tokens, attention_mask=mask, **({} if kind in BIDIRECTIONAL else {"use_cache": False}))
+    assert_close(got[:, :80], logits(model, tokens[:, :80]), **CLOSE)
+
+
 # -- every encoding ----------------------------------------------------------------------------------------------------
 
 SOME = ("kerple_log", "learnable", "lrope", "sinusoidal_qk", "t5", "forgetting", "cope", "transformer_xl")
@@ -452,19 +472,32 @@ def test_images_of_another_size_have_positions_too() -> None:
     larger = torch.randn(1, 1, 16, 20)
     out = logits(model, larger, interpolate_pos_encoding=True)
     assert (logits(model, larger.flip(-1), interpolate_pos_encoding=True) - out).abs().max() > 1e-3
-    assert stacks(replace(small("vit"), "learnable"))[0].first.table.shape == (10, WIDTH)
+    first = stacks(replace(small("vit"), "learnable"))[0].first
+    assert first.table.shape == (10, WIDTH)
+    assert first.sizes.length == 10
 
 
 # -- training, saving, copying -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["phi3", "gpt_neox", "bloom", "mpt", "modernbert", "opt", "deberta-v2", "mistral"])
+VALUES = {  # the module that computes values, and whether it computes queries and keys too
+    **dict.fromkeys(("mistral", "opt"), ("v_proj", None)),
+    "bert": ("value", None),
+    "deberta-v2": ("value_proj", None),
+    **dict.fromkeys(("bloom", "gpt_neox"), ("query_key_value", "heads")),
+    **dict.fromkeys(("modernbert", "mpt"), ("Wqkv", "blocks")),
+    "gpt2": ("c_attn", "blocks"),
+    "phi3": ("qkv_proj", "blocks"),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
 @torch.no_grad()
 def test_values_do_not_get_the_vectors_of_queries_and_keys(kind: str) -> None:
     """Also where one module computes all three, head by head or with fewer heads of values."""
     model, calls = replace(small(kind), "sinusoidal_qk", length=LENGTH), []
-    family = FAMILIES[kind]
-    project = family.attentions(part_of(model))[0].get_submodule(family.value)
+    path, fused = VALUES[kind]
+    project = FAMILIES[kind].attentions(part_of(model))[0].get_submodule(path)
     project.register_forward_hook(lambda module, args, out: calls.append((args[0], out)))
     logits(model, inputs(kind))
     queries_input, out = calls[-1]
@@ -472,14 +505,14 @@ def test_values_do_not_get_the_vectors_of_queries_and_keys(kind: str) -> None:
     calls.clear()
     with_vectors, without = project(queries_input), project(queries_input - vectors)
     index = torch.arange(out.shape[-1])
-    if family.fused == "heads":
+    if fused == "heads":
         values = index // 8 % 3 == 2
+    elif kind == "phi3":  # 4 heads of queries, 2 of keys, 2 of values, of 8 dimensions
+        values = index >= 48
     else:
-        values = index >= (out.shape[-1] // 2 if kind == "phi3" else out.shape[-1] * 2 // 3 if family.fused else 0)
-        if kind == "phi3":  # 4 heads of queries, 2 of keys, 2 of values, of 8 dimensions
-            values = index >= 48
+        values = index >= (out.shape[-1] * 2 // 3 if fused else 0)
     assert_close(out[..., values], without[..., values], **CLOSE)
-    if family.fused:
+    if fused:
         assert_close(out[..., ~values], with_vectors[..., ~values], **CLOSE)
     assert (out - with_vectors)[..., values].abs().max() > 0.01
 
