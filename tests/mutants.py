@@ -348,7 +348,7 @@ MUTANTS = [
         "dape",
         ("adapted = added + self.mlp(", "adapted = self.mlp("),
         ("maps = block.maps(z, added)", "maps = block.maps(added, z)"),
-        ("block.shifted(maps)), inplace=True)", "block.shifted(maps)), 0.1, inplace=True)"),
+        ("leaky_relu(hidden, inplace=True)", "leaky_relu(hidden, 0.1, inplace=True)"),
     ),
     *of(
         "dape_v2",
