@@ -8,8 +8,9 @@ import numpy as np
 
 from pe_lab.data.seeding import derive
 
-BLOCK = 2**20  # places of a block
-AT_ONCE = 2**24  # hashes of known sequences that are in memory together
+READ = 2**22  # places of a read
+BLOCK = 2**16  # places of a block: its numbers stay in the processor's cache
+AT_ONCE = 2**25  # hashes of known sequences that are in memory together
 FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that it has an inverse modulo 2^64
 INVERSE = np.uint64(pow(int(FACTOR), -1, 2**64))
 
@@ -53,18 +54,21 @@ def rolling(stream: Path, length: int, value: np.ndarray) -> Iterator[tuple[int,
 
     The hash of t_0, t_1, ... is the sum of value[t_j] FACTOR^j modulo 2^64, a difference of two running sums.
     """
-    size = BLOCK + length
+    block = max(BLOCK, length)
     power, inverse = (
-        np.concatenate([np.ones(1, np.uint64), np.full(size - 1, base, np.uint64).cumprod(dtype=np.uint64)])
+        np.concatenate([np.ones(1, np.uint64), np.full(block + length - 1, base, np.uint64).cumprod(dtype=np.uint64)])
         for base in (FACTOR, INVERSE)
     )
     places = np.load(stream, mmap_mode="r").shape[0] - length + 1
-    for at in range(0, places, BLOCK):
+    for first in range(0, places, READ):
         # a new map each time, so that pages already read leave memory
-        block = np.array(np.load(stream, mmap_mode="r")[at : at + BLOCK + length - 1])
-        count = len(block) - length + 1
-        sums = np.concatenate([np.zeros(1, np.uint64), (value[block] * power[: len(block)]).cumsum(dtype=np.uint64)])
-        yield at, (sums[length : length + count] - sums[:count]) * inverse[:count]
+        tokens = np.array(np.load(stream, mmap_mode="r")[first : first + READ + length - 1])
+        for at in range(0, len(tokens) - length + 1, block):
+            values = value.take(tokens[at : at + block + length - 1])
+            count = len(values) - length + 1
+            values *= power[: len(values)]
+            sums = np.concatenate([np.zeros(1, np.uint64), values.cumsum(dtype=np.uint64)])
+            yield first + at, (sums[length : length + count] - sums[:count]) * inverse[:count]
 
 
 class Among:
@@ -74,21 +78,28 @@ class Among:
         members: sorted in place.
     """
 
-    BITS = 24
+    BITS = 30  # of a number that are looked up, at most; otherwise so many that at most one place in 32 is taken
 
     def __init__(self, members: np.ndarray) -> None:
         members.sort()
         self.members = members
-        self.table = np.zeros(2**self.BITS, bool)
+        bits = min(max(16, len(members).bit_length() + 5), self.BITS)
+        self.shift = np.uint64(64 - bits)
+        self.table = np.zeros(2**bits // 8, np.uint8)
         for at in range(0, len(members), BLOCK):
-            self.table[self._high(members[at : at + BLOCK])] = True
+            byte, bit = self._places(members[at : at + BLOCK])
+            begins = np.append(True, byte[1:] != byte[:-1]).nonzero()[0]  # they are in order
+            self.table[byte[begins]] |= np.bitwise_or.reduceat(np.uint8(1) << bit, begins)
 
-    def _high(self, numbers: np.ndarray) -> np.ndarray:
-        return (numbers >> np.uint64(64 - self.BITS)).astype(np.intp)
+    def _places(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the byte of the table, and the bit in it, of each number."""
+        high = numbers >> self.shift
+        return (high >> np.uint64(3)).astype(np.intp), (high & np.uint64(7)).astype(np.uint8)
 
     def __call__(self, numbers: np.ndarray) -> np.ndarray:
         """Return the indices of the numbers that are in the set."""
-        index = self.table[self._high(numbers)].nonzero()[0]
+        byte, bit = self._places(numbers)
+        index = (self.table.take(byte) >> bit & np.uint8(1)).nonzero()[0]
         place = np.searchsorted(self.members, numbers[index])
         place[place == len(self.members)] = 0
         found: np.ndarray = index[self.members[place] == numbers[index]]

@@ -483,7 +483,8 @@ def test_a_text_is_encoded_once(file: Path, tmp_path: Path, monkeypatch: pytest.
 
 def test_memory_does_not_grow_with_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK", 2**14)
-    monkeypatch.setattr(overlap_module, "BLOCK", 2**13)
+    monkeypatch.setattr(overlap_module, "READ", 2**13)
+    monkeypatch.setattr(overlap_module, "BLOCK", 2**10)
     monkeypatch.setattr(overlap_module, "AT_ONCE", 2**14)
     monkeypatch.setattr(Among, "BITS", 10)
     path = tmp_path / "file.txt"
@@ -574,6 +575,7 @@ def saved(tmp_path: Path, streams: dict[str, np.ndarray]) -> dict[str, Path]:
 def test_they_are_those_of_a_slow_search(
     block: int, at_once: int, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(overlap_module, "READ", 5 * block // 2)
     monkeypatch.setattr(overlap_module, "BLOCK", block)
     monkeypatch.setattr(overlap_module, "AT_ONCE", at_once)
     monkeypatch.setattr(Among, "BITS", 8)
