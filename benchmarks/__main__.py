@@ -12,6 +12,8 @@ BENCHMARKS = {
     "speed": "time encodings in a plain model on a CPU, against transformers and against none",
     "study": "time the lab against a plain PyTorch loop",
     "ledger": "time reading and reporting a ledger of made-up cells",
+    "peers": "time training steps beside x-transformers and transformers, on a CPU",
+    "rate": "compare a training step with the rate of matrix products, on a CPU",
     "gpu": "run all that needs a GPU: self-test, tests, sanitizer, tune, kernels and a sweep",
     "gpu_steps": "time training steps on a GPU, as usual and as a CUDA graph",
     "kernels": "time attention by Triton, FlexAttention and PyTorch, on a GPU",

@@ -101,10 +101,11 @@ class Loader(DataLoader[Batch]):
 
     Args:
         place: returns the number of batches that were trained on; None: it starts as the order does.
+        workers: processes that make batches ahead; 0: this one makes each when it is asked for.
     """
 
-    def __init__(self, rows: Rows, order: Order, place: Callable[[], int] | None = None) -> None:
-        super().__init__(rows, sampler=order, batch_size=None, collate_fn=_as_it_is)
+    def __init__(self, rows: Rows, order: Order, place: Callable[[], int] | None = None, workers: int = 0) -> None:
+        super().__init__(rows, sampler=order, batch_size=None, collate_fn=_as_it_is, num_workers=workers)
         self.rows, self.order, self.place = rows, order, place
 
     def __iter__(self) -> Iterator[Any]:
@@ -135,10 +136,12 @@ class Sequences(L.LightningDataModule):
     Args:
         settings: of the cell; read are data, seed, trainer.batch_size and trainer.fresh.
         dataset: that the settings describe, where it has been made already.
+        workers: processes that make training batches ahead, in the same order; text in them is the same memory map.
     """
 
-    def __init__(self, settings: Settings, dataset: Dataset | None = None) -> None:
+    def __init__(self, settings: Settings, dataset: Dataset | None = None, workers: int = 0) -> None:
         super().__init__()
+        self.workers = workers
         self.cfg = as_config(settings)
         self.dataset = make_dataset(self.cfg) if dataset is None else dataset
 
@@ -155,7 +158,7 @@ class Sequences(L.LightningDataModule):
             place = lambda: batches_done(trainer)  # noqa: E731
         require_split(size, batch_size, ranks)
         order = Order(size, batch_size, self.cfg.seed, rank, ranks, fixed)
-        return Loader(Rows(self.dataset, "train", self.cfg.trainer.fresh), order, place)
+        return Loader(Rows(self.dataset, "train", self.cfg.trainer.fresh), order, place, self.workers)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return the validation split; every device evaluates all of it."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,6 +73,10 @@ class Encoded:
     def streams(self) -> dict[str, np.ndarray]:
         """Return the memory maps of all splits, kept open."""
         return {split: self.stream(split) for split in SPLITS}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the memory maps, which another process opens itself: pickled, they are whole."""
+        return {name: value for name, value in vars(self).items() if name != "streams"}
 
     def repeats(self, split: str, length: int) -> np.ndarray:
         """Return the places in a split whose next `length` tokens occur in an earlier split; computed once."""
