@@ -6,7 +6,7 @@ that twins differ is wrong.
 
 Which they are was measured on the benchmark's model: after four steps, logits of twins are 1e-5 apart or less, those of
 near-twins 1.5e-3, relative to their size. `integer` and `normalized` add the same number to all features of a token,
-which the normalization takes out again: they train as `none` does.
+which the normalization takes out again: they train as `none` does, and so does `temperature`, whose factor is 1.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from pe_lab.benchmark.tasks import task
 from pe_lab.benchmark.verdicts import DIFFERENT, pairs, runs
 from pe_lab.statistics import share_interval
 
-TWINS: tuple[tuple[str, ...], ...] = (("none", "integer", "normalized"), ("rope", "rope_dynamic_ntk"))
+TWINS: tuple[tuple[str, ...], ...] = (("none", "integer", "normalized", "temperature"), ("rope", "rope_dynamic_ntk"))
 NEAR: tuple[tuple[str, str], ...] = (
-    *(("rope", pe) for pe in ("carope", "lerope", "lrope", "p_rope", "xpos")),
+    *(("rope", pe) for pe in ("carope", "clipped_rope", "lerope", "lrope", "p_rope", "xpos")),
     *(("none", pe) for pe in ("cope", "selective_rope", "urpe", "wall")),
     ("alibi", "bam"),
 )
