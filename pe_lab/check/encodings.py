@@ -38,6 +38,35 @@ def declares_a_revision(case: Case) -> None:
         require(default == value, f"neutral has {key}={value!r}, and the default is {default!r}")
 
 
+def declares_that_it_advances(case: Case) -> None:
+    """Check `phased`, which decides whether `advance` is called at all: where it is overridden, here or in a part."""
+    encoding = case.encoding()
+    for module in encoding.modules():
+        if isinstance(module, PositionalEncoding) and type(module).advance is not PositionalEncoding.advance:
+            require(
+                encoding.phased,
+                f"{type(module).__name__} overrides advance, which is called only where the class declares phased=True",
+            )
+
+
+def names_options_and_parameters(case: Case) -> None:
+    """Check that start_scale is an option of the class, and that each of matrices is a parameter, or None."""
+    option, parameters = case.cls.start_scale, inspect.signature(case.cls).parameters
+    taken = [key for key in parameters if key not in ("sizes", "name")]
+    passes_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    require(
+        option is None or option in taken or passes_on,
+        f"start_scale must be None or one of the options ({', '.join(taken) or 'there are none'}), got {option!r}",
+    )
+    for module in case.encoding().modules():
+        for name in module.matrices if isinstance(module, PositionalEncoding) else ():
+            matrix = getattr(module, name, "missing")
+            require(
+                matrix is None or isinstance(matrix, nn.Parameter),
+                f"matrices has {name!r}, which must be a parameter of {type(module).__name__}, or None",
+            )
+
+
 def draws_parameters_from_the_seed(case: Case) -> float:
     """Check that every parameter is drawn by reset_parameters, the same for the same seed."""
     encoding, drawn = case.encoding(), []
@@ -255,6 +284,8 @@ def refuses_what_it_is_not_defined_for(case: Case) -> None:
 PROMISES: dict[str, Check[Case]] = {
     "it keeps the name it is given": keeps_its_name,
     "it declares a revision, and neutral values that are defaults": declares_a_revision,
+    "where it overrides advance, it declares phased": declares_that_it_advances,
+    "start_scale and matrices name what it has": names_options_and_parameters,
     "reset_parameters draws every parameter, from the seed alone": draws_parameters_from_the_seed,
     "random draws follow from the layout's seed alone": draws_from_the_seed_of_the_layout,
     "embed and mix keep shape and dtype": keeps_shape_and_dtype,

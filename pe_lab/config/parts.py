@@ -1,7 +1,7 @@
 """Encodings that are parts of another: names on the command line, all of their settings in the config."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeGuard
 
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
@@ -10,6 +10,26 @@ from pe_lab.encodings.options import OptionError, shown
 from pe_lab.system.names import did_you_mean
 
 PARTS = "parts"  # the option
+
+
+def is_encoding(value: Any) -> TypeGuard[DictConfig]:
+    """Return whether a setting is an encoding of its own, with all of its settings."""
+    return OmegaConf.is_dict(value) and "_target_" in value
+
+
+def inner(leaf: DictConfig) -> Iterator[tuple[str, DictConfig]]:
+    """Yield the encodings that an encoding is made of, each behind its dotted setting, as encoding or parts.0.
+
+    Encodings within those are not among them.
+
+    Args:
+        leaf: settings of the encoding, in which parts are filled.
+    """
+    for key, value in leaf.items():
+        if is_encoding(value):
+            yield str(key), value
+        elif isinstance(value, ListConfig):
+            yield from ((f"{key}.{i}", part) for i, part in enumerate(value) if is_encoding(part))
 
 
 def fill_parts(leaf: DictConfig, path: str, known: Folders, written: Callable[[str], DictConfig]) -> None:
@@ -27,7 +47,7 @@ def fill_parts(leaf: DictConfig, path: str, known: Folders, written: Callable[[s
         OptionError: a part is no encoding, or has no such setting.
     """
     for key, value in leaf.items():
-        if OmegaConf.is_dict(value) and "_target_" in value:
+        if is_encoding(value):
             fill_parts(value, f"{path}.{key}", known, written)
     parts = leaf.get(PARTS)
     if not isinstance(parts, ListConfig):
@@ -40,7 +60,7 @@ def fill_parts(leaf: DictConfig, path: str, known: Folders, written: Callable[[s
 
 
 def _filled(part: Any, path: str, known: Folders, written: Callable[[str], DictConfig]) -> DictConfig:
-    if OmegaConf.is_dict(part) and "_target_" in part:
+    if is_encoding(part):
         return part
     given = {"name": part} if isinstance(part, str) else OmegaConf.to_container(part) if OmegaConf.is_dict(part) else {}
     assert isinstance(given, dict)
@@ -58,7 +78,7 @@ def _filled(part: Any, path: str, known: Folders, written: Callable[[str], DictC
             allowed = [str(key) for key in settings if str(key)[0] != "_" and key != "name"]
             has = f"has the settings {', '.join(allowed)}" if allowed else "has no settings"
             raise OptionError(f"{path}={name} {has}: got {key}={shown(value)}{did_you_mean(key, allowed)}")
-        if OmegaConf.is_dict(settings[key]) and "_target_" in settings[key]:  # another encoding
+        if is_encoding(settings[key]):
             value = _filled(
                 OmegaConf.create(value) if isinstance(value, dict) else value, f"{path}.{key}", known, written
             )

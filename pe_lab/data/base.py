@@ -121,6 +121,7 @@ class Dataset(CheckedOptions, ABC):
         own_metrics: the metrics that `metrics` returns.
         generates: whether the headline answers of a sequence are its next tokens, one after the other, so that a model
             can write them itself.
+        seeded: whether the seed changes the sequences or what is asked; of a fixed text it may change nothing.
         draws: whether its training sequences are drawn, so that there are others: see `anew`.
     """
 
@@ -129,6 +130,7 @@ class Dataset(CheckedOptions, ABC):
     floors_revision: ClassVar[int] = 1
     own_metrics: tuple[Metric, ...] = ()
     generates = False
+    seeded: ClassVar[bool] = True
     draws: ClassVar[bool] = False
     name: str
     task: Task

@@ -22,6 +22,7 @@ from hydra.utils import get_class, get_object
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import resolved
+from pe_lab.config.parts import is_encoding
 from pe_lab.encodings.options import Revised
 
 _INSTALLED = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
@@ -46,19 +47,14 @@ def options(leaf: DictConfig, made: type[Revised]) -> dict[str, Any]:
     neutral = made.neutral
     kept = {key: value for key, value in given.items() if key not in neutral or value != neutral[key]}
     for key in kept:
-        if _is_made(leaf[key]):
+        if is_encoding(leaf[key]):
             kept[key] = options(leaf[key], get_class(leaf[key]._target_))
-        elif OmegaConf.is_list(leaf[key]) and any(map(_is_made, leaf[key])):
+        elif OmegaConf.is_list(leaf[key]) and any(map(is_encoding, leaf[key])):
             kept[key] = [options(part, get_class(part._target_)) for part in leaf[key]]
     target = leaf.get("_target_")
     known = getattr(made, "known", {}).get(leaf.get("name"))
     makers = [] if target in (None, known) else [get_object(target)]  # the class, or a function that makes one
     return kept | {"revision": made.revision} | origin(made, *makers)
-
-
-def _is_made(value: Any) -> bool:
-    """Return whether a setting is an encoding of its own."""
-    return OmegaConf.is_dict(value) and "_target_" in value
 
 
 def origin(*made: Callable[..., Any]) -> dict[str, str]:

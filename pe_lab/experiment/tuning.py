@@ -14,6 +14,7 @@ from hydra.utils import get_class
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab.config import folders
+from pe_lab.config.parts import inner
 from pe_lab.experiment.cell import grid_of_steps
 from pe_lab.experiment.rounds import Outcome, Round, Stage, with_settings
 from pe_lab.experiment.tables import CellsMissingError
@@ -47,7 +48,9 @@ UNMEASURED: dict[str, Any] = {
 
 
 def starting_scale(leaf: DictConfig, path: str = "pe") -> str | None:
-    """Return the setting that is the starting scale of an encoding, or of the encoding that it is made of; or None.
+    """Return the setting that is the starting scale of an encoding, or of one that it is made of; or None.
+
+    Of several, it is the first: the others keep the values that they are given.
 
     Args:
         leaf: the settings of the encoding; path: of them in the config.
@@ -61,18 +64,13 @@ def starting_scale(leaf: DictConfig, path: str = "pe") -> str | None:
             names = " or ".join(STARTING_SCALES)
             raise ValueError(f"start_scale of {leaf['_target_']} must be {names} to be tuned, got {option!r}")
         return f"{path}.{option}"
-    inner = (starting_scale(leaf[key], f"{path}.{key!s}") for key in leaf if _is_encoding(leaf[key]))
-    return next(filter(None, inner), None)
+    scales = (starting_scale(part, f"{path}.{key}") for key, part in inner(leaf))
+    return next(filter(None, scales), None)
 
 
 def phased(leaf: DictConfig) -> bool:
     """Return whether an encoding, or one that it is made of, changes in the course of the training."""
-    inner = [leaf[key] for key in leaf if _is_encoding(leaf[key])] + list(leaf.get("parts") or ())
-    return bool(getattr(get_class(leaf["_target_"]), "phased", False)) or any(map(phased, inner))
-
-
-def _is_encoding(value: Any) -> bool:
-    return OmegaConf.is_dict(value) and "_target_" in value
+    return bool(getattr(get_class(leaf["_target_"]), "phased", False)) or any(phased(part) for _, part in inner(leaf))
 
 
 def _require_scale_unset(cfg: DictConfig, scale: str) -> None:

@@ -245,6 +245,15 @@ def test_a_dataset_that_keeps_its_promises_is_found_sound() -> None:
     assert {outcome.promise: outcome.reason for outcome in found if not outcome.holds} == {}
 
 
+class SameForAllSeeds(Constant):
+    seeded = False
+
+
+def test_data_that_declare_it_may_be_the_same_for_all_seeds() -> None:
+    promise = "a seed determines every number"
+    assert outcome(promise, PROMISES[promise], Case("mine", partial(SameForAllSeeds, name="mine"))).holds
+
+
 class OneLength(Previous):
     longer = InMemory.longer
 

@@ -50,6 +50,30 @@ class NotNeutral(Sound):
         super().__init__(sizes, name)
 
 
+class AdvancesInSecret(Sound):
+    def advance(self, done):
+        self.done = done
+
+
+class MisspeltScale(Sound):
+    start_scale = "stdd"
+
+    def __init__(self, sizes, name="misspelt_scale", std=1.0):
+        super().__init__(sizes, name)
+
+
+class NoSuchMatrix(Sound):
+    matrices = ("slopes",)
+
+
+class MatrixIsNoParameter(Sound):
+    matrices = ("table",)
+
+    def __init__(self, sizes, name="matrix_is_no_parameter"):
+        super().__init__(sizes, name)
+        self.register_buffer("table", torch.zeros(2, 2))
+
+
 class NeverDrawn(Sound):
     def reset_parameters(self):
         pass
@@ -306,6 +330,10 @@ BROKEN: list[tuple[type[PositionalEncoding], str, str]] = [
     (Renamed, "it keeps the name it is given", "got 'other': pass it to super"),
     (Unrevised, "it declares a revision, and neutral values that are defaults", "got '1'"),
     (NotNeutral, "it declares a revision, and neutral values that are defaults", "rate=1.0, and the default is 2.0"),
+    (AdvancesInSecret, "where it overrides advance, it declares phased", "AdvancesInSecret overrides advance"),
+    (MisspeltScale, "start_scale and matrices name what it has", "one of the options (std), got 'stdd'"),
+    (NoSuchMatrix, "start_scale and matrices name what it has", "matrices has 'slopes'"),
+    (MatrixIsNoParameter, "start_scale and matrices name what it has", "matrices has 'table'"),
     (NeverDrawn, "reset_parameters draws every parameter, from the seed alone", "slope is not drawn"),
     (DrawnAnew, "reset_parameters draws every parameter, from the seed alone", "slope, drawn twice, differ by"),
     (FixedDtype, "embed and mix keep shape and dtype", "embed makes torch.float32 of torch.bfloat16"),
@@ -395,7 +423,20 @@ class Idle(Sound):
         return Terms(bias=super().terms(h, layout).bias + 0 * self.shift)
 
 
-@pytest.mark.parametrize("cls", [Sound, Vectors, Idle])
+class Declares(Sound):
+    """Advances and says so; names an option and a matrix, and another one that it has not."""
+
+    start_scale, matrices, phased = "std", ("slope", "absent"), True
+
+    def __init__(self, sizes, name="declares", std=1.0):
+        super().__init__(sizes, name)
+        self.absent = None
+
+    def advance(self, done):
+        self.done = done
+
+
+@pytest.mark.parametrize("cls", [Sound, Vectors, Idle, Declares])
 def test_an_encoding_that_keeps_its_promises_is_found_sound(cls: type[PositionalEncoding]) -> None:
     found = list(examine(PROMISES, Case("mine", partial(cls, name="mine"))))
     assert {outcome.promise: outcome.reason for outcome in found if outcome.holds is False} == {}

@@ -48,6 +48,24 @@ def test_the_scale_is_that_of_vectors_that_are_added_to_token_embeddings() -> No
     }
 
 
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ("[rope,alibi]", None),
+        ("[rope,learnable]", "pe.parts.1.std"),
+        ("[randomized_learnable]", "pe.parts.0.encoding.std"),
+        ("[sinusoidal,learnable]", "pe.parts.0.size"),
+    ],
+)
+def test_the_scale_of_a_sum_is_that_of_its_first_part_that_has_one(parts: str, expected: str | None) -> None:
+    (cfg,) = cells("pe=sum", f"pe.parts={parts}")
+    assert starting_scale(cfg.pe) == expected
+    if expected is not None:
+        changed = with_settings(cfg, {expected: 0.25})
+        assert settings_of(changed)[expected] == 0.25
+        assert {key for key, value in settings_of(changed).items() if settings_of(cfg).get(key) != value} == {expected}
+
+
 def test_one_scale_per_setting_does_not_make_another_encoding() -> None:
     """The scale that was chosen in a setting is no part of an encoding's name; one that the study sweeps is."""
 

@@ -72,7 +72,6 @@ class Text(Dataset):
 
     Attributes:
         causal: whether a slot sees only itself and earlier slots.
-        seeded: whether the questions depend on the seed.
         following: the number of tokens after a window that are asked for.
 
     Raises:
@@ -84,7 +83,6 @@ class Text(Dataset):
     neutral = {"column": None}
     own_metrics = (Metric("bits_per_byte", "min", "bits"),)
     causal: bool
-    seeded: bool
     following: int
 
     def __init__(
