@@ -20,11 +20,14 @@ from torch.utils.checkpoint import checkpoint
 
 from pe_lab.attention import reference
 from pe_lab.attention.dropout import Dropout
+from pe_lab.attention.shapes import fields_without
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import RowsOf, Stick, Terms
 
 revision = 1  # increased when the numbers change; part of the identity of a result
 low_revision = revision
+FUSED = ("scale", "window", "bias", "clip", "decay", "weights")  # fields of terms that the fused kernel takes
+ABSENT = fields_without(FUSED)
 LOGITS = 2**18  # of a block, for all sequences and heads
 FEWEST = 8  # queries of a block
 TRIMMED = 8  # blocks after which freed memory is returned to the system
@@ -135,7 +138,7 @@ def _is_plain(q: Tensor, terms: Terms, layout: Layout) -> bool:
     """Return whether the fused kernel takes the terms, and what is added is a function of i - j but for the decay."""
     if isinstance(terms.weights, Stick) or q.dtype not in (torch.float32, torch.float64):
         return False
-    if any(getattr(terms, name) is not None for name in ("gate", "score", "after", "values", "bias_full")):
+    if any(getattr(terms, name) is not None for name in ABSENT):
         return False
     if terms.bias is not None and terms.bias.dim() == 3:
         return False

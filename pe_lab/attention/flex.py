@@ -17,11 +17,17 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import limits, queries_and_keys, rotated_out, rotated_values, scale_of
+from pe_lab.attention.shapes import fields_without
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = revision
+TAKEN = (
+    *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "bias", "gate", "clip", "decay"),
+    *("weights", "rotary_v", "rotary_out"),
+)
+ABSENT = fields_without(TAKEN)
 BLOCK = 128  # tokens of a tile of the mask
 SMALLEST_HEAD = 16  # head dimensions of the compiled kernels
 MOST_VARIANTS = 256  # compiled in a process: terms, dtypes, head dimensions; PyTorch allows 8
@@ -36,7 +42,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return "flex drops no weights"
     if isinstance(terms.weights, Stick):
         return "flex takes a softmax, this encoding breaks a stick"
-    for name in ("score", "bias_full", "values", "after"):
+    for name in ABSENT:
         if getattr(terms, name) is not None:
             return f"flex has no place for {name}, which needs T x T numbers"
     for name in ("bias", "gate"):

@@ -20,12 +20,18 @@ from pe_lab.attention.reference import (
     rotated_values,
     scale_of,
 )
+from pe_lab.attention.shapes import fields_without
 from pe_lab.encodings.facts import LONG
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Stick, Terms
 
 revision = 2  # increased when the numbers change; part of the identity of a result
 low_revision = 3  # the same, in low precision
+TAKEN = (
+    *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "bias", "clip", "decay", "bias_full"),
+    *("weights", "rotary_v", "rotary_out"),
+)
+ABSENT = fields_without(TAKEN)
 ROWS = 64  # queries whose weights are computed at once for the gradient of a mask
 SHORT = 48  # tokens, up to which matrix products take less time on a CPU than the fused kernel
 
@@ -36,7 +42,7 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
         return "sdpa draws a dropout mask of its own, which is not that of the other implementations"
     if isinstance(terms.weights, Stick):
         return "sdpa takes a softmax, this encoding breaks a stick"
-    for name in ("gate", "score", "after", "values"):
+    for name in ABSENT:
         if getattr(terms, name) is not None:
             return f"sdpa has no place for {name}"
     return None

@@ -1,6 +1,7 @@
 """Check shape, dtype and device of the inputs of attention."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields
 
 import torch
 from torch import Tensor
@@ -28,6 +29,15 @@ ROTATIONS = {  # whether of keys, and the pairs that are rotated
 }
 FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 ANGLES = (torch.float32, torch.float64)
+
+
+def fields_without(taken: Collection[str], of: type[Terms] = Terms) -> tuple[str, ...]:
+    """Return the fields of terms that an implementation has no place for: all but those that it takes.
+
+    A field that is added later is among them until the implementation takes it.
+    """
+    return tuple(field.name for field in fields(of) if field.name not in taken)
+
 
 Requirement = tuple[str, Tensor, tuple[str, ...], tuple[torch.dtype, ...]]
 

@@ -163,20 +163,20 @@ class Terms:
         rotary_v, rotary_out: applied to the values, and to the result.
     """
 
+    lift: Lift | None = None
     rotary_q: Rotary | None = None
     rotary_k: Rotary | None = None
     gain: Tensor | None = None
     scale: float | None = None
+    window: tuple[int | None, ...] | None = None
     bias: Tensor | None = None
     gate: Tensor | None = None
     clip: bool = False
     decay: Tensor | None = None
     bias_full: Tensor | OfPairs | None = None
     score: Score | None = None
-    values: Tensor | None = None
     weights: Softmax | Stick = field(default_factory=lambda: SOFTMAX)
-    lift: Lift | None = None
-    window: tuple[int | None, ...] | None = None
     after: Tensor | None = None
+    values: Tensor | None = None
     rotary_v: Rotary | None = None
     rotary_out: Rotary | None = None

@@ -217,8 +217,8 @@ def test_tables_of_a_rotation_get_gradients_whatever_was_computed_with_them_befo
     for without in (torch.no_grad, torch.inference_mode):
         with without():
             attend(q, k, v, terms, layout)
-    fresh = (Rotary(cos, sin, pairing), Rotary(cos, sin, pairing))
-    for got, expected in zip(gradients(terms), gradients(Terms(*fresh)), strict=True):
+    fresh = Terms(rotary_q=Rotary(cos, sin, pairing), rotary_k=Rotary(cos, sin, pairing))
+    for got, expected in zip(gradients(terms), gradients(fresh), strict=True):
         assert expected.any()
         assert_close(got, expected, **EQUAL)
     assert shared.rotation is shared.rotation

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import product
 
 import pytest
@@ -9,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from pe_lab.attention import IMPLEMENTATIONS, attend
+from pe_lab.attention import IMPLEMENTATIONS, attend, blocked, flex, sdpa, triton
 from pe_lab.attention.dropout import Dropout
-from pe_lab.attention.shapes import BY_SEQUENCE, ROTATIONS, SHAPES, check
+from pe_lab.attention.shapes import BY_SEQUENCE, ROTATIONS, SHAPES, check, fields_without
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import OfPairs, Rotary, Terms
 
@@ -256,3 +257,27 @@ def test_no_number_is_read() -> None:
     layout = Layout.of_lengths(torch.empty(B, dtype=torch.long, device="meta"), T, causal=False)
     seed = torch.empty((), dtype=torch.long, device="meta")
     check(q, q, q, Terms(**dict.fromkeys(ROTATIONS, pair), **given), layout, Dropout(0.1, seed))
+
+
+@dataclass(frozen=True)
+class Later(Terms):
+    """Terms with a field that was added later."""
+
+    later: Tensor | None = None
+
+
+@pytest.mark.parametrize("module", [sdpa, flex, triton], ids=lambda module: module.__name__.rpartition(".")[2])
+def test_a_field_that_is_added_later_is_refused_until_it_is_taken(module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ABSENT", fields_without(module.TAKEN, Later))
+    q, layout = torch.zeros(1, 1, 2, 16), Layout.whole(1, 2, True)
+    assert "no place for later" in module.refuses(q, Later(later=torch.zeros(1)), layout)
+    assert "later" not in (module.refuses(q, Later(), layout) or "")
+
+
+def test_the_fused_path_of_blocks_leaves_a_field_that_is_added_later_to_the_definition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(blocked, "ABSENT", fields_without(blocked.FUSED, Later))
+    q, layout = torch.zeros(1, 1, 2, 16), Layout.whole(1, 2, True)
+    assert blocked._is_plain(q, Later(), layout)
+    assert not blocked._is_plain(q, Later(later=torch.zeros(1)), layout)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pe_lab.attention.dropout import Dropout
 from pe_lab.attention.reference import scale_of
+from pe_lab.attention.shapes import fields_without
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.terms import Rotary, Stick, Terms
 
@@ -35,6 +36,13 @@ MOST_HEADS = 65535  # of all sequences together: the second axis of a grid
 # 3.7 brings ptxas 12.8 for GPUs before Blackwell: the self-test on the device decides (trust.py), and
 # TRITON_PTXAS_PATH takes another ptxas.
 EXAMINED = "3.7."
+TAKEN = (
+    *("lift", "rotary_q", "rotary_k", "gain", "scale", "window", "bias", "gate", "clip", "decay"),
+    *("weights", "rotary_v", "rotary_out"),
+)
+ABSENT = fields_without(TAKEN)
+TAKEN_BY_STICK = ("lift", "rotary_q", "rotary_k", "gain", "scale", "bias", "clip", "weights", "rotary_v", "rotary_out")
+ABSENT_OF_STICK = tuple(name for name in TAKEN if name not in TAKEN_BY_STICK)
 ANY_VERSION = "PE_LAB_TRITON_ANY"  # set to 1, it allows every version
 
 
@@ -43,12 +51,12 @@ def refuses(q: Tensor, terms: Terms, layout: Layout, dropout: Dropout | None = N
     if layout.keys is not None:
         return "triton takes as many queries as keys, these have keys of earlier tokens"
     if isinstance(terms.weights, Stick):
-        for name in ("gate", "decay", "window"):
+        for name in ABSENT_OF_STICK:
             if getattr(terms, name) is not None:
                 return f"the kernels of stick-breaking have no place for {name}"
         if dropout is not None:
             return "the kernels of stick-breaking drop no weights"
-    for name in ("score", "bias_full", "values", "after"):
+    for name in ABSENT:
         if getattr(terms, name) is not None:
             return f"the kernels have no place for {name}, which needs T x T numbers"
     for name, axes in (("gain", 2), ("bias", 2), ("gate", 2)):
@@ -95,11 +103,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropou
         scale, e = scale_of(q, terms), v.shape[-1]
         if terms.lift is not None:
             q, k = terms.lift(q, k)
-        q, k = _meet(q, terms.rotary_q, terms.gain), _meet(k, terms.rotary_k, terms.gain)
-        v = _meet(v, terms.rotary_v, None)
+        q, k = _rotated(q, terms.rotary_q, terms.gain), _rotated(k, terms.rotary_k, terms.gain)
+        v = _rotated(v, terms.rotary_v, None)
         q, k, v = _with_zeros(q, k, v)
         out = _attended(q, k, v, replace(terms, scale=scale), layout, dropout)
-        return _meet(out[..., :e], terms.rotary_out, None)
+        return _rotated(out[..., :e], terms.rotary_out, None)
 
 
 def _with_zeros(*tensors: Tensor) -> list[Tensor]:
@@ -155,7 +163,7 @@ def _stick(q: Tensor, k: Tensor, v: Tensor, terms: Terms, kind: Stick, segment: 
     return (broken(True, -1, kind.include_self) + broken(False, 1, False)) / 2  # the own key is on the left
 
 
-def _meet(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
+def _rotated(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
     """Return queries or keys [B, H, T, d], rotated and scaled by the gain."""
     if rotary is None:
         return x if gain is None else (x * gain[:, None]).to(x.dtype)
@@ -164,7 +172,7 @@ def _meet(x: Tensor, rotary: Rotary | None, gain: Tensor | None) -> Tensor:
     r = 2 * rotary.cos.shape[-1]
     if r < x.shape[-1]:  # the other dimensions are not rotated
         first, rest = (None, None) if gain is None else (gain[..., :r], gain[..., r:])
-        return torch.cat((_meet(x[..., :r], rotary, first), _meet(x[..., r:], None, rest)), -1)
+        return torch.cat((_rotated(x[..., :r], rotary, first), _rotated(x[..., r:], None, rest)), -1)
     gain = None if gain is None else gain.float()
     rotated: Tensor = rotate(x, rotary.cos.float(), rotary.sin.float(), gain, rotary.pairing == "half")
     return rotated
