@@ -35,7 +35,7 @@ OVERWRITTEN = (
 )
 
 
-class Task:
+class HydraTask:
     """What Hydra runs: a cell, or the cells of a sweep for `hydra/sweeper=pe_lab`.
 
     Args:
@@ -290,7 +290,7 @@ def _run(words: list[str], train: bool) -> None:
         line = os.environ.get("COMP_LINE", "").split(" ")
         os.environ["COMP_LINE"] = " ".join(line[:1] + line[2:] if line[1:2] in (["run"], ["evaluate"]) else line)
     jobs = multirun and not arguments.cfg
-    task, given = Task([*config.flags(), *words], train), config.of_jobs(overrides) if jobs else overrides
+    task, given = HydraTask([*config.flags(), *words], train), config.of_jobs(overrides) if jobs else overrides
     try:
         _with_hydra(task, [*given, *flags])  # a flag whose value may be left out, as --info, would take an override
     except (KeyboardInterrupt, EndError):

@@ -22,7 +22,7 @@ from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.results.columns import ENVIRONMENT, levels
-from pe_lab.results.from_ledger import outcome as summary_of
+from pe_lab.results.from_ledger import summary_and_environment
 from pe_lab.statistics import Try, steps_to_solve
 from pe_lab.system.files import digest
 
@@ -103,7 +103,7 @@ def row_of(task: Task, cfg: DictConfig) -> dict[str, Any] | None:
     if not _there(job) or (job.missing and job.failure is None):
         return None
     job.run.verify(job.cell.target)
-    summary = summary_of(job.run, job.cell.target)
+    summary = summary_and_environment(job.run, job.cell.target)
     row |= {"steps": summary["steps"]} | {name: summary[name] for name in rows.COSTS}
     for length, metrics in _lengths(job.run, job.cell.target, summary):
         row |= {f"{name}_x{length:g}": _number(value) for name, value in _metrics(metrics).items()}
@@ -134,9 +134,14 @@ def _metrics(metrics: Mapping[str, float]) -> dict[str, float | None]:
 
 
 def compared(identity: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that all cells of a task share, by dotted name; epochs stand only in some identities."""
-    left_out = ("pe.", "seed", "optimizer.lr", "attention", "epochs")
-    return {name: value for name, value in config.flatten(identity).items() if not name.startswith(left_out)}
+    """Return the settings that all cells of a task share, by dotted name; epochs stand only in some identities.
+
+    Encodings of a task differ in the implementation of attention that computes them, and each implementation has a
+    revision of its own, so neither is shared: rows name the implementation in a column.
+    """
+    left_out = ("seed", "optimizer.lr", "attention", "attention_revision", "epochs")
+    flat = config.flatten(identity)
+    return {name: value for name, value in flat.items() if name not in left_out and not name.startswith("pe.")}
 
 
 def _number(value: Any) -> float | None:

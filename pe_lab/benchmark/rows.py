@@ -32,7 +32,7 @@ COLUMNS = (
     *("y", "solved", "lr", "start_scale", "edge", "steps", "trained_steps", "core_seconds"),
 )  # the first ones; then those of lengths, tries and costs
 NEEDED = (*COLUMNS[:7], "solved", "edge", "trained_steps", "core_seconds", "try1_lr", "try2_lr")
-# what two machines may have otherwise, and the same results
+# columns that may differ between machines whose results are equal
 OWN = {"core_seconds", "attention", *ENVIRONMENT}
 
 LARGEST = 2**53  # up to which numbers of a CSV file are whole numbers in every program

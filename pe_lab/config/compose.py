@@ -46,7 +46,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
     with initialize_config_dir(str(folder()), version_base="1.3"):
         known = folders()
         _require_new_names(known)
-        whole, params = _compose(_fixed(overrides, multirun, known), known, _state(known))
+        whole, params = _compose(_fixed(overrides, multirun, known), known, _fingerprint(known))
         return cells(params, overrides) if multirun else [cell(whole, overrides, params)]
 
 
@@ -81,7 +81,7 @@ def cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None
     if params:
         raise ValueError(f"+study={cfg.study_name} is a sweep: add -m, got no -m")
     keys = _keys(parsed(overrides, known))
-    fill_parts(cfg.pe, "pe", known, partial(_written, state=_state(known)))
+    fill_parts(cfg.pe, "pe", known, partial(_written, state=_fingerprint(known)))
     _settle(cfg, keys)
     check(cfg, known)
     for setting in OF_SWEEPERS:
@@ -178,7 +178,7 @@ def _compose_jobs(overrides: list[str], known: Folders, keys: list[str]) -> list
     """
     cfgs: list[DictConfig] = []
     read: dict[str, Any] = {}  # each word once
-    state = _state(known)
+    state = _fingerprint(known)
     for job in _jobs(overrides, known):
         for word in job:
             if word not in read:
@@ -231,8 +231,8 @@ def _compose(overrides: list[Any], known: Folders, state: State) -> Composed:
     return cfg, params
 
 
-def _state(known: Folders) -> State:
-    """Return what changes when a file is written."""
+def _fingerprint(known: Folders) -> State:
+    """Return what tells that no file that can be chosen was written since: paths, inodes, times and sizes."""
     stats = [(path, path.stat()) for files in known.files.values() for path in files.values()]
     return tuple((str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size) for path, stat in stats)
 

@@ -52,7 +52,7 @@ class PositionalEncoding(CheckedOptions, nn.Module):
         reads_content: whether `terms` depends on h; if not, layers that share an encoding call it once.
         reads_positions: whether positions matter; if not, only the order of the tokens does.
         per_layer: whether each layer has its own encoding, made with the layer's index in `sizes`.
-        period: layers of a model, at least, in which all that the encoding is made of occurs.
+        period: layers after which its pattern repeats; a model needs at least so many.
         causal_only: whether it is defined for causal attention only.
         contiguous_only: whether it is defined only where the tokens of a document are next to each other, with neither
             padding nor another document between them; `Stack` refuses other layouts. Without it, a document counts as

@@ -43,7 +43,7 @@ class Combination(PositionalEncoding):
             CannotCombineError: a part draws positions of its own; some parts read positions on a grid, others do not.
         """
         self.parts = nn.ModuleList(parts)
-        self.elsewhere: dict[int, tuple[PositionalEncoding]] = {}
+        self.lent: dict[int, tuple[PositionalEncoding]] = {}
         for part in parts:
             if part.draws_positions:
                 raise CannotCombineError(
@@ -73,12 +73,12 @@ class Combination(PositionalEncoding):
 
     def members(self) -> list[PositionalEncoding]:
         """Return the parts."""
-        members = [self.elsewhere.get(i, (part,))[0] for i, part in enumerate(self.parts)]
+        members = [self.lent.get(i, (part,))[0] for i, part in enumerate(self.parts)]
         return [part for part in members if isinstance(part, PositionalEncoding)]
 
     def _share(self, index: int, part: PositionalEncoding) -> None:
         """Take a part of another layer, where its parameters are registered: a state dict has them once."""
-        self.elsewhere[index] = (part,)
+        self.lent[index] = (part,)
         self.parts[index] = nn.Module()
 
     def constrain(self) -> None:

@@ -41,13 +41,15 @@ def reflected_products(q: Tensor, k: Tensor, w: Tensor, beta: Tensor, chunk: int
     size = -(-total // count)  # of all but the last
     starts = range(0, count * size, size) if count > 1 else [0]
     parts = [x.split(size, 2) if count > 1 else [x] for x in (k, w, beta)]
-    rows, columns = q[:, :, length:], []  # no queries as yet
+    rows, columns = q[:, :, length:], []  # rows: q_i H_i ... H_end of the queries behind a chunk; none as yet
     for start, keys, vectors, share in reversed([*zip(starts, *parts, strict=True)]):
         end = start + keys.shape[2]
         first = max(start, earlier) if start else earlier
+        # queries within this chunk join those behind it; the first chunk takes all that are left
         rows = torch.cat((q[:, :, first - earlier : max(end - earlier, 0)], rows), 2)
         overlap = share[..., None] * (vectors @ vectors.mT).tril(-1)
-        solved = torch.linalg.solve_triangular(overlap, share.diag_embed(), upper=False, unitriangular=True)  # M
+        solved = torch.linalg.solve_triangular(overlap, share.diag_embed(), upper=False, unitriangular=True)
+        # solved = M, vectors = W, onto = q W^T of the keys up to the query
         onto_keys = solved @ (vectors @ keys.mT).tril(-1)
         seen = slot[total - rows.shape[2] :, None] >= slot[start:end]
         onto = (rows @ vectors.mT) * seen

@@ -3,6 +3,7 @@
 import math
 import time
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -30,6 +31,7 @@ from pe_lab.tracking.loggers import Forwarding, delivered
 from pe_lab.training.checkpoints import SafeTensorsIO, save_tensors
 from pe_lab.training.divergence import CheckpointNotFiniteError, NotFiniteError
 from pe_lab.training.metrics import evaluate
+from pe_lab.training.module import Training
 
 
 class AbandonedError(Exception):
@@ -51,6 +53,10 @@ class Executor:
     Attributes:
         target: the checkpoint that is trained to; None: not yet chosen.
         clock, curve: of the training that is under way.
+        state: the file of the stored state that it goes on from; None: it begins at step 0.
+        solved: whether its last evaluations have reached the level at which the task counts as solved.
+        training, trainer, flops_per_token: the model with its optimizer, Lightning's Trainer, and FLOPs of a training
+            step per token; from `_start` and `_fit` on.
     """
 
     def __init__(self, cell: Cell, run: Run, ranks: Ranks = Ranks()) -> None:  # noqa: B008 it is frozen
@@ -59,6 +65,11 @@ class Executor:
         self.logs = Logs(cell, run, self.datasets)
         self.spent = {"steps": 0.0, "evaluation": 0.0, "checkpoints": 0}  # seconds and checkpoints, by this executor
         self.target: int | None = None
+        self.state: Path | None = None
+        self.solved = False
+        self.training: Training
+        self.trainer: L.Trainer
+        self.flops_per_token: float
         self.clock = StepTime()
         self.curve = Curve(self.clock, cell.steps_per_epoch)
         prepare(cell)
@@ -140,7 +151,7 @@ class Executor:
 
     def _start(self, target: int) -> None:
         """Make the training at the newest stored state before the target, or at step 0."""
-        self.state: Any = None
+        self.state = None
         while True:
             self.training = self.cell.training()
             self.clock = StepTime()
@@ -158,7 +169,7 @@ class Executor:
         self.training.model.to(self.cell.device)
         self.target, self.solved = None, self._solved()
 
-    def _restored(self, path: Any) -> LedgerError | None:
+    def _restored(self, path: Path) -> LedgerError | None:
         """Load a state; Lightning loads it again where the training goes on. Returns why it cannot be loaded."""
         try:
             self._restore(path)
@@ -166,7 +177,7 @@ class Executor:
             return error
         return None
 
-    def _restore(self, path: Any) -> None:
+    def _restore(self, path: Path) -> None:
         """Load a state.
 
         Raises:
@@ -186,7 +197,7 @@ class Executor:
         while True:
             if self.target is None:
                 requested = self.ranks.agree(self.run.requested)
-                if not requested or self._elsewhere(requested[0]):
+                if not requested or self._passed_or_stored(requested[0]):
                     return False
                 self._aim(requested[0])
             if not self._reached():
@@ -211,7 +222,7 @@ class Executor:
             or self.clock.steps >= self.cell.steps_to(self.target)
         )
 
-    def _elsewhere(self, target: int) -> bool:
+    def _passed_or_stored(self, target: int) -> bool:
         """Return whether the training is past the target, or a stored state lies between it and the target."""
         end = self.cell.steps_to(target)
         stored = self.ranks.agree(lambda: self.run.newest_state(end))
@@ -290,7 +301,7 @@ class Executor:
         }
 
     def _stopped(self) -> None:
-        """Take the state in which something else has ended the training as that of all checkpoints that are ahead.
+        """Write all later checkpoints from the present state: a user's callback or a limit ended the training.
 
         Raises:
             TimeOverError: it was ended by a limit on time. The state is saved, and a longer limit goes on from there.

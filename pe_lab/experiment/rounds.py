@@ -35,10 +35,13 @@ class Round:
     Attributes:
         cfgs: the cells; none: only the text is new.
         text: how far the study is, in one line, for pe_lab.status and for the terminal.
+        awaited: whether the stage goes on with the outcomes. A divergence is then an outcome like others, and a failure
+            does not end the program. If not, these are the last cells, and the stage is sent no outcomes.
     """
 
     cfgs: list[DictConfig]
     text: str = ""
+    awaited: bool = True
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ def outcome(job: Job) -> Outcome:
     Raises:
         LedgerError: its checkpoint is damaged.
     """
-    from pe_lab.results.from_ledger import outcome as read  # loads pandas
+    from pe_lab.results.from_ledger import summary_and_environment  # loads pandas
 
     failure, run = job.failure, job.run
     checkpoint = run.checkpoint(job.cell.target)
@@ -114,7 +117,7 @@ def outcome(job: Job) -> Outcome:
             seconds = run.cost()["steps"] if job.refused is None else 0.0  # refused: the ledger cannot be used for it
         reason, diverged = str(failure["reason"]), failure.get("kind") == DIVERGED
         return Outcome(job.cell.cfg, run.name, checkpoint, reason, core_seconds=seconds, diverged=diverged)
-    summary = read(run, job.cell.target)
+    summary = summary_and_environment(run, job.cell.target)
     threads = summary["environment"].get("threads")
     seconds = summary["seconds"] * (threads if type(threads) is int else 1)
     return Outcome(job.cell.cfg, run.name, checkpoint, None, summary["test"], summary["floors"], seconds)

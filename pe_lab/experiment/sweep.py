@@ -108,7 +108,7 @@ def stages(cfgs: list[DictConfig]) -> Stage:
         from pe_lab.experiment.deciding import add_seeds  # loads pandas
 
         return (yield from add_seeds(cfgs))
-    yield Round(cfgs)
+    yield Round(cfgs, awaited=False)
     return cfgs
 
 
@@ -155,17 +155,17 @@ class _Rounds:
         """
         jobs, self.rounds = self.jobs_of(current.cfgs), self.rounds + 1
         # that a cell diverged is its outcome: it would diverge again
-        wanted = [job for job in jobs if not (current.text and _diverged(job.cell))]
-        if not self.train and jobs and (self.rounds > 1 or current.text):
+        wanted = [job for job in jobs if not (current.awaited and _diverged(job.cell))]
+        if not self.train and jobs and (self.rounds > 1 or current.awaited):
             _require_trained([job.cell for job in wanted])
         for job in wanted:
             job.set_aside_if_damaged()
         if self.rounds == 1:
             _write_unfit(self.unfit, self.ledger, self.study)
-        if not (current.text and jobs) or any(job.missing for job in wanted):  # earlier looks are not told again
+        if not (current.awaited and jobs) or any(job.missing for job in wanted):  # earlier looks are not told again
             with _requesting(wanted):
                 self._train(current, wanted)
-        if not current.text:
+        if not current.awaited:
             return []
         require_complete(jobs)
         return [outcome(job) for job in jobs]
@@ -178,7 +178,7 @@ class _Rounds:
             print(current.text, file=sys.stderr)
         if jobs:
             with Watch(self.ledger, [requested_cell(job.cell) for job in jobs]):
-                _serve(jobs, self.workers, in_rounds=bool(current.text))
+                _serve(jobs, self.workers, in_rounds=current.awaited)
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     """
     from pe_lab.results import curves, study  # loads statsmodels, which takes a second
     from pe_lab.results.frame import Results
-    from pe_lab.results.from_ledger import failures, outcome
+    from pe_lab.results.from_ledger import failures, summary_and_environment
     from pe_lab.results.rows import rows_of, settings_of
 
     cfg = present[0].cell.cfg
@@ -81,7 +81,7 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
     settings, of_failed = (
         [settings_of(job.cell.cfg) | job.cell.lengths() for job in jobs] for jobs in (present, failed)
     )
-    rows = rows_of(settings, [outcome(job.run, job.cell.target) for job in present])
+    rows = rows_of(settings, [summary_and_environment(job.run, job.cell.target) for job in present])
     lost = failures(settings, of_failed, [(job.failure or {}) | {"run": job.run.name} for job in failed])
     measured = [
         curves.Measured(own, job.run, job.cell.target, job.cell.requests)

@@ -28,13 +28,13 @@ from pe_lab.statistics import (
     Need,
     Plan,
     Progress,
-    Task,
     Trial,
     Try,
+    TunedOutcome,
+    TunedTask,
     edge_shares,
     outcomes,
 )
-from pe_lab.statistics import Outcome as Tuned
 
 LR = "optimizer.lr"
 # of the cells of tries: they are trained and validated, and nothing else
@@ -124,12 +124,12 @@ class Race:
         if scale:
             tries = [Try(float(rate), float(start)) for rate, start in cfg.tune.scaled]
         grid = evaluations(cfg.steps, cfg.solve.first, cfg.solve.per_doubling)
-        task = Task(cfg.data.name, cfg.steps, cfg.solve.level, grid, _fraction(cfg, grid))
+        task = TunedTask(cfg.data.name, cfg.steps, cfg.solve.level, grid, _fraction(cfg, grid))
         plan = Plan({cfg.pe.name: tries}, [task], [cfg.seed])
         return cls(cfg, scale, plan)
 
     @property
-    def found(self) -> Tuned:
+    def found(self) -> TunedOutcome:
         """What came out so far."""
         (found,) = outcomes(self.plan, self.progress)
         return found

@@ -11,7 +11,7 @@ from pe_lab.ledger.records import Records
 from pe_lab.replication import studies
 from pe_lab.replication.entry import Entry, Reported
 from pe_lab.replication.values import Values
-from pe_lab.results.from_ledger import outcome
+from pe_lab.results.from_ledger import summary_and_environment
 
 DERIVED = {"error": ("accuracy", lambda value: 1 - value), "perplexity": ("loss", math.exp)}
 
@@ -41,7 +41,7 @@ def read(entry: Entry, ledger: Path, seeds: int, given: tuple[str, ...] = ()) ->
             if seed == 0 and not run.folder.exists():  # an entry that was never asked for
                 break
             continue
-        summary = outcome(run, cell.target)
+        summary = summary_and_environment(run, cell.target)
         for label, value in entry.values.items():
             assert isinstance(value, Reported)
             found.by_label[label].append(_value(entry, value, summary, cell, records))

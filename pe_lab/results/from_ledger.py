@@ -78,7 +78,7 @@ def _read_run(run: Run, wanted: Collection[int] | None, found: _Found, refused: 
         settings = _settings(run)
         for epochs in _complete_checkpoints(run, refused) if wanted is None else wanted:
             with _refusing(refused):
-                summary = outcome(run, epochs)
+                summary = summary_and_environment(run, epochs)
                 found.cells.append((settings | _length(epochs, summary), summary))
         for path in entries(run.folder / "failed", "*.json") if wanted is None else []:
             with _refusing(refused):
@@ -189,7 +189,7 @@ def _is_count(name: str) -> bool:
     return name.isdecimal() and str(int(name)) == name
 
 
-def outcome(run: Run, epochs: int) -> dict[str, Any]:
+def summary_and_environment(run: Run, epochs: int) -> dict[str, Any]:
     """Read a checkpoint's summary and environment; only these two files are compared with their checksums.
 
     Raises:

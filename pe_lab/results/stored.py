@@ -10,7 +10,7 @@ from pe_lab.config.ranges import NAME
 from pe_lab.config.schema import NAMED
 from pe_lab.encodings.options import shown
 from pe_lab.ledger.run import Run
-from pe_lab.results.from_ledger import outcome
+from pe_lab.results.from_ledger import summary_and_environment
 from pe_lab.system.files import LedgerError, read_verified
 from pe_lab.system.plain import complaint, read_yaml
 
@@ -48,7 +48,7 @@ def read_summary(run: Run, epochs: int) -> dict[str, Any]:
     Raises:
         LedgerError: it is damaged, or not the summary of a cell.
     """
-    summary = outcome(run, epochs)
+    summary = summary_and_environment(run, epochs)
     tokens = summary.get("tokens_per_sequence", 1)
     if not re.fullmatch(r"[\w.-]+", str(summary.get("name"))) or not NAME.holds(summary["attention"]):
         found = "a name and an attention of letters, digits, '_', '.' and '-'"

@@ -33,7 +33,18 @@ from pe_lab.statistics.pairs import (
 from pe_lab.statistics.power import seeds_needed
 from pe_lab.statistics.shares import compare_shares, share_interval
 from pe_lab.statistics.steps import evaluation_steps, steps_to_solve
-from pe_lab.statistics.tuning import Need, Outcome, Plan, Progress, Task, Trial, Try, ask, edge_shares, outcomes
+from pe_lab.statistics.tuning import (
+    Need,
+    Plan,
+    Progress,
+    Trial,
+    Try,
+    TunedOutcome,
+    TunedTask,
+    ask,
+    edge_shares,
+    outcomes,
+)
 
 __all__ = [
     "GRID",
@@ -46,17 +57,17 @@ __all__ = [
     "Families",
     "Margin",
     "Need",
-    "Outcome",
     "Plan",
     "Prior",
     "Progress",
     "Published",
     "RankCorrelation",
     "Sequential",
-    "Task",
     "Tests",
     "Trial",
     "Try",
+    "TunedOutcome",
+    "TunedTask",
     "Verdict",
     "add_verdicts",
     "all_pairs",

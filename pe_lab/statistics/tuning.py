@@ -41,7 +41,7 @@ class Need(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Task:
+class TunedTask:
     """A task with its budget.
 
     Args:
@@ -98,7 +98,7 @@ class Plan:
     """
 
     tries: Mapping[str, Sequence[Try]]
-    tasks: Sequence[Task]
+    tasks: Sequence[TunedTask]
     seeds: Sequence[int]
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TunedOutcome:
     """The outcome of an encoding, task and seed, or its progress.
 
     Attributes:
@@ -169,7 +169,7 @@ def ask(plan: Plan, progress: Mapping[Trial, Progress]) -> list[Need]:
     return [need for outcome in outcomes(plan, progress) for need in outcome.needs]
 
 
-def outcomes(plan: Plan, progress: Mapping[Trial, Progress]) -> list[Outcome]:
+def outcomes(plan: Plan, progress: Mapping[Trial, Progress]) -> list[TunedOutcome]:
     """Return the outcomes so far, ordered by seed, task and encoding.
 
     Raises:
@@ -179,7 +179,7 @@ def outcomes(plan: Plan, progress: Mapping[Trial, Progress]) -> list[Outcome]:
     return [_outcome(plan, task, encoding, seed, progress) for seed, task, encoding in _races(plan)]
 
 
-def edge_shares(found: Sequence[Outcome]) -> dict[str, float]:
+def edge_shares(found: Sequence[TunedOutcome]) -> dict[str, float]:
     """Return the share of each encoding's finished outcomes whose chosen rate is at an edge.
 
     Outcomes that did not solve their task are left out: where nothing was learned, chance chooses among the rates.
@@ -191,11 +191,11 @@ def edge_shares(found: Sequence[Outcome]) -> dict[str, float]:
     return {encoding: float(np.mean(values)) for encoding, values in edges.items()}
 
 
-def _races(plan: Plan) -> Iterator[tuple[int, Task, str]]:
+def _races(plan: Plan) -> Iterator[tuple[int, TunedTask, str]]:
     return ((seed, task, encoding) for seed in plan.seeds for task in plan.tasks for encoding in plan.tries)
 
 
-def _outcome(plan: Plan, task: Task, encoding: str, seed: int, progress: Mapping[Trial, Progress]) -> Outcome:
+def _outcome(plan: Plan, task: TunedTask, encoding: str, seed: int, progress: Mapping[Trial, Progress]) -> TunedOutcome:
     """Follow the race of one encoding's tries."""
     tries = plan.tries[encoding]
     trials = [Trial(encoding, task.name, seed, attempt) for attempt in tries]
@@ -207,11 +207,11 @@ def _outcome(plan: Plan, task: Task, encoding: str, seed: int, progress: Mapping
     due = min([choice, *confirmed])  # all tries stop at the evaluation that confirms the first pass
     used = [list(state.scores[:due]) for state in states]
 
-    def result(finished: bool, needs: Sequence[Need] = (), **fields: object) -> Outcome:
+    def result(finished: bool, needs: Sequence[Need] = (), **fields: object) -> TunedOutcome:
         done = sum(grid[len(scores) - 1] for scores in used if scores)
         chosen = fields.get("chosen")
         edge = isinstance(chosen, Try) and _at_edge(chosen, tries)
-        return Outcome(encoding, task.name, seed, finished, edge=edge, steps=done, needs=tuple(needs), **fields)  # type: ignore[arg-type]
+        return TunedOutcome(encoding, task.name, seed, finished, edge=edge, steps=done, needs=tuple(needs), **fields)  # type: ignore[arg-type]
 
     waiting = [
         Need(trial, grid[due - 1])
@@ -242,18 +242,18 @@ def _outcome(plan: Plan, task: Task, encoding: str, seed: int, progress: Mapping
     return result(False, [Need(trials[best], grid[-1])], chosen=tries[best])  # trained, not tested
 
 
-def _or_none(task: Task, solved: bool) -> bool | None:
+def _or_none(task: TunedTask, solved: bool) -> bool | None:
     return None if task.level is None else solved
 
 
-def _pass(task: Task, scores: Sequence[float]) -> int:
+def _pass(task: TunedTask, scores: Sequence[float]) -> int:
     """Return the index of the first pass; -1: none."""
     if task.level is None or len(scores) < 2:
         return -1
     return int(first_pass(np.asarray(scores, float), task.level))
 
 
-def _time(task: Task, scores: Sequence[float]) -> float:
+def _time(task: TunedTask, scores: Sequence[float]) -> float:
     assert task.level is not None
     padded = np.full(len(task.evaluations), np.nan)
     padded[: len(scores)] = scores

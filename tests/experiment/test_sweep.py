@@ -15,6 +15,7 @@ from faults.sweeps import TINY
 from pe_lab import config
 from pe_lab.experiment import scheduler, sweep, tables, watch
 from pe_lab.experiment.job import Job
+from pe_lab.experiment.rounds import Round
 from pe_lab.ledger.progress import RequestedCell, Snapshot
 from pe_lab.ledger.run import DIVERGED, ERROR
 
@@ -172,6 +173,21 @@ def test_a_cell_that_diverged_is_trained_again_where_no_other_depends_on_it(cell
     with pytest.raises(tables.CellsMissingError):
         sweep.run([job.cell.cfg for job in cells])
     assert served == [(0, None), (1, None), (2, None)]
+
+
+def test_the_outcome_of_a_cell_that_diverged_is_sent_to_a_stage_that_says_nothing(cells, monkeypatch):
+    for job in cells:
+        job.run.fail(1, "no number", 2, kind=DIVERGED)
+    sent = []
+
+    def stage(cfgs):
+        sent.extend((yield Round(cfgs)))
+        return []
+
+    monkeypatch.setattr(sweep, "stages", stage)
+    monkeypatch.setattr(Job, "serve", lambda job, wait: pytest.fail("it would diverge again"))
+    assert sweep.run([job.cell.cfg for job in cells]) == []
+    assert [(one.cfg.seed, one.diverged) for one in sent] == [(0, True), (1, True), (2, True)]
 
 
 def test_time_left_is_shown_where_it_is_known_and_nothing_where_it_is_not():

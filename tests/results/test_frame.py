@@ -21,7 +21,7 @@ from pe_lab.ledger.run import DIVERGED, ERROR, Run
 from pe_lab.results import curves
 from pe_lab.results.columns import ENVIRONMENT, FIRST, setting_columns
 from pe_lab.results.frame import UNKNOWN, load
-from pe_lab.results.from_ledger import FAILURE, outcome
+from pe_lab.results.from_ledger import FAILURE, summary_and_environment
 from pe_lab.results.rows import rows_of, settings_of
 from pe_lab.statistics import compare_cells
 from pe_lab.system.files import CHECKSUMS, canonical, digest, file_digest, write_json
@@ -123,7 +123,9 @@ def test_a_cell_is_what_its_checkpoint_says(trained):
 
 def test_the_rows_are_those_that_the_sweep_makes_of_configs(trained):
     made = composed(trained, "pe=rope,none", "seed=0,1", "epochs=1,2")
-    rows = rows_of([settings_of(job.cell.cfg) for job in made], [outcome(job.run, job.cell.target) for job in made])
+    rows = rows_of(
+        [settings_of(job.cell.cfg) for job in made], [summary_and_environment(job.run, job.cell.target) for job in made]
+    )
     found = load(trained).cells
     order = ["pe", "seed", "epochs"]
     assert setting_columns(found) == setting_columns(rows) == ["data", "depth", "epochs"]
@@ -146,7 +148,7 @@ def test_settings_and_labels_are_those_of_the_configs(tmp_path, overrides):
     made = composed(tmp_path, *overrides, "epochs=1", "seed=0,1")
     for number, job in enumerate(made):
         record(job.run, 1, 0.5 + number)
-    rows = rows_of([settings_of(job.cell.cfg) for job in made], [outcome(job.run, 1) for job in made])
+    rows = rows_of([settings_of(job.cell.cfg) for job in made], [summary_and_environment(job.run, 1) for job in made])
     found = load(tmp_path).cells
     assert len(found) == len(made)
     pd.testing.assert_frame_equal(

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from benchmarks import simulated_runs as simulation
-from pe_lab.statistics import Outcome, Plan, Progress, Task, Trial, Try, ask, edge_shares, outcomes
+from pe_lab.statistics import Plan, Progress, Trial, Try, TunedOutcome, TunedTask, ask, edge_shares, outcomes
 
 GRID = (100, 200, 300, 400, 600, 800)
-COPY = Task("copy", 800, 0.9, GRID, 0.5)
-TEXT = Task("text", 800, None, GRID, 0.5)
+COPY = TunedTask("copy", 800, 0.9, GRID, 0.5)
+TEXT = TunedTask("text", 800, None, GRID, 0.5)
 LADDER = (Try(1e-3), Try(3e-3), Try(1e-2))
 
 
-def plan(task: Task = COPY, seeds: tuple[int, ...] = (0,)) -> Plan:
+def plan(task: TunedTask = COPY, seeds: tuple[int, ...] = (0,)) -> Plan:
     return Plan({"rope": LADDER}, [task], seeds)
 
 
@@ -23,7 +23,7 @@ def run(
     curves: dict[Try, list[float]],
     rng: np.random.Generator | None = None,
     fails: dict[Try, int] | None = None,
-) -> tuple[list[Outcome], dict[Trial, Progress]]:
+) -> tuple[list[TunedOutcome], dict[Trial, Progress]]:
     """Train what is asked for, one evaluation of one trial at a time, in a random order."""
     progress: dict[Trial, Progress] = {}
     tasks = {task.name: task for task in study.tasks}
@@ -69,17 +69,19 @@ def test_the_earliest_pass_wins_and_a_tie_goes_to_the_shorter_time() -> None:
 
 
 def test_a_fraction_of_one_trains_all_tries_to_the_cap() -> None:
-    task = Task("text", 800, None, GRID, 1.0)
+    task = TunedTask("text", 800, None, GRID, 1.0)
     (found,), progress = run(plan(task), dict(zip(LADDER, (flat(-3), flat(-1), flat(-2)), strict=True)))
     assert (found.finished, found.chosen, found.y, found.steps) == (True, LADDER[1], 1, 3 * 800)
     assert [len(progress[Trial("rope", "text", 0, each)].scores) for each in LADDER] == [6, 6, 6]
     late = [0.0, 0.1, 0.2, 0.3, 0.95, 0.95]
-    (found,), _ = run(plan(Task("copy", 800, 0.9, GRID, 1.0)), dict(zip(LADDER, (late, *[flat(0.5)] * 2), strict=True)))
+    (found,), _ = run(
+        plan(TunedTask("copy", 800, 0.9, GRID, 1.0)), dict(zip(LADDER, (late, *[flat(0.5)] * 2), strict=True))
+    )
     assert (found.solved, found.chosen, found.steps) == (True, LADDER[0], 3 * 800)
 
 
 def test_without_a_level_one_evaluation_at_the_cap_is_enough() -> None:
-    task = Task("text", 100, None, (100,), 1.0)
+    task = TunedTask("text", 100, None, (100,), 1.0)
     study = plan(task)
     asked = ask(study, {})
     assert [need.steps for need in asked] == [100] * 3
@@ -175,8 +177,10 @@ def test_a_study_asks_for_every_encoding_task_and_seed() -> None:
 
 
 def test_the_share_at_an_edge_counts_finished_outcomes_that_learned_something() -> None:
-    def outcome(chosen: Try | None, finished: bool = True, edge: bool = False, solved: bool | None = True) -> Outcome:
-        return Outcome("rope", "copy", 0, finished, solved=solved, chosen=chosen, edge=edge)
+    def outcome(
+        chosen: Try | None, finished: bool = True, edge: bool = False, solved: bool | None = True
+    ) -> TunedOutcome:
+        return TunedOutcome("rope", "copy", 0, finished, solved=solved, chosen=chosen, edge=edge)
 
     found = [outcome(LADDER[0], edge=True), outcome(LADDER[1], solved=None), outcome(None)]
     found += [outcome(LADDER[2], False, True), outcome(LADDER[2], edge=True, solved=False)]
@@ -193,13 +197,13 @@ def refused() -> Iterator[tuple[object, str]]:
     yield lambda: Plan({"rope": LADDER}, [COPY], []), "must have encodings, tasks and seeds"
     yield lambda: Plan({"rope": LADDER}, [COPY, COPY], [0]), "tasks must be distinct"
     yield lambda: Plan({"rope": LADDER}, [COPY], [1, 1]), "seeds must be distinct"
-    yield lambda: Task("copy", 4000, 1.0), "level must be between 0 and 1"
-    yield lambda: Task("copy", 4000, 0.0), "level must be between 0 and 1"
-    yield lambda: Task("copy", 50), "at least the first evaluation"
-    yield lambda: Task("copy", 50, 0.9, (60, 120)), "cap must be at or beyond"
-    yield lambda: Task("copy", 800, 0.9, GRID[:-1]), "end at the cap, 800"
-    yield lambda: Task("copy", 800, 0.9, GRID, 0.3), "must have 240"
-    yield lambda: Task("copy", 800, 0.9, GRID, 1.5), "fraction of copy must be above 0 and at most 1"
+    yield lambda: TunedTask("copy", 4000, 1.0), "level must be between 0 and 1"
+    yield lambda: TunedTask("copy", 4000, 0.0), "level must be between 0 and 1"
+    yield lambda: TunedTask("copy", 50), "at least the first evaluation"
+    yield lambda: TunedTask("copy", 50, 0.9, (60, 120)), "cap must be at or beyond"
+    yield lambda: TunedTask("copy", 800, 0.9, GRID[:-1]), "end at the cap, 800"
+    yield lambda: TunedTask("copy", 800, 0.9, GRID, 0.3), "must have 240"
+    yield lambda: TunedTask("copy", 800, 0.9, GRID, 1.5), "fraction of copy must be above 0 and at most 1"
     trial = Trial("rope", "copy", 0, LADDER[0])
     yield lambda: ask(plan(), {trial._replace(seed=7): Progress([0.1])}), "trials of the plan"
     yield lambda: ask(plan(), {trial: Progress([np.nan])}), "finite numbers"
@@ -222,7 +226,7 @@ def test_simulated_races_end_as_the_plan_says() -> None:
     grid = simulation.evaluation_steps(design.cap, design.fraction)
     scores = simulation.curves(law, passing, grid, rng).astype(float)
     raced = simulation.judge_races(scores, grid, design)
-    study = Plan({f"e{k}": LADDER for k in range(40)}, [Task("task", 4000)], [0, 1])
+    study = Plan({f"e{k}": LADDER for k in range(40)}, [TunedTask("task", 4000)], [0, 1])
     progress = {
         Trial(f"e{k}", "task", seed, attempt): Progress(scores[0, seed, k, number].tolist())
         for k in range(40)
