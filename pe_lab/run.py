@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from hydra.types import RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from pe_lab import config
+from pe_lab.config.trainer import devices_of
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.system.arguments import Parser, unrecognized
 from pe_lab.system.devices import gpus, groups, use_gpu_of
@@ -59,7 +61,7 @@ class HydraTask:
         overrides = list(job.overrides.task)
         try:
             _require_used(job, alone)
-            cfg = config.cell(cfg, overrides, job.sweeper.get("params") if alone else None)
+            cfg = config.checked_cell(cfg, overrides, job.sweeper.get("params") if alone else None)
             self._prepare([cfg], job.job.chdir)
             from pe_lab.experiment import sweep
 
@@ -94,7 +96,7 @@ class HydraTask:
         self._prepare(cfgs, settings.job.chdir)
         from pe_lab.experiment import sweep
 
-        devices = max(cfg.trainer.devices or 1 for cfg in cfgs)
+        devices = max(devices_of(cfg.trainer) for cfg in cfgs)
         shared = [] if launcher.gives_gpus or cfgs[0].trainer.device == "cpu" else groups(gpus(), devices)
         parent = None if launcher.elsewhere else os.getpid()  # those elsewhere are ended by a scheduler
         fixed = config.fixed(overrides, multirun=True)
@@ -262,14 +264,7 @@ def _run(words: list[str], train: bool) -> None:
         if word.startswith("-") and word.lstrip("-").partition("=")[0].partition(".")[0] in SETTINGS:
             refuse(unrecognized([word], words, [], SETTINGS))  # -pe would be read as -p e
     arguments = _parser().parse_intermixed_args(words)
-    for flag in ("config_dir", "config_name", "config_path", "experimental_rerun"):
-        if value := getattr(arguments, flag):
-            option = f"--{flag.replace('_', '-')}"
-            if flag == "config_dir":  # written as Hydra's parser reads it, and ours does not
-                raise ValueError(f"{option} must be written {option}=DIR, got {value!r} otherwise")
-            raise ValueError(f"{option} is not used here: give overrides, key=value")
-    if arguments.package and not arguments.cfg:
-        raise ValueError(f"--package needs --cfg, as --cfg job --package {arguments.package}: got no --cfg")
+    _require_flags(arguments)
     overrides, completes = arguments.overrides, arguments.shell_completion
     shows = completes or arguments.info or arguments.hydra_help or arguments.version  # nothing of a config
     flags = [word for word in words if word not in overrides]
@@ -285,10 +280,8 @@ def _run(words: list[str], train: bool) -> None:
     if not shows:
         config.fixed(overrides, multirun)
         config.add_path_of_callbacks(overrides)
-    if completes:  # Hydra names the program by its first word
-        sys.argv[0] = COMMAND
-        line = os.environ.get("COMP_LINE", "").split(" ")
-        os.environ["COMP_LINE"] = " ".join(line[:1] + line[2:] if line[1:2] in (["run"], ["evaluate"]) else line)
+    if completes:
+        _prepare_completion()
     jobs = multirun and not arguments.cfg
     task, given = HydraTask([*config.flags(), *words], train), config.of_jobs(overrides) if jobs else overrides
     try:
@@ -303,6 +296,25 @@ def _run(words: list[str], train: bool) -> None:
         if shows or arguments.cfg:
             raise EndError(end.code) from None
         raise
+
+
+def _require_flags(arguments: Namespace) -> None:
+    """Raise ValueError if flags are given that are not used, or not without another."""
+    for flag in ("config_dir", "config_name", "config_path", "experimental_rerun"):
+        if value := getattr(arguments, flag):
+            option = f"--{flag.replace('_', '-')}"
+            if flag == "config_dir":  # written as Hydra's parser reads it, and ours does not
+                raise ValueError(f"{option} must be written {option}=DIR, got {value!r} otherwise")
+            raise ValueError(f"{option} is not used here: give overrides, key=value")
+    if arguments.package and not arguments.cfg:
+        raise ValueError(f"--package needs --cfg, as --cfg job --package {arguments.package}: got no --cfg")
+
+
+def _prepare_completion() -> None:
+    """Let Hydra complete the words behind `pe-lab run`: it names the program by its first word."""
+    sys.argv[0] = COMMAND
+    line = os.environ.get("COMP_LINE", "").split(" ")
+    os.environ["COMP_LINE"] = " ".join(line[:1] + line[2:] if line[1:2] in (["run"], ["evaluate"]) else line)
 
 
 def _parser() -> Parser:

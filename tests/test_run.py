@@ -343,7 +343,7 @@ def half_done(*given):
         raise AttributeError("it is half done")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-config.cell = half_done
+config.checked_cell = half_done
 sys.argv[1:] = []
 run.main()
 """
@@ -369,7 +369,7 @@ def cell(*given):
     thread.join()
     raise ValueError("that is all")
 
-config.cell = cell
+config.checked_cell = cell
 sys.argv[1:] = []
 run.main()
 """

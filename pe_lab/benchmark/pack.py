@@ -17,13 +17,13 @@ from pe_lab.data.score import BEST
 from pe_lab.experiment.cell import Cell
 from pe_lab.experiment.job import Job
 from pe_lab.experiment.rounds import Outcome, outcome
-from pe_lab.experiment.tuning import Race
+from pe_lab.experiment.tuning import LR, Race
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
 from pe_lab.results.columns import ENVIRONMENT, levels
 from pe_lab.results.from_ledger import summary_and_environment
-from pe_lab.statistics import Try, steps_to_solve
+from pe_lab.statistics import steps_to_solve
 from pe_lab.system.files import digest
 
 
@@ -111,13 +111,13 @@ def row_of(task: Task, cfg: DictConfig) -> dict[str, Any] | None:
     return row | {column: summary["environment"].get(name) for column, name in ENVIRONMENT.items()}
 
 
-def _lengths(run: Run, epochs: int, summary: Mapping[str, Any]) -> list[tuple[float, Mapping[str, float]]]:
+def _lengths(run: Run, target: int, summary: Mapping[str, Any]) -> list[tuple[float, Mapping[str, float]]]:
     """Return each measured length, in training lengths, with its metrics; those of floors as <floor>/<metric>."""
     test = dict(summary["test"])
     for floor, values in summary["floors"].items():
         test |= {f"{floor}/{name}": value for name, value in values.items()}
     found: list[tuple[float, Mapping[str, float]]] = [(1.0, test)]
-    records = Records(run, epochs)
+    records = Records(run, target)
     for request in records.requests():
         if request["kind"] == "length" and request.get("policy", "raw") == "raw" and not request.get("offset"):
             lines = records.get(request)
@@ -178,11 +178,9 @@ def _options(cell: Cell, scale: str | None) -> dict[str, Any]:
 
 
 def _found(race: Race) -> dict[str, Any]:
-    found = race.found
-    chosen = found.chosen or Try(float("nan"))
-    result = {"y": _number(found.y), "solved": found.solved, "lr": _number(chosen.rate), "start_scale": chosen.scale}
-    spent = {"trained_steps": found.steps, "core_seconds": round(sum(race.seconds.values()), 1)}
-    return result | {"edge": found.edge, "steps": None} | spent
+    result = race.result()
+    rate = result.pop(LR)
+    return result | {"y": _number(result["y"]), "lr": _number(rate), "steps": None}
 
 
 def _tries(race: Race) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Nothing here imports torch: a wrong config is answered before anything heavy is loaded.
 """
 
-from pe_lab.config.compose import cell, cells, expand, fixed
+from pe_lab.config.compose import cells, checked_cell, expand, fixed
 from pe_lab.config.overrides import Launcher, as_lists, launcher, of_checkpoint, of_jobs, studies
 from pe_lab.config.rules import DECAY_FRACTION, check, head_dim, hidden_width
 from pe_lab.config.schema import Config, Model, Trainer, flatten, folder, of_cell, of_study, resolved
@@ -19,9 +19,9 @@ __all__ = [
     "Trainer",
     "add_path_of_callbacks",
     "as_lists",
-    "cell",
     "cells",
     "check",
+    "checked_cell",
     "expand",
     "fixed",
     "flags",

@@ -47,7 +47,7 @@ def expand(overrides: list[str], multirun: bool) -> list[DictConfig]:
         known = folders()
         _require_new_names(known)
         whole, params = _compose(_fixed(overrides, multirun, known), known, _fingerprint(known))
-        return cells(params, overrides) if multirun else [cell(whole, overrides, params)]
+        return cells(params, overrides) if multirun else [checked_cell(whole, overrides, params)]
 
 
 def fixed(overrides: list[str], multirun: bool) -> list[str]:
@@ -67,7 +67,7 @@ def _fixed(overrides: list[str], multirun: bool, known: Folders) -> list[Any]:
     return [override for override in given if not override.is_sweep_override()]
 
 
-def cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None = None) -> DictConfig:
+def checked_cell(cfg: DictConfig, overrides: list[str], params: Mapping[str, Any] | None = None) -> DictConfig:
     """Complete and check the config that Hydra composed for one cell.
 
     Args:

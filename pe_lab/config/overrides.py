@@ -11,6 +11,7 @@ from hydra.conf import HydraConf
 from hydra.core.config_loader import ConfigLoader
 from omegaconf import DictConfig, OmegaConf
 
+from pe_lab.config.trainer import devices_of
 from pe_lab.config.users import FLAGS, Folders, folders
 from pe_lab.encodings.checkpoint import read
 from pe_lab.encodings.options import SHOWN, shown, within
@@ -252,7 +253,7 @@ def launcher(name: str, cfg: DictConfig, settings: Mapping[str, Any] | None = No
         raise ValueError(f"workers must be given with {asked}, the number of jobs to submit: got none")
     if name == "basic" and cfg.workers not in (None, 1):
         raise ValueError(f"workers must be 1 with hydra/launcher=basic, which starts none, got {cfg.workers}")
-    places = 1.0 if name == "basic" else _places(cfg.trainer.device, cfg.trainer.devices or 1)
+    places = 1.0 if name == "basic" else _places(cfg.trainer.device, devices_of(cfg.trainer))
     if ray and settings is not None:
         places *= _per_place(settings, cfg.trainer)
     return Launcher(cfg.workers or max(1, int(places)), elsewhere, gives_gpus=elsewhere or ray)
@@ -277,7 +278,7 @@ def _per_place(settings: Mapping[str, Any], trainer: DictConfig) -> float:
     Raises:
         ValueError: a task asks for no core, or a part of one above one; its GPUs do not fit the cell.
     """
-    cpus, number, devices = settings["num_cpus"], settings["num_gpus"], trainer.devices or 1
+    cpus, number, devices = settings["num_cpus"], settings["num_gpus"], devices_of(trainer)
     for setting, value, least in (("num_cpus", cpus, "more than 0"), ("num_gpus", number, "0 or more")):
         if not 0 <= value < math.inf or (value == 0 and setting == "num_cpus") or (value > 1 and value % 1):
             raise ValueError(f"hydra.launcher.{setting} must be {least}, and whole above 1, got {value:g}")

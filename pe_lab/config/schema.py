@@ -158,7 +158,7 @@ class Config(Study):
     evaluate: Evaluate = field(default_factory=Evaluate)
     probe: dict[str, Any] = field(default_factory=dict)
     callbacks: dict[str, Any] = field(default_factory=dict)
-    epochs: int | None = 4
+    epochs: int | None = 16
     steps: int | None = None
     solve: Solve = field(default_factory=Solve)
     seed: int = 0

@@ -39,6 +39,11 @@ ALIASES: dict[str, tuple[str, Range]] = {
 }
 
 
+def devices_of(trainer: DictConfig) -> int:
+    """Return the number of devices that a trainer trains on together; null is 1."""
+    return int(trainer.get("devices") or 1)
+
+
 def _batches(fewest: int) -> Range:
     return Range(
         f"a number of batches, at least {fewest}, or a share in {'(' if fewest else '['}0, 1] such as 0.5",
@@ -174,7 +179,7 @@ def check_trainer(cfg: DictConfig) -> None:
         raise ValueError(
             f"trainer.gradient_clip_algorithm={given.gradient_clip_algorithm} needs trainer.gradient_clip_val, got none"
         )
-    devices = given.devices or 1
+    devices = devices_of(given)
     if devices == 1 and given.strategy not in (None, "auto"):
         raise ValueError(f"trainer.strategy={given.strategy} needs trainer.devices=2 or more, got {devices}")
     if devices > 1 and given.overfit_batches is not None:

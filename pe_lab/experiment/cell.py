@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from pe_lab.attention import IMPLEMENTATIONS, Choice, choose
 from pe_lab.attention.dropout import Dropout
 from pe_lab.config import head_dim, of_cell, resolved
-from pe_lab.config.trainer import batches_of_epoch, changing, require_split
+from pe_lab.config.trainer import batches_of_epoch, changing, devices_of, require_split
 from pe_lab.data.base import Dataset
 from pe_lab.encodings.base import PositionalEncoding
 from pe_lab.encodings.options import LONGEST, within
@@ -115,7 +115,7 @@ class Cell:
                 made = encoding(sizes).to(device)
             require_depth(made, cfg.model.depth)
             attention = _attention(cfg, dataset, made, device)
-        devices = cfg.trainer.get("devices") or 1
+        devices = devices_of(cfg.trainer)
         require_split(dataset.size("train"), cfg.trainer.batch_size, devices)
         if device.type == "cuda" and devices > (there := torch.cuda.device_count()):
             raise ValueError(f"trainer.devices must be at most the number of GPUs, {there}, got {devices}")
@@ -147,7 +147,7 @@ class Cell:
     @property
     def devices(self) -> int:
         """The number of devices that train it together."""
-        return self.cfg.trainer.get("devices") or 1
+        return devices_of(self.cfg.trainer)
 
     @cached_property
     def batches_per_epoch(self) -> int:

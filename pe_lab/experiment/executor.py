@@ -144,8 +144,8 @@ class Executor:
         """Record why checkpoints are not reached, and what training to there has cost."""
         kind = DIVERGED if isinstance(error, NotFiniteError) else ERROR
         core_seconds = self.clock.seconds * torch.get_num_threads() * self.ranks.size
-        for epochs in checkpoints:
-            self.run.fail(epochs, in_one_line(error), step, core_seconds, kind)
+        for target in checkpoints:
+            self.run.fail(target, in_one_line(error), step, core_seconds, kind)
 
     # -- from one checkpoint to the next -------------------------------------------------------------------------------
 

@@ -134,6 +134,20 @@ class Race:
         (found,) = outcomes(self.plan, self.progress)
         return found
 
+    def result(self) -> dict[str, Any]:
+        """Return what came out: y, solved, the rate and scale that were chosen, edge, trained_steps, core_seconds.
+
+        y is log2 of the steps to solve, or the test loss of a task without a level. Rate and scale are NaN and None
+        where all tries failed.
+        """
+        found = self.found
+        chosen = found.chosen or Try(float("nan"))
+        seconds = round(sum(self.seconds.values()), 1)
+        return {
+            **{"y": found.y, "solved": found.solved, LR: chosen.rate, "start_scale": chosen.scale, "edge": found.edge},
+            **{"trained_steps": found.steps, "core_seconds": seconds},
+        }
+
     def next(self) -> Need | None:
         """Return what to train next: the try nearest the middle of the ladder, which is mostly the fastest."""
         needs = self.found.needs
@@ -253,21 +267,10 @@ def tuned(cfgs: list[DictConfig]) -> Stage:
 
 
 def outcome_table(races: list[Race]) -> pd.DataFrame:
-    """Return a line per cell: its settings; y, solved, the rate and scale that were chosen, edge, steps, core_seconds.
-
-    y is log2 of the steps to solve, or the test loss of a task without a level.
-    """
+    """Return a line per cell: its settings, and the result of its race."""
     described = describe([settings_of(race.cfg) for race in races]).drop(columns="epochs")
-    lines = []
-    for race, settings in zip(races, described.to_dict("records"), strict=True):
-        found = race.found
-        chosen = found.chosen or Try(float("nan"))
-        lines.append(
-            settings
-            | {"y": found.y, "solved": found.solved, LR: chosen.rate, "start_scale": chosen.scale, "edge": found.edge}
-            | {"trained_steps": found.steps, "core_seconds": round(sum(race.seconds.values()), 1)}
-        )
-    return pd.DataFrame(lines)
+    lines = zip(described.to_dict("records"), races, strict=True)
+    return pd.DataFrame([settings | race.result() for settings, race in lines])
 
 
 def try_table(races: list[Race]) -> pd.DataFrame:

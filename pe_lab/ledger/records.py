@@ -35,9 +35,9 @@ class Records(LeasedFolder):
     A request is a dict that says what to measure. Its lease is apart from the run's, so that training can continue.
     """
 
-    def __init__(self, run: Run, epochs: int) -> None:
-        super().__init__(run.tree, run.folder / "records" / str(epochs))
-        self.checkpoint = run.checkpoint(epochs)
+    def __init__(self, run: Run, target: int) -> None:
+        super().__init__(run.tree, run.folder / "records" / str(target))
+        self.checkpoint = run.checkpoint(target)
 
     @cached_property
     def weights(self) -> str:

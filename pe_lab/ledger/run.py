@@ -25,9 +25,9 @@ NO_COST = {"total": 0.0, "steps": 0.0, "evaluation": 0.0, "checkpoints": 0}
 
 
 class Run(LeasedFolder):
-    """One training from step 0 on, with a checkpoint for each number of epochs that was requested.
+    """One training from step 0 on, with a checkpoint for each target that was requested.
 
-    A run whose identity has the unit "steps" is counted in steps; then `epochs` below stands for a number of steps.
+    A target is a number of epochs; of steps, in a run whose identity has the unit "steps".
 
     Its states, its lease and its checkpoints are in one folder, named by the hash of what determines the training.
     """
@@ -52,29 +52,29 @@ class Run(LeasedFolder):
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def request(self, epochs: int) -> None:
+    def request(self, target: int) -> None:
         """Request a checkpoint for this process, and clear the record of an earlier failure."""
-        self.tree.remove(self._failure_file(epochs))
+        self.tree.remove(self._failure_file(target))
         request = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
-        self.tree.write_json(self._request_file(epochs), request)
+        self.tree.write_json(self._request_file(target), request)
 
-    def withdraw(self, epochs: int) -> None:
+    def withdraw(self, target: int) -> None:
         """Withdraw this process's request."""
-        self.tree.remove(self._request_file(epochs))
+        self.tree.remove(self._request_file(target))
 
     def requested(self) -> list[int]:
         """Return the checkpoints that live processes request and that are neither done nor failed, in order."""
         requested = set()
         for path in entries(self.folder / "requested", "[0-9]*"):
-            epochs, _, process = path.name.partition(".")
+            target, _, process = path.name.partition(".")
             if not is_alive(self.tree.root, process):
                 self.tree.remove(path)
-            elif EPOCHS.fullmatch(epochs):
-                requested.add(int(epochs))
-        return sorted(epochs for epochs in requested if not self.done(epochs) and self.failure(epochs) is None)
+            elif EPOCHS.fullmatch(target):
+                requested.add(int(target))
+        return sorted(target for target in requested if not self.done(target) and self.failure(target) is None)
 
     def fail(
-        self, epochs: int, reason: str, step: int | None, core_seconds: float | None = None, kind: str = ERROR
+        self, target: int, reason: str, step: int | None, core_seconds: float | None = None, kind: str = ERROR
     ) -> None:
         """Record why a checkpoint could not be reached.
 
@@ -85,67 +85,67 @@ class Run(LeasedFolder):
         """
         failure = {"kind": kind, "reason": reason, "step": step, "time": time.time(), "host": socket.gethostname()}
         failure |= {} if core_seconds is None else {"core_seconds": core_seconds}
-        self.tree.write_json(self._failure_file(epochs), failure)
+        self.tree.write_json(self._failure_file(target), failure)
 
-    def failure(self, epochs: int) -> dict[str, Any] | None:
+    def failure(self, target: int) -> dict[str, Any] | None:
         """Return the record of a failure at this checkpoint, or None."""
-        return read_failure(self._failure_file(epochs))
+        return read_failure(self._failure_file(target))
 
-    def _request_file(self, epochs: int) -> Path:
-        return self.folder / "requested" / f"{epochs}.{register(self.tree.root)}"
+    def _request_file(self, target: int) -> Path:
+        return self.folder / "requested" / f"{target}.{register(self.tree.root)}"
 
-    def _failure_file(self, epochs: int) -> Path:
-        return self.folder / "failed" / f"{epochs}.json"
+    def _failure_file(self, target: int) -> Path:
+        return self.folder / "failed" / f"{target}.json"
 
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
-    def checkpoint(self, epochs: int) -> Path:
+    def checkpoint(self, target: int) -> Path:
         """Return the folder of a checkpoint, whether it exists or not."""
-        return self.folder / "checkpoints" / str(epochs)
+        return self.folder / "checkpoints" / str(target)
 
-    def done(self, epochs: int) -> bool:
+    def done(self, target: int) -> bool:
         """Return whether a checkpoint is in the ledger; its content is not verified."""
-        return is_file(self.checkpoint(epochs) / CHECKSUMS)
+        return is_file(self.checkpoint(target) / CHECKSUMS)
 
-    def is_shipped(self, epochs: int) -> bool:
+    def is_shipped(self, target: int) -> bool:
         """Return whether a checkpoint has results without weights, as earlier versions took them from the package."""
-        return is_file(self.checkpoint(epochs) / SHIPPED)
+        return is_file(self.checkpoint(target) / SHIPPED)
 
     def checkpoints(self) -> list[int]:
         """Return the numbers of epochs of all checkpoints, in order."""
         folders = [path for path in entries(self.folder / "checkpoints") if EPOCHS.fullmatch(path.name)]
         return sorted(int(path.name) for path in folders if kind(path / CHECKSUMS))
 
-    def recording(self, epochs: int) -> AbstractContextManager[Path]:
+    def recording(self, target: int) -> AbstractContextManager[Path]:
         """Return a context manager: a folder to write a checkpoint into, which becomes the checkpoint on success."""
-        return self.tree.new_folder(self.checkpoint(epochs), self.folder)
+        return self.tree.new_folder(self.checkpoint(target), self.folder)
 
-    def verify(self, epochs: int) -> None:
+    def verify(self, target: int) -> None:
         """Compare a checkpoint with its checksums.
 
         Raises:
             LedgerError: a file is missing or changed; it is a checkpoint of another run; its weights cannot be read.
         """
-        checkpoint = self.checkpoint(epochs)
-        shipped = self.is_shipped(epochs)
+        checkpoint = self.checkpoint(target)
+        shipped = self.is_shipped(target)
         verify(checkpoint, *CHECKPOINT_FILES, SHIPPED if shipped else WEIGHTS)
         summary = read_json(checkpoint / "summary.json")
-        if not isinstance(summary, dict) or (summary.get("run"), number(summary)) != (self.name, epochs):
+        if not isinstance(summary, dict) or (summary.get("run"), number(summary)) != (self.name, target):
             raise LedgerError(f"ledger entry {checkpoint} must be a checkpoint of this run, got another: {NOT_READ}")
         read_json(checkpoint / "environment.json")
         if not shipped:
             read_metadata(checkpoint / WEIGHTS)
 
-    def summary(self, epochs: int) -> dict[str, Any]:
+    def summary(self, target: int) -> dict[str, Any]:
         """Verify a checkpoint and return its summary.
 
         Raises:
             LedgerError: as `verify`.
         """
-        self.verify(epochs)
-        return read_json(self.checkpoint(epochs) / "summary.json")
+        self.verify(target)
+        return read_json(self.checkpoint(target) / "summary.json")
 
-    def set_aside_if_damaged(self, epochs: int) -> None:
+    def set_aside_if_damaged(self, target: int) -> None:
         """Set a checkpoint aside if it is damaged, and likewise the run's cost.
 
         Raises:
@@ -153,9 +153,9 @@ class Run(LeasedFolder):
         """
         self.cost()
         for name in ("checkpoints", "records"):
-            self.tree.refuse_links(self.folder / name / str(epochs))
-        if kind(self.checkpoint(epochs)):
-            self.tree.set_aside_if_damaged(self.checkpoint(epochs), partial(self.verify, epochs))
+            self.tree.refuse_links(self.folder / name / str(target))
+        if kind(self.checkpoint(target)):
+            self.tree.set_aside_if_damaged(self.checkpoint(target), partial(self.verify, target))
 
     def set_aside(self, entry: Path, reason: object) -> None:
         """Move a damaged entry out of the way."""

@@ -189,13 +189,13 @@ def _is_count(name: str) -> bool:
     return name.isdecimal() and str(int(name)) == name
 
 
-def summary_and_environment(run: Run, epochs: int) -> dict[str, Any]:
+def summary_and_environment(run: Run, target: int) -> dict[str, Any]:
     """Read a checkpoint's summary and environment; only these two files are compared with their checksums.
 
     Raises:
         LedgerError: they are damaged, or belong to another checkpoint.
     """
-    checkpoint = run.checkpoint(epochs)
+    checkpoint = run.checkpoint(target)
     contents = read_verified(checkpoint, "summary.json", "environment.json")
     try:
         summary, environment = map(parse_json, contents)
@@ -203,9 +203,9 @@ def summary_and_environment(run: Run, epochs: int) -> dict[str, Any]:
         raise LedgerError(f"ledger entry {checkpoint} cannot be read: {_line(error)}") from None
     if not isinstance(summary, dict) or not isinstance(environment, dict):
         raise LedgerError(f"ledger entry {checkpoint} must have a summary and an environment, got something else")
-    if summary.get("run") != run.name or number(summary) != epochs:
+    if summary.get("run") != run.name or number(summary) != target:
         raise LedgerError(
-            f"ledger entry {checkpoint} must be checkpoint {epochs} of its run, got {number(summary)} of "
+            f"ledger entry {checkpoint} must be checkpoint {target} of its run, got {number(summary)} of "
             f"{summary.get('run')}: it was moved here"
         )
     floors = summary.get("floors")

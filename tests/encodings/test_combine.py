@@ -15,7 +15,8 @@ from configs import NAMES, pe_class, pe_settings
 from pe_lab.attention import attend
 from pe_lab.data.seeding import initialise
 from pe_lab.encodings import OptionError, PositionalEncoding, Sizes, Stack, Terms, UnfitError, make
-from pe_lab.encodings.combine import Combination, Heads, Interleave, Sum
+from pe_lab.encodings.combine import NATURES, Combination, Heads, Interleave, Sum
+from pe_lab.encodings.dape import INHERITED
 from pe_lab.encodings.layout import Layout
 from pe_lab.encodings.merge import CannotCombineError, Part, added, by_head
 from pe_lab.encodings.named import encodings
@@ -272,6 +273,23 @@ def test_two_terms_of_which_there_is_one_are_refused_naming_both(name: str) -> N
     assert torch.equal(found, given) if isinstance(given, Tensor) else found == given
     with pytest.raises(CannotCombineError, match=r"^parts must have at most one .*, got a and b$"):
         added([Part("a", H, terms), Part("c", H, Terms()), Part("b", H, terms)], LAYOUT)
+
+
+# combined in another way: positions and dtypes that all parts must take, draws that are refused, the optimizer's
+OTHERWISE = {"draws_positions", "on_grid", "three_axes", "real_positions", "weight_decay"}
+# of `dape`: from both, its own, or not passed on
+OF_DAPE = {"draws_positions", "causal_only", "contiguous_only", "per_layer", "three_axes", "real_positions"}
+
+
+@pytest.mark.parametrize(
+    ("passed_on", "otherwise"),
+    [(NATURES, OTHERWISE), (INHERITED, OF_DAPE | {"weight_decay"})],
+    ids=["combine", "dape"],
+)
+def test_every_declaration_is_passed_on_or_stated(passed_on: tuple[str, ...], otherwise: set[str]) -> None:
+    declared = {name for name, value in vars(PositionalEncoding).items() if isinstance(value, bool)}
+    assert declared == {name for name in passed_on if name in declared} | otherwise
+    assert not set(passed_on) & otherwise
 
 
 # -- layer by layer ----------------------------------------------------------------------------------------------------
