@@ -42,6 +42,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "export": export,
         "families": families,
         "benchmark": benchmark,
+        "measured_tasks": measured_tasks,
         "longer_text": longer_text,
         "protocol_pairs": lambda: protocol_errors("all pairs"),
         "protocol_baseline": lambda: protocol_errors("baseline"),
@@ -386,8 +387,8 @@ def main_findings() -> str:
     return f"""- **Depth and training decide most.** With four layers and 16 epochs every encoding solves the task
   ({deep.min():.3f} to {deep.max():.3f} nats; {level:.2f} can be reached without position). With one layer none does
   ({shallow.min():.2f} to {shallow.max():.2f}).
-- **The better encoding depends on depth.** After 4 epochs `learnable` is better than `rope` with one
-  layer, by {in_nats(one)} nats, and worse with four, by {in_nats(four)},
+- **The better encoding depends on depth.** After 4 epochs `learnable` is better than `rope` with
+  one layer, by {in_nats(one)} nats, and worse with four, by {in_nats(four)},
   and sixteen, by {in_nats(sixteen)} (means and 95 % intervals).
 - **Training the frequencies of RoPE gains nothing here.** With four and sixteen layers `lrope` is
   equivalent to `rope` in all six settings: the difference is below the margin of {same["margin"].iloc[0]:.3f} nats."""
@@ -483,6 +484,22 @@ def benchmark() -> str:
     return "\n".join(lines)
 
 
+def measured_tasks() -> str:
+    """Return how many tasks of the benchmark have results, and for how many encodings."""
+    from pe_lab.benchmark import tables, tasks, verdicts
+
+    covered = verdicts.coverage({name: verdicts.published(found) for name, found in tables.read().items()})
+    names = [task.name for task in tasks.tasks()]
+    measured = covered.set_index("task").loc[names, "measured"].astype(int)
+    results = ", ".join(f"`{name}` ({count})" for name, count in measured[measured > 0].items())
+    without = " and ".join(f"`{name}`" for name in measured.index[measured == 0])
+    said = (
+        f"`pe-bench 2` has {len(names)} small tasks. {(measured > 0).sum()} of them have results so far, with the "
+        f"number of encodings: {results}."
+    )
+    return wrapped(f"{said} Nothing is measured on {without} yet." if without else said)
+
+
 def longer_text() -> str:
     """Return what pe-bench 2 says of text at 4 times the training length."""
     from pe_lab.benchmark import measured
@@ -491,18 +508,32 @@ def longer_text() -> str:
     need = "**A small causal language model at 4 times its training length**"
     if found is None:
         return f"{need}: not measured yet."
-    cfg, table = found.task.cfg, found.table.set_index("pe")
-    best = ", ".join(f"`{pe}`" for pe in found.at(4.0).best)
+    cfg, longest = found.task.cfg, found.at(4.0)
+    best = ", ".join(f"`{pe}`" for pe in longest.best)
+    highest = found.rows.groupby("pe")["lr"].agg(lambda rates: (rates == max(cfg.tune.rates)).sum())
+    runs = found.rows.groupby("pe").size()
+    untuned = ", ".join(f"`{pe}`" for pe in highest.index[highest == runs])
     said = (
         f"{need}: use {best}. No other encoding is significantly better than one of these. The model has "
         f"{cfg.model.depth} layers of width {cfg.model.width} and is trained on {cfg.data.length} bytes of "
-        f"{cfg.data.corpus} at a time, for at most {cfg.steps:,} steps. Mean test loss over "
-        f"{table['runs'].min()} or more seeds, in nats per byte, at multiples of the training length:"
+        f"{cfg.data.corpus} at a time, for at most {cfg.steps:,} steps."
     )
-    lines = ["| encoding | 1 × | 2 × | 4 × |", "| :--- | ---: | ---: | ---: |"]
-    for pe, row in table.sort_values("loss_4x").iterrows():
-        lines.append(f"| `{pe}` | {row.loss_1x:.3f} | {row.loss_2x:.3f} | {row.loss_4x:.3f} |")
-    return "\n".join([textwrap.fill(said, 100), "", *lines])
+    edge = (
+        f"The learning rates tried are {', '.join(f'{rate:g}' for rate in cfg.tune.rates)}. {untuned} chose the "
+        "highest in every seed, so a still higher rate may be better for them."
+        if untuned
+        else ""
+    )
+    lines = [
+        "| encoding | 1 × | 2 × | 4 ×, 95 % interval | ranks at 4 × | seeds | seeds that chose the highest rate |",
+        "| :--- | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in longest.table.itertuples():
+        at_4x = f"{row.mean:.3f} [{row.low:.3f}, {row.high:.3f}]"
+        losses = f"{row.loss_1x:.3f} | {row.loss_2x:.3f} | {at_4x}"
+        ranks = " to ".join(dict.fromkeys((str(row.first), str(row.last))))
+        lines.append(f"| `{row.pe}` | {losses} | {ranks} | {row.runs} | {highest[row.pe]} |")
+    return "\n\n".join([textwrap.fill(text, 100) for text in (said, edge) if text] + ["\n".join(lines)])
 
 
 def simulated(part: str) -> Any:
