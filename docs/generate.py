@@ -226,8 +226,10 @@ def interval_of(one: Any) -> str:
 
 def parts_of(finding: Any) -> str:
     """Return how many parts of a claim are shown, contradicted and open."""
+    from pe_lab.replication.verdicts import PARTS
+
     agreements = [str(one.agreement) for one in finding.compared.values()]
-    counts = [f"{agreements.count(state)} {word}" for state, word in STATES.items() if state in agreements]
+    counts = [f"{agreements.count(state)} {word}" for state, word in PARTS.items() if state in agreements]
     return f"of {len(agreements)} parts {', '.join(counts)}" if len(agreements) > 1 else counts[0]
 
 
@@ -269,6 +271,7 @@ def claims() -> str:
     """Return a table of claims (in their own setting, in others, the command) and one of their decided parts."""
     from pe_lab.replication import universe
     from pe_lab.replication.entry import UNIVERSE
+    from pe_lab.replication.verdicts import PARTS
 
     found = findings()
     head = ["claim", "in its own setting", "in other settings", "the command that repeats it"]
@@ -284,7 +287,7 @@ def claims() -> str:
         command = f"`pe-lab replicate {name}{' --universe' * (everywhere is not None)}`"
         lines.append(f"| `{short}` | {finding.verdict}: {parts_of(finding)} | {where} | {command} |")
         for label, one in finding.compared.items():
-            state = STATES[str(one.agreement)]
+            state = PARTS[str(one.agreement)]
             if state != "open":
                 cells = [f"`{short}`", label, str(entry.values[label]), interval_of(one), str(finding.seeds), state]
                 decided.append(f"| {' | '.join(cells)} |")
@@ -297,9 +300,6 @@ def in_settings(states: Any) -> str:
 
     counts = [f"{state} in {(states['state'] == state).sum()}" for state in (HOLDS, FAILS, OPEN)]
     return f"{', '.join(counts)} of {len(states)} settings"
-
-
-STATES = {"reproduced": "shown", "not reproduced": "contradicted", "undecided": "open"}
 
 
 def universes() -> str:

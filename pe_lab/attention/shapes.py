@@ -82,7 +82,8 @@ def check(q: Tensor, k: Tensor, v: Tensor, terms: Terms, layout: Layout, dropout
             keys = "" if layout.keys is None else f" and S = {S} keys"
             letters = ["T" if letter == "S" and not keys else letter for letter in shape]
             required = f"[{', '.join(letters)}] for q [B, H, T, d] = {list(q.shape)}{keys}"
-            raise ValueError(f"{name} must be {required}, got {list(given)}")
+            table = "; entry R + i - j is for token i and key j" if "2R+1" in letters else ""
+            raise ValueError(f"{name} must be {required}, got {list(given)}{table}")
         if dtypes and tensor.dtype not in dtypes:
             raise ValueError(f"{name} must be {' or '.join(map(_name, dtypes))}, got {_name(tensor.dtype)}")
         if tensor.device != device:

@@ -174,13 +174,11 @@ def _need(one: Task, found: Measured | None) -> dict[str, Any]:
     """Return what to do on a task of the benchmark."""
     line: dict[str, Any] = {"name": one.name, "asks": one.asks, "study": one.study, "length": 1.0}
     if found is None:
-        return line | {"advice": Advice(NOT_MEASURED), "cheapest": "", "seeds": None, "count": 0}
+        return line | {"advice": Advice(NOT_MEASURED), "seeds": None, "count": 0}
     said, seeds = advice(found), found.rows.groupby("pe")["seed"].nunique()
-    costs = found.rows.drop_duplicates("pe").set_index("pe").loc[said.use, ["flops_per_token", "positional_parameters"]]
-    cheapest = str(costs.sort_values(list(costs), kind="stable").index[0]) if said.use else ""
     fewest, most = int(seeds.min()), int(seeds.max())
     means = found.table.set_index("pe")["mean"].astype(float).to_dict()
-    line |= {"advice": said, "cheapest": cheapest, "seeds": (fewest, most), "count": len(found.table)}
+    line |= {"advice": said, "seeds": (fewest, most), "count": len(found.table)}
     line |= {"means": means, "unit": "steps to solve" if one.solvable else "nats", "places": 0 if one.solvable else 2}
     return line | {"common": [pe for pe in said.avoid if pe in COMMON[:WELL_KNOWN]]}
 

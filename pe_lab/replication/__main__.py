@@ -18,7 +18,8 @@ from pe_lab import config
 from pe_lab.replication.entries import load
 from pe_lab.replication.entry import UNIVERSE, Entry, Reported, trainings
 from pe_lab.replication.values import SHIPPED, table_of, values_of
-from pe_lab.replication.verdicts import Finding, Verdict, judge
+from pe_lab.replication.verdicts import PARTS, Finding, Verdict, judge
+from pe_lab.statistics import Agreement
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import write_text
 from pe_lab.system.names import unknown_name
@@ -77,7 +78,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     table = arguments.out / "values.csv" if arguments.out else None
     kept = values_of(table) if table and table.exists() else {}
     shipped = {} if where else values_of(SHIPPED)
-    findings = []
+    findings, judged = [], []
     for entry in chosen:
         values = read(entry, ledger, arguments.seeds or entry.seeds, where)
         if values.seeds and (entry.name not in kept or len(values.seeds) >= len(kept[entry.name].seeds)):
@@ -85,8 +86,14 @@ def replicate(arguments: argparse.Namespace) -> int:
         own = kept.get(entry.name, values)
         used = shipped[entry.name] if entry.name in shipped and len(own.seeds) < entry.seeds else own
         findings.append(judge(entry, used.by_label, values.why))
-        print(line(findings[-1], "" if used is own else ", shipped"), flush=True)
-    print(summary(findings))
+        text = line(findings[-1], "" if used is own else ", shipped")
+        if names:
+            print(text, flush=True)
+        elif findings[-1].verdict is Verdict.NOT_RUN:  # one line of each, before what is judged
+            print(text.partition("\n")[0], flush=True)
+        else:
+            judged.append(text)
+    print(*judged, *summary(findings), sep="\n")
     for finding in findings:
         if finding.entry.everywhere and finding.compared:
             show(finding, arguments.out)
@@ -164,14 +171,23 @@ def line(finding: Finding, source: str) -> str:
             measured = f"{finding.ours[label]:.4g} ({finding.seeds} seeds{source}), difference {measured}"
         else:
             measured = f"{measured} ({finding.seeds} seeds{source})"
-        lines.append(f"{said}, ours {measured}: {one.agreement}")
+        agreement = one.agreement if isinstance(value, Reported) else PARTS[Agreement(str(one.agreement))]
+        lines.append(f"{said}, ours {measured}: {agreement}")
     return "\n".join(lines)
 
 
-def summary(findings: list[Finding]) -> str:
-    """Return how many entries have each verdict."""
-    counts = {verdict: sum(finding.verdict is verdict for finding in findings) for verdict in Verdict}
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+def summary(findings: list[Finding]) -> list[str]:
+    """Return lines on how many have each verdict: published numbers, claims, and claims in all of their settings."""
+    kinds: dict[str, list[Finding]] = {}
+    for finding in findings:
+        entry = finding.entry
+        kind = "claims in all settings" if entry.everywhere else "claims" if entry.studies else "published numbers"
+        kinds.setdefault(kind, []).append(finding)
+    lines = []
+    for kind, of_kind in kinds.items():
+        counts = {verdict: sum(finding.verdict is verdict for finding in of_kind) for verdict in Verdict}
+        lines.append(f"{kind}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items() if count)}")
+    return lines
 
 
 def _count(text: str) -> int:

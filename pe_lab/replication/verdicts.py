@@ -12,6 +12,11 @@ from pe_lab.replication.entry import Claimed, Entry, Reported
 from pe_lab.statistics import LEVEL, Agreement, Comparison, compare_with_published, holm
 
 SAME = 1e-12  # numbers that differ by less are equal
+PARTS = {
+    Agreement.REPRODUCED: "shown",
+    Agreement.NOT_REPRODUCED: "contradicted",
+    Agreement.UNDECIDED: "open",
+}  # of a claim
 
 
 class Verdict(StrEnum):

@@ -39,7 +39,7 @@ def attention(asked: Question) -> Section:
 
 
 def heads(results: Results, run: str, target: int) -> Plot:
-    """Draw the attention of every head of a checkpoint; the numbers are the mean distance and the largest weight.
+    """Draw the attention of every head of a checkpoint; the numbers are means over queries.
 
     Layers and heads count from 1.
 
@@ -57,7 +57,8 @@ def heads(results: Results, run: str, target: int) -> Plot:
         distance = np.abs(np.subtract.outer(*2 * [np.arange(maps.shape[-1])]))
         for head, weights in enumerate(np.nan_to_num(maps), 1):
             mean = float((weights * distance).sum() / weights.sum())
-            lines.append({"layer": layer, "head": head, "distance": mean, "largest weight": float(weights.max())})
+            largest = float(weights.max(-1).mean())
+            lines.append({"layer": layer, "head": head, "distance": mean, "largest weight": largest})
     return Plot(figure, pd.DataFrame(lines))
 
 

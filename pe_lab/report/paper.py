@@ -86,7 +86,8 @@ def _tables(asked: Question) -> dict[str, str]:
             p=[_number(value, 2) for value in lines["p_holm"]],
             verdict=lines["verdict"],
         )
-        caption = f"Paired differences in test {metric} from {asked.baseline}, with intervals and corrected p"
+        tested = "with 95 % intervals and p values after Holm's correction"
+        caption = f"Paired differences in test {metric} from {asked.baseline}, {tested}"
         found["differences"] = tabular(shown, caption, "tab:differences", settings)
     return found
 
@@ -209,7 +210,13 @@ def _values(column: pd.Series) -> list[str]:
 
 
 def _number(value: float, digits: int = 3) -> str:
-    return "" if pd.isna(value) else f"${value:.{digits}g}$"
+    return "" if pd.isna(value) else f"${_written(value, f'.{digits}g')}$"
+
+
+def _written(value: float, form: str) -> str:
+    """Return a number as LaTeX writes it, with a power of ten in place of an e."""
+    written, _, exponent = format(value, form).partition("e")
+    return written.rstrip(".") + (rf" \times 10^{{{int(exponent)}}}" if exponent else "")
 
 
 def _mean(mean: float, low: float, high: float) -> str:
@@ -217,7 +224,8 @@ def _mean(mean: float, low: float, high: float) -> str:
 
 
 def _interval(low: float, high: float) -> str:
-    return "" if pd.isna(low) else f"$[{low:.3g}, {high:.3g}]$"
+    """Return an interval, both ends with three digits."""
+    return "" if pd.isna(low) else f"$[{_written(low, '#.3g')}, {_written(high, '#.3g')}]$"
 
 
 def _rendered(name: str, **values: Any) -> str:

@@ -131,6 +131,7 @@ def test_a_shape_that_does_not_fit_is_refused(name: str, shape: tuple[int, ...],
     if name == "layout.pos" and shape == (1, *right(name)):
         shape = (1, *shape)  # three dimensions are positions on a grid
     required = f"{name} must be [{INPUTS[name][0]}] for q [B, H, T, d] = {[B, H, T, d]}, got {list(shape)}"
+    required += "; entry R + i - j is for token i and key j" * ("2R+1" in INPUTS[name][0])
     with pytest.raises(ValueError, match=f"^{re.escape(required)}$"):
         run(implementation, **INPUTS[name][1](torch.zeros(shape)))
 

@@ -137,3 +137,15 @@ def test_a_long_table_breaks_over_pages() -> None:
     assert text.startswith(r"\begin{longtable}{rlr}")
     assert text.count(r"\midrule") == 2
     assert r"\caption{100 \%}" in text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "written"),
+    [
+        (0.396, 0.44, "$[0.396, 0.440]$"),
+        (-1e-5, 100, r"$[-1.00 \times 10^{-5}, 100]$"),
+        (1234, float("inf"), r"$[1.23 \times 10^{3}, inf]$"),
+    ],
+)
+def test_numbers_have_three_digits_and_powers_of_ten(low: float, high: float, written: str) -> None:
+    assert paper._interval(low, high) == written

@@ -126,7 +126,9 @@ class Corpus:
 
     def _require_text(self, piece: bytes, file: Path) -> None:
         if b"\0" in piece:
-            raise ValueError(f"{self.setting} must be text in UTF-8, got {file} with NUL bytes in it")
+            raise ValueError(
+                f"{self.setting} must be text in UTF-8, a file or a folder with nothing else, got {file} with NUL bytes"
+            )
         try:
             piece.decode()
         except UnicodeDecodeError as error:

@@ -530,7 +530,7 @@ def test_a_cell_is_known_by_the_text_not_by_where_it_is(place: Path, tmp_path: P
 
 def test_a_text_that_is_wrong_is_refused_when_the_cell_is_made(place: Path, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\0" * 5000)
-    with pytest.raises(ValueError, match=r"^data\.path must be text in UTF-8, got .*binary with NUL"):
+    with pytest.raises(ValueError, match=r"^data\.path must be text in UTF-8, .*, got .*binary with NUL"):
         cell(place, f"data.path={tmp_path}/binary")
 
 
