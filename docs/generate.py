@@ -368,7 +368,7 @@ def counts() -> str:
     """Return how many encodings, tasks and studies there are, with links to their lists."""
     groups = (("encodings", "pe"), ("tasks", "data"), ("studies", "study"))
     found = [f"[{len(configs(group))} {name}](docs/{name}.md)" for name, group in groups]
-    return f"There are {', '.join(found[:-1])} and {found[-1]}."
+    return wrapped(f"There are {', '.join(found[:-1])} and {found[-1]}.")
 
 
 def main_findings() -> str:
