@@ -43,7 +43,8 @@ def main() -> None:
 
     def program() -> int:
         arguments = parser.parse_args()
-        return arguments.run(arguments)
+        status: int = arguments.run(arguments)
+        return status
 
     run_program(program)
 

@@ -146,7 +146,7 @@ def read_cached(path: Path) -> dict[str, Any] | None:
     Raises:
         LedgerError: the entry is damaged.
     """
-    entry = read_json(path)
+    entry: dict[str, Any] | None = read_json(path)
     try:
         sound = entry is None or (
             digest({"value": entry["value"]}) == entry["digest"] and digest(entry["identity"]) == path.stem

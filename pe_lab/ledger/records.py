@@ -44,8 +44,8 @@ class Records(LeasedFolder):
         """The digest of the weights that were measured."""
         for file, key in ((CHECKSUMS, WEIGHTS), (SHIPPED, "weights")):
             found = read_json(self.checkpoint / file)
-            if isinstance(found, dict) and isinstance(found.get(key), str):
-                return found[key]
+            if isinstance(found, dict) and isinstance(weights := found.get(key), str):
+                return weights
         raise LedgerError(f"ledger entry {self.checkpoint} must have the checksum of its weights, got none")
 
     def _entry(self, request: dict[str, Any]) -> Path:

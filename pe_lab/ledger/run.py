@@ -143,7 +143,8 @@ class Run(LeasedFolder):
             LedgerError: as `verify`.
         """
         self.verify(target)
-        return read_json(self.checkpoint(target) / "summary.json")
+        summary: dict[str, Any] = read_json(self.checkpoint(target) / "summary.json")
+        return summary
 
     def set_aside_if_damaged(self, target: int) -> None:
         """Set a checkpoint aside if it is damaged, and likewise the run's cost.
@@ -189,7 +190,7 @@ def number(summary: dict[str, Any]) -> Any:
 
 def read_identity(folder: Path) -> dict[str, Any]:
     """Return the identity in the folder of a run: see `Run.identity`."""
-    identity = read_json(folder / IDENTITY)
+    identity: Any = read_json(folder / IDENTITY)
     try:
         found = digest(identity) if isinstance(identity, dict) else "nothing readable"
     except ValueError as error:
@@ -198,7 +199,8 @@ def read_identity(folder: Path) -> dict[str, Any]:
         raise LedgerError(f"ledger entry {folder} must hold what its name is the hash of, got {found}: {NOT_READ}")
     if reason := complaint(identity):
         raise LedgerError(f"ledger entry {folder / IDENTITY} {reason}: {NOT_READ}")
-    return identity
+    checked: dict[str, Any] = identity
+    return checked
 
 
 def read_cost(path: Path) -> dict[str, float]:

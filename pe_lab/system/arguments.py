@@ -90,7 +90,7 @@ def unrecognized(unknown: list[str], given: list[str], options: list[str], setti
 
 def _options(parser: argparse.ArgumentParser) -> list[str]:
     """Return the options that a parser knows, and those of its commands."""
-    options = []
+    options: list[str] = []
     for action in parser._actions:
         options += action.option_strings
         if isinstance(action, argparse._SubParsersAction):

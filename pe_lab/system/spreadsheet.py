@@ -30,7 +30,8 @@ def restored(text: str) -> str:
 
 def to_csv(table: "pd.DataFrame") -> str:
     """Return a table as CSV, without its index, in which texts are escaped; for people, and for `restored`."""
-    return table.map(_harmless).rename(columns=_harmless).to_csv(index=False, lineterminator="\r\n")
+    text: str = table.map(_harmless).rename(columns=_harmless).to_csv(index=False, lineterminator="\r\n")
+    return text
 
 
 def _harmless(value: Any) -> Any:
