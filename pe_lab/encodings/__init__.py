@@ -1,4 +1,7 @@
-"""Positional encodings: base.py and terms.py are the interface, layout.py positions, each other file a family.
+"""Positional encodings: base.py and terms.py are the interface, layout.py and facts.py positions.
+
+Making: sizes, options, named, public, checkpoint. Within a model: stack, merge, cache, memory. Shared by families:
+angles, rates. Beyond the training length: policies, policy_names. Each other file is a family.
 
 `from pe_lab.encodings import RoPE` and all other names of public.py, and `make`, which makes an encoding by its name.
 They are imported when the first of them is used: `pe_lab.encodings.options` needs no torch, and neither does whoever

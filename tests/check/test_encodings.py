@@ -27,8 +27,7 @@ class Sound(PositionalEncoding):
         nn.init.zeros_(self.slope)
 
     def distances(self, h, layout, dtype=torch.float32):
-        reach = max(h.shape[1] - 1, layout.max_distance)
-        return torch.arange(-reach, reach + 1).abs().to(dtype)
+        return torch.arange(-layout.max_distance, layout.max_distance + 1).abs().to(dtype)
 
     def terms(self, h, layout):
         return Terms(bias=-0.1 * self.slope.exp() * self.distances(h, layout))
