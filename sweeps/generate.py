@@ -46,9 +46,15 @@ def sweeps() -> dict[str, str]:
 
 
 def has_sweep(text: str) -> bool:
-    """Return whether the cells of a study are known before any is trained, and its own: not those of other studies."""
+    """Return whether the cells of a study are known before any is trained, and its own: not those of other studies.
+
+    A study that begins with another one is left out.
+    """
     settings = OmegaConf.create(text)
-    chosen = {group: value for entry in settings.get("defaults", []) for group, value in entry.items()}
+    entries = settings.get("defaults", [])
+    if any(isinstance(entry, str) and entry != "_self_" for entry in entries):
+        return False
+    chosen = {group: value for entry in entries for group, value in entry.items()}
     decides = any(OmegaConf.select(settings, key) is not None for key in ("decide.baseline", "tune.rates"))
     return "sweeper:" in text and not decides and chosen.get("override /search", "none") == "none"
 
