@@ -70,7 +70,7 @@ def heatmap(rows: pd.DataFrame, metric: str = "loss") -> Plot:
     sign = 1 if lower_is_better(metric) else -1
     wide = wide.loc[(sign * wide).rank().mean(axis=1).sort_values(kind="stable").index]
     shown = pd.concat([wide, pd.DataFrame(floor_rows).T.reindex(columns=wide.columns)]) if floor_rows else wide
-    figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), 1.8 + 0.3 * len(shown)), layout="constrained")
+    figure = Figure(figsize=(max(4.4, 1.8 + 0.85 * len(shown.columns)), 2.6 + 0.3 * len(shown)), layout="constrained")
     axes = figure.subplots()
     shades, meaning = _shades(wide, floor_rows, sign)
     _draw_cells(axes, shown, shades)
