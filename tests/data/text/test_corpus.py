@@ -268,7 +268,8 @@ def test_a_long_text_is_cut_at_lines(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )
 def test_a_file_that_is_no_text_is_refused_by_name(content: bytes, why: str, folder: Path, tmp_path: Path) -> None:
     (folder / "077.bin").write_bytes(content)
-    with pytest.raises(ValueError, match=rf"^data\.path must be text in UTF-8.*, got .*077\.bin with .*{why}") as caught:
+    said = rf"^data\.path must be text in UTF-8.*, got .*077\.bin with .*{why}"
+    with pytest.raises(ValueError, match=said) as caught:
         _ = of(folder, tmp_path / "cache").documents
     assert "\n" not in str(caught.value)
     assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
