@@ -7,7 +7,7 @@ import pandas as pd
 from pe_lab.benchmark.measured import Measured
 from pe_lab.benchmark.tasks import NAME, Task
 from pe_lab.benchmark.tasks import tasks as tasks_of_benchmark
-from pe_lab.benchmark.verdicts import ENOUGH, decided
+from pe_lab.benchmark.verdicts import ENOUGH, decided, endpoint
 from pe_lab.gallery.advice import NOT_MEASURED, Advice, advice
 from pe_lab.gallery.content import Content
 from pe_lab.gallery.formulas import mathml
@@ -66,7 +66,9 @@ def needs(content: Content) -> Page:
     lines = [_need(one, content.results.get(one.name)) for one in tasks_of_benchmark()]
     lines += [_need(one, longer) | {"asks": asks, "length": length} for one in tasks_of_benchmark() if one.name == name]
     lines.sort(key=lambda line: line["advice"].kind == NOT_MEASURED)
-    html = rendered("needs.html", **_common(content, ""), lines=lines)
+    scales = {one.unit: one.margin for one in map(endpoint, tasks_of_benchmark())}
+    margins = [f"{margin:g} {unit}" for unit, margin in scales.items()]
+    html = rendered("needs.html", **_common(content, ""), lines=lines, margins=margins)
     return Page("needs", "Which encoding for which need", [Section("", html)], wide=True)
 
 
