@@ -110,7 +110,6 @@ def audit(settings: Settings, cfgs: list[DictConfig]) -> None:
     print(f"\n{out / 'table.csv'}, {out / 'table.md'}, {len(pictures)} pictures")
 
 
-@no_exit()
 def describe(cfg: DictConfig, none: DictConfig, picture: Path | None) -> tuple[dict[str, float], dict[str, str]]:
     """Return an encoding's measures and the reasons for those that are missing; draw its picture to a file."""
     import torch
@@ -120,12 +119,13 @@ def describe(cfg: DictConfig, none: DictConfig, picture: Path | None) -> tuple[d
     from pe_lab.audit.subject import Subject
 
     torch.set_num_threads(1)  # the number of threads changes rounding; processes use the other cores
-    subject = Subject(cfg.pe.name, instantiate(cfg.pe))
-    if picture:
-        from pe_lab.audit.pictures import draw
+    with no_exit():
+        subject = Subject(cfg.pe.name, instantiate(cfg.pe))
+        if picture:
+            from pe_lab.audit.pictures import draw
 
-        draw(subject, Subject("none", instantiate(none.pe)), picture)
-    return measure(subject)
+            draw(subject, Subject("none", instantiate(none.pe)), picture)
+        return measure(subject)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from joblib.externals import cloudpickle
 from torch import Tensor
 
 from configs import NAMES, pe_settings
+from pe_lab.audit import __main__ as audit_program
 from pe_lab.audit import cost, measures, report
 from pe_lab.audit.cost import Meter, attention_layer, costs
 from pe_lab.audit.pictures import draw, effective_distance
@@ -335,6 +337,14 @@ def test_a_picture_is_drawn(name: str, tmp_path: Path) -> None:
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "pe_lab.audit", *words], capture_output=True, text=True, timeout=300)
+
+
+def test_the_work_of_python_m_can_be_sent_to_processes() -> None:
+    cloudpickle.register_pickle_by_value(audit_program)  # as for functions of __main__, which no process can import
+    try:
+        cloudpickle.dumps(audit_program.describe)
+    finally:
+        cloudpickle.unregister_pickle_by_value(audit_program)
 
 
 @pytest.mark.slow
