@@ -138,6 +138,17 @@ def test_a_shift_moves_the_seeds_of_one_encoding_alone() -> None:
     assert [after["none", seed] for seed in range(3)] == [before["none", seed] for seed in range(3)]
 
 
+def test_a_cell_is_drawn_by_itself_and_each_task_has_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = cells()
+    counts = pd.Series([name for name, _ in drawn]).value_counts()
+    assert set(counts.index) == {one.name for one in tasks()}
+    assert counts.min() >= 2
+    share = len(drawn) / sum(len(defined(one)) for one in tasks())
+    assert 0.15 < share < 0.35
+    monkeypatch.setattr(again, "defined", lambda one: [*defined(one), "later", "later still"])
+    assert [cell for cell in cells() if not cell[1].startswith("later")] == drawn
+
+
 def test_the_cells_of_the_replication_are_drawn_once_and_are_defined() -> None:
     found = cells()
     assert cells() == found
@@ -238,4 +249,3 @@ def test_all_tables_are_printed_and_exported(tmp_path: Path) -> None:
     assert {path.name for path in paths} >= {"pe-bench-2-endpoints.csv", "pe-bench-2-pairs.csv"}
     assert len(pd.read_csv(tmp_path / "out" / "pe-bench-2-pairs.csv")) == 21 + 1
     assert len(pd.read_csv(tmp_path / "out" / "pe-bench-2-rows.csv")) == 60 + 10
-    assert again.DRAWN == 40
