@@ -175,8 +175,7 @@ def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
     known = False
     for cell in cells:
         try:
-            run = command.progress.ledger.named(cell.run)
-            summary = read_json(run.checkpoint(cell.epochs) / "summary.json")
+            summary = command.progress.summary(cell)
             used = uses_position(float(summary["test"]["loss"]), summary["floors"])
         except (LedgerError, OSError, LookupError, TypeError, ValueError, AttributeError):
             continue  # what is damaged is told elsewhere
@@ -188,7 +187,8 @@ def _without_position(command: Command, cells: list[RequestedCell]) -> bool:
 
 def _running(running: Running) -> str:
     place = f"{running.host}, process {running.pid}, since {_format_time(running.since)}"
-    return f"{running.cell.name:28} at {running.epoch / running.cell.epochs:4.0%}   {place}"
+    latest = f"   {running.latest}" if running.latest else ""
+    return f"{running.cell.name:28} at {running.epoch / running.cell.epochs:4.0%}   {place}{latest}"
 
 
 def _is_running(command: Command) -> bool:

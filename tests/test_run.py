@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 import shutil
 import signal
 import subprocess
@@ -46,6 +47,11 @@ def test_the_program_as_it_is_called_prints_a_loss_beside_the_floors_and_trains_
     assert training_run.cost()["checkpoints"] == 1
     assert (again.returncode, again.stdout) == (0, first.stdout)
     assert "1 of 1 cells are in the ledger already" in again.stderr
+    place, _, following = first.stdout.splitlines()[-1].partition(": ")
+    assert Path(place) == training_run.checkpoint(1)
+    shown = [sys.executable, "-m", "pe_lab.cli", *shlex.split(following.partition("next: pe-lab ")[2])]
+    assert subprocess.run(shown, capture_output=True, timeout=300).returncode == 0
+    assert (tmp_path / "report.html").is_file()
 
 
 def test_a_sweep_run_twice_does_the_work_once(sound, tmp_path):
@@ -71,7 +77,10 @@ def test_workers_that_a_launcher_starts_make_the_same_cells(sound, tmp_path, lau
     ledger = tmp_path / "ledger"
     status, out, err = run(ledger, *SWEEP, f"hydra/launcher={launcher}", "workers=2", XDG_CACHE_HOME=str(cache))
     assert status == 0, err
-    assert len(out.splitlines()) == 2 + 6 + 1  # the last says what the verdicts are about
+    table, last = out.split("\n\n")
+    # before the cells: that none uses position, and what is the same; after them: the verdicts, and that runs are few
+    assert len(table.splitlines()) == 3 + 6 + 2
+    assert last.startswith(f"{ledger}: ")
     assert cells(ledger) == cells(sound)
     assert [training_run.cost()["checkpoints"] for training_run in Ledger(ledger).runs()] == [3] * 4
     files = [json.loads(path.read_text()) for path in ledger.glob("*/checkpoints/*/environment.json")]
@@ -172,8 +181,9 @@ def test_a_cell_that_fails_is_named_and_the_others_are_trained(tmp_path):
     assert status == 1
     assert "the training loss must be finite, got" in err
     assert "of 4 cells are missing" in err
-    assert out.splitlines()[0] == "data pattern, depth 1"
-    assert [line.split()[:2] for line in out.splitlines()[2:]] == [["rope", "1"], ["rope", "2"]]
+    _, settings, _, *lines = out.split("\n\n")[0].splitlines()  # the first says that none uses position
+    assert settings == "data pattern, depth 1"
+    assert [line.split()[:2] for line in lines] == [["rope", "1"], ["rope", "2"]]
     assert sum(len(training_run.checkpoints()) for training_run in Ledger(tmp_path / "ledger").runs()) == 2
 
 

@@ -77,6 +77,15 @@ class Curve(L.Callback):
     def epoch(self) -> float:
         return self.clock.steps / self.steps_per_epoch
 
+    @property
+    def latest(self) -> tuple[str, float] | None:
+        """The last validation score or loss with its name; before the first one, the last training loss."""
+        for name in ("validation score", "validation loss", "train loss"):
+            for row in reversed(self.rows):
+                if f"{row['split']} {row['metric']}" == name:
+                    return name, row["value"]
+        return None
+
     def emit(self, split: str, metrics: dict[str, float]) -> list[dict[str, Any]]:
         """Log metrics, and return their rows, which are not kept."""
         log_metrics(self.loggers, split, metrics, self.clock.steps, self.epoch)

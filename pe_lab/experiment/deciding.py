@@ -15,6 +15,7 @@ from pe_lab.ledger.tree import Tree
 from pe_lab.results.columns import lower_is_better
 from pe_lab.results.rows import describe, settings_of
 from pe_lab.results.table import as_markdown, as_text
+from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics.adding import Cell, Decision, Question, decide_cells
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.margins import Margin, margins
@@ -190,6 +191,9 @@ class _Study:
         text = self.text(decision)
         margin = self.margin_in_words or ("the default of the task" if self.margin is None else str(self.margin))
         words = f"Margin: {margin}. {text[0].upper()}{text[1:]}."
+        names = {name for line in decision.lines for name in (line.pe, line.baseline)}
+        seeds = [line.seeds for line in decision.lines if line.seeds]
+        words = f"{words} {few_runs(len(names), min(seeds, default=0))}".strip()
         files, printed = tables(decision, self.names, words)
         print(printed)
         cfg = next(iter(self.cfgs.values()))

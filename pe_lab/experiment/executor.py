@@ -328,7 +328,8 @@ class Executor:
     def _heartbeat(self) -> None:
         assert self.target is not None
         if self.ranks.leads:
-            self.run.heartbeat(self.clock.steps if self.cell.unit == "steps" else self.curve.epoch, self.target)
+            place = self.clock.steps if self.cell.unit == "steps" else self.curve.epoch
+            self.run.heartbeat(place, self.target, self.curve.latest)
 
     def _beat(self) -> None:
         """Write a heartbeat.

@@ -1,5 +1,6 @@
 """Print and write the tables of a sweep, and name the cells that are missing."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def _missing(absent: list[Job], jobs: list[Job]) -> CellsMissingError:
 
 
 def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned: bool) -> None:
-    """Print the tables of cells, and write them into the study's folder.
+    """Print the tables of cells, write them into the study's folder, and print where results are and what comes next.
 
     Raises:
         OSError: they cannot be written.
@@ -108,10 +109,22 @@ def _write_tables(present: list[Job], failed: list[Job], evaluated: bool, tuned:
             line = f"the tables of {what} must be written to {folder}, got {error.strerror or error}"
             raise OSError(f"{line}: the same command, run again, writes them") from None
     if evaluated:
-        opens = f"pe-lab report {name} --ledger {ledger}" if name else f"pe-lab report {ledger}"
         cells = f"{len(present)} cell{'s' * (len(present) > 1)}"
         drawn = f", figures ({', '.join(figures)})" * bool(figures)
-        print(f"{folder}: all rows of {cells} (records.csv), tables{drawn}; {opens} shows them")
+        content = f"all rows of {cells} (records.csv), tables{drawn}"
+    elif name:
+        content = "the tables of the study"
+    elif len(present) == 1:
+        folder, content = present[0].run.checkpoint(present[0].cell.target), "the trained cell"
+    else:
+        folder, content = ledger, f"{len(present)} trained cells"
+    print(f"\n{folder}: {content}; next: {_report(ledger, name)}")
+
+
+def _report(ledger: Path, study: str | None) -> str:
+    """Return the command that writes the report of a study, or of a ledger."""
+    elsewhere = [] if ledger == Path("ledger") else ["--ledger", str(ledger)]
+    return shlex.join(["pe-lab", "report", *([study, *elsewhere] if study else [str(ledger)])])
 
 
 def _attention(jobs: list[Job]) -> dict[str, str]:

@@ -23,6 +23,7 @@ from pe_lab.results import tuned_outcomes
 from pe_lab.results.from_ledger import validation_by_step
 from pe_lab.results.rows import STARTING_SCALES, describe, settings_of
 from pe_lab.results.table import as_text
+from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import (
     Endpoint,
     Need,
@@ -303,6 +304,9 @@ def write(races: list[Race]) -> None:
         tables["verdicts.csv"] = verdicts = tuned_outcomes.with_baseline(found, endpoint_of(cfg), cfg.tune.baseline)
         counts = ", ".join(f"{count} {word}" for word, count in verdicts["verdict"].value_counts().items())
         print(f"{len(verdicts)} comparisons with {cfg.tune.baseline} in one family: {counts}")
+    seeds = found[found["y"].notna()].groupby([*tuned_outcomes.settings(found), "pe"], dropna=False)["seed"].nunique()
+    if len(seeds) and (note := few_runs(found["pe"].nunique(), int(seeds.min()))):
+        print(note)
     if len(cfg.tune.rates) > 2:  # of two, each is an edge
         shares = edge_shares([race.found for race in races])
         wide = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share > 0.2)

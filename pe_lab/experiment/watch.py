@@ -10,7 +10,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from pe_lab.ledger.progress import Progress, RequestedCell, Snapshot
-from pe_lab.system.errors import in_one_line
+from pe_lab.system.errors import in_one_line, printable
 
 CORE_SHARE = 0.01  # the part of a core that reading the ledger may take
 START_TIMEOUT = 10  # seconds after which a thread that has not started counts as ended
@@ -73,9 +73,11 @@ class Watch:
     def _print(self, bar: tqdm) -> None:
         before, self.state = set(self.state.done), self.progress.look()
         line = _line(self.state, len(self.progress.cells))
-        for cell in self.state.done:
-            if cell not in before:
-                bar.write(f"{cell.name:28} done   {line.partition(';')[0]}", file=sys.stderr)
+        new, total = [cell for cell in self.state.done if cell not in before], len(self.progress.cells)
+        for count, cell in enumerate(new, len(self.state.done) - len(new) + 1):
+            loss = self.progress.test_loss(cell)
+            measured = "" if loss is None else f"test loss {loss:.3g}, "
+            bar.write(f"{cell.name:28} done   {measured}{count}/{total} cells", file=sys.stderr)
         bar.n = self.state.fraction_done
         bar.set_postfix_str(line)
         if bar.disable and time.monotonic() - self.printed > LOG_EVERY:
@@ -86,5 +88,8 @@ class Watch:
 def _line(state: Snapshot, cells: int) -> str:
     seconds = state.seconds_left if state.done or cells == 1 else None  # a cell in progress says little of others
     left = "" if seconds is None else f", about {tqdm.format_interval(seconds)} left"
-    running = ", ".join(f"{one.cell.name} at {one.epoch / one.cell.epochs:.0%}" for one in state.running[:4])
-    return f"{len(state.done)}/{cells} cells{left}" + f"; {running}" * bool(running)
+    running = ", ".join(
+        f"{one.cell.name} at {one.epoch / one.cell.epochs:.0%}" + f" ({one.latest})" * bool(one.latest)
+        for one in state.running[:4]
+    )
+    return printable(f"{len(state.done)}/{cells} cells{left}" + f"; {running}" * bool(running))

@@ -42,13 +42,17 @@ class LeasedFolder:
             finally:
                 self.tree.remove(self.folder / OWNER)
 
-    def heartbeat(self, epoch: float, target: int) -> None:
-        """Write that the owner is alive, at which epoch it is, and to which number of epochs it trains."""
+    def heartbeat(self, epoch: float, target: int, latest: tuple[str, float] | None = None) -> None:
+        """Write that the owner is alive, at which epoch it is, and to which number of epochs it trains.
+
+        Args:
+            latest: the name and value of a metric that was measured last, for people.
+        """
         now = time.time()
         if self._start is None:
             self._start = {"since": now, "from": epoch}
         owner = {"host": socket.gethostname(), "pid": os.getpid(), "process": register(self.tree.root)}
-        owner |= {"heartbeat": now, **self._start, "epoch": epoch, "target": target}
+        owner |= {"heartbeat": now, **self._start, "epoch": epoch, "target": target, "latest": latest}
         self.tree.write_json(self.folder / OWNER, owner)
 
     def owner(self) -> dict[str, Any] | None:

@@ -52,6 +52,7 @@ class Running:
         first_epoch: the epoch at which it began.
         epoch: the epoch it has reached.
         heartbeat: when it wrote that, in seconds since 1970.
+        latest: the name and value of the metric that was measured last; empty: there is none yet.
     """
 
     cell: RequestedCell
@@ -61,6 +62,7 @@ class Running:
     first_epoch: float
     epoch: float
     heartbeat: float
+    latest: str = ""
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,21 @@ class Progress:
         estimate = self._measured() if only_measuring else self.speed.estimate(active, unfinished_runs)
         return Snapshot(done, shown, failed, waiting, missing, *estimate, unknown)
 
+    def summary(self, cell: RequestedCell) -> Any:
+        """Return the content of a trained cell's summary.json, which is not verified.
+
+        Raises:
+            LedgerError: it is damaged.
+        """
+        return read_json(self.ledger.named(cell.run).checkpoint(cell.epochs) / "summary.json")
+
+    def test_loss(self, cell: RequestedCell) -> float | None:
+        """Return the test loss of a trained cell; None if it cannot be read."""
+        try:
+            return float(self.summary(cell)["test"]["loss"])
+        except (LedgerError, OSError, LookupError, TypeError, ValueError, AttributeError):
+            return None
+
     def _is_done(self, cell: RequestedCell) -> bool:
         run = self.ledger.named(cell.run)
         if not run.done(cell.epochs):
@@ -206,7 +223,9 @@ class Progress:
             times = [float(owner[key]) for key in ("since", "from", "epoch", "heartbeat")]
             if not all(abs(seconds) < LATEST_TIME for seconds in times):
                 return None
-            running = Running(cell, str(owner["host"]), int(owner["pid"]), *times)
+            name, value = owner.get("latest") or ("", 0.0)
+            latest = f"{name} {value:.3g}" if name else ""
+            running = Running(cell, str(owner["host"]), int(owner["pid"]), *times, latest)
             return running if self._is_alive(str(owner["process"]), running.heartbeat) else None
         except (TypeError, KeyError, ValueError, OverflowError):
             return None

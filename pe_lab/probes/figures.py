@@ -66,9 +66,7 @@ def _sequence(dataset: Dataset, sequence: int, device: torch.device) -> tuple[Ba
 
 
 @mpl.rc_context(LOOK)
-def attention_heads(
-    model: Transformer, dataset: Dataset, seed: int = 0, sequence: int = 0, title: str = "Attention"
-) -> Figure:
+def attention_heads(model: Transformer, dataset: Dataset, seed: int = 0, sequence: int = 0, title: str = "") -> Figure:
     """Draw the attention of every head on one sequence, layer by layer; layers and heads count from 1.
 
     Shades are attention weights from 0 to 1 on a square-root scale, one for all maps. Queries run down, keys to the
@@ -77,8 +75,9 @@ def attention_heads(
 
     Args:
         seed, sequence: as for `attention_maps`.
-        title: of the figure.
+        title: of the figure; empty: the encoding, the task and the sequence.
     """
+    title = title or f"Attention of {model.encodings[0].name} on {dataset.name}, test sequence {sequence}"
     maps = attention_maps(model, dataset, seed, sequence)
     batch, real = _sequence(dataset, sequence, model.tokens.weight.device)
     tokens = batch.tokens[0, real].tolist()
@@ -87,7 +86,7 @@ def attention_heads(
     heads = len(maps[0])
     across = max(1, min(heads, int(WIDEST / side)))
     lines = -(-heads // across)  # of panels, for each layer
-    figure = Figure(figsize=(1.5 + side * across, 1.0 + (side + 0.15) * lines * len(maps)), layout="constrained")
+    figure = Figure(figsize=(1.5 + side * across, 1.0 + (side + 0.15) * lines * len(maps)), layout="compressed")
     colours = mpl.colormaps["cividis"].with_extremes(bad=HIDDEN)
     norm = mpl.colors.PowerNorm(0.5, 0, 1)
     grid = figure.subplots(lines * len(maps), across, squeeze=False, sharex=True, sharey=True)

@@ -11,6 +11,7 @@ from pe_lab.report.decided import decisions
 from pe_lab.report.parts import Part, Section, Table
 from pe_lab.results.columns import lower_is_better, setting_columns
 from pe_lab.results.frame import Results
+from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import Families, Margin
 from pe_lab.statistics.comparisons import counted
 from pe_lab.system.names import unknown_name
@@ -121,7 +122,10 @@ def code(asked: Question) -> Section:
     """Return the section with the lines that stand before those below the figures."""
     lines = [IMPORTS, asked.load, *([asked.compares] if len(asked.results.cells) else [])]
     text = "The line of code below a figure draws it in Python, after these: "
-    return Section("Figures in Python", [text + ", ".join(f"`{line}`" for line in lines) + "."])
+    parts: list[Part] = [text + ", ".join(f"`{line}`" for line in lines) + "."]
+    if asked.audit.empty and len(asked.results.cells):
+        parts.append("Properties of the encodings come from `pe-lab audit out=FOLDER`, then `--audit FOLDER` here.")
+    return Section("Figures in Python", parts)
 
 
 def cautions(results: Results, baseline: str) -> list[str]:
@@ -175,6 +179,8 @@ def _seed_cautions(cells: pd.DataFrame) -> list[str]:
             f"Seeds are not the same everywhere: {len(others)} of {len(by_cell)} combinations of setting and encoding "
             f"have others than {seeds_in_words(most)}. Differences are taken over shared seeds only."
         )
+    if note := few_runs(len(seeds), int(seeds.min())):
+        lines.append(note)
     count = len(cells[setting_columns(cells)].drop_duplicates()) * cells["pe"].nunique()
     if len(by_cell) < count:
         lines.append(f"{count - len(by_cell)} of {count} combinations of setting and encoding were not trained.")

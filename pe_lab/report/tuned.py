@@ -20,7 +20,7 @@ from pe_lab.results.learned import not_learned
 from pe_lab.results.panels import settings_in_words
 from pe_lab.results.rates import LR
 from pe_lab.results.tuned_outcomes import endpoint, settings, summaries, with_baseline
-from pe_lab.results.verdicts import BETTER, WITHIN, WORSE
+from pe_lab.results.verdicts import BETTER, WITHIN, WORSE, few_runs
 from pe_lab.statistics import Endpoint, Verdict
 from pe_lab.system.tables import read_csv
 
@@ -168,7 +168,7 @@ def _seed_notes(study: TunedStudy) -> list[str]:
     keys = [*settings(study.outcomes), "pe"]
     fewest = int(study.known.groupby(keys, sort=False, dropna=False)["seed"].nunique().min())
     if fewest >= ENOUGH:
-        return []
+        return list(filter(None, [few_runs(study.known["pe"].nunique(), fewest)]))
     return [
         f"Some encodings have {fewest} seed{'s' * (fewest != 1)}: the error rates of verdicts are simulated for "
         f"{ENOUGH} and more, and none is equivalent with fewer."

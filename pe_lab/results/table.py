@@ -7,6 +7,7 @@ import pandas as pd
 
 from pe_lab.results.columns import floors, levels, metric_column, setting_columns
 from pe_lab.results.learned import not_learned
+from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics.cells import keys_of
 from pe_lab.statistics.comparisons import compare_cells, differences
 from pe_lab.statistics.intervals import interval
@@ -114,7 +115,7 @@ def _present(value: Any) -> Any:
 def without_constants(table: pd.DataFrame, names: Sequence[str]) -> tuple[str, pd.DataFrame]:
     """Return the named columns in which all rows are equal, as a line of text, and the table without them."""
     same = {name: _present(table[name].iloc[0]) for name in names if len(set(map(_present, table[name]))) == 1}
-    line = ", ".join(f"{name} {value}" for name, value in same.items() if value not in (None, ""))
+    line = ", ".join(f"{name} {_shown(value)}" for name, value in same.items() if value not in (None, ""))
     return line, table.drop(columns=list(same))
 
 
@@ -154,6 +155,7 @@ def render(table: pd.DataFrame) -> str:
     if "verdict" in table:
         columns["verdict"] = [_shown(verdict) for verdict in table["verdict"]]
         lines += [as_text(pd.DataFrame(columns), settings), f"verdicts: {table.attrs['family']}"]
+        lines.append(few_runs(table["pe"].nunique(), int(table["seeds"].min())))
     else:
         lines.append(as_text(pd.DataFrame(columns), settings))
     return "\n".join(filter(None, lines))

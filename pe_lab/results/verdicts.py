@@ -1,4 +1,7 @@
-"""The look and the direction of each verdict: a shape and a colour that colour-blind readers can tell apart."""
+"""The look and the direction of each verdict, and whether a study is large enough for their error rates.
+
+A look is a shape and a colour that colour-blind readers can tell apart.
+"""
 
 from typing import NamedTuple
 
@@ -15,6 +18,7 @@ from pe_lab.statistics.comparisons import (
     direction,
     reverse,
 )
+from pe_lab.statistics.moderation import FEWEST
 
 __all__ = [
     "ALIKE",
@@ -29,6 +33,7 @@ __all__ = [
     "WORSE",
     "Mark",
     "direction",
+    "few_runs",
     "reverse",
 ]
 
@@ -60,3 +65,19 @@ MARKS = {
     ONE_SEED: Mark("×", "#7F7F7F", "x", False),
     NO_SEED: Mark("·", "#7F7F7F", ".", False),
 }
+ENOUGH_SEEDS = 12  # with which fewer than FEWEST encodings have the stated error rates, see docs/protocol.md
+
+
+def few_runs(encodings: int, seeds: int) -> str:
+    """Return a sentence that says that verdicts are wrong more often than stated; empty if they are not, or are none.
+
+    Args:
+        encodings: that are compared.
+        seeds: of each, at least.
+    """
+    if not 2 <= encodings < FEWEST or not 2 <= seeds < ENOUGH_SEEDS:
+        return ""
+    return (
+        f"With {encodings} encodings and {seeds} seeds, verdicts may be wrong more often than stated: compare at least "
+        f"{FEWEST} encodings, or use {ENOUGH_SEEDS} seeds."
+    )

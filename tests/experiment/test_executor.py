@@ -308,6 +308,20 @@ def test_nothing_is_trained_that_no_live_process_requests(tmp_path, monkeypatch)
     assert outcome(serve(tmp_path, "epochs=2")) == outcome(serve(tmp_path / "other", "epochs=2"))
 
 
+def test_heartbeats_have_the_last_validation_loss_or_the_training_loss_before_it(tmp_path, monkeypatch):
+    (job,) = cells(tmp_path, "epochs=2", "trainer.log_every=1")
+    job.request()
+    seen, beat = [], type(job.run).heartbeat
+    monkeypatch.setattr("pe_lab.experiment.executor.HEARTBEAT", 0.0)
+    monkeypatch.setattr(type(job.run), "heartbeat", lambda run, *given: (seen.append(given[2:]), beat(run, *given)))
+    job.serve(wait=False)
+    latest = [given[0] for given in seen if given and given[0]]
+    assert list(dict.fromkeys(name for name, _ in latest)) == ["train loss", "validation loss"]
+    rows = pd.read_csv(job.run.checkpoint(2) / "metrics.csv")
+    validated = rows[(rows["split"] == "validation") & (rows["metric"] == "loss")].set_index("epoch")["value"]
+    assert next(value for name, value in latest if name == "validation loss") == pytest.approx(validated[1])
+
+
 def test_no_file_of_a_ledger_is_a_pickle(tmp_path):
     serve(tmp_path, "epochs=1")
     files = [

@@ -32,11 +32,14 @@ def names(cells: list[RequestedCell]) -> list[str]:
     return [cell.name for cell in cells]
 
 
-def serve(run: Run, epoch: float, target: int, ago: float, began: float = 0.0, process: str | None = None) -> None:
+def serve(
+    run: Run, epoch: float, target: int, ago: float, began: float = 0.0, process: str | None = None, **others: object
+) -> None:
     """Write the heartbeat of an owner that began `ago` seconds ago; by default this process."""
     now = time.time()
     owner = {"host": "here", "pid": os.getpid(), "process": process or register(run.folder.parent), "heartbeat": now}
-    write_json(run.folder / "owner.json", owner | {"since": now - ago, "from": began, "epoch": epoch, "target": target})
+    owner |= {"since": now - ago, "from": began, "epoch": epoch, "target": target}
+    write_json(run.folder / "owner.json", owner | others)
 
 
 def test_each_cell_is_in_one_list(tmp_path):
@@ -111,6 +114,27 @@ def test_no_time_is_left_when_all_cells_are_done(tmp_path):
     record(done, 4, 1.0)
     state = Progress(tmp_path, [cell_of(done, 4)]).look()
     assert (state.fraction_done, state.seconds_left, state.missing) == (1.0, 0.0, [])
+
+
+def test_the_last_metric_of_a_training_is_known_where_it_was_written(tmp_path):
+    run = make_run(tmp_path, "rope")
+    progress = Progress(tmp_path, [cell_of(run, 4)])
+    for latest, shown in (
+        ({}, ""),
+        ({"latest": None}, ""),
+        ({"latest": ["validation loss", 0.25]}, "validation loss 0.25"),
+    ):
+        serve(run, 1.0, 4, ago=1, **latest)
+        assert progress.look().running[0].latest == shown
+    serve(run, 1.0, 4, ago=1, latest=["validation loss", "low"])  # damaged
+    assert progress.look().running == []
+
+
+def test_the_test_loss_of_a_trained_cell_is_read(tmp_path):
+    done, other = make_run(tmp_path, "rope"), make_run(tmp_path, "alibi")
+    record(done, 4, 0.75)
+    progress = Progress(tmp_path, [cell_of(done, 4), cell_of(other, 4)])
+    assert [progress.test_loss(cell) for cell in progress.cells] == [0.75, None]
 
 
 @pytest.mark.parametrize("content", ["null", "[]", "{}", "{", '{"process": "nobody"}'])

@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from configs import composed
 from pe_lab.experiment.cell import Cell
@@ -54,6 +55,18 @@ def test_layers_and_heads_count_from_one_and_tokens_stand_at_the_axes(cell: Cell
     tokens = batch.tokens[0][batch.layout.segment[0] == 0].tolist()
     for labels in (maps[0].get_yticklabels(), maps[-1].get_xticklabels()):
         assert [int(label.get_text()) for label in labels] == tokens
+
+
+def test_every_label_lies_within_the_figure_and_the_title_names_encoding_and_task(cell: Cell) -> None:
+    figure = attention_heads(cell.training().model, cell.dataset)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    labels = [label for axes in figure.axes for label in (axes.yaxis.label, axes.xaxis.label) if label.get_text()]
+    assert len(labels) > 2
+    for label in labels:
+        box = label.get_window_extent()
+        assert (box.x0 >= 0, box.y0 >= 0, box.x1 <= figure.bbox.x1, box.y1 <= figure.bbox.y1) == 4 * (True,)
+    assert {"learnable", "structured"} <= set(figure.get_suptitle().replace(",", "").split())
 
 
 def test_tokens_of_a_long_sequence_are_counted_and_heads_stand_in_lines() -> None:

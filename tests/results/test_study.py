@@ -4,6 +4,7 @@ import errno
 import html
 import io
 import re
+import shlex
 from collections.abc import Iterable
 from itertools import combinations, product
 from pathlib import Path
@@ -183,6 +184,9 @@ def test_a_sweep_in_which_one_cell_fails_has_its_tables_and_names_it(trained, ca
     text = (trained / "studies" / "g" / "table.md").read_text()
     assert re.search(r"^\| 100.0 \|  \| \d", text, re.MULTILINE)
     assert "2 of 2 tuned rates stand at the edge" in out
+    place, _, following = out.splitlines()[-1].partition(": ")
+    assert Path(place) == trained / "studies" / "g"
+    assert shlex.split(following.partition("next: ")[2]) == ["pe-lab", "report", "g", "--ledger", str(trained)]
     known, of_ledger = (of.dropna(axis=1, how="all") for of in (results.cells, load(trained, "g").cells))
     pd.testing.assert_frame_equal(known, of_ledger)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pe_lab.results.verdicts import MARKS, direction
+from pe_lab.results.verdicts import MARKS, direction, few_runs
 
 OKABE_ITO = {"#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7"}
 
@@ -32,3 +32,14 @@ def test_colours_are_those_of_okabe_and_ito_or_grey() -> None:
 def test_only_certain_differences_have_a_direction(verdict, word) -> None:
     assert direction(verdict) == word
     assert verdict in MARKS
+
+
+@pytest.mark.parametrize(
+    ("encodings", "seeds", "few"),
+    [(2, 2, True), (4, 11, True), (5, 2, False), (4, 12, False), (1, 5, False), (3, 1, False)],
+)
+def test_few_encodings_with_few_seeds_are_told(encodings: int, seeds: int, few: bool) -> None:
+    """One encoding has no verdict, and neither has one seed."""
+    sentence = few_runs(encodings, seeds)
+    assert bool(sentence) == few
+    assert not few or {str(encodings), str(seeds)} <= set(sentence.replace(",", "").split())
