@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pe_lab import config
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable, write_text
-from pe_lab.system.names import did_you_mean
+from pe_lab.system.names import did_you_mean, unknown_name
 from pe_lab.system.tables import read_csv
 
 if TYPE_CHECKING:
@@ -94,6 +94,12 @@ def report(arguments: argparse.Namespace) -> None:
         from pe_lab.statistics import Margin
 
         margin = Margin.parse(arguments.margin)
+    if len(results.cells):
+        names = list(results.cells["pe"].unique())
+        others = [name for name in names if name != baseline]
+        for setting, known, given in (("baseline", names, baseline), ("against", others, arguments.against)):
+            if given and given not in known:
+                raise ValueError(unknown_name(setting, known, given))
     print(f"{results.name}: drawing {len(results.cells)} cells", flush=True)
     from pe_lab.report.page import html  # loads torch
     from pe_lab.report.question import Question

@@ -59,11 +59,11 @@ def title(asked: Question) -> str:
         return f"What is the test {metric} of the encodings in {asked.results.name}?"
     names = list(cells["pe"].unique())
     if len(names) == 1:
-        return f"What is the test {metric} of {names[0]}{_where(cells)}?"
+        return f"What is the test {metric} of {names[0]}{place(cells)}?"
     if len(names) == 2 and asked.baseline in names:
         (other,) = (name for name in names if name != asked.baseline)
-        return f"Does {other} have a {comparative(asked.metric)} test {metric} than {asked.baseline}{_where(cells)}?"
-    return f"Which of {len(names)} encodings has the {superlative(asked.metric)} test {metric}{_where(cells)}?"
+        return f"Does {other} have a {comparative(asked.metric)} test {metric} than {asked.baseline}{place(cells)}?"
+    return f"Which of {len(names)} encodings has the {superlative(asked.metric)} test {metric}{place(cells)}?"
 
 
 def sentences(asked: Question) -> tuple[str, str]:
@@ -214,7 +214,7 @@ def _alone(asked: Question) -> str:
     return f"Nothing is compared, because only `{pe}` was trained: its test {in_words(metric)} is {found}."
 
 
-def _where(cells: pd.DataFrame) -> str:
+def place(cells: pd.DataFrame) -> str:
     """Return task and settings in words, such as ` on structured, at depth 1 and 4, epochs 16`."""
     text = f" on {_values(cells['data'])}" if "data" in cells and not (cells["data"] == "unknown").all() else ""
     names = [name for name in setting_columns(cells) if name != "data"]

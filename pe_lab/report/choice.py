@@ -16,7 +16,9 @@ COLUMNS = ["need", "encoding", "value", "how sure", "seeds"]
 MOST_NAMED = 5  # ties that are named; further ones are counted
 POOLED = "pooled over settings"
 NONE_LEARNED = "not learned: no encoding is better than the best without position"
-NONE_RIGHT = "not learned: no encoding has any answer right"
+LEAST_RIGHT = 0.05  # share of right answers below which nothing is recommended
+NONE_RIGHT = f"not learned: no encoding has {LEAST_RIGHT:.0%} of the answers right"
+NOBODY = "–"  # in place of an encoding; one of them is named none
 
 
 def families(
@@ -58,7 +60,7 @@ def choices(
         compared: the comparisons to use; None: those with the first encoding as the baseline.
 
     Returns:
-        need, encoding (empty: none has learned it), value (mean of the metric), how sure, seeds.
+        need, encoding (NOBODY: none has learned it), value (mean of the metric), how sure, seeds.
     """
     compared = compared or families(rows, records, None, metric)
     lines, names = [], setting_columns(rows)
@@ -75,7 +77,7 @@ def choices(
     for need in compared.tables:
         if need not in (GRID, POOLED):
             best = _best(compared.ranks(need), need, compared, need)
-            right = lower_is_better(compared.tables[need][1]) or not best or best[0][2] > 0
+            right = lower_is_better(compared.tables[need][1]) or not best or best[0][2] >= LEAST_RIGHT
             lines += best if right else _without_encoding(best, NONE_RIGHT)
     return pd.DataFrame(lines, columns=COLUMNS)
 
@@ -111,7 +113,7 @@ def _best(
 
 def _without_encoding(lines: list[list[Any]], why: str) -> list[list[Any]]:
     """Return lines of needs that no encoding answers."""
-    return [[need, "", value, why, seeds] for need, _, value, _, seeds in lines]
+    return [[need, NOBODY, value, why, seeds] for need, _, value, _, seeds in lines]
 
 
 def _certainty(first: pd.Series, tied: list[str], alike: list[str], count: int) -> str:

@@ -8,7 +8,7 @@ from pe_lab.report import choice
 from pe_lab.report.answer import MOST_DRAWN
 from pe_lab.report.parts import Drawn, Part, Section, Table
 from pe_lab.report.question import Question, varied_columns
-from pe_lab.report.standing import joined
+from pe_lab.report.standing import in_words, joined
 from pe_lab.results import plots
 from pe_lab.results.columns import floors, setting_columns
 from pe_lab.results.pooling import pool
@@ -41,11 +41,11 @@ def grid(asked: Question) -> Section:
         parts.append(Drawn(plots.over_epochs(cells, metric), caption, f"plots.over_epochs(results.cells, {metric!r})"))
     caption = "Mean over seeds, encodings by their mean rank, floors below the line"
     parts.append(Drawn(plots.heatmap(cells, metric), caption, f"plots.heatmap(results.cells, {metric!r})"))
-    return Section("The grid", parts)
+    return Section(f"Test {in_words(metric)}", parts)
 
 
 def differences(asked: Question) -> Section:
-    """Return the paired differences from the baseline in every setting, and pooled."""
+    """Return the paired differences from the baseline in every setting, and pooled, unless the first screen has all."""
     cells, families = asked.results.cells, asked.compared
     if cells["pe"].nunique() < 2:
         return Section("Differences")
@@ -63,8 +63,8 @@ def differences(asked: Question) -> Section:
     on_top = not several and len(compared) <= MOST_DRAWN and compared["difference"].notna().any()
     if not on_top or asked.decided is not None:
         parts.append(Drawn(plots.forest(compared, asked.metric), caption, code))
-    else:
-        parts.append("The figure at the top of this page shows them.")
+    elif asked.results.declared.decide is None:
+        return Section("Differences")  # those of the figure of the first screen
     if several:
         parts.append(pool(cells, asked.metric).note)
         if choice.POOLED in families.tables:

@@ -11,8 +11,12 @@ from pe_lab.system.tables import read_csv
 SEARCHED = {"pe", LR, "at_edge", "tried"}  # columns that the rates.csv of a search has
 
 
-def rates_in_words(results: Results) -> str:
-    """Say whether the encodings had one learning rate, each its own, or each several, as far as the rows tell."""
+def rates_in_words(results: Results, rate: float | None = None) -> str:
+    """Say whether the encodings had one learning rate, each its own, or each several, as far as the rows tell.
+
+    Args:
+        rate: that all had, if it is known and is named.
+    """
     cells = results.cells
     alone = cells["pe"].nunique() == 1
     if LR in setting_columns(cells):
@@ -31,7 +35,8 @@ def rates_in_words(results: Results) -> str:
         if alone:
             return "at learning rates, with no record of how they were chosen"
         return "each at its own learning rate, with no record of how it was chosen"
-    return "at one learning rate" if alone else "at one learning rate for all, not tuned for each"
+    one = "at one learning rate" if rate is None else f"at the learning rate {rate:g}"
+    return one if alone else f"{one} for all, not tuned for each"
 
 
 def searched_rates(results: Results) -> pd.DataFrame | None:

@@ -11,11 +11,14 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from pe_lab import config
 from pe_lab.ledger.ledger import Ledger
 from pe_lab.report import answer
+from pe_lab.report.answer import place
 from pe_lab.report.decided import with_one
 from pe_lab.report.effort import rates_in_words
 from pe_lab.report.question import Question, seeds_in_words, varied_columns
+from pe_lab.report.standing import amount, in_words
 from pe_lab.results import plots
 from pe_lab.results.columns import ENVIRONMENT, setting_columns, sort_by_setting
 from pe_lab.results.from_ledger import settings_of_identity
@@ -25,6 +28,7 @@ from pe_lab.system.drawing import LOOK, svg
 from pe_lab.system.files import LedgerError, write_text
 
 LONG = 40  # rows from which a table may break over pages
+OPTIMIZERS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "muon": "Muon"}  # in print
 MOST_PANELS = 6  # of a figure of curves
 ESCAPED = {character: f"\\{character}" for character in "&%$#_{}"}
 ESCAPED |= {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": "$<$", ">": "$>$"}
@@ -74,7 +78,8 @@ def _tables(asked: Question) -> dict[str, str]:
     means = table[[*settings, "pe", "seeds"]].assign(
         **{metric: [_mean(*values) for values in zip(table["loss"], table["low"], table["high"], strict=True)]}
     )
-    caption = f"Test {metric}: mean over seeds and half of its 95 % t interval"
+    what = f"{in_words(metric)}{_unit(metric)}"
+    caption = f"Test {what}{place(cells)}: mean over seeds and half of its 95 % t interval"
     found = {"means": tabular(means, caption, "tab:means", settings)}
     if cells["pe"].nunique() > 1:
         decided = asked.decided
@@ -87,7 +92,7 @@ def _tables(asked: Question) -> dict[str, str]:
             verdict=lines["verdict"],
         )
         tested = "with 95 % intervals and p values after Holm's correction"
-        caption = f"Paired differences in test {metric} from {asked.baseline}, {tested}"
+        caption = f"Paired differences in test {what} from {asked.baseline}{place(cells)}, {tested}"
         found["differences"] = tabular(shown, caption, "tab:differences", settings)
     return found
 
@@ -96,12 +101,12 @@ def _figures(asked: Question) -> dict[str, tuple[plots.Plot, str]]:
     """Return the figures with their captions, by name."""
     cells, metric = asked.results.cells, asked.metric
     panels = cells[[name for name in setting_columns(cells) if name != "epochs"]].drop_duplicates()
-    found = {}
+    found, what = {}, f"{in_words(metric)}{_unit(metric)}"
     if cells["epochs"].nunique() > 1 and len(panels) <= MOST_PANELS:
-        caption = f"Test {metric} after training: means over seeds with 95 % t intervals, and floors"
+        caption = f"Test {what}{place(cells)}: means over seeds with 95 % t intervals, and floors"
         found["curves"] = plots.over_epochs(cells, metric), caption
     if cells["pe"].nunique() > 1 and asked.compared.compare(GRID)["difference"].notna().any():
-        caption = f"Paired differences in test {metric} from {asked.baseline}, with 95 % intervals"
+        caption = f"Paired differences in test {what} from {asked.baseline}{place(cells)}, with 95 % intervals"
         found["forest"] = answer.forest(asked.compared, asked.decided), caption
     return found
 
@@ -119,12 +124,14 @@ def methods(asked: Question) -> str:
     source = "the default of the task" if declared is None else "declared before training"
     values: dict[str, Any] = {
         "encodings": [escaped(name) for name in cells["pe"].unique()],
-        "tasks": [escaped(str(name)) for name in cells["data"].unique()] if "data" in cells else ["unknown"],
+        "tasks": [_task(str(name)) for name in cells["data"].unique()] if "data" in cells else ["unknown"],
         "model": {name: identity[f"model.{name}"] for name in ("width", "num_heads")} if identity else None,
-        "optimizer": {"name": escaped(str(identity.get("optimizer.name", "adamw")))} if identity else None,
+        "parameters": _range(cells["parameters"]),
+        "optimizer": OPTIMIZERS.get(name := str(identity.get("optimizer.name")), escaped(name)) if identity else None,
         "batch_size": identity.get("trainer.batch_size"),
+        "sequences": None if identity.get("trainer.fresh") else identity.get("data.train"),
         "settings": {escaped(name): [escaped(value) for value in known] for name, known in settings.items()},
-        "rates": escaped(rates_in_words(results) + (f" ({rate:g})" if (rate := _rate(identity, cells)) else "")),
+        "rates": escaped(rates_in_words(results, _rate(identity, cells))),
         "seeds": f"{counts.min()}" if counts.nunique() == 1 else f"{counts.min()} to {counts.max()}",
         "seed_names": escaped(seeds_in_words(tuple(sorted(cells["seed"].unique())))),
         "metric": escaped(asked.metric),
@@ -140,6 +147,25 @@ def methods(asked: Question) -> str:
         "versions": _versions(cells),
     }
     return _rendered("methods.tex", **values)
+
+
+def _task(name: str) -> str:
+    """Return a task with what it is, the first comment of its file, if there is one."""
+    file = config.folders().file("data", name)
+    comment = [] if file is None else [line for line in file.read_text().splitlines() if line.startswith("# ")]
+    what = f" ({comment[0].removeprefix('# ')})" if comment else ""
+    return escaped(f"{name}{what}")
+
+
+def _range(column: pd.Series) -> str:
+    low, high = (f"{int(value):,}" for value in (column.min(), column.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def _unit(metric: str) -> str:
+    """Return the unit of a metric in brackets, or nothing."""
+    unit = amount(0, metric).removeprefix("0").strip()
+    return f" ({unit})" if unit else ""
 
 
 def _rate(identity: Mapping[str, Any], cells: pd.DataFrame) -> float | None:

@@ -11,7 +11,7 @@ from pe_lab.report.parts import Drawn, Part, Section, Table
 from pe_lab.report.question import Question, code, failed, question, varied_columns
 from pe_lab.report.standing import listed
 from pe_lab.results import plots
-from pe_lab.results.columns import setting_columns, sort_by_setting
+from pe_lab.results.columns import setting_columns, sort_by_setting, without_whole_windows
 from pe_lab.results.rates import LR, tuned
 from pe_lab.results.table import by_task, summarise
 
@@ -27,9 +27,9 @@ def sections(asked: Question) -> list[Section]:
     if len(asked.results.cells):
         _ = asked.compared  # raises for a wrong metric or baseline
         asked.require()
-    found = [answer(asked), question(asked), failed(asked.results)]
+    found = [answer(asked), failed(asked.results)]
     if len(asked.results.cells):
-        found += [comparing.grid(asked), comparing.differences(asked), comparing.ranks(asked)]
+        found += [comparing.grid(asked), comparing.differences(asked), question(asked), comparing.ranks(asked)]
         found += [
             elsewhere(asked),
             comparing.effects(asked),
@@ -40,6 +40,8 @@ def sections(asked: Question) -> list[Section]:
         ]
         found += [_lengths(asked), _probes(asked), attention(asked), _cost(asked), _audit(asked)]
         found += [comparing.methods(asked), comparing.choices(asked)]
+    else:
+        found.append(question(asked))
     return [section for section in [*found, code(asked)] if section.parts]
 
 
@@ -114,14 +116,15 @@ def _curves(asked: Question) -> Section:
     if curves.empty or curves.loc[curves["metric"] == asked.metric, "epoch"].nunique() < 2:
         return Section("Learning curves")
     caption = f"Validation {asked.metric}; in colour: the best at the end (all, if they are eight or fewer)"
-    code = f"plots.learning_curves(results.curves, {asked.metric!r})"
-    return Section("Learning curves", [Drawn(plots.learning_curves(curves, asked.metric), caption, code)])
+    code = f"plots.learning_curves(results.curves, {asked.metric!r}, rows=results.cells)"
+    drawn = plots.learning_curves(curves, asked.metric, rows=asked.results.cells)
+    return Section("Learning curves", [Drawn(drawn, caption, code)])
 
 
 def _lengths(asked: Question) -> Section:
     """Return each metric against length."""
     records, parts = asked.results.records, []
-    measured = records[records["kind"] == "length"] if len(records) else records
+    measured = without_whole_windows(records[records["kind"] == "length"]) if len(records) else records
     for metric in SHOWN if len(measured) else []:
         if (measured["metric"] == metric).any():
             code = f"plots.length_curves(results.records, {metric!r})"
@@ -182,8 +185,7 @@ def _cost(asked: Question) -> Section:
 def _audit(asked: Question) -> Section:
     """Return the rows of an audit for the encodings of the report."""
     if asked.audit.empty:
-        text = "No audit was given: `pe-lab audit out=FOLDER`, then `--audit FOLDER` here."
-        return Section("Properties of the encodings", [text])
+        return Section("Properties of the encodings")
     names = {name.split(" ")[0] for name in asked.results.cells["pe"]}
     rows = asked.audit[asked.audit["pe"].isin(names)].dropna(axis=1, how="all")
     table = Table(rows, "Measured without training, see pe-lab audit")

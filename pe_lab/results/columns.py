@@ -51,6 +51,12 @@ def merge(left: pd.DataFrame, right: pd.DataFrame, on: list[str], **options: Any
     return merged.astype({name: left[name].dtype for name in different})
 
 
+def without_whole_windows(records: pd.DataFrame) -> pd.DataFrame:
+    """Return records without the exact match of text, which is that of whole windows and always about 0."""
+    text = records.loc[records["metric"] == "bits_per_byte", "data"].unique() if "data" in records else []
+    return records[~(records["metric"].eq("exact_match") & records["data"].isin(text))] if len(text) else records
+
+
 def floors(rows: pd.DataFrame, metric: str = "loss") -> list[str]:
     """Return the names of the floors and reference levels that the rows have for a metric."""
     end = f"_{metric}"

@@ -9,7 +9,7 @@ import pandas as pd
 from pe_lab.config import flatten
 from pe_lab.ledger.records import Records
 from pe_lab.ledger.run import Run
-from pe_lab.results.columns import GENERATED, LENGTHS, MEASURED, SHOWN, STRIDED
+from pe_lab.results.columns import GENERATED, LENGTHS, MEASURED, SHOWN, STRIDED, without_whole_windows
 from pe_lab.results.rows import Settings, describe
 from pe_lab.statistics.intervals import interval
 
@@ -62,6 +62,7 @@ def _test_rows(summary: dict[str, Any]) -> pd.DataFrame:
 
 def lengths(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per setting, encoding, policy, offset and metric, and a column per length."""
+    rows = without_whole_windows(rows)
     metric = rows["metric"]
     shown = rows["kind"].isin(LENGTHS) & (metric.isin((*SHOWN, GENERATED)) | metric.str.startswith(STRIDED))
     return _wide(rows[shown], "length", ("policy", "offset"))

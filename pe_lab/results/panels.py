@@ -117,6 +117,28 @@ def name_points(axes: Axes, points: dict[str, tuple[float, float]]) -> None:
             text.remove()
 
 
+def name_ends(axes: Axes, ends: dict[str, float]) -> None:
+    """Write the name of each encoding, with its mark, at the right of its last value; they are moved apart.
+
+    Args:
+        ends: the last value of each, in the unit of the y axis.
+    """
+    low, high = axes.get_ylim()
+    order = sorted(ends, key=lambda name: ends[name])
+    places = [(ends[name] - low) / (high - low) for name in order]
+    apart = min(0.12, 1 / max(1, len(order)))
+    for at in range(1, len(places)):
+        places[at] = max(places[at], places[at - 1] + apart)
+    places = [place - max(0.0, places[-1] - 1) for place in places]  # back into the panel
+    for at in range(len(places) - 2, -1, -1):
+        places[at] = min(places[at], places[at + 1] - apart)
+    for name, place in zip(order, places, strict=True):
+        colour, _, marker = style(name)
+        drawn = {"transform": axes.transAxes, "clip_on": False, "color": colour}
+        axes.plot([1.04], [place], marker=marker, ms=5, **drawn)
+        axes.text(1.08, place, name, transform=axes.transAxes, va="center", color=colour, fontsize="medium")
+
+
 def draw_legend(figure: Figure, panels: dict[str, Axes], highlight: list[str]) -> None:
     """Draw one legend below all panels."""
     handles: dict[str, Artist] = {}

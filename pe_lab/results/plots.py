@@ -25,6 +25,7 @@ from pe_lab.results.panels import (
     make_panels,
     means,
     most_different,
+    name_ends,
     name_points,
     settings_in_words,
 )
@@ -34,6 +35,7 @@ from pe_lab.system.drawing import INK, LOOK, PAPER
 
 BAND = ("#808080", 0.25)  # the margin in a forest; translucent, for light and dark pages
 BLIND_NAMES = ("position-blind-split-known", "position-blind")  # levels that shades of a loss begin with
+LINEAR = 0.1  # nats, below which the scale of losses over epochs is linear
 DODGE = 1.08  # factor between neighbours on the axis of epochs, where differences stand side by side
 FLOORS: dict[str, Any] = {"position_blind_split_known": "--", "position_blind": "--", "bayes": "-"}  # dashes
 FLOOR_NAMES = {
@@ -133,32 +135,34 @@ def over_epochs(
 ) -> Plot:
     """Draw a test metric against the epochs of training: a panel per setting, a line per encoding, floors as lines.
 
-    Points are means over seeds, bars their 95 % t intervals. Losses have a scale that is logarithmic above 0.1 and
-    linear below, so that a best possible loss of 0 can be drawn.
+    Points are means over seeds, bars their 95 % t intervals. Losses have a scale that is logarithmic above LINEAR and
+    linear below, where the ground is shaded, so that a best possible loss of 0 can be drawn.
 
     Args:
         panel_width: in inches.
         beside: whether the legend stands beside the panels, which are then in rows of three; otherwise all panels are
             in one row below it.
         highlight: encodings in colour; None: those with the best last value. The others are grey.
-        baseline: an encoding; below each panel, the differences of the others from it, paired by seed. Needs all panels
-            in one row.
+        baseline: an encoding; below each panel, the differences of the others from it, paired by seed. Encodings are
+            then named at the right end of these, and not in the legend. Needs all panels in one row.
     """
     names = [name for name in setting_columns(rows) if name != "epochs"]
     rows = sort_by_setting(rows, [*names, "epochs"])
     rows = rows.assign(value=rows[f"test_{metric}"])
     data = means(rows, ["epochs"], names)
-    levels = {floor: f"floor_{floor}_{metric}" for floor in _drawn_floors(floors(rows, metric))}
-    marked = rows.assign(setting=settings_in_words(rows, names)).groupby("setting")[list(levels.values())].mean()
+    levels = _levels(rows, metric, names)
     panels_of = data["setting"].unique()
     across = min(ACROSS, len(panels_of)) if beside else len(panels_of)
     down = -(-len(panels_of) // across)
     if baseline is not None and down > 1:
         raise ValueError(f"baseline needs all panels in one row, got {len(panels_of)} panels")
-    height = (0.4 + 3.0 * down if beside else 4.2) + 2.2 * (baseline is not None)
-    figure = Figure(figsize=(0.7 + panel_width * across + 1.9 * beside, height), layout="constrained")
-    rows_of_panels = 1 + (baseline is not None) if down == 1 else down
-    heights = [3.0, 2.2] if baseline is not None else None
+    named = baseline is not None  # at the ends of their lines
+    beside = beside and not named
+    height = (0.4 + 3.0 * down if beside else 4.2) + 2.4 * named
+    width = 0.7 + panel_width * across + 1.9 * beside + 1.0 * named
+    figure = Figure(figsize=(width, height), layout="constrained")
+    rows_of_panels = 1 + named if down == 1 else down
+    heights = [2.4, 2.8] if named else None
     grid = figure.subplots(
         rows_of_panels,
         across,
@@ -183,14 +187,15 @@ def over_epochs(
             spread = np.nan_to_num(np.stack([line["mean"] - line["low"], line["high"] - line["mean"]])).clip(min=0)
             drawn = {"color": look.colour, "marker": look.marker, "ms": 5, "linewidth": 1, "label": name}
             axes.errorbar(line["epochs"], line["mean"], spread, linestyle=look.dash, capsize=2, **drawn)
-        for floor, column in levels.items():
-            axes.axhline(marked.loc[setting, column], color=INK, linewidth=1.2, linestyle=FLOORS[floor])
+        for floor, values in levels.items():
+            axes.axhline(values[setting], color=INK, linewidth=1.2, linestyle=FLOORS[floor])
         axes.set_xscale("log", base=2)
         axes.set_xticks(measured, [f"{epochs:g}" for epochs in measured])
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.margins(x=0.12)
         if metric == "loss":
-            axes.set_yscale("symlog", linthresh=0.1, linscale=1)
+            axes.set_yscale("symlog", linthresh=LINEAR, linscale=1)
+            axes.axhspan(-LINEAR, LINEAR, color=BAND, linewidth=0, zorder=0)
             axes.set_yticks([0, 0.05, 0.1, 0.3, 1, 3, 10])
             axes.set_ylim(-0.01, 1.3 * data["high"].fillna(data["mean"]).max())
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -198,7 +203,7 @@ def over_epochs(
         axes.set_title(setting)
     unit = " in nats" * (metric == "loss")
     for axes in list(panels.values())[::across]:
-        axes.set_ylabel(f"test {metric}{unit}")
+        axes.set_ylabel(f"test {metric}{unit}" + f"\n(shaded: linear, below {LINEAR:g})" * (metric == "loss"))
     for axes in panels.values() if baseline is None else grid[1]:
         axes.set_xlabel("epochs of training")
     if baseline is not None:
@@ -206,15 +211,16 @@ def over_epochs(
             _draw_paired(dict(zip(panels_of, grid[1], strict=True)), rows, names, lines, baseline), "left"
         )
         grid[1, 0].set_ylabel(f"difference\nfrom {baseline}{unit}")
+        last = data[data["setting"] == panels_of[-1]].sort_values("epochs").drop_duplicates("pe", keep="last")
+        ends = last.set_index("pe")["difference"].reindex([name for name in lines if name != baseline]).dropna()
+        name_ends(grid[1, -1], {baseline: 0.0} | ends.to_dict())
+        lines = []
     by: dict[str, Artist] = {}
     for axes in panels.values():
         by |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    for floor, column in levels.items():
-        name = (
-            f"{FLOOR_NAMES[floor]} ({marked[column].iloc[0]:.2g})"
-            if marked[column].nunique() == 1
-            else FLOOR_NAMES[floor]
-        )
+    for floor, values in levels.items():
+        one = values.nunique() == 1
+        name = f"{FLOOR_NAMES[floor]} ({values.iloc[0]:.2g})" if one else FLOOR_NAMES[floor]
         by[name] = Line2D([], [], color=INK, linewidth=1.2, linestyle=FLOORS[floor])
         lines.append(name)
     lines = [name for name in lines if name in by]
@@ -225,7 +231,7 @@ def over_epochs(
     if beside:
         figure.legend(handles, lines, frameon=False, loc="outside right center", fontsize=9)
     else:
-        figure.legend(handles, lines, frameon=False, loc="outside upper center", ncols=3)
+        figure.legend(handles, lines, frameon=False, loc="outside upper center", ncols=3 if not named else 2)
     return Plot(figure, data)
 
 
@@ -273,26 +279,51 @@ def _drawn_floors(known: list[str]) -> list[str]:
     return [*blind, *(floor for floor in ("bayes",) if floor in known)]
 
 
+def _levels(rows: pd.DataFrame, metric: str, names: list[str]) -> dict[str, pd.Series]:
+    """Return the floors to draw, each with its mean by setting.
+
+    Args:
+        names: the columns that make a setting.
+    """
+    columns = {floor: f"floor_{floor}_{metric}" for floor in _drawn_floors(floors(rows, metric))}
+    by_setting = rows.assign(setting=settings_in_words(rows, names)).groupby("setting")
+    return {floor: by_setting[column].mean() for floor, column in columns.items()}
+
+
 @mpl.rc_context(LOOK)
-def learning_curves(curves: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None) -> Plot:
-    """Draw validation over epochs, a panel per setting: means over seeds, with t intervals where there are few lines.
+def learning_curves(
+    curves: pd.DataFrame, metric: str = "loss", highlight: list[str] | None = None, rows: pd.DataFrame | None = None
+) -> Plot:
+    """Draw validation over training, a panel per setting: means over seeds, with t intervals where there are few lines.
+
+    The x axis has steps where trainings are counted in steps, and epochs otherwise.
 
     Args:
         highlight: encodings in colour; None: those with the best last value. The others are grey.
+        rows: the cells, whose floors are drawn as lines; None: no floors.
     """
     curves = curves[curves["metric"] == metric]
     names = [name for name in curves.columns[: list(curves.columns).index("epoch")] if name not in ("pe", "seed")]
     names.remove("epochs")
-    data = means(sort_by_setting(curves, names), ["epoch"], names)
-    highlight = _best_at_the_end(data, "epoch", metric) if highlight is None else highlight
+    along = "epoch"
+    if "steps" in curves and curves["steps"].notna().all():
+        along = "step"
+        curves = curves.assign(step=(curves["epoch"] * curves["steps"] / curves["epochs"]).round().astype(int))
+    data = means(sort_by_setting(curves, names), [along], names)
+    highlight = _best_at_the_end(data, along, metric) if highlight is None else highlight
     figure, panels = make_panels(data["setting"].unique(), 2.9)
+    levels = {} if rows is None else _levels(rows, metric, names)
     for setting, axes in panels.items():
-        draw_lines(axes, data[data["setting"] == setting], "epoch", highlight)
+        draw_lines(axes, data[data["setting"] == setting], along, highlight)
+        for floor, values in levels.items():
+            if setting in values:
+                look = {"color": INK, "linewidth": 1.2, "linestyle": FLOORS[floor], "label": FLOOR_NAMES[floor]}
+                axes.axhline(values[setting], **look)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axes.set(xlabel="epoch", ylabel=f"validation {metric}", title=setting)
-    draw_legend(figure, panels, highlight)
+        axes.set(xlabel=along, ylabel=f"validation {metric}", title=setting)
+    draw_legend(figure, panels, [*highlight, *(FLOOR_NAMES[floor] for floor in levels)])
     return Plot(figure, data)
 
 

@@ -17,6 +17,7 @@ from pe_lab.report.question import Question
 from pe_lab.results import frame
 from pe_lab.results.table import summarise
 
+FACTS = ("nats", "copy", "depth 2", "epochs 1 and 4")
 NAMES = {"rope": 0.5, "alibi": 0.3, "mine_50%": 0.8}  # the last has characters of LaTeX
 
 
@@ -80,6 +81,16 @@ def test_tables_have_the_numbers_of_the_study(study: Path, monkeypatch, tmp_path
     assert [row[-1] for row in rows] == list(compared["verdict"])
     for row, line in zip(rows, compared.itertuples(), strict=True):
         assert float(row[head.index("difference")].strip("$")) == pytest.approx(line.difference, rel=1e-2)
+
+
+def test_captions_say_what_was_measured_where_and_in_which_unit(study: Path, monkeypatch, tmp_path: Path) -> None:
+    folder = tmp_path / "paper"
+    run(monkeypatch, study, "--paper", folder)
+    texts = [(folder / f"{name}.tex").read_text() for name in ("means", "differences", "paper")]
+    captions = [caption for text in texts for caption in re.findall(r"\\caption\{(.*)\}", text)]
+    assert len(captions) == 4
+    for caption in captions:
+        assert {"nats", "copy", "depth 2", "epochs 1 and 4"} <= {word for word in FACTS if word in caption}
 
 
 def test_the_methods_have_the_settings_and_figures_are_pdf_and_svg(study: Path, monkeypatch, tmp_path: Path) -> None:

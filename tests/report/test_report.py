@@ -22,13 +22,14 @@ from pe_lab import statistics
 from pe_lab.report import answer, choice
 from pe_lab.report import page as page_module
 from pe_lab.report.__main__ import main
-from pe_lab.report.choice import POOLED, choices, families
+from pe_lab.report.choice import NOBODY, POOLED, choices, families
 from pe_lab.report.comparing import methods
 from pe_lab.report.page import as_text, html
 from pe_lab.report.parts import Drawn, Section, Table
 from pe_lab.report.question import Question, cautions
 from pe_lab.report.sections import sections
 from pe_lab.results import columns, frame, plots, pooling, rates, sensitivity, specification
+from pe_lab.results.verdicts import few_runs
 from pe_lab.statistics import GRID, Margin
 
 PES = {"rope": 0.5, "alibi": 0.3, "none": 0.9, "learnable": 0.5}
@@ -162,8 +163,9 @@ def test_one_setting_has_its_figure_once(cells):
     """On top; with several settings that is another one, of the means over them."""
     one = cells[(cells["depth"] == 4) & (cells["epochs"] == 4)]
     for rows, count in ((one, 0), (cells, 1)):
-        (found,) = (part for part in sections(question(results_of(rows))) if part.title == "Differences")
-        assert sum(isinstance(part, Drawn) for part in found.parts) == count
+        found = [part for part in sections(question(results_of(rows))) if part.title == "Differences"]
+        assert len(found) == count
+        assert all(sum(isinstance(part, Drawn) for part in section.parts) == 1 for section in found)
 
 
 def test_one_validation_of_each_model_is_no_curve(tmp_path, cells):
@@ -189,7 +191,7 @@ def test_measurements_of_some_encodings_name_them(tmp_path, cells):
 def test_a_study_has_every_section(study):
     found = {section.title: section for section in sections(question(frame.load(study)))}
     for title in (
-        "The grid",
+        "Test loss",
         "Differences",
         "Ranks, with ties",
         "Effects of encoding, depth and epochs",
@@ -392,7 +394,8 @@ def statements(shown: dict[str, Section]) -> dict[str, dict[frozenset[str], set[
     for line in tables.get(f"Pooled differences from {baseline}", pd.DataFrame()).to_dict("records"):
         said.add_comparison(POOLED, line, baseline)
     on_top = next(iter(shown.values()))  # of one setting, whose figure is not repeated
-    drawn = [part for section in (shown["Differences"], on_top) for part in section.parts if isinstance(part, Drawn)]
+    with_figure = (shown.get("Differences", on_top), on_top)
+    drawn = [part for section in with_figure for part in section.parts if isinstance(part, Drawn)]
     said.add_forest(drawn[0].plot.data.to_dict("records"), baseline)
     said.add_ranking(tables["Best mean first"])
     said.add_choices(tables["Drawn from these results alone"].to_dict("records"))
@@ -654,13 +657,26 @@ def test_no_encoding_is_chosen_where_none_is_better_than_the_best_without_positi
     level = cells["floor_position_blind_loss"].iloc[0]
     found = choices(cells, records).set_index("need")["encoding"]
     for (depth, epochs), here in cells.groupby(["depth", "epochs"]):
-        assert bool(found[f"test loss, depth {depth}, epochs {epochs}"]) == (here["test_loss"].min() < level)
-    assert found["exact_match at 4 × the training length, depth 1"] == ""
-    assert found["loss at 4 × the training length, depth 4"] != ""
+        chosen = found[f"test loss, depth {depth}, epochs {epochs}"]
+        assert (chosen != NOBODY) == (here["test_loss"].min() < level)
+    assert found["exact_match at 4 × the training length, depth 1"] == NOBODY
+    assert found["loss at 4 × the training length, depth 4"] != NOBODY
     bad = cells.assign(test_loss=cells["test_loss"] + level)
     chosen = choices(bad, pd.DataFrame())
     assert len(chosen)
-    assert not chosen["encoding"].any()
+    assert set(chosen["encoding"]) == {NOBODY}
+
+
+@pytest.mark.parametrize("right", [0.0, 0.049, 0.051])
+def test_nothing_is_recommended_for_few_right_answers(cells, right):
+    records = made_records(cells)
+    of_lengths = records["kind"] == "length"
+    best = records["pe"].eq("alibi") * right
+    records.loc[of_lengths, "metric"], records.loc[of_lengths, "value"] = "exact_match", best[of_lengths]
+    found = choices(cells, records).set_index("need")["encoding"]
+    at_lengths = found[found.index.str.startswith("exact_match")]
+    assert len(at_lengths) == 2
+    assert set(at_lengths) == {"alibi" if right > 0.05 else NOBODY}
 
 
 def test_one_seed_chooses_nothing(cells):
@@ -669,8 +685,9 @@ def test_one_seed_chooses_nothing(cells):
 
 
 def test_cautions_name_the_problems_of_the_cells(cells):
-    text = " ".join(cautions(results_of(cells), "rope"))
-    assert text == ""
+    few = few_runs(cells["pe"].nunique(), cells["seed"].nunique())
+    assert few
+    assert cautions(results_of(cells), "rope") == [few]
     worse = cells.copy()
     worse.loc[0, "torch"] = "2.7.0"
     worse = worse[~((worse["pe"] == "alibi") & (worse["seed"] > 0))]
@@ -845,7 +862,9 @@ def test_bad_input_is_one_line(words, line, study, tmp_path, monkeypatch, capsys
     with pytest.raises(SystemExit) as ended:
         run(monkeypatch, *(word.format(**places) for word in words))
     assert ended.value.code == 1
-    error = capsys.readouterr().err.strip()
+    out, error = capsys.readouterr()
+    error = error.strip()
+    assert not out or not {"--baseline", "--against"} & set(words)  # before anything is drawn
     assert error.startswith("error: ")
     assert line in error
     assert "\n" not in error

@@ -116,3 +116,17 @@ def test_a_head_that_is_not_finite_makes_its_layer_so():
 def test_a_length_with_fewer_seeds_says_so():
     table = lengths(curve({1: [1.0, 1.2, 1.1], 2: [1.0, 1.4]}))
     assert table.loc[0, "length 2"] == f"{mean_and_half([1.0, 1.4])} (2 seeds)"
+
+
+def test_exact_match_of_text_is_not_shown():
+    """It would be that of whole windows."""
+    metrics = {"clm": ("loss", "bits_per_byte", "exact_match"), "copy": ("loss", "exact_match")}
+    made = [
+        {"pe": "rope", "data": data, "depth": 1, "epochs": 1, "seed": 0, "kind": "length", "length": 2.0}
+        | {"policy": "raw", "offset": 0, "metric": metric, "value": 0.5}
+        for data, names in metrics.items()
+        for metric in names
+    ]
+    rows = pd.DataFrame(made).reindex(columns=["pe", "data", "depth", "epochs", "seed", *MEASURED])
+    shown = lengths(rows).groupby("data")["metric"].agg(set)
+    assert shown.to_dict() == {"clm": {"loss"}, "copy": {"loss", "exact_match"}}

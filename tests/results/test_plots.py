@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from pe_lab import statistics
 from pe_lab.results import panels, plots, styles
@@ -149,6 +150,29 @@ def test_learning_curves_are_means_over_seeds() -> None:
     assert sum(isinstance(one, PolyCollection) for one in axes.collections) == 2  # the intervals
 
 
+def test_learning_curves_of_steps_have_steps_and_the_floors_of_the_cells() -> None:
+    columns = ["pe", "depth", "epochs", "steps", "seed", "epoch", "metric", "value"]
+    counted = curves(["a", "b"]).assign(steps=800)[columns]
+    rows = cells(["a", "b"], (4,)).assign(epochs=4, steps=800, floor_bayes_loss=0.25, floor_position_blind_loss=2.0)
+    made = plots.learning_curves(counted, rows=rows)
+    (axes,) = made.figure.axes
+    lines = {line.get_label(): line for line in axes.lines}
+    assert list(lines["a"].get_xdata()) == [200, 400, 800]
+    assert axes.get_xlabel() == "step"
+    assert {line.get_ydata()[0] for line in axes.lines if list(line.get_xdata()) == [0, 1]} == {0.25, 2.0}
+    assert len(made.figure.legends[0].get_texts()) == 4
+
+
+def test_names_at_the_ends_of_lines_stand_in_their_order_and_apart() -> None:
+    axes = Figure().subplots()
+    axes.set_ylim(-1, 1)
+    panels.name_ends(axes, {"a": 0.0, "b": 0.01, "c": 1.0, "d": 0.99, "e": -0.01})
+    places = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert sorted(places, key=places.get) == ["e", "a", "b", "d", "c"]
+    assert min(np.diff(sorted(places.values()))) > 0.11
+    assert max(places.values()) <= 1
+
+
 def test_many_curves_are_grey_but_for_the_best() -> None:
     names = [f"pe{number}" for number in range(12)]
     (axes,) = plots.learning_curves(curves(names)).figure.axes
@@ -198,13 +222,20 @@ def test_points_over_epochs_stand_at_their_epoch_above_paired_differences() -> N
     for axes in above:
         points = [line for line in axes.lines if line.get_marker() in styles.MARKERS]
         assert [list(line.get_xdata()) for line in points] == 2 * [[1, 16]]
-    assert [len([line for line in axes.lines if line.get_marker() in styles.MARKERS]) for axes in below] == [1, 1]
+    drawn = [[one for one in axes.lines if one.get_marker() in styles.MARKERS] for axes in below]
+    curves_of = [[list(line.get_xdata()) for line in lines if len(line.get_xdata()) > 1] for lines in drawn]
+    assert curves_of == 2 * [[[1, 16]]]  # the others are marks beside names
     wide = rows[(rows["depth"] == 4) & (rows["epochs"] == 16)].pivot(index="seed", columns="pe", values="test_loss")
     line = made.data.query("setting == 'depth 4' and pe == 'none' and epochs == 16")
     found = line[["difference", "difference_low", "difference_high"]].to_numpy()[0]
     apart = wide["none"] - wide["rope"]
     assert found == pytest.approx([apart.mean(), *statistics.interval(apart)])
     assert made.data.loc[made.data["pe"] == "rope", "difference"].isna().all()
+    (floors,) = made.figure.legends  # encodings are named at the ends of their lines
+    assert len(floors.get_texts()) == 1
+    names = {text.get_text(): text.get_position()[1] for text in below[-1].texts}
+    assert set(names) == {"rope", "none"}
+    assert (names["none"] > names["rope"]) == (found[0] > 0)
     with pytest.raises(ValueError, match="baseline needs all panels in one row, got 4 panels"):
         four = pd.concat([rows.assign(depth=rows["depth"] + more) for more in (0, 1)])
         plots.over_epochs(four, baseline="rope")
