@@ -41,6 +41,9 @@ WRONG = {  # with what the line must mention
     "run ledger=/proc/x": ["ledger", "/proc/x"],
     "run notasetting=3": ["notasetting"],
     "run epoch=3": ["did you mean epochs?"],
+    "run learning_rate=3e-3": ["did you mean optimizer.lr?"],
+    "run num_hidden_layers=3": ["did you mean model.depth?"],
+    "run -m 'seed=range('": ["seed=range(", "bracket"],
     "run optimizer=lion": ["optimizer", "adam"],
     "run optimizer.name=rmsprop optimizer._target_=torch.optim.RMSprop": ["optimizer.betas"],
     "run --config-dir conf model=mine": ["model/mine.yaml", "did you mean depth?"],
@@ -61,6 +64,8 @@ WRONG = {  # with what the line must mention
     "data exprot data=bag": ["did you mean export?"],
     "data export data=bag out=/proc/x": ["out", "/proc/x"],
     "gallery --out /proc/x": ["--out", "/proc/x"],
+    "benchmark casual_text": ["did you mean causal_text?"],
+    "benchmark copy --export out": ["copy", "--export"],
     "benchmark --repalce": ["did you mean --replace?"],
     "benchmark --export /proc/x": ["--export", "/proc/x"],
     "benchmark --pack fifo": ["--pack", "fifo"],
@@ -99,3 +104,15 @@ def test_a_wrong_command_is_refused_in_one_line_before_anything_is_computed(
     hint = said.err.find("did you mean")
     assert hint < 250, "the nearest name comes after a list"
     assert not [*folder.glob("ledger/*/run.json")]
+
+
+def test_an_option_that_is_like_none_is_given_no_guess(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What two options have in common is more than their dashes."""
+    monkeypatch.setattr("sys.argv", ["pe-lab", "benchmark", "--task", "copy"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    error = capsys.readouterr().err
+    assert "--task" in error
+    assert "did you mean" not in error

@@ -1,6 +1,7 @@
 """Show what the benchmark has measured, or add what was trained in a ledger.
 
 pe-lab benchmark                     all tables: steps to solve each task, ranks, scores at each length, twins
+pe-lab benchmark causal_text         one task: which encodings to use at each length, and its table
 pe-lab benchmark --export FOLDER     write all rows, tables and verdicts as CSV
 pe-lab benchmark --pack LEDGER       add the seeds of a ledger whose tuning has ended to the tables
 pe-lab benchmark --replication       the cells that are run again with fresh seeds, or what came out
@@ -11,14 +12,16 @@ import sys
 from pathlib import Path
 
 from pe_lab import config
+from pe_lab.benchmark.tasks import names
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
+from pe_lab.system.names import unknown_name
 
 
 def main() -> None:
     """Read the arguments, and show, export or pack."""
     parser = Parser("pe_lab.benchmark", description=__doc__)
-    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("tasks", metavar="TASK", nargs="*", help="show only these tasks")
     parser.add_argument("--export", metavar="FOLDER", help="write all rows and tables there")
     parser.add_argument("--pack", metavar="LEDGER", help="a ledger in which studies of the benchmark were trained")
     parser.add_argument("--replace", action="store_true", help="with --pack: in place of shipped rows that differ")
@@ -34,14 +37,19 @@ def main() -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Raise ValueError if something that is given would have no effect, or cannot be written."""
-    if arguments.words:
-        study = f"pe-lab run -m +study=pe_bench_2_TASK {' '.join(arguments.words)} seed=0,1,2,3,4"
+    if any("=" in word for word in arguments.tasks):
+        study = f"pe-lab run -m +study=pe_bench_2_TASK {' '.join(arguments.tasks)} seed=0,1,2,3,4"
         raise ValueError(f"an encoding must be trained by {study} and added by --pack ledger, got it here")
+    for name in arguments.tasks:
+        if name not in (known := names()):
+            raise ValueError(unknown_name("TASK", known, name))
     modes = {"--export": arguments.export is not None, "--pack": arguments.pack is not None}
     modes["--replication"] = arguments.replication
     chosen = [mode for mode, is_given in modes.items() if is_given]
     if len(chosen) > 1:
         raise ValueError(f"only one of --export, --pack and --replication can be given, got {' and '.join(chosen)}")
+    if arguments.tasks and chosen:
+        raise ValueError(f"a task must be given to print its table, got {arguments.tasks[0]} with {chosen[0]}")
     if arguments.replace and arguments.pack is None:
         raise ValueError("--replace must be given with --pack, whose rows it takes, got none")
     if arguments.export is not None:
@@ -63,7 +71,7 @@ def _program(arguments: argparse.Namespace) -> None:
     elif arguments.export is not None:
         print(*tables.write(rows, Path(arguments.export)), sep="\n")
     else:
-        print(tables.text(rows))
+        print(tables.text(rows, arguments.tasks))
 
 
 if __name__ == "__main__":

@@ -57,6 +57,12 @@ class Measured:
         return list(self.table.loc[(self.table["first"] == 1) & self._learned.to_numpy() & enough, "pe"])
 
     @cached_property
+    def best_at(self) -> dict[float, list[str]]:
+        """As `best`, by length in training lengths; of a task that is compared by its steps to solve, at 1 only."""
+        longer = [] if self.task.solvable else [length for length in of_rows.lengths(self.rows) if length > 1]
+        return {1.0: self.best} | {length: self.at(length).best for length in longer}
+
+    @cached_property
     def beaten(self) -> list[str]:
         """The encodings that another one significantly beats by more than the margin, or that solved no seed."""
         lost = {str(line.encoding) for line in self.pairs.itertuples() if line.verdict == Verdict.WORSE}

@@ -1,6 +1,6 @@
 """The benchmark as text, and as CSV files for other programs."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -26,9 +26,17 @@ def read(folder: Path | None = None) -> dict[str, pd.DataFrame]:
     return {name: rows for name, rows in found.items() if len(rows)}
 
 
-def text(found: Mapping[str, pd.DataFrame]) -> str:
-    """Return all tables as text: coverage, each task, twins, replication."""
+def text(found: Mapping[str, pd.DataFrame], names: Collection[str] = ()) -> str:
+    """Return all tables as text: coverage, each task, twins, replication.
+
+    Args:
+        names: of the only tasks to show.
+    """
     own = {name: rows for name, all_ in found.items() if len(rows := verdicts.published(all_))}
+    if names:
+        return "\n\n".join(
+            _of_task(own[name], task(name)) if name in own else f"{name}: no row is shipped yet" for name in names
+        )
     if not own:
         return f"{NAME}: no row is shipped yet"
     parts = [f"{NAME}: what is measured\n{_shown(_coverage(own))}"]
@@ -96,8 +104,11 @@ def _of_task(rows: pd.DataFrame, of: Task) -> str:
     counts = ", ".join(f"{count} {word}" for word, count in verdicts.decided(found.pairs).items())
     cap = f"cap {of.cfg.steps}" + (f", level {of.cfg.solve.level:g}" if of.solvable else "")
     head = f"{of.name} ({of.question} {cap}; mean {unit}; pairs: {counts})"
-    best = f"no other encoding significantly beats: {', '.join(found.best) or 'none has learned it'}"
-    return f"{head}\n{best}\n{_shown(found.table)}"
+    best = []
+    for length, names in found.best_at.items():
+        where = "" if length == 1 else f"at {length:g} x the training length, "
+        best.append(f"{where}no other encoding significantly beats: {', '.join(names) or 'none has learned it'}")
+    return "\n".join([head, *best, _shown(found.table)])
 
 
 def _placebo(found: Mapping[str, pd.DataFrame]) -> str:

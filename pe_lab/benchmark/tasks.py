@@ -47,6 +47,11 @@ def tasks() -> tuple[Task, ...]:
     return tuple(map(_task, _studies()))
 
 
+def names() -> list[str]:
+    """Return the names of the tasks, in that order; nothing is composed."""
+    return [study.removeprefix(f"{STUDY}_") for study in _studies()]
+
+
 def task(name: str) -> Task:
     """Return the task of a name."""
     return next(_task(study) for study in _studies() if study == f"{STUDY}_{name}")

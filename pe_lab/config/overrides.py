@@ -141,6 +141,8 @@ def parsed(overrides: list[str], known: Folders, loader: ConfigLoader | None = N
             (override,) = parser.parse_overrides([text])
         except (HydraException, ValueError, RecursionError) as error:
             reason = in_one_line(error).partition(" See https://")[0][:SHOWN]
+            if any(text.count(opening) != text.count(closing) for opening, closing in ("()", "[]", "{}")):
+                reason = "each opening bracket must have a closing one"
             reason = reason if text.isascii() else "letters outside of ASCII must stand in quotes, as \"key='é'\""
             raise ValueError(f"{shown(text)} cannot be read: {reason}") from None
         key, value = override.key_or_group, override.value()

@@ -1,20 +1,24 @@
 """Write the gallery as a static site: a page per encoding and task, a leaderboard, needs, claims.
 
-python -m pe_lab.gallery [--out build/gallery] [--results FOLDER] [--studies FOLDER] [--cache FOLDER]
+python -m pe_lab.gallery [--pe NAME,...] [--out build/gallery] [--results FOLDER] [--studies FOLDER] [--cache FOLDER]
 
-The first run draws every encoding, which takes minutes; later ones read the cache. Open OUT/index.html in a browser: it
-needs no server and no network. `mkdocs build` makes the same pages as a part of the documentation.
+The first run draws every encoding, which takes minutes; later ones read the cache. --pe draws a few. Open
+OUT/index.html in a browser: it needs no server and no network. `mkdocs build` makes the same pages as a part of the
+documentation.
 """
 
 from pathlib import Path
 
+from pe_lab.gallery.definitions import definitions
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import require_writable
+from pe_lab.system.names import unknown_name
 
 
 def main() -> None:
     """Read the arguments and write the site."""
     parser = Parser("pe_lab.gallery", description=__doc__)
+    parser.add_argument("--pe", metavar="NAME,...", help="only these encodings (default: all)")
     parser.add_argument("--out", metavar="FOLDER", default="build/gallery", help="of the site (default: build/gallery)")
     parser.add_argument("--results", metavar="FOLDER", help="of shipped results (default: those of the package)")
     parser.add_argument(
@@ -33,6 +37,11 @@ def main() -> None:
         for name, folder in (("results", results), ("studies", studies)):
             if folder is not None and not folder.is_dir():
                 raise ValueError(f"--{name} must be an existing folder, got {str(folder)!r}")
+        known = list(definitions())
+        chosen = None if arguments.pe is None else list(dict.fromkeys(arguments.pe.split(",")))
+        for name in chosen or []:
+            if name not in known:
+                raise ValueError(unknown_name("--pe", known, name))
         out, cache = Path(arguments.out), Path(arguments.cache)
         for name, folder in (("out", out), ("cache", cache)):
             if name == "out" or not folder.is_dir():  # a cache may have all that is needed
@@ -40,7 +49,7 @@ def main() -> None:
         from pe_lab.gallery.content import STUDIES, Content  # loads torch
         from pe_lab.gallery.site import write
 
-        content = Content.gather(results, STUDIES if studies is None else studies, cache)
+        content = Content.gather(results, STUDIES if studies is None else studies, cache, names=chosen)
         count = write(content, out)
         rows = sum(len(task.rows) for task in content.results.values())
         print(f"{out / 'index.html'}: {count} pages, from {rows} rows")

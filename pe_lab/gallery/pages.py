@@ -111,10 +111,10 @@ def encoding(content: Content, name: str) -> Page:
     on_tasks = content.on_tasks(name)
     parts: dict[str, dict[str, Any]] = {
         "Definition": {"formulas": [mathml(one) for one in said.formula], "facets": content.facets(name)},
-        "Score against distance": {},
-        "Picture": {},
         "Results": {"on_tasks": on_tasks, "undefined": content.undefined(name), "tasks": tasks_of_benchmark()}
         | {"measured": {found.task.name for found, _ in on_tasks}},
+        "Score against distance": {},
+        "Picture": {},
         "Properties": {"properties": content.properties(name), "audited": name in content.audit.index},
         "Known failures": {},
         "Claims": {"claims": {one: content.claims[one] for one in said.claims}},

@@ -34,10 +34,7 @@ from pe_lab.system.plain import is_of
 PACKAGE = Path(__file__).parents[1]
 READ = ("encodings", "attention/*.py", "attention/triton/__init__.py", "model", "audit", "data/base.py")
 PLACES = {"left": 0.1, "right": 0.97, "top": 0.92, "bottom": 0.05, "wspace": 0.26, "hspace": 0.4}  # of panels
-INK = "#808080"  # of texts and axes: they can be read on a light and on a dark page
-LOOK: dict[Any, Any] = {"legend.facecolor": "none"} | dict.fromkeys(
-    ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK
-)
+LOOK: dict[Any, Any] = {"font.size": 12, "axes.titlesize": 12}  # on white, also on a dark page
 OF_DEVICES = ("CUDA", "GPU", "triton")  # in reasons that are about the machine, not about the encoding
 
 
@@ -160,7 +157,7 @@ def _drawn(subject: Subject) -> bytes:
     with mpl.rc_context(LOOK):
         figure = picture(subject, _none(), layout=None)
         figure.subplots_adjust(**PLACES)
-        figure.savefig(content, format="png", transparent=True)
+        figure.savefig(content, format="png")
     return content.getvalue()
 
 

@@ -16,6 +16,12 @@ KINDS |= {
 }  # by OmegaConf's kinds of nodes
 LOCATING = re.compile(r"Error locating target '(\S+)', set env var .*full_key: (\S+)", re.DOTALL)  # hydra's words
 
+OTHER_NAMES = {  # of settings in other libraries, with ours
+    **{"learning_rate": "optimizer.lr", "encoding": "pe", "task": "data", "dataset": "data", "max_steps": "steps"},
+    **dict.fromkeys(("layers", "num_layers", "n_layer", "n_layers", "num_hidden_layers"), "model.depth"),
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd"), "model.width"),
+    **dict.fromkeys(("heads", "n_head", "n_heads", "num_attention_heads"), "model.num_heads"),
+}
 LONGEST = 80  # characters of a value in a message
 COMPOSING = re.compile(r"In '([^']+)': ")  # hydra's words, about a setting in a file
 APPEND = re.compile(r"To append to your config use \+([^=\s]+)=(.*)")  # hydra's words, about an unknown setting
@@ -73,7 +79,9 @@ def unknown_setting(leaf: "DictConfig", group: str, name: str, known: Iterable[A
     names = sorted(one for one in map(str, known) if one[0] != "_" and one not in left_out)
     owner = f"{group}={chosen}" if chosen else group or "the config"
     full = f"{group}.{name}".lstrip(".")
-    near = nearest(name, names, [one for one in _settings(leaf._get_root()) if one != full])
+    elsewhere = [one for one in _settings(leaf._get_root()) if one != full]
+    other = OTHER_NAMES.get(name)
+    near = [other] if other in elsewhere else nearest(name, names, elsewhere)
     value = f"={given[:LONGEST]}{'...' if len(given) > LONGEST else ''}" if given else ""
     has = f"has the settings {', '.join(names)}" if names else "has no settings"
     has += f" before {group}=NAME is given" if group == "probe" and not names else ""

@@ -43,10 +43,15 @@ def nearest(name: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -
     """
     if not isinstance(name, str):
         return []
-    lower, known = name.casefold(), list(known)
+    lower, known = _letters(name), list(known)
     word = lower.rpartition(".")[2]
-    same = [one for one in known if one.casefold() == lower]
-    same = same or [one for one in elsewhere if one.casefold().rpartition(".")[2] == word]
-    by_lower = {one.casefold(): one for one in known}
+    same = [one for one in known if _letters(one) == lower]
+    same = same or [one for one in elsewhere if _letters(one).rpartition(".")[2] == word]
+    by_lower = {_letters(one): one for one in known}
     swapped = [one for one in by_lower if sorted(one) == sorted(lower)]  # rpoe is rope
     return same[:2] or [by_lower[one] for one in swapped[:1] or get_close_matches(lower, by_lower, 1)]
+
+
+def _letters(name: str) -> str:
+    """Return what is compared of a name: the dashes of an option are alike in all."""
+    return name.casefold().lstrip("-")

@@ -124,7 +124,7 @@ def test_every_number_of_results_has_its_link(site: Path, read: dict[Path, Read]
         numbers = [
             (one, links)
             for one, links in Read(text[text.index('id="results"') : text.index('id="properties"')]).cells
-            if re.match(r"(loss )?−?\d", one)
+            if re.match(r"(loss |score )?−?\d", one)
         ]
     assert len(numbers) >= 3
     assert [text for text, links in numbers if not links] == []
@@ -138,7 +138,8 @@ def printed(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
         name = lines[0].partition(" (")[0]
         if lines[1:] and lines[1].startswith("no other encoding significantly beats: "):
             best = lines[1].partition(": ")[2].split(", ")
-            found[name] = [line.split()[0] for line in lines[3:]], best
+            heads = next(number for number, line in enumerate(lines) if line.split()[0] == "pe")
+            found[name] = [line.split()[0] for line in lines[heads + 1 :]], best
     return found
 
 
@@ -182,6 +183,10 @@ def test_longer_text_is_a_need_of_its_own_as_soon_as_it_is_measured(content: Con
     assert line is not None
     assert 'data-advice="use"' in line[0]
     assert re.findall(r"<code>(\w+)</code>", line[0].partition("<strong>Avoid</strong>")[0]) == ["rope"]
+    page = task(content, task_named("causal_text")).sections[0].html
+    best = dict(re.findall(r'<p data-length="([\d.]+)">(.*?)</p>', page))
+    named = {float(length): re.findall(r"<code>(\w+)</code>", text) for length, text in best.items()}
+    assert named == content.results["causal_text"].best_at
     with pytest.raises(ValueError, match="induction"):
         content.results["induction"].at(4.0)
 
@@ -244,9 +249,9 @@ def test_a_page_of_an_encoding_has_all_its_parts(content: Content) -> None:
     titles = [section.title for section in page.sections]
     assert titles == [
         "Definition",
+        "Results",
         "Score against distance",
         "Picture",
-        "Results",
         "Properties",
         "Known failures",
         "Claims",
@@ -258,8 +263,9 @@ def test_a_page_of_an_encoding_has_all_its_parts(content: Content) -> None:
     assert "class RoPE(PositionalEncoding):" in html
     assert 'type="range"' in html
     assert "https://arxiv.org/abs/2104.09864" in html
-    results = page.sections[3].html
+    results = page.sections[1].html
     assert "loss " in results
+    assert "score " in results
     assert "5 of 5" in results
     assert results.count("not measured yet") == sum("rope" in one.encodings for one in tasks()) - 2
 
