@@ -40,6 +40,7 @@ def parts() -> dict[str, Callable[[], str]]:
         "verdicts": verdicts,
         "export": export,
         "families": families,
+        "terms": terms,
         "benchmark": benchmark,
         "measured_tasks": measured_tasks,
         "longer_text": longer_text,
@@ -91,6 +92,26 @@ def table(found: list[dict[str, Any]], _: str = "") -> str:
         comment = re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", config["comment"])
         comment = comment.replace("|", "\\|")
         lines.append(f"| [`{config['stem']}`][{config['_target_']}] | {comment} | {options(config)} |")
+    return "\n".join(lines)
+
+
+def terms() -> str:
+    """Return a table of the fields of Terms: type, shape and meaning, as its docstring has them."""
+    import inspect
+
+    from pe_lab.encodings.terms import Terms
+
+    arguments = inspect.getdoc(Terms).partition("Args:\n")[2]
+    lines = ["| field | type | shape | what it is |", "| :--- | :--- | :--- | :--- |"]
+    for entry in re.split(r"\n(?=    \w)", arguments):
+        names, _, words = " ".join(entry.split()).partition(": ")
+        shape, _, meaning = words.partition("] ") if words.startswith("[") else ("", "", words)
+        types = Terms.__annotations__[names.partition(",")[0]]
+        kinds = [kind for kind in getattr(types, "__args__", (types,)) if kind is not type(None)]
+        named = " or ".join(f"`{getattr(kind, '__name__', kind)}`" for kind in kinds)
+        fields = ", ".join(f"`{name}`" for name in names.split(", "))
+        cells = fields, named, f"`{shape}]`" if shape else "", meaning[:1].upper() + meaning[1:]
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines)
 
 
@@ -521,7 +542,7 @@ def longer_text() -> str:
     if found is None:
         return f"{need}: not measured yet."
     cfg, longest = found.task.cfg, found.at(4.0)
-    best = ", ".join(f"`{pe}`" for pe in longest.best)
+    best = ", ".join(f"`{pe}`" for pe in found.best_at[4.0])
     highest = found.rows.groupby("pe")["lr"].agg(lambda rates: (rates == max(cfg.tune.rates)).sum())
     runs = found.rows.groupby("pe").size()
     untuned = ", ".join(f"`{pe}`" for pe in highest.index[highest == runs])

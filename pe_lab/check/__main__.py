@@ -67,7 +67,7 @@ def check(kind: str, cfg: DictConfig) -> bool:
 
     from pe_lab.check import datasets, encodings, models
     from pe_lab.check.case import Case
-    from pe_lab.check.promise import examine
+    from pe_lab.check.promise import Outcome, examine
     from pe_lab.check.report import line, summary
     from pe_lab.encodings.options import within
 
@@ -79,10 +79,10 @@ def check(kind: str, cfg: DictConfig) -> bool:
             found = examine(encodings.PROMISES | models.PROMISES, case)
         else:
             found = examine(datasets.PROMISES, datasets.Case(leaf.name, instantiate(leaf), cfg.seed))
-    outcomes = []
+    outcomes: list[Outcome] = []
     for outcome in found:
+        print(line(outcome, outcomes), flush=True)
         outcomes.append(outcome)
-        print(line(outcome), flush=True)
     print(summary(f"{kind}={leaf.name}", outcomes), end="\n\n")
     return all(outcome.holds is not False for outcome in outcomes)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pe_lab.attention import reference
+from pe_lab.attention.shapes import check
 from pe_lab.check.case import B, Case, T, at_positions, same_terms, tensors_in, whole
 from pe_lab.check.promise import Check, InapplicableError, compare, refusal, require
 from pe_lab.data.seeding import initialise
@@ -223,7 +224,9 @@ def _results(encoding: PositionalEncoding, x: Tensor, qkv: Tensor, layout: Layou
     """Return what all hooks make of x [B, T, D], and attention of qkv [3, B, H, T, d] with its terms."""
     query_key, value = encoding.mix(x, layout)
     q, k, v = qkv
-    attended = reference.attend(q, k, v, encoding.terms(x, layout), layout)
+    terms = encoding.terms(x, layout)
+    check(q, k, v, terms, layout)
+    attended = reference.attend(q, k, v, terms, layout)
     return {"embed": encoding.embed(x, layout), "queries": query_key, "values": value, "attention": attended}
 
 

@@ -1,5 +1,6 @@
 """The report of a check: a line per promise."""
 
+import re
 from collections.abc import Sequence
 
 from pe_lab.check.promise import Outcome
@@ -9,10 +10,18 @@ WORDS = {True: "holds", False: "BROKEN", None: "n/a"}
 WIDTH = 66  # of the column of promises
 
 
-def line(outcome: Outcome) -> str:
-    """Return a line: whether the promise holds, what it says, the largest difference measured, the reason."""
+def line(outcome: Outcome, before: Sequence[Outcome] = ()) -> str:
+    """Return a line: whether the promise holds, what it says, the largest difference measured, the reason.
+
+    Args:
+        before: outcomes that were shown. A reason that broke one of them is not repeated; reasons that differ in their
+            numbers alone count as one, as promises are checked at several sizes.
+    """
     difference = "" if outcome.difference is None else f"{outcome.difference:.1e}"
-    text = f"{WORDS[outcome.holds]:7} {outcome.promise:{WIDTH}} {difference:>8}  {printable(outcome.reason)}"
+    known = {_without_numbers(one.reason) for one in before if one.holds is False}
+    again = outcome.holds is False and _without_numbers(outcome.reason) in known
+    reason = "the same as above" if again else printable(outcome.reason)
+    text = f"{WORDS[outcome.holds]:7} {outcome.promise:{WIDTH}} {difference:>8}  {reason}"
     return text.rstrip()
 
 
@@ -20,3 +29,7 @@ def summary(subject: str, outcomes: Sequence[Outcome]) -> str:
     """Return how many promises hold, are broken and do not apply."""
     count = {holds: sum(outcome.holds is holds for outcome in outcomes) for holds in WORDS}
     return f"{subject}: {count[True]} promises hold, {count[False]} are broken, {count[None]} do not apply"
+
+
+def _without_numbers(reason: str) -> str:
+    return re.sub(r"[\d.]+", "0", reason)

@@ -1,10 +1,10 @@
 """Repeat published numbers: pe-lab replicate [NAME ...] [--list] [ledger=LEDGER] [workers=N].
 
-Names are those of entries, as TABLE/CELL, or of tables. What the ledger lacks is trained, as pe-lab run -m trains it;
-of a table, only entries that cost at most --most core-minutes a seed. Without a name, or with --list, nothing is
-trained. Prints a verdict on each entry: reproduced, not reproduced, reproduced in part, undecided (and the seeds that
-would decide), or not run (and what it needs). Where the ledger has fewer seeds than an entry asks for, the verdict is
-that of the shipped values.
+Names are those of entries, as TABLE/CELL, of tables, or of papers, as 2410.02140. What the ledger lacks is trained, as
+pe-lab run -m trains it; of a table or a paper, only entries that cost at most --most core-minutes a seed. Without a
+name, or with --list, nothing is trained. Prints a verdict on each entry: reproduced, not reproduced, reproduced in
+part, undecided (and the seeds that would decide), or not run (and what it needs). Where the ledger has fewer seeds than
+an entry asks for, the verdict is that of the shipped values.
 
 A claim is tested on studies. With --universe, it is asked in every setting that its entry declares as reasonable.
 """
@@ -22,7 +22,7 @@ from pe_lab.replication.verdicts import PARTS, Finding, Verdict, judge
 from pe_lab.statistics import Agreement
 from pe_lab.system.arguments import Parser, run_program
 from pe_lab.system.files import write_text
-from pe_lab.system.names import unknown_name
+from pe_lab.system.names import nearest, unknown_name
 
 WHERE = ("trainer.device", "trainer.graph", "attention")  # of where and how it is computed: rounding may differ
 PASSED = ("ledger", "workers", "logger", "hydra/launcher", *WHERE)
@@ -103,18 +103,25 @@ def replicate(arguments: argparse.Namespace) -> int:
 
 
 def select(entries: dict[str, Entry], names: list[str]) -> list[Entry]:
-    """Return the entries that names of entries or of tables stand for.
+    """Return the entries that names of entries, of tables or of papers on arXiv stand for.
 
     Raises:
         ValueError: there is none of this name.
     """
     chosen = {}
     for name in names:
-        found = {key: entry for key, entry in entries.items() if name in (key, key.partition("/")[0])}
+        paper = name.rpartition("/")[2].casefold().removeprefix("arxiv:")
+        found = {
+            key: entry
+            for key, entry in entries.items()
+            if name in (key, key.partition("/")[0]) or paper == entry.paper.rpartition("/")[2]
+        }
         if not found:
-            tables = dict.fromkeys(key.partition("/")[0] for key in entries)
-            known = [key for key in entries if name.partition("/")[0] == key.partition("/")[0]] or tables
-            raise ValueError(unknown_name("NAME", known, name))
+            tables = list(dict.fromkeys(key.partition("/")[0] for key in entries))
+            table, _, cell = name.partition("/")
+            meant = nearest(table, tables)[:1] if cell else []
+            known = [key for key in entries if key.partition("/")[0] in meant]
+            raise ValueError(unknown_name("NAME", known or tables, name))
         chosen |= found
     return list(chosen.values())
 

@@ -126,3 +126,16 @@ def test_a_line_has_the_difference_and_the_reason() -> None:
     assert line(Outcome("a promise", None, reason="why")).split() == ["n/a", "a", "promise", "why"]
     outcomes = [Outcome("a", True), Outcome("b", None), Outcome("c", False), Outcome("d", True)]
     assert summary("x", outcomes) == "x: 2 promises hold, 1 are broken, 1 do not apply"
+
+
+def test_a_cause_that_breaks_several_promises_is_shown_once() -> None:
+    """Sizes in a reason may differ; what does not apply keeps its reason."""
+    reasons = ["bias must be [9], got [9, 9]", "bias must be [400], got [400, 400]", "gate must be [9], got [8]"]
+    found = [Outcome(f"promise {reason}", False, reason=reason) for reason in reasons]
+    first, second, third = (line(one, found[:number]) for number, one in enumerate(found))
+    assert first.endswith(reasons[0])
+    assert third.endswith(reasons[2])
+    assert not second.endswith(reasons[1])
+    assert second.startswith("BROKEN")
+    twice = [Outcome("a", None, reason="why"), Outcome("b", None, reason="why")]
+    assert line(twice[1], twice[:1]).endswith("why")

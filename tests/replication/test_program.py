@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pe_lab.replication import __main__ as program
+from pe_lab.replication import load
 
 TABLE = """# A table
 title: A paper
@@ -188,6 +189,8 @@ def test_a_claim_whose_setting_does_not_compose_is_refused_in_one_line(
     ("words", "message"),
     [
         (["mine/rigth"], "NAME='mine/rigth': did you mean mine/right"),
+        (["minne/rigth"], "NAME='minne/rigth': did you mean mine/right"),
+        (["2410.99999"], "NAME must be one of"),
         (["minee"], "NAME='minee': did you mean mine"),
         (["mine", "pe=rope"], "replicate takes ledger, workers, logger, hydra/launcher"),
         (["mine", "--list", "--out", "damaged"], "damaged/values.csv must be a table of pe-lab replicate"),
@@ -217,3 +220,11 @@ def test_a_training_that_fails_is_said_and_others_are_judged(
     assert "mine/right: not run" in capsys.readouterr().out
     assert replicated(monkeypatch, folder, "mine/dear") == 1
     assert trained[2:] == ["mine/dear"]  # named, it is trained whatever it costs
+
+
+@pytest.mark.parametrize("name", ["2410.02140", "arXiv:2410.02140", "https://arxiv.org/abs/2410.02140"])
+def test_a_paper_stands_for_its_entries(name: str) -> None:
+    entries = load()
+    found = [entry.name for entry in program.select(entries, [name])]
+    assert found == [key for key, entry in entries.items() if entry.paper == "https://arxiv.org/abs/2410.02140"]
+    assert len({entry.partition("/")[0] for entry in found}) > 1  # several tables

@@ -127,13 +127,23 @@ class Corpus:
     def _require_text(self, piece: bytes, file: Path) -> None:
         if b"\0" in piece:
             raise ValueError(
-                f"{self.setting} must be text in UTF-8, a file or a folder with nothing else, got {file} with NUL bytes"
+                f"{self.setting} must be text in UTF-8, a file or a folder with nothing else, got {file} with NUL "
+                f"bytes{self._remedy}"
             )
         try:
             piece.decode()
         except UnicodeDecodeError as error:
             wrong = error.object[error.start : error.end]
-            raise ValueError(f"{self.setting} must be text in UTF-8, got {file} with {wrong!r} in it") from None
+            raise ValueError(
+                f"{self.setting} must be text in UTF-8, got {file} with {wrong!r} in it{self._remedy}"
+            ) from None
+
+    @property
+    def _remedy(self) -> str:
+        """What to do about a file that is no text, where others are beside it."""
+        if len(self.files) < 2:
+            return ""
+        return ": give a folder with the text files only, or one file; files whose names begin with a dot are skipped"
 
     def pieces(self) -> Iterator[tuple[int, bytes, bool]]:
         """Yield all text: the number of the document, a piece of it, and whether the document ends there."""
